@@ -1,0 +1,74 @@
+"""What a kernel frontend gives the core: the protocol that every backend implements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from .artifact import Artifact, KernelKey
+from .gemm import Gemm
+from .plan import Candidate, Plan
+from .problem import Extents, Problem
+from .target import Target
+
+__all__ = ["Backend", "CompilingBackend", "HostBackend", "Launcher"]
+
+#: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream.
+Launcher = Callable[[int, int, int, int, int], None]
+
+
+class Backend(Protocol):
+    """A kernel frontend. `name` is how callers and plans name it."""
+
+    name: str
+
+    def missing(self) -> str | None:
+        """Say what must be installed before this backend can be used here; None when nothing."""
+        ...
+
+    def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+        """Say why the product cannot be done (well) on the target; None when it can.
+
+        A pure function: no device and no kernel language is needed.
+        """
+        ...
+
+    def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
+        """Return legal configurations with their predicted times, in any order, at least one."""
+        ...
+
+
+@runtime_checkable
+class HostBackend(Backend, Protocol):
+    """A backend that runs on the host's processor."""
+
+    def bind(self, plan: Plan, gemm: Gemm) -> Launcher:
+        """Return what computes the product; the stream is ignored."""
+        ...
+
+
+@runtime_checkable
+class CompilingBackend(Backend, Protocol):
+    """A backend that compiles kernels, which the cache keeps."""
+
+    def key(self, plan: Plan) -> KernelKey:
+        """Return the key of the kernel that the plan needs; it holds no extents."""
+        ...
+
+    def compile(self, plan: Plan) -> Artifact:
+        """Compile that kernel for ``plan.target``, which need not be there.
+
+        Raises
+        ------
+        CompilationError
+            The compiler refused it.
+        """
+        ...
+
+    def load(self, files: dict[str, str], plan: Plan) -> object:
+        """Load a kernel from the paths of its artifact's files, for the current device."""
+        ...
+
+    def bind(self, kernel: object, plan: Plan, gemm: Gemm) -> Launcher:
+        """Return what launches a loaded kernel for one set of extents and strides."""
+        ...

@@ -1,0 +1,56 @@
+"""Everything unigemm raises: one base class, each error a sentence that ends with what would work."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendUnavailable",
+    "CacheWarning",
+    "CompilationError",
+    "DeviceMismatch",
+    "LibraryMismatch",
+    "OverlapError",
+    "ShapeMismatch",
+    "UnigemmError",
+    "UnsupportedDtype",
+    "UnsupportedProblem",
+]
+
+
+class UnigemmError(Exception):
+    """Base class of every error that unigemm raises on purpose."""
+
+
+class UnsupportedProblem(UnigemmError, ValueError):
+    """The call cannot be done: what is unsupported, by which backend, and what would do."""
+
+
+class ShapeMismatch(UnsupportedProblem):
+    """Shapes that `numpy.matmul` would refuse too, or an `out` of the wrong shape."""
+
+
+class UnsupportedDtype(UnsupportedProblem, TypeError):
+    """A dtype, or a combination of dtypes, that no backend takes."""
+
+
+class LibraryMismatch(UnsupportedProblem, TypeError):
+    """Operands of different array libraries, or an object that is no array."""
+
+
+class DeviceMismatch(UnsupportedProblem):
+    """Operands on different devices, or a backend that cannot run on theirs."""
+
+
+class OverlapError(UnsupportedProblem):
+    """`out` shares memory with an input, or with itself."""
+
+
+class BackendUnavailable(UnigemmError, RuntimeError):
+    """A backend was named whose toolchain or device is missing: what it is and how to get it."""
+
+
+class CompilationError(UnigemmError, RuntimeError):
+    """A kernel did not compile; carries the compiler's own words."""
+
+
+class CacheWarning(UserWarning):
+    """The on-disk cache cannot be used as asked; the call goes on without it."""

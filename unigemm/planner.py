@@ -1,0 +1,72 @@
+"""Problem, extents and target in; the best plan out. A pure function: no device, no compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .backend import Backend
+from .errors import UnsupportedProblem
+from .plan import Alternative, Plan, Rejection
+from .problem import Extents, Problem
+from .target import Target
+
+__all__ = ["choose"]
+
+_KEPT = 8  # alternatives that a plan remembers
+
+
+def choose(
+    problem: Problem,
+    extents: Extents,
+    target: Target,
+    backends: Sequence[Backend],
+    *,
+    missing: Mapping[str, str] | None = None,
+) -> Plan:
+    """Return the plan with the least predicted time among the candidates of all backends.
+
+    Parameters
+    ----------
+    problem, extents, target
+        What to plan, and for what.
+    backends
+        The competitors; ties go to the earlier one.
+    missing
+        Backends that the caller has ruled out already, with the reasons to report.
+
+    Raises
+    ------
+    UnsupportedProblem
+        No backend takes it; the message holds each one's reason.
+    """
+    rejected = [Rejection(name, reason) for name, reason in (missing or {}).items()]
+    entries = []
+    for rank, backend in enumerate(backends):
+        reason = backend.refuse(problem, extents, target)
+        if reason is not None:
+            rejected.append(Rejection(backend.name, reason))
+            continue
+        for candidate in backend.candidates(problem, extents, target):
+            key = (candidate.prediction.us, rank, str(candidate.config))
+            entries.append((key, backend.name, candidate))
+    if not entries:
+        reasons = (
+            "; ".join(f"{r.backend}: {r.reason}" for r in rejected) or "no backend was offered"
+        )
+        raise UnsupportedProblem(f"no backend takes {extents} {problem} on {target}: {reasons}")
+    entries.sort(key=lambda entry: entry[0])
+    _, name, best = entries[0]
+    return Plan(
+        backend=name,
+        config=best.config,
+        problem=problem,
+        extents=extents,
+        target=target,
+        workspace_bytes=best.workspace_bytes,
+        predicted_us=best.prediction.us,
+        limiter=best.prediction.limiter,
+        alternatives=tuple(
+            Alternative(other, c.config, c.prediction.us) for _, other, c in entries[1 : 1 + _KEPT]
+        ),
+        rejected=tuple(rejected),
+    )

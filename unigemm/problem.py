@@ -1,0 +1,103 @@
+"""What the maths is: the class of a matrix product, and its extents. No pointers, no arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .dtypes import DType, accumulator
+
+__all__ = ["PRECISIONS", "Extents", "Major", "MatrixType", "Precision", "Problem"]
+
+#: Which index is contiguous in memory. "k": K-major (row-major A, column-major B). "m" and "n":
+#: the other way round. "strided": neither index has stride one.
+Major = Literal["k", "m", "n", "strided"]
+Precision = Literal["ieee"]
+PRECISIONS: tuple[Precision, ...] = ("ieee",)
+
+
+@dataclass(frozen=True)
+class MatrixType:
+    """What a kernel is specialised on, for one matrix of the product.
+
+    Attributes
+    ----------
+    dtype
+        Element type.
+    major
+        The contiguous index: for A "k" or "m", for B "k" or "n", for D "n"; or "strided".
+    alignment
+        Bytes, a power of two from the item size to 16, that divides the base address and every
+        stride (in bytes) except the unit one. Vector accesses along the contiguous index may be
+        this wide at every row and in every batch. The item size where `major` is "strided".
+    """
+
+    dtype: DType
+    major: Major
+    alignment: int
+
+    @property
+    def vector(self) -> int:
+        """Elements in the widest aligned access along the contiguous index."""
+        return max(1, self.alignment // self.dtype.itemsize)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.major}-major /{self.alignment}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The class of a product D = A B: all that decides which kernel is needed, but no extents.
+
+    D is never "m"-major: `unigemm.gemm` states such a product as its transpose, D' = B' A'.
+    """
+
+    a: MatrixType
+    b: MatrixType
+    d: MatrixType
+    precision: Precision = "ieee"
+    deterministic: bool = False
+
+    @property
+    def accumulator(self) -> DType:
+        """The type of the partial sums."""
+        return accumulator(self.a.dtype)
+
+    @property
+    def layout(self) -> str:
+        """BLAS letters for a row-major D: "nn", "nt", "tn", "tt" ("s" where strided)."""
+        first = {"k": "n", "m": "t"}.get(self.a.major, "s")
+        second = {"n": "n", "k": "t"}.get(self.b.major, "s")
+        return first + second
+
+    def __str__(self) -> str:
+        return (
+            f"A {self.a} x B {self.b} -> D {self.d} ({self.precision}, sums in {self.accumulator})"
+        )
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The sizes of a product: D (L, M, N) = A (L, M, K) B (L, K, N), L = `batch`."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add counted as two: 2 L M N K."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def bytes_moved(self, problem: Problem) -> int:
+        """Least traffic with device memory: A and B read once, D written once."""
+        return self.batch * (
+            self.m * self.k * problem.a.dtype.itemsize
+            + self.k * self.n * problem.b.dtype.itemsize
+            + self.m * self.n * problem.d.dtype.itemsize
+        )
+
+    def __str__(self) -> str:
+        size = f"{self.m}x{self.n}x{self.k}"
+        return size if self.batch == 1 else f"{self.batch}x{size}"
