@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "BackendUnavailable",
+    "CacheError",
     "CacheWarning",
     "CompilationError",
     "DeviceMismatch",
@@ -50,6 +51,10 @@ class BackendUnavailable(UnigemmError, RuntimeError):
 
 class CompilationError(UnigemmError, RuntimeError):
     """A kernel did not compile; carries the compiler's own words."""
+
+
+class CacheError(UnigemmError, OSError):
+    """A kernel can be written nowhere, or a bundle cannot be read or must not be trusted."""
 
 
 class CacheWarning(UserWarning):
