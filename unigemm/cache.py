@@ -1,13 +1,37 @@
-"""The on-disk cache of compiled kernels: content-addressed, checksummed, shared by processes."""
+"""The on-disk cache of compiled kernels: content-addressed, checksummed, shared by processes.
+
+The way of a look-up: what this process has loaded already, the bundles, the writable folder, the
+compiler. Only the last takes a lock. Upkeep (listing, pruning, bundles) is in `cache_upkeep`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import atexit
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from . import cache_upkeep, env
 from .artifact import Artifact, KernelInfo, KernelKey
+from .cache_reports import (
+    CacheStats,
+    Damage,
+    EntrySummary,
+    ExportReport,
+    ImportReport,
+    LayerStats,
+    Removal,
+    VerifyReport,
+)
+from .errors import CacheError, CacheWarning
+from .manifest import Flaw, Meta, Row, describe
+from .store import Folder, remove_tree
 
 __all__ = [
     "Cache",
@@ -23,6 +47,10 @@ __all__ = [
     "compile_count",
     "default_cache",
 ]
+
+_MEMORY = "/dev/shm"  # Linux: files in memory, for when every disk is full
+_count_lock = threading.Lock()
+_compiled = 0
 
 
 @dataclass(frozen=True)
@@ -54,134 +82,21 @@ class Entry:
     layer: str
 
 
-@dataclass(frozen=True)
-class EntrySummary:
-    """One row of `Cache.entries`; plain data, as are all reports below.
-
-    Attributes
-    ----------
-    digest, backend, arch
-        Which kernel.
-    kernel
-        The backend's specialisation, from the key.
-    layer, path
-        "bundle" or "cache", and the entry's folder.
-    size_bytes
-        Bytes of all its files.
-    last_used
-        Seconds since the epoch.
-    registers, smem_bytes, spill_bytes, seconds
-        As in `KernelInfo`.
-    """
-
-    digest: str
-    backend: str
-    arch: str
-    kernel: dict[str, Any]
-    layer: str
-    path: str
-    size_bytes: int
-    last_used: float
-    registers: int
-    smem_bytes: int
-    spill_bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class LayerStats:
-    """One layer: "bundle" or "cache", its folder, why it cannot be used (or None), and its size."""
-
-    layer: str
-    path: str
-    problem: str | None
-    entries: int
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class CacheStats:
-    """`Cache.stats`: `layers` in the order they are asked, the writable one last.
-
-    Attributes
-    ----------
-    layers
-        Every layer.
-    groups
-        (backend, arch, entries, bytes) of the writable layer.
-    limit_bytes
-        What the writable layer may grow to.
-    quarantined, quarantined_bytes
-        Entries set aside as damaged, and their bytes.
-    compiled
-        Kernels that this process has compiled.
-    """
-
-    layers: tuple[LayerStats, ...]
-    groups: tuple[tuple[str, str, int, int], ...]
-    limit_bytes: int
-    quarantined: int
-    quarantined_bytes: int
-    compiled: int
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A path that must not be loaded, why, and whether it was moved to the quarantine."""
-
-    path: str
-    layer: str
-    reason: str
-    set_aside: bool
-
-
-@dataclass(frozen=True)
-class VerifyReport:
-    """`Cache.verify`: how many entries are sound, and those that are not."""
-
-    sound: int
-    damaged: tuple[Damage, ...]
-
-
-@dataclass(frozen=True)
-class Removal:
-    """`Cache.prune` and `Cache.clear`: entries and bytes removed, and entries left."""
-
-    entries: int
-    size_bytes: int
-    left: int
-
-
-@dataclass(frozen=True)
-class ExportReport:
-    """`Cache.export_bundle`: where, how many entries and bytes, and what was too damaged to go."""
-
-    path: str
-    entries: int
-    size_bytes: int
-    damaged: tuple[Damage, ...]
-
-
-@dataclass(frozen=True)
-class ImportReport:
-    """`Cache.import_bundle`: entries taken, those that were here already, and those refused."""
-
-    imported: int
-    present: int
-    refused: tuple[Damage, ...]
-
-
 class Cache:
     """Layers of compiled kernels: read-only bundles first, then one writable folder.
+
+    Threads and processes may share it, and any number of caches may share a folder. Native code is
+    loaded only where no other user could have written it: from a writable folder that the user
+    owns, and from bundles of the user or of root. Everything else is reported by `CacheWarning`.
 
     Parameters
     ----------
     root
-        The writable folder; ``unigemm.env.cache_dir()`` if None.
+        The writable folder, made (0700) when first written; `unigemm.env.cache_dir` if None.
     bundles
-        Read-only folders; ``unigemm.env.bundle_dirs()`` if None.
+        Read-only folders of the same layout; `unigemm.env.bundle_dirs` if None.
     limit_bytes
-        What the writable folder may grow to; ``unigemm.env.cache_limit_bytes()`` if None.
+        What the writable folder may grow to; `unigemm.env.cache_limit_bytes` if None.
     """
 
     def __init__(
@@ -190,39 +105,139 @@ class Cache:
         bundles: Sequence[Path] | None = None,
         limit_bytes: int | None = None,
     ) -> None:
-        raise NotImplementedError
+        self.limit_bytes = env.cache_limit_bytes() if limit_bytes is None else limit_bytes
+        user = frozenset({os.geteuid()}) if os.name == "posix" else None
+        self.folder = Folder(_resolved(env.cache_dir() if root is None else root), "cache", user)
+        trusted = None if user is None else user | {0}
+        self.bundles = tuple(
+            Folder(_resolved(path), "bundle", trusted)
+            for path in (env.bundle_dirs() if bundles is None else bundles)
+        )
+        self._memo: dict[str, Entry] = {}
+        self._threads: dict[tuple[int, str], threading.Lock] = {}
+        self._temporary: dict[str, Folder] = {}
+        self._warned: set[str] = set()
+        self._guard = threading.Lock()
+
+    @property
+    def root(self) -> Path:
+        """The writable folder."""
+        return self.folder.path
+
+    @property
+    def in_use(self) -> frozenset[str]:
+        """Digests of the kernels that this process has taken from here."""
+        return frozenset(self._memo)
 
     def get(self, key: KernelKey) -> Entry | None:
-        """Return the entry of a key, checked, or None when it must be compiled."""
-        raise NotImplementedError
+        """Return the entry of a key, checked, or None when it must be compiled.
+
+        The first call for a key reads and hashes its files; later ones read nothing.
+        """
+        entry = self._memo.get(key.digest)
+        if entry is not None:
+            return entry
+        try:
+            entry = self._look_up(key)
+        except Flaw:
+            with self.exclusive(key.digest):
+                entry = self._look_up(key, alone=True)
+        if entry is not None:
+            self._memo[key.digest] = entry
+        return entry
 
     def get_or_compile(self, key: KernelKey, compile: Callable[[], Artifact]) -> Entry:
-        """Return the entry of a key; where there is none, compile it once for all processes."""
-        raise NotImplementedError
+        """Return the entry of a key; where there is none, compile it, once for all processes.
+
+        Where the disk is full or read-only, the kernel is kept in a private temporary folder until
+        the process ends, and `CacheWarning` says so once.
+
+        Parameters
+        ----------
+        key
+            What names the kernel.
+        compile
+            Called at most once, and by one process at a time for one key.
+
+        Raises
+        ------
+        CacheError
+            The kernel can be written nowhere, not even to a temporary folder.
+        ValueError
+            The backend's name or a file's cannot be a name on disk.
+        """
+        digest = key.digest
+        entry = self._memo.get(digest)
+        if entry is not None:
+            return entry
+        try:
+            entry = self._look_up(key)
+        except Flaw:
+            entry = None  # looked at again below, alone
+        if entry is not None:
+            self._memo[digest] = entry
+            return entry
+        with self.exclusive(digest):
+            entry = self._memo.get(digest) or self._look_up(key, alone=True)
+            if entry is None:
+                artifact = compile()
+                _count_compile()
+                entry = self._keep(key, artifact)
+            self._memo[digest] = replace(entry, cached=True)
+        if not entry.cached and entry.layer == "cache":
+            cache_upkeep.after_publishing(self)
+        return entry
 
     def forget(self, key: KernelKey) -> None:
         """Make the next look-up of a key read the disk again (its files have gone, say)."""
-        raise NotImplementedError
+        self.drop(key.digest)
 
     def entries(self, *, backend: str | None = None, arch: str | None = None) -> list[EntrySummary]:
-        """List the entries of all layers, the last used first."""
-        raise NotImplementedError
+        """List the entries of all layers, the last used first; damaged ones are left out.
+
+        Parameters
+        ----------
+        backend, arch
+            Only the entries of these.
+        """
+        return cache_upkeep.entries(self, backend, arch)
 
     def stats(self) -> CacheStats:
         """Count what the layers hold."""
-        raise NotImplementedError
+        return cache_upkeep.stats(self, compile_count())
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
-        """Hash every file of every layer again; `repair` sets damaged entries aside."""
-        raise NotImplementedError
+        """Hash every file of every layer again.
+
+        Parameters
+        ----------
+        repair
+            Set damaged entries of the writable folder aside, as loading them would.
+        """
+        return cache_upkeep.verify(self, repair)
 
     def prune(self, limit_bytes: int | None = None) -> Removal:
-        """Remove the entries used longest ago until the writable layer fits its limit."""
-        raise NotImplementedError
+        """Remove the entries used longest ago until the writable folder fits.
+
+        What this process uses, and what is locked, stays.
+
+        Parameters
+        ----------
+        limit_bytes
+            Bytes to come down to; the cache's own limit if None.
+        """
+        limit = self.limit_bytes if limit_bytes is None else limit_bytes
+        return cache_upkeep.prune(self, limit)
 
     def clear(self, *, backend: str | None = None, arch: str | None = None) -> Removal:
-        """Remove entries of the writable layer; the quarantine too when nothing is named."""
-        raise NotImplementedError
+        """Remove entries of the writable folder; the quarantine too when neither is named.
+
+        Parameters
+        ----------
+        backend, arch
+            Only the entries of these.
+        """
+        return cache_upkeep.clear(self, backend, arch)
 
     def export_bundle(
         self,
@@ -232,25 +247,196 @@ class Cache:
         backend: str | None = None,
         arch: str | None = None,
     ) -> ExportReport:
-        """Write entries to a folder, or to an archive (.tar.gz, .tgz, .tar or .zip)."""
-        raise NotImplementedError
+        """Write entries, of bundles too, to a folder or to an archive.
+
+        Parameters
+        ----------
+        destination
+            A name that ends in .tar.gz, .tgz, .tar or .zip makes an archive, any other a folder
+            that ``UNIGEMM_CACHE_BUNDLES`` may name.
+        digests
+            Only these; the first digits suffice.
+        backend, arch
+            Only the entries of these.
+
+        Raises
+        ------
+        CacheError
+            Nothing matches, or the destination cannot be written.
+        """
+        return cache_upkeep.export_bundle(self, destination, digests, backend, arch)
 
     def import_bundle(self, source: Path) -> ImportReport:
-        """Check the entries of a folder or an archive and publish them in the writable layer.
+        """Check the entries of a folder or an archive and publish them in the writable folder.
+
+        Checksums find damage, not malice: import only what comes from someone you trust.
 
         Raises
         ------
         CacheError
             The source cannot be read, is no bundle, or holds a path that leads outside.
         """
-        raise NotImplementedError
+        return cache_upkeep.import_bundle(self, source)
+
+    # What follows is for `cache_upkeep` too.
+
+    def drop(self, digest: str) -> None:
+        """Forget what this process took from the cache under a digest."""
+        self._memo.pop(digest, None)
+
+    def usable(self, folder: Folder) -> bool:
+        """Whether a layer may be read; says once why not."""
+        reason = folder.flaw()
+        if reason is None:
+            return True
+        if folder.layer == "bundle":
+            remedy = "name folders of yours or of root in UNIGEMM_CACHE_BUNDLES (chmod -R go-w)"
+        else:
+            remedy = "set UNIGEMM_CACHE_DIR to a folder that is yours alone (chmod 700)"
+        self.warn(f"the kernel {folder.layer} {folder.path} {reason} and is not used: {remedy}")
+        return False
+
+    def set_aside(self, flaw: Flaw) -> bool:
+        """Move what must not be loaded out of the way, and say so; returns whether it moved."""
+        target = self.folder.set_aside(flaw.path)
+        done = f"set aside as {target}" if target else "and could not be moved: remove it by hand"
+        self.warn(f"{flaw}: not loaded, {done}; its kernels are compiled anew")
+        return target is not None
+
+    def warn(self, message: str, subject: str | None = None) -> None:
+        """Give out a `CacheWarning`, once for each subject (the message itself if None)."""
+        with self._guard:
+            known = (subject or message) in self._warned
+            self._warned.add(subject or message)
+        if not known:
+            warnings.warn(message, CacheWarning, stacklevel=4)
+
+    @contextmanager
+    def exclusive(self, digest: str) -> Iterator[None]:
+        """Keep other threads and, where the folder can be written, other processes off a key."""
+        # The process is part of the name: a fork may copy a lock that no thread here will free.
+        lock = self._threads.setdefault((os.getpid(), digest), threading.Lock())
+        with lock, ExitStack() as stack:
+            if self.usable(self.folder):
+                try:
+                    stack.enter_context(self.folder.lock(digest))
+                except (OSError, NotImplementedError) as error:
+                    self._warn_unwritable(error)
+            yield
+
+    def _look_up(self, key: KernelKey, *, alone: bool = False) -> Entry | None:
+        """Load from the first layer that has the key.
+
+        Flaws in bundles are reported and passed over. In the writable folder they may be the trace
+        of another process at work, so they are raised unless the caller holds the lock.
+        """
+        for folder in (*self.bundles, self.folder):
+            row = folder.row(key.backend, key.digest)
+            if not self.usable(folder):
+                continue
+            try:
+                meta, _ = folder.read(row)
+            except FileNotFoundError:
+                continue
+            except Flaw as flaw:
+                if folder.layer == "bundle":
+                    self.warn(f"{flaw}: not loaded; export that bundle anew")
+                elif alone:
+                    self.set_aside(flaw)
+                else:
+                    raise
+                continue
+            if folder.layer == "cache":
+                folder.touch(row.path)
+            return _entry(folder, row, meta, cached=True)
+        return None
+
+    def _keep(self, key: KernelKey, artifact: Artifact) -> Entry:
+        meta = describe(key.to_dict(), artifact.info, artifact.files)
+        if self.usable(self.folder):
+            row = self.folder.row(key.backend, key.digest)
+            try:
+                self.folder.publish(meta, artifact.files)
+                return _entry(self.folder, row, meta, cached=False)
+            except OSError as error:
+                # Where locks do not work, another process may have been first: take what it made.
+                with suppress(Flaw, OSError):
+                    found, _ = self.folder.read(row)
+                    return _entry(self.folder, row, found, cached=False)
+                self._warn_unwritable(error)
+        return self._keep_temporarily(meta, artifact)
+
+    def _keep_temporarily(self, meta: Meta, artifact: Artifact) -> Entry:
+        failures = []
+        for place in (None, _MEMORY):
+            try:
+                folder = self._temporary_folder(place)
+                folder.publish(meta, artifact.files)
+            except OSError as error:
+                failures.append(str(error))
+                continue
+            return _entry(folder, folder.row(meta.backend, meta.digest), meta, cached=False)
+        raise CacheError(
+            f"the kernel {meta.digest} was compiled but can be written nowhere "
+            f"({'; '.join(failures)}); free some space, or set UNIGEMM_CACHE_DIR or TMPDIR to a "
+            "folder that can be written"
+        )
+
+    def _temporary_folder(self, place: str | None) -> Folder:
+        import tempfile
+
+        name = place or tempfile.gettempdir()
+        with self._guard:
+            if name not in self._temporary:
+                path = Path(tempfile.mkdtemp(prefix="unigemm-", dir=name))  # 0700
+                atexit.register(_remove_own, path, os.getpid())
+                self._temporary[name] = Folder(path, "temporary", self.folder.owners)
+            return self._temporary[name]
+
+    def _warn_unwritable(self, error: BaseException) -> None:
+        self.warn(
+            f"the kernel cache {self.root} cannot be written ({error}): kernels are kept for this "
+            "process only; free some space, or set UNIGEMM_CACHE_DIR to a folder that can be "
+            "written",
+            subject="unwritable",
+        )
 
 
+@lru_cache(maxsize=1)
 def default_cache() -> Cache:
-    """Return the cache of this process, as the environment names it."""
-    raise NotImplementedError
+    """Return the cache of this process, as the environment named it at the first call."""
+    return Cache()
 
 
 def compile_count() -> int:
     """Return how many kernels this process has compiled, through any `Cache`."""
-    raise NotImplementedError
+    return _compiled
+
+
+def _count_compile() -> None:
+    global _compiled
+    with _count_lock:
+        _compiled += 1
+
+
+def _resolved(path: Path) -> Path:
+    """Return the folder itself: what a link leads to is what is trusted, or not."""
+    return Path(os.path.realpath(path))
+
+
+def _entry(folder: Folder, row: Row, meta: Meta, *, cached: bool) -> Entry:
+    return Entry(
+        digest=row.digest,
+        path=row.path,
+        files={name: str(row.path / name) for name in meta.files},
+        info=meta.info,
+        key=meta.key,
+        cached=cached,
+        layer=folder.layer,
+    )
+
+
+def _remove_own(path: Path, process: int) -> None:
+    # A forked child leaves its parent's folder alone.
+    if os.getpid() == process:
+        remove_tree(path)

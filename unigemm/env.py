@@ -1,4 +1,4 @@
-"""What the environment says about the cache: where it is, what lies before it, how large it grows."""
+"""What the environment says about the cache: its folder, its bundles, and its limit."""
 
 from __future__ import annotations
 

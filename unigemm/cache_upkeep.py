@@ -1,0 +1,361 @@
+"""Looking after a cache: listing, verifying, pruning, clearing, and carrying entries elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .cache_reports import (
+    CacheStats,
+    Damage,
+    EntrySummary,
+    ExportReport,
+    ImportReport,
+    LayerStats,
+    Removal,
+    VerifyReport,
+)
+from .errors import CacheError
+from .manifest import META, Flaw, Meta, Row, check
+from .store import Folder, remove_tree, tree_bytes
+
+if TYPE_CHECKING:
+    from .cache import Cache
+
+__all__ = [
+    "after_publishing",
+    "clear",
+    "entries",
+    "export_bundle",
+    "import_bundle",
+    "prune",
+    "stats",
+    "verify",
+]
+
+# Between its look-up and its load, another process has nothing that says an entry is in use but the
+# time of that look-up. Automatic pruning therefore spares what was used within this many seconds.
+_GRACE_S = 300.0
+
+
+def entries(cache: Cache, backend: str | None, arch: str | None) -> list[EntrySummary]:
+    """See `Cache.entries`."""
+    found = []
+    for folder in (*cache.bundles, cache.folder):
+        if not cache.usable(folder):
+            continue
+        for row, meta in _described(folder):
+            if backend not in (None, row.backend) or arch not in (None, meta.arch):
+                continue
+            found.append(
+                EntrySummary(
+                    digest=row.digest,
+                    backend=row.backend,
+                    arch=meta.arch,
+                    kernel=dict(meta.key.get("kernel") or {}),
+                    layer=folder.layer,
+                    path=str(row.path),
+                    size_bytes=tree_bytes(row.path),
+                    last_used=folder.last_used(row.path),
+                    registers=meta.info.registers,
+                    smem_bytes=meta.info.smem_bytes,
+                    spill_bytes=meta.info.spill_bytes,
+                    seconds=meta.info.seconds,
+                )
+            )
+    return sorted(found, key=lambda e: (-e.last_used, e.digest))
+
+
+def stats(cache: Cache, compiled: int) -> CacheStats:
+    """See `Cache.stats`."""
+    layers = []
+    groups: dict[tuple[str, str], tuple[int, int]] = {}
+    for folder in (*cache.bundles, cache.folder):
+        problem = folder.flaw()
+        count = size = 0
+        for row, meta in _described(folder) if problem is None else ():
+            bytes_here = tree_bytes(row.path)
+            count, size = count + 1, size + bytes_here
+            if folder is cache.folder:
+                name = (row.backend, meta.arch)
+                known = groups.get(name, (0, 0))
+                groups[name] = (known[0] + 1, known[1] + bytes_here)
+        layers.append(LayerStats(folder.layer, str(folder.path), problem, count, size))
+    aside = cache.folder.quarantine()
+    return CacheStats(
+        layers=tuple(layers),
+        groups=tuple((*name, *groups[name]) for name in sorted(groups)),
+        limit_bytes=cache.limit_bytes,
+        quarantined=len(aside),
+        quarantined_bytes=sum(tree_bytes(path) for path in aside),
+        compiled=compiled,
+    )
+
+
+def verify(cache: Cache, repair: bool) -> VerifyReport:
+    """See `Cache.verify`."""
+    sound = 0
+    damaged: dict[Path, Damage] = {}
+    for folder in (*cache.bundles, cache.folder):
+        problem = folder.flaw()
+        if problem is not None:
+            damaged[folder.path] = Damage(str(folder.path), folder.layer, problem, False)
+            continue
+        for row in folder.scan():
+            flaw = _flaw(folder, row)
+            if flaw is not None and folder is cache.folder:
+                # Perhaps another process was just removing or replacing it: look again, alone.
+                with cache.exclusive(row.digest):
+                    flaw = _flaw(folder, row)
+                    moved = flaw is not None and repair and cache.set_aside(flaw)
+            else:
+                moved = False
+            if flaw is None:
+                sound += os.path.lexists(row.path)
+            elif flaw.path not in damaged:  # a shard's flaw would come back with each entry
+                damaged[flaw.path] = Damage(str(flaw.path), folder.layer, flaw.reason, moved)
+    return VerifyReport(sound, tuple(damaged.values()))
+
+
+def after_publishing(cache: Cache) -> None:
+    """Keep the writable folder within its limit, and free of what dead processes left."""
+    with suppress(OSError):
+        cache.folder.sweep()
+        prune(cache, cache.limit_bytes, _GRACE_S)
+
+
+def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
+    """See `Cache.prune`; spares what was used within `grace_s` seconds."""
+    folder = cache.folder
+    if not cache.usable(folder):
+        return Removal(0, 0, 0)
+    rows = [(folder.last_used(row.path), tree_bytes(row.path), row) for row in folder.scan()]
+    aside = [(path, tree_bytes(path)) for path in folder.quarantine()]
+    total = sum(size for _, size, _ in rows) + sum(size for _, size in aside)
+    for path, size in aside:  # of no use to anyone but to whoever looks for the cause
+        if total > limit_bytes:
+            remove_tree(path)
+            total -= size
+    newest = time.time() - grace_s
+    removed = freed = gone = 0
+    for used, size, row in sorted(rows, key=lambda r: (r[0], r[2].digest)):
+        if total <= limit_bytes:
+            break
+        if not os.path.lexists(row.path):  # another process prunes too
+            gone, total = gone + 1, total - size
+        elif (
+            row.digest not in cache.in_use
+            and (grace_s <= 0 or used < newest)
+            and _remove(cache, row, used)
+        ):
+            removed, freed, total = removed + 1, freed + size, total - size
+    return Removal(removed, freed, len(rows) - removed - gone)
+
+
+def clear(cache: Cache, backend: str | None, arch: str | None) -> Removal:
+    """See `Cache.clear`."""
+    folder = cache.folder
+    if not cache.usable(folder):
+        return Removal(0, 0, 0)
+    removed = freed = left = 0
+    for row in list(folder.scan()):
+        if backend not in (None, row.backend) or not _is_for(folder, row, arch):
+            left += 1
+            continue
+        size = tree_bytes(row.path)
+        if _remove(cache, row, None):
+            cache.drop(row.digest)
+            removed, freed = removed + 1, freed + size
+        else:
+            left += 1
+    if backend is None and arch is None:
+        for path in folder.quarantine():
+            freed += tree_bytes(path)
+            remove_tree(path)
+    folder.sweep()
+    folder.tidy()
+    return Removal(removed, freed, left)
+
+
+def export_bundle(
+    cache: Cache,
+    destination: Path,
+    digests: Iterable[str] | None,
+    backend: str | None,
+    arch: str | None,
+) -> ExportReport:
+    """See `Cache.export_bundle`."""
+    from .bundle import is_archive, write_archive
+
+    destination = Path(os.path.realpath(destination))
+    chosen = _chosen(cache, digests, backend, arch)
+    if destination in {folder.path for folder in (*cache.bundles, cache.folder)}:
+        raise CacheError(f"{destination} is a layer of this cache; export to another folder")
+    damaged: list[Damage] = []
+    count = size = 0
+
+    def contents() -> Iterator[tuple[Row, Meta, dict[str, bytes]]]:
+        nonlocal count, size
+        for folder, row in chosen:
+            try:
+                meta, files = folder.read(row)
+            except (FileNotFoundError, Flaw) as error:
+                damaged.append(Damage(str(row.path), folder.layer, _reason(error), False))
+                continue
+            yield row, meta, files
+            count += 1
+            size += sum(map(len, files.values()))
+
+    try:
+        if is_archive(destination):
+            packed = ((row, {META: meta.encode(), **files}) for row, meta, files in contents())
+            write_archive(destination, packed)
+        else:
+            target = Folder(destination, "export", cache.folder.owners, shared=True)
+            for _, meta, files in contents():
+                _ensure(target, meta, files)
+            target.tidy()
+    except OSError as error:
+        raise CacheError(
+            f"the bundle {destination} cannot be written ({error}); name a new folder, or an "
+            "archive, where you may write"
+        ) from error
+    return ExportReport(str(destination), count, size, tuple(damaged))
+
+
+def import_bundle(cache: Cache, source: Path) -> ImportReport:
+    """See `Cache.import_bundle`."""
+    if not cache.usable(cache.folder):
+        raise CacheError(
+            f"the kernel cache {cache.root} {cache.folder.flaw()}, so nothing can be taken in; set "
+            "UNIGEMM_CACHE_DIR to a folder that is yours alone"
+        )
+    imported = present = 0
+    refused: list[Damage] = []
+    for row, read in _source(source):
+        try:
+            meta, files = read()
+        except (FileNotFoundError, Flaw) as error:
+            refused.append(Damage(str(row.path), "import", _reason(error), False))
+            continue
+        try:
+            with cache.exclusive(row.digest):
+                new = _ensure(cache.folder, meta, files)
+        except OSError as error:
+            raise CacheError(
+                f"the kernel cache {cache.root} cannot be written ({error}) after {imported} "
+                "imported kernels; free some space, or set UNIGEMM_CACHE_DIR"
+            ) from error
+        imported, present = imported + new, present + (not new)
+    after_publishing(cache)
+    return ImportReport(imported, present, tuple(refused))
+
+
+def _described(folder: Folder) -> Iterator[tuple[Row, Meta]]:
+    for row in folder.scan():
+        with suppress(FileNotFoundError, Flaw):
+            yield row, folder.read_meta(row)
+
+
+def _flaw(folder: Folder, row: Row) -> Flaw | None:
+    try:
+        folder.read(row)
+    except FileNotFoundError:
+        return None  # removed since it was listed
+    except Flaw as flaw:
+        return flaw
+    return None
+
+
+def _reason(error: Exception) -> str:
+    return error.reason if isinstance(error, Flaw) else "has just been removed"
+
+
+def _is_for(folder: Folder, row: Row, arch: str | None) -> bool:
+    if arch is None:
+        return True
+    try:
+        return folder.read_meta(row).arch == arch
+    except (FileNotFoundError, Flaw):
+        return False
+
+
+def _remove(cache: Cache, row: Row, used: float | None) -> bool:
+    """Remove an entry unless it is locked or, given `used`, was used again since then."""
+    folder = cache.folder
+    try:
+        with folder.lock(row.digest, timeout=0):
+            if used is not None and folder.last_used(row.path) != used:
+                return False
+            return folder.retire(row)
+    except (OSError, NotImplementedError):  # filelock's Timeout is an OSError
+        return False
+
+
+def _chosen(
+    cache: Cache, digests: Iterable[str] | None, backend: str | None, arch: str | None
+) -> list[tuple[Folder, Row]]:
+    """Return each matching entry once, from the first layer that has it, sorted by name."""
+    found: dict[str, tuple[Folder, Row]] = {}
+    for folder in (*cache.bundles, cache.folder):
+        for row in folder.scan() if cache.usable(folder) else ():
+            if backend in (None, row.backend) and _is_for(folder, row, arch):
+                found.setdefault(row.digest, (folder, row))
+    if digests is not None:
+        starts = tuple(digests)
+        for start in starts:
+            if not any(digest.startswith(start) for digest in found):
+                raise CacheError(f"no kernel {start!r} matches; `unigemm cache ls` lists them")
+        found = {digest: place for digest, place in found.items() if digest.startswith(starts)}
+    if not found:
+        raise CacheError("no kernel matches, so there is nothing to export; compile some first")
+    return sorted(found.values(), key=lambda place: (place[1].backend, place[1].digest))
+
+
+def _ensure(folder: Folder, meta: Meta, files: Mapping[str, bytes]) -> bool:
+    """Publish an entry unless a sound one is there; returns whether it is new."""
+    row = folder.row(meta.backend, meta.digest)
+    flaw = None
+    try:
+        folder.read(row)
+        return False
+    except FileNotFoundError:
+        pass
+    except Flaw as error:
+        flaw = error
+    if flaw is not None and folder.set_aside(flaw.path) is None:
+        raise PermissionError(f"{flaw} and cannot be moved away")
+    folder.publish(meta, files)
+    return True
+
+
+def _source(path: Path) -> Iterator[tuple[Row, Callable[[], tuple[Meta, dict[str, bytes]]]]]:
+    """Yield the entries of a bundle, each with what reads and checks it."""
+    from .bundle import read_archive
+
+    empty = True
+    if path.is_dir():
+        folder = Folder(Path(os.path.realpath(path)), "import", None)
+        for row in folder.scan():
+            empty = False
+            yield row, partial(folder.read, row)
+    else:
+        for row, files in read_archive(path):
+            empty = False
+            yield row, partial(_checked, row, files)
+    if empty:
+        raise CacheError(
+            f"{path} holds no kernels; name a folder or an archive that `unigemm cache export` made"
+        )
+
+
+def _checked(row: Row, files: dict[str, bytes]) -> tuple[Meta, dict[str, bytes]]:
+    if META not in files:
+        raise Flaw(row.path, f"lacks its file {META}")
+    meta = check(row, files[META], files)
+    return meta, {name: files[name] for name in meta.files}

@@ -1,0 +1,210 @@
+"""What an entry of the cache says of itself (``meta.json``), and whether its bytes are still those.
+
+Nothing in it is a path or names a host, so an entry is as good on another machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .artifact import KernelInfo
+
+__all__ = ["Flaw", "Meta", "Row", "check", "decode", "describe", "entry_parts"]
+
+#: Raised whenever the layout or `Meta` changes.
+FORMAT = 1
+META = "meta.json"
+META_LIMIT = 4 << 20  # bytes; real ones take one or two thousand
+#: Folders that lie beside those of the backends.
+LOCKS, STAGING, QUARANTINE = ".locks", ".tmp", "quarantine"
+OWN_FOLDERS = (LOCKS, STAGING, QUARANTINE)
+
+#: What names may be made of; ends an error.
+NAMES = "use letters, digits, _ . - (a file's name also +), and a SHA-256 in hexadecimal"
+
+_BACKEND = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+
+
+class Flaw(Exception):
+    """Something that must not be loaded: `path` is what to set aside, `reason` ends a sentence."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class FileMeta:
+    """Hexadecimal SHA-256 and bytes of one file."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What ``meta.json`` holds, beside a checksum of its own.
+
+    Attributes
+    ----------
+    key
+        The `KernelKey` as plain data; its digest names the folder.
+    info
+        What was read off the kernel.
+    files
+        Every file of the entry.
+    format
+        Version of the layout.
+    """
+
+    key: dict[str, Any]
+    info: KernelInfo
+    files: dict[str, FileMeta]
+    format: int = FORMAT
+
+    @property
+    def backend(self) -> str:
+        """Who compiled it."""
+        return str(self.key.get("backend", ""))
+
+    @property
+    def arch(self) -> str:
+        """What it was compiled for."""
+        return str(self.key.get("arch", ""))
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the key, by the rule of `KernelKey.digest`."""
+        return hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()
+
+    def encode(self) -> bytes:
+        """Return the bytes of ``meta.json``."""
+        import msgspec
+
+        return _render(msgspec.to_builtins(self))
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry by its place: its files have not been looked at."""
+
+    backend: str
+    digest: str
+    path: Path
+
+
+def describe(key: Mapping[str, Any], info: KernelInfo, files: Mapping[str, bytes]) -> Meta:
+    """Return the `Meta` of a compiled kernel.
+
+    Raises
+    ------
+    ValueError
+        The backend's name, or that of a file, cannot be a name on disk, or the key is not plain
+        data that JSON keeps as it is.
+    """
+    text = json.dumps(dict(key), sort_keys=True)
+    plain = json.loads(text)
+    hashes = {
+        name: FileMeta(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()
+    }
+    meta = Meta(plain, info, hashes)
+    problem = _naming_problem(meta)
+    if problem is None and json.dumps(plain, sort_keys=True) != text:
+        problem = "a key must be lists, numbers and strings, its mappings by strings"
+    if problem is not None:
+        raise ValueError(problem)
+    return meta
+
+
+def decode(row: Row, raw: bytes) -> Meta:
+    """Return the `Meta` that the bytes of a ``meta.json`` hold.
+
+    Raises
+    ------
+    Flaw
+        They are not as they were written, or belong to another entry.
+    """
+    import msgspec
+
+    def damaged(why: str) -> Flaw:
+        return Flaw(row.path, f"has a damaged {META} ({why})")
+
+    try:
+        payload = json.loads(raw)
+    except ValueError as error:  # bad UTF-8 is a ValueError too
+        raise damaged(f"not JSON: {error}") from None
+    except RecursionError:
+        raise damaged("nested too deeply") from None
+    if not isinstance(payload, dict):
+        raise damaged("no object")
+    if payload.get("format") != FORMAT:
+        raise Flaw(row.path, f"has format {payload.get('format')!r}; this version reads {FORMAT}")
+    payload.pop("checksum", None)
+    if _render(payload) != raw:
+        raise damaged("checksum")
+    try:
+        meta = msgspec.convert(payload, Meta)
+    except msgspec.ValidationError as error:
+        raise damaged(str(error)) from None
+    problem = _naming_problem(meta)
+    if problem is not None:
+        raise damaged(problem)
+    if (meta.backend, meta.digest) != (row.backend, row.digest):
+        raise Flaw(row.path, f"holds the kernel {meta.backend}/{meta.digest}, which is not its own")
+    return meta
+
+
+def check(row: Row, raw: bytes, files: Mapping[str, bytes]) -> Meta:
+    """Return the `Meta` of an entry whose bytes were read, if all of them are what was published.
+
+    Raises
+    ------
+    Flaw
+        Any byte differs.
+    """
+    meta = decode(row, raw)
+    for name, expected in meta.files.items():
+        data = files.get(name)
+        if data is None:
+            raise Flaw(row.path, f"lacks its file {name}")
+        if len(data) != expected.size:
+            raise Flaw(row.path, f"has {len(data)} of {expected.size} bytes in {name}")
+        if hashlib.sha256(data).hexdigest() != expected.sha256:
+            raise Flaw(row.path, f"does not match its checksum in {name}")
+    return meta
+
+
+def entry_parts(parts: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return (backend, digest) of the path of an entry inside a folder; None for any other path."""
+    if len(parts) != 3 or parts[0] in OWN_FOLDERS:
+        return None
+    backend, shard, digest = parts
+    if not (_BACKEND.fullmatch(backend) and _DIGEST.fullmatch(digest) and digest[:2] == shard):
+        return None
+    return backend, digest
+
+
+def _render(payload: Mapping[str, Any]) -> bytes:
+    """Return one canonical text, so that any other bytes are known to be damaged."""
+    body = json.dumps(payload, sort_keys=True, separators=(",", ":"))
+    checksum = hashlib.sha256(body.encode()).hexdigest()
+    return (json.dumps({**payload, "checksum": checksum}, sort_keys=True, indent=1)).encode()
+
+
+def _naming_problem(meta: Meta) -> str | None:
+    if entry_parts((meta.backend, meta.digest[:2], meta.digest)) is None:
+        return f"the backend's name {meta.backend!r} is not allowed: {NAMES}"
+    for name in meta.files:
+        if not _FILE.fullmatch(name) or name == META:
+            return f"the file name {name!r} is not allowed: {NAMES}"
+    return None

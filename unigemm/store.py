@@ -1,0 +1,375 @@
+"""One folder of cache entries: what may be trusted, how an entry is read, published and removed.
+
+Layout: ``<backend>/<digest[:2]>/<digest>/{meta.json, files...}``; beside it ``.locks``, ``.tmp``
+and ``quarantine``. No path is stored inside, so a folder may be moved, copied or mounted elsewhere.
+An entry never changes once published: it appears, and goes, by one rename. The folders above this
+one are not looked at: who may write those decides what lies here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .manifest import (
+    LOCKS,
+    META,
+    META_LIMIT,
+    NAMES,
+    OWN_FOLDERS,
+    QUARANTINE,
+    STAGING,
+    Flaw,
+    Meta,
+    Row,
+    check,
+    decode,
+    entry_parts,
+)
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+__all__ = ["Folder", "remove_tree", "tree_bytes"]
+
+_STALE_S = 3600.0  # a staging folder lives for milliseconds: an hour means that its process died
+_QUARANTINE_S = 30 * 86400.0
+_POSIX = os.name == "posix"
+# O_NONBLOCK: opening a FIFO that someone planted must not wait for a writer.
+_READ_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of entries.
+
+    Attributes
+    ----------
+    path
+        Absolute, without links.
+    layer
+        "bundle", "cache" or "temporary".
+    owners
+        User ids whose files are trusted, when no other may write them; None trusts all.
+    shared
+        Publish so that other users may read.
+    """
+
+    path: Path
+    layer: str
+    owners: frozenset[int] | None
+    shared: bool = False
+
+    def row(self, backend: str, digest: str) -> Row:
+        """Return the place of an entry, whether there is one or not.
+
+        Raises
+        ------
+        ValueError
+            A name that would lead elsewhere.
+        """
+        if entry_parts((backend, digest[:2], digest)) is None:
+            raise ValueError(f"{backend!r} / {digest!r} names no kernel: {NAMES}")
+        return Row(backend, digest, self.path / backend / digest[:2] / digest)
+
+    def flaw(self) -> str | None:
+        """Say why nothing here may be loaded; None when it may, or can once there is a folder."""
+        try:
+            status = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return "does not exist" if self.layer == "bundle" else None
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+        if not stat.S_ISDIR(status.st_mode):
+            return "is not a folder"
+        return _distrust(status, self.owners)
+
+    def read_meta(self, row: Row) -> Meta:
+        """Return what an entry says of itself, its files unread.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such entry.
+        Flaw
+            It is damaged, or another user could have written it.
+        """
+        self._check_folders(row)
+        return decode(row, self._read_file(row, META, META_LIMIT))
+
+    def read(self, row: Row) -> tuple[Meta, dict[str, bytes]]:
+        """Return an entry and the bytes of its files, each checked; raises as `read_meta` does."""
+        self._check_folders(row)
+        raw = self._read_file(row, META, META_LIMIT)
+        listed = decode(row, raw).files
+        files = {name: self._read_file(row, name, listed[name].size) for name in listed}
+        return check(row, raw, files), files
+
+    def publish(self, meta: Meta, files: Mapping[str, bytes]) -> Path:
+        """Write an entry and let it appear at once; returns its folder.
+
+        Raises
+        ------
+        OSError
+            The disk is full or read-only, or something lies there already (`FileExistsError`).
+        """
+        final = self.row(meta.backend, meta.digest).path
+        staged = self._own(STAGING) / f"{meta.digest[:16]}-{_token()}"
+        try:
+            os.mkdir(staged, 0o700)
+            for name, data in {META: meta.encode(), **files}.items():
+                self._write_file(staged / name, data)
+            if self.shared:
+                staged.chmod(0o755)
+            _sync_folder(staged)
+            self._appear(staged, final)
+        except BaseException:
+            remove_tree(staged)
+            raise
+        return final
+
+    def touch(self, path: Path) -> None:
+        """Note that an entry was used now."""
+        with suppress(OSError):
+            os.utime(path / META)
+
+    def last_used(self, path: Path) -> float:
+        """Return seconds since the epoch; 0.0 for what cannot be read (it goes first)."""
+        try:
+            return os.lstat(path / META).st_mtime
+        except OSError:
+            return 0.0
+
+    def scan(self) -> Iterator[Row]:
+        """Yield all that lies where entries lie, sound or not, in the order of the names."""
+        for backend in _names(self.path):
+            if backend in OWN_FOLDERS:
+                continue
+            for shard in _names(self.path / backend):
+                for name in _names(self.path / backend / shard):
+                    if entry_parts((backend, shard, name)) is not None:
+                        yield self.row(backend, name)
+
+    def lock(self, name: str, timeout: float = -1) -> BaseFileLock:
+        """Return the lock of a key between processes; the system frees it when a process dies.
+
+        Acquiring it raises `OSError` where the folder cannot be written, and `TimeoutError` after
+        `timeout` seconds (never, when negative).
+        """
+        from filelock import FileLock
+
+        return FileLock(self._own(LOCKS) / f"{name}.lock", timeout=timeout, mode=0o600)
+
+    def set_aside(self, path: Path) -> Path | None:
+        """Move what must not be loaded to the quarantine; returns its new place, None if it stays.
+
+        Another user's folder cannot leave the folder it lies in: it then gets another name there.
+        """
+        mark = f"{_token()}.bad"
+        name = "-".join(path.relative_to(self.path).parts)
+        for place in (QUARANTINE, None):
+            try:
+                target = (
+                    path.with_name(f"{path.name}.{mark}")
+                    if place is None
+                    else self._own(place) / f"{name}.{mark}"
+                )
+                os.replace(path, target)
+            except OSError:
+                continue
+            with suppress(OSError):
+                os.utime(target, follow_symlinks=False)
+            return target
+        return None
+
+    def retire(self, row: Row) -> bool:
+        """Remove an entry; returns whether it has gone. Readers see all of it, or nothing."""
+        try:
+            moved = self._own(STAGING) / f"{row.digest[:16]}-{_token()}"
+            os.replace(row.path, moved)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            moved = row.path
+        remove_tree(moved)
+        with suppress(OSError):
+            # The caller holds it. A waiter sees that its file was unlinked, and opens a new one.
+            (self.path / LOCKS / f"{row.digest}.lock").unlink()
+        return not os.path.lexists(row.path)
+
+    def quarantine(self) -> list[Path]:
+        """Return what was set aside, the oldest first."""
+        folder = self.path / QUARANTINE
+        return sorted((folder / name for name in _names(folder)), key=_modified)
+
+    def sweep(self) -> None:
+        """Remove what processes left that were killed while writing, and old quarantine."""
+        now = time.time()
+        for folder, age in ((STAGING, _STALE_S), (QUARANTINE, _QUARANTINE_S)):
+            for name in _names(self.path / folder):
+                path = self.path / folder / name
+                if now - _modified(path) > age:
+                    remove_tree(path)
+
+    def tidy(self) -> None:
+        """Remove folders that hold nothing."""
+        for backend in _names(self.path):
+            if backend in OWN_FOLDERS:
+                continue
+            for shard in _names(self.path / backend):
+                with suppress(OSError):
+                    (self.path / backend / shard).rmdir()
+            with suppress(OSError):
+                (self.path / backend).rmdir()
+        for name in OWN_FOLDERS:
+            with suppress(OSError):
+                (self.path / name).rmdir()
+
+    def _own(self, name: str) -> Path:
+        """Return one of the folders beside the entries, made if need be and never a planted one."""
+        if not self.path.is_dir():
+            os.makedirs(self.path, mode=self._mode, exist_ok=True)
+            os.chmod(self.path, self._mode)
+        path = self.path / name
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        status = os.lstat(path)
+        reason = _distrust(status, self.owners)
+        if reason is None and not stat.S_ISDIR(status.st_mode):
+            reason = "is not a folder"
+        if reason is not None:
+            raise PermissionError(f"{path} {reason}; remove it")
+        return path
+
+    def _appear(self, staged: Path, final: Path) -> None:
+        for attempt in range(3):
+            for folder in (final.parent.parent, final.parent):
+                with suppress(FileExistsError):
+                    os.mkdir(folder, self._mode)
+                    os.chmod(folder, self._mode)  # whatever the umask
+            if os.path.lexists(final):
+                raise FileExistsError(f"{final} exists already")
+            try:
+                os.replace(staged, final)
+                break
+            except FileNotFoundError:
+                # `tidy` in another process took the empty folder in between.
+                if attempt == 2:
+                    raise
+        _sync_folder(final.parent)
+
+    @property
+    def _mode(self) -> int:
+        return 0o755 if self.shared else 0o700
+
+    def _check_folders(self, row: Row) -> None:
+        for path in (row.path.parent.parent, row.path.parent, row.path):
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise Flaw(row.path, f"cannot be read ({error.strerror})") from error
+            if stat.S_ISLNK(status.st_mode):
+                raise Flaw(path, "is a symbolic link")
+            if not stat.S_ISDIR(status.st_mode):
+                raise Flaw(path, "is not a folder")
+            reason = _distrust(status, self.owners)
+            if reason is not None:
+                raise Flaw(path, reason)
+
+    def _read_file(self, row: Row, name: str, limit: int) -> bytes:
+        try:
+            with open(row.path / name, "rb", opener=_open_no_follow) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise Flaw(row.path, f"holds {name}, which is no regular file")
+                reason = _distrust(status, self.owners)
+                if reason is not None:
+                    raise Flaw(row.path, f"holds {name}, which {reason}")
+                if status.st_size > limit:
+                    raise Flaw(row.path, f"has {status.st_size} bytes in {name}, too many")
+                return file.read(limit + 1)
+        except FileNotFoundError:
+            raise Flaw(row.path, f"lacks its file {name}") from None
+        except OSError as error:
+            reason = "is a link or cannot be read"
+            raise Flaw(row.path, f"holds {name}, which {reason} ({error.strerror})") from error
+
+    def _write_file(self, path: Path, data: bytes) -> None:
+        with open(path, "xb", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if self.shared:
+            path.chmod(0o644)
+
+
+def _distrust(status: os.stat_result, owners: frozenset[int] | None) -> str | None:
+    """Say why native code must not be loaded from a file or folder of that status."""
+    if not _POSIX or owners is None:
+        return None
+    if status.st_uid not in owners:
+        return f"belongs to user {status.st_uid}, not to you"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
+    return None
+
+
+def _open_no_follow(path: str, flags: int) -> int:
+    return os.open(path, flags | _READ_FLAGS)
+
+
+def _token() -> str:
+    return os.urandom(6).hex()
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _modified(path: Path) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _sync_folder(path: Path) -> None:
+    if not _POSIX:
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def tree_bytes(path: Path) -> int:
+    """Return the bytes of all files under a path, links not followed."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return 0
+    if not stat.S_ISDIR(status.st_mode):
+        return status.st_size
+    return sum(tree_bytes(path / name) for name in _names(path))
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, a link (not what it points to) or a folder; what resists stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
