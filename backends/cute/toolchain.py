@@ -1,0 +1,173 @@
+"""CuTe DSL as a compiler: a host function in, an artifact out; and an artifact's files to a call.
+
+A kernel is kept as an object file with its machine code inside. Where a linker is at hand when it
+is compiled, a shared object is made of it too: that one loads with no import of the DSL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from unigemm.artifact import Artifact, KernelInfo
+from unigemm.errors import BackendUnavailable, CompilationError
+
+__all__ = ["FUNCTION", "compile_kernel", "load_kernel", "missing", "versions"]
+
+FUNCTION = "gemm"  # the exported symbol of every kernel
+_PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
+_INSTALL = 'pip install "nvidia-cutlass-dsl[cu13]" apache-tvm-ffi'
+# The DSL keeps its state in globals: two threads compiling at once crash it.
+_COMPILING = threading.Lock()
+
+
+@cache
+def missing() -> str | None:
+    """Say which package is not installed, and how to get it; None when all are."""
+    for package in _PACKAGES:
+        try:
+            version(package)
+        except PackageNotFoundError:
+            return f"the package {package} is not installed; {_INSTALL}"
+    return None
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return what decides the code that is generated, by package.
+
+    Raises
+    ------
+    BackendUnavailable
+        A package is not installed.
+    """
+    reason = missing()
+    if reason is not None:
+        raise BackendUnavailable(f"CuTe DSL cannot be used: {reason}")
+    return {"nvidia-cutlass-dsl": version("nvidia-cutlass-dsl"), "cuda": _runtime_folder().name}
+
+
+def compile_kernel(
+    make_host: Callable[[], Any], arguments: Callable[[], Sequence[Any]], arch: str, smem_bytes: int
+) -> Artifact:
+    """Compile and export one host function with its kernels.
+
+    Parameters
+    ----------
+    make_host, arguments
+        Give the ``@cute.jit`` function and example arguments; called under the compile lock.
+    arch
+        Target architecture, such as ``"sm_90a"``.
+    smem_bytes
+        Dynamic shared memory of the main kernel, for the report.
+
+    Raises
+    ------
+    CompilationError
+        With the compiler's own words.
+    """
+    from unigemm.sass import inspect_cubin  # a process that only loads kernels has no use for it
+
+    start = time.perf_counter()
+    with _COMPILING, tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
+        files = _compile(make_host, arguments, arch, Path(folder))
+    seconds = time.perf_counter() - start
+    report = inspect_cubin(files["kernel.cubin"])
+    return Artifact(
+        files=files,
+        info=KernelInfo(
+            registers=report.registers,
+            smem_bytes=report.smem_bytes + smem_bytes,
+            spill_bytes=report.local_bytes,
+            instructions=report.instructions,
+            seconds=seconds,
+        ),
+    )
+
+
+def _compile(
+    make_host: Callable[[], Any], arguments: Callable[[], Sequence[Any]], arch: str, folder: Path
+) -> dict[str, bytes]:
+    import cutlass.cute as cute
+
+    options = f"--gpu-arch {arch} --enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder}"
+    try:
+        compiled = cute.compile(make_host(), *arguments(), options=options)
+        target = folder / "kernel.o"
+        compiled.export_to_c(str(target), function_name=FUNCTION)
+        files = {
+            "kernel.o": target.read_bytes(),
+            "kernel.cubin": bytes(compiled.__cubin__),
+            "kernel.ptx": compiled.__ptx__.encode(),
+        }
+    except Exception as error:  # the DSL raises many kinds, all of them the compiler's answer
+        raise CompilationError(f"CuTe DSL did not compile for {arch}: {error}") from error
+    linked = _link(target)
+    return files if linked is None else {**files, "kernel.so": linked}
+
+
+def _link(target: Path) -> bytes | None:
+    """Make a shared object of an object file, if there is a linker."""
+    linker = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if linker is None:
+        return None
+    out = target.with_suffix(".so")
+    command = [linker, "-shared", "-nostdlib", "-o", str(out), str(target)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    return out.read_bytes() if done.returncode == 0 else None
+
+
+def load_kernel(files: dict[str, str]) -> Callable[..., None]:
+    """Return the compiled function of an artifact's files.
+
+    Raises
+    ------
+    BackendUnavailable
+        The packages that run it are not installed.
+    """
+    reason = missing()
+    if reason is not None:
+        raise BackendUnavailable(f"a CuTe kernel cannot be loaded: {reason}")
+    shared = files.get("kernel.so")
+    if shared is not None:
+        import tvm_ffi
+
+        _open_runtime()
+        module = tvm_ffi.load_module(shared)
+    else:
+        import cutlass.cute as cute
+
+        module = cute.runtime.load_module(files["kernel.o"], enable_tvm_ffi=True)
+    _LOADED.append(module)
+    return getattr(module, FUNCTION)
+
+
+_LOADED: list[Any] = []  # functions do not keep their modules alive
+
+
+def _runtime_folder() -> Path:
+    """Find the DSL's own runtime, of CUDA 13 where both are installed."""
+    spec = find_spec("nvidia_cutlass_dsl")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    for place in places:
+        for name in ("cu13", "cu12"):
+            if (Path(place) / name / "lib" / "libcute_dsl_runtime.so").exists():
+                return Path(place) / name
+    raise BackendUnavailable(f"libcute_dsl_runtime.so was not found; {_INSTALL}")
+
+
+@cache
+def _open_runtime() -> ctypes.CDLL:
+    """Make the runtime's symbols visible to the kernels' shared objects."""
+    library = _runtime_folder() / "lib" / "libcute_dsl_runtime.so"
+    return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

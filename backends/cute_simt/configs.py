@@ -1,0 +1,157 @@
+"""The configurations that `cute_simt` offers, and what each is expected to cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+
+from unigemm.dtypes import DType
+from unigemm.plan import Candidate, Config, Prediction, Raster
+from unigemm.problem import Extents, Problem
+from unigemm.target import Target
+
+from .geometry import WARP, geometry, illegal
+
+__all__ = ["SHAPES", "base_configs", "candidates", "split_options", "workspace_bytes"]
+
+#: (tile M, tile N), warps (M, N), accumulators of a thread (M, N); K slabs and stages follow.
+SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
+    ((128, 128), (2, 4), (8, 8)),
+    ((128, 64), (2, 2), (8, 8)),
+    ((64, 128), (2, 2), (8, 8)),
+    ((64, 64), (2, 2), (4, 8)),
+    ((32, 64), (2, 2), (4, 4)),
+    ((32, 32), (2, 2), (2, 4)),
+    ((16, 128), (1, 4), (4, 4)),
+    ((128, 16), (4, 1), (4, 4)),
+    ((8, 128), (1, 4), (2, 4)),
+    ((128, 8), (4, 1), (4, 2)),
+)
+_SLAB_BYTES = 64  # K bytes of a slab: four 16-byte vectors of each K-major row
+_MAX_SPLIT = 64
+
+# Rough figures of the cost model, to be fitted by the planner's own issue.
+_LAUNCH_US = 3.0  # one kernel in a graph, begin to end, with nothing to do (seen about 2 to 3 us)
+_REDUCE_US = 2.5  # a dependent second kernel
+_LATENCY_US = 0.7  # device memory to shared memory, an empty machine
+_DRAM_EFFICIENCY = 0.85
+_L2_TO_DRAM = 1.6  # bandwidth ratio assumed for tiles that other CTAs have brought into the L2
+_FULL_RATE_WARPS = 8  # resident warps of an SM that hide the latency of FMA and shared memory
+_SMEM_BYTES_PER_CLOCK = 128  # of one SM (CUDA C++ Programming Guide: 32 banks of 4 bytes)
+_RESERVED_SMEM = 1024  # of each CTA, by the driver, from sm_80 on
+
+
+def _slab(problem: Problem) -> int:
+    size = max(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
+    return _SLAB_BYTES // max(size, 4)
+
+
+def base_configs(problem: Problem, target: Target) -> Iterator[Config]:
+    """Yield every legal configuration without split-K, biggest tiles first."""
+    seen = set()
+    for (m, n), warps, thread in SHAPES:
+        if problem.accumulator is DType.FLOAT64 and thread == (8, 8):
+            # 64 float64 accumulators are 128 registers: halve the tile along M instead.
+            m, thread = m // 2, (4, 8)
+        config = Config(
+            tile=(m, n, _slab(problem)),
+            stages=4 if m * n <= 64 * 64 else 3,
+            warps=warps,
+            thread=thread,
+            raster=Raster("m", 8),
+        )
+        if config not in seen and illegal(problem, config, target) is None:
+            seen.add(config)
+            yield config
+
+
+def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
+    """Return the K parts worth considering: powers of two that leave every part some work."""
+    slabs = ceil(extents.k / config.tile[2])
+    options = [1]
+    split = 2
+    while split <= _MAX_SPLIT and slabs >= 2 * split:
+        options.append(split)
+        split *= 2
+    return tuple(options)
+
+
+def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
+    """Return the bytes of the partial sums: rows padded to 16 bytes, one matrix a part."""
+    if split_k == 1:
+        return 0
+    size = problem.accumulator.itemsize
+    unit = 16 // size
+    return split_k * extents.batch * extents.m * (ceil(extents.n / unit) * unit) * size
+
+
+def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
+    """Return every legal configuration with its split-K factors, priced."""
+    found = []
+    for base in base_configs(problem, target):
+        for split in split_options(extents, base):
+            config = replace(base, split_k=split)
+            if illegal(problem, config, target) is not None:
+                continue
+            scratch = workspace_bytes(problem, extents, split)
+            if scratch > _MAX_WORKSPACE:
+                continue
+            found.append(Candidate(config, predict(problem, extents, target, config), scratch))
+    return found
+
+
+_MAX_WORKSPACE = 256 << 20  # bytes
+
+
+def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
+    """Price one configuration: waves of CTAs against arithmetic, shared memory, L2 and DRAM."""
+    m, n, k = config.tile
+    tiles = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch
+    slabs = ceil(ceil(extents.k / k) / config.split_k)
+    ctas = tiles * config.split_k
+    per_sm = min(ceil(ctas / target.sm_count), _resident(problem, target, config))
+    rounds = ceil(ctas / (target.sm_count * per_sm))
+    clocks = _slab_clocks(problem, target, config, per_sm) * slabs * per_sm
+    per_slab_latency = _LATENCY_US / max(1, (config.stages - 1) * per_sm)
+    sm_us = rounds * max(clocks / target.clock_mhz, slabs * per_slab_latency)
+    dram_us = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DRAM_EFFICIENCY)
+    l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
+    l2_us = _traffic_us(l2_bytes, target.dram_gbs * _L2_TO_DRAM)
+    # Few CTAs cannot draw the whole bandwidth.
+    busy = min(1.0, ctas / target.sm_count)
+    parts = {"fma": sm_us, "dram": dram_us / busy, "l2": l2_us / busy}
+    limiter = max(parts, key=lambda name: parts[name])
+    total = _LAUNCH_US + _LATENCY_US + parts[limiter] + 0.1 * (sum(parts.values()) - parts[limiter])
+    if config.split_k > 1:
+        scratch = workspace_bytes(problem, extents, config.split_k)
+        total += _REDUCE_US + _traffic_us(2 * scratch, target.dram_gbs)
+    return Prediction(total, limiter if parts[limiter] > _LAUNCH_US else "launch")
+
+
+def _traffic_us(size: int, gbs: float) -> float:
+    return size / gbs / 1e3
+
+
+def _resident(problem: Problem, target: Target, config: Config) -> int:
+    """Return the CTAs that fit on one SM at once."""
+    geo = geometry(problem, config)
+    by_smem = target.smem_per_sm // (geo.smem_bytes + _RESERVED_SMEM)
+    by_registers = 65536 // (geo.threads * geo.registers)
+    return max(1, min(by_smem, by_registers, 2048 // geo.threads, 16))
+
+
+def _slab_clocks(problem: Problem, target: Target, config: Config, per_sm: int) -> float:
+    """Return an SM's clocks for one slab of one CTA when `per_sm` of them share it."""
+    geo = geometry(problem, config)
+    double = problem.accumulator is DType.FLOAT64
+    lanes = target.fp64_lanes if double else target.fp32_lanes
+    m, n, k = config.tile
+    arithmetic = m * n * k / lanes
+    warps = geo.threads // WARP
+    unique = (
+        geo.warp_tile[0] * problem.a.dtype.itemsize + geo.warp_tile[1] * problem.b.dtype.itemsize
+    )
+    shared = warps * k * unique / _SMEM_BYTES_PER_CLOCK
+    hiding = min(1.0, per_sm * warps / _FULL_RATE_WARPS)
+    return max(arithmetic * 1.1 / hiding, shared * 1.2)

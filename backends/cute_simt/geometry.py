@@ -1,0 +1,258 @@
+"""The arithmetic of one configuration: computed once, for the planner, the kernel and the tests.
+
+A CTA of `warps` (M, N) warps computes a `tile` (M, N) of D in slabs of `tile` K. In each warp 32
+lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. Operands stay in shared
+memory in the majorness that they have in device memory, so that every copy is a plain vector and
+nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unigemm.dtypes import DType
+from unigemm.plan import Config
+from unigemm.problem import MatrixType, Problem
+from unigemm.target import Target
+
+__all__ = ["WARP", "Geometry", "OperandTile", "geometry", "illegal"]
+
+WARP = 32
+BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
+MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 8 or 16)
+# Seen beyond accumulators and fragments (sm_90a): about 32, and some for each copy's address.
+BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 32, 4, 6
+MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
+
+
+@dataclass(frozen=True)
+class OperandTile:
+    """One operand's tile in shared memory, `extent` (M or N) by `slab` (K).
+
+    Attributes
+    ----------
+    dtype
+        Element type.
+    k_major
+        Stored (extent, K) with K contiguous; else (K, extent).
+    extent, slab
+        Sizes along M (or N) and K.
+    pitch
+        Elements between stored lines, padding included.
+    copy
+        Elements of one copy from device memory.
+    lanes, run, rows
+        `lanes` lanes of a warp share the extent; each owns `rows` of it, in runs of `run`
+        neighbours.
+    vector
+        Elements of one shared-memory read along the contiguous index.
+    """
+
+    dtype: DType
+    k_major: bool
+    extent: int
+    slab: int
+    pitch: int
+    copy: int
+    lanes: int
+    rows: int
+    run: int
+    vector: int
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the copies are cp.async; single 2-byte elements go through registers."""
+        return self.copy * self.dtype.itemsize >= MIN_COPY
+
+    @property
+    def lines(self) -> int:
+        """Stored lines of the tile."""
+        return self.extent if self.k_major else self.slab
+
+    @property
+    def line(self) -> int:
+        """Elements of one line, padding left out."""
+        return self.slab if self.k_major else self.extent
+
+    @property
+    def copies(self) -> int:
+        """Copies that fill the tile."""
+        return self.lines * self.line // self.copy
+
+    @property
+    def elements(self) -> int:
+        """Elements of the tile in shared memory, padding included, a multiple of 16 bytes."""
+        unit = BANK_VECTOR // self.dtype.itemsize
+        return -(-self.lines * self.pitch // unit) * unit
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of one stage of this operand."""
+        return self.elements * self.dtype.itemsize
+
+    def row(self, index: int) -> int:
+        """Return the offset along the extent, within a warp, of accumulator `index` of lane 0."""
+        return (index // self.run) * self.lanes * self.run + index % self.run
+
+    @property
+    def lane_step(self) -> int:
+        """Distance along the extent between neighbouring lanes."""
+        return self.run
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """All derived numbers of a configuration.
+
+    Attributes
+    ----------
+    a, b
+        The operands' tiles.
+    threads
+        Threads of one CTA.
+    lanes
+        Lanes (M, N) of a warp.
+    warp_tile
+        (M, N) of D that one warp computes.
+    step
+        K that one round of register fragments covers.
+    stage_pitch
+        Accumulators between rows of a warp's patch of shared memory in the epilogue.
+    run_out
+        Neighbouring accumulators of a lane that go to the patch as one vector.
+    store
+        Elements of one store to D (or to the workspace).
+    smem_bytes
+        Shared memory of one CTA.
+    registers
+        What a thread is expected to need.
+    min_blocks
+        CTAs that an SM must be able to hold: bounds the registers the compiler may use.
+    """
+
+    a: OperandTile
+    b: OperandTile
+    threads: int
+    lanes: tuple[int, int]
+    warp_tile: tuple[int, int]
+    step: int
+    stage_pitch: int
+    run_out: int
+    store: int
+    smem_bytes: int
+    registers: int
+    min_blocks: int
+
+
+def _lanes(config: Config) -> tuple[int, int]:
+    m, n, _ = config.tile
+    return (
+        m // (config.warps[0] * config.thread[0]),
+        n // (config.warps[1] * config.thread[1]),
+    )
+
+
+def _operand(kind: MatrixType, extent: int, slab: int, lanes: int, rows: int) -> OperandTile:
+    size = kind.dtype.itemsize
+    widest = BANK_VECTOR // size
+    k_major = kind.major == "k"
+    # A pitch of an odd number of 16-byte units puts eight neighbouring rows in distinct banks.
+    pitch = slab + widest if k_major else extent
+    run = 1 if k_major else min(rows, widest)
+    return OperandTile(
+        dtype=kind.dtype,
+        k_major=k_major,
+        extent=extent,
+        slab=slab,
+        pitch=pitch,
+        copy=1 if kind.major == "strided" else min(kind.vector, slab if k_major else extent),
+        lanes=lanes,
+        rows=rows,
+        run=run,
+        # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
+        vector=min(slab, widest, 4) if k_major else run,
+    )
+
+
+def geometry(problem: Problem, config: Config) -> Geometry:
+    """Return the derived numbers of a legal configuration."""
+    m, n, k = config.tile
+    lanes = _lanes(config)
+    a = _operand(problem.a, m, k, lanes[0], config.thread[0])
+    b = _operand(problem.b, n, k, lanes[1], config.thread[1])
+    sums = problem.accumulator.itemsize
+    warps = config.warps[0] * config.warps[1]
+    warp_tile = (m // config.warps[0], n // config.warps[1])
+    # One spare 16-byte unit a row keeps the lanes of different rows in different banks.
+    stage_pitch = warp_tile[1] + BANK_VECTOR // sums
+    partial = config.split_k > 1
+    widest = BANK_VECTOR // sums if partial else problem.d.vector
+    steps = [tile.vector for tile in (a, b) if tile.k_major]
+    pipeline = config.stages * (a.bytes + b.bytes)
+    patches = warps * lanes[0] * stage_pitch * sums
+    step = max(steps, default=1)
+    registers = _registers(problem, config, a, b, step)
+    return Geometry(
+        a=a,
+        b=b,
+        threads=warps * WARP,
+        lanes=lanes,
+        warp_tile=warp_tile,
+        step=step,
+        stage_pitch=stage_pitch,
+        run_out=min(b.run, BANK_VECTOR // sums),
+        store=min(widest, config.thread[1]),
+        smem_bytes=max(pipeline, patches),
+        registers=registers,
+        min_blocks=max(1, min(4, 65536 // (warps * WARP * -(-registers // 8) * 8))),
+    )
+
+
+def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile, step: int) -> int:
+    """Estimate the registers of a thread: accumulators, one round of fragments, addresses."""
+    words = problem.accumulator.itemsize // 4
+    fragments = sum(tile.rows * (step if tile.k_major else 1) for tile in (a, b))
+    threads = config.warps[0] * config.warps[1] * WARP
+    each = [(tile, -(-tile.copies // threads)) for tile in (a, b)]
+    copies = min(sum(count for _, count in each), COPIES_HELD)
+    addresses = BASE_REGISTERS + COPY_REGISTERS * copies
+    held = sum(count for tile, count in each if not tile.asynchronous)
+    sums = config.thread[0] * config.thread[1]
+    return min(words * (sums + fragments) + addresses + held, 255)
+
+
+def _is_power_of_two(*numbers: int) -> bool:
+    return all(n > 0 and n & (n - 1) == 0 for n in numbers)
+
+
+def illegal(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say why a configuration cannot run on the target; None when it can."""
+    m, n, k = config.tile
+    numbers = (m, n, k, *config.warps, *config.thread)
+    if not _is_power_of_two(*numbers):
+        return "tile, warps and thread must be powers of two"
+    if config.cluster != (1, 1):
+        return "cute_simt does not form clusters"
+    lanes = _lanes(config)
+    if lanes[0] * lanes[1] != WARP or m * n != (
+        config.warps[0] * config.warps[1] * WARP * config.thread[0] * config.thread[1]
+    ):
+        return f"tile {m}x{n} is not warps {config.warps} x 32 lanes x thread {config.thread}"
+    threads = WARP * config.warps[0] * config.warps[1]
+    if threads > 1024:
+        return f"{threads} threads are more than the 1024 of a CTA"
+    registers = config.thread[0] * config.thread[1] * problem.accumulator.itemsize // 4
+    if registers > MAX_ACCUMULATOR_REGISTERS:
+        return f"{registers} accumulator registers a thread leave too few of 255 for the rest"
+    if config.stages < 2:
+        return "the pipeline needs at least 2 stages"
+    derived = geometry(problem, config)
+    for name, tile in (("A", derived.a), ("B", derived.b)):
+        if k * tile.dtype.itemsize < BANK_VECTOR:
+            return f"a slab of {k} is less than one 16-byte vector of {name}"
+    if derived.smem_bytes > target.smem_per_block:
+        return (
+            f"{derived.smem_bytes} bytes of shared memory exceed the "
+            f"{target.smem_per_block} of a CTA on {target.arch}"
+        )
+    return None

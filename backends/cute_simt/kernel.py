@@ -1,0 +1,633 @@
+"""Device code of the CUDA-core GEMM.
+
+The story of one CTA
+--------------------
+Every thread is producer and consumer. A tile of D is computed in slabs of K:
+
+    prologue   copy slabs 0 .. stages-2 into their stages (cp.async, one group a slab)
+    main loop  wait for slab t; one barrier; start copying slab t+stages-1 into the stage that
+               slab t-1 has just left; multiply slab t out of shared memory
+    epilogue   warp by warp, one row of accumulators of every lane at a time: through a patch of
+               shared memory that only this warp uses, out as vectors along N
+
+What lies outside A or B is filled with zeros by the copies themselves (cp.async copies `src-size`
+bytes and zeroes the rest), in K as well, so that the main loop has no tail. With split-K each CTA
+writes its partial sums to a workspace, and `reduce_kernel` adds them in a fixed order.
+
+Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
+
+from unigemm.dtypes import DType
+from unigemm.plan import Config
+from unigemm.problem import MatrixType, Problem
+
+from .geometry import WARP, Geometry, OperandTile, geometry
+
+CUTE_TYPES = {
+    DType.FLOAT64: cutlass.Float64,
+    DType.FLOAT32: cutlass.Float32,
+    DType.FLOAT16: cutlass.Float16,
+    DType.BFLOAT16: cutlass.BFloat16,
+}
+REDUCE_THREADS = 128
+GMEM = cute.AddressSpace.gmem
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is compiled in; everything else is an argument of the kernel."""
+
+    problem: Problem
+    config: Config
+
+    @property
+    def geometry(self) -> Geometry:
+        """The derived numbers."""
+        return geometry(self.problem, self.config)
+
+    @property
+    def split(self) -> bool:
+        """Whether partial sums go to the workspace."""
+        return self.config.split_k > 1
+
+    @property
+    def sums(self) -> type:
+        """Type of the accumulators."""
+        return CUTE_TYPES[self.problem.accumulator]
+
+    @property
+    def reduce_vector(self) -> int:
+        """Elements that one thread of the reduction writes."""
+        return min(self.problem.d.vector, 128 // self.sums.width)
+
+    @property
+    def output(self) -> type:
+        """Type of what the main kernel writes."""
+        return self.sums if self.split else CUTE_TYPES[self.problem.d.dtype]
+
+
+# -- small pieces ----------------------------------------------------------------------------------
+
+
+def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:
+    """Choose without a branch."""
+    return Int32(cutlass.select_(condition, Int32(yes), Int32(no)))
+
+
+def shared_vector(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:
+    """View `count` neighbouring elements of shared memory, aligned to all of them."""
+    aligned = (pointer + offset).align(count * pointer.dtype.width // 8)
+    return cute.make_tensor(aligned, cute.make_layout(count))
+
+
+def global_vector(address: Int64, dtype: type, count: int) -> cute.Tensor:
+    """View `count` neighbouring elements of device memory, aligned to all of them."""
+    pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=count * dtype.width // 8)
+    return cute.make_tensor(pointer, cute.make_layout(count))
+
+
+def read(source: cute.Tensor, count: int) -> cute.Tensor:
+    """Load a vector into registers."""
+    fragment = cute.make_rmem_tensor(count, source.element_type)
+    cute.autovec_copy(source, fragment)
+    return fragment
+
+
+def write(values: list, target: cute.Tensor) -> None:
+    """Store values as one vector, each converted to the target's type."""
+    dtype = target.element_type
+    fragment = cute.make_rmem_tensor(len(values), dtype)
+    for i, value in enumerate(values):
+        fragment[i] = value.to(dtype)
+    cute.autovec_copy(fragment, target)
+
+
+def read_parts(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:
+    """Load `count` neighbouring accumulators from shared memory, 16 bytes at a time."""
+    widest = min(count, 128 // pointer.dtype.width)
+    fragment = cute.make_rmem_tensor(count, pointer.dtype)
+    for start in range(0, count, widest):
+        part = read(shared_vector(pointer, offset + start, widest), widest)
+        for i in range(widest):
+            fragment[start + i] = part[i]
+    return fragment
+
+
+def elements(fragment: cute.Tensor, first: int, count: int) -> list:
+    """Return `count` values of a register fragment."""
+    return [fragment[first + i] for i in range(count)]
+
+
+# -- which tile ------------------------------------------------------------------------------------
+
+
+def tile_coordinates(
+    index: Int32, tiles_m: Int32, tiles_n: Int32, along_n: Int32, group: Int32
+) -> tuple[Int32, Int32]:
+    """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
+    swap = along_n != 0
+    swept = select(swap, tiles_n, tiles_m)
+    grouped = select(swap, tiles_m, tiles_n)
+    band = index // (swept * group)
+    first = band * group
+    width = cutlass.min(group, grouped - first)
+    inside = index - band * (swept * group)
+    along = inside // width
+    across = first + inside - along * width
+    return select(swap, across, along), select(swap, along, across)
+
+
+def batch_offset(
+    strides: tuple, i0: Int32, i1: Int32, first_k: Int32, k_stride: Int64, size: int
+) -> Int64:
+    """Bytes from an operand's start to its batch and its part of K."""
+    return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
+
+
+# -- producer: device memory to shared memory ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy of a thread, relative to its first: static line and position steps."""
+
+    line: int
+    position: int
+    partial: bool
+
+
+def copy_schedule(tile: OperandTile, threads: int) -> list[Copy]:
+    """Spread the copies of a tile over the threads, neighbours along the contiguous index."""
+    per_line = tile.line // tile.copy
+    rounds = -(-tile.copies // threads)
+    schedule = []
+    for i in range(rounds):
+        partial = (i + 1) * threads > tile.copies
+        if per_line <= threads:
+            schedule.append(Copy(i * (threads // per_line), 0, partial))
+        else:
+            wide = per_line // threads
+            schedule.append(Copy(i // wide, (i % wide) * threads * tile.copy, partial))
+    return schedule
+
+
+class Source:
+    """Where a thread's copies of one operand come from, and how much of them exists."""
+
+    def __init__(
+        self,
+        tile: OperandTile,
+        kind: MatrixType,
+        base: Int64,
+        strides: tuple[Int64, Int64],
+        first_row: Int32,
+        rows: Int32,
+        thread: Int32,
+        threads: int,
+    ) -> None:
+        """`strides` are (row, K); `first_row` is the tile's, of `rows` in all."""
+        self.tile = tile
+        self.dtype = CUTE_TYPES[tile.dtype]
+        self.size = tile.dtype.itemsize
+        self.schedule = copy_schedule(tile, threads)
+        self.thread, self.threads = thread, threads
+        per_line = tile.line // tile.copy
+        self.line = thread // per_line if per_line <= threads else Int32(0)
+        self.position = (thread % per_line if per_line <= threads else thread) * tile.copy
+        row, k = (self.line, self.position) if tile.k_major else (self.position, self.line)
+        k_step = Int64(1) if kind.major == "k" else strides[1]
+        row_step = Int64(1) if kind.major in ("m", "n") else strides[0]
+        self.line_bytes = (row_step if tile.k_major else k_step) * self.size
+        self.position_bytes = (k_step if tile.k_major else row_step) * self.size
+        self.slab_bytes = k_step * (tile.slab * self.size)
+        offset = Int64(first_row + row) * row_step + Int64(k) * k_step
+        self.address = base + offset * self.size
+        self.first = first_row + row
+        self.rows = rows
+
+    def existing(self, copy: Copy, remaining: Int32) -> Int32:
+        """Bytes of one copy that lie inside the operand and inside `remaining` K."""
+        limit = Int32(self.tile.copy * self.size)
+        zero = Int32(0)
+        if self.tile.k_major:
+            inside = (remaining - (self.position + copy.position)) * self.size
+            inside = cutlass.min(cutlass.max(inside, zero), limit)
+            return select(self.first + copy.line < self.rows, inside, zero)
+        inside = (self.rows - (self.first + copy.position)) * self.size
+        inside = cutlass.min(cutlass.max(inside, zero), limit)
+        return select(self.line + copy.line < remaining, inside, zero)
+
+    def place(self, copy: Copy) -> Int32:
+        """Element offset of one copy in a stage."""
+        return (self.line + copy.line) * self.tile.pitch + self.position + copy.position
+
+    def at(self, copy: Copy, slab: Int64) -> Int64:
+        """Device address of one copy; `slab` is the byte offset of the slab."""
+        where = self.address + slab
+        if copy.line:
+            where += self.line_bytes * copy.line
+        if copy.position:
+            where += self.position_bytes * copy.position
+        return where
+
+    def owns(self, copy: Copy) -> cutlass.Boolean | None:
+        """Whether this thread takes part in a copy that not all threads are needed for."""
+        index = self.schedule.index(copy)
+        return self.thread < self.tile.copies - index * self.threads if copy.partial else None
+
+
+def start_async(source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32) -> None:
+    """Start the cp.async copies of one slab of one operand."""
+    width = source.tile.copy * source.size
+    cache = "cg" if width == 16 else "ca"
+    for copy in source.schedule:
+        cute.arch.inline_ptx(
+            f"cp.async.{cache}.shared.global [{{$r0}}], [{{$r1}}], {width}, {{$r2}};",
+            read_only_args=[
+                (stage + source.place(copy)).toint(),
+                source.at(copy, slab),
+                source.existing(copy, remaining),
+            ],
+            predicate=source.owns(copy),
+        )
+
+
+@cute.jit
+def load_element(address: Int64, exists: cutlass.Boolean) -> Int16:
+    """Load a 2-byte element as bits, or zero."""
+    bits = Int16(0)
+    if exists:
+        bits = global_vector(address, Int16, 1)[0]
+    return bits
+
+
+@cute.jit
+def store_element(
+    pointer: cute.Pointer, offset: Int32, bits: Int16, takes_part: cutlass.Boolean
+) -> None:
+    """Store a 2-byte element's bits to shared memory."""
+    if takes_part:
+        cute.recast_tensor(shared_vector(pointer, offset, 1), Int16)[0] = bits
+
+
+def load_plain(source: Source, slab: Int64, remaining: Int32, held: cute.Tensor) -> None:
+    """Load one slab of a 2-byte operand at odd addresses into registers, as bits."""
+    for i, copy in enumerate(source.schedule):
+        exists = source.existing(copy, remaining) > 0
+        if copy.partial:
+            exists = exists & source.owns(copy)
+        held[i] = load_element(source.at(copy, slab), exists)
+
+
+def store_plain(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
+    """Store what `load_plain` brought."""
+    for i, copy in enumerate(source.schedule):
+        owns = source.owns(copy) if copy.partial else cutlass.Boolean(True)
+        store_element(stage, source.place(copy), held[i], owns)
+
+
+def start_slab(
+    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, held: cute.Tensor
+) -> None:
+    """Start bringing one slab of one operand."""
+    if source.tile.asynchronous:
+        start_async(source, stage, slab, remaining)
+    else:
+        load_plain(source, slab, remaining, held)
+
+
+def finish_slab(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
+    """Complete what `start_slab` could not leave to the hardware."""
+    if not source.tile.asynchronous:
+        store_plain(source, stage, held)
+
+
+# -- consumer: shared memory to accumulators -------------------------------------------------------
+
+
+def load_fragment(
+    tile: OperandTile, stage: cute.Pointer, first: Int32, k: int, step: int, sums: type
+) -> list[list]:
+    """Read a lane's rows for K k .. k+step-1; returns values[kk][row] in the accumulator type."""
+    values = [[None] * tile.rows for _ in range(step)]
+    width = tile.vector
+    if tile.k_major:
+        for row in range(tile.rows):
+            for kk in range(0, step, width):
+                offset = (first + tile.row(row)) * tile.pitch + (k + kk)
+                fragment = read(shared_vector(stage, offset, width), width)
+                for i in range(width):
+                    values[kk + i][row] = fragment[i].to(sums)
+    else:
+        for kk in range(step):
+            for row in range(0, tile.rows, width):
+                offset = (k + kk) * tile.pitch + first + tile.row(row)
+                fragment = read(shared_vector(stage, offset, width), width)
+                for i in range(width):
+                    values[kk][row + i] = fragment[i].to(sums)
+    return values
+
+
+def multiply(
+    spec: Spec,
+    stage_a: cute.Pointer,
+    stage_b: cute.Pointer,
+    first_a: Int32,
+    first_b: Int32,
+    sums: cute.Tensor,
+) -> None:
+    """Add one slab's products to the accumulators (rows of A, rows of B)."""
+    geo = spec.geometry
+    for k in range(0, spec.config.tile[2], geo.step):
+        left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
+        right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
+        for kk in range(geo.step):
+            for i in range(geo.a.rows):
+                for j in range(geo.b.rows):
+                    sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+
+
+# -- epilogue: accumulators to device memory -------------------------------------------------------
+
+
+@cute.jit
+def store_vector(
+    fragment: cute.Tensor, address: Int64, left: Int32, dtype: cutlass.Constexpr
+) -> None:
+    """Store a vector along N, or those of its elements that exist (`left` of them)."""
+    count = cute.size(fragment)
+    size = dtype.width // 8
+    if left >= count:
+        write(elements(fragment, 0, count), global_vector(address, dtype, count))
+    else:
+        for i in range_constexpr(count - 1):
+            if i < left:
+                write(elements(fragment, i, 1), global_vector(address + i * size, dtype, 1))
+
+
+@cute.jit
+def store_tile(
+    spec: cutlass.Constexpr,
+    sums: cute.Tensor,
+    patch: cute.Pointer,
+    out: Int64,
+    row_step: Int64,
+    column_step: Int64,
+    corner_m: Int32,
+    corner_n: Int32,
+    m: Int32,
+    n: Int32,
+    lane: Int32,
+) -> None:
+    """Write a warp's accumulators; `corner` is the warp's first element of D."""
+    geo = spec.geometry
+    dtype = spec.output
+    size = dtype.width // 8
+    lane_m, lane_n = lane // geo.lanes[1], lane % geo.lanes[1]
+    per_row = geo.warp_tile[1] // geo.store
+    for i in range_constexpr(geo.a.rows):
+        # Registers to the patch, (LanesM, WarpN): one row of every lane.
+        for j in range_constexpr(0, geo.b.rows, geo.run_out):
+            column = lane_n * geo.b.run + geo.b.row(j)
+            write(
+                [sums[i, j + x] for x in range(geo.run_out)],
+                shared_vector(patch, lane_m * geo.stage_pitch + column, geo.run_out),
+            )
+        cute.arch.sync_warp()
+        # The patch to device memory, neighbouring lanes along N.
+        for step in range_constexpr(geo.lanes[0] * per_row // WARP):
+            index = step * WARP + lane
+            line = index // per_row
+            column = (index - line * per_row) * geo.store
+            row = corner_m + geo.a.row(i) + line * geo.a.run
+            fragment = read_parts(patch, line * geo.stage_pitch + column, geo.store)
+            address = out + (Int64(row) * row_step + Int64(corner_n + column) * column_step) * size
+            if row < m:
+                store_vector(fragment, address, n - (corner_n + column), dtype)
+        cute.arch.sync_warp()
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+@cute.kernel
+def gemm_kernel(
+    spec: cutlass.Constexpr,
+    a: Int64,
+    b: Int64,
+    d: Int64,
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    l0: Int32,
+    a_strides: tuple,
+    b_strides: tuple,
+    d_strides: tuple,
+    split_k: Int32,
+    along_n: Int32,
+    group: Int32,
+) -> None:
+    """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1)."""
+    geo, config = spec.geometry, spec.config
+    tile_m, tile_n, tile_k = config.tile
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    warp, lane = thread // WARP, thread % WARP
+
+    # -- where this CTA works
+    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+    rest = block // (tiles_m * tiles_n)
+    tm, tn = tile_coordinates(block - rest * (tiles_m * tiles_n), tiles_m, tiles_n, along_n, group)
+    batch = rest // split_k
+    part = rest - batch * split_k
+    i1 = batch // l0
+    i0 = batch - i1 * l0
+    slabs = (k + tile_k - 1) // tile_k
+    per_part = (slabs + split_k - 1) // split_k
+    first_k = part * per_part * tile_k
+    end_k = cutlass.min(k, first_k + per_part * tile_k)
+    remaining = cutlass.max(end_k - first_k, Int32(0))
+
+    # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
+    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
+    shared_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
+    shared_b = cute.recast_ptr(smem + config.stages * geo.a.bytes, dtype=CUTE_TYPES[geo.b.dtype])
+    source_a = Source(
+        geo.a, spec.problem.a,
+        a + batch_offset(a_strides, i0, i1, first_k, a_strides[1], geo.a.dtype.itemsize),
+        (a_strides[0], a_strides[1]), tm * tile_m, m, thread, geo.threads,
+    )  # fmt: skip
+    source_b = Source(
+        geo.b, spec.problem.b,
+        b + batch_offset(b_strides, i0, i1, first_k, b_strides[0], geo.b.dtype.itemsize),
+        (b_strides[1], b_strides[0]), tn * tile_n, n, thread, geo.threads,
+    )  # fmt: skip
+    held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
+    held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
+
+    # -- prologue
+    slab_a, slab_b = Int64(0), Int64(0)
+    for stage in range_constexpr(config.stages - 1):
+        start_slab(source_a, shared_a + stage * geo.a.elements, slab_a, remaining, held_a)
+        start_slab(source_b, shared_b + stage * geo.b.elements, slab_b, remaining, held_b)
+        finish_slab(source_a, shared_a + stage * geo.a.elements, held_a)
+        finish_slab(source_b, shared_b + stage * geo.b.elements, held_b)
+        cute.arch.cp_async_commit_group()
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= tile_k
+
+    # -- main loop
+    warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
+    first_a = warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run
+    first_b = warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run
+    sums = cute.make_rmem_tensor((geo.a.rows, geo.b.rows), spec.sums)
+    sums.fill(0.0)
+    reading, writing = Int32(0), Int32(config.stages - 1)
+    for _ in cutlass.range((end_k - first_k + tile_k - 1) // tile_k, unroll=1):
+        cute.arch.cp_async_wait_group(config.stages - 2)
+        cute.arch.sync_threads()
+        into_a = shared_a + writing * geo.a.elements
+        into_b = shared_b + writing * geo.b.elements
+        start_slab(source_a, into_a, slab_a, remaining, held_a)
+        start_slab(source_b, into_b, slab_b, remaining, held_b)
+        cute.arch.cp_async_commit_group()
+        multiply(
+            spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
+            first_a, first_b, sums,
+        )  # fmt: skip
+        finish_slab(source_a, into_a, held_a)
+        finish_slab(source_b, into_b, held_b)
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= tile_k
+        reading = select(reading == config.stages - 1, Int32(0), reading + 1)
+        writing = select(writing == config.stages - 1, Int32(0), writing + 1)
+
+    # -- epilogue
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()
+    patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.stage_pitch)
+    size = spec.output.width // 8
+    out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
+    if const_expr(spec.split):
+        out += Int64(part) * d_strides[4] * size
+    store_tile(
+        spec, sums, patch, out, d_strides[0], d_strides[1],
+        tm * tile_m + warp_m * geo.warp_tile[0], tn * tile_n + warp_n * geo.warp_tile[1],
+        m, n, lane,
+    )  # fmt: skip
+
+
+@cute.kernel
+def reduce_kernel(
+    spec: cutlass.Constexpr,
+    workspace: Int64,
+    d: Int64,
+    m: Int32,
+    n: Int32,
+    l0: Int32,
+    batches: Int32,
+    part_pitch: Int64,
+    row_pitch: Int64,
+    d_strides: tuple,
+    split_k: Int32,
+) -> None:
+    """Add the parts of each element in their order, and write D."""
+    dtype = CUTE_TYPES[spec.problem.d.dtype]
+    count = spec.reduce_vector
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    per_row = (n + count - 1) // count
+    index = Int64(block) * REDUCE_THREADS + thread
+    if index < Int64(batches) * m * per_row:
+        line = Int32(index // per_row)
+        column = Int32(index - Int64(line) * per_row) * count
+        batch = line // m
+        row = line - batch * m
+        i1 = batch // l0
+        i0 = batch - i1 * l0
+        total = cute.make_rmem_tensor(count, spec.sums)
+        total.fill(0.0)
+        where = workspace + (Int64(line) * row_pitch + column) * (spec.sums.width // 8)
+        for _ in cutlass.range(split_k, unroll=1):
+            part = read(global_vector(where, spec.sums, count), count)
+            for i in range_constexpr(count):
+                total[i] += part[i]
+            where += part_pitch * (spec.sums.width // 8)
+        offset = (
+            Int64(row) * d_strides[0] + Int64(column) * d_strides[1]
+            + Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
+        )  # fmt: skip
+        store_vector(total, d + offset * (dtype.width // 8), n - column, dtype)
+
+
+# -- host ------------------------------------------------------------------------------------------
+
+
+def make_host(spec: Spec) -> Callable:
+    """Return the function to compile: raw addresses, sizes, element strides and a stream."""
+
+    @cute.jit
+    def gemm(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        geo = spec.geometry
+        tile_m, tile_n, _ = spec.config.tile
+        batches = l0 * l1
+        tiles = ((m + tile_m - 1) // tile_m) * ((n + tile_n - 1) // tile_n)
+        d_strides = (d_m, d_n, d_l0, d_l1)
+        unit = 128 // spec.sums.width
+        row_pitch = Int64((n + unit - 1) // unit * unit)
+        part_pitch = row_pitch * m * batches
+        out, out_strides = d, d_strides
+        if const_expr(spec.split):
+            batch_pitch = row_pitch * m
+            out = workspace
+            out_strides = (row_pitch, Int64(1), batch_pitch, batch_pitch * l0, part_pitch)
+        gemm_kernel(
+            spec, a, b, out, m, n, k, l0,
+            (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), out_strides,
+            split_k, along_n, group,
+        ).launch(
+            grid=(tiles * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
+            smem=geo.smem_bytes, stream=stream,
+            min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
+        )  # fmt: skip
+        if const_expr(spec.split):
+            count = spec.reduce_vector
+            work = Int64(batches) * m * ((n + count - 1) // count)
+            reduce_kernel(
+                spec, workspace, d, m, n, l0, batches, part_pitch, row_pitch, d_strides, split_k
+            ).launch(
+                grid=(Int32((work + REDUCE_THREADS - 1) // REDUCE_THREADS), 1, 1),
+                block=(REDUCE_THREADS, 1, 1), stream=stream,
+            )  # fmt: skip
+
+    return gemm
+
+
+def example_arguments() -> list:
+    """Return arguments of the host function's types, for compiling."""
+    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
+    wide, narrow = Int64(1), Int32(1)
+    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * 3, stream]
+
+
+gemm_kernel.set_name_prefix("simt_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)
+reduce_kernel.set_name_prefix("simt_reduce", remove_cutlass_symbol=True, keep_mangled_name=False)
