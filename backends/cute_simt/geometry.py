@@ -15,7 +15,7 @@ from unigemm.plan import Config
 from unigemm.problem import MatrixType, Problem
 from unigemm.target import Target
 
-__all__ = ["WARP", "Geometry", "OperandTile", "geometry", "illegal"]
+__all__ = ["WARP", "Copy", "Geometry", "OperandTile", "copy_schedule", "geometry", "illegal"]
 
 WARP = 32
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
@@ -144,6 +144,38 @@ class Geometry:
     min_blocks: int
 
 
+@dataclass(frozen=True)
+class Copy:
+    """One copy of a thread, relative to its first.
+
+    Attributes
+    ----------
+    line, position
+        Steps, in lines and in elements along them.
+    partial
+        Not every thread takes part.
+    """
+
+    line: int
+    position: int
+    partial: bool
+
+
+def copy_schedule(tile: OperandTile, threads: int) -> list[Copy]:
+    """Spread the copies of a tile over the threads, neighbours along the contiguous index."""
+    per_line = tile.line // tile.copy
+    rounds = -(-tile.copies // threads)
+    schedule = []
+    for i in range(rounds):
+        partial = (i + 1) * threads > tile.copies
+        if per_line <= threads:
+            schedule.append(Copy(i * (threads // per_line), 0, partial))
+        else:
+            wide = per_line // threads
+            schedule.append(Copy(i // wide, (i % wide) * threads * tile.copy, partial))
+    return schedule
+
+
 def _lanes(config: Config) -> tuple[int, int]:
     m, n, _ = config.tile
     return (
@@ -216,7 +248,7 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
     each = [(tile, -(-tile.copies // threads)) for tile in (a, b)]
     copies = min(sum(count for _, count in each), COPIES_HELD)
     addresses = BASE_REGISTERS + COPY_REGISTERS * copies
-    held = sum(count for tile, count in each if not tile.asynchronous)
+    held = sum(2 * count for tile, count in each if not tile.asynchronous)
     sums = config.thread[0] * config.thread[1]
     return min(words * (sums + fragments) + addresses + held, 255)
 

@@ -30,7 +30,7 @@ from unigemm.dtypes import DType
 from unigemm.plan import Config
 from unigemm.problem import MatrixType, Problem
 
-from .geometry import WARP, Geometry, OperandTile, geometry
+from .geometry import WARP, Copy, Geometry, OperandTile, copy_schedule, geometry
 
 CUTE_TYPES = {
     DType.FLOAT64: cutlass.Float64,
@@ -154,30 +154,6 @@ def batch_offset(
 
 
 # -- producer: device memory to shared memory ------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Copy:
-    """One copy of a thread, relative to its first: static line and position steps."""
-
-    line: int
-    position: int
-    partial: bool
-
-
-def copy_schedule(tile: OperandTile, threads: int) -> list[Copy]:
-    """Spread the copies of a tile over the threads, neighbours along the contiguous index."""
-    per_line = tile.line // tile.copy
-    rounds = -(-tile.copies // threads)
-    schedule = []
-    for i in range(rounds):
-        partial = (i + 1) * threads > tile.copies
-        if per_line <= threads:
-            schedule.append(Copy(i * (threads // per_line), 0, partial))
-        else:
-            wide = per_line // threads
-            schedule.append(Copy(i // wide, (i % wide) * threads * tile.copy, partial))
-    return schedule
 
 
 class Source:

@@ -1,0 +1,224 @@
+"""The arithmetic of cute_simt's configurations, proven by counting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
+from unigemm.backends.cute_simt.configs import base_configs, candidates, workspace_bytes
+from unigemm.backends.cute_simt.geometry import WARP, copy_schedule, geometry, illegal
+from unigemm.dtypes import DType
+from unigemm.plan import Config, Plan
+from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.target import ARCHITECTURES, CPU, named_target
+
+MAJORS_A, MAJORS_B = ("k", "m", "strided"), ("k", "n", "strided")
+
+
+def problem_of(dtype, major_a, major_b, alignment=16):
+    def kind(major):
+        return MatrixType(dtype, major, dtype.itemsize if major == "strided" else alignment)
+
+    return Problem(kind(major_a), kind(major_b), kind("n"))
+
+
+def alignments(dtype):
+    return [a for a in (2, 4, 8, 16) if a >= dtype.itemsize]
+
+
+EVERY_PROBLEM = [
+    problem_of(dtype, a, b, alignment)
+    for dtype in DType
+    for a, b in product(MAJORS_A, MAJORS_B)
+    for alignment in alignments(dtype)
+]
+H200 = named_target("sm_90a")
+OFFERED = [(p, c) for p in EVERY_PROBLEM for c in base_configs(p, H200)]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_problem_has_a_legal_configuration_on_every_architecture(arch):
+    for problem in EVERY_PROBLEM:
+        offered = list(base_configs(problem, named_target(arch)))
+        assert offered
+        assert all(illegal(problem, c, named_target(arch)) is None for c in offered)
+
+
+def test_the_copies_of_all_threads_fill_each_tile_exactly_once():
+    for problem, config in OFFERED:
+        geo = geometry(problem, config)
+        for tile in (geo.a, geo.b):
+            per_line = tile.line // tile.copy
+            filled = set()
+            for i, copy in enumerate(copy_schedule(tile, geo.threads)):
+                for thread in range(geo.threads):
+                    if copy.partial and thread >= tile.copies - i * geo.threads:
+                        continue
+                    line = (thread // per_line if per_line <= geo.threads else 0) + copy.line
+                    at = (thread % per_line if per_line <= geo.threads else thread) * tile.copy
+                    place = (line, at + copy.position)
+                    assert place not in filled
+                    filled.add(place)
+            assert filled == set(product(range(tile.lines), range(0, tile.line, tile.copy)))
+
+
+def test_the_accumulators_of_all_lanes_cover_the_tile_exactly_once():
+    for problem, config in OFFERED:
+        geo = geometry(problem, config)
+        for tile, warps, warp_extent, lanes in (
+            (geo.a, config.warps[0], geo.warp_tile[0], geo.lanes[0]),
+            (geo.b, config.warps[1], geo.warp_tile[1], geo.lanes[1]),
+        ):
+            rows = [
+                warp * warp_extent + lane * tile.lane_step + tile.row(i)
+                for warp in range(warps)
+                for lane in range(lanes)
+                for i in range(tile.rows)
+            ]
+            assert sorted(rows) == list(range(tile.extent))
+
+
+def wavefronts(addresses, width):
+    """Passes that shared memory needs for one access of a warp: distinct words of one bank."""
+    lanes_at_once = WARP if width <= 4 else WARP * 4 // width
+    passes = 0
+    for first in range(0, WARP, lanes_at_once):
+        banks = {}
+        for address in addresses[first : first + lanes_at_once]:
+            for word in range(address // 4, (address + width + 3) // 4):
+                banks.setdefault(word % 32, set()).add(word)
+        passes += max(len(words) for words in banks.values())
+    return passes
+
+
+def test_fragment_reads_have_no_bank_conflicts():
+    for problem, config in OFFERED:
+        geo = geometry(problem, config)
+        for tile, lane_of in (
+            (geo.a, lambda x: x // geo.lanes[1]),
+            (geo.b, lambda x: x % geo.lanes[1]),
+        ):
+            size = tile.dtype.itemsize
+            width = tile.vector * size
+            step = tile.pitch if tile.k_major else 1
+            addresses = [lane_of(lane) * tile.lane_step * step * size for lane in range(WARP)]
+            assert wavefronts(addresses, width) <= max(1, WARP * width // 128), (config, tile)
+
+
+def test_every_shared_memory_access_is_aligned_to_its_width():
+    for problem, config in OFFERED:
+        geo = geometry(problem, config)
+        for tile in (geo.a, geo.b):
+            size = tile.dtype.itemsize
+            assert tile.bytes % 16 == 0
+            assert tile.pitch * size % (tile.copy * size) == 0
+            steps = [tile.lane_step, *(tile.row(i) for i in range(0, tile.rows, tile.run))]
+            if tile.k_major:
+                assert tile.pitch * size % (tile.vector * size) == 0
+                assert tile.slab % tile.vector == 0
+            else:
+                assert all(step % tile.vector == 0 for step in steps)
+        assert geo.stage_pitch * problem.accumulator.itemsize % 16 == 0
+        assert geo.warp_tile[1] % geo.store == 0
+        assert geo.lanes[0] * geo.warp_tile[1] // geo.store % WARP == 0
+
+
+def test_split_k_stores_whole_vectors_to_the_workspace():
+    for problem, config in OFFERED:
+        geo = geometry(problem, replace(config, split_k=2))
+        assert geo.store * problem.accumulator.itemsize <= 16
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"tile": (96, 128, 16)}, "powers of two"),
+        ({"tile": (128, 256, 16)}, "is not warps"),
+        ({"cluster": (2, 1)}, "clusters"),
+        ({"stages": 1}, "at least 2 stages"),
+        ({"stages": 64}, "shared memory"),
+        ({"tile": (128, 128, 2)}, "16-byte vector"),
+        ({"tile": (256, 256, 16), "thread": (16, 16)}, "accumulator registers"),
+        ({"tile": (512, 512, 16), "warps": (8, 8), "thread": (8, 16)}, "threads"),
+    ],
+)
+def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
+    problem = problem_of(DType.FLOAT32, "k", "n")
+    config = Config((128, 128, 16), stages=3, warps=(2, 4), thread=(8, 8))
+    assert illegal(problem, config, H200) is None
+    assert reason in illegal(problem, replace(config, **change), H200)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problem=st.sampled_from(EVERY_PROBLEM),
+    extents=st.builds(
+        Extents,
+        st.integers(1, 20000),
+        st.integers(1, 20000),
+        st.integers(0, 70000),
+        st.integers(1, 100),
+    ),
+    arch=st.sampled_from(ARCHITECTURES),
+)
+def test_every_candidate_is_legal_and_never_beats_the_memory_floor(problem, extents, arch):
+    target = named_target(arch)
+    found = candidates(problem, extents, target)
+    assert found
+    floor = extents.bytes_moved(problem) / target.dram_gbs / 1e3
+    for each in found:
+        assert illegal(problem, each.config, target) is None
+        assert each.prediction.us >= floor
+        assert each.workspace_bytes == workspace_bytes(problem, extents, each.config.split_k)
+
+
+@given(
+    sizes=st.lists(
+        st.builds(Extents, st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 9000)),
+        min_size=2,
+        max_size=4,
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_the_key_of_a_kernel_does_not_know_the_extents(sizes):
+    problem = problem_of(DType.FLOAT32, "k", "n")
+    config = next(iter(base_configs(problem, H200)))
+    keys = {BACKEND.key(Plan("cute_simt", config, problem, e, H200)) for e in sizes}
+    assert len(keys) == 1
+
+
+def test_the_key_knows_all_that_is_compiled_in():
+    problem = problem_of(DType.FLOAT32, "k", "n")
+    config = next(iter(base_configs(problem, H200)))
+    plan = Plan("cute_simt", config, problem, Extents(64, 64, 64), H200)
+    others = [
+        replace(plan, problem=problem_of(DType.FLOAT32, "m", "n")),
+        replace(plan, problem=problem_of(DType.FLOAT32, "k", "n", 4)),
+        replace(plan, problem=problem_of(DType.FLOAT64, "k", "n")),
+        replace(plan, target=named_target("sm_80")),
+        *(replace(plan, config=replace(config, **change)) for change in (
+            {"split_k": 2}, {"stages": 4}, {"tile": (64, 64, 16)}, {"warps": (4, 2)},
+        )),
+    ]  # fmt: skip
+    assert len({BACKEND.key(p).digest for p in [plan, *others]}) == 1 + len(others)
+    # Split-K factor and raster are arguments of the kernel.
+    same = replace(config, split_k=2), replace(config, split_k=8)
+    assert len({BACKEND.key(replace(plan, config=c)) for c in same}) == 1
+
+
+def test_alignment_of_d_that_makes_no_difference_is_not_compiled_twice():
+    narrow = [
+        replace(problem_of(DType.FLOAT32, "k", "n"), d=MatrixType(DType.FLOAT32, "n", a))
+        for a in (4, 8)
+    ]
+    assert len({kernel_problem(p) for p in narrow}) == 1
+
+
+def test_the_host_is_refused_with_the_backend_that_would_do():
+    problem = problem_of(DType.FLOAT32, "k", "n")
+    assert "numpy" in BACKEND.refuse(problem, Extents(2, 2, 2), CPU)
