@@ -22,7 +22,7 @@ from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "CuteSimt"]
 
-_SOURCES = ("kernel.py", "geometry.py")
+_SOURCES = ("kernel.py", "geometry.py", "../cute/device.py")
 _INT32_MAX = 2**31 - 1
 
 

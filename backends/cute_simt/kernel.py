@@ -26,20 +26,23 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
 
-from unigemm.dtypes import DType
 from unigemm.plan import Config
 from unigemm.problem import MatrixType, Problem
 
+from ..cute.device import (
+    CUTE_TYPES,
+    global_vector,
+    launch_reduction,
+    read,
+    read_parts,
+    select,
+    shared_vector,
+    store_vector,
+    tile_coordinates,
+    workspace_pitches,
+    write,
+)
 from .geometry import WARP, Copy, Geometry, OperandTile, copy_schedule, geometry
-
-CUTE_TYPES = {
-    DType.FLOAT64: cutlass.Float64,
-    DType.FLOAT32: cutlass.Float32,
-    DType.FLOAT16: cutlass.Float16,
-    DType.BFLOAT16: cutlass.BFloat16,
-}
-REDUCE_THREADS = 128
-GMEM = cute.AddressSpace.gmem
 
 
 @dataclass(frozen=True)
@@ -73,84 +76,6 @@ class Spec:
     def output(self) -> type:
         """Type of what the main kernel writes."""
         return self.sums if self.split else CUTE_TYPES[self.problem.d.dtype]
-
-
-# -- small pieces ----------------------------------------------------------------------------------
-
-
-def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:
-    """Choose without a branch."""
-    return Int32(cutlass.select_(condition, Int32(yes), Int32(no)))
-
-
-def shared_vector(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:
-    """View `count` neighbouring elements of shared memory, aligned to all of them."""
-    aligned = (pointer + offset).align(count * pointer.dtype.width // 8)
-    return cute.make_tensor(aligned, cute.make_layout(count))
-
-
-def global_vector(address: Int64, dtype: type, count: int) -> cute.Tensor:
-    """View `count` neighbouring elements of device memory, aligned to all of them."""
-    pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=count * dtype.width // 8)
-    return cute.make_tensor(pointer, cute.make_layout(count))
-
-
-def read(source: cute.Tensor, count: int) -> cute.Tensor:
-    """Load a vector into registers."""
-    fragment = cute.make_rmem_tensor(count, source.element_type)
-    cute.autovec_copy(source, fragment)
-    return fragment
-
-
-def write(values: list, target: cute.Tensor) -> None:
-    """Store values as one vector, each converted to the target's type."""
-    dtype = target.element_type
-    fragment = cute.make_rmem_tensor(len(values), dtype)
-    for i, value in enumerate(values):
-        fragment[i] = value.to(dtype)
-    cute.autovec_copy(fragment, target)
-
-
-def read_parts(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:
-    """Load `count` neighbouring accumulators from shared memory, 16 bytes at a time."""
-    widest = min(count, 128 // pointer.dtype.width)
-    fragment = cute.make_rmem_tensor(count, pointer.dtype)
-    for start in range(0, count, widest):
-        part = read(shared_vector(pointer, offset + start, widest), widest)
-        for i in range(widest):
-            fragment[start + i] = part[i]
-    return fragment
-
-
-def elements(fragment: cute.Tensor, first: int, count: int) -> list:
-    """Return `count` values of a register fragment."""
-    return [fragment[first + i] for i in range(count)]
-
-
-# -- which tile ------------------------------------------------------------------------------------
-
-
-def tile_coordinates(
-    index: Int32, tiles_m: Int32, tiles_n: Int32, along_n: Int32, group: Int32
-) -> tuple[Int32, Int32]:
-    """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
-    swap = along_n != 0
-    swept = select(swap, tiles_n, tiles_m)
-    grouped = select(swap, tiles_m, tiles_n)
-    band = index // (swept * group)
-    first = band * group
-    width = cutlass.min(group, grouped - first)
-    inside = index - band * (swept * group)
-    along = inside // width
-    across = first + inside - along * width
-    return select(swap, across, along), select(swap, along, across)
-
-
-def batch_offset(
-    strides: tuple, i0: Int32, i1: Int32, first_k: Int32, k_stride: Int64, size: int
-) -> Int64:
-    """Bytes from an operand's start to its batch and its part of K."""
-    return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
 
 
 # -- producer: device memory to shared memory ------------------------------------------------------
@@ -219,6 +144,13 @@ class Source:
         """Whether this thread takes part in a copy that not all threads are needed for."""
         index = self.schedule.index(copy)
         return self.thread < self.tile.copies - index * self.threads if copy.partial else None
+
+
+def batch_offset(
+    strides: tuple, i0: Int32, i1: Int32, first_k: Int32, k_stride: Int64, size: int
+) -> Int64:
+    """Bytes from an operand's start to its batch and its part of K."""
+    return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
 
 
 def start_async(source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32) -> None:
@@ -333,21 +265,6 @@ def multiply(
 
 
 # -- epilogue: accumulators to device memory -------------------------------------------------------
-
-
-@cute.jit
-def store_vector(
-    fragment: cute.Tensor, address: Int64, left: Int32, dtype: cutlass.Constexpr
-) -> None:
-    """Store a vector along N, or those of its elements that exist (`left` of them)."""
-    count = cute.size(fragment)
-    size = dtype.width // 8
-    if left >= count:
-        write(elements(fragment, 0, count), global_vector(address, dtype, count))
-    else:
-        for i in range_constexpr(count - 1):
-            if i < left:
-                write(elements(fragment, i, 1), global_vector(address + i * size, dtype, 1))
 
 
 @cute.jit
@@ -504,49 +421,6 @@ def gemm_kernel(
     )  # fmt: skip
 
 
-@cute.kernel
-def reduce_kernel(
-    spec: cutlass.Constexpr,
-    workspace: Int64,
-    d: Int64,
-    m: Int32,
-    n: Int32,
-    l0: Int32,
-    batches: Int32,
-    part_pitch: Int64,
-    row_pitch: Int64,
-    d_strides: tuple,
-    split_k: Int32,
-) -> None:
-    """Add the parts of each element in their order, and write D."""
-    dtype = CUTE_TYPES[spec.problem.d.dtype]
-    count = spec.reduce_vector
-    thread, _, _ = cute.arch.thread_idx()
-    block, _, _ = cute.arch.block_idx()
-    per_row = (n + count - 1) // count
-    index = Int64(block) * REDUCE_THREADS + thread
-    if index < Int64(batches) * m * per_row:
-        line = Int32(index // per_row)
-        column = Int32(index - Int64(line) * per_row) * count
-        batch = line // m
-        row = line - batch * m
-        i1 = batch // l0
-        i0 = batch - i1 * l0
-        total = cute.make_rmem_tensor(count, spec.sums)
-        total.fill(0.0)
-        where = workspace + (Int64(line) * row_pitch + column) * (spec.sums.width // 8)
-        for _ in cutlass.range(split_k, unroll=1):
-            part = read(global_vector(where, spec.sums, count), count)
-            for i in range_constexpr(count):
-                total[i] += part[i]
-            where += part_pitch * (spec.sums.width // 8)
-        offset = (
-            Int64(row) * d_strides[0] + Int64(column) * d_strides[1]
-            + Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
-        )  # fmt: skip
-        store_vector(total, d + offset * (dtype.width // 8), n - column, dtype)
-
-
 # -- host ------------------------------------------------------------------------------------------
 
 
@@ -568,9 +442,7 @@ def make_host(spec: Spec) -> Callable:
         batches = l0 * l1
         tiles = ((m + tile_m - 1) // tile_m) * ((n + tile_n - 1) // tile_n)
         d_strides = (d_m, d_n, d_l0, d_l1)
-        unit = 128 // spec.sums.width
-        row_pitch = Int64((n + unit - 1) // unit * unit)
-        part_pitch = row_pitch * m * batches
+        row_pitch, part_pitch = workspace_pitches(spec.sums, m, n, batches)
         out, out_strides = d, d_strides
         if const_expr(spec.split):
             batch_pitch = row_pitch * m
@@ -586,14 +458,8 @@ def make_host(spec: Spec) -> Callable:
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
         )  # fmt: skip
         if const_expr(spec.split):
-            count = spec.reduce_vector
-            work = Int64(batches) * m * ((n + count - 1) // count)
-            reduce_kernel(
-                spec, workspace, d, m, n, l0, batches, part_pitch, row_pitch, d_strides, split_k
-            ).launch(
-                grid=(Int32((work + REDUCE_THREADS - 1) // REDUCE_THREADS), 1, 1),
-                block=(REDUCE_THREADS, 1, 1), stream=stream,
-            )  # fmt: skip
+            types = (spec.sums, CUTE_TYPES[spec.problem.d.dtype], spec.reduce_vector)
+            launch_reduction(types, workspace, d, m, n, (l0, l1), d_strides, split_k, stream)
 
     return gemm
 
@@ -606,4 +472,3 @@ def example_arguments() -> list:
 
 
 gemm_kernel.set_name_prefix("simt_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)
-reduce_kernel.set_name_prefix("simt_reduce", remove_cutlass_symbol=True, keep_mangled_name=False)

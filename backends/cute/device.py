@@ -1,0 +1,178 @@
+"""Device-side pieces that every CuTe backend uses: vectors, tile order, split-K's reduction."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, range_constexpr
+
+from unigemm.dtypes import DType
+
+CUTE_TYPES = {
+    DType.FLOAT64: cutlass.Float64,
+    DType.FLOAT32: cutlass.Float32,
+    DType.FLOAT16: cutlass.Float16,
+    DType.BFLOAT16: cutlass.BFloat16,
+}
+GMEM = cute.AddressSpace.gmem
+REDUCE_THREADS = 128
+
+
+def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:
+    """Choose without a branch."""
+    return Int32(cutlass.select_(condition, Int32(yes), Int32(no)))
+
+
+def shared_vector(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:
+    """View `count` neighbouring elements of shared memory, aligned to all of them."""
+    aligned = (pointer + offset).align(count * pointer.dtype.width // 8)
+    return cute.make_tensor(aligned, cute.make_layout(count))
+
+
+def global_vector(address: Int64, dtype: type, count: int) -> cute.Tensor:
+    """View `count` neighbouring elements of device memory, aligned to all of them."""
+    pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=count * dtype.width // 8)
+    return cute.make_tensor(pointer, cute.make_layout(count))
+
+
+def read(source: cute.Tensor, count: int) -> cute.Tensor:
+    """Load a vector into registers."""
+    fragment = cute.make_rmem_tensor(count, source.element_type)
+    cute.autovec_copy(source, fragment)
+    return fragment
+
+
+def write(values: list, target: cute.Tensor) -> None:
+    """Store values as one vector, each converted to the target's type."""
+    dtype = target.element_type
+    fragment = cute.make_rmem_tensor(len(values), dtype)
+    for i, value in enumerate(values):
+        fragment[i] = value.to(dtype)
+    cute.autovec_copy(fragment, target)
+
+
+def read_parts(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:
+    """Load `count` neighbouring accumulators from shared memory, 16 bytes at a time."""
+    widest = min(count, 128 // pointer.dtype.width)
+    fragment = cute.make_rmem_tensor(count, pointer.dtype)
+    for start in range(0, count, widest):
+        part = read(shared_vector(pointer, offset + start, widest), widest)
+        for i in range(widest):
+            fragment[start + i] = part[i]
+    return fragment
+
+
+def elements(fragment: cute.Tensor, first: int, count: int) -> list:
+    """Return `count` values of a register fragment."""
+    return [fragment[first + i] for i in range(count)]
+
+
+@cute.jit
+def store_vector(
+    fragment: cute.Tensor, address: Int64, left: Int32, dtype: cutlass.Constexpr
+) -> None:
+    """Store a vector along N, or those of its elements that exist (`left` of them)."""
+    count = cute.size(fragment)
+    size = dtype.width // 8
+    if left >= count:
+        write(elements(fragment, 0, count), global_vector(address, dtype, count))
+    else:
+        for i in range_constexpr(count - 1):
+            if i < left:
+                write(elements(fragment, i, 1), global_vector(address + i * size, dtype, 1))
+
+
+def tile_coordinates(
+    index: Int32, tiles_m: Int32, tiles_n: Int32, along_n: Int32, group: Int32
+) -> tuple[Int32, Int32]:
+    """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
+    swap = along_n != 0
+    swept = select(swap, tiles_n, tiles_m)
+    grouped = select(swap, tiles_m, tiles_n)
+    band = index // (swept * group)
+    first = band * group
+    width = cutlass.min(group, grouped - first)
+    inside = index - band * (swept * group)
+    along = inside // width
+    across = first + inside - along * width
+    return select(swap, across, along), select(swap, along, across)
+
+
+@cute.kernel
+def reduce_kernel(
+    types: cutlass.Constexpr,
+    workspace: Int64,
+    d: Int64,
+    m: Int32,
+    n: Int32,
+    l0: Int32,
+    batches: Int32,
+    part_pitch: Int64,
+    row_pitch: Int64,
+    d_strides: tuple,
+    split_k: Int32,
+) -> None:
+    """Add the parts of each element in their order, and write D.
+
+    `types` are those of the sums and of D, and the elements that one thread writes.
+    """
+    sums, dtype, count = types
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    per_row = (n + count - 1) // count
+    index = Int64(block) * REDUCE_THREADS + thread
+    if index < Int64(batches) * m * per_row:
+        line = Int32(index // per_row)
+        column = Int32(index - Int64(line) * per_row) * count
+        batch = line // m
+        row = line - batch * m
+        i1 = batch // l0
+        i0 = batch - i1 * l0
+        total = cute.make_rmem_tensor(count, sums)
+        total.fill(0.0)
+        where = workspace + (Int64(line) * row_pitch + column) * (sums.width // 8)
+        for _ in cutlass.range(split_k, unroll=1):
+            part = read(global_vector(where, sums, count), count)
+            for i in range_constexpr(count):
+                total[i] += part[i]
+            where += part_pitch * (sums.width // 8)
+        offset = (
+            Int64(row) * d_strides[0] + Int64(column) * d_strides[1]
+            + Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
+        )  # fmt: skip
+        store_vector(total, d + offset * (dtype.width // 8), n - column, dtype)
+
+
+@cute.jit
+def launch_reduction(
+    types: cutlass.Constexpr,
+    workspace: Int64,
+    d: Int64,
+    m: Int32,
+    n: Int32,
+    batch: tuple,
+    d_strides: tuple,
+    split_k: Int32,
+    stream: cuda.CUstream,
+) -> None:
+    """Reduce a workspace of `split_k` parts, rows padded to 16 bytes, into D."""
+    sums, _, count = types
+    row_pitch, part_pitch = workspace_pitches(sums, m, n, batch[0] * batch[1])
+    work = Int64(batch[0]) * batch[1] * m * ((n + count - 1) // count)
+    reduce_kernel(
+        types, workspace, d, m, n, batch[0], batch[0] * batch[1], part_pitch, row_pitch,
+        d_strides, split_k,
+    ).launch(
+        grid=(Int32((work + REDUCE_THREADS - 1) // REDUCE_THREADS), 1, 1),
+        block=(REDUCE_THREADS, 1, 1), stream=stream,
+    )  # fmt: skip
+
+
+def workspace_pitches(sums: type, m: Int32, n: Int32, batches: Int32) -> tuple[Int64, Int64]:
+    """Elements between rows and between parts of the workspace."""
+    unit = 128 // sums.width
+    row_pitch = Int64((n + unit - 1) // unit * unit)
+    return row_pitch, row_pitch * m * batches
+
+
+reduce_kernel.set_name_prefix("split_reduce", remove_cutlass_symbol=True, keep_mangled_name=False)
