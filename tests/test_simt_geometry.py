@@ -13,7 +13,7 @@ from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_simt.configs import base_configs, candidates, workspace_bytes
 from unigemm.backends.cute_simt.geometry import WARP, copy_schedule, geometry, illegal
 from unigemm.dtypes import DType
-from unigemm.plan import Config, Plan
+from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import ARCHITECTURES, CPU, named_target
 

@@ -1,1 +1,110 @@
-"""unigemm."""
+"""One matmul for CuPy, NumPy, PyTorch and DLPack arrays: the fastest kernel for each GPU.
+
+Names are imported on first use, so that ``import unigemm`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import (
+        BackendInfo,
+        Capabilities,
+        CompiledKernel,
+        DeviceInfo,
+        backends,
+        capabilities,
+        compile,
+        matmul,
+        plan,
+    )
+    from .errors import (
+        BackendUnavailable,
+        CacheError,
+        CacheWarning,
+        CompilationError,
+        DeviceMismatch,
+        LibraryMismatch,
+        OverlapError,
+        ShapeMismatch,
+        UnigemmError,
+        UnsupportedDtype,
+        UnsupportedProblem,
+    )
+    from .operands import ArraySpec
+    from .plans import Plan
+    from .target import Target, named_target
+
+_WHERE = {
+    "api": (
+        "BackendInfo",
+        "Capabilities",
+        "CompiledKernel",
+        "DeviceInfo",
+        "capabilities",
+        "compile",
+        "matmul",
+        "plan",
+    ),
+    "errors": (
+        "BackendUnavailable",
+        "CacheError",
+        "CacheWarning",
+        "CompilationError",
+        "DeviceMismatch",
+        "LibraryMismatch",
+        "OverlapError",
+        "ShapeMismatch",
+        "UnigemmError",
+        "UnsupportedDtype",
+        "UnsupportedProblem",
+    ),
+    "operands": ("ArraySpec",),
+    "plans": ("Plan",),
+    "target": ("Target", "named_target"),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "ArraySpec",
+    "BackendInfo",
+    "BackendUnavailable",
+    "CacheError",
+    "CacheWarning",
+    "Capabilities",
+    "CompilationError",
+    "CompiledKernel",
+    "DeviceInfo",
+    "DeviceMismatch",
+    "LibraryMismatch",
+    "OverlapError",
+    "Plan",
+    "ShapeMismatch",
+    "Target",
+    "UnigemmError",
+    "UnsupportedDtype",
+    "UnsupportedProblem",
+    "backends",
+    "capabilities",
+    "compile",
+    "matmul",
+    "named_target",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "backends":  # the package, which is callable (see there)
+        return import_module(".backends", __name__)
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from .artifact import Artifact, KernelKey
 from .gemm import Gemm
-from .plan import Candidate, Plan
+from .plans import Candidate, Plan
 from .problem import Extents, Problem
 from .target import Target
 

@@ -1,4 +1,4 @@
-"""Everything unigemm raises: one base class, each error a sentence that ends with what would work."""
+"""What unigemm raises: one base class, each error a sentence that ends with what would work."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ D (L1, L0, M, N) = A (L1, L0, M, K) B (L1, L0, K, N), with transposes kept as st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from .dtypes import DType
 from .errors import OverlapError, ShapeMismatch
+from .overlap import overlaps_itself
 from .problem import Extents, Major, MatrixType, Precision, Problem
 
 __all__ = ["MAX_ALIGNMENT", "Gemm", "Layout", "broadcast_shape", "canonical", "result_shape"]
@@ -143,6 +144,7 @@ def canonical(
     shape = result_shape(a.shape, b.shape)
     if d.shape != shape:
         raise ShapeMismatch(f"out has shape {d.shape}, the product has shape {shape}")
+    _refuse_self_overlap(d)
     am, ak = (1, a.shape[-1]) if len(a.shape) == 1 else a.shape[-2:]
     n = b.shape[-1] if len(b.shape) > 1 else 1
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
@@ -153,8 +155,8 @@ def canonical(
     d_mat = (d_tail[0] if rows else 0, d_tail[-1] if columns else 0)
     a_mat, b_mat, d_mat = _free_strides(am, n, ak, a_mat, b_mat, d_mat)
     dims = [
-        (extent, *steps)
-        for extent, *steps in zip(
+        (extent, step_a, step_b, step_d)
+        for extent, step_a, step_b, step_d in zip(
             batch,
             _batch_strides(a, batch),
             _batch_strides(b, batch),
@@ -163,7 +165,6 @@ def canonical(
         )
     ]
     m, n, a_mat, b_mat, d_mat, dims = _fold(am, n, a_mat, b_mat, d_mat, dims)
-    _refuse_self_overlap(d, (m, d_mat[0]), (n, d_mat[1]), *((e, s) for e, _, _, s in dims))
 
     swapped = _prefers_transpose((m, n), d_mat)
     if swapped:
@@ -318,6 +319,10 @@ def _classify(
         elif strides[unit] != 1:
             continue
         steps = [strides[other], *batch_steps]
+        if names == ("m", "n"):
+            # TMA stores whole 16-byte units: a row of D must end at the end of one (seen on an
+            # H200: zeros in the padding after N).
+            steps.append(shape[unit])
         alignment = _alignment(layout.alignment, size, steps)
         if best is None or alignment > best[0]:
             pair = (strides[0], 1) if unit == 1 else (1, strides[1])
@@ -328,29 +333,18 @@ def _classify(
 
 
 def _alignment(base: int, itemsize: int, steps: Sequence[int]) -> int:
-    alignment = min(base, MAX_ALIGNMENT)
+    # TMA takes no negative strides: 16 promises that there are none.
+    alignment = min(base, MAX_ALIGNMENT if min(steps) >= 0 else MAX_ALIGNMENT // 2)
     for step in steps:
         while alignment > itemsize and (step * itemsize) % alignment:
             alignment //= 2
     return max(alignment, itemsize)
 
 
-def _refuse_self_overlap(d: Layout, *dims: tuple[int, int]) -> None:
-    """Refuse an output whose own elements may share addresses (broadcast or sliding-window views)."""
-    reach = 0
-    for step, extent in sorted((abs(step), extent) for extent, step in dims if extent > 1):
-        if step <= reach:
-            raise OverlapError(
-                f"out with shape {d.shape} and strides {d.strides} (elements) overlaps itself; "
-                "pass an array whose elements have addresses of their own"
-            )
-        reach += step * (extent - 1)
-
-
-def transposed(layout: Layout) -> Layout:
-    """Return the layout with its last two dimensions exchanged."""
-    return replace(
-        layout,
-        shape=(*layout.shape[:-2], layout.shape[-1], layout.shape[-2]),
-        strides=(*layout.strides[:-2], layout.strides[-1], layout.strides[-2]),
-    )
+def _refuse_self_overlap(d: Layout) -> None:
+    """Refuse an output two of whose elements share an address (broadcast, sliding windows)."""
+    if overlaps_itself(list(zip(d.strides, d.shape, strict=True))):
+        raise OverlapError(
+            f"out with shape {d.shape} and strides {d.strides} (elements) overlaps itself; "
+            "pass an array whose elements have addresses of their own"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from .backend import Backend
 from .errors import UnsupportedProblem
-from .plan import Alternative, Plan, Rejection
+from .plans import Alternative, Plan, Rejection
 from .problem import Extents, Problem
 from .target import Target
 

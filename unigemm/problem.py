@@ -28,8 +28,9 @@ class MatrixType:
         The contiguous index: for A "k" or "m", for B "k" or "n", for D "n"; or "strided".
     alignment
         Bytes, a power of two from the item size to 16, that divides the base address and every
-        stride (in bytes) except the unit one. Vector accesses along the contiguous index may be
-        this wide at every row and in every batch. The item size where `major` is "strided".
+        stride (in bytes) except the unit one, and for D the length of a row. Vector accesses along
+        the contiguous index may be this wide at every row and in every batch. 16 also promises
+        that no stride is negative. The item size where `major` is "strided".
     """
 
     dtype: DType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 
@@ -24,7 +24,7 @@ def backend_names() -> tuple[str, ...]:
     return (*BUILTIN, *outside)
 
 
-@lru_cache(maxsize=None)
+@cache
 def backend_named(name: str) -> Backend:
     """Import and return a backend.
 

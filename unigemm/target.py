@@ -1,13 +1,13 @@
-"""The machines that kernels are planned for: read from the device, or named when it is not there."""
+"""The machines that kernels are planned for: read from the device, or named."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 from .errors import UnsupportedProblem
 
-__all__ = ["ARCHITECTURES", "CPU", "Target", "device_target", "named_target"]
+__all__ = ["ARCHITECTURES", "CPU", "Target", "device_count", "device_target", "named_target"]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,20 @@ def named_target(name: str) -> Target:
     )
 
 
-@lru_cache(maxsize=None)
+def device_count() -> int:
+    """Return how many CUDA devices this process sees; 0 where there is no driver."""
+    try:
+        from cuda.bindings import driver
+
+        if driver.cuInit(0)[0]:
+            return 0
+        status, count = driver.cuDeviceGetCount()
+    except Exception:  # the driver's library is not there: each version has its own kind of error
+        return 0
+    return 0 if status else int(count)
+
+
+@cache
 def device_target(index: int) -> Target:
     """Return the target of CUDA device `index`, its figures read from the driver.
 

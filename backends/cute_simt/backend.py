@@ -12,7 +12,7 @@ from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
-from unigemm.plan import Candidate, Plan
+from unigemm.plans import Candidate, Plan
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 

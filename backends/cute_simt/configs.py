@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from unigemm.dtypes import DType
-from unigemm.plan import Candidate, Config, Prediction, Raster
+from unigemm.plans import Candidate, Config, Prediction, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unigemm.dtypes import DType
-from unigemm.plan import Config
+from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 from unigemm.target import Target
 

@@ -26,7 +26,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
 
-from unigemm.plan import Config
+from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 
 from ..cute.device import (

@@ -49,6 +49,8 @@ class Config:
         Parts that K is cut into, summed in a fixed order.
     raster
         Order of the tiles.
+    schedule
+        How the warps of a CTA share the work, where the backend has several ways.
     """
 
     tile: tuple[int, int, int]
@@ -58,6 +60,7 @@ class Config:
     thread: tuple[int, int] = (0, 0)
     split_k: int = 1
     raster: Raster = Raster()
+    schedule: str = ""
 
     def __str__(self) -> str:
         m, n, k = self.tile
@@ -68,6 +71,8 @@ class Config:
             text += f" c{self.cluster[0]}x{self.cluster[1]}"
         if self.split_k != 1:
             text += f" split-K {self.split_k}"
+        if self.schedule:
+            text += f" {self.schedule}"
         return text + f" raster {self.raster.order}{self.raster.group}"
 
 

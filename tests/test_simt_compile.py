@@ -1,0 +1,148 @@
+"""What cute_simt offers is really compiled, for each architecture, and read back as machine code."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from test_simt_geometry import EVERY_PROBLEM, problem_of
+
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.configs import base_configs
+from unigemm.backends.cute_simt.geometry import geometry
+from unigemm.dtypes import DType
+from unigemm.errors import CompilationError, UnsupportedProblem
+from unigemm.plans import Config, Plan
+from unigemm.problem import Extents
+from unigemm.target import ARCHITECTURES, named_target
+
+pytestmark = pytest.mark.compile
+
+SAMPLE = 40  # kernels compiled in an ordinary run; UNIGEMM_TEST_ALL=1 compiles every one
+EXTENTS = Extents(512, 512, 512)
+
+
+def offered():
+    for arch in ARCHITECTURES:
+        target = named_target(arch)
+        for problem in EVERY_PROBLEM:
+            for config in base_configs(problem, target):
+                for split in (1, 2):
+                    yield Plan(
+                        "cute_simt", replace(config, split_k=split), problem, EXTENTS, target
+                    )
+
+
+def sampled():
+    """Take the same plans every time, a few of each architecture."""
+    plans = list(offered())
+    if os.environ.get("UNIGEMM_TEST_ALL") == "1":
+        return plans
+    rng = random.Random(20261120)
+    each = -(-SAMPLE // len(ARCHITECTURES))
+    return [
+        plan
+        for arch in ARCHITECTURES
+        for plan in rng.sample([p for p in plans if p.target.arch == arch], each)
+    ]
+
+
+def name(plan):
+    p, c = plan.problem, plan.config
+    tile = "x".join(map(str, c.tile))
+    return f"{plan.target.arch}-{p.a.dtype}-{p.layout}-{p.a.alignment}-{tile}-split{c.split_k}"
+
+
+def test_every_offered_configuration_is_in_the_whole_sweep():
+    assert len({name(p) + str(p.problem) + str(p.config) for p in offered()}) > 8000
+
+
+@pytest.mark.parametrize("plan", sampled(), ids=name)
+def test_an_offered_configuration_compiles_without_spills(plan):
+    info = BACKEND.compile(plan).info
+    assert info.spill_bytes == 0
+    assert 0 < info.registers <= 255
+    assert geometry(plan.problem, plan.config).smem_bytes <= info.smem_bytes
+    ops = info.instructions
+    fused = sum(count for op, count in ops.items() if "FMA" in op)
+    threads_products = plan.config.thread[0] * plan.config.thread[1] * plan.config.tile[2]
+    packed = 2 if plan.target.capability >= (10, 0) else 1
+    assert fused * packed >= threads_products, "the slab is not fully unrolled into FMAs"
+    geo = geometry(plan.problem, plan.config)
+    if geo.a.asynchronous and geo.b.asynchronous:
+        assert ops["LDGSTS"] > 0
+    if not geo.a.asynchronous and not geo.b.asynchronous:
+        assert "LDGSTS" not in ops
+    assert "LDL" not in ops
+    assert "STL" not in ops
+
+
+def plan_of(dtype, split=1, arch="sm_90a"):
+    problem, target = problem_of(dtype, "k", "n"), named_target(arch)
+    config = replace(next(iter(base_configs(problem, target))), split_k=split)
+    return Plan("cute_simt", config, problem, EXTENTS, target)
+
+
+def test_an_artifact_holds_object_machine_code_and_ptx():
+    files = BACKEND.compile(plan_of(DType.FLOAT32)).files
+    assert files["kernel.o"][:4] == b"\x7fELF"
+    assert files["kernel.cubin"][:4] == b"\x7fELF"
+    ptx = files["kernel.ptx"].decode()
+    assert ".target sm_90a" in ptx
+    assert "cp.async.cg.shared.global" in ptx
+    assert "cutlass" not in ptx.split(".entry", 1)[1].split("(", 1)[0]
+
+
+def test_a_split_product_brings_its_reduction():
+    whole = BACKEND.compile(plan_of(DType.FLOAT32)).files["kernel.ptx"].decode()
+    split = BACKEND.compile(plan_of(DType.FLOAT32, split=4)).files["kernel.ptx"].decode()
+    assert whole.count(".entry") == 1
+    assert split.count(".entry") == 2
+
+
+def test_float64_uses_double_precision_fma_only():
+    ops = BACKEND.compile(plan_of(DType.FLOAT64)).info.instructions
+    assert ops["DFMA"] > 0
+    assert "FFMA" not in ops
+
+
+def test_one_process_serves_several_architectures():
+    text = {}
+    for arch in ("sm_80", "sm_120a", "sm_90a"):
+        text[arch] = BACKEND.compile(plan_of(DType.FLOAT32, arch=arch)).files["kernel.ptx"].decode()
+    for arch, ptx in text.items():
+        assert f".target {arch}" in ptx
+
+
+def test_an_illegal_plan_is_refused_before_the_compiler_sees_it():
+    plan = replace(
+        plan_of(DType.FLOAT32), config=Config((128, 128, 16), stages=1, warps=(2, 4), thread=(8, 8))
+    )
+    with pytest.raises(UnsupportedProblem, match="at least 2 stages"):
+        BACKEND.compile(plan)
+
+
+def test_the_compilers_words_reach_the_caller():
+    from unigemm.backends.cute import toolchain
+
+    def broken():
+        import cutlass.cute as cute
+
+        @cute.jit
+        def host(stream):
+            raise RuntimeError("planted")
+
+        return host
+
+    def arguments():
+        import cutlass.cute as cute
+
+        return [cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)]
+
+    with pytest.raises(CompilationError, match="planted"):
+        toolchain.compile_kernel(broken, arguments, "sm_90a", 0)

@@ -1,0 +1,366 @@
+"""The public functions: `matmul`, `plan`, `compile`, `capabilities` and `backends`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .dispatch import (
+    Bound,
+    Options,
+    bind,
+    check_options,
+    describe,
+    kernel_entry,
+    plan_gemm,
+    refuse_overlap,
+    store,
+    target_of,
+)
+from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
+from .gemm import Layout, canonical
+from .libraries import KNOWN, Library, one_library, view
+from .operands import ArraySpec, Operand, same_device, stream_handle
+from .plans import Plan
+from .registry import backend_named, backend_names
+from .target import CPU, Target, device_count, device_target, named_target
+
+if TYPE_CHECKING:
+    from .cache import Cache, Entry
+
+__all__ = [
+    "BackendInfo",
+    "Capabilities",
+    "CompiledKernel",
+    "DeviceInfo",
+    "backends",
+    "capabilities",
+    "compile",
+    "matmul",
+    "plan",
+]
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    /,
+    out: Any = None,
+    *,
+    dtype: Any = None,
+    precision: str = "ieee",
+    deterministic: bool = False,
+    backend: str = "auto",
+    plan: Plan | None = None,
+    stream: Any = None,
+) -> Any:
+    """Multiply two arrays of one library, by the rules of `numpy.matmul`.
+
+    Parameters
+    ----------
+    a : array, shape (..., M, K) or (K,)
+        A NumPy, CuPy or PyTorch array, or one of any library with DLPack (JAX, ...). Any strides,
+        any offset: transposes, slices, steps, broadcast views. float64, float32, float16 or
+        bfloat16 (ml_dtypes in NumPy and CuPy). It is never written.
+    b : array, shape (..., K, N) or (K,)
+        Of the same library, device and dtype as `a`. Leading dimensions broadcast.
+    out : array, optional
+        Where to put the result: of the result's shape, on the same device, sharing no memory with
+        `a` or `b`. Any strides that give each element an address of its own.
+    dtype : dtype or str, optional
+        Of the result: that of the inputs (the default, or that of `out`), or float32 for float16
+        and bfloat16 inputs. Sums are in float64 for float64, else in float32.
+    precision : {"ieee"}
+        What the multiplier may do: "ieee" multiplies the inputs as they are.
+    deterministic : bool
+        Ask for bitwise equal results from run to run.
+    backend : str
+        A name from `backends`, or "auto" for the one with the least predicted time.
+    plan : Plan, optional
+        From `unigemm.plan`, for arrays of the same class and extents.
+    stream : int or stream object, optional
+        CUDA stream to queue the work on; by default the library's current one. New results and
+        workspaces are then allocated on that stream too, and the caller orders it with others.
+
+    Returns
+    -------
+    array
+        `out`, or a new array of the library of `a` on its device, last index contiguous. Two
+        vectors give what the library's own matmul gives: a NumPy scalar, or a 0-d array.
+
+    Raises
+    ------
+    ShapeMismatch
+        The shapes do not fit, or `out` has another shape than the product.
+    UnsupportedDtype
+        A dtype that is not supported, or mixed ones.
+    LibraryMismatch, DeviceMismatch
+        The arrays are not of one library, not on one device, or no arrays.
+    OverlapError
+        `out` shares memory with an input or with itself.
+    UnsupportedProblem
+        Anything else that cannot be done; also the base of all the above.
+    BackendUnavailable
+        The named backend does not exist or cannot be used here.
+    CompilationError
+        The kernel does not compile.
+
+    Notes
+    -----
+    All errors come before anything is launched. The first call of a kind plans, and may compile;
+    do that before capturing a CUDA graph. No gradients are recorded.
+
+    Examples
+    --------
+    >>> import numpy as np, unigemm
+    >>> unigemm.matmul(np.eye(2), np.arange(6.0).reshape(2, 3))
+    array([[0., 1., 2.],
+           [3., 4., 5.]])
+    """
+    kind = type(a)
+    library = KNOWN.get(kind)
+    if library is None or type(b) is not kind or (out is not None and type(out) is not kind):
+        library = one_library(a, b, out)
+    if library.foreign:
+        return _foreign(a, b, out, stream, dtype, precision, deterministic, backend, plan)
+    key: Any = None
+    bound: Bound | None = None
+    a_at = b_at = d_at = 0
+    try:
+        a_at, a_key = library.read(a)
+        b_at, b_key = library.read(b)
+        if out is None:
+            key = (
+                *(a_key, b_key, a_at & 15, b_at & 15),
+                *(dtype, precision, deterministic, backend, plan and id(plan)),
+            )
+        else:
+            d_at, d_key = library.read(out)
+            key = (
+                *(a_key, b_key, d_key, a_at & 15, b_at & 15, d_at & 15),
+                *(dtype, precision, deterministic, backend, plan and id(plan)),
+            )
+        bound = library.table.get(key)
+    except Exception:
+        key = None  # something is wrong with an argument: `bind` says what
+    if bound is None:
+        bound = bind(library, a, b, out, Options(dtype, precision, deterministic, backend, plan))
+        if key is not None:
+            store(library.table, key, bound)
+    if key is None:
+        a_at, b_at = library.operand(a, "a").pointer, library.operand(b, "b").pointer
+        d_at = 0 if out is None else library.operand(out, "out").pointer
+    if out is not None:
+        low, high = bound.d_span
+        low, high = d_at + low, d_at + high
+        if (low < a_at + bound.a_span[1] and a_at + bound.a_span[0] < high) or (
+            low < b_at + bound.b_span[1] and b_at + bound.b_span[0] < high
+        ):
+            names = {"a": a, "b": b, "out": out}
+            refuse_overlap({name: library.operand(x, name) for name, x in names.items()})
+        library.claim(out)
+    device = bound.device
+    if device < 0:
+        return _run(library, bound, a_at, b_at, out, d_at, 0)
+    if stream is None and library.current_device() == device:
+        return _run(library, bound, a_at, b_at, out, d_at, library.current_stream(device))
+    handle = None if stream is None else stream_handle(stream)
+    with library.context(device, handle):
+        if handle is None:
+            handle = library.current_stream(device)
+        return _run(library, bound, a_at, b_at, out, d_at, handle)
+
+
+def _run(
+    library: Library, bound: Bound, a_at: int, b_at: int, out: Any, d_at: int, stream: int
+) -> Any:
+    """Make the result and the workspace, and launch on the current device."""
+    result = out
+    if result is None:
+        result = bound.make()
+        d_at = library.address(result)
+    if bound.launch is not None:
+        if bound.workspace is None:
+            bound.launch(a_at, b_at, d_at, 0, stream)
+        else:
+            scratch = bound.workspace()
+            bound.launch(a_at, b_at, d_at, library.address(scratch), stream)
+    elif bound.fill:
+        library.zero(result)
+    return library.scalar(result) if out is None and bound.scalar else result
+
+
+def _foreign(
+    a: Any,
+    b: Any,
+    out: Any,
+    stream: Any,
+    dtype: Any,
+    precision: str,
+    deterministic: bool,
+    backend: str,
+    plan: Plan | None,
+) -> Any:
+    from .dlpack_arrays import matmul_foreign
+
+    options = {
+        "dtype": dtype,
+        "precision": precision,
+        "deterministic": deterministic,
+        "backend": backend,
+        "plan": plan,
+    }
+    return matmul_foreign(matmul, a, b, out, stream, options)
+
+
+def plan(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    dtype: Any = None,
+    precision: str = "ieee",
+    deterministic: bool = False,
+    backend: str = "auto",
+    target: str | Target | None = None,
+) -> Plan:
+    """Decide which kernel computes ``a @ b``, and why, without running it.
+
+    Parameters
+    ----------
+    a, b, out : array or ArraySpec
+        As in `matmul`; an `ArraySpec` stands for an array that is not there.
+    dtype, precision, deterministic, backend
+        As in `matmul`.
+    target : str or Target, optional
+        An architecture such as ``"sm_90a"``, ``"cpu"``, or a `Target`. By default the arrays'
+        device; for an `ArraySpec` the first GPU, or the host where there is none.
+
+    Returns
+    -------
+    Plan
+        Prints as an explanation. For a named target no GPU and no compiler is needed.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The product cannot be planned, or it is empty and needs no kernel.
+    BackendUnavailable
+        The named backend does not exist, or is to run here and cannot.
+    """
+    options = Options(dtype, precision, deterministic, backend)
+    check_options(options)
+    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    seen: dict[str, Operand | Layout] = {
+        name: x.layout if isinstance(x, ArraySpec) else view(x, name) for name, x in named.items()
+    }
+    layout = describe(seen["a"], seen["b"], seen.get("out"), dtype)
+    first, second = (x.layout if isinstance(x, Operand) else x for x in (seen["a"], seen["b"]))
+    if 0 in layout.shape or first.shape[-1] == 0:
+        raise UnsupportedProblem(
+            f"{first.shape} @ {second.shape} multiplies nothing; matmul does it with no kernel"
+        )
+    gemm = canonical(
+        first,
+        second,
+        layout,
+        precision=options.precision,
+        deterministic=bool(deterministic),
+    )
+    arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
+    return plan_gemm(gemm, _planned_for(target, arrays), backend, usable=target is None)
+
+
+def _planned_for(target: str | Target | None, arrays: dict[str, Operand]) -> Target:
+    if isinstance(target, Target):
+        return target
+    if target is not None:
+        return named_target(target)
+    if arrays:
+        return target_of(same_device(arrays))
+    return device_target(0) if device_count() else CPU
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """What `compile` made or found: the plan, and its entry in the cache (None on the host)."""
+
+    plan: Plan
+    entry: Entry | None
+
+    @property
+    def cached(self) -> bool:
+        """Whether nothing had to be compiled."""
+        return self.entry is None or self.entry.cached
+
+
+def compile(plan: Plan, cache: Cache | None = None) -> CompiledKernel:
+    """Compile the kernel of a plan into the cache, for a GPU that need not be there.
+
+    Parameters
+    ----------
+    plan
+        From `unigemm.plan`.
+    cache
+        Where to keep it; the process's default cache if None.
+
+    Raises
+    ------
+    BackendUnavailable
+        The plan's backend has no compiler here.
+    CompilationError
+        The kernel does not compile.
+    """
+    return CompiledKernel(plan, kernel_entry(plan, cache))
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A CUDA device: its index, and its target (None and the reason where it has no kernels)."""
+
+    index: int
+    target: Target | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """A backend's name, and what is missing before it can be used (None when nothing)."""
+
+    name: str
+    missing: str | None
+
+    @property
+    def available(self) -> bool:
+        """Whether it can be used here."""
+        return self.missing is None
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What there is to compute with: CUDA devices and backends."""
+
+    devices: tuple[DeviceInfo, ...]
+    backends: tuple[BackendInfo, ...]
+
+
+def backends() -> tuple[BackendInfo, ...]:
+    """Return all backends, and what each one is missing here."""
+    found = []
+    for name in backend_names():
+        try:
+            found.append(BackendInfo(name, backend_named(name).missing()))
+        except BackendUnavailable as error:
+            found.append(BackendInfo(name, str(error)))
+    return tuple(found)
+
+
+def capabilities() -> Capabilities:
+    """Return the CUDA devices and the backends of this machine."""
+    devices = []
+    for index in range(device_count()):
+        try:
+            devices.append(DeviceInfo(index, device_target(index)))
+        except UnigemmError as error:
+            devices.append(DeviceInfo(index, None, str(error)))
+    return Capabilities(tuple(devices), backends())

@@ -1,0 +1,102 @@
+"""CuPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any
+
+from .dtypes import DType, numpy_dtype
+from .errors import LibraryMismatch
+from .libraries import Library
+from .operands import Device, Operand, alignment_of, element_strides, parse_dtype
+
+__all__ = ["cupy_library", "library"]
+
+
+def library(kind: type, name: str) -> Library:
+    """Return the CuPy library for a type of array.
+
+    Raises
+    ------
+    LibraryMismatch
+        A subclass that means more than its numbers.
+    """
+    import cupy
+
+    if kind is not cupy.ndarray:
+        raise LibraryMismatch(
+            f"{name} is a {kind.__qualname__}, a subclass of cupy.ndarray whose extra meaning "
+            f"would be lost; pass {name}.view(cupy.ndarray)"
+        )
+    return cupy_library()
+
+
+@lru_cache(maxsize=1)
+def cupy_library() -> Library:
+    """Return the CuPy library."""
+    import cupy
+
+    def read(x: Any) -> tuple[int, Hashable]:
+        memory = x.data
+        return memory.ptr, (x.shape, x.strides, x.dtype, memory.device_id)
+
+    def operand(x: Any, name: str) -> Operand:
+        dtype = parse_dtype(x.dtype, name)
+        pointer = x.data.ptr
+        strides = element_strides(x.strides, x.shape, dtype, pointer, name)
+        device = Device("cuda", x.data.device_id)
+        return Operand(pointer, x.shape, strides, dtype, device, alignment_of(pointer))
+
+    def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
+        return partial(cupy.empty, shape, "uint8" if dtype is None else numpy_dtype(dtype))
+
+    return Library(
+        name="cupy",
+        noun="a CuPy array",
+        read=read,
+        operand=operand,
+        claim=lambda x: None,  # CuPy has no read-only arrays
+        maker=maker,
+        address=lambda x: x.data.ptr,
+        zero=lambda x: x.fill(0),
+        current_device=cupy.cuda.runtime.getDevice,
+        current_stream=lambda index: cupy.cuda.get_current_stream(index).ptr,
+        context=_context,
+    )
+
+
+@contextmanager
+def _context(index: int, stream: int | None) -> Iterator[None]:
+    import cupy
+
+    with cupy.cuda.Device(index):
+        if stream is None:
+            yield
+        else:
+            with _stream(index, stream):
+                yield
+
+
+class _Handle:
+    """A stream that someone else owns, for the CUDA stream protocol."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address  # version of the protocol, cudaStream_t
+
+
+def _stream(index: int, address: int) -> Any:
+    import cupy
+
+    stream = cupy.cuda.Stream
+    if address in (0, 1):  # cudaStreamLegacy is 1
+        return stream.null
+    if address == 2:  # cudaStreamPerThread
+        return stream.ptds
+    if hasattr(stream, "from_external"):  # CuPy 14; ExternalStream is deprecated there
+        return stream.from_external(_Handle(address))
+    return cupy.cuda.ExternalStream(address, index)

@@ -1,0 +1,435 @@
+"""From a call to a bound launcher: all that happens once for each kind of call.
+
+`bind` checks the call, plans it, gets the kernel from the cache and binds it to the extents and
+strides; `unigemm.matmul` keeps the result and from then on only looks it up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .backend import Backend, CompilingBackend, HostBackend, Launcher
+from .dtypes import DType
+from .errors import (
+    BackendUnavailable,
+    DeviceMismatch,
+    OverlapError,
+    ShapeMismatch,
+    UnsupportedProblem,
+)
+from .gemm import Gemm, Layout, canonical, result_shape
+from .libraries import Library
+from .operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
+from .overlap import may_share
+from .planner import choose
+from .plans import Plan
+from .problem import PRECISIONS, Extents, Problem
+from .registry import backend_named, backend_names
+from .target import CPU, Target, device_target
+
+if TYPE_CHECKING:
+    from .cache import Cache, Entry
+
+__all__ = [
+    "Bound",
+    "Options",
+    "bind",
+    "check_options",
+    "describe",
+    "forget",
+    "kernel_entry",
+    "plan_gemm",
+    "refuse_overlap",
+    "target_of",
+    "usable_backend",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a call asks for beside its arrays, as in `unigemm.matmul`."""
+
+    dtype: Any = None
+    precision: Any = "ieee"
+    deterministic: bool = False
+    backend: str = "auto"
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A call whose checks, plan and kernel are done with.
+
+    Attributes
+    ----------
+    make
+        Makes a new result array on the current device and stream.
+    scalar
+        The result is 0-dimensional.
+    launch
+        Addresses of a, b, d, of the workspace, and the stream; None where nothing is to be
+        multiplied.
+    fill
+        The result is all zeros (K = 0).
+    device
+        Index of the CUDA device, -1 for the host.
+    workspace
+        Makes the workspace, None where there is none.
+    a_span, b_span, d_span
+        Bytes touched, from each array's address.
+    plan
+        Why this kernel; None where nothing is to be multiplied.
+    pinned
+        The plan that the caller gave. Holding it keeps its id, which is part of the key.
+    """
+
+    make: Callable[[], Any]
+    scalar: bool
+    launch: Launcher | None
+    fill: bool
+    device: int
+    workspace: Callable[[], Any] | None
+    a_span: tuple[int, int]
+    b_span: tuple[int, int]
+    d_span: tuple[int, int]
+    plan: Plan | None
+    pinned: Plan | None
+
+
+def describe(
+    a: Operand | Layout, b: Operand | Layout, out: Operand | Layout | None, dtype: Any
+) -> Layout:
+    """Check shapes and dtypes of a call, and return the layout of its result.
+
+    Raises
+    ------
+    ShapeMismatch
+        The shapes do not fit, or `out` has another shape than the product.
+    UnsupportedDtype
+        The dtypes are mixed, or the output's is not offered.
+    """
+    if dtype is None and out is not None:
+        dtype = out.dtype
+    dtype = output_dtype(dtype, a, b)
+    shape = result_shape(a.shape, b.shape)
+    if out is None:
+        return Layout(shape, compact_strides(shape), dtype)
+    if out.shape != shape:
+        raise ShapeMismatch(f"out has shape {out.shape}; the product has shape {shape}")
+    if out.dtype is not dtype:
+        raise UnsupportedProblem(f"out is {out.dtype} and dtype= asks for {dtype}; make them agree")
+    return out.layout if isinstance(out, Operand) else out
+
+
+def check_options(options: Options) -> None:
+    """Refuse options that no call can have.
+
+    Raises
+    ------
+    UnsupportedProblem
+        An unknown precision, or a plan that is none.
+    BackendUnavailable
+        There is no backend of that name.
+    """
+    if options.precision not in PRECISIONS:
+        raise UnsupportedProblem(
+            f"precision {options.precision!r} is not known; use one of {', '.join(PRECISIONS)}"
+        )
+    names = backend_names()
+    if options.backend != "auto" and options.backend not in names:
+        raise BackendUnavailable(
+            f"there is no backend {options.backend!r}; use auto or one of {', '.join(names)}"
+        )
+    if options.plan is not None:
+        if not isinstance(options.plan, Plan):
+            raise UnsupportedProblem(
+                f"plan= is a {type(options.plan).__name__}; pass what unigemm.plan() returns"
+            )
+        if options.backend not in ("auto", options.plan.backend):
+            raise UnsupportedProblem(
+                f"the plan is for backend {options.plan.backend!r} and backend= asks for "
+                f"{options.backend!r}; drop one of them"
+            )
+
+
+def target_of(device: Device) -> Target:
+    """Return what kernels for a device are planned for."""
+    return CPU if device.kind == "cpu" else device_target(device.index)
+
+
+def usable_backend(name: str) -> Backend:
+    """Return a backend that can be used here.
+
+    Raises
+    ------
+    BackendUnavailable
+        Something is missing: what it is and how to get it.
+    """
+    backend = backend_named(name)
+    missing = backend.missing()
+    if missing is not None:
+        raise BackendUnavailable(f"backend {name!r} cannot be used here: {missing}")
+    return backend
+
+
+def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool) -> Plan:
+    """Plan a product.
+
+    Parameters
+    ----------
+    gemm, target
+        What, and for what.
+    backend
+        A backend's name, or "auto" for the best of all.
+    usable
+        Leave out backends that cannot be used here; a named one then raises.
+
+    Raises
+    ------
+    UnsupportedProblem
+        No backend takes it.
+    DeviceMismatch
+        The named backend is not for such a device.
+    BackendUnavailable
+        The named backend cannot be used here.
+    """
+    if backend == "auto":
+        offered, missing = _competitors(usable)
+        return _chosen(gemm.problem, gemm.extents, target, offered, missing)
+    chosen = usable_backend(backend) if usable else backend_named(backend)
+    if isinstance(chosen, CompilingBackend) and not target.is_gpu:
+        raise DeviceMismatch(
+            f"backend {backend!r} runs on NVIDIA GPUs and the arrays are on the CPU; move them to "
+            "a GPU (cupy.asarray, tensor.cuda()), or leave backend= out"
+        )
+    if isinstance(chosen, HostBackend) and not _compiles(chosen) and target.is_gpu:
+        raise DeviceMismatch(
+            f"backend {backend!r} runs on the CPU and the product is for {target}; use arrays in "
+            "host memory, or leave backend= out"
+        )
+    return _chosen(gemm.problem, gemm.extents, target, (chosen,), ())
+
+
+def _compiles(backend: Backend) -> bool:
+    # A compiling backend has all that the protocol of a host backend asks for, too.
+    return isinstance(backend, CompilingBackend)
+
+
+@lru_cache(maxsize=1024)
+def _chosen(
+    problem: Problem,
+    extents: Extents,
+    target: Target,
+    backends: tuple[Backend, ...],
+    missing: tuple[tuple[str, str], ...],
+) -> Plan:
+    return choose(problem, extents, target, backends, missing=dict(missing))
+
+
+def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:
+    """Return all backends that take part, and the reasons of those that cannot."""
+    offered = []
+    missing = []
+    for name in backend_names():
+        try:
+            backend = backend_named(name)
+        except BackendUnavailable as error:
+            missing.append((name, str(error)))
+            continue
+        reason = backend.missing() if usable else None
+        if reason is None:
+            offered.append(backend)
+        else:
+            missing.append((name, reason))
+    return tuple(offered), tuple(missing)
+
+
+def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
+    """Return the cache's entry of a plan's kernel, compiled if need be; None on the host.
+
+    Raises
+    ------
+    BackendUnavailable
+        The plan's backend cannot be used here.
+    CompilationError
+        The kernel does not compile.
+    """
+    backend = usable_backend(plan.backend)
+    if not isinstance(backend, CompilingBackend):
+        return None
+    if cache is None:
+        from .cache import default_cache
+
+        cache = default_cache()
+    compiling = backend
+    return cache.get_or_compile(backend.key(plan), lambda: compiling.compile(plan))
+
+
+def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
+    """Check a call, plan it and bind its kernel.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`.
+    """
+    check_options(options)
+    operands = {"a": library.operand(a, "a"), "b": library.operand(b, "b")}
+    if out is not None:
+        operands["out"] = library.operand(out, "out")
+    x, y, z = operands["a"], operands["b"], operands.get("out")
+    device = same_device(operands)
+    layout = describe(x, y, z, options.dtype)
+    if z is not None and z.readonly:
+        raise UnsupportedProblem("out is read-only; pass an array that may be written")
+    index = -1 if device == HOST else device.index
+    d_span = (
+        z.span if z else Operand(0, layout.shape, layout.strides, layout.dtype, device, 16).span
+    )
+    empty = 0 in layout.shape
+    bound = Bound(
+        make=library.maker(layout.shape, layout.dtype, device),
+        scalar=not layout.shape,
+        launch=None,
+        fill=not empty and x.shape[-1] == 0,
+        device=index,
+        workspace=None,
+        a_span=x.span,
+        b_span=y.span,
+        d_span=d_span,
+        plan=None,
+        pinned=options.plan,
+    )
+    if empty or bound.fill:
+        return bound
+    gemm = canonical(
+        x.layout,
+        y.layout,
+        layout,
+        precision=options.precision,
+        deterministic=bool(options.deterministic),
+    )
+    # Before a plan is made or a kernel compiled; each later call checks its own addresses.
+    if z is not None:
+        refuse_overlap(operands)
+    target = target_of(device)
+    if options.plan is None:
+        plan = plan_gemm(gemm, target, options.backend, usable=True)
+    else:
+        plan = options.plan
+        gemm = _fit(plan, gemm, target)
+    with library.context(index, None):  # a no-op on the host
+        launch = _launcher(plan, gemm, index)
+    workspace = library.maker((plan.workspace_bytes,), None, device)
+    return replace(
+        bound,
+        launch=_each_launch(launch, gemm, x.dtype, layout.dtype),
+        workspace=workspace if plan.workspace_bytes else None,
+        plan=plan,
+    )
+
+
+def refuse_overlap(operands: dict[str, Operand]) -> None:
+    """Refuse an output that shares memory with an input.
+
+    Raises
+    ------
+    OverlapError
+        It does, or that cannot be ruled out in bounded time.
+    """
+    out = operands["out"]
+    target = (out.pointer, out.shape, out.strides, out.dtype.itemsize)
+    for name in ("a", "b"):
+        x = operands[name]
+        if may_share(target, (x.pointer, x.shape, x.strides, x.dtype.itemsize)):
+            raise OverlapError(
+                f"out shares memory with {name}, and it is written while {name} is read; pass "
+                f"another array as out, or a copy of {name}"
+            )
+
+
+_loaded: dict[tuple[str, str, int], object] = {}
+_loading: dict[tuple[str, str, int], threading.Lock] = {}
+
+
+def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
+    """Return the bound kernel of a plan; one load for each kernel and device."""
+    # Launchers see one product at the addresses that they are given; `_each_launch` moves those.
+    gemm = replace(gemm, offsets=((0, 0, 0),))
+    backend = usable_backend(plan.backend)
+    entry = kernel_entry(plan)
+    if entry is None:
+        assert isinstance(backend, HostBackend)
+        return backend.bind(plan, gemm)
+    assert isinstance(backend, CompilingBackend)
+    key = (plan.backend, entry.digest, device)
+    with _loading.setdefault(key, threading.Lock()):
+        kernel = _loaded.get(key)
+        if kernel is None:
+            kernel = _loaded[key] = backend.load(entry.files, plan)
+    return backend.bind(kernel, plan, gemm)
+
+
+def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:
+    """Repeat a launcher for batch dimensions that one launch does not take."""
+    if gemm.offsets == ((0, 0, 0),):
+        return launch
+    moves = []
+    for first, second, d in gemm.offsets:
+        a, b = (second, first) if gemm.swapped else (first, second)
+        moves.append((a * inputs.itemsize, b * inputs.itemsize, d * output.itemsize))
+
+    def launch_each(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+        for to_a, to_b, to_d in moves:
+            launch(a + to_a, b + to_b, d + to_d, workspace, stream)
+
+    return launch_each
+
+
+def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
+    """Check that a given plan is for this product, and return the product as the plan states it."""
+    if plan.problem.deterministic:  # such a plan also serves a call that does not ask for it
+        gemm = replace(gemm, problem=replace(gemm.problem, deterministic=True))
+    pairs: Sequence[tuple[str, object, object]] = (
+        ("A", plan.problem.a, gemm.problem.a),
+        ("B", plan.problem.b, gemm.problem.b),
+        ("D", plan.problem.d, gemm.problem.d),
+        ("precision", plan.problem.precision, gemm.problem.precision),
+        ("deterministic", plan.problem.deterministic, gemm.problem.deterministic),
+        ("size", plan.extents, gemm.extents),
+        ("architecture", plan.target.arch, target.arch),
+    )
+    differences = [
+        f"{name} is {planned} in the plan and {called} in the call"
+        for name, planned, called in pairs
+        if planned != called
+    ]
+    if differences:
+        swapped = " (the call is computed as its transpose)" if gemm.swapped else ""
+        raise UnsupportedProblem(
+            f"the plan does not fit the call{swapped}: {'; '.join(differences)}; plan these "
+            "arrays with unigemm.plan(a, b), or leave plan= out"
+        )
+    return gemm
+
+
+def forget() -> None:
+    """Drop all plans and loaded kernels that this process remembers (bound calls stay)."""
+    _chosen.cache_clear()
+    _loaded.clear()
+    _loading.clear()
+
+
+def store(table: dict[Hashable, Any], key: Hashable, bound: Bound) -> None:
+    """Remember a bound call; the table is emptied when it is full."""
+    if len(table) >= MAX_BOUND:
+        table.clear()
+    table[key] = bound
+
+
+#: Calls remembered for each library: about 2 kB each.
+MAX_BOUND = 4096

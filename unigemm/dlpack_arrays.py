@@ -1,0 +1,327 @@
+"""Arrays of any other library (JAX, ...), reached through DLPack.
+
+Each array is opened as a `View`, which the core then treats as it treats any array. A new result is
+made with NumPy or CuPy and handed back through the library's own ``from_dlpack``, without a copy
+where that library allows it. On a GPU the work is queued on CuPy's current stream (or ``stream=``),
+and DLPack's own rules put it after what the other library has queued.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
+
+from .dtypes import numpy_dtype
+from .errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from .gemm import result_shape
+from .libraries import KNOWN, Library
+from .operands import (
+    HOST,
+    Device,
+    Operand,
+    alignment_of,
+    compact_strides,
+    output_dtype,
+    parse_dtype,
+    stream_handle,
+)
+
+__all__ = ["CudaView", "HostView", "library", "matmul_foreign", "open_view"]
+
+# DLDeviceType of dlpack.h: kDLCPU and kDLCUDAHost; kDLCUDA and kDLCUDAManaged.
+_HOST_KINDS = (1, 3)
+_CUDA_KINDS = (2, 13)
+_IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack says writable
+_NO_ORDER = -1  # DLPack: the producer is not to wait or to be waited for
+_LEGACY_STREAM = 1  # DLPack: 0 is ambiguous, and refused
+
+
+@dataclass(frozen=True, eq=False)
+class HostView:
+    """An array in host memory: its operand, and what keeps the memory."""
+
+    operand: Operand
+    owner: Any
+
+
+@dataclass(frozen=True, eq=False)
+class CudaView(HostView):
+    """An array in the memory of a CUDA device."""
+
+
+@cache
+def _library_named(root: str) -> Library:
+    def unused(x: Any) -> Any:
+        raise AssertionError("foreign arrays are opened as views first")
+
+    return Library(
+        name=root,
+        noun=f"an array of {root}",
+        read=unused,
+        operand=lambda x, name: open_view(x, name, _NO_ORDER).operand,
+        claim=unused,
+        maker=lambda shape, dtype, device: unused,  # type: ignore[arg-type,return-value]
+        address=unused,
+        zero=unused,
+        foreign=True,
+    )
+
+
+def library(kind: type) -> Library:
+    """Return the library of a type that has ``__dlpack__``: one for each top-level module."""
+    root = kind.__module__.partition(".")[0]
+    return _library_named("jax" if root == "jaxlib" else root)
+
+
+def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostView:
+    """Open an array through DLPack.
+
+    Parameters
+    ----------
+    x
+        Anything with ``__dlpack__`` and ``__dlpack_device__``.
+    name
+        The argument's name, for errors.
+    stream
+        Address of the stream that will use it (DLPack's numbering), -1 for no ordering.
+    write
+        It is to be written.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The library does not export it, its dtype is not supported, or it must not be written.
+    DeviceMismatch
+        It is on a device where no backend runs.
+    """
+    from cuda.core.utils import StridedMemoryView
+
+    device = _device(x, name)
+    root = type(x).__module__.partition(".")[0]
+    if write and root in _IMMUTABLE:
+        raise UnsupportedProblem(f"{name} is an array of {root}, which never changes; leave it out")
+    if device == HOST:
+        # JAX computes in the background on the CPU too.
+        getattr(x, "block_until_ready", lambda: None)()
+        stream = _NO_ORDER
+    try:
+        memory = StridedMemoryView.from_dlpack(x, stream_ptr=stream)
+        native = memory.dtype
+    except Exception as error:
+        raise UnsupportedProblem(
+            f"{name} cannot be read through DLPack ({type(error).__name__}: {error}); pass a dense "
+            "array of float64, float32, float16 or bfloat16"
+        ) from error
+    shape = tuple(memory.shape)
+    operand = Operand(
+        pointer=memory.ptr,
+        shape=shape,
+        strides=compact_strides(shape) if memory.strides is None else tuple(memory.strides),
+        dtype=parse_dtype(native, name),
+        device=device,
+        alignment=alignment_of(memory.ptr),
+        readonly=bool(memory.readonly),
+    )
+    if operand.pointer % operand.dtype.itemsize:
+        raise UnsupportedProblem(
+            f"{name} starts at an address that is no multiple of the item size of "
+            f"{operand.dtype}; copy it into an array of its own"
+        )
+    return (HostView if device == HOST else CudaView)(operand, memory)
+
+
+def matmul_foreign(
+    matmul: Callable[..., Any],
+    a: Any,
+    b: Any,
+    out: Any,
+    stream: Any,
+    options: dict[str, Any],
+) -> Any:
+    """Multiply arrays of a library that is reached through DLPack.
+
+    Parameters
+    ----------
+    matmul
+        The product of views, with `unigemm.matmul`'s signature.
+    a, b, out
+        Arrays of one library; `out` may be None.
+    stream
+        As in `unigemm.matmul`.
+    options
+        The other options of `unigemm.matmul`.
+    """
+    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    devices = {name: _device(x, name) for name, x in named.items()}
+    device = devices["a"]
+    if len(set(devices.values())) > 1:
+        where = ", ".join(f"{name} on {place}" for name, place in devices.items())
+        raise DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
+    back = None if out is not None else _way_back(a)
+    if device == HOST:
+        views = _open(named, _NO_ORDER)
+        return _product(matmul, views, out, back, numpy_views(), stream, options)
+
+    from .cupy_arrays import cupy_library
+
+    core = cupy_library()
+    handle = None if stream is None else stream_handle(stream)
+    with core.context(device.index, handle):
+        import cupy
+
+        current = core.current_stream(device.index)
+        capturing = bool(cupy.cuda.runtime.streamIsCapturing(current))
+        views = _open(named, _NO_ORDER if capturing else current or _LEGACY_STREAM)
+        result = _product(matmul, views, out, back, cuda_views(), None, options)
+        if not capturing:
+            _keep_until_done(cupy, views)
+        return result
+
+
+def _open(named: dict[str, Any], stream: int) -> dict[str, HostView]:
+    return {name: open_view(x, name, stream, write=name == "out") for name, x in named.items()}
+
+
+def _product(
+    matmul: Callable[..., Any],
+    views: dict[str, HostView],
+    out: Any,
+    back: Callable[[Any], Any] | None,
+    core: Library,
+    stream: Any,
+    options: dict[str, Any],
+) -> Any:
+    a, b = views["a"], views["b"]
+    if back is None:
+        matmul(a, b, views["out"], stream=stream, **options)
+        return out
+    shape = result_shape(a.operand.shape, b.operand.shape)
+    dtype = output_dtype(options["dtype"], a.operand, b.operand)
+    result = core.maker(shape, dtype, a.operand.device)()
+    operand = replace(
+        a.operand,
+        pointer=core.address(result),
+        shape=shape,
+        strides=compact_strides(shape),
+        dtype=dtype,
+        alignment=alignment_of(core.address(result)),
+        readonly=False,
+    )
+    matmul(a, b, type(a)(operand, result), stream=stream, **options)
+    return back(result)
+
+
+def _device(x: Any, name: str) -> Device:
+    try:
+        kind, index = x.__dlpack_device__()
+    except Exception as error:
+        raise UnsupportedProblem(
+            f"{name} does not say which device it is on ({type(error).__name__}: {error}); pass an "
+            "array that lies on one device"
+        ) from error
+    if int(kind) in _HOST_KINDS:
+        return HOST
+    if int(kind) in _CUDA_KINDS:
+        return Device("cuda", int(index))
+    raise DeviceMismatch(
+        f"{name} is on a device of DLPack's kind {int(kind)}, where no backend runs; use an array "
+        "on the CPU or on a CUDA device"
+    )
+
+
+def _way_back(x: Any) -> Callable[[Any], Any]:
+    """Return what turns a NumPy or CuPy array into one of the library of `x`."""
+    kind = type(x)
+    root = kind.__module__.partition(".")[0]
+    if hasattr(kind, "__array_namespace__"):
+        namespace = x.__array_namespace__()
+    else:
+        namespace = sys.modules.get(root)
+    from_dlpack = getattr(namespace, "from_dlpack", None)
+    if from_dlpack is None:
+        raise LibraryMismatch(
+            f"{kind.__qualname__} of {root} offers no from_dlpack to return a new array through; "
+            "pass out=, an array of the same library"
+        )
+
+    def back(result: Any) -> Any:
+        # NumPy does not export bfloat16; its arrays are taken as they are where ml_dtypes is known.
+        if result.dtype.name == "bfloat16" and type(result).__module__ == "numpy":
+            return namespace.asarray(result)  # type: ignore[union-attr]
+        return from_dlpack(result)
+
+    return back
+
+
+# Arrays of other libraries whose product is still running, with the event that ends it. Once a
+# library gets its array back it may reuse the memory, and it knows nothing of our stream.
+_RUNNING: deque[tuple[Any, Any]] = deque()
+
+
+def _keep_until_done(cupy: Any, views: Any) -> None:
+    event = cupy.cuda.Event(disable_timing=True)
+    event.record()
+    _RUNNING.append((event, views))
+    while _RUNNING and _RUNNING[0][0].done:
+        try:
+            _RUNNING.popleft()
+        except IndexError:  # another thread was faster
+            break
+
+
+def _claim(x: HostView) -> None:
+    if x.operand.readonly:
+        raise UnsupportedProblem("out is read-only; pass an array that may be written")
+
+
+def _read(x: HostView) -> tuple[int, Hashable]:
+    operand = x.operand
+    return operand.pointer, (operand.shape, operand.strides, operand.dtype, operand.device)
+
+
+@lru_cache(maxsize=1)
+def numpy_views() -> Library:
+    """Return the library of arrays in host memory that were opened through DLPack."""
+    from .numpy_arrays import numpy_library, viewer
+
+    def zero(x: HostView) -> None:
+        operand = x.operand
+        viewer(operand.shape, operand.strides, operand.dtype)(operand.pointer).fill(0)
+
+    core = replace(numpy_library(), read=_read, operand=_operand, claim=_claim, zero=zero, table={})
+    KNOWN[HostView] = core
+    return core
+
+
+@lru_cache(maxsize=1)
+def cuda_views() -> Library:
+    """Return the library of arrays on CUDA devices that were opened through DLPack."""
+    import cupy
+
+    from .cupy_arrays import cupy_library
+
+    def zero(x: HostView) -> None:
+        operand = x.operand
+        low, high = operand.span
+        memory = cupy.cuda.UnownedMemory(
+            operand.pointer + low, high - low, x.owner, operand.device.index
+        )
+        size = operand.dtype.itemsize
+        cupy.ndarray(
+            operand.shape,
+            numpy_dtype(operand.dtype),
+            cupy.cuda.MemoryPointer(memory, -low),
+            tuple(step * size for step in operand.strides),
+        ).fill(0)
+
+    core = replace(cupy_library(), read=_read, operand=_operand, claim=_claim, zero=zero, table={})
+    KNOWN[CudaView] = core
+    return core
+
+
+def _operand(x: HostView, name: str) -> Operand:
+    return x.operand

@@ -1,0 +1,333 @@
+"""Arrays seen as addresses, extents and strides: the arrow `view` of the architecture.
+
+An `Operand` is what one array of any library comes down to; an `ArraySpec` stands for an array
+that is not there, so that products can be planned without one.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .dtypes import DType, dtype_named, output_dtypes
+from .errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from .gemm import MAX_ALIGNMENT, Layout
+from .overlap import byte_span
+
+__all__ = [
+    "HOST",
+    "ArraySpec",
+    "Device",
+    "Operand",
+    "alignment_of",
+    "compact_strides",
+    "element_strides",
+    "output_dtype",
+    "parse_dtype",
+    "same_device",
+    "stream_handle",
+    "unsupported_dtype",
+]
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where memory lies: ``kind`` "cpu" or "cuda", and which of that kind."""
+
+    kind: Literal["cpu", "cuda"]
+    index: int = 0
+
+    def __str__(self) -> str:
+        return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
+
+
+HOST = Device("cpu")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One array of a product.
+
+    Attributes
+    ----------
+    pointer
+        Address of the first element (index 0 of each dimension), in bytes.
+    shape
+        Extents of each dimension.
+    strides
+        Elements (not bytes) between neighbours in each dimension; may be zero or negative.
+    dtype
+        Element type.
+    device
+        Where the memory is.
+    alignment
+        Bytes, a power of two up to 16, that divides `pointer`.
+    readonly
+        Whether the library forbids writing.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: Device
+    alignment: int
+    readonly: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        """The operand without its address and device."""
+        return Layout(self.shape, self.strides, self.dtype, self.alignment)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Bytes touched, first and one past the last, counted from `pointer`."""
+        return byte_span(self.shape, self.strides, self.dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """An array that is not there, for `unigemm.plan`.
+
+    Parameters
+    ----------
+    shape
+        Extents of each dimension.
+    dtype
+        A `DType`, a name such as ``"float32"`` or ``"bf16"``, or a dtype of an array library.
+    order
+        ``"C"``: the last index is contiguous. ``"F"``: each matrix is column-major; the dimensions
+        before the last two stay as in ``"C"``.
+    strides
+        Elements between neighbours in each dimension, in place of `order`.
+    alignment
+        Bytes, a power of two up to 16, that divides the address of the first element.
+
+    Raises
+    ------
+    UnsupportedDtype
+        The dtype is none that unigemm multiplies.
+    UnsupportedProblem
+        A negative extent, strides of another length than the shape, an unknown order, or an
+        alignment that is no power of two between the item size and 16.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    order: Literal["C", "F"] = "C"
+    strides: tuple[int, ...] | None = None
+    alignment: int = MAX_ALIGNMENT
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "shape", tuple(int(extent) for extent in self.shape))
+        put(self, "dtype", parse_dtype(self.dtype))
+        if self.order not in ("C", "F"):
+            raise UnsupportedProblem(
+                f'order {self.order!r} is not known; use "C", "F" or strides=(...) in elements'
+            )
+        if self.strides is not None:
+            put(self, "strides", tuple(int(step) for step in self.strides))
+            if len(self.strides) != len(self.shape):
+                raise ShapeMismatch(
+                    f"ArraySpec has {len(self.shape)} extents and {len(self.strides)} strides; "
+                    "give one stride in elements for each extent"
+                )
+        if any(extent < 0 for extent in self.shape):
+            raise ShapeMismatch(f"shape {self.shape} has a negative extent; use extents from 0 on")
+        if self.alignment not in (1, 2, 4, 8, 16) or self.alignment < self.dtype.itemsize:
+            raise UnsupportedProblem(
+                f"alignment {self.alignment} is none for {self.dtype}; use a power of two from "
+                f"{self.dtype.itemsize} to {MAX_ALIGNMENT} bytes"
+            )
+
+    @property
+    def layout(self) -> Layout:
+        """The strided layout it stands for."""
+        strides = self.strides
+        if strides is None:
+            strides = compact_strides(self.shape)
+            if self.order == "F" and len(self.shape) > 1:
+                strides = (*strides[:-2], 1, max(self.shape[-2], 1))
+        return Layout(self.shape, strides, self.dtype, self.alignment)
+
+
+def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a dense array whose last index is contiguous."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def alignment_of(pointer: int) -> int:
+    """Return the largest power of two up to 16 that divides an address."""
+    bits = pointer & (MAX_ALIGNMENT - 1)
+    return bits & -bits or MAX_ALIGNMENT
+
+
+def element_strides(
+    strides: tuple[int, ...], shape: tuple[int, ...], dtype: DType, pointer: int, name: str
+) -> tuple[int, ...]:
+    """Turn strides in bytes into strides in elements.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A stride that is taken, or the address, is no multiple of the item size.
+    """
+    size = dtype.itemsize
+    empty = 0 in shape
+    steps = []
+    for extent, step in zip(shape, strides, strict=True):
+        if step % size and extent > 1 and not empty:
+            raise UnsupportedProblem(
+                f"{name} has a stride of {step} bytes, no multiple of the {size} bytes of "
+                f"{dtype} (a field of a structured array?); copy it into an array of its own"
+            )
+        steps.append(step // size)
+    if pointer % size and not empty:
+        raise UnsupportedProblem(
+            f"{name} starts at an address that is no multiple of the {size} bytes of {dtype}; "
+            "copy it into an array of its own"
+        )
+    return tuple(steps)
+
+
+def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
+    """Return the error for an array whose dtype no backend takes: what it is, what would do."""
+    text = getattr(dtype, "name", None) or str(dtype)
+    bare = text.removeprefix("torch.")
+    known = ", ".join(d.value for d in DType)
+    if bare.startswith(("int", "uint", "bool", "q")):
+        advice = "convert it, to float64 where integers up to 2**53 must stay exact"
+    elif bare.startswith(("complex", "cfloat", "cdouble")):
+        advice = "multiply the real and imaginary parts (four real products)"
+    elif bare.startswith("float8") or bare.startswith(("float4", "float6")):
+        advice = "convert it to float16 or bfloat16"
+    elif bare in ("float128", "longdouble", "float96"):
+        advice = "convert it to float64"
+    elif bare == "object":
+        advice = "build an array of numbers"
+    else:
+        advice = "convert it"
+    return UnsupportedDtype(
+        f"{name} has dtype {bare}, which no backend multiplies; {advice}; supported: {known}"
+    )
+
+
+def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
+    """Return the `DType` that a name, a NumPy, ml_dtypes, PyTorch or JAX dtype stands for.
+
+    Raises
+    ------
+    UnsupportedDtype
+        It stands for none.
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    if isinstance(dtype, str):
+        return dtype_named(dtype)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        text = str(dtype).removeprefix("torch.")
+    else:
+        import numpy as np
+
+        try:
+            if dtype is None:
+                raise TypeError
+            found = np.dtype(dtype)
+        except TypeError:
+            raise UnsupportedDtype(
+                f"{name} {dtype!r} is no dtype; name one of {', '.join(d.value for d in DType)}"
+            ) from None
+        if not found.isnative:
+            raise UnsupportedDtype(
+                f"{name} {found} is not in this machine's byte order; convert it with "
+                "x.astype(x.dtype.newbyteorder('='))"
+            )
+        text = found.name
+    try:
+        return DType(text)
+    except ValueError:
+        raise unsupported_dtype(dtype, name) from None
+
+
+def output_dtype(asked: Any, a: Operand | Layout, b: Operand | Layout) -> DType:
+    """Return the dtype of a product: `asked`, or that of the inputs where it is None.
+
+    Raises
+    ------
+    UnsupportedDtype
+        The inputs differ in dtype, or the asked one is not offered for them.
+    """
+    if a.dtype is not b.dtype:
+        raise UnsupportedDtype(
+            f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
+        )
+    if asked is None:
+        return a.dtype
+    dtype = parse_dtype(asked)
+    offered = output_dtypes(a.dtype)
+    if dtype not in offered:
+        raise UnsupportedDtype(
+            f"{a.dtype} inputs do not give a {dtype} result; "
+            f"use {' or '.join(d.value for d in offered)}, or convert the inputs"
+        )
+    return dtype
+
+
+def stream_handle(stream: Any) -> int:
+    """Return the address of a CUDA stream.
+
+    Parameters
+    ----------
+    stream
+        An integer handle, or an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy),
+        ``__cuda_stream__`` (the CUDA stream protocol) or ``handle`` (cuda-core, Numba).
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is none of these.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        handle: Any = stream
+    else:
+        for attribute in ("cuda_stream", "ptr", "__cuda_stream__", "handle"):
+            handle = getattr(stream, attribute, None)
+            if handle is not None:
+                break
+        if attribute == "__cuda_stream__" and handle is not None:
+            _, handle = handle() if callable(handle) else handle  # (version, address)
+        if hasattr(handle, "value"):  # ctypes.c_void_p, whose null has the value None
+            handle = handle.value or 0
+    try:
+        address = int(handle)
+    except (TypeError, ValueError):
+        address = -1
+    if address < 0:
+        raise UnsupportedProblem(
+            f"stream={stream!r} is no CUDA stream; pass an integer handle or an object with "
+            "cuda_stream, ptr, __cuda_stream__ or handle"
+        )
+    return address
+
+
+def same_device(operands: dict[str, Operand]) -> Device:
+    """Return the device that all operands are on.
+
+    Raises
+    ------
+    DeviceMismatch
+        They are on different ones.
+    """
+    devices = {operand.device for operand in operands.values()}
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {operand.device}" for name, operand in operands.items())
+        raise DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
+    return devices.pop()

@@ -1,0 +1,121 @@
+"""Whether strided memory is shared, between two arrays or within one, told by addresses alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["byte_span", "may_share", "overlaps_itself"]
+
+# Candidate solutions that NumPy's bounded Diophantine search may look at: some microseconds. What
+# is harder than this is treated as shared.
+_MAX_WORK = 20_000
+
+
+def byte_span(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
+    """Return the bytes, first and one past the last, that an array touches, from its first element.
+
+    Parameters
+    ----------
+    shape, strides
+        Extents, and elements (not bytes) between neighbours.
+    itemsize
+        Bytes of one element.
+    """
+    if 0 in shape:
+        return 0, 0
+    low = high = 0
+    for extent, step in zip(shape, strides, strict=True):
+        reach = (extent - 1) * step
+        if reach < 0:
+            low += reach
+        else:
+            high += reach
+    return low * itemsize, (high + 1) * itemsize
+
+
+def may_share(
+    x: tuple[int, Sequence[int], Sequence[int], int],
+    y: tuple[int, Sequence[int], Sequence[int], int],
+) -> bool:
+    """Whether two arrays share a byte; also true where that is too hard to rule out.
+
+    Parameters
+    ----------
+    x, y
+        (address, shape, strides in elements, bytes of one element).
+    """
+    spans = []
+    for address, shape, strides, itemsize in (x, y):
+        low, high = byte_span(shape, strides, itemsize)
+        spans.append((address + low, address + high))
+    (x_low, x_high), (y_low, y_high) = spans
+    if x_low == x_high or y_low == y_high or x_high <= y_low or y_high <= x_low:
+        return False
+    return _shares(_phantom(*x), _phantom(*y))
+
+
+def overlaps_itself(dims: Sequence[tuple[int, int]]) -> bool:
+    """Whether two elements of one array have the same address (or may have).
+
+    Parameters
+    ----------
+    dims
+        (stride in elements, extent) of each dimension.
+    """
+    dims = [(abs(step), extent) for step, extent in dims if extent > 1]
+    reach = 0
+    for step, extent in sorted(dims):
+        if step <= reach:
+            break
+        reach += step * (extent - 1)
+    else:
+        return False  # each stride steps over all that the smaller ones reach
+    # Two elements that meet differ first in some dimension i. Their common offset cancels, so the
+    # elements at 0 of that dimension meet those at 1, 2, ... with the later dimensions free.
+    for i, (step, extent) in enumerate(dims):
+        rest = dims[i + 1 :]
+        strides = [s for s, _ in rest]
+        shape = [e for _, e in rest]
+        first = _phantom(0, [1, *shape], [0, *strides], 1)
+        others = _phantom(step, [extent - 1, *shape], [step, *strides], 1)
+        if _shares(first, others):
+            return True
+    return False
+
+
+class _Interface:
+    """What NumPy asks of an object that has memory."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.__array_interface__ = description
+
+
+# Well above zero, so that negative strides stay above it too.
+_BASE = 1 << 48
+
+
+def _phantom(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Any:
+    """Return a NumPy array that stands for memory which may not exist here; never read it."""
+    import numpy as np
+
+    return np.asarray(
+        _Interface(
+            {
+                "version": 3,
+                "typestr": f"|V{itemsize}",
+                "shape": tuple(shape),
+                "strides": tuple(step * itemsize for step in strides),
+                "data": (_BASE + address, True),
+            }
+        )
+    )
+
+
+def _shares(x: Any, y: Any) -> bool:
+    import numpy as np
+
+    try:
+        return bool(np.shares_memory(x, y, max_work=_MAX_WORK))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
