@@ -1,4 +1,4 @@
-"""What cute_simt offers is really compiled, for each architecture, and read back as machine code."""
+"""What cute_simt offers is really compiled for each architecture, and read back as SASS."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from test_simt_geometry import EVERY_PROBLEM, problem_of
-
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs
 from unigemm.backends.cute_simt.geometry import geometry
+
 from unigemm.dtypes import DType
 from unigemm.errors import CompilationError, UnsupportedProblem
 from unigemm.plans import Config, Plan

@@ -8,10 +8,10 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_simt.configs import base_configs, candidates, workspace_bytes
 from unigemm.backends.cute_simt.geometry import WARP, copy_schedule, geometry, illegal
+
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem
@@ -99,14 +99,12 @@ def wavefronts(addresses, width):
 def test_fragment_reads_have_no_bank_conflicts():
     for problem, config in OFFERED:
         geo = geometry(problem, config)
-        for tile, lane_of in (
-            (geo.a, lambda x: x // geo.lanes[1]),
-            (geo.b, lambda x: x % geo.lanes[1]),
-        ):
+        across = [divmod(lane, geo.lanes[1]) for lane in range(WARP)]
+        for tile, places in ((geo.a, [m for m, _ in across]), (geo.b, [n for _, n in across])):
             size = tile.dtype.itemsize
             width = tile.vector * size
             step = tile.pitch if tile.k_major else 1
-            addresses = [lane_of(lane) * tile.lane_step * step * size for lane in range(WARP)]
+            addresses = [place * tile.lane_step * step * size for place in places]
             assert wavefronts(addresses, width) <= max(1, WARP * width // 128), (config, tile)
 
 

@@ -1,0 +1,43 @@
+"""Shared by all tests: a cache folder of their own, and what a GPU test needs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "unigemm",
+    deadline=None,  # no time limits in tests
+    print_blob=True,
+    derandomize=os.environ.get("CI") == "true",
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("unigemm")
+
+
+def pytest_configure(config):
+    # Tests never read or fill the user's cache. One folder for all workers, so that a kernel is
+    # compiled once; it may be named from outside to bring kernels along.
+    if "UNIGEMM_CACHE_DIR" not in os.environ:
+        import tempfile
+
+        folder = os.environ.get("PYTEST_UNIGEMM_CACHE") or tempfile.mkdtemp(prefix="unigemm-test-")
+        os.environ["PYTEST_UNIGEMM_CACHE"] = folder
+        os.environ["UNIGEMM_CACHE_DIR"] = folder
+
+
+def gpu_count():
+    from unigemm.target import device_count
+
+    return device_count()
+
+
+def pytest_collection_modifyitems(items):
+    if not any("gpu" in item.keywords for item in items) or gpu_count():
+        return
+    skip = pytest.mark.skip(reason="no CUDA device")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)

@@ -1,0 +1,233 @@
+"""`unigemm.matmul` on the host: numpy.matmul's semantics, for every library that is installed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import NUMPY, cases, check_case, result_shape, torch_lib
+
+import unigemm
+from unigemm.dtypes import DType, numpy_dtype
+
+
+@settings(max_examples=300)
+@given(case=cases(negative=True))
+def test_numpy_products_are_right_and_touch_nothing_else(case):
+    check_case(NUMPY, case)
+
+
+@settings(max_examples=150)
+@given(case=cases())
+def test_torch_products_on_the_host_are_right_and_touch_nothing_else(case):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    check_case(torch_lib("cpu"), case)
+
+
+@settings(max_examples=6)
+@given(case=cases(largest=2300, batches=False, negative=True))
+def test_products_of_several_blocks_are_right(case):
+    check_case(NUMPY, case)
+
+
+@given(
+    a=st.lists(st.integers(0, 3), max_size=5).map(tuple),
+    b=st.lists(st.integers(0, 3), max_size=5).map(tuple),
+)
+@settings(max_examples=400)
+def test_shapes_are_accepted_and_refused_as_numpy_does(a, b):
+    x, y = np.ones(a), np.ones(b)
+    try:
+        expected = result_shape(a, b)
+    except ValueError:
+        with pytest.raises(unigemm.ShapeMismatch):
+            unigemm.matmul(x, y)
+    else:
+        got = unigemm.matmul(x, y)
+        assert np.shape(got) == expected
+        np.testing.assert_array_equal(got, np.matmul(x, y))
+
+
+def test_two_vectors_give_a_scalar_of_the_dtype():
+    got = unigemm.matmul(np.ones(3, np.float32), np.ones(3, np.float32))
+    assert isinstance(got, np.float32)
+    assert got == 3
+
+
+def test_an_empty_sum_is_zero_and_overwrites_poison():
+    out = np.full((2, 3), np.nan)
+    assert unigemm.matmul(np.ones((2, 0)), np.ones((0, 3)), out) is out
+    np.testing.assert_array_equal(out, 0)
+
+
+@pytest.mark.parametrize("dtype", list(DType), ids=str)
+def test_a_repeated_product_is_bitwise_the_same(dtype):
+    rng = np.random.default_rng(7)
+    a = rng.standard_normal((65, 130)).astype(numpy_dtype(dtype))
+    b = rng.standard_normal((130, 33)).astype(numpy_dtype(dtype))
+    first = unigemm.matmul(a, b)
+    assert all(unigemm.matmul(a, b).tobytes() == first.tobytes() for _ in range(3))
+
+
+def test_sixteen_bit_inputs_are_summed_in_float32():
+    # 2048 ones in float16 would stop growing at 2048 = 2048 + 1.
+    a, b = np.ones((1, 5000), np.float16), np.ones((5000, 1), np.float16)
+    assert unigemm.matmul(a, b, dtype="float32")[0, 0] == 5000
+    assert unigemm.matmul(a, b).dtype == np.float16
+
+
+def test_broadcast_inputs_are_read_with_stride_zero():
+    a = np.broadcast_to(np.arange(4.0), (5, 4))
+    b = np.broadcast_to(np.arange(3.0), (2, 4, 3))
+    np.testing.assert_array_equal(unigemm.matmul(a, b), a @ b)
+
+
+def test_jax_arrays_come_back_as_jax_arrays():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    a = jax.numpy.arange(6.0, dtype="float32").reshape(2, 3)
+    for dtype in ("float32", "bfloat16", "float16"):
+        got = unigemm.matmul(a.astype(dtype), a.T.astype(dtype))
+        assert isinstance(got, jax.Array)
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(a @ a.T))
+
+
+class OnlyDLPack:
+    """The least that a library can offer."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, *args, **kwargs):
+        return self.array.__dlpack__(*args, **kwargs)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_any_object_with_dlpack_is_taken_with_out():
+    a, b, out = np.random.rand(3, 4), np.random.rand(4, 5), np.zeros((3, 5))
+    wrapped = OnlyDLPack(out)
+    assert unigemm.matmul(OnlyDLPack(a), OnlyDLPack(b), wrapped) is wrapped
+    np.testing.assert_allclose(out, a @ b, rtol=1e-14)
+
+
+def test_an_object_with_no_way_back_needs_out():
+    a = OnlyDLPack(np.ones((2, 2)))
+    with pytest.raises(unigemm.LibraryMismatch, match="out="):
+        unigemm.matmul(a, a)
+
+
+def overlapping():
+    base = np.zeros(100)
+    square = base[:36].reshape(6, 6)
+    return {
+        "the input itself": (square, square, square),
+        "a part of it": (square, np.ones((6, 6)), base[30:66].reshape(6, 6)),
+        "its transpose": (np.ones((6, 6)), square, square.T),
+    }
+
+
+@pytest.mark.parametrize("kind", overlapping())
+def test_out_that_shares_memory_with_an_input_is_refused(kind):
+    a, b, out = overlapping()[kind]
+    with pytest.raises(unigemm.OverlapError, match="shares memory"):
+        unigemm.matmul(a, b, out)
+
+
+def test_interleaved_views_of_one_buffer_do_not_overlap():
+    base = np.ones((4, 8))
+    left, right = base[:, ::2], base[:, 1::2]
+    unigemm.matmul(left, np.eye(4), right)
+    np.testing.assert_array_equal(right, left)
+
+
+def test_overlap_is_checked_at_every_call_not_only_the_first():
+    a, b, out = np.ones((4, 4)), np.ones((4, 4)), np.empty((4, 4))
+    unigemm.matmul(a, b, out)
+    with pytest.raises(unigemm.OverlapError):
+        unigemm.matmul(a, b, a)
+
+
+def read_only(shape):
+    x = np.zeros(shape)
+    x.flags.writeable = False
+    return x
+
+
+F64 = np.ones((2, 2))
+ERRORS = {
+    "mixed dtypes": ((F64, F64.astype(np.float32)), {}, unigemm.UnsupportedDtype, "convert one"),
+    "integers": ((F64.astype(int), F64.astype(int)), {}, unigemm.UnsupportedDtype, "float64"),
+    "complex": ((F64 + 1j, F64 + 1j), {}, unigemm.UnsupportedDtype, "real"),
+    "big endian": ((F64.astype(">f8"), F64), {}, unigemm.UnsupportedDtype, "byte order"),
+    "out dtype": ((F64, F64, F64.astype("f4")), {}, unigemm.UnsupportedDtype, "float64"),
+    "asked dtype": ((F64, F64), {"dtype": "float32"}, unigemm.UnsupportedDtype, "float64"),
+    "out shape": ((F64, F64, np.ones((2, 3))), {}, unigemm.ShapeMismatch, "(2, 3)"),
+    "inner extents": ((F64, np.ones((3, 2))), {}, unigemm.ShapeMismatch, "inner extents"),
+    "scalar": ((F64, np.float64(2)), {}, unigemm.LibraryMismatch, "numpy.asarray"),
+    "0-d": ((F64, np.array(2.0)), {}, unigemm.ShapeMismatch, "0-dimensional"),
+    "list": ((F64, [[1.0]]), {}, unigemm.LibraryMismatch, "numpy.asarray"),
+    "matrix": ((np.matrix(F64), np.matrix(F64)), {}, unigemm.LibraryMismatch, "matrix"),
+    "masked": ((np.ma.masked_array(F64), F64), {}, unigemm.LibraryMismatch, "mask"),
+    "read-only out": ((F64, F64, read_only((2, 2))), {}, unigemm.UnsupportedProblem, "read-only"),
+    "self-overlapping out": (
+        (F64, F64, np.lib.stride_tricks.as_strided(np.zeros(4), (2, 2), (8, 8))),
+        {},
+        unigemm.OverlapError,
+        "overlaps itself",
+    ),
+    "unknown backend": ((F64, F64), {"backend": "cublas"}, unigemm.BackendUnavailable, "numpy"),
+    "precision": ((F64, F64), {"precision": "tf32"}, unigemm.UnsupportedProblem, "ieee"),
+    "wrong device": ((F64, F64), {"backend": "cute_simt"}, unigemm.DeviceMismatch, "GPU"),
+    "no plan": ((F64, F64), {"plan": "fast"}, unigemm.UnsupportedProblem, "unigemm.plan"),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_bad_input_is_refused_with_a_sentence_that_says_what_would_do(kind):
+    args, options, error, words = ERRORS[kind]
+    before = [np.array(x, copy=True) for x in args]
+    with pytest.raises(error, match=None) as caught:
+        unigemm.matmul(*args, **options)
+    assert words in str(caught.value)
+    assert isinstance(caught.value, unigemm.UnigemmError)
+    for x, kept in zip(args, before, strict=True):
+        np.testing.assert_array_equal(x, kept)
+
+
+def test_a_field_of_a_structured_array_is_refused():
+    x = np.zeros((4, 4), np.dtype([("tag", "i2"), ("value", "f8")]))["value"]
+    with pytest.raises(unigemm.UnsupportedProblem, match="copy it"):
+        unigemm.matmul(x, np.eye(4))
+
+
+def test_torch_tensors_that_mean_more_than_their_memory_are_refused():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = torch.ones(2, 2)
+    bad = {
+        "no_grad": x.clone().requires_grad_(),
+        "resolve_neg": torch.ones(2, 2, dtype=torch.cfloat).conj().imag,
+        "dense": x.to_sparse(),
+        "cpu or cuda": torch.ones(2, 2, device="meta"),
+    }
+    for words, tensor in bad.items():
+        with pytest.raises(unigemm.UnigemmError, match=words):
+            unigemm.matmul(tensor, x)
+    with torch.no_grad():
+        unigemm.matmul(bad["no_grad"], x)
+    with pytest.raises(unigemm.LibraryMismatch, match="PyTorch"):
+        unigemm.matmul(x, np.ones((2, 2), np.float32))
+
+
+def test_threads_may_multiply_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    rng = np.random.default_rng(3)
+
+    def one(i):
+        a, b = rng.standard_normal((i + 1, 7)), np.ones((7, i + 2))
+        np.testing.assert_allclose(unigemm.matmul(a, b), a @ b)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(60)))
