@@ -133,9 +133,15 @@ def test_matrix_times_vector_writes_along_the_vector():
     assert gemm.extents == Extents(1, 8, 16)
 
 
-@pytest.mark.parametrize(("a", "b", "layout"), [
-    ((16, 1), (4, 1), "nn"), ((1, 8), (4, 1), "tn"), ((16, 1), (1, 16), "nt"), ((1, 8), (1, 16), "tt"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("a", "b", "layout"),
+    [
+        ((16, 1), (4, 1), "nn"),
+        ((1, 8), (4, 1), "tn"),
+        ((16, 1), (1, 16), "nt"),
+        ((1, 8), (1, 16), "tt"),
+    ],
+)
 def test_layout_letters_are_those_of_blas(a, b, layout):
     gemm = canonical(spec((8, 16), a), spec((16, 4), b), spec((8, 4)))
     assert gemm.problem.layout == layout

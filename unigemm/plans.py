@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .errors import UnsupportedProblem
 from .problem import Extents, Problem
-from .target import Target
+from .target import Target, named_target
 
 __all__ = ["Alternative", "Candidate", "Config", "Plan", "Prediction", "Raster", "Rejection"]
 
@@ -169,7 +169,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
-        """Rebuild a plan from `to_dict`.
+        """Rebuild a plan from `to_dict`; the target may also be an architecture's name.
 
         Raises
         ------
@@ -181,6 +181,8 @@ class Plan:
         knobs = Config.__dataclass_fields__
         nested = {k: v for k, v in data.items() if k not in knobs}
         nested["config"] = {k: v for k, v in data.items() if k in knobs}
+        if isinstance(nested.get("target"), str):  # as the command line prints it
+            nested["target"] = named_target(nested["target"])
         try:
             return msgspec.convert(nested, cls)
         except msgspec.ValidationError as error:

@@ -1,0 +1,1 @@
+"""Benchmarks: the shape suites, how they are run, and what was learned."""

@@ -1,0 +1,69 @@
+"""One problem measured: unigemm's backends and cuBLAS in turn, each result checked first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import unigemm
+from unigemm.measure import Device, Workload, error_ratio, host_us, measure, rotation
+
+
+def measure_problem(
+    work: Workload, device: Device, backends: tuple[str, ...] = ("auto",), *, host: bool = True
+) -> dict[str, Any]:
+    """Measure one problem.
+
+    Returns
+    -------
+    dict
+        For each backend its time, rate, ratio to cuBLAS (above 1 is faster), plan and error; for
+        cuBLAS its time. A backend that refuses, or is wrong, has an "error" in place of a time.
+    """
+    sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
+    contestants = {"cublas": [device.baseline(*arrays) for arrays in sets]}
+    record: dict[str, Any] = {
+        "problem": str(work),
+        "shape": [work.batch, work.m, work.n, work.k],
+        "dtype": str(work.dtype),
+        "layout": work.layout,
+        "sets": len(sets),
+        "backends": {},
+    }
+    for backend in backends:
+        try:
+            plan = unigemm.plan(*sets[0], backend=backend)
+            calls = [_call(*arrays, backend) for arrays in sets]
+            calls[0]()
+            ratio = error_ratio(work, device, *sets[0])
+        except unigemm.UnigemmError as error:
+            record["backends"][backend] = {"error": str(error)}
+            continue
+        entry = {
+            "backend": plan.backend,
+            "config": str(plan.config),
+            "predicted_us": plan.predicted_us,
+            "error_of_bound": ratio,
+        }
+        if not ratio <= 1:
+            entry["error"] = f"wrong result: {ratio:.3g} times the bound"
+        else:
+            contestants[backend] = calls
+        record["backends"][backend] = entry
+    for name, timing in measure(contestants, device).items():
+        calls = contestants[name]
+        entry = record if name == "cublas" else record["backends"][name]
+        prefix = "cublas_" if name == "cublas" else ""
+        entry[f"{prefix}us"] = timing.us
+        entry[f"{prefix}low"], entry[f"{prefix}high"] = timing.low, timing.high
+        if host:
+            entry[f"{prefix}host_us"] = host_us(calls[0], device)
+    for entry in record["backends"].values():
+        if "us" in entry:
+            entry["ratio"] = record["cublas_us"] / entry["us"]
+            entry["tflops"] = work.flops / entry["us"] / 1e6
+            entry["gbs"] = work.bytes / entry["us"] / 1e3
+    return record
+
+
+def _call(a: Any, b: Any, out: Any, backend: str) -> Any:
+    return lambda: unigemm.matmul(a, b, out, backend=backend)

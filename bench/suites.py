@@ -1,0 +1,83 @@
+"""The shape suites, as data: (M, N, K) or (L, M, N, K) of what users multiply."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from unigemm.dtypes import DType
+from unigemm.measure import Workload
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+SQUARES = (256, 512, 768, 1024, 1536, 2048, 3000, 3072, 4096, 5120, 6144, 8192, 12288, 16384)
+# (N, K) of the linear layers of current language models: attention and MLP projections.
+LAYERS = (
+    (4096, 4096),
+    (14336, 4096),
+    (4096, 14336),
+    (8192, 8192),
+    (28672, 8192),
+    (7168, 2048),
+    (2048, 7168),
+)
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+SUITES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "squares": tuple((s, s, s) for s in SQUARES),
+    "layers": tuple((m, n, k) for n, k in LAYERS for m in TOKENS),
+    "tall-wide": (
+        (65536, 64, 64),
+        (65536, 128, 256),
+        (32768, 256, 1024),
+        (16384, 512, 128),
+        (64, 65536, 64),
+        (128, 65536, 256),
+        (256, 32768, 1024),
+        (512, 16384, 128),
+    ),
+    "large-k": (
+        (128, 128, 16384),
+        (256, 256, 65536),
+        (64, 64, 131072),
+        (512, 512, 32768),
+        (1, 1, 1048576),
+    ),
+    "odd": (
+        (1023, 1025, 1027),
+        (4095, 4097, 511),
+        (1, 1, 1),
+        (7, 13, 31),
+        (127, 255, 1000),
+        (2049, 2047, 2050),
+        (333, 777, 555),
+    ),
+    "batched": (
+        (16, 512, 512, 512),
+        (64, 128, 128, 128),
+        (256, 64, 64, 64),
+        (1024, 32, 32, 32),
+        (12, 1024, 1024, 64),
+        (8, 2048, 2048, 128),
+    ),
+}
+
+
+def workloads(
+    suite: str, dtype: DType, layouts: Iterable[str] = LAYOUTS, offset: int = 0
+) -> list[Workload]:
+    """Return a suite's problems in one dtype and some layouts."""
+    found = []
+    for layout in layouts:
+        for shape in SUITES[suite]:
+            *batch, m, n, k = shape
+            found.append(Workload(m, n, k, dtype, layout, batch[0] if batch else 1, offset))
+    return found
+
+
+def sample(items: list[Workload], count: int | None, seed: int) -> list[Workload]:
+    """Return `count` of the problems, the same ones for the same seed, in their order."""
+    if count is None or count >= len(items):
+        return items
+    picked = set(random.Random(seed).sample(range(len(items)), count))
+    return [item for i, item in enumerate(items) if i in picked]

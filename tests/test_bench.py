@@ -1,0 +1,102 @@
+"""The shape suites are data that holds what it should, and the summary's arithmetic is right."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.report import geometric_mean, load, markdown, summarise
+from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, sample, workloads
+from unigemm.dtypes import DType
+
+
+def test_the_suites_hold_the_shapes_that_are_compared():
+    assert {256, 1536, 3000, 5120, 16384} <= {m for m, _, _ in SUITES["squares"]}
+    assert set(TOKENS) == {2**i for i in range(14)}
+    assert len(SUITES["layers"]) == len(LAYERS) * len(TOKENS)
+    assert (1, 28672, 8192) in SUITES["layers"]
+    assert {(128, 128, 16384), (256, 256, 65536), (64, 64, 131072)} <= set(SUITES["large-k"])
+    odd = {(1023, 1025, 1027), (4095, 4097, 511), (1, 1, 1), (7, 13, 31), (127, 255, 1000)}
+    assert odd <= set(SUITES["odd"])
+    for shapes in SUITES.values():
+        assert len(set(shapes)) == len(shapes)
+        assert all(extent > 0 for shape in shapes for extent in shape)
+
+
+def test_problem_names_are_unique():
+    names = [
+        f"{suite}-{work}"
+        for suite in SUITES
+        for dtype in DType
+        for work in workloads(suite, dtype, LAYOUTS)
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_a_sample_is_the_same_for_the_same_seed_and_keeps_its_order():
+    items = workloads("layers", DType.FLOAT32)
+    first = sample(items, 10, 3)
+    assert first == sample(items, 10, 3)
+    assert first != sample(items, 10, 4)
+    assert [items.index(x) for x in first] == sorted(items.index(x) for x in first)
+    assert sample(items, None, 0) == items
+
+
+def record(suite, layout, problem, **ratios):
+    return {
+        "suite": suite,
+        "dtype": "float32",
+        "layout": layout,
+        "problem": problem,
+        "backends": {
+            name: {"error": "no"} if ratio is None else {"ratio": ratio}
+            for name, ratio in ratios.items()
+        },
+    }
+
+
+def test_the_summary_has_mean_worst_and_share():
+    rows = summarise(
+        [
+            record("squares", "nn", "one", auto=0.5),
+            record("squares", "nn", "two", auto=2.0),
+            record("squares", "nt", "three", auto=1.0),
+            record("squares", "nt", "four", auto=None),
+        ]
+    )
+    by_layout = {row["layout"]: row for row in rows}
+    assert by_layout["nn"]["mean"] == pytest.approx(1.0)
+    assert by_layout["nn"]["worst"] == 0.5
+    assert by_layout["nn"]["worst_problem"] == "one"
+    assert by_layout["nn"]["share"] == 0.5
+    assert by_layout["nt"]["failed"] == 1
+    assert by_layout["all"]["problems"] == 3
+    assert by_layout["all"]["share"] == pytest.approx(2 / 3)
+    line = "| squares | float32 | auto | all | 3 | 1.000 | 0.500 | one | 67% | 1 |"
+    assert line in markdown(rows)
+
+
+def test_a_group_where_all_failed_is_not_left_out():
+    rows = summarise([record("odd", "nn", "x", auto=None)])
+    assert rows[0]["problems"] == 0
+    assert rows[0]["failed"] == 1
+    assert "| - |" in markdown(rows)
+
+
+def test_the_geometric_mean_of_nothing_is_refused():
+    assert geometric_mean([4.0, 1.0]) == pytest.approx(2)
+    with pytest.raises(ValueError, match="no values"):
+        geometric_mean([])
+
+
+def test_records_are_read_from_both_kinds_of_files(tmp_path):
+    one = record("odd", "nn", "x", auto=1.5)
+    ours, theirs = tmp_path / "a.json", tmp_path / "b.json"
+    ours.write_text(json.dumps([one]))
+    theirs.write_text(json.dumps({"benchmarks": [{"extra_info": {"record": one}}]}))
+    assert load(ours) == load(theirs) == [one]

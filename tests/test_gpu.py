@@ -1,0 +1,229 @@
+"""The same promises on a CUDA device, from CuPy and PyTorch, for every backend there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from reference import Case, check_case, compact, cupy_lib, lay_out, torch_lib
+from reference import cases as draw_cases
+from unigemm.backends.cute_simt.configs import base_configs, workspace_bytes
+
+import unigemm
+from unigemm.dtypes import DType, numpy_dtype
+from unigemm.plans import Raster
+
+pytestmark = pytest.mark.gpu
+
+SIMT_LIBRARIES = ("cupy", "torch-cuda")
+
+
+def lib_named(name):
+    if name == "cupy":
+        pytest.importorskip("cupy", reason="CuPy is not installed")
+        return cupy_lib()
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    return torch_lib("cuda")
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("name", SIMT_LIBRARIES)
+def test_drawn_products_are_right_and_touch_nothing_else(name, part):
+    lib = lib_named(name)
+
+    @settings(max_examples=40)
+    @given(case=draw_cases(largest=300, dtypes=tuple(DType), negative=lib.negative))
+    def run(case):
+        check_case(lib, case, backend="cute_simt")
+
+    run()
+
+
+def matrix(rows, columns, transposed, pad, shift):
+    order = (0, 1) if transposed else (1, 0)
+    return lay_out((rows, columns), order, (pad, 0), 1, shift)
+
+
+SIZES = [(1, 1, 1), (1, 257, 64), (130, 1, 200), (129, 127, 33), (64, 300, 129), (255, 256, 257)]
+ALIGNED, ODD = (16, 0), (3, 1)
+
+
+@pytest.mark.parametrize("place", [ALIGNED, ODD], ids=["aligned", "odd"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", list(DType), ids=str)
+@pytest.mark.parametrize("name", SIMT_LIBRARIES)
+def test_every_layout_dtype_and_offset_at_awkward_sizes(name, dtype, layout, place):
+    lib = lib_named(name)
+    pad, shift = place
+    for i, (m, n, k) in enumerate(SIZES):
+        for out_dtype in {dtype, DType.FLOAT32} if dtype.itemsize == 2 else {dtype}:
+            case = Case(
+                a=matrix(m, k, layout[0] == "t", pad, shift),
+                b=matrix(k, n, layout[1] == "t", pad, shift),
+                d=matrix(m, n, i % 2 == 1, pad, shift),
+                shape=(m, n),
+                dtype=dtype,
+                out_dtype=out_dtype,
+                exact=False,
+                seed=i,
+            )
+            check_case(lib, case, backend="cute_simt")
+
+
+def device_plan(a, b, out, change, **options):
+    plan = unigemm.plan(a, b, out, **options)
+    config = change(plan)
+    return replace(
+        plan,
+        config=config,
+        workspace_bytes=workspace_bytes(plan.problem, plan.extents, config.split_k),
+    )
+
+
+@pytest.mark.parametrize("split", [1, 2, 3, 7])
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16], ids=str)
+def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
+    cupy = pytest.importorskip("cupy")
+    rng = np.random.default_rng(5)
+    m, n, k = 200, 150, 130
+    a = cupy.asarray(rng.integers(-2, 3, (m, k)).astype(np.float32)).astype(numpy_dtype(dtype))
+    b = cupy.asarray(rng.integers(-2, 3, (k, n)).astype(np.float32)).astype(numpy_dtype(dtype))
+    expected = cupy.asnumpy(a.astype("f8")) @ cupy.asnumpy(b.astype("f8"))
+    first = unigemm.plan(a, b, dtype="float32", backend="cute_simt")
+    for i, base in enumerate(base_configs(first.problem, first.target)):
+        raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
+        out = cupy.full((m, n), cupy.nan, "f4")
+        plan = device_plan(
+            a, b, out, lambda p, c=base, r=raster: replace(c, split_k=split, raster=r),
+            dtype="float32", backend="cute_simt",
+        )  # fmt: skip
+        unigemm.matmul(a, b, out, plan=plan)
+        np.testing.assert_array_equal(cupy.asnumpy(out), expected, err_msg=str(plan.config))
+
+
+def test_split_k_is_bitwise_the_same_from_run_to_run():
+    cupy = pytest.importorskip("cupy")
+    a = cupy.random.standard_normal((64, 20000), dtype="f4")
+    b = cupy.random.standard_normal((20000, 64), dtype="f4")
+    assert unigemm.plan(a, b).split_k > 1
+    first = unigemm.matmul(a, b, deterministic=True).tobytes()
+    assert all(unigemm.matmul(a, b, deterministic=True).tobytes() == first for _ in range(20))
+
+
+def test_a_captured_graph_replays_with_new_contents():
+    torch = pytest.importorskip("torch")
+    a, b = torch.randn(96, 5000, device="cuda"), torch.randn(5000, 80, device="cuda")
+    out = torch.empty(96, 80, device="cuda")
+    unigemm.matmul(a, b, out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        unigemm.matmul(a, b, out)
+        fresh = unigemm.matmul(a, b)
+    for _ in range(3):
+        a.copy_(torch.randn_like(a))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.testing.assert_close(out, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-3)
+        assert torch.equal(out, fresh)
+
+
+@pytest.mark.parametrize("name", SIMT_LIBRARIES)
+def test_the_librarys_current_stream_is_used(name):
+    lib_named(name)
+    if name == "cupy":
+        import cupy as xp
+
+        stream = xp.cuda.Stream(non_blocking=True)
+        guard, handle = stream, stream.ptr
+        make = lambda: xp.random.standard_normal((700, 700), dtype="f4")  # noqa: E731
+    else:
+        import torch
+
+        stream = torch.cuda.Stream()
+        guard, handle = torch.cuda.stream(stream), stream.cuda_stream
+        make = lambda: torch.randn(700, 700, device="cuda")  # noqa: E731
+    with guard:
+        # Each product waits for the one before it only if all are on the same stream.
+        a, b = make(), make()
+        total = a
+        for _ in range(10):
+            total = unigemm.matmul(total, b) * 0.03
+        expected = a
+        for _ in range(10):
+            expected = (expected @ b) * 0.03
+        error = abs(total - expected).max() / abs(expected).max()
+        explicit = unigemm.matmul(a, b, stream=handle)
+    stream.synchronize()
+    assert float(error) < 1e-4
+    assert float(abs(explicit - unigemm.matmul(a, b)).max()) == 0
+
+
+def test_jax_arrays_on_the_device_come_back_as_jax_arrays():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    if jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no GPU")
+    a = jax.random.normal(jax.random.key(0), (70, 50))
+    for dtype in ("float32", "bfloat16"):
+        x = a.astype(dtype)
+        got = unigemm.matmul(x, x.T)
+        assert isinstance(got, jax.Array)
+        expected = np.asarray(x, "f8") @ np.asarray(x, "f8").T
+        np.testing.assert_allclose(np.asarray(got, "f8"), expected, rtol=1e-2, atol=5e-2)
+
+
+def test_host_and_device_arrays_do_not_mix():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(unigemm.DeviceMismatch):
+        unigemm.matmul(torch.ones(2, 2, device="cuda"), torch.ones(2, 2))
+
+
+def test_operands_beyond_two_to_the_31_elements_are_indexed_right():
+    torch = pytest.importorskip("torch")
+    rows = 2**31 // 4096 + 300
+    a = torch.zeros(rows, 4096, device="cuda", dtype=torch.float16)
+    b = torch.randn(4096, 8, device="cuda").half()
+    a[-200:] = torch.randn(200, 4096, device="cuda").half()
+    got = unigemm.matmul(a, b, dtype="float32", backend="cute_simt")
+    assert torch.count_nonzero(got[:-200]) == 0
+    expected = a[-200:].double() @ b.double()
+    torch.testing.assert_close(got[-200:].double(), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    import json
+    import os
+    import subprocess
+    import sys
+
+    script = (
+        "import cupy, unigemm, json, sys;"
+        "from unigemm.cache import compile_count;"
+        "a = cupy.ones((40, 30), 'f4');"
+        "c = unigemm.matmul(a, a.T);"
+        "print(json.dumps([compile_count(), float(c.sum())]))"
+    )
+    runs = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "UNIGEMM_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        runs.append(json.loads(done.stdout.splitlines()[-1]))
+    assert runs == [[1, 48000.0], [0, 48000.0]]
+
+
+def test_small_matrices_for_the_sanitizer():
+    """A small set that `compute-sanitizer` runs in reasonable time (see bench/README.md)."""
+    lib = torch_lib("cuda")
+    for dtype in DType:
+        for layout in ("nn", "tt"):
+            for pad, shift in (ALIGNED, ODD):
+                a = matrix(33, 70, layout[0] == "t", pad, shift)
+                b = matrix(70, 17, layout[1] == "t", pad, shift)
+                case = Case(a, b, compact((33, 17)), (33, 17), dtype, dtype, False, 1)
+                check_case(lib, case, backend="cute_simt")

@@ -1,0 +1,107 @@
+"""Plans, targets and the public planning functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import unigemm
+from unigemm.plans import Plan
+from unigemm.target import ARCHITECTURES
+
+spec = unigemm.ArraySpec
+SQUARE = spec((256, 256), "float32")
+
+
+@given(
+    m=st.integers(1, 5000),
+    n=st.integers(1, 5000),
+    k=st.integers(1, 5000),
+    dtype=st.sampled_from(["float64", "float32", "float16", "bfloat16"]),
+    orders=st.tuples(st.sampled_from("CF"), st.sampled_from("CF")),
+    target=st.sampled_from([*ARCHITECTURES, "cpu"]),
+)
+def test_a_plan_comes_back_from_json_and_the_same_inputs_give_the_same_plan(
+    m, n, k, dtype, orders, target
+):
+    a, b = spec((m, k), dtype, orders[0]), spec((k, n), dtype, orders[1])
+    plan = unigemm.plan(a, b, target=target)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.alternatives == plan.alternatives
+    assert again.rejected == plan.rejected
+    assert unigemm.plan(a, b, target=target) == plan
+    assert str(plan).startswith(str(plan.extents))
+    assert plan.backend == ("numpy" if target == "cpu" else plan.backend)
+
+
+def test_alternatives_are_never_predicted_faster():
+    plan = unigemm.plan(SQUARE, SQUARE, target="sm_90a")
+    times = [plan.predicted_us, *(other.predicted_us for other in plan.alternatives)]
+    assert times == sorted(times)
+
+
+def test_text_that_is_no_plan_is_refused():
+    for text in ("", "[]", "{}", '{"backend": 3}'):
+        with pytest.raises(unigemm.UnsupportedProblem, match="not a plan"):
+            Plan.from_json(text)
+
+
+def test_a_plan_for_arrays_is_taken_by_matmul():
+    a, b = np.random.rand(30, 20), np.random.rand(20, 10)
+    plan = Plan.from_json(unigemm.plan(a, b).to_json())
+    np.testing.assert_allclose(unigemm.matmul(a, b, plan=plan), a @ b)
+
+
+def test_a_plan_for_another_call_is_refused_with_what_differs():
+    a, b = np.random.rand(30, 20), np.random.rand(20, 10)
+    plan = unigemm.plan(a, b)
+    with pytest.raises(unigemm.UnsupportedProblem, match="size is 30x10x20"):
+        unigemm.matmul(a[:20], b, plan=plan)
+    with pytest.raises(unigemm.UnsupportedProblem, match="architecture"):
+        unigemm.matmul(a, b, plan=replace(plan, target=unigemm.named_target("sm_80")))
+
+
+def test_an_empty_product_needs_no_plan():
+    with pytest.raises(unigemm.UnsupportedProblem, match="multiplies nothing"):
+        unigemm.plan(spec((0, 4), "float32"), spec((4, 4), "float32"), target="sm_90a")
+
+
+def test_specs_are_checked():
+    for wrong in (
+        {"shape": (2, -1), "dtype": "float32"},
+        {"shape": (2, 2), "dtype": "int8"},
+        {"shape": (2, 2), "dtype": "float32", "order": "K"},
+        {"shape": (2, 2), "dtype": "float32", "strides": (1,)},
+        {"shape": (2, 2), "dtype": "float64", "alignment": 4},
+    ):
+        with pytest.raises(unigemm.UnsupportedProblem):
+            spec(**wrong)
+
+
+def test_a_strided_spec_plans_as_the_array_would():
+    a = np.zeros((40, 64), np.float32)[:, 1::2]
+    like = spec((40, 32), "float32", strides=(64, 2), alignment=4)
+    b = np.zeros((32, 8), np.float32)
+    for x in (a, like):
+        assert unigemm.plan(x, b, target="sm_90a").problem.a.major == "strided"
+
+
+@pytest.mark.parametrize("name", ["sm_90a", "sm_90", "90", "90a"])
+def test_targets_are_known_by_their_usual_names(name):
+    assert unigemm.named_target(name).arch == "sm_90a"
+
+
+def test_an_unknown_target_names_the_known_ones():
+    with pytest.raises(unigemm.UnsupportedProblem, match="sm_120a"):
+        unigemm.named_target("sm_75")
+
+
+def test_a_compiled_host_plan_has_no_kernel():
+    made = unigemm.compile(unigemm.plan(SQUARE, SQUARE, target="cpu"))
+    assert made.entry is None
+    assert made.cached

@@ -1,0 +1,249 @@
+"""The one way that unigemm takes time: graph replays, inputs that outgrow the L2, medians.
+
+A contestant is a list of calls, one for each input set; a call works on its own operands. The calls
+of one contestant are captured into one CUDA graph, the contestants' graphs are replayed in turn
+(A B A B ...), so that clocks and heat meet all of them alike, and each replay is timed by events.
+Host time is another matter and measured apart.
+
+What depends on the array library is a `Device`: `measure_torch` and `measure_cupy` have one each.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
+
+from .dtypes import DType, accumulator, unit_roundoff
+from .errors import BackendUnavailable
+
+__all__ = [
+    "Device",
+    "Timing",
+    "Workload",
+    "best_device",
+    "error_ratio",
+    "host_us",
+    "measure",
+    "rotation",
+]
+
+Call = Callable[[], object]
+
+_GRAPH_MS = 2.0  # one replay lasts at least this long, where a few hundred calls do
+_MAX_CALLS = 400  # of one graph
+_MAX_SETS = 200
+_MAX_MEMORY = 24 << 30  # bytes of all input sets together
+
+
+class Device(Protocol):
+    """What measuring needs of an array library on a CUDA device."""
+
+    name: str
+    l2_bytes: int
+
+    def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
+        """Make normally distributed numbers; `offset` elements off the allocation's start."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Make an array full of NaN."""
+        ...
+
+    def baseline(self, a: Any, b: Any, out: Any) -> Call:
+        """Return the library's own product into `out`: cuBLAS, with no TF32 for float32."""
+        ...
+
+    def capture(self, calls: Sequence[Call]) -> Call:
+        """Return what replays the calls as one graph."""
+        ...
+
+    def seconds(self, run: Call) -> float:
+        """Run on the measuring stream and return the device's time for it."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        ...
+
+    def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
+        """Return the largest |out - A B| / (factor |A| |B| + rounding |A B|), NaN as infinity."""
+        ...
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One problem to measure.
+
+    Attributes
+    ----------
+    m, n, k, batch
+        Extents.
+    dtype
+        Of the inputs and the output.
+    layout
+        Two letters for A and B: "n" as it is (row-major), "t" stored transposed.
+    offset
+        Elements that each operand starts after an aligned address.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: DType = DType.FLOAT32
+    layout: str = "nn"
+    batch: int = 1
+    offset: int = 0
+
+    @property
+    def flops(self) -> int:
+        """2 L M N K."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> int:
+        """Operands and result, once each."""
+        sizes = self.m * self.k + self.k * self.n + self.m * self.n
+        return self.batch * sizes * self.dtype.itemsize
+
+    def arrays(self, device: Device) -> tuple[Any, Any, Any]:
+        """Make A, B and a poisoned D on a device."""
+        lead = () if self.batch == 1 else (self.batch,)
+        a = device.operand((*lead, self.m, self.k), self.dtype, self.layout[0] == "t", self.offset)
+        b = device.operand((*lead, self.k, self.n), self.dtype, self.layout[1] == "t", self.offset)
+        return a, b, device.empty((*lead, self.m, self.n), self.dtype)
+
+    def __str__(self) -> str:
+        size = f"{self.m}x{self.n}x{self.k}"
+        size = size if self.batch == 1 else f"{self.batch}x{size}"
+        tail = f"+{self.offset}" if self.offset else ""
+        return f"{size}-{self.layout}-{self.dtype}{tail}"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Time of one call on the device.
+
+    Attributes
+    ----------
+    us
+        Median over the replays, microseconds.
+    low, high
+        Fastest and slowest replay, microseconds a call.
+    replays, calls
+        How many replays, and calls in each.
+    """
+
+    us: float
+    low: float
+    high: float
+    replays: int
+    calls: int
+
+
+def best_device(index: int = 0) -> Device:
+    """Return the measuring device of PyTorch if it is installed, else of CuPy.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is no CUDA device, or neither library.
+    """
+    from .target import device_count
+
+    if index >= device_count():
+        raise BackendUnavailable("measuring needs a CUDA device; there is none here")
+    from importlib.util import find_spec
+
+    if find_spec("torch") is not None:
+        from .measure_torch import TorchDevice
+
+        return TorchDevice(index)
+    from .measure_cupy import CupyDevice
+
+    return CupyDevice(index)
+
+
+def rotation(size: int, l2_bytes: int) -> int:
+    """Return how many input sets of `size` bytes one round needs to exceed twice the L2.
+
+    At least 2; bounded by memory, where a set alone is far larger than the L2 anyway.
+    """
+    sets = max(2, math.ceil(2 * l2_bytes / max(size, 1)) + 1)
+    return max(1, min(sets, _MAX_SETS, _MAX_MEMORY // max(size, 1)))
+
+
+def measure(
+    contestants: Mapping[str, Sequence[Call]],
+    device: Device,
+    *,
+    budget_ms: float = 30.0,
+    least_replays: int = 5,
+) -> dict[str, Timing]:
+    """Time contestants against each other.
+
+    Parameters
+    ----------
+    contestants
+        Name to calls, one call for each input set; every list is gone through in turn.
+    device
+        Where they run.
+    budget_ms
+        Device time to spend on each contestant.
+    least_replays
+        Replays of each contestant, however long one takes.
+    """
+    graphs: dict[str, tuple[Call, int]] = {}
+    replays = least_replays
+    for name, calls in contestants.items():
+        for call in calls[:2]:
+            call()
+        once = max(device.seconds(calls[0]), 1e-7)
+        count = max(len(calls), min(_MAX_CALLS, math.ceil(_GRAPH_MS / 1e3 / once)))
+        if once * count > budget_ms / 1e3:  # long calls: a few of them outgrow any cache
+            count = max(1, min(count, math.ceil(budget_ms / 1e3 / least_replays / once)))
+        graphs[name] = device.capture([calls[i % len(calls)] for i in range(count)]), count
+        device.seconds(graphs[name][0])
+        replays = max(replays, math.ceil(budget_ms / 1e3 / max(once * count, 1e-6)))
+    replays = min(replays, 50)
+    taken: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(replays):
+        for name, (graph, count) in graphs.items():
+            taken[name].append(device.seconds(graph) * 1e6 / count)
+    return {
+        name: Timing(median(us), min(us), max(us), replays, graphs[name][1])
+        for name, us in taken.items()
+    }
+
+
+def host_us(call: Call, device: Device, *, calls: int = 100, rounds: int = 5) -> float:
+    """Return the host's time to start one call, microseconds: the median of a few rounds.
+
+    The queue is emptied before each round and is never full, so the device is not waited for.
+    """
+    for _ in range(10):
+        call()
+    taken = []
+    for _ in range(rounds):
+        device.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        taken.append((time.perf_counter() - start) / calls * 1e6)
+    device.synchronize()
+    return median(taken)
+
+
+def error_ratio(workload: Workload, device: Device, a: Any, b: Any, out: Any) -> float:
+    """Return the largest error of a product as a part of its bound; above 1 it is wrong.
+
+    The bound of an element is 2 (K + 8) u |A| |B| for the sums plus one rounding to the output's
+    type (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+    """
+    sums = accumulator(workload.dtype)
+    factor = 2 * (workload.k + 8) * unit_roundoff(sums)
+    rounding = 0.0 if workload.dtype is sums else 1.01 * unit_roundoff(workload.dtype)
+    return device.worst_ratio(a, b, out, factor, rounding)

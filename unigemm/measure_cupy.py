@@ -1,0 +1,87 @@
+"""Measuring with CuPy: its allocator, its cuBLAS, its CUDA graphs and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .dtypes import DType, numpy_dtype
+
+__all__ = ["CupyDevice"]
+
+_CHECKED_ROWS = 256
+
+
+class CupyDevice:
+    """A CUDA device through CuPy; see `unigemm.measure.Device`."""
+
+    name = "cupy"
+
+    def __init__(self, index: int = 0) -> None:
+        import cupy
+
+        self.cupy = cupy
+        cupy.cuda.Device(index).use()
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.l2_bytes = cupy.cuda.Device(index).attributes["L2CacheSize"]
+
+    def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
+        """Make normally distributed numbers."""
+        cupy = self.cupy
+        *lead, rows, columns = shape
+        stored = (*lead, columns, rows) if transposed else (*lead, rows, columns)
+        count = 1
+        for extent in stored:
+            count *= extent
+        wide = "f8" if dtype is DType.FLOAT64 else "f4"
+        flat = cupy.random.standard_normal(count + offset, dtype=wide).astype(numpy_dtype(dtype))
+        x = flat[offset:].reshape(stored)
+        return x.swapaxes(-1, -2) if transposed else x
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Make an array full of NaN."""
+        return self.cupy.full(shape, float("nan"), numpy_dtype(dtype))
+
+    def baseline(self, a: Any, b: Any, out: Any) -> Callable[[], object]:
+        """Return `cupy.matmul(out=)`."""
+        return lambda: self.cupy.matmul(a, b, out=out)
+
+    def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """Capture calls on the measuring stream."""
+        self.cupy.cuda.get_current_stream().synchronize()
+        with self.stream:
+            self.stream.begin_capture()
+            for call in calls:
+                call()
+            graph = self.stream.end_capture()
+        return lambda: graph.launch(self.stream)
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Time a run between two events."""
+        events = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        with self.stream:
+            events[0].record(self.stream)
+            run()
+            events[1].record(self.stream)
+        events[1].synchronize()
+        return self.cupy.cuda.get_elapsed_time(*events) / 1e3
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self.cupy.cuda.Device().synchronize()
+
+    def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
+        """Compare with float64, all columns of the first, the last and random rows."""
+        cupy = self.cupy
+        out = out.astype("f8")
+        if bool(cupy.isnan(out).any()):
+            return float("inf")
+        rows = a.shape[-2]
+        if rows > _CHECKED_ROWS:
+            picked = cupy.random.randint(0, rows, _CHECKED_ROWS)
+            picked[0], picked[1] = 0, rows - 1
+            a, out = a[..., picked, :], out[..., picked, :]
+        x, y = a.astype("f8"), b.astype("f8")
+        expected = x @ y
+        bound = factor * (abs(x) @ abs(y)) + rounding * abs(expected) + 1e-30
+        return float(cupy.nan_to_num(abs(out - expected) / bound, nan=float("inf")).max())

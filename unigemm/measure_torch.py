@@ -1,0 +1,102 @@
+"""Measuring with PyTorch: its allocator, its cuBLAS, its CUDA graphs and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .dtypes import DType
+
+__all__ = ["TorchDevice"]
+
+_CHECKED_ROWS = 1024  # of each matrix at most: float64 products of more would take the lease
+
+
+class TorchDevice:
+    """A CUDA device through PyTorch; see `unigemm.measure.Device`."""
+
+    name = "torch"
+
+    def __init__(self, index: int = 0) -> None:
+        import torch
+
+        self.torch = torch
+        self.index = index
+        torch.cuda.set_device(index)
+        # The baseline is what it is compared with: IEEE float32, and float32 sums for 16-bit types.
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        self.stream = torch.cuda.Stream()
+        self.l2_bytes = torch.cuda.get_device_properties(index).L2_cache_size
+
+    def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
+        """Make normally distributed numbers."""
+        torch = self.torch
+        *lead, rows, columns = shape
+        stored = (*lead, columns, rows) if transposed else (*lead, rows, columns)
+        count = 1
+        for extent in stored:
+            count *= extent
+        native = getattr(torch, dtype.value)
+        flat = torch.empty(count + offset, dtype=native, device="cuda").normal_()
+        x = flat[offset:].view(stored)
+        return x.transpose(-1, -2) if transposed else x
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Make an array full of NaN."""
+        torch = self.torch
+        return torch.full(shape, float("nan"), dtype=getattr(torch, dtype.value), device="cuda")
+
+    def baseline(self, a: Any, b: Any, out: Any) -> Callable[[], object]:
+        """Return `torch.mm(out=)` or `torch.bmm(out=)`."""
+        torch = self.torch
+        product = torch.mm if a.dim() == 2 else torch.bmm
+        return lambda: product(a, b, out=out)
+
+    def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """Capture calls on the measuring stream."""
+        torch = self.torch
+        graph = torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream), torch.cuda.graph(graph, stream=self.stream):
+            for call in calls:
+                call()
+        return graph.replay
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Time a run between two events."""
+        torch = self.torch
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(self.stream):
+            begin.record()
+            run()
+            end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self.torch.cuda.synchronize()
+
+    def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
+        """Compare with float64, all columns of the first, the last and random rows."""
+        torch = self.torch
+        rows = a.shape[-2]
+        if bool(torch.isnan(out).any()):
+            return float("inf")
+        if rows > _CHECKED_ROWS:
+            picked = torch.randint(rows, (_CHECKED_ROWS,), device="cuda")
+            picked[0], picked[1] = 0, rows - 1
+            a, out = a[..., picked, :], out[..., picked, :]
+        y = b.double()
+        size = y.abs()
+        worst = 0.0
+        for first in range(0, a.shape[-2], 256):
+            x = a[..., first : first + 256, :].double()
+            expected = x @ y
+            bound = factor * (x.abs() @ size) + rounding * expected.abs() + 1e-30
+            error = (out[..., first : first + 256, :].double() - expected).abs()
+            worst = max(worst, float((error / bound).nan_to_num(float("inf")).max()))
+        return worst
