@@ -148,9 +148,10 @@ def inspect_cubin(cubin: bytes) -> CubinReport:
     CompilationError
         The bytes are no cubin, or hold no kernel.
     """
+    text = _run(cubin, "--dump-resource-usage", "--dump-sass")
     mix: dict[str, Counter[str]] = {}
     current: Counter[str] = Counter()
-    for line in disassemble(cubin).splitlines():
+    for line in text.splitlines():
         heading = _HEADING.match(line)
         if heading:
             current = mix.setdefault(heading[1], Counter())
@@ -166,7 +167,7 @@ def inspect_cubin(cubin: bytes) -> CubinReport:
             local_bytes=int(found["stack"]) + int(found["local"]),
             instructions=dict(mix.get(found["name"], Counter()).most_common()),
         )
-        for found in _FUNCTION.finditer(_run(cubin, "--dump-resource-usage"))
+        for found in _FUNCTION.finditer(text)
     )
     if not kernels:
         raise CompilationError("the cubin holds no kernel")

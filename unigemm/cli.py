@@ -1,0 +1,222 @@
+"""The command line: `unigemm demo | info | plan | compile | cache ...`, each with ``--json``.
+
+Exit codes: 0 done, 1 something was found wrong (a product, a damaged kernel), 2 the request
+cannot be met, which one sentence on stderr (or a JSON object on stdout) explains.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+from . import api, show
+from .cli_cache import cache_app
+from .dtypes import dtype_named
+from .errors import UnigemmError, UnsupportedProblem
+from .operands import ArraySpec
+from .plans import Plan
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="One matmul for CuPy, NumPy, PyTorch and DLPack arrays.",
+)
+app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kernels.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Extent = Annotated[int, typer.Argument(min=1)]
+DtypeName = Annotated[str, typer.Option("--dtype", help="float64, float32, float16 or bfloat16.")]
+OutDtype = Annotated[
+    str | None, typer.Option("--out-dtype", help="Of the result; that of the inputs if not named.")
+]
+Layout = Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt: t is stored transposed.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Products in a stack.")]
+Target = Annotated[
+    list[str] | None,
+    typer.Option("--target", help="sm_90a, cpu, ...; may be repeated. This machine if not named."),
+]
+BackendName = Annotated[str, typer.Option("--backend", help="A backend's name, or auto.")]
+Precision = Annotated[str, typer.Option("--precision", help="What the multiplier may do: ieee.")]
+
+# The base of all usage errors, of click or of the copy in newer Typers, which export its children.
+_UsageProblem: Any = typer.BadParameter.__mro__[2]
+
+
+def main() -> None:
+    """Run the command line with the arguments of the process, and exit."""
+    as_json = "--json" in sys.argv
+    # A warning is for the user of a command, not for its author: no file and no line.
+    warnings.formatwarning = lambda message, *_, **__: f"unigemm: {message}\n"
+    try:
+        code = app(standalone_mode=not as_json)
+    except UnigemmError as error:
+        _fail(as_json, type(error).__name__, str(error), 2)
+    except _UsageProblem as error:  # only under --json: otherwise Typer prints it, with the usage
+        _fail(as_json, "UsageError", error.format_message(), error.exit_code)
+    except typer.Abort:  # Ctrl-C under --json, in older Typers
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(as_json: bool, kind: str, message: str, code: int) -> None:
+    if as_json:
+        show.print_json({"error": {"type": kind, "message": message}})
+    else:
+        show.say(f"unigemm: {message}", error=True)
+    sys.exit(code)
+
+
+def specs(
+    m: int, n: int, k: int, dtype: str, layout: str, batch: int
+) -> tuple[ArraySpec, ArraySpec]:
+    """Return the operands that the options describe.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The layout is none of nn, nt, tn, tt, or the dtype is unknown.
+    """
+    if layout not in ("nn", "nt", "tn", "tt"):
+        raise UnsupportedProblem(f"layout {layout!r} is not known; use nn, nt, tn or tt")
+    kind = dtype_named(dtype)
+    lead = (batch,) if batch > 1 else ()
+    orders = ["F" if letter == "t" else "C" for letter in layout]
+    return (
+        ArraySpec((*lead, m, k), kind, orders[0]),  # type: ignore[arg-type]
+        ArraySpec((*lead, k, n), kind, orders[1]),  # type: ignore[arg-type]
+    )
+
+
+def plans_of(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    out_dtype: str | None,
+    layout: str,
+    batch: int,
+    targets: list[str] | None,
+    backend: str,
+    precision: str,
+) -> list[Plan]:
+    """Plan one product for every named target."""
+    a, b = specs(m, n, k, dtype, layout, batch)
+    wanted: list[str | None] = [*targets] if targets else [None]
+    return [
+        api.plan(a, b, dtype=out_dtype, precision=precision, backend=backend, target=target)
+        for target in wanted
+    ]
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return a plan's JSON with the architecture's name in place of all its figures."""
+    return {**plan.to_dict(), "target": plan.target.arch}
+
+
+@app.command("plan")
+def plan_command(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: DtypeName = "float32",
+    out_dtype: OutDtype = None,
+    layout: Layout = "nn",
+    batch: Batch = 1,
+    target: Target = None,
+    backend: BackendName = "auto",
+    precision: Precision = "ieee",
+    as_json: Json = False,
+) -> None:
+    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target."""
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, backend, precision)
+    if as_json:
+        data = [plan_json(plan) for plan in plans]
+        show.print_json(data[0] if len(data) == 1 else data)
+        return
+    for plan in plans:
+        show.say(plan.explain())
+
+
+@app.command("compile")
+def compile_command(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: DtypeName = "float32",
+    out_dtype: OutDtype = None,
+    layout: Layout = "nn",
+    batch: Batch = 1,
+    target: Target = None,
+    backend: BackendName = "auto",
+    precision: Precision = "ieee",
+    as_json: Json = False,
+) -> None:
+    """Compile the kernel of an M x N x K product into the cache."""
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, backend, precision)
+    made = show.compile_all(plans, quiet=as_json)
+    if as_json:
+        show.print_json(show.compiled_json(made))
+        return
+    show.print_table(show.kernel_table(made))
+    show.say(show.compiled_line(made))
+
+
+@app.command()
+def info(as_json: Json = False) -> None:
+    """Show the versions, the devices, the backends and the cache of this machine."""
+    import msgspec
+
+    from .cache import default_cache
+
+    found = api.capabilities()
+    cache = default_cache().stats()
+    versions = _versions()
+    if as_json:
+        show.print_json(
+            {
+                "versions": versions,
+                **msgspec.to_builtins(found),
+                "cache": msgspec.to_builtins(cache),
+            }
+        )
+        return
+    show.say(", ".join(f"{name} {version or '-'}" for name, version in versions.items()))
+    rows = [(backend.name, backend.missing or "yes") for backend in found.backends]
+    show.print_table(show.table("backends", ("name", "available"), rows))
+    for device in found.devices:
+        show.say(f"cuda:{device.index} {device.target or device.problem}")
+    if not found.devices:
+        show.say("no CUDA device: kernels can be planned and compiled for a named one")
+    for layer in cache.layers:
+        show.say(
+            f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"
+            + (f" ({layer.problem})" if layer.problem else "")
+        )
+
+
+def _versions() -> dict[str, str | None]:
+    """Return the version of Python and of each package that a report of a fault should name."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in ("unigemm", "numpy", "cupy-cuda13x", "torch", "nvidia-cutlass-dsl", "cuda-tile"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+@app.command()
+def demo(as_json: Json = False) -> None:
+    """Multiply real matrices and show it; with no GPU, also compile the kernels of four GPUs."""
+    from .demo import run_demo
+
+    if not run_demo(as_json=as_json):
+        raise typer.Exit(1)

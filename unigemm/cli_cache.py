@@ -1,0 +1,147 @@
+"""`unigemm cache`: look at the kernel cache, check it, trim it, carry it elsewhere."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from . import show
+from .cache import EntrySummary, default_cache
+from .env import parse_size
+from .errors import CacheError
+
+__all__ = ["cache_app"]
+
+cache_app = typer.Typer(no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+BackendName = Annotated[str | None, typer.Option("--backend", help="Only this backend's kernels.")]
+Arch = Annotated[str | None, typer.Option("--target", help="Only kernels of this architecture.")]
+
+
+def _print(as_json: bool, report: Any, text: str) -> None:
+    if as_json:
+        show.print_json(msgspec.to_builtins(report))
+    else:
+        show.say(text)
+
+
+@cache_app.command("ls")
+def list_command(backend: BackendName = None, target: Arch = None, as_json: Json = False) -> None:
+    """List the kernels, the last used first."""
+    entries = default_cache().entries(backend=backend, arch=target)
+    if as_json:
+        show.print_json(msgspec.to_builtins(entries))
+        return
+    headings = ("key", "backend", "target", "kernel", "size", "regs", "last used", "layer")
+    show.print_table(show.table("", headings, map(_entry_row, entries)))
+
+
+def _entry_row(entry: EntrySummary) -> tuple[str, ...]:
+    kernel = entry.kernel
+    what = " ".join(
+        f"{name.upper()} {kernel[name]['dtype']} {kernel[name]['major']}"
+        f"/{kernel[name]['alignment']}"
+        for name in ("a", "b", "d")
+        if isinstance(kernel.get(name), dict)
+    )
+    tile = "x".join(str(extent) for extent in kernel.get("tile", ()))
+    return (
+        entry.digest[:12],
+        entry.backend,
+        entry.arch,
+        f"{what} {tile}",
+        show.size(entry.size_bytes),
+        str(entry.registers),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used)),
+        entry.layer,
+    )
+
+
+@cache_app.command()
+def stats(as_json: Json = False) -> None:
+    """Count what the cache holds."""
+    report = default_cache().stats()
+    lines = [
+        f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"
+        + (f" ({layer.problem})" if layer.problem else "")
+        for layer in report.layers
+    ]
+    lines += [
+        f"  {name} {arch}: {count} kernels, {show.size(total)}"
+        for name, arch, count, total in report.groups
+    ]
+    lines.append(f"limit {show.size(report.limit_bytes)}, set aside {report.quarantined}")
+    _print(as_json, report, "\n".join(lines))
+
+
+@cache_app.command()
+def verify(
+    repair: Annotated[bool, typer.Option(help="Set damaged kernels aside.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Hash every file again; exit code 1 where something is damaged."""
+    report = default_cache().verify(repair=repair)
+    lines = [f"{report.sound} kernels are sound, {len(report.damaged)} damaged"]
+    lines += [f"{found.path}: {found.reason}" for found in report.damaged]
+    _print(as_json, report, "\n".join(lines))
+    if report.damaged:
+        raise typer.Exit(1)
+
+
+@cache_app.command()
+def prune(
+    limit: Annotated[str | None, typer.Option(help="Size to come down to, such as 512M.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the kernels used longest ago until the rest fits."""
+    try:
+        size = None if limit is None else parse_size(limit)
+    except ValueError as error:
+        raise CacheError(str(error)) from None
+    report = default_cache().prune(size)
+    _print(as_json, report, _removed(report))
+
+
+@cache_app.command()
+def clear(backend: BackendName = None, target: Arch = None, as_json: Json = False) -> None:
+    """Remove all kernels, or those of a backend or an architecture."""
+    report = default_cache().clear(backend=backend, arch=target)
+    _print(as_json, report, _removed(report))
+
+
+def _removed(report: Any) -> str:
+    return f"{report.entries} kernels removed ({show.size(report.size_bytes)}), {report.left} left"
+
+
+@cache_app.command("export")
+def export_command(
+    destination: Annotated[Path, typer.Argument(help="A folder, or a .tar.gz or .zip.")],
+    key: Annotated[list[str] | None, typer.Option(help="Only these keys (first digits).")] = None,
+    backend: BackendName = None,
+    target: Arch = None,
+    as_json: Json = False,
+) -> None:
+    """Write kernels to a bundle for other machines; exit code 1 where some are damaged."""
+    report = default_cache().export_bundle(destination, digests=key, backend=backend, arch=target)
+    lines = [f"{report.entries} kernels ({show.size(report.size_bytes)}) to {report.path}"]
+    lines += [f"left out: {found.path}: {found.reason}" for found in report.damaged]
+    _print(as_json, report, "\n".join(lines))
+    if report.damaged:
+        raise typer.Exit(1)
+
+
+@cache_app.command("import")
+def import_command(source: Path, as_json: Json = False) -> None:
+    """Take the kernels of a bundle into the cache; exit code 1 where some are damaged."""
+    report = default_cache().import_bundle(source)
+    refused = len(report.refused)
+    lines = [f"{report.imported} kernels imported, {report.present} were here, {refused} refused"]
+    lines += [f"{found.path}: {found.reason}" for found in report.refused]
+    _print(as_json, report, "\n".join(lines))
+    if report.refused:
+        raise typer.Exit(1)
