@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -258,21 +259,30 @@ def test_different_kernels_do_not_wait_for_each_other(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_in_the_middle_of_a_compile_does_not_hang_the_child(tmp_path):
     cache = Cache(tmp_path / "c", [])
-    reply, wire = os.pipe()
+    compiling, go_on = threading.Event(), threading.Event()
 
-    def forks() -> Artifact:
-        child = os.fork()
-        if child == 0:  # this thread's lock was copied as held; the child must not wait for it
-            with cache._threads.setdefault((os.getpid(), fake_key().digest), threading.Lock()):
-                os.write(wire, b"free")
-            os._exit(0)
-        os.waitpid(child, 0)
+    def waits() -> Artifact:
+        compiling.set()
+        go_on.wait()
         return fake_artifact()
 
-    cache.get_or_compile(fake_key(), forks)
-    assert os.read(reply, 4) == b"free"
+    thread = threading.Thread(target=cache.get_or_compile, args=(fake_key(), waits))
+    thread.start()
+    compiling.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # a hang would end here, with a status that is not 0
+        whole = False
+        try:
+            whole = is_whole(cache.get_or_compile(fake_key(), never))
+        finally:
+            os._exit(not whole)
+    go_on.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # The bound.

@@ -275,6 +275,8 @@ class Folder:
                 status = os.lstat(path)
             except FileNotFoundError:
                 raise
+            except NotADirectoryError as error:  # the cache is to lie where a file is
+                raise FileNotFoundError(str(error)) from error
             except OSError as error:
                 raise Flaw(row.path, f"cannot be read ({error.strerror})") from error
             if stat.S_ISLNK(status.st_mode):
