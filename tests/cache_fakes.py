@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 from unigemm.artifact import Artifact, KernelInfo, KernelKey
@@ -70,6 +73,28 @@ def worker(*arguments: str | Path, stdin: int | None = None) -> subprocess.Popen
     )
 
 
+def _churn(root: str, seed: str) -> None:
+    """Use, prune, clear and verify one folder at random; any warning or wrong kernel is an error."""
+    warnings.simplefilter("error")
+    dice = random.Random(seed)
+    for _ in range(150):
+        cache = Cache(Path(root), [], limit_bytes=8000)
+        name = str(dice.randrange(12))
+        action = dice.random()
+        if action < 0.8:
+            entry = cache.get_or_compile(fake_key(name), Compiler(name))
+            # Only an explicit prune or clear elsewhere takes an entry this soon.
+            with suppress(FileNotFoundError):
+                assert is_whole(entry, fake_artifact(name))
+        elif action < 0.9:
+            cache.prune(dice.randrange(10_000))
+        elif action < 0.95:
+            cache.clear()
+        else:
+            assert cache.verify(repair=True).damaged == ()
+    print("sound", flush=True)
+
+
 def _main(mode: str, root: str, log: str) -> None:
     cache = Cache(Path(root), [])
 
@@ -108,4 +133,7 @@ def _main(mode: str, root: str, log: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    if sys.argv[1] == "churn":
+        _churn(*sys.argv[2:])
+    else:
+        _main(*sys.argv[1:])

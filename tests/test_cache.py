@@ -352,6 +352,13 @@ def test_a_removed_kernel_is_compiled_anew(tmp_path):
     assert compiler.calls == 1
 
 
+def test_processes_that_use_prune_and_clear_one_folder_never_harm_each_other(tmp_path):
+    workers = [worker("churn", tmp_path / "c", str(seed)) for seed in range(3)]
+    assert [process.communicate()[0] for process in workers] == ["sound\n"] * 3
+    assert Cache(tmp_path / "c", []).verify().damaged == ()
+    assert list((tmp_path / "c" / ".tmp").iterdir()) == []
+
+
 # Upkeep.
 
 

@@ -178,7 +178,6 @@ def clear(cache: Cache, backend: str | None, arch: str | None) -> Removal:
             freed += tree_bytes(path)
             remove_tree(path)
     folder.sweep()
-    folder.tidy()
     return Removal(removed, freed, left)
 
 
@@ -219,7 +218,7 @@ def export_bundle(
             target = Folder(destination, "export", cache.folder.owners, shared=True)
             for _, meta, files in contents():
                 _ensure(target, meta, files)
-            target.tidy()
+            target.finish()
     except OSError as error:
         raise CacheError(
             f"the bundle {destination} cannot be written ({error}); name a new folder, or an "

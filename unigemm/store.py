@@ -218,16 +218,8 @@ class Folder:
                 if now - _modified(path) > age:
                     remove_tree(path)
 
-    def tidy(self) -> None:
-        """Remove folders that hold nothing."""
-        for backend in _names(self.path):
-            if backend in OWN_FOLDERS:
-                continue
-            for shard in _names(self.path / backend):
-                with suppress(OSError):
-                    (self.path / backend / shard).rmdir()
-            with suppress(OSError):
-                (self.path / backend).rmdir()
+    def finish(self) -> None:
+        """Leave nothing but entries in a folder that nobody else writes."""
         for name in OWN_FOLDERS:
             with suppress(OSError):
                 (self.path / name).rmdir()
@@ -249,20 +241,13 @@ class Folder:
         return path
 
     def _appear(self, staged: Path, final: Path) -> None:
-        for attempt in range(3):
-            for folder in (final.parent.parent, final.parent):
-                with suppress(FileExistsError):
-                    os.mkdir(folder, self._mode)
-                    os.chmod(folder, self._mode)  # whatever the umask
-            if os.path.lexists(final):
-                raise FileExistsError(f"{final} exists already")
-            try:
-                os.replace(staged, final)
-                break
-            except FileNotFoundError:
-                # `tidy` in another process took the empty folder in between.
-                if attempt == 2:
-                    raise
+        for folder in (final.parent.parent, final.parent):
+            with suppress(FileExistsError):
+                os.mkdir(folder, self._mode)
+                os.chmod(folder, self._mode)  # whatever the umask
+        if os.path.lexists(final):
+            raise FileExistsError(f"{final} exists already")
+        os.replace(staged, final)
         _sync_folder(final.parent)
 
     @property
