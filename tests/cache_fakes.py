@@ -74,7 +74,7 @@ def worker(*arguments: str | Path, stdin: int | None = None) -> subprocess.Popen
 
 
 def _churn(root: str, seed: str) -> None:
-    """Use, prune, clear and verify one folder at random; any warning or wrong kernel is an error."""
+    """Use, prune, clear and verify one folder at random; a warning or a wrong kernel fails."""
     warnings.simplefilter("error")
     dice = random.Random(seed)
     for _ in range(150):

@@ -337,17 +337,23 @@ def test_what_a_planted_link_points_to_is_left_alone(tmp_path):
     assert (tmp_path / "mine" / "letter").read_text() == "keep me"
 
 
-def test_where_there_can_be_no_quarantine_an_entry_is_set_aside_in_its_place(tmp_path):
+@posix
+@pytest.mark.parametrize(
+    ("damage", "place"), [(_truncate, 3), (_link_shard, 2), (_open_backend_to_world, 1)]
+)
+def test_where_there_can_be_no_quarantine_it_is_set_aside_in_its_place(tmp_path, damage, place):
     (entry,) = fill(tmp_path / "c", "gemm")
-    _truncate(entry)
+    damage(entry)
     (tmp_path / "c" / "quarantine").write_text("in the way")
     with pytest.warns(CacheWarning, match="set aside as"):
         repaired = Cache(tmp_path / "c", []).get_or_compile(fake_key(), Compiler())
     assert repaired.layer == "cache"
-    assert len(list(repaired.path.parent.glob("*.bad"))) == 1
+    (aside,) = (tmp_path / "c").rglob(".*.bad")
+    assert len(aside.relative_to(tmp_path / "c").parts) == place
     cache = Cache(tmp_path / "c", [])
     assert is_whole(cache.get_or_compile(fake_key(), never))
     assert len(cache.entries()) == 1
+    assert cache.verify().damaged == ()
 
 
 # Processes that die.

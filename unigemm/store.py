@@ -8,6 +8,7 @@ one are not looked at: who may write those decides what lies here.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -177,7 +178,7 @@ class Folder:
         for place in (QUARANTINE, None):
             try:
                 target = (
-                    path.with_name(f"{path.name}.{mark}")
+                    path.with_name(f".{path.name}.{mark}")
                     if place is None
                     else self._own(place) / f"{name}.{mark}"
                 )
@@ -287,8 +288,9 @@ class Folder:
         except FileNotFoundError:
             raise Flaw(row.path, f"lacks its file {name}") from None
         except OSError as error:
-            reason = "is a link or cannot be read"
-            raise Flaw(row.path, f"holds {name}, which {reason} ({error.strerror})") from error
+            linked = error.errno in (errno.ELOOP, errno.EMLINK)
+            reason = "is a link" if linked else f"cannot be read ({error.strerror})"
+            raise Flaw(row.path, f"holds {name}, which {reason}") from error
 
     def _write_file(self, path: Path, data: bytes) -> None:
         with open(path, "xb", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
