@@ -377,6 +377,7 @@ def test_entries_tell_what_is_there_the_last_used_first(tmp_path):
     assert Cache(tmp_path / "c", []).entries(backend="other") == []
 
 
+@pytest.mark.filterwarnings("ignore:.*does not exist")
 def test_stats_count_layers_groups_and_compiles(tmp_path):
     fill(tmp_path / "c", "a", "b")
     fill(tmp_path / "c", "c", arch="sm_80")

@@ -125,6 +125,7 @@ def test_a_read_only_cache_still_serves_what_it_holds(tmp_path, broken):
     assert is_whole(entry)
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be written")
 def test_a_damaged_entry_that_cannot_be_moved_is_not_loaded_either(tmp_path, broken):
     (entry,) = fill(tmp_path / "c", "gemm")
     os.truncate(entry.files["kernel.o"], 10)

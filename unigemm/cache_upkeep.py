@@ -141,7 +141,7 @@ def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
         if total > limit_bytes:
             remove_tree(path)
             total -= size
-    newest = time.time() - grace_s
+    newest, in_use = time.time() - grace_s, cache.in_use
     removed = freed = gone = 0
     for used, size, row in sorted(rows, key=lambda r: (r[0], r[2].digest)):
         if total <= limit_bytes:
@@ -149,7 +149,7 @@ def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
         if not os.path.lexists(row.path):  # another process prunes too
             gone, total = gone + 1, total - size
         elif (
-            row.digest not in cache.in_use
+            row.digest not in in_use
             and (grace_s <= 0 or used < newest)
             and _remove(cache, row, used)
         ):
