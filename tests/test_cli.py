@@ -1,0 +1,240 @@
+"""The command line, run as a user runs it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cache_fakes import fill
+
+import unigemm
+from unigemm import show
+from unigemm.plans import Plan
+from unigemm.sass import inspect_cubin
+from unigemm.target import device_count
+
+PROMISED = {
+    *("backend", "target", "tile", "cluster", "stages", "split_k", "raster"),
+    *("predicted_us", "alternatives", "rejected"),
+}
+
+
+def run(*args, cache, code=0, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", "from unigemm.cli import main; main()", *map(str, args)],
+        env={**os.environ, "UNIGEMM_CACHE_DIR": str(cache), "NO_COLOR": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def run_json(*args, cache, code=0, **environment):
+    done = run(*args, "--json", cache=cache, code=code, **environment)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+def test_a_plan_has_the_promised_keys_and_is_a_plan_again(target, tmp_path):
+    data = run_json("plan", 4096, 4000, 512, "--target", target, cache=tmp_path)
+    assert set(data) >= PROMISED
+    assert data["target"] == target
+    assert len(data["tile"]) == 3
+    assert set(data["raster"]) == {"order", "group"}
+    assert {"backend", "reason"} == set(data["rejected"][0])
+    assert (data["extents"]["m"], data["extents"]["n"], data["extents"]["k"]) == (4096, 4000, 512)
+    a, b = unigemm.ArraySpec((4096, 512), "float32"), unigemm.ArraySpec((512, 4000), "float32")
+    assert Plan.from_dict(data) == unigemm.plan(a, b, target=target)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_options_describe_the_problem_that_is_planned(layout, tmp_path):
+    data = run_json(
+        *("plan", 64, 32, 16, "--layout", layout, "--dtype", "bf16", "--out-dtype", "float32"),
+        *("--batch", 3, "--target", "sm_80", "--backend", "cute_simt", "--precision", "ieee"),
+        cache=tmp_path,
+    )
+    problem = data["problem"]
+    assert data["backend"] == "cute_simt"
+    assert problem["a"] == {"dtype": "bfloat16", "major": "km"[layout[0] == "t"], "alignment": 16}
+    assert problem["b"] == {"dtype": "bfloat16", "major": "nk"[layout[1] == "t"], "alignment": 16}
+    assert problem["d"]["dtype"] == "float32"
+    assert problem["precision"] == "ieee"
+    assert data["extents"] == {"m": 64, "n": 32, "k": 16, "batch": 3}
+
+
+def test_several_targets_give_a_list_of_plans(tmp_path):
+    data = run_json("plan", 64, 64, 64, "--target", "sm_80", "--target", "sm_90", cache=tmp_path)
+    assert [plan["target"] for plan in data] == ["sm_80", "sm_90a"]
+
+
+def test_a_plan_in_words_names_the_kernel_and_the_rejected(tmp_path):
+    text = run("plan", 512, 512, 512, "--target", "sm_90a", cache=tmp_path).stdout
+    assert "512x512x512 on sm_90a" in text
+    assert "-> cute_simt" in text
+    assert "not numpy" in text
+
+
+USER_ERRORS = {
+    "dtype": (("plan", 4, 4, 4, "--dtype", "int8"), "UnsupportedDtype"),
+    "target": (("plan", 4, 4, 4, "--target", "sm_42"), "UnsupportedProblem"),
+    "layout": (("plan", 4, 4, 4, "--layout", "xy"), "UnsupportedProblem"),
+    "precision": (("plan", 4, 4, 4, "--precision", "int4"), "UnsupportedProblem"),
+    "backend": (("compile", 4, 4, 4, "--backend", "cublas"), "BackendUnavailable"),
+    "bundle": (("cache", "import", "/nowhere/at/all.tar.gz"), "CacheError"),
+    "nothing to export": (("cache", "export", "/nowhere/at/all.zip"), "CacheError"),
+    "size": (("cache", "prune", "--limit", "big"), "CacheError"),
+}
+
+
+@pytest.mark.parametrize("kind", USER_ERRORS)
+def test_a_users_error_is_one_sentence_and_exit_code_2(kind, tmp_path):
+    command, error = USER_ERRORS[kind]
+    done = run(*command, cache=tmp_path, code=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("unigemm: ")
+    assert done.stderr.count("\n") == 1
+    as_json = run(*command, "--json", cache=tmp_path, code=2)
+    assert as_json.stderr == ""
+    assert json.loads(as_json.stdout) == {
+        "error": {"type": error, "message": done.stderr.removeprefix("unigemm: ").rstrip("\n")}
+    }
+    assert issubclass(getattr(unigemm, error), unigemm.UnigemmError)
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", 4, 4), ("plan", 4, 0, 4), ("plan", 4, 4, "k"), ("bogus",)], ids=str
+)
+def test_a_wrong_usage_is_exit_code_2_and_json_where_json_was_asked_for(command, tmp_path):
+    assert "Usage:" in run(*command, cache=tmp_path, code=2).stderr
+    assert run_json(*command, cache=tmp_path, code=2)["error"]["type"] == "UsageError"
+
+
+def test_sentences_are_printed_as_they_are(capsys):
+    sentence = 'pip install "nvidia-cutlass-dsl[cu13]" [red]' + " and more" * 30
+    show.say(sentence)
+    show.say(sentence, error=True)
+    shown = capsys.readouterr()
+    assert shown.out == shown.err == sentence + "\n"
+
+
+def test_info_tells_versions_devices_backends_and_cache(tmp_path):
+    data = run_json("info", cache=tmp_path)
+    named = [backend.name for backend in unigemm.backends()]
+    assert [backend["name"] for backend in data["backends"]] == named
+    assert len(data["devices"]) == device_count()
+    assert data["versions"]["python"].startswith("3.")
+    assert data["cache"]["layers"][-1]["path"] == str(tmp_path)
+    text = run("info", cache=tmp_path).stdout
+    assert all(name in text for name in named)
+    assert str(tmp_path) in text
+
+
+@pytest.mark.compile
+def test_compiling_fills_the_cache_once(tmp_path):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    command = ("compile", 64, 64, 64, "--target", "sm_80", "--target", "sm_90a")
+    first = run_json(*command, cache=tmp_path)
+    assert (first["compiled"], first["cached"]) == (2, 0)
+    assert [kernel["target"] for kernel in first["kernels"]] == ["sm_80", "sm_90a"]
+    for kernel in first["kernels"]:
+        report = inspect_cubin((Path(kernel["path"]) / "kernel.cubin").read_bytes())
+        assert kernel["registers"] == report.registers
+        assert kernel["smem_bytes"] > report.smem_bytes
+        assert kernel["spill_bytes"] == report.local_bytes == 0
+        assert kernel["instructions"] == report.instructions
+        assert kernel["seconds"] > 0
+    second = run_json(*command, cache=tmp_path)
+    assert (second["compiled"], second["cached"]) == (0, 2)
+    assert [k["key"] for k in second["kernels"]] == [k["key"] for k in first["kernels"]]
+    listed = run_json("cache", "ls", cache=tmp_path)
+    assert {entry["digest"] for entry in listed} == {k["key"] for k in first["kernels"]}
+    done = run(*command, cache=tmp_path)
+    assert "nothing was compiled" in done.stdout
+    assert "FFMA:" in done.stdout
+    assert "2/2" in done.stderr  # the progress bar
+
+
+def test_the_host_backend_compiles_nothing(tmp_path):
+    data = run_json("compile", 8, 8, 8, "--target", "cpu", cache=tmp_path)
+    assert data == {"compiled": 0, "cached": 0, "kernels": []}
+    assert "needs no kernels" in run("compile", 8, 8, 8, "--target", "cpu", cache=tmp_path).stdout
+
+
+def test_the_cache_is_listed_and_counted(tmp_path):
+    fill(tmp_path, "a", "b")
+    fill(tmp_path, "c", arch="sm_80")
+    assert len(run_json("cache", "ls", cache=tmp_path)) == 3
+    (only,) = run_json("cache", "ls", "--target", "sm_80", cache=tmp_path)
+    assert only["arch"] == "sm_80"
+    assert run_json("cache", "ls", "--backend", "other", cache=tmp_path) == []
+    text = run("cache", "ls", cache=tmp_path).stdout
+    assert only["digest"][:12] in text
+    assert "64x64x8" in text
+    assert run_json("cache", "stats", cache=tmp_path)["layers"][-1]["entries"] == 3
+    assert "fake sm_90a: 2 kernels" in run("cache", "stats", cache=tmp_path).stdout
+
+
+def test_a_damaged_kernel_is_exit_code_1_until_it_is_repaired(tmp_path):
+    (entry,) = fill(tmp_path, "a")
+    fill(tmp_path, "b")
+    assert run_json("cache", "verify", cache=tmp_path) == {"sound": 2, "damaged": []}
+    file = Path(entry.files["kernel.o"])
+    file.write_bytes(file.read_bytes()[:-1])
+    found = run_json("cache", "verify", cache=tmp_path, code=1)
+    assert found["sound"] == 1
+    assert [damage["set_aside"] for damage in found["damaged"]] == [False]
+    assert entry.digest in run("cache", "verify", cache=tmp_path, code=1).stdout
+    run("cache", "verify", "--repair", cache=tmp_path, code=1)
+    assert run_json("cache", "verify", cache=tmp_path) == {"sound": 1, "damaged": []}
+
+
+def test_a_bundle_carries_kernels_to_another_cache(tmp_path):
+    here, there, folder = tmp_path / "here", tmp_path / "there", tmp_path / "bundle"
+    entries = fill(here, "a", "b")
+    archive = tmp_path / "kernels.tar.gz"
+    assert run_json("cache", "export", archive, cache=here)["entries"] == 2
+    key = entries[0].digest[:16]
+    assert run_json("cache", "export", folder, "--key", key, cache=here)["entries"] == 1
+    taken = run_json("cache", "import", archive, cache=there)
+    assert (taken["imported"], taken["present"], taken["refused"]) == (2, 0, [])
+    assert "2 were here" in run("cache", "import", archive, cache=there).stdout
+    empty = tmp_path / "empty"
+    layers = run_json("cache", "stats", cache=empty, UNIGEMM_CACHE_BUNDLES=str(folder))["layers"]
+    assert [(layer["layer"], layer["entries"]) for layer in layers] == [("bundle", 1), ("cache", 0)]
+
+
+def test_kernels_that_are_damaged_do_not_travel(tmp_path):
+    (entry,) = fill(tmp_path / "here", "a")
+    fill(tmp_path / "here", "b")
+    Path(entry.files["kernel.o"]).write_bytes(b"changed")
+    bundle = tmp_path / "bundle"
+    done = run("cache", "export", bundle, cache=tmp_path / "here", code=1)
+    assert f"left out: {entry.path}" in done.stdout
+    assert run_json("cache", "import", bundle, cache=tmp_path / "there")["imported"] == 1
+
+
+def test_kernels_are_removed_when_asked(tmp_path):
+    fill(tmp_path, "a", "b")
+    fill(tmp_path, "c", arch="sm_80")
+    assert run_json("cache", "clear", "--target", "sm_80", cache=tmp_path)["entries"] == 1
+    assert "0 kernels removed" in run("cache", "prune", cache=tmp_path).stdout
+    assert run_json("cache", "prune", "--limit", "0", cache=tmp_path)["left"] == 0
+    fill(tmp_path, "d")
+    assert "1 kernels removed" in run("cache", "clear", cache=tmp_path).stdout
+
+
+def test_a_warning_is_a_sentence_too(tmp_path):
+    fill(tmp_path, "a")
+    tmp_path.chmod(0o777)
+    done = run("cache", "ls", cache=tmp_path)
+    assert done.stderr.startswith("unigemm: ")
+    assert "chmod 700" in done.stderr
+    assert ".py:" not in done.stderr

@@ -1,0 +1,108 @@
+"""What is installed: the explicit package list equals the tree, and a wheel holds it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def settings():
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10, where pytest brings the same library
+        import tomli as tomllib
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def initialisers():
+    """Return the `__init__.py` of every package."""
+    return {path for top in ("unigemm", "backends") for path in (ROOT / top).rglob("__init__.py")}
+
+
+def untracked():
+    """Return the files that git does not know yet: work that is not yet part of the package."""
+    command = ["git", "ls-files", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # an unpacked archive: all of it counts
+        return set()
+    return {ROOT / line for line in done.stdout.splitlines()}
+
+
+def packages(paths):
+    places = (path.parent.relative_to(ROOT).parts for path in paths)
+    return {".".join(("unigemm", *parts) if parts[0] == "backends" else parts) for parts in places}
+
+
+def test_the_package_list_is_the_tree():
+    listed = settings()["tool"]["setuptools"]["packages"]
+    assert len(listed) == len(set(listed))
+    assert packages(initialisers() - untracked()) <= set(listed) <= packages(initialisers())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build from a copy, so that nothing is left behind in the tree."""
+    pytest.importorskip("pip")
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    skipped = shutil.ignore_patterns("__pycache__")
+    for name in ("unigemm", "backends", "tests", "bench"):
+        shutil.copytree(ROOT / name, source / name, ignore=skipped)
+    out = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
+            *("--no-index", "-q", "-w", str(out), str(source)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    (path,) = out.glob("unigemm-*.whl")
+    return path
+
+
+def test_a_wheel_holds_every_module_once_and_nothing_else(wheel):
+    listed = set(settings()["tool"]["setuptools"]["packages"])
+    expected = {"unigemm/py.typed"}
+    for package in listed:
+        parts = package.split(".")
+        folder = ROOT.joinpath(*(parts[1:] if parts[1:2] == ["backends"] else parts))
+        expected |= {f"{'/'.join(parts)}/{path.name}" for path in folder.glob("*.py")}
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert "unigemm/backends/cute_simt/kernel.py" in names
+    assert sorted(names) == sorted(expected)
+
+
+def test_an_installed_wheel_multiplies_without_the_tree(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    product = "unigemm.matmul(numpy.eye(3), 2.0 * numpy.eye(3))[2, 2]"
+    code = f"import numpy, unigemm; print(unigemm.__file__, {product})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(tmp_path / "unigemm" / "__init__.py"), "2.0"]
+
+
+def test_the_command_is_installed():
+    (command,) = entry_points(group="console_scripts", name="unigemm")
+    from unigemm.cli import main
+
+    assert command.load() is main
