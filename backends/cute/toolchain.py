@@ -143,7 +143,7 @@ def load_kernel(files: dict[str, str]) -> Callable[..., None]:
         import tvm_ffi
 
         _open_runtime()
-        module = tvm_ffi.load_module(shared)
+        module: Any = tvm_ffi.load_module(shared)
     else:
         import cutlass.cute as cute
 
