@@ -195,10 +195,10 @@ def entry_parts(parts: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def _render(payload: Mapping[str, Any]) -> bytes:
-    """Return one canonical text, so that any other bytes are known to be damaged."""
-    body = json.dumps(payload, sort_keys=True, separators=(",", ":"))
+    """Return the one text of a payload (its order kept), so that any other bytes are damaged."""
+    body = json.dumps(payload, separators=(",", ":"))
     checksum = hashlib.sha256(body.encode()).hexdigest()
-    return (json.dumps({**payload, "checksum": checksum}, sort_keys=True, indent=1)).encode()
+    return json.dumps({**payload, "checksum": checksum}, indent=1).encode()
 
 
 def _naming_problem(meta: Meta) -> str | None:
