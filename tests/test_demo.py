@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
 from test_cli import run, run_json
 
-from unigemm import api, cli, demo
+from unigemm import api, cli, demo, measure
+from unigemm.dtypes import numpy_dtype
+from unigemm.errors import CompilationError, UnsupportedProblem
+from unigemm.target import CPU
 
 
 @pytest.mark.compile
@@ -79,6 +83,97 @@ def test_a_wrong_product_is_named_in_the_table(monkeypatch, capsys):
     shown = capsys.readouterr()
     assert "WRONG" in shown.out
     assert "a product is wrong" in shown.err
+
+
+class HostDevice:
+    """Stands in for a GPU: NumPy arrays, run at once, with NumPy's product as the baseline."""
+
+    name = "host"
+    l2_bytes = 1 << 10
+
+    def operand(self, shape, dtype, transposed, offset):
+        return np.random.default_rng(0).standard_normal(shape).astype(numpy_dtype(dtype))
+
+    def empty(self, shape, dtype):
+        return np.full(shape, np.nan, numpy_dtype(dtype))
+
+    def baseline(self, a, b, out):
+        return lambda: np.matmul(a, b, out=out)
+
+    def capture(self, calls):
+        return lambda: [call() for call in calls]
+
+    def seconds(self, run):
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def synchronize(self):
+        pass
+
+    def worst_ratio(self, a, b, out, factor, rounding):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        bound = factor * (abs(x) @ abs(y)) + rounding * abs(x @ y)
+        return float(np.nan_to_num(abs(out - x @ y) / bound, nan=np.inf).max())
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Let the demo measure on a stand-in, where `numpy` plays a GPU's backend."""
+    found = api.Capabilities((api.DeviceInfo(0, CPU),), ())
+    monkeypatch.setattr(api, "capabilities", lambda: found)
+    monkeypatch.setattr(measure, "best_device", lambda index: HostDevice())
+    monkeypatch.setattr(demo, "_gpu_backends", lambda: (["numpy"], ["not other: it is missing"]))
+    monkeypatch.setattr(demo, "DEMO_PROBLEMS", [(64, 32, 128, p[3]) for p in demo.DEMO_PROBLEMS])
+
+
+def test_with_a_device_every_backend_is_checked_and_set_beside_cublas(gpu, capsys):
+    assert demo.run_demo(as_json=True)
+    data = json.loads(capsys.readouterr().out)
+    assert data["notes"] == ["not other: it is missing"]
+    assert "compiled" not in data
+    assert len(data["gpu"]) == len(demo.DEMO_PROBLEMS)
+    for row in data["gpu"]:
+        assert row["correct"]
+        assert row["ratio_to_cublas"] == pytest.approx(row["cublas_us"] / row["us"])
+    assert demo.run_demo(as_json=False)
+    shown = capsys.readouterr().out
+    assert "x cuBLAS" in shown
+    assert "not other: it is missing" in shown
+    assert shown.count("us predicted, limited by") == len(demo.DEMO_PROBLEMS)
+
+
+def test_every_backend_is_used_on_a_gpu_or_named_with_its_reason_except_the_hosts():
+    names, notes = demo._gpu_backends()
+    explained = {note.split(":")[0].removeprefix("not ") for note in notes}
+    assert "numpy" not in {*names, *explained}
+    assert {*names, *explained, "numpy"} == {backend.name for backend in api.backends()}
+
+
+def test_a_backend_that_writes_nothing_is_found_out(gpu, monkeypatch, capsys):
+    monkeypatch.setattr(api, "matmul", lambda a, b, out, **options: out)
+    assert not demo.run_demo(as_json=True)
+    assert not any(row["correct"] for row in json.loads(capsys.readouterr().out)["gpu"])
+
+
+def test_a_problem_that_no_backend_takes_is_a_failure_with_its_reason(gpu, monkeypatch, capsys):
+    def refuse(*arrays, **options):
+        raise UnsupportedProblem("not today")
+
+    monkeypatch.setattr(api, "matmul", refuse)
+    assert not demo.run_demo(as_json=True)
+    data = json.loads(capsys.readouterr().out)
+    assert data["gpu"] == []
+    assert data["notes"][1].endswith("not today")
+
+
+def test_a_kernel_that_does_not_compile_is_not_passed_over(gpu, monkeypatch):
+    def broken(*arrays, **options):
+        raise CompilationError("planted")
+
+    monkeypatch.setattr(api, "matmul", broken)
+    with pytest.raises(CompilationError, match="planted"):
+        demo.run_demo(as_json=True)
 
 
 @pytest.mark.gpu
