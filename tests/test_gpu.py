@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from reference import Case, check_case, compact, cupy_lib, lay_out, torch_lib
 from reference import cases as draw_cases
-from unigemm.backends.cute_simt.configs import base_configs, workspace_bytes
+from unigemm.backends.cute.workspace import workspace_bytes
+from unigemm.backends.cute_simt.configs import base_configs
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype
@@ -17,7 +18,7 @@ from unigemm.plans import Raster
 
 pytestmark = pytest.mark.gpu
 
-SIMT_LIBRARIES = ("cupy", "torch-cuda")
+LIBRARIES = ("cupy", "torch-cuda")
 
 
 def lib_named(name):
@@ -29,7 +30,7 @@ def lib_named(name):
 
 
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("name", SIMT_LIBRARIES)
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_drawn_products_are_right_and_touch_nothing_else(name, part):
     lib = lib_named(name)
 
@@ -53,7 +54,7 @@ ALIGNED, ODD = (16, 0), (3, 1)
 @pytest.mark.parametrize("place", [ALIGNED, ODD], ids=["aligned", "odd"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", list(DType), ids=str)
-@pytest.mark.parametrize("name", SIMT_LIBRARIES)
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_every_layout_dtype_and_offset_at_awkward_sizes(name, dtype, layout, place):
     lib = lib_named(name)
     pad, shift = place
@@ -103,6 +104,106 @@ def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
         np.testing.assert_array_equal(cupy.asnumpy(out), expected, err_msg=str(plan.config))
 
 
+def needs_hopper():
+    target = unigemm.capabilities().devices[0].target
+    if target is None or target.arch != "sm_90a":
+        pytest.skip("wgmma runs on sm_90a only")
+
+
+def tma_matrix(rows, columns, transposed, pad=8):
+    """Rows that start at multiples of 16 bytes, with poison between them."""
+    line = rows if transposed else columns
+    return matrix(rows, columns, transposed, -line % 8 + pad, 0)
+
+
+TMA_SIZES = [(1, 8, 8), (7, 8, 64), (1, 4096, 512), (130, 1, 200), (129, 127, 33), (300, 264, 1032)]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16], ids=str)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_tensor_core_products_at_awkward_sizes(name, dtype, layout):
+    needs_hopper()
+    lib = lib_named(name)
+    for i, (m, n, k) in enumerate(TMA_SIZES):
+        for out_dtype, d in (
+            (dtype, tma_matrix(m, n, i % 2 == 1)),
+            (dtype, matrix(m, n, False, 3, 1)),
+            (DType.FLOAT32, matrix(m, n, False, 2, 2)),
+            (DType.FLOAT32, compact((m, n))),
+        ):
+            case = Case(
+                a=tma_matrix(m, k, layout[0] == "t"),
+                b=tma_matrix(k, n, layout[1] == "t"),
+                d=d,
+                shape=(m, n),
+                dtype=dtype,
+                out_dtype=out_dtype,
+                exact=False,
+                seed=i,
+            )
+            check_case(lib, case, backend="cute_wgmma")
+
+
+def test_stacks_and_shared_operands_on_the_tensor_cores():
+    needs_hopper()
+    torch = pytest.importorskip("torch")
+    for a_shape, b_shape in [
+        ((3, 64, 72), (3, 72, 40)),
+        ((5, 2, 30, 64), (2, 64, 48)),
+        ((1, 4, 33, 64), (6, 1, 64, 24)),
+        ((2, 3, 1, 40, 16), (3, 5, 16, 8)),
+    ]:
+        a = torch.randint(-2, 3, a_shape, device="cuda").bfloat16()
+        b = torch.randint(-2, 3, b_shape, device="cuda").bfloat16()
+        got = unigemm.matmul(a, b, backend="cute_wgmma", dtype="float32")
+        assert torch.equal(got.double(), a.double() @ b.double())
+
+
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+def test_every_tensor_core_configuration_gives_the_product(layout, split):
+    needs_hopper()
+    from unigemm.backends.cute_wgmma import configs
+
+    cupy = pytest.importorskip("cupy")
+    rng = np.random.default_rng(6)
+    m, n, k = 712, 528, 904
+    bfloat16 = numpy_dtype(DType.BFLOAT16)
+    a = cupy.asarray(rng.integers(-2, 3, (m, k) if layout[0] == "n" else (k, m)).astype("f4"))
+    b = cupy.asarray(rng.integers(-2, 3, (k, n) if layout[1] == "n" else (n, k)).astype("f4"))
+    a = a.astype(bfloat16) if layout[0] == "n" else a.astype(bfloat16).T
+    b = b.astype(bfloat16) if layout[1] == "n" else b.astype(bfloat16).T
+    expected = cupy.asnumpy(a.astype("f8")) @ cupy.asnumpy(b.astype("f8"))
+    for out_dtype in (bfloat16, np.dtype("f4")):
+        first = unigemm.plan(a, b, dtype=out_dtype, backend="cute_wgmma")
+        for i, base in enumerate(configs.base_configs(first.problem, first.target, split=split)):
+            raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
+            out = cupy.full((m, n), cupy.nan, out_dtype)
+            change = replace(base, split_k=(2, 3, 5)[i % 3] if split else 1, raster=raster)
+            plan = device_plan(
+                a, b, out, lambda p, c=change: c, dtype=out_dtype, backend="cute_wgmma"
+            )
+            unigemm.matmul(a, b, out, plan=plan)
+            np.testing.assert_array_equal(
+                cupy.asnumpy(out.astype("f8")),
+                expected.astype(out_dtype).astype("f8"),
+                err_msg=str(plan.config),
+            )
+
+
+def test_the_tensor_cores_give_bitwise_equal_results_from_run_to_run():
+    needs_hopper()
+    torch = pytest.importorskip("torch")
+    for m, n, k in ((4096, 512, 1024), (64, 64, 16384)):
+        a = torch.randn(m, k, device="cuda").bfloat16()
+        b = torch.randn(k, n, device="cuda").bfloat16()
+        first = unigemm.matmul(a, b, backend="cute_wgmma")
+        assert all(
+            torch.equal(unigemm.matmul(a, b, backend="cute_wgmma"), first) for _ in range(20)
+        )
+
+
 def test_split_k_is_bitwise_the_same_from_run_to_run():
     cupy = pytest.importorskip("cupy")
     a = cupy.random.standard_normal((64, 20000), dtype="f4")
@@ -129,7 +230,7 @@ def test_a_captured_graph_replays_with_new_contents():
         assert torch.equal(out, fresh)
 
 
-@pytest.mark.parametrize("name", SIMT_LIBRARIES)
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_the_librarys_current_stream_is_used(name):
     lib_named(name)
     if name == "cupy":

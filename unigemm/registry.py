@@ -14,6 +14,7 @@ __all__ = ["BUILTIN", "backend_named", "backend_names"]
 ENTRY_POINTS = "unigemm.backends"
 BUILTIN: dict[str, str] = {
     "numpy": "unigemm.backends.numpy:BACKEND",
+    "cute_wgmma": "unigemm.backends.cute_wgmma:BACKEND",
     "cute_simt": "unigemm.backends.cute_simt:BACKEND",
 }
 

@@ -131,7 +131,8 @@ def reduce_kernel(
         total = cute.make_rmem_tensor(count, sums)
         total.fill(0.0)
         where = workspace + (Int64(line) * row_pitch + column) * (sums.width // 8)
-        for _ in cutlass.range(split_k, unroll=1):
+        # Unrolled so that the loads of several parts are in flight; the sums keep their order.
+        for _ in cutlass.range(split_k, unroll=8):
             part = read(global_vector(where, sums, count), count)
             for i in range_constexpr(count):
                 total[i] += part[i]

@@ -11,9 +11,10 @@ from unigemm.plans import Candidate, Config, Prediction, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..cute.workspace import workspace_bytes
 from .geometry import WARP, geometry, illegal
 
-__all__ = ["SHAPES", "base_configs", "candidates", "split_options", "workspace_bytes"]
+__all__ = ["SHAPES", "base_configs", "candidates", "predict", "split_options"]
 
 #: (tile M, tile N), warps (M, N), accumulators of a thread (M, N); K slabs and stages follow.
 SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
@@ -29,16 +30,20 @@ SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
     ((128, 8), (4, 1), (4, 2)),
 )
 _SLAB_BYTES = 64  # K bytes of a slab: four 16-byte vectors of each K-major row
-_MAX_SPLIT = 64
+_MAX_SPLIT = 256
+_MAX_WORKSPACE = 256 << 20  # bytes
 
 # Rough figures of the cost model, to be fitted by the planner's own issue.
 _LAUNCH_US = 3.0  # one kernel in a graph, begin to end, with nothing to do (seen about 2 to 3 us)
 _REDUCE_US = 2.5  # a dependent second kernel
+_REDUCE_PART_US = 0.1  # each part that a thread of it adds
 _LATENCY_US = 0.7  # device memory to shared memory, an empty machine
 _DRAM_EFFICIENCY = 0.85
 _L2_TO_DRAM = 1.6  # bandwidth ratio assumed for tiles that other CTAs have brought into the L2
 _FULL_RATE_WARPS = 8  # resident warps of an SM that hide the latency of FMA and shared memory
-_SMEM_BYTES_PER_CLOCK = 128  # of one SM (CUDA C++ Programming Guide: 32 banks of 4 bytes)
+# Clocks that a read of shared memory costs a warp beside its FMAs: fitted to float32 squares
+# of 768 to 4096 on an H200 (8x8 0.61, 4x8 0.52, 4x4 0.47, 2x4 0.30 of the FMA rate).
+_READ_CLOCKS = 10
 _RESERVED_SMEM = 1024  # of each CTA, by the driver, from sm_80 on
 
 
@@ -77,15 +82,6 @@ def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
     return tuple(options)
 
 
-def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
-    """Return the bytes of the partial sums: rows padded to 16 bytes, one matrix a part."""
-    if split_k == 1:
-        return 0
-    size = problem.accumulator.itemsize
-    unit = 16 // size
-    return split_k * extents.batch * extents.m * (ceil(extents.n / unit) * unit) * size
-
-
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return every legal configuration with its split-K factors, priced."""
     found = []
@@ -99,9 +95,6 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
                 continue
             found.append(Candidate(config, predict(problem, extents, target, config), scratch))
     return found
-
-
-_MAX_WORKSPACE = 256 << 20  # bytes
 
 
 def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
@@ -125,7 +118,8 @@ def predict(problem: Problem, extents: Extents, target: Target, config: Config) 
     total = _LAUNCH_US + _LATENCY_US + parts[limiter] + 0.1 * (sum(parts.values()) - parts[limiter])
     if config.split_k > 1:
         scratch = workspace_bytes(problem, extents, config.split_k)
-        total += _REDUCE_US + _traffic_us(2 * scratch, target.dram_gbs)
+        total += _REDUCE_US + _REDUCE_PART_US * config.split_k
+        total += _traffic_us(2 * scratch, target.dram_gbs)
     return Prediction(total, limiter if parts[limiter] > _LAUNCH_US else "launch")
 
 
@@ -147,11 +141,10 @@ def _slab_clocks(problem: Problem, target: Target, config: Config, per_sm: int) 
     double = problem.accumulator is DType.FLOAT64
     lanes = target.fp64_lanes if double else target.fp32_lanes
     m, n, k = config.tile
-    arithmetic = m * n * k / lanes
-    warps = geo.threads // WARP
-    unique = (
-        geo.warp_tile[0] * problem.a.dtype.itemsize + geo.warp_tile[1] * problem.b.dtype.itemsize
-    )
-    shared = warps * k * unique / _SMEM_BYTES_PER_CLOCK
-    hiding = min(1.0, per_sm * warps / _FULL_RATE_WARPS)
-    return max(arithmetic * 1.1 / hiding, shared * 1.2)
+    fma = m * n * k / lanes
+    # For one K a warp issues so many FMA clocks and so many vector reads of shared memory.
+    fma_clocks = config.thread[0] * config.thread[1] * 128 / lanes
+    reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
+    warps = per_sm * geo.threads // WARP
+    hiding = min(1.0, warps / _FULL_RATE_WARPS)
+    return fma * (1 + _READ_CLOCKS * reads / fma_clocks) / hiding

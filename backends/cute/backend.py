@@ -1,0 +1,157 @@
+"""What all CuTe backends do alike: keys, compiling, loading and binding their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from unigemm.artifact import Artifact, KernelKey, source_digest
+from unigemm.backend import Launcher
+from unigemm.errors import UnsupportedProblem
+from unigemm.gemm import Gemm
+from unigemm.plans import Candidate, Config, Plan
+from unigemm.problem import Extents, Problem
+from unigemm.target import Target
+
+from . import toolchain
+
+__all__ = ["CuteBackend"]
+
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class CuteBackend:
+    """A backend whose kernels are CuTe DSL; see `unigemm.backend.CompilingBackend`.
+
+    Attributes
+    ----------
+    name
+        How plans name it; the package beside this one that holds its ``kernel`` module.
+    unfit
+        (problem, extents, target) to why it does not take them, or None. Sizes that no kernel
+        takes are refused before.
+    offer
+        (problem, extents, target) to its candidates.
+    illegal
+        (problem, config, target) to why the configuration cannot run, or None.
+    compiled
+        The problem class that is compiled for a problem: what makes no difference is left out.
+    smem_bytes
+        Dynamic shared memory of a configuration.
+    arguments
+        Integers of a plan that its kernels take after those that all kernels take.
+    """
+
+    name: str
+    unfit: Callable[[Problem, Extents, Target], str | None]
+    offer: Callable[[Problem, Extents, Target], Sequence[Candidate]]
+    illegal: Callable[[Problem, Config, Target], str | None]
+    compiled: Callable[[Problem], Problem]
+    smem_bytes: Callable[[Problem, Config], int]
+    arguments: Callable[[Plan], tuple[int, ...]] = lambda plan: ()
+
+    def missing(self) -> str | None:
+        """Say which package of the toolchain is not installed; None when all are."""
+        return toolchain.missing()
+
+    def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+        """Say why it cannot compute the product on the target; None when it can."""
+        if not target.is_gpu:
+            return "it runs on CUDA devices; use backend='numpy' on the host"
+        if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > _INT32_MAX:
+            return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
+        return self.unfit(problem, extents, target)
+
+    def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
+        """Return its legal configurations, priced."""
+        return self.offer(problem, extents, target)
+
+    def key(self, plan: Plan) -> KernelKey:
+        """Return the content key: dtypes, majorness, alignment and tile, but no extents."""
+        config, problem = plan.config, self.compiled(plan.problem)
+        matrices = {"a": problem.a, "b": problem.b, "d": problem.d}
+        return KernelKey(
+            backend=self.name,
+            arch=plan.target.arch,
+            kernel={
+                **{
+                    name: {"dtype": x.dtype.value, "major": x.major, "alignment": x.alignment}
+                    for name, x in matrices.items()
+                },
+                "precision": problem.precision,
+                "tile": list(config.tile),
+                "cluster": list(config.cluster),
+                "warps": list(config.warps),
+                "thread": list(config.thread),
+                "stages": config.stages,
+                "schedule": config.schedule,
+                "split": config.split_k > 1,
+            },
+            source=_digest(self.name),
+            toolchain=toolchain.versions(),
+        )
+
+    def compile(self, plan: Plan) -> Artifact:
+        """Compile the plan's kernel for its target.
+
+        Raises
+        ------
+        UnsupportedProblem
+            The plan's configuration is not legal (it did not come from the planner).
+        CompilationError
+            CuTe DSL refused it.
+        """
+        problem, config = self.compiled(plan.problem), plan.config
+        reason = self.illegal(problem, config, plan.target)
+        if reason is not None:
+            raise UnsupportedProblem(f"{self.name} cannot run {config}: {reason}; plan again")
+
+        def host() -> Any:
+            module = _kernel_module(self.name)
+            return module.make_host(module.Spec(problem, config))
+
+        def arguments() -> Sequence[Any]:
+            return _kernel_module(self.name).example_arguments()
+
+        smem = self.smem_bytes(problem, config)
+        return toolchain.compile_kernel(host, arguments, plan.target.arch, smem)
+
+    def load(self, files: dict[str, str], plan: Plan) -> Callable[..., None]:
+        """Return the compiled function."""
+        return toolchain.load_kernel(files)
+
+    def bind(self, kernel: object, plan: Plan, gemm: Gemm) -> Launcher:
+        """Fix everything but the addresses and the stream."""
+        run: Callable[..., None] = kernel  # type: ignore[assignment]
+        extents, raster = gemm.extents, plan.config.raster
+        fixed = (
+            extents.m, extents.n, extents.k, *gemm.batch,
+            *gemm.a_strides, *gemm.b_strides, *gemm.d_strides,
+            plan.split_k, int(raster.order == "n"), raster.group, *self.arguments(plan),
+        )  # fmt: skip
+
+        def launch(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+            run(a, b, d, workspace, *fixed, stream)
+
+        def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+            run(b, a, d, workspace, *fixed, stream)
+
+        return launch_swapped if gemm.swapped else launch
+
+
+def _kernel_module(name: str) -> Any:
+    return import_module(f"unigemm.backends.{name}.kernel")
+
+
+@cache
+def _digest(name: str) -> str:
+    """Return the digest of what decides the code: device code, and the arithmetic behind it."""
+    here = Path(__file__).parent
+    own = here.parent / name
+    sources = (own / "kernel.py", own / "geometry.py", here / "device.py")
+    return source_digest(*(path.read_bytes() for path in sources))
