@@ -123,33 +123,32 @@ def matmul(
         library = one_library(a, b, out)
     if library.foreign:
         return _foreign(a, b, out, stream, dtype, precision, deterministic, backend, plan)
-    key: Any = None
-    bound: Bound | None = None
-    a_at = b_at = d_at = 0
+    key: Any
+    bound: Bound | None
     try:
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
+        same = plan and id(plan)  # hashing a plan costs more than the rest; `Bound` keeps it alive
         if out is None:
-            key = (
-                *(a_key, b_key, a_at & 15, b_at & 15),
-                *(dtype, precision, deterministic, backend, plan and id(plan)),
-            )
+            d_at = 0
+            places = a_at & 15, b_at & 15
+            key = (a_key, b_key, places, dtype, precision, deterministic, backend, same)
         else:
             d_at, d_key = library.read(out)
-            key = (
-                *(a_key, b_key, d_key, a_at & 15, b_at & 15, d_at & 15),
-                *(dtype, precision, deterministic, backend, plan and id(plan)),
-            )
+            places = a_at & 15, b_at & 15, d_at & 15  # type: ignore[assignment]
+            key = (a_key, b_key, places, dtype, precision, deterministic, backend, same, d_key)
         bound = library.table.get(key)
     except Exception:
-        key = None  # something is wrong with an argument: `bind` says what
+        key = bound = None  # something is wrong with an argument: `bind` says what
     if bound is None:
         bound = bind(library, a, b, out, Options(dtype, precision, deterministic, backend, plan))
         if key is not None:
             store(library.table, key, bound)
-    if key is None:
-        a_at, b_at = library.operand(a, "a").pointer, library.operand(b, "b").pointer
-        d_at = 0 if out is None else library.operand(out, "out").pointer
+        else:
+            a_at, b_at = library.operand(a, "a").pointer, library.operand(b, "b").pointer
+            d_at = 0 if out is None else library.operand(out, "out").pointer
+    device = bound.device
+    handle = 0 if stream is None else _stream_for(device, stream)
     if out is not None:
         low, high = bound.d_span
         low, high = d_at + low, d_at + high
@@ -159,35 +158,67 @@ def matmul(
             names = {"a": a, "b": b, "out": out}
             refuse_overlap({name: library.operand(x, name) for name, x in names.items()})
         library.claim(out)
-    device = bound.device
     if device < 0:
-        return _run(library, bound, a_at, b_at, out, d_at, 0)
-    if stream is None and library.current_device() == device:
-        return _run(library, bound, a_at, b_at, out, d_at, library.current_stream(device))
-    handle = None if stream is None else stream_handle(stream)
-    with library.context(device, handle):
-        if handle is None:
+        return _run(library, bound, a, b, out, a_at, b_at, d_at, handle)
+    if library.current_device() == device:
+        if stream is None:
             handle = library.current_stream(device)
-        return _run(library, bound, a_at, b_at, out, d_at, handle)
+            return _run(library, bound, a, b, out, a_at, b_at, d_at, handle)
+        if out is not None and bound.workspace is None and bound.launch is not None:
+            bound.launch(a_at, b_at, d_at, 0, handle)  # nothing to allocate on that stream
+            return out
+    with library.context(device, None if stream is None else handle):
+        if stream is None:
+            handle = library.current_stream(device)
+        return _run(library, bound, a, b, out, a_at, b_at, d_at, handle)
 
 
 def _run(
-    library: Library, bound: Bound, a_at: int, b_at: int, out: Any, d_at: int, stream: int
+    library: Library,
+    bound: Bound,
+    a: Any,
+    b: Any,
+    out: Any,
+    a_at: int,
+    b_at: int,
+    d_at: int,
+    stream: int,
 ) -> Any:
-    """Make the result and the workspace, and launch on the current device."""
+    """Make the result and the workspace, and launch, on the current device and stream."""
+    launch = bound.launch
     result = out
-    if result is None:
+    if out is None:
         result = bound.make()
         d_at = library.address(result)
-    if bound.launch is not None:
+        if d_at & 15 and launch is not None:  # not what the kernel was chosen for
+            options = bound.options
+            matmul(
+                *(a, b, result),
+                precision=options.precision,
+                deterministic=options.deterministic,
+                backend=options.backend,
+                plan=options.plan,
+                stream=None if bound.device < 0 else stream,
+            )
+            return library.scalar(result) if bound.scalar else result
+    if launch is not None:
         if bound.workspace is None:
-            bound.launch(a_at, b_at, d_at, 0, stream)
+            launch(a_at, b_at, d_at, 0, stream)
         else:
             scratch = bound.workspace()
-            bound.launch(a_at, b_at, d_at, library.address(scratch), stream)
+            launch(a_at, b_at, d_at, library.address(scratch), stream)
     elif bound.fill:
         library.zero(result)
-    return library.scalar(result) if out is None and bound.scalar else result
+    return library.scalar(result) if bound.scalar and out is None else result
+
+
+def _stream_for(device: int, stream: Any) -> int:
+    """Return the address of the stream that a caller named, for a CUDA device."""
+    if device < 0:
+        raise UnsupportedProblem(
+            "stream= is for arrays on a CUDA device and these are in host memory; leave it out"
+        )
+    return stream_handle(stream)
 
 
 def _foreign(
@@ -234,7 +265,7 @@ def plan(
         As in `matmul`.
     target : str or Target, optional
         An architecture such as ``"sm_90a"``, ``"cpu"``, or a `Target`. By default the arrays'
-        device; for an `ArraySpec` the first GPU, or the host where there is none.
+        device; for an `ArraySpec` the current GPU, or the host where there is none.
 
     Returns
     -------
@@ -278,7 +309,13 @@ def _planned_for(target: str | Target | None, arrays: dict[str, Operand]) -> Tar
         return named_target(target)
     if arrays:
         return target_of(same_device(arrays))
-    return device_target(0) if device_count() else CPU
+    return device_target(_current_gpu()) if device_count() else CPU
+
+
+def _current_gpu() -> int:
+    from cuda.core import Device
+
+    return Device().device_id  # the thread's current one; 0 where none has been used yet
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .backend import Backend, CompilingBackend, HostBackend, Launcher
 from .dtypes import DType
@@ -19,6 +20,7 @@ from .errors import (
     DeviceMismatch,
     OverlapError,
     ShapeMismatch,
+    UnsupportedDtype,
     UnsupportedProblem,
 )
 from .gemm import Gemm, Layout, canonical, result_shape
@@ -83,8 +85,8 @@ class Bound:
         Bytes touched, from each array's address.
     plan
         Why this kernel; None where nothing is to be multiplied.
-    pinned
-        The plan that the caller gave. Holding it keeps its id, which is part of the key.
+    options
+        What the call asked for. Holding the caller's plan keeps its id, which is in the key.
     """
 
     make: Callable[[], Any]
@@ -97,7 +99,7 @@ class Bound:
     b_span: tuple[int, int]
     d_span: tuple[int, int]
     plan: Plan | None
-    pinned: Plan | None
+    options: Options
 
 
 def describe(
@@ -121,7 +123,7 @@ def describe(
     if out.shape != shape:
         raise ShapeMismatch(f"out has shape {out.shape}; the product has shape {shape}")
     if out.dtype is not dtype:
-        raise UnsupportedProblem(f"out is {out.dtype} and dtype= asks for {dtype}; make them agree")
+        raise UnsupportedDtype(f"out is {out.dtype} and dtype= asks for {dtype}; make them agree")
     return out.layout if isinstance(out, Operand) else out
 
 
@@ -206,17 +208,12 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
             f"backend {backend!r} runs on NVIDIA GPUs and the arrays are on the CPU; move them to "
             "a GPU (cupy.asarray, tensor.cuda()), or leave backend= out"
         )
-    if isinstance(chosen, HostBackend) and not _compiles(chosen) and target.is_gpu:
+    if target.is_gpu and not isinstance(chosen, CompilingBackend):
         raise DeviceMismatch(
             f"backend {backend!r} runs on the CPU and the product is for {target}; use arrays in "
             "host memory, or leave backend= out"
         )
     return _chosen(gemm.problem, gemm.extents, target, (chosen,), ())
-
-
-def _compiles(backend: Backend) -> bool:
-    # A compiling backend has all that the protocol of a host backend asks for, too.
-    return isinstance(backend, CompilingBackend)
 
 
 @lru_cache(maxsize=1024)
@@ -302,9 +299,14 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         b_span=y.span,
         d_span=d_span,
         plan=None,
-        pinned=options.plan,
+        options=options,
     )
     if empty or bound.fill:
+        if options.plan is not None:
+            raise UnsupportedProblem(
+                f"the plan is for {options.plan.extents} and {x.shape} @ {y.shape} multiplies "
+                "nothing; leave plan= out"
+            )
         return bound
     gemm = canonical(
         x.layout,
@@ -322,7 +324,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
     else:
         plan = options.plan
         gemm = _fit(plan, gemm, target)
-    with library.context(index, None):  # a no-op on the host
+    with nullcontext() if index < 0 else library.context(index, None):
         launch = _launcher(plan, gemm, index)
     workspace = library.maker((plan.workspace_bytes,), None, device)
     return replace(
@@ -361,15 +363,14 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     # Launchers see one product at the addresses that they are given; `_each_launch` moves those.
     gemm = replace(gemm, offsets=((0, 0, 0),))
     backend = usable_backend(plan.backend)
-    entry = kernel_entry(plan)
-    if entry is None:
-        assert isinstance(backend, HostBackend)
-        return backend.bind(plan, gemm)
-    assert isinstance(backend, CompilingBackend)
-    key = (plan.backend, entry.digest, device)
+    if not isinstance(backend, CompilingBackend):
+        return cast(HostBackend, backend).bind(plan, gemm)
+    key = (plan.backend, backend.key(plan).digest, device)
     with _loading.setdefault(key, threading.Lock()):
-        kernel = _loaded.get(key)
+        kernel = _loaded.get(key)  # new extents need no look at the disk
         if kernel is None:
+            entry = kernel_entry(plan)
+            assert entry is not None, "a compiling backend has entries"
             kernel = _loaded[key] = backend.load(entry.files, plan)
     return backend.bind(kernel, plan, gemm)
 

@@ -1,0 +1,203 @@
+"""One product on the host: straight to BLAS where its operands allow it, else block by block.
+
+NumPy hands a matrix to BLAS only if one stride is one element and the other steps over a whole
+line; 16-bit types it never does. What it does not hand over it multiplies in plain loops, many
+times slower. Such operands are copied here into blocks that BLAS takes, in the type of the sums.
+The blocks bound the memory, whatever the extents:
+
+    for each chunk of the batch, block of M, block of N:
+        total = sum over blocks of K of  stage(A block) @ stage(B block)
+        D block = total                                  (the only rounding to D's type)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from unigemm.backend import Launcher
+from unigemm.dtypes import DType, numpy_dtype
+from unigemm.gemm import Gemm
+from unigemm.numpy_arrays import viewer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["bind_product"]
+
+# Multiply-adds of one matrix below which NumPy's plain loops are done before a copy is made.
+_TINY = 4096
+# Elements of the blocks of A, B and D together: 24 MB at most in float64, 12 MB in float32.
+_BUDGET = 3 << 20
+
+_Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A stack of matrices: (L1, L0, rows, columns), and whether BLAS takes each as it is."""
+
+    shape: tuple[int, int, int, int]
+    strides: tuple[int, int, int, int]
+    dtype: DType
+
+    @property
+    def ready(self) -> bool:
+        (_, _, rows, columns), (_, _, down, along) = self.shape, self.strides
+        row_major = (along == 1 or columns == 1) and (down >= columns or rows == 1)
+        column_major = (down == 1 or rows == 1) and (along >= rows or columns == 1)
+        return row_major or column_major
+
+    @property
+    def column_major(self) -> bool:
+        """Whether memory runs down the columns first."""
+        (_, _, rows, columns), (_, _, down, along) = self.shape, self.strides
+        return rows > 1 and columns > 1 and abs(down) < abs(along)
+
+    def shared(self) -> _Matrix:
+        """Return the stack with one matrix where all are the same: it is then staged once."""
+        l1, l0 = (e if step else 1 for e, step in zip(self.shape[:2], self.strides, strict=False))
+        return _Matrix((l1, l0, *self.shape[2:]), self.strides, self.dtype)
+
+
+def bind_product(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
+    """Return what computes a product from the addresses of its arrays.
+
+    Parameters
+    ----------
+    gemm
+        The product.
+    tile
+        Largest M, N and K of one block, where blocks are needed.
+    """
+    a, b, d = (_matrix(gemm, which) for which in "abd")
+    launch = _direct(a, b, d) if _goes_straight(gemm, a, b, d) else _blocked(gemm, a, b, d, tile)
+    if gemm.offsets != ((0, 0, 0),):
+        launch = _each(launch, gemm)
+    if not gemm.swapped:
+        return launch
+
+    def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+        launch(b, a, d, workspace, stream)
+
+    return launch_swapped
+
+
+def _matrix(gemm: Gemm, which: str) -> _Matrix:
+    e, (l0, l1) = gemm.extents, gemm.batch
+    rows, columns = {"a": (e.m, e.k), "b": (e.k, e.n), "d": (e.m, e.n)}[which]
+    down, along, step0, step1 = getattr(gemm, f"{which}_strides")
+    dtype = getattr(gemm.problem, which).dtype
+    return _Matrix((l1, l0, rows, columns), (step1, step0, down, along), dtype)
+
+
+def _goes_straight(gemm: Gemm, *matrices: _Matrix) -> bool:
+    e = gemm.extents
+    if any(x.dtype is not gemm.problem.accumulator for x in matrices):
+        return False
+    return all(x.ready for x in matrices) or e.m * e.n * e.k <= _TINY
+
+
+def _each(launch: Launcher, gemm: Gemm) -> Launcher:
+    sizes = [getattr(gemm.problem, which).dtype.itemsize for which in "abd"]
+    moves = [[i * size for i, size in zip(at, sizes, strict=True)] for at in gemm.offsets]
+
+    def launch_each(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+        for to_a, to_b, to_d in moves:
+            launch(a + to_a, b + to_b, d + to_d, workspace, stream)
+
+    return launch_each
+
+
+def _direct(a: _Matrix, b: _Matrix, d: _Matrix) -> Launcher:
+    import numpy as np
+
+    stacked = d.shape[0] * d.shape[1] > 1
+    view_a, view_b, view_d = (
+        viewer(x.shape, x.strides, x.dtype)
+        if stacked
+        else viewer(x.shape[2:], x.strides[2:], x.dtype)
+        for x in (a, b, d)
+    )
+    matmul = np.matmul
+
+    def launch(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+        matmul(view_a(a), view_b(b), view_d(d))
+
+    return launch
+
+
+def _blocked(
+    gemm: Gemm, a: _Matrix, b: _Matrix, d: _Matrix, tile: tuple[int, int, int]
+) -> Launcher:
+    import numpy as np
+
+    sums = numpy_dtype(gemm.problem.accumulator)
+    e, (l0, l1) = gemm.extents, gemm.batch
+    m, n, k = (min(t, x) for t, x in zip(tile, (e.m, e.n, e.k), strict=True))
+    matrices = max(1, _BUDGET // (m * k + k * n + m * n))
+    chunk0 = min(l0, matrices)
+    chunk1 = min(l1, max(1, matrices // chunk0))
+    in_place = d.dtype is gemm.problem.accumulator and d.ready and k == e.k
+    a, b = a.shared(), b.shared()
+    views = [viewer(x.shape, x.strides, x.dtype) for x in (a, b, d)]
+
+    def launch(a_at: int, b_at: int, d_at: int, workspace: int, stream: int) -> None:
+        x, y, z = (view(at) for view, at in zip(views, (a_at, b_at, d_at), strict=True))
+        stage_x = _stage(a, x, (chunk1, chunk0, m, k), sums)
+        stage_y = _stage(b, y, (chunk1, chunk0, k, n), sums)
+        total = None if in_place else np.empty((chunk1, chunk0, m, n), sums)
+        part = None if k == e.k else np.empty((chunk1, chunk0, m, n), sums)
+        for i1, i0, rows, columns in product(
+            _parts(l1, chunk1), _parts(l0, chunk0), _parts(e.m, m), _parts(e.n, n)
+        ):
+            block = z[i1, i0, rows, columns]
+            into = block if total is None else _corner(total, block.shape)
+            for step in _parts(e.k, k):
+                left, right = stage_x((i1, i0, rows, step)), stage_y((i1, i0, step, columns))
+                if step.start == 0:
+                    np.matmul(left, right, into)
+                elif part is not None:
+                    into += np.matmul(left, right, _corner(part, block.shape))
+            if total is not None:
+                block[...] = into
+
+    return launch
+
+
+def _stage(
+    what: _Matrix, view: np.ndarray, block: tuple[int, int, int, int], sums: np.dtype
+) -> Callable[[_Block], np.ndarray]:
+    """Return a function that gives one block of an operand as BLAS takes it."""
+    import numpy as np
+
+    l1, l0 = what.shape[:2]
+
+    def cut(at: _Block) -> np.ndarray:
+        return view[at[0] if l1 > 1 else slice(1), at[1] if l0 > 1 else slice(1), at[2], at[3]]
+
+    if what.ready and view.dtype == sums:
+        return cut
+    shape = (min(l1, block[0]), min(l0, block[1]), *block[2:])
+    if what.column_major:  # keep the order of memory: a transposing copy takes several times longer
+        buffer = np.empty((*shape[:2], shape[3], shape[2]), sums).swapaxes(-1, -2)
+    else:
+        buffer = np.empty(shape, sums)
+
+    def stage(at: _Block) -> np.ndarray:
+        source = cut(at)
+        ready = _corner(buffer, source.shape)
+        np.copyto(ready, source, casting="unsafe")  # widening: exact
+        return ready
+
+    return stage
+
+
+def _corner(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return buffer[tuple(slice(extent) for extent in shape)]
+
+
+def _parts(extent: int, size: int) -> Iterator[slice]:
+    return (slice(at, min(at + size, extent)) for at in range(0, extent, size))

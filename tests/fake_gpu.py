@@ -1,0 +1,211 @@
+"""Two CUDA devices that are not there: CuPy arrays over host memory, and a compiled backend.
+
+The arrays are real `cupy.ndarray`s whose memory is the host's, so that all that reads them is the
+code that reads them on a GPU. The backend's kernels are executed, element by element, from the
+addresses and the strides that a launch gets, and every launch is recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from unigemm.artifact import Artifact, KernelInfo, KernelKey
+from unigemm.dtypes import numpy_dtype
+from unigemm.numpy_arrays import viewer
+from unigemm.plans import Candidate, Config, Prediction
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a fake kernel, as the backend and the device saw it."""
+
+    a: int
+    b: int
+    d: int
+    workspace: int
+    stream: int
+    device: int
+
+
+@dataclass
+class Driver:
+    """The current device and streams, and what was done on them."""
+
+    device: int = 0
+    streams: dict[int, int] = field(default_factory=lambda: {0: 0x100, 1: 0x200})
+    capturing: bool = False
+    misalign: int = 0  # bytes that new arrays lie off the allocator's alignment
+    allocations: list[tuple[int, int, int]] = field(default_factory=list)  # bytes, device, stream
+    switches: int = 0
+    launches: list[Launch] = field(default_factory=list)
+    zeroed: list[tuple[int, int]] = field(default_factory=list)  # device, stream
+
+    @contextmanager
+    def context(self, index, stream):
+        self.switches += 1
+        before = self.device, dict(self.streams)
+        self.device = index
+        if stream is not None:
+            self.streams[index] = stream
+        try:
+            yield
+        finally:
+            self.device, self.streams = before
+
+    def array(self, memory, shape, strides, offset=0, device=None):
+        """Return a CuPy array over a flat NumPy array; strides and offset in elements."""
+        import cupy
+
+        size = memory.itemsize
+        owned = cupy.cuda.UnownedMemory(
+            memory.ctypes.data,
+            memory.nbytes,
+            memory,
+            self.device if device is None else device,
+        )
+        start = cupy.cuda.MemoryPointer(owned, offset * size if math.prod(shape) else 0)
+        return cupy.ndarray(shape, memory.dtype, start, tuple(s * size for s in strides))
+
+    def ones(self, shape, dtype="float32", device=None):
+        flat = np.ones(math.prod(shape) + 16, dtype)
+        shift = -flat.ctypes.data % 64 // flat.itemsize
+        steps = np.ones(shape, np.int8).strides
+        return self.array(flat[shift:], shape, steps, device=device)
+
+    def empty(self, shape, dtype):
+        native = np.dtype(np.uint8) if dtype is None else numpy_dtype(dtype)
+        count = math.prod(shape)
+        self.allocations.append((count * native.itemsize, self.device, self.streams[self.device]))
+        raw = np.full(count * native.itemsize + 128, 0xFF, np.uint8)  # NaNs
+        start = -raw.ctypes.data % 64 + self.misalign
+        flat = raw[start : start + count * native.itemsize].view(native)
+        return self.array(flat, shape, np.empty(shape, np.int8).strides)
+
+    def zero(self, x):
+        self.zeroed.append((self.device, self.streams[self.device]))
+        host(x)[...] = 0
+
+
+def host(x):
+    """Return a NumPy view of the host memory of a posing CuPy array."""
+    steps = tuple(s // x.dtype.itemsize for s in x.strides)
+    from unigemm.operands import parse_dtype
+
+    return viewer(x.shape, steps, parse_dtype(x.dtype))(x.data.ptr)
+
+
+@dataclass
+class FakeBackend:
+    """Computes in host memory what it is asked to launch."""
+
+    driver: Driver
+    name: str = "fake"
+    workspace: int = 0
+    lacks: str | None = None
+    refuses: str | None = None
+    us: float = 1.0
+    compiled: list[Any] = field(default_factory=list)
+    loaded: list[int] = field(default_factory=list)
+    bound: list[Any] = field(default_factory=list)
+
+    __hash__ = object.__hash__
+
+    def missing(self):
+        return self.lacks
+
+    def refuse(self, problem, extents, target):
+        return "it needs a GPU" if not target.is_gpu else self.refuses
+
+    def candidates(self, problem, extents, target):
+        return [Candidate(Config((64, 64, 8)), Prediction(self.us, "fma"), self.workspace)]
+
+    def key(self, plan):
+        import msgspec
+
+        problem = msgspec.to_builtins(plan.problem)
+        return KernelKey(self.name, plan.target.arch, problem, "source", {"fake": "1"})
+
+    def compile(self, plan):
+        self.compiled.append(plan)
+        return Artifact({"kernel.bin": b"kernel"}, KernelInfo(32, 0, 0, {"FFMA": 1}, 0.0))
+
+    def load(self, files, plan):
+        with open(files["kernel.bin"], "rb") as file:
+            assert file.read() == b"kernel"
+        self.loaded.append(self.driver.device)
+        return self.driver.device
+
+    def bind(self, kernel, plan, gemm):
+        self.bound.append((plan, gemm))
+        return partial(self.launch, kernel, gemm)
+
+    def launch(self, kernel, gemm, a, b, d, workspace, stream):
+        assert kernel == self.driver.device, "a kernel is launched on the device it was loaded on"
+        self.driver.launches.append(Launch(a, b, d, workspace, stream, self.driver.device))
+        first, second = (b, a) if gemm.swapped else (a, b)
+        x, y, z = (
+            np.broadcast_to(view, view.shape)
+            for view in (
+                self.stack(gemm, "a", first),
+                self.stack(gemm, "b", second),
+                self.stack(gemm, "d", d),
+            )
+        )
+        sums = numpy_dtype(gemm.problem.accumulator)
+        total = np.einsum("...mk,...kn->...mn", x.astype(sums), y.astype(sums))
+        self.stack(gemm, "d", d)[...] = total.astype(z.dtype)
+
+    @staticmethod
+    def stack(gemm, which, address):
+        e, (l0, l1) = gemm.extents, gemm.batch
+        rows, columns = {"a": (e.m, e.k), "b": (e.k, e.n), "d": (e.m, e.n)}[which]
+        down, along, step0, step1 = getattr(gemm, f"{which}_strides")
+        kind = getattr(gemm.problem, which)
+        if kind.alignment > kind.dtype.itemsize:  # what the kernel was promised
+            assert address % kind.alignment == 0
+        return viewer((l1, l0, rows, columns), (step1, step0, down, along), kind.dtype)(address)
+
+
+def install(monkeypatch, arch="sm_90a"):
+    """Put two devices and the backend in place of the real ones; return both."""
+    import cupy
+
+    from unigemm import api, cupy_arrays, dispatch, dlpack_arrays, registry
+    from unigemm.libraries import KNOWN
+    from unigemm.target import named_target
+
+    driver = Driver()
+    backend = FakeBackend(driver)
+    library = replace(
+        cupy_arrays.cupy_library(),
+        maker=lambda shape, dtype, device: partial(driver.empty, shape, dtype),
+        zero=driver.zero,
+        current_device=lambda: driver.device,
+        current_stream=lambda index: driver.streams[index],
+        context=driver.context,
+        table={},
+    )
+    monkeypatch.setitem(KNOWN, cupy.ndarray, library)
+    monkeypatch.setattr(cupy_arrays, "cupy_library", lambda: library)
+    for module in (api, dispatch):
+        monkeypatch.setattr(module, "device_target", lambda index: named_target(arch))
+    named = {"fake": backend}
+    real = registry.backend_named
+
+    def backend_named(name):
+        return named.get(name) or real(name)
+
+    for module in (api, dispatch):
+        monkeypatch.setattr(module, "backend_names", lambda: ("numpy", "fake"))
+        monkeypatch.setattr(module, "backend_named", backend_named)
+    # Views of foreign arrays on a device keep the library they were first made with.
+    dlpack_arrays.cuda_views.cache_clear()
+    monkeypatch.delitem(KNOWN, dlpack_arrays.CudaView, raising=False)
+    dispatch.forget()
+    return driver, backend
