@@ -13,6 +13,7 @@ from multiprocessing import get_context
 
 import unigemm
 from bench.suites import LAYOUTS, workloads
+from unigemm.backend import CompilingBackend
 from unigemm.dtypes import dtype_named
 from unigemm.measure import Workload
 from unigemm.registry import backend_named
@@ -45,21 +46,25 @@ def main() -> None:
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--offset", type=int, default=0)
     args = parser.parse_args()
-    plans = {}
+    plans, refused = {}, 0
     for suite in args.suite.split(","):
         for dtype in args.dtype.split(","):
             for backend in args.backend.split(","):
                 for work in workloads(
                     suite, dtype_named(dtype), args.layout.split(","), args.offset
                 ):
-                    plan = unigemm.plan(*spec_of(work), target=args.target, backend=backend)
-                    if plan.target.is_gpu:
-                        key = backend_named(plan.backend).key(plan)
-                        plans[key.digest] = plan
+                    try:
+                        plan = unigemm.plan(*spec_of(work), target=args.target, backend=backend)
+                    except unigemm.UnsupportedProblem:  # a named backend need not take them all
+                        refused += 1
+                        continue
+                    maker = backend_named(plan.backend)
+                    if isinstance(maker, CompilingBackend):
+                        plans[maker.key(plan).digest] = plan
     workers = os.cpu_count() or 1
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         made = sum(pool.map(make, plans.values()))
-    print(f"{len(plans)} kernels, {made} compiled now")
+    print(f"{len(plans)} kernels, {made} compiled now; {refused} problems refused")
 
 
 if __name__ == "__main__":

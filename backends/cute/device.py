@@ -4,7 +4,7 @@
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from unigemm.dtypes import DType
 
@@ -114,9 +114,13 @@ def reduce_kernel(
 ) -> None:
     """Add the parts of each element in their order, and write D.
 
-    `types` are those of the sums and of D, and the elements that one thread writes.
+    `types` are those of the sums and of D, the elements that one thread writes, and whether the
+    launch may overlap the kernel before it (sm_90 and newer).
     """
-    sums, dtype, count = types
+    sums, dtype, count, overlap = types
+    if const_expr(overlap):
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     per_row = (n + count - 1) // count
@@ -157,7 +161,7 @@ def launch_reduction(
     stream: cuda.CUstream,
 ) -> None:
     """Reduce a workspace of `split_k` parts, rows padded to 16 bytes, into D."""
-    sums, _, count = types
+    sums, _, count, overlap = types
     row_pitch, part_pitch = workspace_pitches(sums, m, n, batch[0] * batch[1])
     work = Int64(batch[0]) * batch[1] * m * ((n + count - 1) // count)
     reduce_kernel(
@@ -165,7 +169,7 @@ def launch_reduction(
         d_strides, split_k,
     ).launch(
         grid=(Int32((work + REDUCE_THREADS - 1) // REDUCE_THREADS), 1, 1),
-        block=(REDUCE_THREADS, 1, 1), stream=stream,
+        block=(REDUCE_THREADS, 1, 1), stream=stream, use_pdl=overlap,
     )  # fmt: skip
 
 

@@ -458,7 +458,7 @@ def make_host(spec: Spec) -> Callable:
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
         )  # fmt: skip
         if const_expr(spec.split):
-            types = (spec.sums, CUTE_TYPES[spec.problem.d.dtype], spec.reduce_vector)
+            types = (spec.sums, CUTE_TYPES[spec.problem.d.dtype], spec.reduce_vector, False)
             launch_reduction(types, workspace, d, m, n, (l0, l1), d_strides, split_k, stream)
 
     return gemm

@@ -177,13 +177,16 @@ def work_unit(spec: Spec, unit: Int32, sizes: tuple, rank_m: Int32, rank_n: Int3
     tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
     rest = unit // (tiles_m * tiles_n)
     tm, tn = tile_coordinates(unit - rest * (tiles_m * tiles_n), tiles_m, tiles_n, along_n, group)
-    batch = rest // split_k
-    part = rest - batch * split_k
-    i1 = batch // l0
     slabs = (k + tile_k - 1) // tile_k
-    each = slabs // split_k
-    longer = slabs - each * split_k
-    first = part * each + cutlass.min(part, longer)
+    batch, part, first = rest, Int32(0), Int32(0)
+    if spec.split:
+        batch = rest // split_k
+        part = rest - batch * split_k
+        each = slabs // split_k
+        longer = slabs - each * split_k
+        first = part * each + cutlass.min(part, longer)
+        slabs = each + select(part < longer, Int32(1), Int32(0))
+    i1 = batch // l0
     return Work(
         tile_m=tm * cm + rank_m,
         tile_n=tn * cn + rank_n,
@@ -191,7 +194,7 @@ def work_unit(spec: Spec, unit: Int32, sizes: tuple, rank_m: Int32, rank_n: Int3
         i1=i1,
         part=part,
         first=first,
-        slabs=each + select(part < longer, Int32(1), Int32(0)),
+        slabs=slabs,
     )
 
 
@@ -557,6 +560,9 @@ def gemm_kernel(
         cute.arch.cluster_wait()
     else:
         cute.arch.sync_threads()
+    # All before this may overlap the kernel before this one in the stream; the next may come too.
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
 
     tiles_a = cute.local_tile(tensor_a, (tile_m, tile_k), (None, None, None, None))
     tiles_b = cute.local_tile(tensor_b, (tile_n, tile_k), (None, None, None, None))
@@ -641,10 +647,10 @@ def make_host(spec: Spec) -> Callable:
             (m, n, k, l0, split_k, along_n, group), units,
         ).launch(
             grid=(cm, cn, clusters), block=(geo.threads, 1, 1), cluster=(cm, cn, 1),
-            stream=stream, min_blocks_per_mp=1,
+            stream=stream, min_blocks_per_mp=1, use_pdl=True,
         )  # fmt: skip
         if const_expr(spec.split):
-            types = (Float32, CUTE_TYPES[p.d.dtype], spec.reduce_vector)
+            types = (Float32, CUTE_TYPES[p.d.dtype], spec.reduce_vector, True)
             launch_reduction(
                 types, workspace, d, m, n, batch, (d_m, d_n, d_l0, d_l1), split_k, stream
             )
