@@ -31,6 +31,73 @@ def test_products_of_several_blocks_are_right(case):
     check_case(NUMPY, case)
 
 
+@settings(max_examples=200)
+@given(
+    case=cases(negative=True),
+    tile=st.tuples(*[st.integers(1, 40)] * 3),
+    budget=st.integers(1, 5000),
+)
+def test_blocks_of_any_size_make_up_the_product(case, tile, budget):
+    if 0 in case.shape or case.k == 0:
+        return
+    from unigemm.backends.numpy import backend, product
+
+    before = backend.NumpyBackend.bind, product._BUDGET, product._TINY
+    backend.NumpyBackend.bind = lambda self, plan, gemm: product.bind_product(gemm, tile)
+    product._BUDGET, product._TINY = budget, 0
+    unigemm.libraries.KNOWN[np.ndarray].table.clear()
+    try:
+        check_case(NUMPY, case)
+    finally:
+        backend.NumpyBackend.bind, product._BUDGET, product._TINY = before
+        unigemm.libraries.KNOWN[np.ndarray].table.clear()
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16], ids=str)
+@pytest.mark.parametrize(
+    ("m", "n", "k", "batch"), [(8, 8, 2_000_000, 1), (4000, 900, 1100, 1), (20, 20, 20, 20_000)]
+)
+def test_memory_for_operands_that_blas_does_not_take_is_bounded(dtype, m, n, k, batch):
+    import tracemalloc
+
+    native = numpy_dtype(dtype)
+    # Every other element, backwards: BLAS takes none of these as they are.
+    a = np.ones((batch, m, 2 * k), native)[:, :, ::-2]
+    b = np.ones((batch, k, 2 * n), native)[:, :, ::-2]
+    out = np.zeros((batch, m, n), native)
+    unigemm.matmul(a[:1, :1, :1], b[:1, :1, :1])  # imports
+    tracemalloc.start()
+    try:
+        unigemm.matmul(a, b, out)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (out == np.asarray(k, native)).all()
+    copies = 4 * batch * (m * k + k * n)  # of both operands, whole, in float32
+    assert peak < 17 << 20 < copies
+
+
+def test_later_calls_of_a_kind_plan_and_check_nothing_anew(monkeypatch):
+    from unigemm import api
+
+    a, b, out = np.ones((11, 12)), np.ones((12, 13)), np.zeros((11, 13))
+    unigemm.matmul(a, b)
+    unigemm.matmul(a, b, out)
+    monkeypatch.setattr(api, "bind", None)
+    np.testing.assert_array_equal(unigemm.matmul(a + 1, b), 24)
+    assert unigemm.matmul(a, b, out) is out
+    np.testing.assert_array_equal(out, 12)
+
+
+def test_arrays_alike_in_all_but_one_respect_are_different_kinds_of_call():
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((6, 6)), rng.standard_normal((6, 6))
+    for x in (a, a.T, a[::-1], a.astype("f4"), a[:5], np.stack([a, a]), a[0]):
+        for y in (b, b.T, b[:, ::-1], b[:, :2], np.stack([b, b])):
+            y = y.astype(x.dtype)
+            np.testing.assert_allclose(unigemm.matmul(x, y), x @ y, rtol=1e-4, atol=1e-5)
+
+
 @given(
     a=st.lists(st.integers(0, 3), max_size=5).map(tuple),
     b=st.lists(st.integers(0, 3), max_size=5).map(tuple),

@@ -304,6 +304,8 @@ def cuda_views() -> Library:
 
     from .cupy_arrays import cupy_library
 
+    arrays = cupy_library()
+
     def zero(x: HostView) -> None:
         operand = x.operand
         low, high = operand.span
@@ -311,14 +313,16 @@ def cuda_views() -> Library:
             operand.pointer + low, high - low, x.owner, operand.device.index
         )
         size = operand.dtype.itemsize
-        cupy.ndarray(
-            operand.shape,
-            numpy_dtype(operand.dtype),
-            cupy.cuda.MemoryPointer(memory, -low),
-            tuple(step * size for step in operand.strides),
-        ).fill(0)
+        arrays.zero(
+            cupy.ndarray(
+                operand.shape,
+                numpy_dtype(operand.dtype),
+                cupy.cuda.MemoryPointer(memory, -low),
+                tuple(step * size for step in operand.strides),
+            )
+        )
 
-    core = replace(cupy_library(), read=_read, operand=_operand, claim=_claim, zero=zero, table={})
+    core = replace(arrays, read=_read, operand=_operand, claim=_claim, zero=zero, table={})
     KNOWN[CudaView] = core
     return core
 

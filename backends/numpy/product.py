@@ -29,7 +29,8 @@ __all__ = ["bind_product"]
 
 # Multiply-adds of one matrix below which NumPy's plain loops are done before a copy is made.
 _TINY = 4096
-# Elements of the blocks of A, B and D together: 24 MB at most in float64, 12 MB in float32.
+# Elements of the blocks of A, B and D together. With the partial sums that several blocks of K
+# need, 16 MB are never passed in float32, nor 32 in float64.
 _BUDGET = 3 << 20
 
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns

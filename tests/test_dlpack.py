@@ -1,0 +1,281 @@
+"""Arrays of any library with DLPack, on the host and on a CUDA device that poses as one."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from fake_dlpack import CPU, CUDA, INT, METAL, Exporter, Library, Namespaced, shifted
+from hypothesis import given
+from reference import cases, check_case, strided_view
+
+import unigemm
+from unigemm.dtypes import DType, numpy_dtype
+
+
+def ones(*shape, dtype="f4", **options):
+    return Exporter(np.ones(shape, dtype), **options)
+
+
+class Exported:
+    """A library for `check_case` whose arrays are `Exporter`s: results need `out`."""
+
+    name, negative = "exported", True
+    to = staticmethod(lambda flat: flat.copy())
+    view = staticmethod(lambda flat, where: Exporter(strided_view(flat, where)))
+    back = staticmethod(lambda flat: np.array(flat))
+
+
+@given(case=cases(negative=True, largest=20).filter(lambda case: case.d is not None))
+def test_exported_arrays_are_multiplied_in_place_and_nothing_else_changes(case):
+    check_case(Exported, case)
+
+
+@pytest.mark.parametrize("dtype", list(DType), ids=str)
+def test_a_result_goes_back_through_the_librarys_from_dlpack(dtype):
+    library = Library()
+    a, b = (Namespaced(np.ones(s, numpy_dtype(dtype)), library) for s in ((3, 4), (4, 5)))
+    got = unigemm.matmul(a, b)
+    assert isinstance(got, Namespaced)
+    assert [x is got.array for x in library.taken] == [True]
+    assert got.array.dtype == numpy_dtype(dtype)
+    np.testing.assert_array_equal(got.array.astype("f4"), np.full((3, 5), 4.0))
+
+
+def test_a_producer_may_leave_strides_out_and_start_within_its_memory():
+    memory = np.arange(40, dtype="f4")
+    inside = memory[8:32].reshape(4, 6)
+    out = np.zeros((4, 6), "f4")
+    unigemm.matmul(
+        Exporter(np.eye(4, dtype="f4")), Exporter(inside, compact=True, before=32), Exporter(out)
+    )
+    np.testing.assert_array_equal(out, inside)
+
+
+def test_every_export_is_given_back():
+    exported = [ones(3, 4), ones(4, 5), ones(3, 5)]
+    for _ in range(3):
+        unigemm.matmul(*exported)
+    gc.collect()
+    assert [x.lent for x in exported] == [0, 0, 0]
+    assert exported[0].streams == [None] * 3
+
+
+def read_only():
+    x = np.ones((2, 2), "f4")
+    x.flags.writeable = False
+
+    class Numpy(Exporter):  # NumPy's own export says that it must not be written
+        __module__ = Exporter.__module__
+
+        def __dlpack__(self, **options):
+            return x.__dlpack__(**options)
+
+    return Numpy(x)
+
+
+BROKEN = {
+    "no way back": ((ones(2, 2), ones(2, 2)), unigemm.LibraryMismatch, "out="),
+    "other device": (
+        (ones(2, 2), ones(2, 2, device=(CUDA, 0)), ones(2, 2)),
+        unigemm.DeviceMismatch,
+        "b on cuda:0",
+    ),
+    "no such device": (
+        (ones(2, 2, device=(METAL, 0)), ones(2, 2), ones(2, 2)),
+        unigemm.DeviceMismatch,
+        "kind 8",
+    ),
+    "integers": (
+        (ones(2, 2, dtype="i4", code=INT), ones(2, 2, dtype="i4", code=INT), ones(2, 2)),
+        unigemm.UnsupportedDtype,
+        "int32",
+    ),
+    "mixed": ((ones(2, 2), ones(2, 2, dtype="f8"), ones(2, 2)), unigemm.UnsupportedDtype, "b is"),
+    "unaligned": (
+        (Exporter(shifted(np.ones((2, 2), "f4"), 2)), ones(2, 2), ones(2, 2)),
+        unigemm.UnsupportedProblem,
+        "copy it",
+    ),
+    "read-only out": ((ones(2, 2), ones(2, 2), read_only()), unigemm.UnsupportedProblem, "written"),
+    "unknown code": (
+        (ones(2, 2, code=77), ones(2, 2), ones(2, 2)),
+        unigemm.UnsupportedProblem,
+        "through DLPack",
+    ),
+    "numpy beside it": ((ones(2, 2), np.ones((2, 2), "f4")), unigemm.LibraryMismatch, "NumPy"),
+    "shape": ((ones(2, 3), ones(2, 3), ones(2, 3)), unigemm.ShapeMismatch, "inner extents"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_exports_that_cannot_be_multiplied_are_refused(kind):
+    arrays, error, words = BROKEN[kind]
+    with pytest.raises(error) as caught:
+        unigemm.matmul(*arrays)
+    assert words in str(caught.value)
+
+
+def test_out_that_shares_memory_is_seen_through_the_export():
+    x = np.ones((4, 4), "f4")
+    with pytest.raises(unigemm.OverlapError, match="shares memory with b"):
+        unigemm.matmul(ones(4, 4), Exporter(x), Exporter(x))
+
+
+def test_exported_arrays_are_planned():
+    plan = unigemm.plan(ones(30, 40), ones(40, 20))
+    assert (plan.backend, str(plan.extents)) == ("numpy", "30x20x40")
+
+
+def test_an_empty_sum_of_exported_arrays_is_zero():
+    out = np.full((3, 4), np.nan, "f4")[:, ::2]
+    unigemm.matmul(ones(3, 0), ones(0, 2), Exporter(out))
+    np.testing.assert_array_equal(out, 0)
+
+
+def jax_numpy():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    return jax, jax.numpy
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_jax_arrays_come_back_as_jax_arrays(dtype):
+    jax, jnp = jax_numpy()
+    x = (jnp.arange(6.0) - 2).reshape(2, 3).astype(dtype)
+    for a, b, wide in ((x, x.T, dtype), (x[0], x.T, dtype), (x, x.T, "float32")):
+        got = unigemm.matmul(a, b, dtype=wide)
+        assert isinstance(got, jax.Array)
+        assert got.dtype == wide
+        np.testing.assert_array_equal(
+            np.asarray(got, "f4"), np.asarray(a, "f4") @ np.asarray(b, "f4")
+        )
+
+
+def test_jax_arrays_that_are_still_being_computed_are_waited_for():
+    _, jnp = jax_numpy()
+    x = jnp.eye(700)
+    for _ in range(20):
+        x = x @ jnp.eye(700)
+    np.testing.assert_array_equal(np.asarray(unigemm.matmul(x, x)), np.eye(700))
+
+
+def test_jax_arrays_never_change():
+    _, jnp = jax_numpy()
+    x = jnp.ones((2, 2))
+    with pytest.raises(unigemm.UnsupportedProblem, match="never changes"):
+        unigemm.matmul(x, x, x + 1)
+
+
+def test_jax_arrays_that_are_only_traced_are_refused():
+    jax, jnp = jax_numpy()
+    with pytest.raises(unigemm.LibraryMismatch, match="outside"):
+        jax.jit(lambda x: unigemm.matmul(x, x))(jnp.ones((2, 2)))
+
+
+class FakeEvent:
+    made: list[FakeEvent] = []  # noqa: RUF012
+
+    def __init__(self, disable_timing=False):
+        self.done = False
+        self.made.append(self)
+
+    def record(self, stream=None):
+        self.recorded = True
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    from fake_gpu import install
+
+    from unigemm import cache, dispatch, dlpack_arrays
+
+    driver, backend = install(monkeypatch)
+    kept = cache.Cache(tmp_path, [])
+    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    monkeypatch.setattr(
+        cupy.cuda.runtime, "streamIsCapturing", lambda stream: driver.capturing, raising=True
+    )
+    monkeypatch.setattr(cupy.cuda, "Event", FakeEvent)
+    FakeEvent.made.clear()
+    yield driver, backend
+    dlpack_arrays._RUNNING.clear()
+    dlpack_arrays.cuda_views.cache_clear()
+    dispatch.forget()
+
+
+def on_device(*shape, index=0, **options):
+    return Exporter(shifted(np.ones(shape, "f4"), 0), device=(CUDA, index), **options)
+
+
+def test_the_producer_is_told_the_stream_that_the_work_is_on(gpu):
+    driver, _ = gpu
+    arrays = [on_device(3, 4), on_device(4, 5), on_device(3, 5)]
+    unigemm.matmul(*arrays)
+    unigemm.matmul(*arrays, stream=0x900)
+    driver.streams[0] = 0  # the legacy default stream, which DLPack calls 1
+    unigemm.matmul(*arrays)
+    driver.capturing = True
+    unigemm.matmul(*arrays)
+    assert [x.streams for x in arrays] == [[0x100, 0x900, 1, -1]] * 3
+    assert [x.stream for x in driver.launches] == [0x100, 0x900, 0, 0]
+    np.testing.assert_array_equal(arrays[2].array, 4)
+
+
+def test_arrays_on_another_device_are_multiplied_there(gpu):
+    driver, _ = gpu
+    unigemm.matmul(*(on_device(*s, index=1) for s in ((3, 4), (4, 5), (3, 5))))
+    assert [(x.device, x.stream) for x in driver.launches] == [(1, 0x200)]
+    assert driver.device == 0
+
+
+def test_a_result_on_the_device_is_cupys_memory_handed_over(gpu):
+    driver, _ = gpu
+    import cupy
+    from fake_gpu import host
+
+    library = Library()
+    a = Namespaced(shifted(np.ones((3, 4), "f4"), 0), library, device=(CUDA, 0))
+    got = unigemm.matmul(a, a.__class__(a.array.T, library, device=(CUDA, 0)))
+    assert type(got.array) is cupy.ndarray
+    np.testing.assert_array_equal(host(got.array), np.full((3, 3), 4.0))
+    assert driver.allocations == [(36, 0, 0x100)]
+
+
+def test_arrays_are_kept_until_the_device_is_done_with_them(gpu):
+    _, _ = gpu
+    first, second = ([on_device(*s) for s in ((3, 4), (4, 5), (3, 5))] for _ in range(2))
+    unigemm.matmul(*first)
+    gc.collect()
+    assert [x.lent for x in first] == [1, 1, 1]
+    FakeEvent.made[0].done = True
+    unigemm.matmul(*second)
+    gc.collect()
+    assert [x.lent for x in first] == [0, 0, 0]
+    assert [x.lent for x in second] == [1, 1, 1]
+    assert all(event.recorded for event in FakeEvent.made)
+
+
+def test_an_empty_sum_on_the_device_is_zeroed_on_its_stream(gpu):
+    driver, _ = gpu
+    memory = np.full((3, 4), np.nan, "f4")
+    out = Exporter(memory[::-1, 1::2], device=(CUDA, 1))
+    unigemm.matmul(on_device(3, 0, index=1), on_device(0, 2, index=1), out)
+    np.testing.assert_array_equal(memory[:, 1::2], 0)
+    assert np.isnan(memory[:, ::2]).all()
+    assert driver.zeroed == [(1, 0x200)]
+
+
+def test_the_host_has_no_streams():
+    with pytest.raises(unigemm.UnsupportedProblem, match="leave it out"):
+        unigemm.matmul(ones(2, 2), ones(2, 2), ones(2, 2), stream=0x900)
+
+
+def test_pinned_host_memory_is_host_memory():
+    out = np.zeros((2, 2), "f4")
+    pinned = (3, 0)  # kDLCUDAHost
+    unigemm.matmul(
+        ones(2, 2, device=pinned), ones(2, 2, device=(CPU, 0)), Exporter(out, device=pinned)
+    )
+    np.testing.assert_array_equal(out, 2)
