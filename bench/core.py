@@ -56,7 +56,7 @@ def measure_problem(
         entry[f"{prefix}us"] = timing.us
         entry[f"{prefix}low"], entry[f"{prefix}high"] = timing.low, timing.high
         if host:
-            entry[f"{prefix}host_us"] = host_us(calls[0], device)
+            entry[f"{prefix}host_us"] = host_us(calls[0], device, device_us=timing.us)
     for entry in record["backends"].values():
         if "us" in entry:
             entry["ratio"] = record["cublas_us"] / entry["us"]

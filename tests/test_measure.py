@@ -113,6 +113,12 @@ def test_host_time_waits_for_the_device_only_between_rounds():
     assert [name for name, _ in device.log].count("synchronize") == 4
 
 
+def test_host_time_queues_few_long_calls():
+    device = FakeDevice()
+    host_us(device.call("x", 0.0), device, device_us=180_000.0, rounds=2)
+    assert [name for name, _ in device.log].count("x") == 3 + 2 * 3
+
+
 def test_work_and_traffic_of_a_problem_are_counted():
     work = Workload(2, 3, 5, DType.BFLOAT16, batch=7)
     assert work.flops == 2 * 2 * 3 * 5 * 7

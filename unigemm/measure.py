@@ -36,6 +36,7 @@ Call = Callable[[], object]
 _GRAPH_MS = 2.0  # one replay lasts at least this long, where a few hundred calls do
 _MAX_CALLS = 400  # of one graph
 _MAX_SETS = 200
+_QUEUED_US = 50_000  # device time that one round of host timing may queue
 _MAX_MEMORY = 24 << 30  # bytes of all input sets together
 
 
@@ -219,12 +220,25 @@ def measure(
     }
 
 
-def host_us(call: Call, device: Device, *, calls: int = 100, rounds: int = 5) -> float:
+def host_us(
+    call: Call, device: Device, *, device_us: float = 0.0, calls: int = 100, rounds: int = 5
+) -> float:
     """Return the host's time to start one call, microseconds: the median of a few rounds.
 
-    The queue is emptied before each round and is never full, so the device is not waited for.
+    Parameters
+    ----------
+    call
+        What to start.
+    device
+        Its queue is emptied before each round and never gets full, so it is not waited for.
+    device_us
+        What one call takes there: fewer long ones are queued.
+    calls, rounds
+        Calls of each round at most, and rounds.
     """
-    for _ in range(10):
+    if device_us > 0:
+        calls = max(3, min(calls, int(_QUEUED_US / device_us)))
+    for _ in range(min(10, calls)):
         call()
     taken = []
     for _ in range(rounds):
