@@ -171,6 +171,10 @@ def test_alignment_is_part_of_the_kind_of_call(gpu):
         unigemm.matmul(driver.array(memory, (8, 8), (8, 1), shift + start), b)
     seen = [gemm.problem.a.alignment for _, gemm in backend.bound]
     assert seen == [16, 4, 8]  # the fourth is as aligned as the first
+    backend.bound.clear()
+    for start in (0, 1, 2, 4):
+        unigemm.matmul(b, b, driver.array(memory, (8, 8), (8, 1), shift + start))
+    assert [gemm.problem.d.alignment for _, gemm in backend.bound] == [16, 4, 8]
 
 
 def test_a_result_less_aligned_than_promised_gets_a_kernel_for_it(gpu):

@@ -254,16 +254,18 @@ def unaligned(shape):
 
 
 NOT_AS_IT_IS = {
-    "field": np.zeros((4, 4), [("tag", "i2"), ("value", "f8")])["value"],
-    "unaligned": unaligned((4, 4)),
-    "big endian": np.ones((4, 4), ">f8"),
+    "field": (np.zeros((4, 4), [("value", "f8"), ("tag", "i2")])["value"], "stride of 10 bytes"),
+    "unaligned": (unaligned((4, 4)), "starts at an address"),
+    "big endian": (np.ones((4, 4), ">f8"), "byte order"),
 }
 
 
 @pytest.mark.parametrize("kind", NOT_AS_IT_IS)
 def test_memory_that_kernels_cannot_address_is_refused(kind):
-    with pytest.raises(unigemm.UnsupportedProblem, match=r"copy it|convert it"):
-        unigemm.matmul(NOT_AS_IT_IS[kind], np.eye(4))
+    x, words = NOT_AS_IT_IS[kind]
+    for arrays in ((x, np.eye(4)), (np.eye(4), x), (np.eye(4), np.eye(4), x)):
+        with pytest.raises(unigemm.UnsupportedProblem, match=words):
+            unigemm.matmul(*arrays)
 
 
 def test_strides_that_are_never_taken_do_not_matter():
@@ -384,8 +386,9 @@ def test_a_tensor_whose_memory_is_not_its_value_is_refused_in_every_place(kind, 
 
     tensor, words = torch_refusals()[kind]
     arrays = {"a": torch.ones(2, 2), "b": torch.ones(2, 2), "out": torch.zeros(2, 2)}
-    # Calls of the same shape have been bound before: each one is checked anew.
+    # Calls of the same kind have been bound before: each one is checked anew.
     unigemm.matmul(arrays["a"], arrays["b"], arrays["out"])
+    unigemm.matmul(*(arrays | {place: torch.ones(2, 2, dtype=torch.cfloat).imag}).values())
     arrays[place] = tensor
     with pytest.raises(unigemm.UnsupportedProblem) as caught:
         unigemm.matmul(*arrays.values())
