@@ -98,7 +98,8 @@ BROKEN = {
         unigemm.UnsupportedProblem,
         "copy it",
     ),
-    "read-only out": ((ones(2, 2), ones(2, 2), read_only()), unigemm.UnsupportedProblem, "written"),
+    # NumPy before 2.1 does not export such an array at all.
+    "read-only out": ((ones(2, 2), ones(2, 2), read_only()), unigemm.UnsupportedProblem, "read"),
     "unknown code": (
         (ones(2, 2, code=77), ones(2, 2), ones(2, 2)),
         unigemm.UnsupportedProblem,

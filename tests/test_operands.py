@@ -343,7 +343,7 @@ def test_tensors_are_read_where_they_lie():
 
 
 def torch_refusals():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import torch
 
     class Subclass(torch.Tensor):
         pass
@@ -382,8 +382,7 @@ def torch_refusals():
 )
 @pytest.mark.parametrize("place", ["a", "b", "out"])
 def test_a_tensor_whose_memory_is_not_its_value_is_refused_in_every_place(kind, place):
-    import torch
-
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     tensor, words = torch_refusals()[kind]
     arrays = {"a": torch.ones(2, 2), "b": torch.ones(2, 2), "out": torch.zeros(2, 2)}
     # Calls of the same kind have been bound before: each one is checked anew.

@@ -202,7 +202,7 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
     if backend == "auto":
         offered, missing = _competitors(usable)
         return _chosen(gemm.problem, gemm.extents, target, offered, missing)
-    chosen = usable_backend(backend) if usable else backend_named(backend)
+    chosen = backend_named(backend)
     if isinstance(chosen, CompilingBackend) and not target.is_gpu:
         raise DeviceMismatch(
             f"backend {backend!r} runs on NVIDIA GPUs and the arrays are on the CPU; move them to "
@@ -213,6 +213,8 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
             f"backend {backend!r} runs on the CPU and the product is for {target}; use arrays in "
             "host memory, or leave backend= out"
         )
+    if usable:
+        chosen = usable_backend(backend)
     return _chosen(gemm.problem, gemm.extents, target, (chosen,), ())
 
 
