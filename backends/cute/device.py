@@ -1,12 +1,16 @@
 """Device-side pieces that every CuTe backend uses: vectors, tile order, split-K's reduction."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from dataclasses import dataclass
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from unigemm.dtypes import DType
+from unigemm.plans import Config
+from unigemm.problem import Problem
 
 CUTE_TYPES = {
     DType.FLOAT64: cutlass.Float64,
@@ -16,6 +20,34 @@ CUTE_TYPES = {
 }
 GMEM = cute.AddressSpace.gmem
 REDUCE_THREADS = 128
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is compiled in; everything else is an argument of the kernel."""
+
+    problem: Problem
+    config: Config
+
+    @property
+    def split(self) -> bool:
+        """Whether partial sums go to the workspace."""
+        return self.config.split_k > 1
+
+    @property
+    def sums(self) -> type:
+        """Type of the accumulators."""
+        return CUTE_TYPES[self.problem.accumulator]
+
+    @property
+    def output(self) -> type:
+        """Type of what the main kernel writes."""
+        return self.sums if self.split else CUTE_TYPES[self.problem.d.dtype]
+
+    def reduction(self, overlap: bool) -> tuple:
+        """Return the types that `reduce_kernel` takes, for this problem's D."""
+        vector = min(self.problem.d.vector, 128 // self.sums.width)
+        return self.sums, CUTE_TYPES[self.problem.d.dtype], vector, overlap
 
 
 def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:

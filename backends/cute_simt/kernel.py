@@ -19,16 +19,15 @@ Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments 
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
 
-from unigemm.plans import Config
-from unigemm.problem import MatrixType, Problem
+from unigemm.problem import MatrixType
 
+from ..cute import device
 from ..cute.device import (
     CUTE_TYPES,
     global_vector,
@@ -45,37 +44,13 @@ from ..cute.device import (
 from .geometry import WARP, Copy, Geometry, OperandTile, copy_schedule, geometry
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What is compiled in; everything else is an argument of the kernel."""
-
-    problem: Problem
-    config: Config
+class Spec(device.Spec):
+    """What is compiled in, with the numbers derived from it."""
 
     @property
     def geometry(self) -> Geometry:
         """The derived numbers."""
         return geometry(self.problem, self.config)
-
-    @property
-    def split(self) -> bool:
-        """Whether partial sums go to the workspace."""
-        return self.config.split_k > 1
-
-    @property
-    def sums(self) -> type:
-        """Type of the accumulators."""
-        return CUTE_TYPES[self.problem.accumulator]
-
-    @property
-    def reduce_vector(self) -> int:
-        """Elements that one thread of the reduction writes."""
-        return min(self.problem.d.vector, 128 // self.sums.width)
-
-    @property
-    def output(self) -> type:
-        """Type of what the main kernel writes."""
-        return self.sums if self.split else CUTE_TYPES[self.problem.d.dtype]
 
 
 # -- producer: device memory to shared memory ------------------------------------------------------
@@ -458,7 +433,7 @@ def make_host(spec: Spec) -> Callable:
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
         )  # fmt: skip
         if const_expr(spec.split):
-            types = (spec.sums, CUTE_TYPES[spec.problem.d.dtype], spec.reduce_vector, False)
+            types = spec.reduction(overlap=False)
             launch_reduction(types, workspace, d, m, n, (l0, l1), d_strides, split_k, stream)
 
     return gemm

@@ -28,9 +28,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from unigemm.plans import Config
-from unigemm.problem import Problem
-
+from ..cute import device
 from ..cute.device import (
     CUTE_TYPES,
     GMEM,
@@ -47,12 +45,8 @@ TURN_BARRIER = 1  # and the next: named barriers that pass the turn between ping
 STORE_BARRIER = 4  # and on: one for each consumer warpgroup
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What is compiled in; everything else is an argument of the kernel."""
-
-    problem: Problem
-    config: Config
+class Spec(device.Spec):
+    """What is compiled in, with the numbers derived from it."""
 
     @property
     def geometry(self) -> Geometry:
@@ -60,24 +54,9 @@ class Spec:
         return geometry(self.problem, self.config)
 
     @property
-    def split(self) -> bool:
-        """Whether partial sums go to the workspace."""
-        return self.config.split_k > 1
-
-    @property
-    def reduce_vector(self) -> int:
-        """Elements that one thread of the reduction writes."""
-        return min(self.problem.d.vector, 4)
-
-    @property
     def operand(self) -> type:
         """Type of A and B."""
         return CUTE_TYPES[self.problem.a.dtype]
-
-    @property
-    def output(self) -> type:
-        """Type of what the main kernel writes."""
-        return Float32 if self.split else CUTE_TYPES[self.problem.d.dtype]
 
 
 # -- layouts and descriptors (host) ----------------------------------------------------------------
@@ -650,7 +629,7 @@ def make_host(spec: Spec) -> Callable:
             stream=stream, min_blocks_per_mp=1, use_pdl=True,
         )  # fmt: skip
         if const_expr(spec.split):
-            types = (Float32, CUTE_TYPES[p.d.dtype], spec.reduce_vector, True)
+            types = spec.reduction(overlap=True)
             launch_reduction(
                 types, workspace, d, m, n, batch, (d_m, d_n, d_l0, d_l1), split_k, stream
             )
