@@ -153,9 +153,15 @@ def test_rows_of_d_that_end_within_16_bytes_are_no_tma_target():
     assert gemm.problem.d.alignment == 8
 
 
-def test_negative_strides_are_no_tma_source():
-    gemm = canonical(spec((8, 16), (-16, 1)), spec((16, 4)), spec((8, 4)))
+@pytest.mark.parametrize("stride", [-16, 0])
+def test_rows_that_go_back_or_repeat_are_no_tma_source(stride):
+    gemm = canonical(spec((8, 16), (stride, 1)), spec((16, 4)), spec((8, 4)))
     assert gemm.problem.a.alignment == 8
+
+
+def test_an_operand_shared_by_a_stack_stays_a_tma_source():
+    gemm = canonical(spec((3, 8, 16), (0, 16, 1)), spec((3, 16, 4)), spec((3, 8, 4)))
+    assert gemm.problem.a.alignment == 16
 
 
 @pytest.mark.parametrize("strides", [(0, 1), (1, 1), (3, 1), (4, 0)])

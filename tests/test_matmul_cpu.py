@@ -299,3 +299,28 @@ def test_threads_may_multiply_at_once():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(one, range(60)))
+
+
+def test_a_kernel_that_another_process_removed_is_made_again(tmp_path, monkeypatch):
+    import shutil
+    from types import SimpleNamespace
+
+    from unigemm import cache, dispatch
+    from unigemm.artifact import Artifact, KernelInfo, KernelKey
+
+    store = cache.Cache(tmp_path / "cache", [])
+    monkeypatch.setattr(cache, "default_cache", lambda: store)
+    key = KernelKey("fake", "sm_90a", {}, "", {})
+    made = Artifact({"kernel.o": b"code"}, KernelInfo(1, 0, 0, {}, 0.0))
+
+    def load(files, plan):
+        with open(files["kernel.o"], "rb") as file:
+            return file.read()
+
+    backend = SimpleNamespace(key=lambda plan: key, load=load)
+    monkeypatch.setattr(
+        dispatch, "kernel_entry", lambda plan: store.get_or_compile(key, lambda: made)
+    )
+    assert dispatch._load(backend, None) == b"code"
+    shutil.rmtree(tmp_path / "cache" / "fake")
+    assert dispatch._load(backend, None) == b"code"

@@ -6,6 +6,7 @@ strides; `unigemm.matmul` keeps the result and from then on only looks it up.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
@@ -371,10 +372,25 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     with _loading.setdefault(key, threading.Lock()):
         kernel = _loaded.get(key)  # new extents need no look at the disk
         if kernel is None:
-            entry = kernel_entry(plan)
-            assert entry is not None, "a compiling backend has entries"
-            kernel = _loaded[key] = backend.load(entry.files, plan)
+            kernel = _loaded[key] = _load(backend, plan)
     return backend.bind(kernel, plan, gemm)
+
+
+def _load(backend: CompilingBackend, plan: Plan) -> object:
+    """Load a plan's kernel; once more where its files went between the look-up and the load."""
+    from .cache import default_cache
+
+    entry = kernel_entry(plan)
+    assert entry is not None, "a compiling backend has entries"
+    try:
+        return backend.load(entry.files, plan)
+    except Exception:
+        if all(os.path.exists(path) for path in entry.files.values()):
+            raise
+        default_cache().forget(backend.key(plan))  # another process has cleared the cache
+        entry = kernel_entry(plan)
+        assert entry is not None
+        return backend.load(entry.files, plan)
 
 
 def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:

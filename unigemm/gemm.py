@@ -319,11 +319,14 @@ def _classify(
         elif strides[unit] != 1:
             continue
         steps = [strides[other], *batch_steps]
+        # TMA steps forward: 16 promises that no stride is negative and that rows do not repeat.
+        forward = min(steps) >= 0 and (strides[other] > 0 or shape[other] == 1)
+        widest = MAX_ALIGNMENT if forward else MAX_ALIGNMENT // 2
         if names == ("m", "n"):
             # TMA stores whole 16-byte units: a row of D must end at the end of one (seen on an
             # H200: zeros in the padding after N).
             steps.append(shape[unit])
-        alignment = _alignment(layout.alignment, size, steps)
+        alignment = _alignment(min(layout.alignment, widest), size, steps)
         if best is None or alignment > best[0]:
             pair = (strides[0], 1) if unit == 1 else (1, strides[1])
             best = (alignment, MatrixType(layout.dtype, names[unit], alignment), pair)
@@ -333,8 +336,7 @@ def _classify(
 
 
 def _alignment(base: int, itemsize: int, steps: Sequence[int]) -> int:
-    # TMA takes no negative strides: 16 promises that there are none.
-    alignment = min(base, MAX_ALIGNMENT if min(steps) >= 0 else MAX_ALIGNMENT // 2)
+    alignment = min(base, MAX_ALIGNMENT)
     for step in steps:
         while alignment > itemsize and (step * itemsize) % alignment:
             alignment //= 2

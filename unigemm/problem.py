@@ -30,7 +30,8 @@ class MatrixType:
         Bytes, a power of two from the item size to 16, that divides the base address and every
         stride (in bytes) except the unit one, and for D the length of a row. Vector accesses along
         the contiguous index may be this wide at every row and in every batch. 16 also promises
-        that no stride is negative. The item size where `major` is "strided".
+        that no stride is negative and that rows do not repeat (stride zero). The item size where
+        `major` is "strided".
     """
 
     dtype: DType

@@ -138,18 +138,28 @@ def load_kernel(files: dict[str, str]) -> Callable[..., None]:
     reason = missing()
     if reason is not None:
         raise BackendUnavailable(f"a CuTe kernel cannot be loaded: {reason}")
-    shared = files.get("kernel.so")
-    if shared is not None:
-        import tvm_ffi
-
-        _open_runtime()
-        module: Any = tvm_ffi.load_module(shared)
-    else:
+    module = _load_shared(files.get("kernel.so"))
+    if module is None:
         import cutlass.cute as cute
 
         module = cute.runtime.load_module(files["kernel.o"], enable_tvm_ffi=True)
     _LOADED.append(module)
     return getattr(module, FUNCTION)
+
+
+def _load_shared(path: str | None) -> Any:
+    """Load a shared object without the DSL; None where there is none or it cannot be mapped."""
+    if path is None:
+        return None
+    import tvm_ffi
+
+    _open_runtime()
+    try:
+        return tvm_ffi.load_module(path)
+    except (RuntimeError, OSError):
+        if not Path(path).exists():
+            raise
+        return None  # a folder mounted noexec, say: the DSL loads the object file otherwise
 
 
 _LOADED: list[Any] = []  # functions do not keep their modules alive
