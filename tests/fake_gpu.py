@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from unigemm.arrays.numpy_arrays import viewer
 from unigemm.artifact import Artifact, KernelInfo, KernelKey
 from unigemm.dtypes import numpy_dtype
-from unigemm.numpy_arrays import viewer
 from unigemm.plans import Candidate, Config, Prediction
 
 
@@ -95,7 +95,7 @@ class Driver:
 def host(x):
     """Return a NumPy view of the host memory of a posing CuPy array."""
     steps = tuple(s // x.dtype.itemsize for s in x.strides)
-    from unigemm.operands import parse_dtype
+    from unigemm.arrays.operands import parse_dtype
 
     return viewer(x.shape, steps, parse_dtype(x.dtype))(x.data.ptr)
 
@@ -176,8 +176,9 @@ def install(monkeypatch, arch="sm_90a"):
     """Put two devices and the backend in place of the real ones; return both."""
     import cupy
 
-    from unigemm import api, cupy_arrays, dispatch, dlpack_arrays, registry
-    from unigemm.libraries import KNOWN
+    from unigemm import api, dispatch, registry
+    from unigemm.arrays import cupy_arrays, dlpack_arrays
+    from unigemm.arrays.libraries import KNOWN
     from unigemm.target import named_target
 
     driver = Driver()

@@ -23,9 +23,9 @@ from cache_fakes import (
     worker,
 )
 
-from unigemm import cache as cache_module
 from unigemm.artifact import Artifact, KernelKey
 from unigemm.cache import Cache, compile_count, default_cache
+from unigemm.cache import layers as cache_module
 
 HOUR = 3600.0
 

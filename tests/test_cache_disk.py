@@ -17,8 +17,8 @@ import cache_fakes
 import pytest
 from cache_fakes import META, Compiler, fake_artifact, fake_key, fill, is_whole, never, worker
 
-from unigemm import cache as cache_module
 from unigemm.cache import Cache
+from unigemm.cache import layers as cache_module
 from unigemm.errors import CacheError, CacheWarning, UnigemmError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")

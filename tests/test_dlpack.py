@@ -190,7 +190,8 @@ def gpu(monkeypatch, tmp_path):
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     from fake_gpu import install
 
-    from unigemm import cache, dispatch, dlpack_arrays
+    from unigemm import cache, dispatch
+    from unigemm.arrays import dlpack_arrays
 
     driver, backend = install(monkeypatch)
     kept = cache.Cache(tmp_path, [])

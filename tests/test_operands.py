@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from reference import flat_poison, layouts, strided_view
 
 import unigemm
+from unigemm.arrays.libraries import KNOWN, library_of, view
+from unigemm.arrays.numpy_arrays import address_reader, viewer
+from unigemm.arrays.operands import (
+    HOST,
+    ArraySpec,
+    Device,
+    alignment_of,
+    parse_dtype,
+    stream_handle,
+)
 from unigemm.dtypes import DType, numpy_dtype
-from unigemm.libraries import KNOWN, library_of, view
-from unigemm.numpy_arrays import address_reader, viewer
-from unigemm.operands import HOST, ArraySpec, Device, alignment_of, parse_dtype, stream_handle
 from unigemm.overlap import may_share, overlaps_itself
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)

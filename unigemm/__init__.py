@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         matmul,
         plan,
     )
+    from .arrays.operands import ArraySpec
     from .errors import (
         BackendUnavailable,
         CacheError,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         UnsupportedDtype,
         UnsupportedProblem,
     )
-    from .operands import ArraySpec
     from .plans import Plan
     from .target import Target, named_target
 
@@ -61,7 +61,7 @@ _WHERE = {
         "UnsupportedDtype",
         "UnsupportedProblem",
     ),
-    "operands": ("ArraySpec",),
+    "arrays.operands": ("ArraySpec",),
     "plans": ("Plan",),
     "target": ("Target", "named_target"),
 }

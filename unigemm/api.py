@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .arrays.libraries import KNOWN, Library, one_library, view
+from .arrays.operands import ArraySpec, Operand, same_device, stream_handle
 from .dispatch import (
     Bound,
     Options,
@@ -19,8 +21,6 @@ from .dispatch import (
 )
 from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from .gemm import Layout, canonical
-from .libraries import KNOWN, Library, one_library, view
-from .operands import ArraySpec, Operand, same_device, stream_handle
 from .plans import Plan
 from .registry import backend_named, backend_names
 from .target import CPU, Target, device_count, device_target, named_target
@@ -232,7 +232,7 @@ def _foreign(
     backend: str,
     plan: Plan | None,
 ) -> Any:
-    from .dlpack_arrays import matmul_foreign
+    from .arrays.dlpack_arrays import matmul_foreign
 
     options = {
         "dtype": dtype,

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from . import api, show
+from .arrays.operands import ArraySpec
 from .cli_cache import cache_app
 from .dtypes import dtype_named
 from .errors import UnigemmError, UnsupportedProblem
-from .operands import ArraySpec
 from .plans import Plan
 
 __all__ = ["app", "main"]

@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 from . import api, show
+from .arrays.operands import ArraySpec
 from .backend import CompilingBackend
 from .dtypes import DType, accumulator, numpy_dtype, unit_roundoff
 from .errors import BackendUnavailable, UnsupportedProblem
-from .operands import ArraySpec
 from .plans import Plan
 from .registry import backend_named
 

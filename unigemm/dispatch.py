@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
+from .arrays.libraries import Library
+from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
 from .backend import Backend, CompilingBackend, HostBackend, Launcher
 from .dtypes import DType
 from .errors import (
@@ -25,8 +27,6 @@ from .errors import (
     UnsupportedProblem,
 )
 from .gemm import Gemm, Layout, canonical, result_shape
-from .libraries import Library
-from .operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
 from .overlap import may_share
 from .planner import choose
 from .plans import Plan

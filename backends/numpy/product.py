@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from unigemm.arrays.numpy_arrays import viewer
 from unigemm.backend import Launcher
 from unigemm.dtypes import DType, numpy_dtype
 from unigemm.gemm import Gemm
-from unigemm.numpy_arrays import viewer
 
 if TYPE_CHECKING:
     import numpy as np

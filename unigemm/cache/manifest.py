@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .artifact import KernelInfo
+from ..artifact import KernelInfo
 
 __all__ = ["Flaw", "Meta", "Row", "check", "decode", "describe", "entry_parts"]
 

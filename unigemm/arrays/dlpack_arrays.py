@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from .dtypes import numpy_dtype
-from .errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
-from .gemm import result_shape
+from ..dtypes import numpy_dtype
+from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from ..gemm import result_shape
 from .libraries import KNOWN, Library
 from .operands import (
     HOST,

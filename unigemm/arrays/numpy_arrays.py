@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from typing import Any
 
-from .dtypes import DType, numpy_dtype
-from .errors import LibraryMismatch, UnsupportedProblem
+from ..dtypes import DType, numpy_dtype
+from ..errors import LibraryMismatch, UnsupportedProblem
+from ..overlap import byte_span
 from .libraries import Library
 from .operands import HOST, Device, Operand, alignment_of, element_strides, parse_dtype
-from .overlap import byte_span
 
 __all__ = ["address_reader", "library", "numpy_library", "viewer"]
 

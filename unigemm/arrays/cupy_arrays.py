@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
-from .dtypes import DType, numpy_dtype
-from .errors import LibraryMismatch
+from ..dtypes import DType, numpy_dtype
+from ..errors import LibraryMismatch
 from .libraries import Library
 from .operands import Device, Operand, alignment_of, element_strides, parse_dtype
 

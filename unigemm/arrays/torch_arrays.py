@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from typing import Any
 
-from .dtypes import DType
-from .errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from ..dtypes import DType
+from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
 from .libraries import Library
 from .operands import HOST, Device, Operand, alignment_of, parse_dtype
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import CacheError
+from ..errors import CacheError
 from .manifest import META, OWN_FOLDERS, Row, entry_parts
 
 __all__ = ["SUFFIXES", "is_archive", "read_archive", "write_archive"]

@@ -10,10 +10,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .dtypes import DType, dtype_named, output_dtypes
-from .errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from .gemm import MAX_ALIGNMENT, Layout
-from .overlap import byte_span
+from ..dtypes import DType, dtype_named, output_dtypes
+from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..gemm import MAX_ALIGNMENT, Layout
+from ..overlap import byte_span
 
 __all__ = [
     "HOST",

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .cache_reports import (
+from ..errors import CacheError
+from .manifest import META, Flaw, Meta, Row, check
+from .reports import (
     CacheStats,
     Damage,
     EntrySummary,
@@ -20,12 +22,10 @@ from .cache_reports import (
     Removal,
     VerifyReport,
 )
-from .errors import CacheError
-from .manifest import META, Flaw, Meta, Row, check
 from .store import Folder, remove_tree, tree_bytes
 
 if TYPE_CHECKING:
-    from .cache import Cache
+    from .layers import Cache
 
 __all__ = [
     "after_publishing",

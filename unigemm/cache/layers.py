@@ -17,9 +17,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from . import cache_upkeep, env
-from .artifact import Artifact, KernelInfo, KernelKey
-from .cache_reports import (
+from .. import env
+from ..artifact import Artifact, KernelInfo, KernelKey
+from ..errors import CacheError, CacheWarning
+from . import upkeep
+from .manifest import Flaw, Meta, Row, describe
+from .reports import (
     CacheStats,
     Damage,
     EntrySummary,
@@ -29,8 +32,6 @@ from .cache_reports import (
     Removal,
     VerifyReport,
 )
-from .errors import CacheError, CacheWarning
-from .manifest import Flaw, Meta, Row, describe
 from .store import Folder, remove_tree
 
 __all__ = [
@@ -185,7 +186,7 @@ class Cache:
                 entry = self._keep(key, artifact)
             self._memo[digest] = replace(entry, cached=True)
         if not entry.cached and entry.layer == "cache":
-            cache_upkeep.after_publishing(self)
+            upkeep.after_publishing(self)
         return entry
 
     def forget(self, key: KernelKey) -> None:
@@ -200,11 +201,11 @@ class Cache:
         backend, arch
             Only the entries of these.
         """
-        return cache_upkeep.entries(self, backend, arch)
+        return upkeep.entries(self, backend, arch)
 
     def stats(self) -> CacheStats:
         """Count what the layers hold."""
-        return cache_upkeep.stats(self, compile_count())
+        return upkeep.stats(self, compile_count())
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
         """Hash every file of every layer again.
@@ -214,7 +215,7 @@ class Cache:
         repair
             Set damaged entries of the writable folder aside, as loading them would.
         """
-        return cache_upkeep.verify(self, repair)
+        return upkeep.verify(self, repair)
 
     def prune(self, limit_bytes: int | None = None) -> Removal:
         """Remove the entries used longest ago until the writable folder fits.
@@ -227,7 +228,7 @@ class Cache:
             Bytes to come down to; the cache's own limit if None.
         """
         limit = self.limit_bytes if limit_bytes is None else limit_bytes
-        return cache_upkeep.prune(self, limit)
+        return upkeep.prune(self, limit)
 
     def clear(self, *, backend: str | None = None, arch: str | None = None) -> Removal:
         """Remove entries of the writable folder; the quarantine too when neither is named.
@@ -237,7 +238,7 @@ class Cache:
         backend, arch
             Only the entries of these.
         """
-        return cache_upkeep.clear(self, backend, arch)
+        return upkeep.clear(self, backend, arch)
 
     def export_bundle(
         self,
@@ -264,7 +265,7 @@ class Cache:
         CacheError
             Nothing matches, or the destination cannot be written.
         """
-        return cache_upkeep.export_bundle(self, destination, digests, backend, arch)
+        return upkeep.export_bundle(self, destination, digests, backend, arch)
 
     def import_bundle(self, source: Path) -> ImportReport:
         """Check the entries of a folder or an archive and publish them in the writable folder.
@@ -276,7 +277,7 @@ class Cache:
         CacheError
             The source cannot be read, is no bundle, or holds a path that leads outside.
         """
-        return cache_upkeep.import_bundle(self, source)
+        return upkeep.import_bundle(self, source)
 
     # What follows is for `cache_upkeep` too.
 

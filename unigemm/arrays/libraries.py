@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from .dtypes import DType
-from .errors import LibraryMismatch
+from ..dtypes import DType
+from ..errors import LibraryMismatch
 from .operands import ArraySpec, Device, Operand
 
 __all__ = ["KNOWN", "Library", "library_of", "one_library", "view"]

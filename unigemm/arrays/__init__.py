@@ -1,0 +1,1 @@
+"""Arrays of every library, seen as addresses, extents and strides; one module a library."""
