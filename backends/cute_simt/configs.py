@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 from unigemm.dtypes import DType
@@ -52,9 +52,10 @@ def _slab(problem: Problem) -> int:
     return _SLAB_BYTES // max(size, 4)
 
 
-def base_configs(problem: Problem, target: Target) -> Iterator[Config]:
-    """Yield every legal configuration without split-K, biggest tiles first."""
-    seen = set()
+@lru_cache(maxsize=256)
+def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
+    """Return every legal configuration without split-K, biggest tiles first."""
+    seen: dict[Config, None] = {}
     for (m, n), warps, thread in SHAPES:
         if problem.accumulator is DType.FLOAT64 and thread == (8, 8):
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
@@ -66,9 +67,9 @@ def base_configs(problem: Problem, target: Target) -> Iterator[Config]:
             thread=thread,
             raster=Raster("m", 8),
         )
-        if config not in seen and illegal(problem, config, target) is None:
-            seen.add(config)
-            yield config
+        if illegal(problem, config, target) is None:
+            seen[config] = None
+    return tuple(seen)
 
 
 def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
@@ -82,13 +83,20 @@ def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
     return tuple(options)
 
 
+@lru_cache(maxsize=4096)
+def _split(problem: Problem, target: Target, base: Config, parts: int) -> Config | None:
+    """Return a configuration cut into parts of K, or None where that is not legal."""
+    config = replace(base, split_k=parts)
+    return config if illegal(problem, config, target) is None else None
+
+
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return every legal configuration with its split-K factors, priced."""
     found = []
     for base in base_configs(problem, target):
         for split in split_options(extents, base):
-            config = replace(base, split_k=split)
-            if illegal(problem, config, target) is not None:
+            config = _split(problem, target, base, split)
+            if config is None:
                 continue
             scratch = workspace_bytes(problem, extents, split)
             if scratch > _MAX_WORKSPACE:

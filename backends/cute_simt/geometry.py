@@ -9,6 +9,7 @@ nothing is transposed on the way; lanes read 16-byte vectors along whichever ind
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
@@ -206,6 +207,7 @@ def _operand(kind: MatrixType, extent: int, slab: int, lanes: int, rows: int) ->
     )
 
 
+@lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a legal configuration."""
     m, n, k = config.tile

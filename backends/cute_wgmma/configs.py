@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 from unigemm.plans import Candidate, Config, Prediction, Raster
@@ -61,8 +61,10 @@ def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
     return None
 
 
-def base_configs(problem: Problem, target: Target, *, split: bool = False) -> Iterator[Config]:
-    """Yield every legal configuration, without split-K or with two parts."""
+@lru_cache(maxsize=256)
+def base_configs(problem: Problem, target: Target, *, split: bool = False) -> tuple[Config, ...]:
+    """Return every legal configuration, without split-K or with two parts."""
+    found = []
     slab = SWIZZLE_BYTES // problem.a.dtype.itemsize
     for schedule, (m, n), warps in SHAPES:
         for cluster in CLUSTERS[:1] if split else CLUSTERS:
@@ -79,7 +81,8 @@ def base_configs(problem: Problem, target: Target, *, split: bool = False) -> It
                 target,
             )
             if config is not None:
-                yield config
+                found.append(config)
+    return tuple(found)
 
 
 def split_options(extents: Extents, config: Config, target: Target) -> tuple[int, ...]:

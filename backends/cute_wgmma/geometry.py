@@ -8,6 +8,7 @@ group has a tile of its own, and one multiplies while the other writes its resul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
@@ -74,6 +75,7 @@ class Geometry:
         return self.groups * self.wg_m * self.wg_n
 
 
+@lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
     m, n, k = config.tile
