@@ -374,11 +374,10 @@ def produce(
 def multiply(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor,
     barriers: tuple, slabs: Int32, stage: Int32, phase: Int32,
-    rank_m: Int32, rank_n: Int32, lane: Int32,
+    rank_m: Int32, rank_n: Int32, in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply the slabs of one unit into the accumulators; returns the stage after them."""
     full, empty = barriers
-    warps_first = lane  # lanes of the warpgroup's first warp signal; 32 and more do not
     previous = stage
     mma.set(warpgroup.Field.ACCUMULATE, True)
     sums.fill(0.0)
@@ -390,14 +389,14 @@ def multiply(
         warpgroup.commit_group()
         warpgroup.wait_group(1)
         if slab > 0:
-            if warps_first < 32:
-                release(empty + previous, rank_m, rank_n, warps_first, spec)
+            if in_wg < 32:  # the warpgroup's first warp signals for all of it
+                release(empty + previous, rank_m, rank_n, in_wg, spec)
         previous = stage
         stage, phase = advance(stage, phase, spec.config.stages)
     warpgroup.wait_group(0)
     if slabs > 0:
-        if warps_first < 32:
-            release(empty + previous, rank_m, rank_n, warps_first, spec)
+        if in_wg < 32:
+            release(empty + previous, rank_m, rank_n, in_wg, spec)
     return stage, phase
 
 
