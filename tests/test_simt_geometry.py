@@ -76,7 +76,7 @@ def test_the_accumulators_of_all_lanes_cover_the_tile_exactly_once():
             (geo.b, config.warps[1], geo.warp_tile[1], geo.lanes[1]),
         ):
             rows = [
-                warp * warp_extent + lane * tile.lane_step + tile.row(i)
+                warp * warp_extent + lane * tile.run + tile.row(i)
                 for warp in range(warps)
                 for lane in range(lanes)
                 for i in range(tile.rows)
@@ -105,7 +105,7 @@ def test_fragment_reads_have_no_bank_conflicts():
             size = tile.dtype.itemsize
             width = tile.vector * size
             step = tile.pitch if tile.k_major else 1
-            addresses = [place * tile.lane_step * step * size for place in places]
+            addresses = [place * tile.run * step * size for place in places]
             assert wavefronts(addresses, width) <= max(1, WARP * width // 128), (config, tile)
 
 
@@ -116,7 +116,7 @@ def test_every_shared_memory_access_is_aligned_to_its_width():
             size = tile.dtype.itemsize
             assert tile.bytes % 16 == 0
             assert tile.pitch * size % (tile.copy * size) == 0
-            steps = [tile.lane_step, *(tile.row(i) for i in range(0, tile.rows, tile.run))]
+            steps = [tile.run, *(tile.row(i) for i in range(0, tile.rows, tile.run))]
             if tile.k_major:
                 assert tile.pitch * size % (tile.vector * size) == 0
                 assert tile.slab % tile.vector == 0

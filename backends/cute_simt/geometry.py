@@ -95,11 +95,6 @@ class OperandTile:
         """Return the offset along the extent, within a warp, of accumulator `index` of lane 0."""
         return (index // self.run) * self.lanes * self.run + index % self.run
 
-    @property
-    def lane_step(self) -> int:
-        """Distance along the extent between neighbouring lanes."""
-        return self.run
-
 
 @dataclass(frozen=True)
 class Geometry:

@@ -24,30 +24,15 @@ from . import upkeep
 from .manifest import Flaw, Meta, Row, describe
 from .reports import (
     CacheStats,
-    Damage,
     EntrySummary,
     ExportReport,
     ImportReport,
-    LayerStats,
     Removal,
     VerifyReport,
 )
 from .store import Folder, remove_tree
 
-__all__ = [
-    "Cache",
-    "CacheStats",
-    "Damage",
-    "Entry",
-    "EntrySummary",
-    "ExportReport",
-    "ImportReport",
-    "LayerStats",
-    "Removal",
-    "VerifyReport",
-    "compile_count",
-    "default_cache",
-]
+__all__ = ["Cache", "Entry", "compile_count", "default_cache"]
 
 _MEMORY = "/dev/shm"  # Linux: files in memory, for when every disk is full
 _count_lock = threading.Lock()
