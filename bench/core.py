@@ -20,19 +20,19 @@ def measure_problem(
         cuBLAS its time. A backend that refuses, or is wrong, has an "error" in place of a time.
     """
     sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
-    contestants = {"cublas": [device.baseline(*arrays) for arrays in sets]}
+    contestants = {"cublas": [device.baseline(*arrays, work.precision) for arrays in sets]}
     record: dict[str, Any] = {
         "problem": str(work),
         "shape": [work.batch, work.m, work.n, work.k],
-        "dtype": str(work.dtype),
+        "dtype": str(work.dtype) if work.precision == "ieee" else work.precision,
         "layout": work.layout,
         "sets": len(sets),
         "backends": {},
     }
     for backend in backends:
         try:
-            plan = unigemm.plan(*sets[0], backend=backend)
-            calls = [_call(*arrays, backend) for arrays in sets]
+            plan = unigemm.plan(*sets[0], backend=backend, precision=work.precision)
+            calls = [_call(*arrays, backend, work.precision) for arrays in sets]
             calls[0]()
             ratio = error_ratio(work, device, *sets[0])
         except unigemm.UnigemmError as error:
@@ -65,5 +65,5 @@ def measure_problem(
     return record
 
 
-def _call(a: Any, b: Any, out: Any, backend: str) -> Any:
-    return lambda: unigemm.matmul(a, b, out, backend=backend)
+def _call(a: Any, b: Any, out: Any, backend: str, precision: str) -> Any:
+    return lambda: unigemm.matmul(a, b, out, backend=backend, precision=precision)

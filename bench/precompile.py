@@ -14,7 +14,6 @@ from multiprocessing import get_context
 import unigemm
 from bench.suites import LAYOUTS, workloads
 from unigemm.backend import CompilingBackend
-from unigemm.dtypes import dtype_named
 from unigemm.measure import Workload
 from unigemm.registry import backend_named
 
@@ -50,11 +49,14 @@ def main() -> None:
     for suite in args.suite.split(","):
         for dtype in args.dtype.split(","):
             for backend in args.backend.split(","):
-                for work in workloads(
-                    suite, dtype_named(dtype), args.layout.split(","), args.offset
-                ):
+                for work in workloads(suite, dtype, args.layout.split(","), args.offset):
                     try:
-                        plan = unigemm.plan(*spec_of(work), target=args.target, backend=backend)
+                        plan = unigemm.plan(
+                            *spec_of(work),
+                            target=args.target,
+                            backend=backend,
+                            precision=work.precision,
+                        )
                     except unigemm.UnsupportedProblem:  # a named backend need not take them all
                         refused += 1
                         continue

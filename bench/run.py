@@ -10,7 +10,6 @@ from pathlib import Path
 from bench.core import measure_problem
 from bench.report import markdown, summarise
 from bench.suites import LAYOUTS, SUITES, sample, workloads
-from unigemm.dtypes import dtype_named
 from unigemm.measure import best_device
 
 
@@ -41,7 +40,7 @@ def main() -> None:
         if suite not in SUITES:
             raise SystemExit(f"no suite {suite!r}; choose from {', '.join(SUITES)}")
         for dtype in args.dtype.split(","):
-            items = workloads(suite, dtype_named(dtype), args.layout.split(","), args.offset)
+            items = workloads(suite, dtype, args.layout.split(","), args.offset)
             items = [w for w in items if w.flops <= args.largest]
             for work in sample(items, args.sample, args.seed):
                 if time.monotonic() - start > args.budget:

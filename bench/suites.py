@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from unigemm.dtypes import DType
+from unigemm.dtypes import DType, dtype_named
 from unigemm.measure import Workload
+from unigemm.problem import PRECISIONS, Precision
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -63,15 +64,25 @@ SUITES: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 
 
+def kind_named(name: str) -> tuple[DType, Precision]:
+    """Return what a name stands for: a dtype, or float32 in the precision of that name."""
+    for precision in PRECISIONS:
+        if name == precision != "ieee":
+            return DType.FLOAT32, precision
+    return dtype_named(name), "ieee"
+
+
 def workloads(
-    suite: str, dtype: DType, layouts: Iterable[str] = LAYOUTS, offset: int = 0
+    suite: str, kind: str, layouts: Iterable[str] = LAYOUTS, offset: int = 0
 ) -> list[Workload]:
-    """Return a suite's problems in one dtype and some layouts."""
+    """Return a suite's problems in one kind of numbers and some layouts."""
+    dtype, precision = kind_named(kind)
     found = []
     for layout in layouts:
         for shape in SUITES[suite]:
             *batch, m, n, k = shape
-            found.append(Workload(m, n, k, dtype, layout, batch[0] if batch else 1, offset))
+            depth = batch[0] if batch else 1
+            found.append(Workload(m, n, k, dtype, layout, depth, offset, precision))
     return found
 
 

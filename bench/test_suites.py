@@ -6,7 +6,6 @@ import pytest
 
 from bench.core import measure_problem
 from bench.suites import sample, workloads
-from unigemm.dtypes import dtype_named
 from unigemm.measure import Device, Workload
 
 
@@ -18,7 +17,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for suite in option("--suite").split(",")
         for dtype in option("--dtype").split(",")
         for work in sample(
-            workloads(suite, dtype_named(dtype), option("--layout").split(",")),
+            workloads(suite, dtype, option("--layout").split(",")),
             option("--sample"),
             option("--seed"),
         )

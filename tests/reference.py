@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 
 import unigemm
 from unigemm.dtypes import DType, accumulator, numpy_dtype, output_dtypes, unit_roundoff
+from unigemm.measure import PRODUCT_ERROR
 
 GUARD = 64  # elements before and after every array that must stay as they were
-POISON = {8: 0x7FF4DEAD_BEEF1234, 4: 0x7FA5BEEF, 2: 0x7FB5}  # NaNs with a payload of their own
+POISON = {8: 0x7FF4DEAD_BEEF1234, 4: 0x7FA5BEEF, 2: 0x7FB5, 1: 0x7F}  # NaNs, mostly with a payload
+#: What every backend multiplies.
+EVERYWHERE = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def result_shape(a, b):
 
 
 @st.composite
-def cases(draw, *, largest=70, dtypes=tuple(DType), negative=False, batches=True):
+def cases(draw, *, largest=70, dtypes=EVERYWHERE, negative=False, batches=True):
     """Draw a product with awkward sizes, strides, offsets and batches."""
     sizes = st.one_of(
         st.integers(1, largest),
@@ -147,7 +150,7 @@ def strided_view(flat, where):
     return np.ndarray(
         where.shape,
         flat.dtype,
-        flat.data if flat.dtype.name != "bfloat16" else flat.view(np.uint16).data,
+        flat.view(f"u{flat.itemsize}").data,  # ml_dtypes have no buffer of their own
         where.offset * flat.itemsize if math.prod(where.shape) else 0,
         tuple(s * flat.itemsize for s in where.strides),
     )
@@ -159,7 +162,9 @@ def fill(flat, where, rng, exact):
     if exact:
         view[...] = rng.integers(-1, 3, where.shape).astype(flat.dtype)
     else:
-        view[...] = rng.standard_normal(where.shape).astype(flat.dtype)
+        wide = flat.dtype.kind == "i"
+        drawn = rng.integers(-128, 128, where.shape) if wide else rng.standard_normal(where.shape)
+        view[...] = drawn.astype(flat.dtype)
     return view
 
 
@@ -169,28 +174,30 @@ def reference(a, b):
     return np.asarray(x @ y), np.asarray(np.abs(x) @ np.abs(y))
 
 
-def error_bound(expected, magnitude, k, dtype, out_dtype):
+def error_bound(expected, magnitude, k, dtype, out_dtype, precision="ieee"):
     """Bound each element: 2 (K + 8) u |A| |B| for the sums in any order, and one rounding of D.
 
     The rounding bound of a sum of K products in any order is gamma_K |A| |B| (Higham, Accuracy and
-    Stability of Numerical Algorithms, section 3.1); the factor 2 covers the reference as well.
+    Stability of Numerical Algorithms, section 3.1); the factor 2 covers the reference as well, or
+    the tensor cores, which cut sums where the formula rounds. `PRODUCT_ERROR` is each product's.
     """
     sums = unit_roundoff(accumulator(dtype))
-    bound = 2 * (k + 8) * sums * magnitude
+    bound = (2 * (k + 8) * sums + PRODUCT_ERROR[precision]) * magnitude
     if out_dtype is not accumulator(dtype):
         tiny = {DType.FLOAT16: 2.0**-25, DType.BFLOAT16: 2.0**-134}.get(out_dtype, 0.0)
         bound = bound + 1.01 * unit_roundoff(out_dtype) * np.abs(expected) + tiny
     return bound
 
 
-def assert_product(got, a, b, dtype, out_dtype, exact):
+def assert_product(got, a, b, dtype, out_dtype, exact, precision="ieee"):
     expected, magnitude = reference(a, b)
     got = np.asarray(got, np.float64)
     assert got.shape == expected.shape
-    if exact:
+    if exact or dtype is DType.INT8:
         np.testing.assert_array_equal(got, expected)
         return
-    bound = error_bound(expected, magnitude, np.asarray(a).shape[-1], dtype, out_dtype)
+    k = np.asarray(a).shape[-1]
+    bound = error_bound(expected, magnitude, k, dtype, out_dtype, precision)
     wrong = ~(np.abs(got - expected) <= bound)  # a NaN is wrong
     assert not wrong.any(), (
         f"{wrong.sum()} of {wrong.size} elements are wrong, first at {np.argwhere(wrong)[0]}: "
@@ -223,9 +230,12 @@ NUMPY = Lib("numpy", lambda x: x.copy(), _numpy_view, lambda x: np.array(x), neg
 def torch_lib(device):
     import torch
 
+    torch_native = ("float64", "float32", "float16", "int8", "int32")
+
     def to(x):
-        if x.dtype.name == "bfloat16":
-            return torch.from_numpy(x.view(np.int16).copy()).view(torch.bfloat16).to(device)
+        if x.dtype.name not in torch_native:
+            bits = torch.from_numpy(x.view(f"i{x.itemsize}").copy())
+            return bits.view(getattr(torch, x.dtype.name)).to(device)
         return torch.from_numpy(x.copy()).to(device)
 
     def view(flat, where):
@@ -233,8 +243,10 @@ def torch_lib(device):
 
     def back(x):
         x = x.detach().cpu()
-        if x.dtype is torch.bfloat16:
-            return x.contiguous().view(torch.int16).numpy().view(numpy_dtype(DType.BFLOAT16))
+        name = str(x.dtype).removeprefix("torch.")
+        if name not in torch_native:
+            bits = x.contiguous().view(torch.int8 if x.itemsize == 1 else torch.int16)
+            return bits.numpy().view(numpy_dtype(DType(name)))
         return x.numpy()
 
     return Lib(f"torch-{device}", to, view, back)
@@ -288,6 +300,9 @@ def check_case(lib, case, **options):
         strided_view(after, case.d)[...] = 0
         strided_view(flat, case.d)[...] = 0
         np.testing.assert_array_equal(bits(after), bits(flat))
-    assert_product(result, plain["a"], plain["b"], case.dtype, case.out_dtype, case.exact)
+    assert_product(
+        result, plain["a"], plain["b"], case.dtype, case.out_dtype, case.exact,
+        options.get("precision", "ieee"),
+    )  # fmt: skip
     for before, after in flats.values():
         np.testing.assert_array_equal(bits(lib.back(after)), bits(before))

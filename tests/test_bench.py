@@ -33,13 +33,13 @@ def test_problem_names_are_unique():
         f"{suite}-{work}"
         for suite in SUITES
         for dtype in DType
-        for work in workloads(suite, dtype, LAYOUTS)
+        for work in workloads(suite, str(dtype), LAYOUTS)
     ]
     assert len(set(names)) == len(names)
 
 
 def test_a_sample_is_the_same_for_the_same_seed_and_keeps_its_order():
-    items = workloads("layers", DType.FLOAT32)
+    items = workloads("layers", "float32")
     first = sample(items, 10, 3)
     assert first == sample(items, 10, 3)
     assert first != sample(items, 10, 4)

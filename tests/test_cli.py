@@ -83,7 +83,7 @@ def test_a_plan_in_words_names_the_kernel_and_the_rejected(tmp_path):
 
 
 USER_ERRORS = {
-    "dtype": (("plan", 4, 4, 4, "--dtype", "int8"), "UnsupportedDtype"),
+    "dtype": (("plan", 4, 4, 4, "--dtype", "int16"), "UnsupportedDtype"),
     "target": (("plan", 4, 4, 4, "--target", "sm_42"), "UnsupportedProblem"),
     "layout": (("plan", 4, 4, 4, "--layout", "xy"), "UnsupportedProblem"),
     "precision": (("plan", 4, 4, 4, "--precision", "int4"), "UnsupportedProblem"),

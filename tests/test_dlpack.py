@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from fake_dlpack import CPU, CUDA, INT, METAL, Exporter, Library, Namespaced, shifted
 from hypothesis import given
-from reference import cases, check_case, strided_view
+from reference import EVERYWHERE, cases, check_case, strided_view
 
 import unigemm
-from unigemm.dtypes import DType, numpy_dtype
+from unigemm.dtypes import numpy_dtype
 
 
 def ones(*shape, dtype="f4", **options):
@@ -32,7 +32,7 @@ def test_exported_arrays_are_multiplied_in_place_and_nothing_else_changes(case):
     check_case(Exported, case)
 
 
-@pytest.mark.parametrize("dtype", list(DType), ids=str)
+@pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
 def test_a_result_goes_back_through_the_librarys_from_dlpack(dtype):
     library = Library()
     a, b = (Namespaced(np.ones(s, numpy_dtype(dtype)), library) for s in ((3, 4), (4, 5)))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from reference import NUMPY, cases, check_case, result_shape, torch_lib
 
 import unigemm
-from unigemm.dtypes import DType, numpy_dtype
+from unigemm.dtypes import INPUTS, DType, numpy_dtype
 
 
 @settings(max_examples=300)
-@given(case=cases(negative=True))
+@given(case=cases(negative=True, dtypes=INPUTS))
 def test_numpy_products_are_right_and_touch_nothing_else(case):
     check_case(NUMPY, case)
 
@@ -128,7 +128,7 @@ def test_an_empty_sum_is_zero_and_overwrites_poison():
     np.testing.assert_array_equal(out, 0)
 
 
-@pytest.mark.parametrize("dtype", list(DType), ids=str)
+@pytest.mark.parametrize("dtype", INPUTS, ids=str)
 def test_a_repeated_product_is_bitwise_the_same(dtype):
     rng = np.random.default_rng(7)
     a = rng.standard_normal((65, 130)).astype(numpy_dtype(dtype))
@@ -246,7 +246,13 @@ ERRORS = {
         "overlaps itself",
     ),
     "unknown backend": ((F64, F64), {"backend": "cublas"}, unigemm.BackendUnavailable, "numpy"),
-    "precision": ((F64, F64), {"precision": "tf32"}, unigemm.UnsupportedProblem, "ieee"),
+    "precision": ((F64, F64), {"precision": "int4"}, unigemm.UnsupportedProblem, "ieee"),
+    "precision of float64": (
+        (F64, F64),
+        {"precision": "tf32"},
+        unigemm.UnsupportedProblem,
+        "float32 inputs",
+    ),
     "wrong device": ((F64, F64), {"backend": "cute_simt"}, unigemm.DeviceMismatch, "GPU"),
     "no plan": ((F64, F64), {"plan": "fast"}, unigemm.UnsupportedProblem, "unigemm.plan"),
 }

@@ -97,6 +97,9 @@ def test_a_spec_lies_as_a_numpy_array_of_its_order_does(shape, dtype):
         ("float32", DType.FLOAT32),
         ("fp32", DType.FLOAT32),
         ("bf16", DType.BFLOAT16),
+        ("e5m2", DType.FLOAT8_E5M2),
+        (ml_dtypes.float8_e4m3fn, DType.FLOAT8_E4M3FN),
+        (np.int8, DType.INT8),
         ("half", DType.FLOAT16),
         (DType.FLOAT64, DType.FLOAT64),
         (np.float16, DType.FLOAT16),
@@ -118,12 +121,12 @@ def test_dtypes_of_other_libraries_are_known():
 
 
 REFUSED = {
-    "int32": (np.int32, "2**53"),
+    "int64": (np.int64, "2**53"),
     "bool": (bool, "float64"),
     "complex64": (np.complex64, "real and imaginary"),
     "longdouble": (np.longdouble, "float64"),
     "object": (object, "numbers"),
-    "float8": (ml_dtypes.float8_e4m3fn, "float16 or bfloat16"),
+    "float8": (ml_dtypes.float8_e3m4, "float8_e4m3fn"),
     "datetime": ("M8[s]", "float32"),
     "structure": ([("x", "f4")], "float32"),
 }
@@ -136,6 +139,12 @@ def test_a_dtype_that_is_not_multiplied_comes_with_what_would_do(kind):
         view(np.zeros((2, 2), dtype), "a")
     assert words in str(caught.value)
     assert str(caught.value).startswith("a ")
+
+
+def test_int32_is_a_result_and_no_input():
+    a = np.ones((2, 2), np.int32)
+    with pytest.raises(unigemm.UnsupportedDtype, match="results only"):
+        unigemm.matmul(a, a)
 
 
 @pytest.mark.parametrize("wrong", [None, 7, Ellipsis, "tf32", [1]], ids=repr)
@@ -367,7 +376,7 @@ def torch_refusals():
         "sparse rows": (torch.eye(2).to_sparse_csr(), "to_dense"),
         "meta": (torch.ones(2, 2, device="meta"), "cpu or cuda"),
         "integers": (torch.ones(2, 2, dtype=torch.int64), "2**53"),
-        "float8": (torch.ones(2, 2).to(torch.float8_e5m2), "float16 or bfloat16"),
+        "float8": (torch.ones(2, 2).to(torch.float8_e5m2fnuz), "float8_e5m2"),
     }
 
 

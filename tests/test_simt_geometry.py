@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import EVERYWHERE
 from unigemm.backends.cute.workspace import workspace_bytes
 from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_simt.configs import base_configs, candidates
@@ -34,7 +35,7 @@ def alignments(dtype):
 
 EVERY_PROBLEM = [
     problem_of(dtype, a, b, alignment)
-    for dtype in DType
+    for dtype in EVERYWHERE
     for a, b in product(MAJORS_A, MAJORS_B)
     for alignment in alignments(dtype)
 ]

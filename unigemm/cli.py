@@ -18,6 +18,7 @@ from .cli_cache import cache_app
 from .dtypes import dtype_named
 from .errors import UnigemmError, UnsupportedProblem
 from .plans import Plan
+from .problem import PRECISIONS
 
 __all__ = ["app", "main"]
 
@@ -41,7 +42,9 @@ Target = Annotated[
     typer.Option("--target", help="sm_90a, cpu, ...; may be repeated. This machine if not named."),
 ]
 BackendName = Annotated[str, typer.Option("--backend", help="A backend's name, or auto.")]
-Precision = Annotated[str, typer.Option("--precision", help="What the multiplier may do: ieee.")]
+Precision = Annotated[
+    str, typer.Option("--precision", help=f"Coarsest for float32: {', '.join(PRECISIONS)}.")
+]
 
 # The base of all usage errors, of click or of the copy in newer Typers, which export its children.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]

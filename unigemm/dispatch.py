@@ -42,6 +42,7 @@ __all__ = [
     "Options",
     "bind",
     "check_options",
+    "check_precision",
     "describe",
     "forget",
     "kernel_entry",
@@ -157,6 +158,20 @@ def check_options(options: Options) -> None:
                 f"the plan is for backend {options.plan.backend!r} and backend= asks for "
                 f"{options.backend!r}; drop one of them"
             )
+
+
+def check_precision(precision: str, dtype: DType) -> None:
+    """Refuse a precision that means nothing for the inputs.
+
+    Raises
+    ------
+    UnsupportedProblem
+        Anything but "ieee" for inputs that are not float32.
+    """
+    if precision != "ieee" and dtype is not DType.FLOAT32:
+        raise UnsupportedProblem(
+            f"precision {precision!r} is for float32 inputs and these are {dtype}; leave it out"
+        )
 
 
 def target_of(device: Device) -> Target:
@@ -311,6 +326,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
                 "nothing; leave plan= out"
             )
         return bound
+    check_precision(options.precision, x.dtype)
     gemm = canonical(
         x.layout,
         y.layout,

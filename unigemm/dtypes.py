@@ -10,7 +10,15 @@ from .errors import UnsupportedDtype
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DType", "accumulator", "dtype_named", "numpy_dtype", "output_dtypes", "unit_roundoff"]
+__all__ = [
+    "INPUTS",
+    "DType",
+    "accumulator",
+    "dtype_named",
+    "numpy_dtype",
+    "output_dtypes",
+    "unit_roundoff",
+]
 
 
 class DType(enum.Enum):
@@ -20,6 +28,10 @@ class DType(enum.Enum):
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
+    FLOAT8_E4M3FN = "float8_e4m3fn"
+    FLOAT8_E5M2 = "float8_e5m2"
+    INT8 = "int8"
+    INT32 = "int32"  # of results only
 
     @property
     def itemsize(self) -> int:
@@ -30,9 +42,29 @@ class DType(enum.Enum):
         return self.value
 
 
-_ITEMSIZE = {DType.FLOAT64: 8, DType.FLOAT32: 4, DType.FLOAT16: 2, DType.BFLOAT16: 2}
-# Bits of the significand, the hidden one included (IEEE 754-2019 table 3.5; bfloat16: 8).
-_SIGNIFICAND = {DType.FLOAT64: 53, DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}
+#: What may be multiplied.
+INPUTS: tuple[DType, ...] = tuple(dtype for dtype in DType if dtype is not DType.INT32)
+_ITEMSIZE = {
+    DType.FLOAT64: 8,
+    DType.FLOAT32: 4,
+    DType.FLOAT16: 2,
+    DType.BFLOAT16: 2,
+    DType.FLOAT8_E4M3FN: 1,
+    DType.FLOAT8_E5M2: 1,
+    DType.INT8: 1,
+    DType.INT32: 4,
+}
+# Bits of the significand, the hidden one included (IEEE 754-2019 table 3.5; bfloat16: 8; float8:
+# Open Compute Project, 8-bit Floating Point Specification, table 1).
+_SIGNIFICAND = {
+    DType.FLOAT64: 53,
+    DType.FLOAT32: 24,
+    DType.FLOAT16: 11,
+    DType.BFLOAT16: 8,
+    DType.FLOAT8_E4M3FN: 4,
+    DType.FLOAT8_E5M2: 3,
+}
+_FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _ALIASES = {
     "f64": DType.FLOAT64,
     "fp64": DType.FLOAT64,
@@ -44,6 +76,10 @@ _ALIASES = {
     "fp16": DType.FLOAT16,
     "half": DType.FLOAT16,
     "bf16": DType.BFLOAT16,
+    "e4m3": DType.FLOAT8_E4M3FN,
+    "e5m2": DType.FLOAT8_E5M2,
+    "i8": DType.INT8,
+    "i32": DType.INT32,
 }
 
 
@@ -61,35 +97,48 @@ def dtype_named(name: str) -> DType:
     try:
         return DType(name)
     except ValueError:
-        known = ", ".join(d.value for d in DType)
+        known = ", ".join(d.value for d in INPUTS)
         raise UnsupportedDtype(
             f"dtype {name!r} is not supported by any backend; use one of {known}"
         ) from None
 
 
 def accumulator(dtype: DType) -> DType:
-    """Return the type that products of `dtype` are summed in: float64 for float64, else float32."""
+    """Return the type that products of `dtype` are summed in.
+
+    float64 for float64, int32 for int8 (it wraps around), else float32.
+    """
+    if dtype is DType.INT8:
+        return DType.INT32
     return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
 
 
 def output_dtypes(dtype: DType) -> tuple[DType, ...]:
-    """Return the output types offered for inputs of `dtype`, the default first."""
+    """Return the output types offered for inputs of `dtype`, the default first.
+
+    What eight bits cannot hold is kept: float8 gives float32, int8 gives int32.
+    """
     if dtype in (DType.FLOAT16, DType.BFLOAT16):
         return (dtype, DType.FLOAT32)
-    return (dtype,)
+    if dtype in _FLOAT8:
+        return (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+    return (accumulator(dtype),)
 
 
 def unit_roundoff(dtype: DType) -> float:
-    """Return u, half the distance from 1 to the next number of `dtype` (2**-24 for float32)."""
-    return 2.0 ** -_SIGNIFICAND[dtype]
+    """Return u, half the distance from 1 to the next number of `dtype` (2**-24 for float32).
+
+    Integers have no rounding: 0.
+    """
+    return 2.0 ** -_SIGNIFICAND[dtype] if dtype in _SIGNIFICAND else 0.0
 
 
 def numpy_dtype(dtype: DType) -> np.dtype:
-    """Return the NumPy dtype; bfloat16 is that of the `ml_dtypes` package."""
+    """Return the NumPy dtype; bfloat16 and float8 are those of the `ml_dtypes` package."""
     import numpy as np
 
-    if dtype is DType.BFLOAT16:
+    if dtype is DType.BFLOAT16 or dtype in _FLOAT8:
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(getattr(ml_dtypes, dtype.value))
     return np.dtype(dtype.value)

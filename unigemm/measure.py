@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from .dtypes import DType, accumulator, unit_roundoff
 from .errors import BackendUnavailable
+from .problem import Precision
 
 __all__ = [
     "Device",
@@ -32,6 +33,11 @@ __all__ = [
 ]
 
 Call = Callable[[], object]
+
+#: Relative error of one product. TF32 keeps 10 bits behind the point, and tensor cores cut the
+#: rest: 2**-10 for each factor. Split in two TF32 numbers, each rounded, a float32 keeps an error
+#: of 2**-23, and the product of the low halves, 2**-22, is left out.
+PRODUCT_ERROR: dict[Precision, float] = {"ieee": 0.0, "tf32": 2.0**-9, "3xtf32": 2.0**-21}
 
 _GRAPH_MS = 2.0  # one replay lasts at least this long, where a few hundred calls do
 _MAX_CALLS = 400  # of one graph
@@ -54,8 +60,8 @@ class Device(Protocol):
         """Make an array full of NaN."""
         ...
 
-    def baseline(self, a: Any, b: Any, out: Any) -> Call:
-        """Return the library's own product into `out`: cuBLAS, with no TF32 for float32."""
+    def baseline(self, a: Any, b: Any, out: Any, precision: Precision = "ieee") -> Call:
+        """Return the library's own product into `out`: cuBLAS, in TF32 for "tf32" only."""
         ...
 
     def capture(self, calls: Sequence[Call]) -> Call:
@@ -89,6 +95,8 @@ class Workload:
         Two letters for A and B: "n" as it is (row-major), "t" stored transposed.
     offset
         Elements that each operand starts after an aligned address.
+    precision
+        As in `unigemm.matmul`.
     """
 
     m: int
@@ -98,6 +106,7 @@ class Workload:
     layout: str = "nn"
     batch: int = 1
     offset: int = 0
+    precision: Precision = "ieee"
 
     @property
     def flops(self) -> int:
@@ -121,7 +130,8 @@ class Workload:
         size = f"{self.m}x{self.n}x{self.k}"
         size = size if self.batch == 1 else f"{self.batch}x{size}"
         tail = f"+{self.offset}" if self.offset else ""
-        return f"{size}-{self.layout}-{self.dtype}{tail}"
+        kind = str(self.dtype) if self.precision == "ieee" else self.precision
+        return f"{size}-{self.layout}-{kind}{tail}"
 
 
 @dataclass(frozen=True)
@@ -255,9 +265,10 @@ def error_ratio(workload: Workload, device: Device, a: Any, b: Any, out: Any) ->
     """Return the largest error of a product as a part of its bound; above 1 it is wrong.
 
     The bound of an element is 2 (K + 8) u |A| |B| for the sums plus one rounding to the output's
-    type (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+    type (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), and what the
+    precision allows for each product.
     """
     sums = accumulator(workload.dtype)
-    factor = 2 * (workload.k + 8) * unit_roundoff(sums)
+    factor = 2 * (workload.k + 8) * unit_roundoff(sums) + PRODUCT_ERROR[workload.precision]
     rounding = 0.0 if workload.dtype is sums else 1.01 * unit_roundoff(workload.dtype)
     return device.worst_ratio(a, b, out, factor, rounding)

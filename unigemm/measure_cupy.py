@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .dtypes import DType, numpy_dtype
+from .errors import UnsupportedProblem
+from .problem import Precision
 
 __all__ = ["CupyDevice"]
 
@@ -42,8 +44,18 @@ class CupyDevice:
         """Make an array full of NaN."""
         return self.cupy.full(shape, float("nan"), numpy_dtype(dtype))
 
-    def baseline(self, a: Any, b: Any, out: Any) -> Callable[[], object]:
-        """Return `cupy.matmul(out=)`."""
+    def baseline(
+        self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
+    ) -> Callable[[], object]:
+        """Return `cupy.matmul(out=)`.
+
+        Raises
+        ------
+        UnsupportedProblem
+            TF32: CuPy is told by an environment variable, for the whole process.
+        """
+        if precision == "tf32":
+            raise UnsupportedProblem("the TF32 baseline is measured with PyTorch; install it")
         return lambda: self.cupy.matmul(a, b, out=out)
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:

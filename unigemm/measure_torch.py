@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .dtypes import DType
+from .problem import Precision
 
 __all__ = ["TorchDevice"]
 
@@ -48,11 +49,21 @@ class TorchDevice:
         torch = self.torch
         return torch.full(shape, float("nan"), dtype=getattr(torch, dtype.value), device="cuda")
 
-    def baseline(self, a: Any, b: Any, out: Any) -> Callable[[], object]:
+    def baseline(
+        self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
+    ) -> Callable[[], object]:
         """Return `torch.mm(out=)` or `torch.bmm(out=)`."""
         torch = self.torch
         product = torch.mm if a.dim() == 2 else torch.bmm
-        return lambda: product(a, b, out=out)
+        if precision != "tf32":
+            return lambda: product(a, b, out=out)
+
+        def in_tf32() -> None:
+            torch.backends.cuda.matmul.allow_tf32 = True
+            product(a, b, out=out)
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+        return in_tf32
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
         """Capture calls on the measuring stream."""

@@ -39,6 +39,9 @@ class Config:
         (M, N, K) of one CTA.
     cluster
         CTAs (M, N) of one cluster.
+    cluster_k
+        CTAs of a cluster that share a tile, each with a part of K, and add up in their shared
+        memories.
     stages
         Depth of the shared-memory pipeline.
     warps
@@ -46,7 +49,7 @@ class Config:
     thread
         Accumulators (M, N) of one thread, where the backend chooses them; else (0, 0).
     split_k
-        Parts that K is cut into, summed in a fixed order.
+        Parts that K is cut into, summed in a fixed order through the workspace.
     raster
         Order of the tiles.
     schedule
@@ -59,6 +62,7 @@ class Config:
     warps: tuple[int, int] = (1, 1)
     thread: tuple[int, int] = (0, 0)
     split_k: int = 1
+    cluster_k: int = 1
     raster: Raster = Raster()
     schedule: str = ""
 
@@ -69,6 +73,8 @@ class Config:
             text += f" t{self.thread[0]}x{self.thread[1]}"
         if self.cluster != (1, 1):
             text += f" c{self.cluster[0]}x{self.cluster[1]}"
+        if self.cluster_k != 1:
+            text += f" cluster-K {self.cluster_k}"
         if self.split_k != 1:
             text += f" split-K {self.split_k}"
         if self.schedule:

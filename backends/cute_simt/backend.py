@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
@@ -15,16 +16,20 @@ from .geometry import geometry, illegal
 __all__ = ["BACKEND", "kernel_problem"]
 
 _GRID_MAX = 2**31 - 1
+_DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
 def kernel_problem(problem: Problem) -> Problem:
     """Return the class that is compiled for a problem: what makes no difference is left out."""
     narrow = problem.d.alignment < 16 or problem.d.major == "strided"
     alignment = problem.d.dtype.itemsize if narrow else problem.d.alignment
-    return replace(problem, d=replace(problem.d, alignment=alignment), deterministic=False)
+    d = replace(problem.d, alignment=alignment)
+    return replace(problem, d=d, precision="ieee", deterministic=False)
 
 
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
+    if problem.a.dtype not in _DTYPES:
+        return f"CUDA cores have no instructions for {problem.a.dtype}; convert it to float16"
     if target.capability < (8, 0):
         return f"it needs cp.async (sm_80 or newer), {target.arch} has none"
     # The smallest tiles cover 1024 elements of D.

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..dtypes import DType, dtype_named, output_dtypes
+from ..dtypes import INPUTS, DType, dtype_named, output_dtypes
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..gemm import MAX_ALIGNMENT, Layout
 from ..overlap import byte_span
@@ -201,13 +201,13 @@ def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
     """Return the error for an array whose dtype no backend takes: what it is, what would do."""
     text = getattr(dtype, "name", None) or str(dtype)
     bare = text.removeprefix("torch.")
-    known = ", ".join(d.value for d in DType)
+    known = ", ".join(d.value for d in INPUTS)
     if bare.startswith(("int", "uint", "bool", "q")):
         advice = "convert it, to float64 where integers up to 2**53 must stay exact"
     elif bare.startswith(("complex", "cfloat", "cdouble")):
         advice = "multiply the real and imaginary parts (four real products)"
-    elif bare.startswith("float8") or bare.startswith(("float4", "float6")):
-        advice = "convert it to float16 or bfloat16"
+    elif bare.startswith(("float8", "float6", "float4")):
+        advice = "convert it to float16, bfloat16, float8_e4m3fn or float8_e5m2"
     elif bare in ("float128", "longdouble", "float96"):
         advice = "convert it to float64"
     elif bare == "object":
@@ -243,7 +243,7 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
             found = np.dtype(dtype)
         except TypeError:
             raise UnsupportedDtype(
-                f"{name} {dtype!r} is no dtype; name one of {', '.join(d.value for d in DType)}"
+                f"{name} {dtype!r} is no dtype; name one of {', '.join(d.value for d in INPUTS)}"
             ) from None
         if not found.isnative:
             raise UnsupportedDtype(
@@ -258,21 +258,26 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
 
 
 def output_dtype(asked: Any, a: Operand | Layout, b: Operand | Layout) -> DType:
-    """Return the dtype of a product: `asked`, or that of the inputs where it is None.
+    """Return the dtype of a product: `asked`, or the inputs' default where it is None.
 
     Raises
     ------
     UnsupportedDtype
-        The inputs differ in dtype, or the asked one is not offered for them.
+        The inputs differ in dtype, are not multiplied, or do not give the asked one.
     """
     if a.dtype is not b.dtype:
         raise UnsupportedDtype(
             f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
         )
-    if asked is None:
-        return a.dtype
-    dtype = parse_dtype(asked)
+    if a.dtype not in INPUTS:
+        raise UnsupportedDtype(
+            f"{a.dtype} is a type of results only; convert the inputs, to float64 where integers "
+            "up to 2**53 must stay exact"
+        )
     offered = output_dtypes(a.dtype)
+    if asked is None:
+        return offered[0]
+    dtype = parse_dtype(asked)
     if dtype not in offered:
         raise UnsupportedDtype(
             f"{a.dtype} inputs do not give a {dtype} result; "
