@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gpu_cases import LIBRARIES, lib_named, matrix
 from hypothesis import given, settings
-from reference import Case, check_case, compact, cupy_lib, lay_out, torch_lib
+from reference import EVERYWHERE, Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
 from unigemm.backends.cute.workspace import workspace_bytes
 from unigemm.backends.cute_simt.configs import base_configs
@@ -18,16 +19,6 @@ from unigemm.plans import Raster
 
 pytestmark = pytest.mark.gpu
 
-LIBRARIES = ("cupy", "torch-cuda")
-
-
-def lib_named(name):
-    if name == "cupy":
-        pytest.importorskip("cupy", reason="CuPy is not installed")
-        return cupy_lib()
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    return torch_lib("cuda")
-
 
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -35,16 +26,11 @@ def test_drawn_products_are_right_and_touch_nothing_else(name, part):
     lib = lib_named(name)
 
     @settings(max_examples=40)
-    @given(case=draw_cases(largest=300, dtypes=tuple(DType), negative=lib.negative))
+    @given(case=draw_cases(largest=300, dtypes=EVERYWHERE, negative=lib.negative))
     def run(case):
         check_case(lib, case, backend="cute_simt")
 
     run()
-
-
-def matrix(rows, columns, transposed, pad, shift):
-    order = (0, 1) if transposed else (1, 0)
-    return lay_out((rows, columns), order, (pad, 0), 1, shift)
 
 
 SIZES = [(1, 1, 1), (1, 257, 64), (130, 1, 200), (129, 127, 33), (64, 300, 129), (255, 256, 257)]
@@ -53,7 +39,7 @@ ALIGNED, ODD = (16, 0), (3, 1)
 
 @pytest.mark.parametrize("place", [ALIGNED, ODD], ids=["aligned", "odd"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("dtype", list(DType), ids=str)
+@pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_every_layout_dtype_and_offset_at_awkward_sizes(name, dtype, layout, place):
     lib = lib_named(name)
@@ -73,16 +59,6 @@ def test_every_layout_dtype_and_offset_at_awkward_sizes(name, dtype, layout, pla
             check_case(lib, case, backend="cute_simt")
 
 
-def device_plan(a, b, out, change, **options):
-    plan = unigemm.plan(a, b, out, **options)
-    config = change(plan)
-    return replace(
-        plan,
-        config=config,
-        workspace_bytes=workspace_bytes(plan.problem, plan.extents, config.split_k),
-    )
-
-
 @pytest.mark.parametrize("split", [1, 2, 3, 7])
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16], ids=str)
 def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
@@ -96,112 +72,11 @@ def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
     for i, base in enumerate(base_configs(first.problem, first.target)):
         raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
         out = cupy.full((m, n), cupy.nan, "f4")
-        plan = device_plan(
-            a, b, out, lambda p, c=base, r=raster: replace(c, split_k=split, raster=r),
-            dtype="float32", backend="cute_simt",
-        )  # fmt: skip
+        config = replace(base, split_k=split, raster=raster)
+        scratch = workspace_bytes(first.problem, first.extents, split)
+        plan = replace(first, config=config, workspace_bytes=scratch)
         unigemm.matmul(a, b, out, plan=plan)
         np.testing.assert_array_equal(cupy.asnumpy(out), expected, err_msg=str(plan.config))
-
-
-def needs_hopper():
-    target = unigemm.capabilities().devices[0].target
-    if target is None or target.arch != "sm_90a":
-        pytest.skip("wgmma runs on sm_90a only")
-
-
-def tma_matrix(rows, columns, transposed, pad=8):
-    """Rows that start at multiples of 16 bytes, with poison between them."""
-    line = rows if transposed else columns
-    return matrix(rows, columns, transposed, -line % 8 + pad, 0)
-
-
-TMA_SIZES = [(1, 8, 8), (7, 8, 64), (1, 4096, 512), (130, 1, 200), (129, 127, 33), (300, 264, 1032)]
-
-
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16], ids=str)
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_tensor_core_products_at_awkward_sizes(name, dtype, layout):
-    needs_hopper()
-    lib = lib_named(name)
-    for i, (m, n, k) in enumerate(TMA_SIZES):
-        for out_dtype, d in (
-            (dtype, tma_matrix(m, n, i % 2 == 1)),
-            (dtype, matrix(m, n, False, 3, 1)),
-            (DType.FLOAT32, matrix(m, n, False, 2, 2)),
-            (DType.FLOAT32, compact((m, n))),
-        ):
-            case = Case(
-                a=tma_matrix(m, k, layout[0] == "t"),
-                b=tma_matrix(k, n, layout[1] == "t"),
-                d=d,
-                shape=(m, n),
-                dtype=dtype,
-                out_dtype=out_dtype,
-                exact=False,
-                seed=i,
-            )
-            check_case(lib, case, backend="cute_wgmma")
-
-
-def test_stacks_and_shared_operands_on_the_tensor_cores():
-    needs_hopper()
-    torch = pytest.importorskip("torch")
-    for a_shape, b_shape in [
-        ((3, 64, 72), (3, 72, 40)),
-        ((5, 2, 30, 64), (2, 64, 48)),
-        ((1, 4, 33, 64), (6, 1, 64, 24)),
-        ((2, 3, 1, 40, 16), (3, 5, 16, 8)),
-    ]:
-        a = torch.randint(-2, 3, a_shape, device="cuda").bfloat16()
-        b = torch.randint(-2, 3, b_shape, device="cuda").bfloat16()
-        got = unigemm.matmul(a, b, backend="cute_wgmma", dtype="float32")
-        assert torch.equal(got.double(), a.double() @ b.double())
-
-
-@pytest.mark.parametrize("layout", ["nt", "tn"])
-@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
-def test_every_tensor_core_configuration_gives_the_product(layout, split):
-    needs_hopper()
-    from unigemm.backends.cute_wgmma import configs
-
-    cupy = pytest.importorskip("cupy")
-    rng = np.random.default_rng(6)
-    m, n, k = 712, 528, 904
-    bfloat16 = numpy_dtype(DType.BFLOAT16)
-    a = cupy.asarray(rng.integers(-2, 3, (m, k) if layout[0] == "n" else (k, m)).astype("f4"))
-    b = cupy.asarray(rng.integers(-2, 3, (k, n) if layout[1] == "n" else (n, k)).astype("f4"))
-    a = a.astype(bfloat16) if layout[0] == "n" else a.astype(bfloat16).T
-    b = b.astype(bfloat16) if layout[1] == "n" else b.astype(bfloat16).T
-    expected = cupy.asnumpy(a.astype("f8")) @ cupy.asnumpy(b.astype("f8"))
-    for out_dtype in (bfloat16, np.dtype("f4")):
-        first = unigemm.plan(a, b, dtype=out_dtype, backend="cute_wgmma")
-        for i, base in enumerate(configs.base_configs(first.problem, first.target, split=split)):
-            raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
-            out = cupy.full((m, n), cupy.nan, out_dtype)
-            change = replace(base, split_k=(2, 3, 5)[i % 3] if split else 1, raster=raster)
-            plan = device_plan(
-                a, b, out, lambda p, c=change: c, dtype=out_dtype, backend="cute_wgmma"
-            )
-            unigemm.matmul(a, b, out, plan=plan)
-            np.testing.assert_array_equal(
-                cupy.asnumpy(out.astype("f8")),
-                expected.astype(out_dtype).astype("f8"),
-                err_msg=str(plan.config),
-            )
-
-
-def test_the_tensor_cores_give_bitwise_equal_results_from_run_to_run():
-    needs_hopper()
-    torch = pytest.importorskip("torch")
-    for m, n, k in ((4096, 512, 1024), (64, 64, 16384)):
-        a = torch.randn(m, k, device="cuda").bfloat16()
-        b = torch.randn(k, n, device="cuda").bfloat16()
-        first = unigemm.matmul(a, b, backend="cute_wgmma")
-        assert all(
-            torch.equal(unigemm.matmul(a, b, backend="cute_wgmma"), first) for _ in range(20)
-        )
 
 
 def test_split_k_is_bitwise_the_same_from_run_to_run():
@@ -321,7 +196,7 @@ def test_a_second_process_compiles_nothing(tmp_path):
 def test_small_matrices_for_the_sanitizer():
     """A small set that `compute-sanitizer` runs in reasonable time (see bench/README.md)."""
     lib = torch_lib("cuda")
-    for dtype in DType:
+    for dtype in EVERYWHERE:
         for layout in ("nn", "tt"):
             for pad, shift in (ALIGNED, ODD):
                 a = matrix(33, 70, layout[0] == "t", pad, shift)

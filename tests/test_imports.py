@@ -15,16 +15,16 @@ CORE_ROOT = ROOT / "unigemm"
 CORE = sorted(p for p in CORE_ROOT.rglob("*.py") if p.parent != CORE_ROOT or p.stem != "__init__")
 BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
 #: Device code is Python that a kernel language reads, so these modules are written in one.
-DEVICE_CODE = ("kernel", "device")
+DEVICE_CODE = ("kernel", "device", "repack", "epilogue", "spec")
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 # A module may import only from lines above its own.
 LAYERS = [
     {"errors", "overlap", "artifact", "arrays", "cache.reports"},
     {"dtypes", "env", "cache.manifest"},
-    {"problem", "target", "sass", "cache.store", "cache.bundle", "measure_torch", "measure_cupy"},
-    {"gemm", "plans", "measure"},
-    {"backend", "arrays.operands", "cache.upkeep"},
+    {"problem", "target", "sass", "cache.store", "cache.bundle"},
+    {"gemm", "plans", "measure_torch", "measure_cupy"},
+    {"backend", "arrays.operands", "cache.upkeep", "measure"},
     {"planner", "registry", "cache.layers", "arrays.libraries"},
     {"cache", "arrays.numpy_arrays", "arrays.cupy_arrays", "arrays.torch_arrays"},
     {"dispatch", "arrays.dlpack_arrays"},

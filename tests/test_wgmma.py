@@ -10,13 +10,18 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_simt_geometry import wavefronts
 from unigemm.backends.cute_wgmma.backend import BACKEND, kernel_problem
-from unigemm.backends.cute_wgmma.configs import base_configs, candidates
-from unigemm.backends.cute_wgmma.geometry import SWIZZLE_BYTES, geometry, illegal
+from unigemm.backends.cute_wgmma.configs import candidates, offered, scratch_bytes
+from unigemm.backends.cute_wgmma.geometry import (
+    SWIZZLE_BYTES,
+    geometry,
+    illegal,
+    is_repacked,
+    products,
+)
 
 import unigemm
-from unigemm.dtypes import DType
+from unigemm.dtypes import INPUTS, DType, output_dtypes
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import ARCHITECTURES, named_target
@@ -25,60 +30,95 @@ H200 = named_target("sm_90a")
 EXTENTS = Extents(512, 512, 512)
 
 
-def problem_of(dtype, layout, out=None, d_alignment=16):
-    a = MatrixType(dtype, {"n": "k", "t": "m"}[layout[0]], 16)
-    b = MatrixType(dtype, {"n": "n", "t": "k"}[layout[1]], 16)
-    return Problem(a, b, MatrixType(out or dtype, "n", d_alignment))
+def problem_of(dtype, layout, out=None, d_alignment=16, alignment=16, precision="ieee"):
+    a = MatrixType(dtype, {"n": "k", "t": "m", "s": "strided"}[layout[0]], alignment)
+    b = MatrixType(dtype, {"n": "n", "t": "k", "s": "strided"}[layout[1]], alignment)
+    out = out or output_dtypes(dtype)[0]
+    return Problem(a, b, MatrixType(out, "n", d_alignment), precision)
 
 
+LAYOUTS = ("nn", "nt", "tn", "tt")
+KINDS = [(dtype, "ieee") for dtype in INPUTS if dtype.itemsize < 4]
+KINDS += [(DType.FLOAT32, "tf32"), (DType.FLOAT32, "3xtf32")]
 PROBLEMS = [
-    problem_of(dtype, layout, out, alignment)
-    for dtype in (DType.BFLOAT16, DType.FLOAT16)
-    for layout in ("nn", "nt", "tn", "tt")
-    for out in (dtype, DType.FLOAT32)
-    for alignment in (16, out.itemsize)
-]
-OFFERED = [
-    Plan("cute_wgmma", config, problem, EXTENTS, H200)
-    for problem in PROBLEMS
-    for split in (False, True)
-    for config in base_configs(problem, H200, split=split)
+    problem_of(dtype, layout, out, d_alignment, alignment, precision)
+    for dtype, precision in KINDS
+    for layout in (*LAYOUTS, "ss")
+    for out in output_dtypes(dtype)
+    for d_alignment in (16, out.itemsize)
+    for alignment in ((16, dtype.itemsize) if layout != "ss" else (dtype.itemsize,))
 ]
 
 
-def test_every_offered_configuration_is_legal_and_fills_shared_memory():
-    for plan in OFFERED:
+def plans_of(problem):
+    return [Plan("cute_wgmma", c, problem, EXTENTS, H200) for c in offered(problem, H200)]
+
+
+FEW = random.Random(5).sample(PROBLEMS, 20)
+
+
+@pytest.mark.parametrize("problem", FEW, ids=str)
+def test_every_offered_configuration_is_legal_and_fills_shared_memory(problem):
+    plans = plans_of(problem)
+    assert {plan.config.schedule for plan in plans} == {"cooperative", "pingpong"}
+    for plan in plans:
         assert illegal(plan.problem, plan.config, H200) is None
         deeper = replace(plan.config, stages=plan.config.stages + 1)
         assert plan.config.stages == 12 or illegal(plan.problem, deeper, H200) is not None
 
 
-def test_every_layout_has_configurations_of_both_schedules():
-    for problem in PROBLEMS:
-        schedules = {config.schedule for config in base_configs(problem, H200)}
-        assert schedules == {"cooperative", "pingpong"}
-
-
-def test_registers_of_all_warpgroups_fit_the_file():
-    for plan in OFFERED:
+@pytest.mark.parametrize("problem", FEW, ids=str)
+def test_registers_of_all_warpgroups_fit_the_file(problem):
+    for plan in plans_of(problem):
         geo = geometry(plan.problem, plan.config)
         producer, consumer = geo.registers
         assert 128 * (producer + geo.consumers * consumer) <= 65536
-        assert geo.accumulators + 24 <= consumer
+        assert geo.accumulators * (2 if geo.promote else 1) + 24 <= consumer
 
 
-def test_stores_to_shared_memory_have_no_bank_conflicts():
+def test_what_tma_or_wgmma_cannot_read_is_repacked():
+    def repacked(problem):
+        return [is_repacked(problem, x) for x in (problem.a, problem.b)]
+
+    assert repacked(problem_of(DType.BFLOAT16, "nn")) == [False, False]
+    assert repacked(problem_of(DType.BFLOAT16, "tt", alignment=8)) == [True, True]
+    assert repacked(problem_of(DType.BFLOAT16, "ss", alignment=2)) == [True, True]
+    # All but 16-bit types are read K-major only.
+    assert repacked(problem_of(DType.INT8, "nn")) == [False, True]
+    assert repacked(problem_of(DType.FLOAT32, "tt", precision="tf32")) == [True, False]
+    assert repacked(problem_of(DType.FLOAT32, "nt", precision="3xtf32")) == [True, True]
+
+
+@given(st.sampled_from(PROBLEMS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 9))
+def test_the_workspace_holds_the_repacked_operands(problem, m, k, batch):
+    extents = Extents(m, 64, k, batch)
+    size = problem.a.dtype.itemsize
+    least = 0
+    for matrix, rows in ((problem.a, m), (problem.b, 64)):
+        if is_repacked(problem, matrix):
+            least += rows * k * batch * size * (2 if products(problem) == 3 else 1)
+    assert scratch_bytes(problem, extents, 1) >= least
+    assert (scratch_bytes(problem, extents, 1) == 0) == (least == 0)
+    assert scratch_bytes(problem, extents, 3) >= least + 3 * m * 64 * batch * 4
+
+
+@pytest.mark.parametrize("columns", range(8, 257, 8))
+@pytest.mark.parametrize("alignment", [16, 2], ids=["tma", "rows"])
+def test_stores_to_shared_memory_have_no_bank_conflicts(columns, alignment):
     """The addresses of stmatrix: 8 rows of 16 bytes make one matrix, one pass of the banks."""
-    for width in (16, 32, 64, 128):
-        turn = {128: 0, 64: 1, 32: 2, 16: 3}[width]
-        for matrix_column in range(width // 16):
-            rows = range(8)
-            addresses = [
-                row * width + (matrix_column ^ ((row >> turn) & (width // 16 - 1))) * 16
-                for row in rows
-            ]
-            assert len(set(addresses)) == 8
-            assert wavefronts(addresses + [0] * 24, 16) <= 4
+    problem = problem_of(DType.BFLOAT16, "nt", d_alignment=alignment)
+    config = Config((64, columns, 64), stages=3, warps=(4, 1), schedule="cooperative")
+    geo = geometry(problem, config)
+    assert geo.mma_n % geo.store_columns == 0
+    assert geo.box_pitch % 16 == 0
+    assert geo.box_pitch >= 2 * geo.store_columns
+    turn = {64: 0, 32: 1, 16: 2}.get(geo.store_columns) if geo.store == "tma" else None
+    for unit in range(geo.store_columns // 8):
+        mixed = [unit] * 8 if turn is None else [
+            unit ^ ((row >> turn) & (geo.store_columns // 8 - 1)) for row in range(8)
+        ]  # fmt: skip
+        addresses = [row * geo.box_pitch + mixed[row] * 16 for row in range(8)]
+        assert len({address % 128 for address in addresses}) == 8
 
 
 @given(
@@ -94,7 +134,9 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(m, n, k, batch, 
     assert found
     for each in found:
         assert illegal(problem, each.config, H200) is None
-        assert each.config.split_k <= -(-k // each.config.tile[2])
+        parts = each.config.split_k * each.config.cluster_k
+        assert parts <= -(-k // each.config.tile[2])
+        assert each.workspace_bytes == scratch_bytes(problem, extents, each.config.split_k)
         assert each.prediction.us > extents.bytes_moved(problem) / H200.dram_gbs / 1e3
 
 
@@ -109,6 +151,10 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(m, n, k, batch, 
         ({"tile": (128, 256, 32)}, "128 bytes"),
         ({"tile": (256, 256, 64)}, "spill"),
         ({"cluster": (4, 4)}, "portable"),
+        ({"tile": (12, 256, 64), "warps": (4, 1)}, "not 8, 16"),
+        ({"schedule": "pingpong", "tile": (64, 256, 64), "warps": (4, 1), "cluster_k": 2}, "coop"),
+        ({"tile": (128, 72, 64), "cluster_k": 2}, "cannot be dealt"),
+        ({"stages": 2, "cluster_k": 2}, "exceed the pipeline"),
         ({"stages": 1}, "at least 2"),
         ({"stages": 9}, "shared memory"),
     ],
@@ -128,35 +174,41 @@ def refused(**change):
 
 def test_what_it_cannot_do_is_refused_with_what_would_do():
     assert refused() is None
-    assert "cute_simt" in refused(a=MatrixType(DType.FLOAT32, "k", 16))
-    assert "pad its rows" in refused(a=MatrixType(DType.BFLOAT16, "k", 8))
-    assert "dense copy" in refused(b=MatrixType(DType.BFLOAT16, "strided", 2))
+    assert "precision='tf32'" in refused(a=MatrixType(DType.FLOAT32, "k", 16))
+    assert "cute_simt" in refused(a=MatrixType(DType.FLOAT64, "k", 16))
+    assert refused(a=MatrixType(DType.BFLOAT16, "k", 2)) is None
     for arch in set(ARCHITECTURES) - {"sm_90a"}:
         assert "sm_90a only" in refused(target=named_target(arch))
 
 
-def test_auto_takes_it_where_it_can_and_simt_where_it_cannot():
-    def chosen(shape, **options):
-        a = unigemm.ArraySpec(shape, "bfloat16", **options)
-        return unigemm.plan(a, a, target="sm_90a").backend
+def test_auto_takes_it_where_it_can():
+    def chosen(shape, dtype, precision="ieee", **options):
+        a = unigemm.ArraySpec(shape, dtype, **options)
+        return unigemm.plan(a, a, target="sm_90a", precision=precision).backend
 
-    assert chosen((1024, 1024)) == "cute_wgmma"
-    assert chosen((1023, 1023)) == "cute_simt"
-    assert chosen((1024, 1024), alignment=2) == "cute_simt"
+    for dtype in ("bfloat16", "float16", "float8_e4m3fn", "int8"):
+        assert chosen((1024, 1024), dtype) == "cute_wgmma"
+        assert chosen((1023, 1023), dtype) == "cute_wgmma"
+    assert chosen((1024, 1024), "bfloat16", alignment=2) == "cute_wgmma"
+    assert chosen((1024, 1024), "float32") == "cute_simt"
+    assert chosen((1024, 1024), "float32", "tf32") == "cute_wgmma"
+    assert chosen((1023, 1023), "float32", "3xtf32") == "cute_wgmma"
 
 
 def sampled():
+    """All of a class in turn, or one of each of many: compiling them all takes hours."""
+    draw = random.Random(20261121)
     if os.environ.get("UNIGEMM_TEST_ALL") == "1":
-        return OFFERED
-    return random.Random(20261120).sample(OFFERED, 24)
+        return [plan for problem in PROBLEMS for plan in plans_of(problem)]
+    return [draw.choice(plans_of(problem)) for problem in draw.sample(PROBLEMS, 40)]
 
 
 def name(plan):
     p, c = plan.problem, plan.config
     tile = "x".join(map(str, c.tile))
     cluster = "x".join(map(str, c.cluster))
-    kind = f"{p.a.dtype}-{p.layout}-{p.d.dtype}-{p.d.alignment}"
-    return f"{kind}-{tile}-c{cluster}-{c.schedule}-split{c.split_k}"
+    kind = f"{p.a.dtype}-{p.precision}-{p.layout}-{p.a.alignment}-{p.d.dtype}-{p.d.alignment}"
+    return f"{kind}-{tile}-c{cluster}x{c.cluster_k}-{c.schedule}-split{c.split_k}"
 
 
 @pytest.mark.compile
@@ -170,10 +222,15 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
     assert "LDL" not in ops
     assert "STL" not in ops
     # Four wgmma of 32 bytes of K for each 64 rows; loads of A and B by TMA; no other producer.
-    assert ops["HGMMA"] == SWIZZLE_BYTES // 32 * geo.repeats_m
+    loops = 2 if geo.promote > 1 else 1  # a last round of fewer slabs has a loop of its own
+    multiplies = {DType.INT8: "IGMMA"}.get(plan.problem.a.dtype, "HGMMA")
+    if plan.problem.a.dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2):
+        multiplies = "QGMMA"
+    assert ops[multiplies] == SWIZZLE_BYTES // 32 * geo.repeats_m * loops
     assert ops["UTMALDG"] >= 2
     assert "LDGSTS" not in ops
-    assert ("UTMASTG" in ops) == (geo.store_columns > 0) == ("STSM" in ops)
+    assert ("UTMASTG" in ops) == (geo.store == "tma")
+    assert ("STSM" in ops) == (geo.store_columns > 0)
     assert geo.smem_bytes <= info.smem_bytes <= H200.smem_per_block + 1024
 
 

@@ -85,7 +85,7 @@ class CuteBackend:
                 },
                 "precision": problem.precision,
                 "tile": list(config.tile),
-                "cluster": list(config.cluster),
+                "cluster": [*config.cluster, config.cluster_k],
                 "warps": list(config.warps),
                 "thread": list(config.thread),
                 "stages": config.stages,
@@ -153,5 +153,6 @@ def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
     here = Path(__file__).parent
     own = here.parent / name
-    sources = (own / "kernel.py", own / "geometry.py", here / "device.py")
-    return source_digest(*(path.read_bytes() for path in sources))
+    shared = (here / "device.py", here / "repack.py", here / "workspace.py")
+    sources = sorted(set(own.glob("*.py")) - {own / "configs.py", own / "backend.py"})
+    return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

@@ -17,6 +17,10 @@ CUTE_TYPES = {
     DType.FLOAT32: cutlass.Float32,
     DType.FLOAT16: cutlass.Float16,
     DType.BFLOAT16: cutlass.BFloat16,
+    DType.FLOAT8_E4M3FN: cutlass.Float8E4M3FN,
+    DType.FLOAT8_E5M2: cutlass.Float8E5M2,
+    DType.INT8: cutlass.Int8,
+    DType.INT32: cutlass.Int32,
 }
 GMEM = cute.AddressSpace.gmem
 REDUCE_THREADS = 128
@@ -168,7 +172,7 @@ def reduce_kernel(
         total.fill(0.0)
         where = workspace + (Int64(line) * row_pitch + column) * (sums.width // 8)
         # Unrolled so that the loads of several parts are in flight; the sums keep their order.
-        for _ in cutlass.range(split_k, unroll=8):
+        for _ in cutlass.range(split_k, unroll=16):
             part = read(global_vector(where, sums, count), count)
             for i in range_constexpr(count):
                 total[i] += part[i]

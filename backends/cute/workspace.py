@@ -1,4 +1,7 @@
-"""Split-K's scratch memory: how much of it a plan needs."""
+"""A kernel's scratch memory: how much of it a plan needs, and how it is laid out.
+
+First the repacked operands, then split-K's partial sums; each begins at a multiple of 256 bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,25 @@ from math import ceil
 
 from unigemm.problem import Extents, Problem
 
-__all__ = ["workspace_bytes"]
+__all__ = ["PART_ALIGNMENT", "ROW_BYTES", "packed_bytes", "workspace_bytes"]
 
-_ROW_BYTES = 16  # rows are padded to whole vectors, as `device.workspace_pitches` lays them out
+ROW_BYTES = 16  # rows are padded to whole vectors
+PART_ALIGNMENT = 256  # bytes
 
 
 def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
-    """Return the bytes of the partial sums: rows padded to 16 bytes, one matrix a part."""
+    """Return the bytes of the partial sums: one padded matrix a part."""
     if split_k == 1:
         return 0
     size = problem.accumulator.itemsize
-    unit = _ROW_BYTES // size
-    return split_k * extents.batch * extents.m * (ceil(extents.n / unit) * unit) * size
+    return split_k * extents.batch * _padded(extents.m, extents.n * size)
+
+
+def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:
+    """Return the bytes of a repacked operand, at most: a repeated batch is copied once."""
+    size = copies * batch * _padded(lines, line_bytes)
+    return ceil(size / PART_ALIGNMENT) * PART_ALIGNMENT
+
+
+def _padded(lines: int, line_bytes: int) -> int:
+    return lines * ceil(line_bytes / ROW_BYTES) * ROW_BYTES

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
-from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
-from .configs import candidates
+from .configs import candidates, turns
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
-
-_TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 
 
 def kernel_problem(problem: Problem) -> Problem:
@@ -29,22 +27,12 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
     if target.capability != (9, 0):
         return f"wgmma is an instruction of sm_90a only, not of {target.arch}; use cute_simt"
     dtype = problem.a.dtype
-    if dtype not in (DType.FLOAT16, DType.BFLOAT16):
-        return f"it multiplies float16 and bfloat16, not {dtype}; use cute_simt"
-    for name, matrix in (("A", problem.a), ("B", problem.b)):
-        reason = _no_tma_source(name, matrix)
-        if reason is not None:
-            return reason
-    return None
-
-
-def _no_tma_source(name: str, matrix: MatrixType) -> str | None:
-    if matrix.major == "strided":
-        return f"{name} has no contiguous index, which TMA needs; use cute_simt, or a dense copy"
-    if matrix.alignment < _TMA_BYTES:
+    if dtype is DType.FLOAT64:
+        return "wgmma does not multiply float64; use cute_simt"
+    if dtype is DType.FLOAT32 and problem.precision == "ieee":
         return (
-            f"{name} is aligned to {matrix.alignment} bytes and TMA needs {_TMA_BYTES} (address, "
-            "rows and batches); use cute_simt, or pad its rows"
+            "wgmma cuts float32 to TF32; accept that with precision='tf32', or nearly float32 "
+            "accuracy with '3xtf32', or use cute_simt"
         )
     return None
 
@@ -54,7 +42,7 @@ def _smem_bytes(problem: Problem, config: Config) -> int:
 
 
 def _arguments(plan: Plan) -> tuple[int, ...]:
-    return (plan.target.sm_count,)
+    return (plan.target.sm_count, *turns(plan.problem, plan.extents, plan.config))
 
 
 BACKEND = CuteBackend(

@@ -2,54 +2,82 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from math import ceil
 
 from unigemm.plans import Candidate, Config, Prediction, Raster
-from unigemm.problem import Extents, Problem
+from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
-from ..cute.workspace import workspace_bytes
-from .geometry import SWIZZLE_BYTES, geometry, illegal
-
-__all__ = ["SHAPES", "base_configs", "candidates", "deepest", "predict", "split_options"]
-
-#: Schedule, tile (M, N), warps (M, N) of one group; K slabs are 128 bytes, stages what fits.
-SHAPES: tuple[tuple[str, tuple[int, int], tuple[int, int]], ...] = (
-    ("cooperative", (128, 256), (8, 1)),
-    ("cooperative", (256, 128), (8, 1)),
-    ("cooperative", (128, 192), (8, 1)),
-    ("cooperative", (128, 128), (8, 1)),
-    ("pingpong", (128, 128), (4, 1)),
-    ("pingpong", (64, 256), (4, 1)),
-    ("pingpong", (64, 192), (4, 1)),
-    ("pingpong", (64, 128), (4, 1)),
-    ("pingpong", (64, 64), (4, 1)),
-    ("pingpong", (64, 32), (4, 1)),
-    ("cooperative", (64, 64), (4, 1)),
-    ("cooperative", (64, 16), (4, 1)),
+from ..cute.workspace import packed_bytes, workspace_bytes
+from .geometry import (
+    MMA_M,
+    SWIZZLE_BYTES,
+    TMA_BYTES,
+    geometry,
+    illegal,
+    is_repacked,
+    products,
+    shared_major,
 )
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
-_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+__all__ = ["candidates", "offered", "predict", "scratch_bytes", "turns"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows of a tile and who computes them; the columns depend on the problem."""
+
+    schedule: str
+    rows: int
+    warps: int
+    widest: int
+    clusters: tuple[tuple[int, int], ...]
+
+
+_ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
+SHAPES = (
+    Shape("cooperative", 128, 8, 256, _PAIRS),
+    Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2))),
+    Shape("pingpong", 128, 4, 128, _PAIRS),
+    Shape("pingpong", 64, 4, 256, _PAIRS),
+    Shape("cooperative", 64, 4, 256, ((1, 1), (1, 2))),
+    Shape("cooperative", 32, 4, 256, (_ALONE,)),
+    Shape("cooperative", 16, 4, 256, (_ALONE,)),
+    Shape("cooperative", 8, 4, 256, (_ALONE,)),
+)
+_COLUMNS = (256, 192, 128, 64)  # of tiles, beside those that fill the device evenly
+_CLUSTER_K = (2, 3, 4, 8)
+# Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
+# cuOccupancyMaxActiveClusters): they lie within a GPC, and SMs are left over.
+_CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 _MOST_STAGES = 12
 _LEAST_STAGES = 3
-_MAX_WORKSPACE = 256 << 20  # bytes
+_MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
+_TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
-# Figures of the cost model, fitted to 234 bf16 problems on one H200 (mean error 5 percent).
-_FIXED_US = 2.7  # launch, descriptors, first slab and last store of one kernel
-_REDUCE_US = 3.0  # a dependent second kernel
-_TENSOR_TFLOPS = 840.0  # what 128x256 tiles reach on large squares, power held
-_TENSOR_EFFICIENCY = {256: 1.0, 192: 0.97, 128: 0.89, 64: 0.38, 32: 0.21, 16: 0.17}  # by wgmma N
-# A 64-row tile of its own brings more operand bytes for each wgmma (0.92 of 128x256 at 4096).
-_NARROW_TILE = 0.92
-# All tiles along N read the same rows of A at once: with few rows they queue at one L2 slice
-# (seen with 64x32 tiles at N = K = 4096: 13 us more at M = 1, 9 at 2, 7 at 4, 5 at 32, none at 64).
-_HOT_LINE_US, _HOT_ROWS, _HOT_FLOOR = 0.0025, 64, 0.4
-_STORE_US = 0.77  # of a 128x256 tile that nothing hides
-_SLAB_US = 0.06  # least time of one slab in a CTA: barriers and wgmma latency
-_L2_GBS = 12000.0  # multicast counted once
-_DRAM_EFFICIENCY = 0.9
+# Figures of the cost model, in microseconds and GB/s, fitted to 2300 launches of 120 problems on an
+# H200 (bench/NOTES.md).
+_FIXED_US = 2.49  # launch, descriptors, first slab and last store of one kernel
+_ROUND_US = 0.145  # of each further tile of a CTA
+_TENSOR_TFLOPS = 840.0  # of 16-bit types, by large tiles, power held
+_RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types
+_EFFICIENCY = (  # part of that rate, by the columns of one wgmma
+    (8, 0.10), (16, 0.25), (32, 0.53), (64, 0.89), (96, 0.87), (128, 1.0), (192, 0.92), (256, 1.0),
+)  # fmt: skip
+_PROMOTION = 0.22  # more time where partial sums are promoted, divided by the warpgroups
+_SLAB_US = {1: 0.093, 2: 0.12, 3: 0.12}  # least time of a slab, by consumer warpgroups
+_ZERO_ROW_US = 0.0027  # of a row of a slab that TMA fills with zeros
+_L2_GBS = 18000.0  # a multicast counted once
+_DRAM_EFFICIENCY = 0.91
+_SHARED_READ = 0.12  # more time for the bytes of an operand that several clusters read
+_OVERLAP = 2.57  # exponent of the norm that joins times which overlap
+_STORE_US = {"tma": 0.97, "direct": 2.3, "rows": 10.8}  # of a 128x256 tile by one warpgroup
+_EXCHANGE_US, _EXCHANGE_GBS = 0.71, 1780.0  # a cluster along K
+_REDUCE_US, _PART_US, _REDUCE_GBS = 1.68, 0.038, 4350.0  # a dependent kernel sums the parts
+_REPACK_US, _REPACK_GBS = 1.0, 1700.0  # a kernel before
 
 
 def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
@@ -61,91 +89,233 @@ def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
     return None
 
 
-@lru_cache(maxsize=256)
-def base_configs(problem: Problem, target: Target, *, split: bool = False) -> tuple[Config, ...]:
-    """Return every legal configuration, without split-K or with two parts."""
-    found = []
+@lru_cache(maxsize=8192)
+def base_config(
+    problem: Problem, target: Target, shape: Shape, columns: int, cluster: tuple[int, int],
+    split: bool, cluster_k: int,
+) -> Config | None:  # fmt: skip
+    """Return the legal configuration of a shape, with as many stages as fit; None for none."""
     slab = SWIZZLE_BYTES // problem.a.dtype.itemsize
-    for schedule, (m, n), warps in SHAPES:
-        for cluster in CLUSTERS[:1] if split else CLUSTERS:
-            config = deepest(
-                problem,
-                Config(
-                    tile=(m, n, slab),
-                    cluster=cluster,
-                    warps=warps,
-                    schedule=schedule,
-                    split_k=2 if split else 1,
-                    raster=Raster("m", 8),
-                ),
-                target,
-            )
-            if config is not None:
-                found.append(config)
-    return tuple(found)
+    config = Config(
+        tile=(shape.rows, columns, slab),
+        cluster=cluster,
+        warps=(shape.warps, 1),
+        schedule=shape.schedule,
+        split_k=2 if split else 1,
+        cluster_k=cluster_k,
+        raster=Raster("m", 8),
+    )
+    return deepest(problem, config, target)
 
 
-def split_options(extents: Extents, config: Config, target: Target) -> tuple[int, ...]:
-    """Return the K parts worth considering: they fill the device at most twice."""
-    tiles = _tiles(extents, config)
-    slabs = ceil(extents.k / config.tile[2])
-    return tuple(s for s in _SPLITS if slabs >= 2 * s and tiles * s <= 2 * target.sm_count)
+def _unclustered(problem: Problem, shape: Shape) -> Shape:
+    """Leave out pairs along M where they were slow on an H200, for reasons not understood.
+
+    3xTF32: 1593 against 1305 us at 4096 cubed; ping-pong that stores rows: 80 against 48 us at
+    4095x4097x511.
+    """
+    by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
+    if products(problem) == 1 and not (by_rows and shape.schedule == "pingpong"):
+        return shape
+    return replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
+
+
+def column_choices(
+    problem: Problem, extents: Extents, target: Target, shape: Shape
+) -> tuple[int, ...]:
+    """Return the tile widths worth considering.
+
+    Beside round ones: the narrowest that needs no more than so many rounds of tiles, since a last
+    round that is almost empty costs as much as a full one.
+    """
+    unit = 32 if shared_major(problem.b) == "n" else 16
+    down = ceil(extents.m / shape.rows) * extents.batch
+    whole = ceil(extents.n / unit) * unit
+    found = {min(c, whole) for c in _COLUMNS if c <= shape.widest}
+    rounds = {ceil(down * ceil(extents.n / c) / target.sm_count) for c in found} | {1, 2}
+    for most in rounds:
+        across = most * target.sm_count // down
+        if across:
+            found.add(ceil(extents.n / across / unit) * unit)
+    return tuple(sorted(c for c in found if c <= shape.widest))
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    """Return every legal configuration, with and without split-K, priced."""
+    """Return the legal configurations worth considering, priced."""
     found = []
-    for config in base_configs(problem, target):
-        for order in ("m", "n") if _tiles(extents, config) > target.sm_count else ("m",):
-            raster = Raster(order, 8)  # type: ignore[arg-type]
-            placed = replace(config, raster=raster)
-            found.append(Candidate(placed, predict(problem, extents, target, placed)))
-    for base in base_configs(problem, target, split=True):
-        for parts in split_options(extents, base, target):
-            config = replace(base, split_k=parts)
-            scratch = workspace_bytes(problem, extents, parts)
-            if scratch <= _MAX_WORKSPACE:
+    for shape in SHAPES:
+        if shape.rows < MMA_M and not shape.rows // 2 < max(extents.m, 5) <= shape.rows:
+            continue
+        shape = _unclustered(problem, shape)
+        for columns in column_choices(problem, extents, target, shape):
+            for cluster, split_k, cluster_k in divisions(problem, extents, target, shape, columns):
+                base = base_config(problem, target, shape, columns, cluster, split_k > 1, cluster_k)
+                if base is None:
+                    continue
+                config = replace(base, split_k=split_k, raster=raster(extents, base))
+                scratch = scratch_bytes(problem, extents, split_k)
                 priced = predict(problem, extents, target, config)
                 found.append(Candidate(config, priced, scratch))
     return found
 
 
+def offered(problem: Problem, target: Target) -> Iterator[Config]:
+    """Yield every legal configuration that some sizes may get, K whole or in two parts."""
+    unit = 32 if shared_major(problem.b) == "n" else 16
+    for shape in SHAPES:
+        for columns in range(unit, shape.widest + 1, unit):
+            for cluster in shape.clusters:
+                for cluster_k in (1, *_CLUSTER_K) if shape.schedule == "cooperative" else (1,):
+                    for split in (False, True):
+                        found = base_config(
+                            problem, target, shape, columns, cluster, split, cluster_k
+                        )
+                        if found is not None:
+                            yield found
+
+
+def divisions(
+    problem: Problem, extents: Extents, target: Target, shape: Shape, columns: int
+) -> list[tuple[tuple[int, int], int, int]]:
+    """Return the (cluster, split-K, cluster along K) worth considering for a tile."""
+    tiles = ceil(extents.m / shape.rows) * ceil(extents.n / columns) * extents.batch
+    slabs = ceil(extents.k * problem.a.dtype.itemsize / SWIZZLE_BYTES)
+    found = [(cluster, 1, 1) for cluster in shape.clusters]
+    if tiles > target.sm_count:
+        return found
+    for cluster in shape.clusters:
+        of_tiles = cluster[0] * cluster[1]
+        groups = ceil(ceil(extents.m / shape.rows) / cluster[0]) * extents.batch
+        groups *= ceil(ceil(extents.n / columns) / cluster[1])
+        for cluster_k in (1, *_CLUSTER_K) if shape.schedule == "cooperative" else (1,):
+            if of_tiles * cluster_k > 8:
+                continue
+            room = _at_once(target, of_tiles * cluster_k) // groups
+            for split_k in sorted({1, 2, 3, room // 2, room}):
+                enough = slabs >= 2 * split_k * cluster_k
+                fits = workspace_bytes(problem, extents, split_k) <= _MAX_WORKSPACE
+                if split_k * cluster_k > 1 and split_k <= room and fits and enough:
+                    found.append((cluster, split_k, cluster_k))
+    return found
+
+
+def raster(extents: Extents, config: Config) -> Raster:
+    """Return the order of the tiles: bands of eight along the shorter side of D in tiles."""
+    tall = extents.m * config.tile[1] >= extents.n * config.tile[0]
+    return Raster("m" if tall else "n", 8)
+
+
+def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]:
+    """Whether tiles start at different places along K, for (M, N): where all read the same rows.
+
+    All tiles along N want the same rows of A at once; where there are few rows, one slice of the
+    L2 serves them all (seen on an H200: 64x32 tiles at 1x4096x4096 take 26 us against 13).
+    """
+    size = extents.k * problem.a.dtype.itemsize * extents.batch
+    few_m = extents.m <= config.tile[0] * config.cluster[0] and extents.m * size <= _TURNED_BYTES
+    few_n = extents.n <= config.tile[1] * config.cluster[1] and extents.n * size <= _TURNED_BYTES
+    return int(few_n and not few_m), int(few_m)
+
+
+def scratch_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
+    """Return the workspace of a plan: repacked operands, then partial sums."""
+    total = workspace_bytes(problem, extents, split_k)
+    for matrix, rows in ((problem.a, extents.m), (problem.b, extents.n)):
+        if is_repacked(problem, matrix):
+            total += repacked_bytes(problem, matrix, rows, extents)
+    return total
+
+
+def repacked_bytes(problem: Problem, matrix: MatrixType, rows: int, extents: Extents) -> int:
+    """Return the bytes of one operand's copy."""
+    pair = (rows, extents.k) if shared_major(matrix) == "k" else (extents.k, rows)
+    copies = 2 if products(problem) > 1 else 1
+    return packed_bytes(pair[0], pair[1] * matrix.dtype.itemsize, extents.batch, copies)
+
+
 def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
     """Price one configuration: rounds of work units against tensor cores, L2 and DRAM."""
-    m, n, k = config.tile
     geo = geometry(problem, config)
-    units = _tiles(extents, config) * config.split_k
-    # A cluster's CTAs lie in one GPC: not every SM finds a partner (seen: 132 SMs, all pairs fit).
-    slots = target.sm_count // (config.cluster[0] * config.cluster[1])
-    slots *= config.cluster[0] * config.cluster[1]
-    rounds = ceil(units / slots)
-    slabs = ceil(ceil(extents.k / k) / config.split_k)
-    rate = _TENSOR_TFLOPS * 1e6 * (target.sm_count / 132) * (target.clock_mhz / 1980)
-    efficiency = _TENSOR_EFFICIENCY[geo.mma_n] * (_NARROW_TILE if m == 64 and n > 128 else 1)
-    slab_us = 2 * m * n * k / (rate / target.sm_count * efficiency)
-    tensor_us = rounds * slabs * max(slab_us, _SLAB_US)
-    store_us = _STORE_US * m * n / (128 * 256)
-    exposed = store_us if geo.groups == 2 else rounds * store_us
-    sharing = (m / config.cluster[1] + n / config.cluster[0]) * k * problem.a.dtype.itemsize
-    l2_us = units * slabs * sharing / _L2_GBS / 1e3 / min(1.0, units / target.sm_count)
-    dram_us = extents.bytes_moved(problem) / (target.dram_gbs * _DRAM_EFFICIENCY) / 1e3
-    parts = {"tensor": tensor_us, "l2": l2_us, "dram": dram_us}
-    limiter = max(parts, key=lambda name: parts[name])
-    rest = sum(parts.values()) - parts[limiter]
-    total = _FIXED_US + parts[limiter] + 0.05 * rest + exposed
-    total += _hot_us(extents.m, ceil(extents.n / n) / config.cluster[1], slabs)
-    total += _hot_us(extents.n, ceil(extents.m / m) / config.cluster[0], slabs)
+    together = config.cluster[0] * config.cluster[1] * config.cluster_k
+    units = _tiles(extents, config) * config.split_k * config.cluster_k
+    at_once = min(units, _at_once(target, together) * together)
+    rounds = ceil(units / at_once)
+    slabs = ceil(extents.k / config.tile[2]) * products(problem)
+    slabs = ceil(slabs / (config.split_k * config.cluster_k))
+    tile = max(config.tile[0], MMA_M) * config.tile[1]
+    store = _STORE_US[geo.store] * tile / (128 * 256) / (geo.wg_m * geo.wg_n)
+    of_slab = _slab(problem, extents, target, config, at_once)
+    main = slabs * _joined(*of_slab.values())
+    if geo.groups == 2:  # one group stores while the other multiplies
+        main, exposed = max(main, (main + store) / 2), store
+    else:
+        exposed = rounds * store
+    dram = _dram_us(problem, extents, target, config)
+    total = _FIXED_US + _ROUND_US * (rounds - 1) + _joined(rounds * main, dram) + exposed
+    if config.cluster_k > 1:
+        sent = 4 * tile * at_once * (config.cluster_k - 1) / config.cluster_k
+        total += _EXCHANGE_US + sent / _EXCHANGE_GBS / 1e3
     if config.split_k > 1:
         scratch = workspace_bytes(problem, extents, config.split_k)
-        total += _REDUCE_US + 2 * scratch / target.dram_gbs / 1e3
+        total += _REDUCE_US + _PART_US * config.split_k + 2 * scratch / _REDUCE_GBS / 1e3
+    copied = scratch_bytes(problem, extents, 1)
+    if copied:
+        total += _REPACK_US + 2 * copied / _REPACK_GBS / 1e3
+    parts = {"dram": dram, **{name: rounds * slabs * us for name, us in of_slab.items()}}
+    limiter = max(parts, key=lambda name: parts[name])
     return Prediction(total, limiter if parts[limiter] > _FIXED_US else "launch")
 
 
-def _hot_us(rows: int, readers: float, slabs: int) -> float:
-    """Return the time lost where `readers` tiles read the same few rows of every slab at once."""
-    if rows >= _HOT_ROWS:
-        return 0.0
-    return _HOT_LINE_US * slabs * readers * max(_HOT_FLOOR, rows**-0.5)
+def _dram_us(problem: Problem, extents: Extents, target: Target, config: Config) -> float:
+    """Return the time of the device memory's traffic."""
+    across = ceil(extents.n / (config.tile[1] * config.cluster[1]))
+    down = ceil(extents.m / (config.tile[0] * config.cluster[0]))
+    again = (across > 1) * extents.m + (down > 1) * extents.n
+    again *= extents.k * extents.batch * problem.a.dtype.itemsize
+    moved = extents.bytes_moved(problem) + _SHARED_READ * again
+    return moved / (target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
+
+
+def _slab(
+    problem: Problem, extents: Extents, target: Target, config: Config, at_once: int
+) -> dict[str, float]:
+    """Return what bounds the time of one slab in all CTAs that run at once, microseconds."""
+    m, n, k = config.tile
+    size = problem.a.dtype.itemsize
+    geo = geometry(problem, config)
+    scale = target.sm_count / 132 * target.clock_mhz / 1980
+    rate = _TENSOR_TFLOPS * 1e6 * scale * _RATE[size] * _efficiency(geo.mma_n)
+    if geo.promote:
+        rate /= 1 + _PROMOTION / geo.consumers
+    rows, columns = min(m, extents.m), min(n, extents.n)
+    bytes_read = (rows / config.cluster[1] + columns / config.cluster[0]) * k * size
+    return {
+        "tensor": 2 * max(m, MMA_M) * n * k * target.sm_count / rate,
+        "latency": _SLAB_US[geo.consumers] + _ZERO_ROW_US * (m - rows),
+        "l2": bytes_read * at_once / (_L2_GBS * scale) / 1e3,
+    }
+
+
+def _joined(*times: float) -> float:
+    """Return the time of what overlaps but for the ends: near the longest, a norm of them all."""
+    return sum(us**_OVERLAP for us in times) ** (1 / _OVERLAP)
+
+
+def _at_once(target: Target, together: int) -> int:
+    """Return how many clusters of so many CTAs run at once."""
+    return max(1, _CLUSTERS[together] * target.sm_count // _CLUSTERS[1])
+
+
+@cache
+def _efficiency(columns: int) -> float:
+    """Interpolate the part of the tensor cores' rate that a wgmma of so many columns reaches."""
+    low = _EFFICIENCY[0]
+    for high in _EFFICIENCY:
+        if columns <= high[0]:
+            part = (columns - low[0]) / max(1, high[0] - low[0])
+            return low[1] + part * (high[1] - low[1])
+        low = high
+    return low[1]
 
 
 def _tiles(extents: Extents, config: Config) -> int:

@@ -3,19 +3,27 @@
 A CTA has one producer warpgroup and `groups` x (warps M / 4) x (warps N) consumer warpgroups. With
 the cooperative schedule (one group) all consumers share a tile; with ping-pong (two groups) each
 group has a tile of its own, and one multiplies while the other writes its result.
+
+A tile of fewer rows than one wgmma has (64) loads and stores only those; what wgmma reads for the
+others is whatever lies behind them in shared memory, and its products are dropped. (Rows beyond the
+operand that TMA fills with zeros cost time: 24 against 13 us at 1x4096x4096 on an H200.)
+
+An operand that TMA or wgmma cannot read where it lies is repacked into the workspace first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
+from typing import Literal
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
-from unigemm.problem import Problem
+from unigemm.problem import Major, MatrixType, Problem
 from unigemm.target import Target
 
-__all__ = ["Geometry", "geometry", "illegal"]
+__all__ = ["Geometry", "geometry", "illegal", "is_repacked", "products", "shared_major"]
 
 WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
@@ -23,6 +31,13 @@ MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 MMA_K_BYTES = 32  # K of one wgmma, in bytes, for every type
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
+TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
+_OTHER_REGISTERS = 24  # of a consumer thread, beside its accumulators; with fewer ptxas spills
+# The tensor cores' own sums of float8 products keep 14 bits, those of float32 are cut, not rounded
+# (seen on an H200); so partial sums of this many K move to float32 registers.
+_PROMOTED_K = 128
+# Of wgmma with .s32 sums (PTX ISA, wgmma.mma_async): 8, 16, 24, 32, then multiples of 16.
+_INTEGER_N = (8, 16, 24, *range(32, 257, 16))
 
 
 @dataclass(frozen=True)
@@ -43,8 +58,17 @@ class Geometry:
         float32 registers of one consumer thread.
     a_bytes, b_bytes
         One stage of an operand.
+    promote
+        Slabs after which partial sums are added to a second set of accumulators; 0 for never.
+    b_swizzle
+        Bytes of a swizzled row of B in shared memory.
+    store
+        How D is written: boxes in shared memory stored by "tma" or row by row by the warps
+        ("rows"), or "direct" from registers.
     store_columns
-        Columns of the box that a warpgroup stores by TMA; 0 where it stores directly.
+        Columns of a warpgroup's box; 0 where it stores directly.
+    box_pitch
+        Bytes between the rows of a box.
     store_buffers
         Such boxes in shared memory, of each warpgroup.
     smem_bytes
@@ -63,7 +87,11 @@ class Geometry:
     accumulators: int
     a_bytes: int
     b_bytes: int
+    promote: int
+    b_swizzle: int
+    store: Literal["tma", "rows", "direct"]
     store_columns: int
+    box_pitch: int
     store_buffers: int
     smem_bytes: int
     threads: int
@@ -73,6 +101,23 @@ class Geometry:
     def consumers(self) -> int:
         """Consumer warpgroups of a CTA."""
         return self.groups * self.wg_m * self.wg_n
+
+
+def products(problem: Problem) -> int:
+    """Return how many tensor core products make one: three where float32 is split in two."""
+    return 3 if problem.precision == "3xtf32" else 1
+
+
+def shared_major(matrix: MatrixType) -> Major:
+    """Return the majorness of A or B in shared memory: wgmma takes all but 16-bit K-major only."""
+    other = matrix.major in ("m", "n") and matrix.dtype.itemsize == 2
+    return matrix.major if other else "k"
+
+
+def is_repacked(problem: Problem, matrix: MatrixType) -> bool:
+    """Whether A or B is copied into the workspace before it is multiplied."""
+    readable = matrix.alignment == TMA_BYTES and matrix.major == shared_major(matrix)
+    return not readable or products(problem) > 1
 
 
 @lru_cache(maxsize=8192)
@@ -85,27 +130,68 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     size = problem.a.dtype.itemsize
     a_bytes, b_bytes = m * k * size, n * k * size
     pipeline = config.stages * (a_bytes + b_bytes)
-    by_tma = (
-        config.split_k == 1 and problem.d.alignment == 16 and problem.d.dtype is not DType.FLOAT32
-    )
-    columns = min(n // wg_n, SWIZZLE_BYTES // problem.d.dtype.itemsize) if by_tma else 0
-    box = STORE_ROWS * columns * problem.d.dtype.itemsize
-    buffers = 2 if by_tma else 0
+    tail = max(0, MMA_M - m) * k * size  # what wgmma reads behind the last stage of few rows
+    store = _store(problem, config)
+    columns, pitch = _box(store, n // wg_n)
+    buffers = {"tma": 2, "rows": 1, "direct": 0}[store]
+    boxes = consumers * buffers * STORE_ROWS * pitch
     return Geometry(
         groups=groups,
         wg_m=wg_m,
         wg_n=wg_n,
         mma_n=n // wg_n,
-        repeats_m=m // (MMA_M * wg_m),
-        accumulators=m * n // (wg_m * wg_n * WARPGROUP),
+        repeats_m=ceil(m / (MMA_M * wg_m)),
+        accumulators=ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP),
         a_bytes=a_bytes,
         b_bytes=b_bytes,
+        promote=_promotion(problem, k),
+        b_swizzle=_swizzle(n * size) if shared_major(problem.b) == "n" else SWIZZLE_BYTES,
+        store=store,
         store_columns=columns,
+        box_pitch=pitch,
         store_buffers=buffers,
-        smem_bytes=BARRIER_BYTES + pipeline + consumers * buffers * box,
+        smem_bytes=BARRIER_BYTES + pipeline + tail + boxes,
         threads=WARPGROUP * (1 + consumers),
         registers=_registers(consumers),
     )
+
+
+def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
+    d = problem.d
+    if config.split_k * config.cluster_k > 1 or d.dtype.itemsize != 2 or config.tile[0] < MMA_M:
+        return "direct"
+    if d.alignment == TMA_BYTES:
+        return "tma"
+    return "rows" if d.major == "n" else "direct"
+
+
+def _promotion(problem: Problem, slab: int) -> int:
+    limited = problem.a.dtype.itemsize == 1 and problem.accumulator is DType.FLOAT32
+    return _PROMOTED_K // slab if limited or products(problem) > 1 else 0
+
+
+def _swizzle(row_bytes: int) -> int:
+    """Return the widest swizzle whose rows divide the bytes; 0 for none."""
+    return next((width for width in (128, 64, 32) if row_bytes % width == 0), 0)
+
+
+def _box(store: str, columns: int) -> tuple[int, int]:
+    """Return how many of a warpgroup's 16-bit columns a box takes, and the pitch of its rows.
+
+    TMA stores dense rows: of 128, 64 or 32 bytes they are swizzled, and those of an odd number of
+    16-byte units fall on different banks as they are. Warps that store rows want long ones, and
+    padding turns an even number of units into an odd one.
+    """
+    if store == "direct":
+        return 0, 0
+    units = columns // 8
+    if store == "rows":
+        most = next(u for u in range(min(units, 16), 0, -1) if units % u == 0)
+        return 8 * most, 16 * (most | 1)
+    odd = next(u for u in range(units, 0, -1) if units % u == 0 and u % 2)
+    swizzled = next((c for c in (64, 32, 16) if columns % c == 0), 0)
+    best = swizzled if swizzled == 64 else max(8 * odd, swizzled)
+    return best, 2 * best
 
 
 def _registers(consumers: int) -> tuple[int, int]:
@@ -124,23 +210,50 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     groups = 2 if config.schedule == "pingpong" else 1
     if groups * wg_m * wg_n not in (1, 2, 3):
         return "1 to 3 consumer warpgroups fit into a CTA"
-    if m % (MMA_M * wg_m):
+    if m < MMA_M:
+        if m % 8 or wg_m != 1:
+            return f"tile M {m} is not 8, 16 or so rows of one warpgroup"
+        if shared_major(problem.a) != "k":
+            return "a tile of less than 64 rows needs a K-major A"
+    elif m % (MMA_M * wg_m):
         return f"tile M {m} is not a multiple of 64 for each of {wg_m} warpgroups"
     if n % (8 * wg_n) or not 8 <= n // wg_n <= 256:
         return f"N {n // wg_n} of a warpgroup is not a multiple of 8 from 8 to 256"
+    if problem.accumulator is DType.INT32 and (n // wg_n) not in _INTEGER_N:
+        return f"N {n // wg_n} of a warpgroup is none that wgmma takes for int8"
     if k * problem.a.dtype.itemsize != SWIZZLE_BYTES:
         return f"a K slab must be {SWIZZLE_BYTES} bytes"
-    if m * n // (wg_m * wg_n * WARPGROUP) > 208:
-        return "more than 208 accumulator registers a thread spill"
-    if problem.b.major == "n" and (n * problem.b.dtype.itemsize) % SWIZZLE_BYTES:
-        return "an N-major B needs a tile N of whole 128-byte rows"
-    if config.cluster[0] * config.cluster[1] > 8:
-        return "clusters of more than 8 CTAs are not portable"
-    if config.cluster[0] > 1 and (n // config.cluster[0]) % 8:
-        return "tile N cannot be shared by the cluster's CTAs"
+    geo = geometry(problem, config)
+    sets = 2 if geo.promote else 1
+    if geo.accumulators * sets > geo.registers[1] - _OTHER_REGISTERS:
+        return f"{geo.accumulators * sets} accumulator registers of a thread spill"
+    if not geo.b_swizzle:
+        return "an N-major B needs a tile N of whole 32-byte rows"
+    reason = _illegal_cluster(config, geo)
+    if reason is not None:
+        return reason
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
-    used = geometry(problem, config).smem_bytes
+    used = geo.smem_bytes
     if used > target.smem_per_block:
         return f"{used} bytes of shared memory exceed the {target.smem_per_block} of a CTA"
+    return None
+
+
+def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
+    m, n, _ = config.tile
+    cm, cn = config.cluster
+    if cm * cn * config.cluster_k > 8:
+        return "clusters of more than 8 CTAs are not portable"
+    if n % (8 * cm):
+        return "tile N cannot be shared by the cluster's CTAs"
+    if m % (8 * cn):
+        return "tile M cannot be shared by the cluster's CTAs"
+    if config.cluster_k > 1:
+        if geo.groups > 1:
+            return "a cluster along K is for the cooperative schedule"
+        if (geo.mma_n // 8) % config.cluster_k:
+            return f"{geo.mma_n} columns cannot be dealt to the {config.cluster_k} CTAs along K"
+        if 4 * WARPGROUP * geo.consumers * geo.accumulators > geo.smem_bytes - BARRIER_BYTES:
+            return "the partial sums of a cluster along K exceed the pipeline's memory"
     return None

@@ -15,7 +15,10 @@ Cooperative: all consumers share a tile. Ping-pong: two groups take turns at the
 pair of named barriers passes the turn, so that one group's epilogue hides under the other's maths.
 
 A work unit is a tile of D, one part of K and one batch. Units are dealt to clusters round robin.
+Where a cluster lies along K its CTAs share a unit's slabs and add up in their shared memories.
 Coordinates are 32-bit, addresses and strides 64-bit.
+
+Operands that cannot be read where they lie are repacked into the workspace by a kernel before.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -25,74 +28,84 @@ from dataclasses import dataclass
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from ..cute import device
-from ..cute.device import (
-    CUTE_TYPES,
-    GMEM,
-    global_vector,
-    launch_reduction,
-    select,
-    tile_coordinates,
-    workspace_pitches,
-    write,
+from unigemm.problem import MatrixType
+
+from ..cute.device import GMEM, launch_reduction, select, tile_coordinates, workspace_pitches
+from ..cute.repack import Repack, depth, launch_repack, packed_pitch
+from ..cute.workspace import PART_ALIGNMENT
+from .epilogue import add_up, store_by_tma, store_direct, store_rows
+from .geometry import (
+    MMA_M,
+    STORE_ROWS,
+    WARPGROUP,
+    is_repacked,
+    shared_major,
 )
-from .geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry, geometry
+from .spec import Spec
 
+TURNS = 128  # places along K where tiles start that all read the same few rows
 TURN_BARRIER = 1  # and the next: named barriers that pass the turn between ping-pong groups
-STORE_BARRIER = 4  # and on: one for each consumer warpgroup
 
 
-class Spec(device.Spec):
-    """What is compiled in, with the numbers derived from it."""
+class Tf32Op(warpgroup.MmaF16BF16Op):
+    """wgmma of TF32 operands, both K-major; the DSL has a class for every other type."""
 
-    @property
-    def geometry(self) -> Geometry:
-        """The derived numbers."""
-        return geometry(self.problem, self.config)
+    descriptive_name = "warpgroup TF32 MMA Operation"
 
-    @property
-    def operand(self) -> type:
-        """Type of A and B."""
-        return CUTE_TYPES[self.problem.a.dtype]
+    def _verify(self) -> None:
+        """Accept what the base class does not: TF32 with 8 elements of K."""
 
 
 # -- layouts and descriptors (host) ----------------------------------------------------------------
 
 
-def operand_layout(spec: Spec, extent: int, k_major: bool) -> cute.ComposedLayout:
-    """Shared-memory layout (extent, K, stages) in the 128-byte swizzle that wgmma reads."""
+def operand_layout(spec: Spec, extent: int, k_major: bool, swizzle: int) -> cute.ComposedLayout:
+    """Shared-memory layout (extent, K, stages), swizzled as wgmma reads it."""
     kinds = warpgroup.SmemLayoutAtomKind
-    atom = warpgroup.make_smem_layout_atom(
-        kinds.K_SW128 if k_major else kinds.MN_SW128, spec.operand
-    )
+    wide = {128: kinds.MN_SW128, 64: kinds.MN_SW64, 32: kinds.MN_SW32}[swizzle]
+    atom = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else wide, spec.operand)
     shape = (extent, spec.config.tile[2], spec.config.stages)
     return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
 
 
+def whole_rows(spec: Spec, layout: cute.ComposedLayout) -> cute.ComposedLayout:
+    """Return the layout of A as wgmma reads it: 64 rows, however few of them a stage holds."""
+    rows, columns, stages = spec.config.tile[0], spec.config.tile[2], spec.config.stages
+    if rows >= MMA_M:
+        return layout
+    atom = cute.make_layout((8, columns), stride=(columns, 1))  # of 128 bytes a row
+    whole = cute.tile_to_shape(atom, (MMA_M, columns, 1), order=(0, 1, 2))
+    outer = cute.make_layout((*whole.shape[:2], stages), stride=(*whole.stride[:2], rows * columns))
+    return cute.make_composed_layout(layout.inner, 0, outer)
+
+
 def store_layout(spec: Spec) -> cute.ComposedLayout:
     """Shared-memory layout (rows, columns) of the box that a warpgroup stores."""
-    geo = spec.geometry
+    columns = spec.geometry.store_columns
     kinds = warpgroup.SmemLayoutAtomKind
-    width = geo.store_columns * spec.output.width // 8
-    kind = {128: kinds.K_SW128, 64: kinds.K_SW64, 32: kinds.K_SW32, 16: kinds.K_INTER}[width]
+    kind = {64: kinds.K_SW128, 32: kinds.K_SW64, 16: kinds.K_SW32}.get(columns)
+    if kind is None:
+        plain = cute.make_layout((STORE_ROWS, columns), stride=(columns, 1))
+        return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, plain)
     atom = warpgroup.make_smem_layout_atom(kind, spec.output)
-    return cute.tile_to_shape(atom, (STORE_ROWS, geo.store_columns), order=(0, 1))
+    return cute.tile_to_shape(atom, (STORE_ROWS, columns), order=(0, 1))
 
 
 def tiled_mma(spec: Spec) -> cute.TiledMma:
     """Return the wgmma of one group of warpgroups."""
-    geo, p = spec.geometry, spec.problem
-    op = warpgroup.MmaF16BF16Op(
-        spec.operand,
-        Float32,
-        (MMA_M, geo.mma_n, 16),
-        warpgroup.OperandSource.SMEM,
-        OperandMajorMode.K if p.a.major == "k" else OperandMajorMode.MN,
-        OperandMajorMode.K if p.b.major == "k" else OperandMajorMode.MN,
-    )
+    geo, dtype = spec.geometry, spec.operand
+    shape = (MMA_M, geo.mma_n, 256 // dtype.width)  # 32 bytes of K
+    source = warpgroup.OperandSource.SMEM
+    majors = [OperandMajorMode.K if k else OperandMajorMode.MN for k in spec.k_major]
+    if dtype.width == 8:
+        kind = warpgroup.MmaI8Op if spec.sums is Int32 else warpgroup.MmaF8Op
+        op = kind(dtype, dtype, spec.sums, shape, source, *majors)
+    else:
+        kind = Tf32Op if dtype is cutlass.TFloat32 else warpgroup.MmaF16BF16Op
+        op = kind(dtype, spec.sums, shape, source, *majors)
     return cute.make_tiled_mma(cute.make_mma_atom(op), (geo.wg_m, geo.wg_n, 1))
 
 
@@ -102,17 +115,14 @@ def batched(
     rows: Int32,
     columns: Int32,
     steps: tuple,
-    batch: tuple,
+    deep: tuple,
     row_major: bool,
 ) -> cute.Tensor:
-    """View a matrix as (rows, columns, L0, L1); a batch it does not have is one matrix deep."""
+    """View matrices as (rows, columns, L0, L1), `deep` of them along the batch indices."""
     unit = 16 * 8 // dtype.width
     lead = cute.assume(steps[0] if row_major else steps[1], divby=unit)
     strides = (lead, 1) if row_major else (1, lead)
     outer = [cute.assume(step, divby=unit) for step in steps[2:]]
-    deep = [
-        select(step != 0, extent, Int32(1)) for step, extent in zip(steps[2:], batch, strict=True)
-    ]
     pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=16)
     layout = cute.make_layout((rows, columns, *deep), stride=(*strides, *outer))
     return cute.make_tensor(pointer, layout)
@@ -145,26 +155,33 @@ class Work:
     part: Int32
     first: Int32
     slabs: Int32
+    turned: Int32
 
 
-def work_unit(spec: Spec, unit: Int32, sizes: tuple, rank_m: Int32, rank_n: Int32) -> Work:
-    """Decode a running number: (tile, part of K, batch), and the slabs of K of that part."""
-    m, n, k, l0, split_k, along_n, group = sizes
+def work_unit(spec: Spec, unit: Int32, sizes: tuple, ranks: tuple) -> Work:
+    """Decode a running number: (tile, part of K, batch), and the slabs of K of that part.
+
+    The slabs are taken from the `turned` one on, then those before it: where all tiles read the
+    same few rows they should not want the same ones at once.
+    """
+    m, n, k, l0, split_k, along_n, group, turn_m, turn_n = sizes
+    rank_m, rank_n, rank_k = ranks
     tile_m, tile_n, tile_k = spec.config.tile
     cm, cn = spec.config.cluster
     tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
     tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
     rest = unit // (tiles_m * tiles_n)
     tm, tn = tile_coordinates(unit - rest * (tiles_m * tiles_n), tiles_m, tiles_n, along_n, group)
-    slabs = (k + tile_k - 1) // tile_k
+    slabs = (k + tile_k - 1) // tile_k * spec.products
     batch, part, first = rest, Int32(0), Int32(0)
     if spec.split:
         batch = rest // split_k
         part = rest - batch * split_k
-        each = slabs // split_k
-        longer = slabs - each * split_k
-        first = part * each + cutlass.min(part, longer)
-        slabs = each + select(part < longer, Int32(1), Int32(0))
+        first, slabs = share(slabs, part, split_k)
+    if spec.config.cluster_k > 1:
+        start, slabs = share(slabs, rank_k, Int32(spec.config.cluster_k))
+        first += start
+    turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
     i1 = batch // l0
     return Work(
         tile_m=tm * cm + rank_m,
@@ -174,7 +191,15 @@ def work_unit(spec: Spec, unit: Int32, sizes: tuple, rank_m: Int32, rank_n: Int3
         part=part,
         first=first,
         slabs=slabs,
+        turned=turned,
     )
+
+
+def share(count: Int32, part: Int32, parts: Int32) -> tuple[Int32, Int32]:
+    """Return (first, count) of one of almost equal parts, the longer ones first."""
+    each = count // parts
+    longer = count - each * parts
+    return part * each + cutlass.min(part, longer), each + select(part < longer, Int32(1), Int32(0))
 
 
 # -- pipeline --------------------------------------------------------------------------------------
@@ -194,140 +219,46 @@ def skip(stage: Int32, phase: Int32, slabs: Int32, stages: int) -> tuple[Int32, 
 
 
 @cute.jit
-def release(
-    empty: cute.Pointer, rank_m: Int32, rank_n: Int32, lane: Int32, spec: cutlass.Constexpr
-) -> None:
+def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Constexpr) -> None:
     """Tell every CTA whose producer writes here that this warpgroup has left a stage."""
     cm, cn = spec.config.cluster
+    rank_m, rank_n, rank_k = ranks
+    plane = rank_k * (cm * cn)  # rank of the first CTA with this part of K
     if const_expr(cm * cn == 1):
         if lane == 0:
             cute.arch.mbarrier_arrive(empty)
     else:
         # Lanes 0 .. cn-1: CTAs of this row; lanes cn .. cn+cm-1: of this column, without itself.
         if lane < cn:
-            cute.arch.mbarrier_arrive(empty, rank_m + lane * cm)
+            cute.arch.mbarrier_arrive(empty, plane + rank_m + lane * cm)
         elif lane < cn + cm:
             if lane - cn != rank_m:
-                cute.arch.mbarrier_arrive(empty, (lane - cn) + rank_n * cm)
-
-
-# -- epilogue --------------------------------------------------------------------------------------
-
-
-def pack(low: Float32, high: Float32, dtype: type) -> Uint32:
-    """Round two accumulators to 16 bits and pack them."""
-    name = "bf16x2" if dtype is cutlass.BFloat16 else "f16x2"
-    return cute.arch.inline_ptx(
-        f"cvt.rn.{name}.f32 {{$w0}}, {{$r1}}, {{$r0}};",
-        write_only_types=[Uint32],
-        read_only_args=[low, high],
-    )
-
-
-def store_matrices(address: Int32, words: list) -> None:
-    """Write four 8x8 matrices of 16-bit elements to shared memory."""
-    cute.arch.inline_ptx(
-        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
-        read_only_args=[address, *words],
-    )
-
-
-@cute.jit
-def store_direct(
-    spec: cutlass.Constexpr, sums: cute.Tensor, out: Int64, row_step: Int64, column_step: Int64,
-    row: Int32, column: Int32, m: Int32, n: Int32,
-) -> None:  # fmt: skip
-    """Store accumulators from registers; (row, column) is this thread's first element."""
-    geo, dtype = spec.geometry, spec.output
-    size = dtype.width // 8
-    wide = const_expr(spec.split or spec.problem.d.alignment >= 2 * size)
-    for i in range_constexpr(geo.repeats_m):
-        for half in range_constexpr(2):
-            at = row + i * MMA_M * geo.wg_m + half * 8
-            line = out + Int64(at) * row_step * size
-            if at < m:
-                for j in range_constexpr(geo.mma_n // 8):
-                    left = sums[(0, half, j), i, 0]
-                    right = sums[(1, half, j), i, 0]
-                    c = column + j * 8
-                    address = line + Int64(c) * column_step * size
-                    if const_expr(wide):
-                        if c + 1 < n:
-                            write([left, right], global_vector(address, dtype, 2))
-                        elif c < n:
-                            write([left], global_vector(address, dtype, 1))
-                    else:
-                        if c < n:
-                            write([left], global_vector(address, dtype, 1))
-                        if c + 1 < n:
-                            write([right], global_vector(address + column_step * size, dtype, 1))
-
-
-@cute.jit
-def store_by_tma(
-    spec: cutlass.Constexpr, sums: cute.Tensor, atom: cute.CopyAtom, target: cute.Tensor,
-    boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32, column: Int32,
-    i0: Int32, i1: Int32, used: Int32,
-) -> Int32:  # fmt: skip
-    """Store a warpgroup's accumulators box by box; returns the count of boxes ever used."""
-    geo, dtype = spec.geometry, spec.output
-    width = const_expr(geo.store_columns * 2)  # bytes of a box's row
-    lane, warp = thread % 32, thread // 32
-    turn = const_expr({128: 0, 64: 1, 32: 2, 16: 3}[width])
-    for i in range_constexpr(geo.repeats_m):
-        for block in range_constexpr(geo.mma_n // geo.store_columns):
-            slot = used % geo.store_buffers
-            box = boxes + slot * (STORE_ROWS * geo.store_columns)
-            if warp == 0:
-                cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)
-            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            # Lane l gives the address of row l % 8 of matrix l // 8: rows +8 first, then columns.
-            r = warp * 16 + (lane % 8) + ((lane // 8) % 2) * 8
-            for j in range_constexpr(geo.store_columns // 16):
-                unit = j * 2 + lane // 16
-                swizzled = unit ^ ((r >> turn) & (width // 16 - 1))
-                words = [
-                    pack(sums[(0, half, block * (geo.store_columns // 8) + 2 * j + x), i, 0],
-                         sums[(1, half, block * (geo.store_columns // 8) + 2 * j + x), i, 0], dtype)
-                    for x in range(2) for half in range(2)
-                ]  # fmt: skip
-                store_matrices((box.toint() + r * width + swizzled * 16), words)
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            if warp == 0:
-                view = cute.make_tensor(
-                    cute.recast_ptr(box, swizzle_=None, dtype=dtype), store_layout(spec).outer
-                )
-                tile = cute.local_tile(
-                    target, (STORE_ROWS, geo.store_columns), (None, None, None, None)
-                )
-                source, out = cpasync.tma_partition(
-                    atom, 0, cute.make_layout(1),
-                    cute.group_modes(view, 0, 2), cute.group_modes(tile, 0, 2),
-                )  # fmt: skip
-                cute.copy(
-                    atom,
-                    source,
-                    out[
-                        None,
-                        row // STORE_ROWS + i * geo.wg_m,
-                        column // geo.store_columns + block,
-                        i0,
-                        i1,
-                    ],
-                )
-                cute.arch.cp_async_bulk_commit_group()
-            used += 1
-    return used
+                cute.arch.mbarrier_arrive(empty, plane + (lane - cn) + rank_n * cm)
 
 
 # -- roles -----------------------------------------------------------------------------------------
 
 
+def slab_source(spec: Spec, slab: Int32, k: Int32) -> tuple[Int32, Int32, Int32]:
+    """Return where a slab lies along K, and whether it is of A's and of B's low half.
+
+    Three products make one of split operands: low times high, high times low, high times high,
+    the small ones first.
+    """
+    if spec.products == 1:
+        return slab, Int32(0), Int32(0)
+    tile_k = spec.config.tile[2]
+    slabs = (k + tile_k - 1) // tile_k
+    product = slab // slabs
+    low_a = select(product == 0, Int32(1), Int32(0))
+    low_b = select(product == 1, Int32(1), Int32(0))
+    return slab - product * slabs, low_a, low_b
+
+
 @cute.jit
 def produce(
     spec: cutlass.Constexpr, sizes: tuple, loads: tuple, barriers: tuple, flags: tuple,
-    first_unit: Int32, units: Int32, step: Int32, rank_m: Int32, rank_n: Int32,
+    first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Bring every slab of every unit of this CTA; one warp."""
     config, geo = spec.config, spec.geometry
@@ -337,18 +268,17 @@ def produce(
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     unit = first_unit
     while unit < units:
-        work = work_unit(spec, unit, sizes, rank_m, rank_n)
-        a0, a1, b0, b1 = (
-            work.i0 * flags[0],
-            work.i1 * flags[1],
-            work.i0 * flags[2],
-            work.i1 * flags[3],
-        )
-        for slab in cutlass.range(work.slabs, unroll=1):
+        work = work_unit(spec, unit, sizes, ranks)
+        a0, b0 = work.i0 * flags[0], work.i0 * flags[2]
+        for index in cutlass.range(work.slabs, unroll=1):
+            slab = work.turned + index
+            slab -= select(slab >= work.slabs, work.slabs, Int32(0))
+            k, low_a, low_b = slab_source(spec, work.first + slab, sizes[2])
+            a1 = work.i1 * flags[1] + low_a * flags[4]
+            b1 = work.i1 * flags[3] + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
-            k = work.first + slab
             if const_expr(cn > 1):
                 cute.copy(atom_a, from_a[None, work.tile_m, k, a0, a1], into_a[None, stage],
                           tma_bar_ptr=full + stage, mcast_mask=mask_a)  # fmt: skip
@@ -372,15 +302,41 @@ def produce(
 
 @cute.jit
 def multiply(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor,
-    barriers: tuple, slabs: Int32, stage: Int32, phase: Int32,
-    rank_m: Int32, rank_n: Int32, in_wg: Int32,
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
+    a: cute.Tensor, b: cute.Tensor, barriers: tuple, slabs: Int32, stage: Int32, phase: Int32,
+    ranks: tuple, in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply the slabs of one unit into the accumulators; returns the stage after them."""
-    full, empty = barriers
-    previous = stage
+    """Multiply the slabs of one unit into the accumulators; returns the stage after them.
+
+    `sums` are those that wgmma adds to, `total` the unit's: the same tensor unless partial sums
+    are promoted.
+    """
     mma.set(warpgroup.Field.ACCUMULATE, True)
-    sums.fill(0.0)
+    promote = spec.geometry.promote
+    if const_expr(promote):
+        total.fill(0)
+        at = (stage, phase)
+        for _ in cutlass.range(slabs // promote, unroll=1):
+            at = run(spec, mma, sums, a, b, barriers, promote, at, ranks, in_wg)
+            total.store(total.load() + sums.load())
+        if slabs % promote > 0:
+            at = run(spec, mma, sums, a, b, barriers, slabs % promote, at, ranks, in_wg)
+            total.store(total.load() + sums.load())
+    else:
+        at = run(spec, mma, sums, a, b, barriers, slabs, (stage, phase), ranks, in_wg)
+    return at
+
+
+@cute.jit
+def run(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor,
+    barriers: tuple, slabs: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Multiply so many slabs into fresh accumulators, one of them in flight behind the next."""
+    full, empty = barriers
+    stage, phase = at
+    previous = stage
+    sums.fill(0)
     for slab in cutlass.range(slabs, unroll=1):
         cute.arch.mbarrier_wait(full + stage, phase)
         warpgroup.fence()
@@ -390,13 +346,13 @@ def multiply(
         warpgroup.wait_group(1)
         if slab > 0:
             if in_wg < 32:  # the warpgroup's first warp signals for all of it
-                release(empty + previous, rank_m, rank_n, in_wg, spec)
+                release(empty + previous, ranks, in_wg, spec)
         previous = stage
         stage, phase = advance(stage, phase, spec.config.stages)
     warpgroup.wait_group(0)
     if slabs > 0:
         if in_wg < 32:
-            release(empty + previous, rank_m, rank_n, in_wg, spec)
+            release(empty + previous, ranks, in_wg, spec)
     return stage, phase
 
 
@@ -404,7 +360,7 @@ def multiply(
 def consume(
     spec: cutlass.Constexpr, sizes: tuple, mma: cute.TiledMma, shared: tuple, barriers: tuple,
     store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
-    first_unit: Int32, units: Int32, step: Int32, rank_m: Int32, rank_n: Int32,
+    first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Multiply and store the units of one group of warpgroups."""
     config, geo = spec.config, spec.geometry
@@ -417,29 +373,32 @@ def consume(
     partition = mma.get_slice(in_group)
     a = mma.make_fragment_A(partition.partition_A(shared[0]))
     b = mma.make_fragment_B(partition.partition_B(shared[1]))
-    sums = cute.make_rmem_tensor(mma.partition_shape_C((tile_m, tile_n)), Float32)
+    of_thread = mma.partition_shape_C((max(tile_m, MMA_M), tile_n))
+    sums = cute.make_rmem_tensor(of_thread, spec.sums)
+    total = sums
+    if const_expr(geo.promote):
+        total = cute.make_rmem_tensor(of_thread, spec.sums)
     atom, target, boxes = store
-    boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.store_columns)
+    boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // 2)
     size = spec.output.width // 8
     stage, phase, used = Int32(0), Int32(0), Int32(0)
     unit = first_unit
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
-            stage, phase = skip(
-                stage, phase, work_unit(spec, unit, sizes, rank_m, rank_n).slabs, config.stages
-            )
+            slabs = work_unit(spec, unit, sizes, ranks).slabs
+            stage, phase = skip(stage, phase, slabs, config.stages)
             unit += step
             cute.arch.barrier_arrive(
                 barrier_id=TURN_BARRIER, number_of_threads=2 * WARPGROUP * per_group
             )
     while unit < units:
-        work = work_unit(spec, unit, sizes, rank_m, rank_n)
+        work = work_unit(spec, unit, sizes, ranks)
         if const_expr(geo.groups == 2):
             cute.arch.barrier(
                 barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARPGROUP * per_group
             )
         stage, phase = multiply(
-            spec, mma, sums, a, b, barriers, work.slabs, stage, phase, rank_m, rank_n, in_wg
+            spec, mma, sums, total, a, b, barriers, work.slabs, stage, phase, ranks, in_wg
         )
         if const_expr(geo.groups == 2):
             cute.arch.barrier_arrive(
@@ -447,38 +406,43 @@ def consume(
             )
         row = work.tile_m * tile_m + wg_m * MMA_M
         column = work.tile_n * tile_n + wg_n * geo.mma_n
-        if const_expr(geo.store_columns > 0):
+        if const_expr(geo.store == "tma"):
             used = store_by_tma(
-                spec,
-                sums,
-                atom,
-                target,
-                boxes,
-                consumer,
-                in_wg,
-                row,
-                column,
-                work.i0,
-                work.i1,
-                used,
-            )
+                spec, total, atom, store_layout(spec).outer, target, boxes, consumer, in_wg,
+                row, column, work.i0, work.i1, used,
+            )  # fmt: skip
         else:
             base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
             if const_expr(spec.split):
                 base += Int64(work.part) * d_strides[4] * size
-            lane, warp = in_wg % 32, in_wg // 32
-            store_direct(
-                spec, sums, base, d_strides[0], d_strides[1],
-                row + warp * 16 + lane // 4, column + (lane % 4) * 2, sizes[0], sizes[1],
-            )  # fmt: skip
+            below = sizes[0]
+            if const_expr(tile_m < MMA_M):
+                below = cutlass.min(below, row + tile_m)
+            extents = (below, sizes[1])
+            if const_expr(geo.store == "rows"):
+                line = base + (Int64(row) * d_strides[0] + column) * size
+                left = (below - row, sizes[1] - column)
+                store_rows(spec, total, boxes, line, d_strides[0], left, consumer, in_wg)
+            else:
+                lane, warp = in_wg % 32, in_wg // 32
+                at = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
+                steps = (d_strides[0], d_strides[1])
+                if const_expr(config.cluster_k > 1):
+                    own = add_up(spec, total, shared[0].iterator.toint(), ranks, thread)
+                    width = const_expr(geo.mma_n // config.cluster_k)
+                    at = (at[0], at[1] + ranks[2] * width)
+                    store_direct(spec, own, width, base, steps, at, extents)
+                else:
+                    store_direct(spec, total, geo.mma_n, base, steps, at, extents)
         unit += step
         if const_expr(geo.groups == 2):
             if unit < units:
-                stage, phase = skip(
-                    stage, phase, work_unit(spec, unit, sizes, rank_m, rank_n).slabs, config.stages
-                )
+                slabs = work_unit(spec, unit, sizes, ranks).slabs
+                stage, phase = skip(stage, phase, slabs, config.stages)
             unit += step
-    if const_expr(geo.store_columns > 0):
+    if const_expr(config.cluster_k > 1):
+        cute.arch.cluster_wait()  # for those that read this CTA's sums
+    if const_expr(geo.store == "tma"):
         if in_wg // 32 == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -510,20 +474,23 @@ def gemm_kernel(
     tile_m, tile_n, tile_k = config.tile
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    rank_m, rank_n, cluster_index = cute.arch.block_idx()
-    _, _, clusters = cute.arch.grid_dim()
-    rank_m, rank_n = rank_m % cm, rank_n % cn
+    across, rank_n, rank_k = cute.arch.block_idx()
+    wide, _, _ = cute.arch.grid_dim()
+    cluster_index, clusters = across // cm, wide // cm
+    rank_m = across - cluster_index * cm
+    ranks = (rank_m, rank_n, rank_k)
 
     # -- shared memory: barriers, stages of A, stages of B, boxes of D
     smem = cutlass.memory.SmemAllocator()
     full = smem.allocate_array(cutlass.Int64, config.stages)
     empty = smem.allocate_array(cutlass.Int64, config.stages)
     shared_a = smem.allocate_tensor(spec.operand, layout_a.outer, 1024, swizzle=layout_a.inner)
+    whole_a = cute.make_tensor(shared_a.iterator, whole_rows(spec, layout_a).outer)
     shared_b = smem.allocate_tensor(spec.operand, layout_b.outer, 1024, swizzle=layout_b.inner)
-    box_elements = max(geo.consumers * geo.store_buffers * STORE_ROWS * geo.store_columns, 8)
-    boxes = cute.recast_ptr(
-        smem.allocate(box_elements * spec.output.width // 8, 1024), dtype=spec.output
-    )
+    if const_expr(tile_m < MMA_M):
+        smem.allocate((MMA_M - tile_m) * tile_k * spec.operand.width // 8, 1024)
+    box_bytes = geo.consumers * geo.store_buffers * STORE_ROWS * geo.box_pitch
+    boxes = cute.recast_ptr(smem.allocate(max(box_bytes, 16), 1024), dtype=spec.output)
 
     if warp == 0:
         cpasync.prefetch_descriptor(atom_a)
@@ -533,7 +500,7 @@ def gemm_kernel(
                 cute.arch.mbarrier_init(full + i, 1)
                 cute.arch.mbarrier_init(empty + i, geo.consumers // geo.groups * (cm + cn - 1))
         cute.arch.mbarrier_init_fence()
-    if const_expr(cm * cn > 1):
+    if const_expr(cm * cn * config.cluster_k > 1):
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
     else:
@@ -554,10 +521,11 @@ def gemm_kernel(
     )  # fmt: skip
     # A goes to the CTAs of this cluster row (all n), B to those of this column (all m).
     mask_a, mask_b = Int32(0), Int32(0)
+    plane = rank_k * (cm * cn)
     for i in range_constexpr(cn):
-        mask_a |= Int32(1) << (rank_m + i * cm)
+        mask_a |= Int32(1) << (plane + rank_m + i * cm)
     for i in range_constexpr(cm):
-        mask_b |= Int32(1) << (i + rank_n * cm)
+        mask_b |= Int32(1) << (plane + i + rank_n * cm)
     barriers = (full, empty)
     if warp < 4:
         cute.arch.setmaxregister_decrease(geo.registers[0])
@@ -566,18 +534,77 @@ def gemm_kernel(
                 spec, sizes,
                 (atom_a, from_a, into_a, atom_b, from_b, into_b,
                  cutlass.Int16(mask_a), cutlass.Int16(mask_b)),
-                barriers, flags, cluster_index, units, clusters, rank_m, rank_n,
+                barriers, flags, cluster_index, units, clusters, ranks,
             )  # fmt: skip
     else:
         cute.arch.setmaxregister_increase(geo.registers[1])
         consume(
-            spec, sizes, mma, (shared_a, shared_b), barriers, (atom_d, tensor_d, boxes), out,
+            spec, sizes, mma, (whole_a, shared_b), barriers, (atom_d, tensor_d, boxes), out,
             d_strides, cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
-            cluster_index, units, clusters, rank_m, rank_n,
+            cluster_index, units, clusters, ranks,
         )  # fmt: skip
 
 
 # -- host ------------------------------------------------------------------------------------------
+
+
+def operands(
+    spec: Spec, addresses: tuple, sizes: tuple, batch: tuple, a_steps: tuple, b_steps: tuple,
+    stream: cuda.CUstream,
+) -> tuple:  # fmt: skip
+    """Return views of A (M, K) and B (N, K), repacked if need be, and the workspace behind them."""
+    m, n, k = sizes
+    problem, workspace = spec.problem, addresses[2]
+    views, kinds, jobs = [], [], []
+    for matrix, address, rows, steps in (
+        (problem.a, addresses[0], m, a_steps),
+        (problem.b, addresses[1], n, b_steps),
+    ):
+        deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
+        k_major = shared_major(matrix) == "k"
+        if is_repacked(problem, matrix):
+            kind = repack_of(spec, matrix, k_major)
+            job, view, workspace = packed(kind, address, (rows, k), steps, deep, k_major, workspace)
+            kinds.append(kind)
+            jobs.append(job)
+            views.append(batched(job[3], spec.operand, rows, k, *view, k_major))
+        else:
+            views.append(batched(address, spec.operand, rows, k, steps, deep, k_major))
+    if kinds:
+        launch_repack(tuple(kinds), tuple(jobs), stream)
+    return (*views, workspace)
+
+
+def packed(
+    kind: Repack, address: Int64, sizes: tuple, steps: tuple, deep: tuple, k_major: bool,
+    workspace: Int64,
+) -> tuple:  # fmt: skip
+    """Return the job of one copy, the copy's (strides, depths), and the workspace behind it."""
+    rows, k = sizes
+    # The copy's lines run along its major index.
+    lines, along = (rows, k) if k_major else (k, rows)
+    source = steps if k_major else (steps[1], steps[0], *steps[2:])
+    pitch = packed_pitch(kind.itemsize, along)
+    apart = pitch * lines
+    part = apart * deep[0] * deep[1] * kind.itemsize
+    job = ((lines, along, *deep), address, source, workspace, pitch, part)
+    line = (pitch, Int64(1)) if k_major else (Int64(1), pitch)
+    # The low halves of a split follow the high ones along L1.
+    view = ((*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies))
+    size = part * kind.copies
+    end = workspace + (size + PART_ALIGNMENT - 1) // PART_ALIGNMENT * PART_ALIGNMENT
+    return job, view, end
+
+
+def repack_of(spec: Spec, matrix: MatrixType, k_major: bool) -> Repack:
+    """Say how an operand is copied."""
+    contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
+    return Repack(
+        itemsize=matrix.dtype.itemsize,
+        vector=matrix.vector if contiguous else 1,
+        transpose=matrix.major != "strided" and not contiguous,
+        split=spec.products > 1,
+    )
 
 
 def make_host(spec: Spec) -> Callable:
@@ -591,47 +618,53 @@ def make_host(spec: Spec) -> Callable:
         b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
         d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
         split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32,
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
-        geo, config, p = spec.geometry, spec.config, spec.problem
+        geo, config = spec.geometry, spec.config
         tile_m, tile_n, tile_k = config.tile
         cm, cn = config.cluster
         batch = (l0, l1)
-        view_a = batched(a, spec.operand, m, k, (a_m, a_k, a_l0, a_l1), batch, p.a.major == "k")
-        view_b = batched(b, spec.operand, n, k, (b_n, b_k, b_l0, b_l1), batch, p.b.major == "k")
-        layout_a = operand_layout(spec, tile_m, p.a.major == "k")
-        layout_b = operand_layout(spec, tile_n, p.b.major == "k")
+        view_a, view_b, parts = operands(
+            spec, (a, b, workspace), (m, n, k), batch,
+            (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
+        )  # fmt: skip
+        layout_a = operand_layout(spec, tile_m, spec.k_major[0], 128)
+        layout_b = operand_layout(spec, tile_n, spec.k_major[1], geo.b_swizzle)
         atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
         atom_b, tensor_b = load_atom(view_b, layout_b, (tile_n, tile_k), cm)
         out, out_strides = d, (d_m, d_n, d_l0, d_l1)
         if const_expr(spec.split):
-            row_pitch, part_pitch = workspace_pitches(Float32, m, n, l0 * l1)
-            out = workspace
+            row_pitch, part_pitch = workspace_pitches(spec.sums, m, n, l0 * l1)
+            out = parts
             out_strides = (row_pitch, Int64(1), row_pitch * m, row_pitch * m * l0, part_pitch)
         atom_d, tensor_d = atom_a, tensor_a
-        if const_expr(geo.store_columns > 0):
-            view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), batch, True)
+        if const_expr(geo.store == "tma"):
+            deep = (depth(d_l0, l0), depth(d_l1, l1))
+            view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
             atom_d, tensor_d = cpasync.make_tiled_tma_atom(
                 cpasync.CopyBulkTensorTileS2GOp(), view_d, store_layout(spec),
                 (STORE_ROWS, geo.store_columns),
             )  # fmt: skip
         tiles = ((m + tile_m * cm - 1) // (tile_m * cm)) * ((n + tile_n * cn - 1) // (tile_n * cn))
         units = tiles * split_k * l0 * l1
-        clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
-        flags = tuple(select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1))
+        clusters = units
+        if const_expr(config.cluster_k == 1):  # else a cluster has one unit
+            clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
+        flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
+        flags += [depth(a_l1, l1), depth(b_l1, l1)]
         gemm_kernel(
             spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
-            layout_a, layout_b, out, out_strides, flags,
-            (m, n, k, l0, split_k, along_n, group), units,
+            layout_a, layout_b, out, out_strides, tuple(flags),
+            (m, n, k, l0, split_k, along_n, group, turn_m, turn_n), units,
         ).launch(
-            grid=(cm, cn, clusters), block=(geo.threads, 1, 1), cluster=(cm, cn, 1),
+            grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
+            cluster=(cm, cn, config.cluster_k),
             stream=stream, min_blocks_per_mp=1, use_pdl=True,
         )  # fmt: skip
         if const_expr(spec.split):
             types = spec.reduction(overlap=True)
-            launch_reduction(
-                types, workspace, d, m, n, batch, (d_m, d_n, d_l0, d_l1), split_k, stream
-            )
+            launch_reduction(types, parts, d, m, n, batch, (d_m, d_n, d_l0, d_l1), split_k, stream)
 
     return gemm
 
@@ -640,7 +673,7 @@ def example_arguments() -> list:
     """Return arguments of the host function's types, for compiling."""
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
     wide, narrow = Int64(1), Int32(1)
-    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * 4, stream]
+    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * 6, stream]
 
 
 gemm_kernel.set_name_prefix("wgmma_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,241 @@
+"""Copies of operands that a tensor core kernel cannot read where they lie.
+
+TMA wants rows that start at multiples of 16 bytes, and wgmma wants all but 16-bit types K-major. An
+operand that is not so is written once into the workspace as it should be, before the kernel that
+multiplies; the two overlap by programmatic dependent launch.
+
+    gather      one thread writes 16 bytes, read with whatever strides the source has
+    transpose   through shared memory, where the source is contiguous along the target's rows
+
+`split` writes two TF32 matrices in place of one float32 matrix: the nearest TF32 number and that of
+what is left, which together hold 22 bits of the 24.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from dataclasses import dataclass
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
+
+from .device import elements, global_vector, read, select, write
+from .workspace import ROW_BYTES as UNIT  # what a thread writes at once
+
+LANES, ROWS = 32, 8  # threads of a block
+TILE = 64  # rows and columns of a block that transposes
+_RAW = {1: Uint8, 2: Uint16, 4: Uint32}
+
+
+@dataclass(frozen=True)
+class Repack:
+    """What is compiled in for one operand.
+
+    Attributes
+    ----------
+    itemsize
+        Bytes of an element.
+    vector
+        Elements of the widest aligned load along the columns; 1 where they are not neighbours.
+    transpose
+        Whether the source is contiguous along the rows.
+    split
+        Whether float32 becomes two TF32 matrices.
+    """
+
+    itemsize: int
+    vector: int
+    transpose: bool
+    split: bool
+
+    @property
+    def copies(self) -> int:
+        """Matrices that are written for one."""
+        return 2 if self.split else 1
+
+    @property
+    def raw(self) -> type:
+        """The type that elements are moved as."""
+        return _RAW[self.itemsize]
+
+    @property
+    def unit(self) -> int:
+        """Elements of 16 bytes."""
+        return UNIT // self.itemsize
+
+
+def packed_pitch(itemsize: int, columns: Int32) -> Int64:
+    """Elements between the rows of a packed matrix."""
+    unit = UNIT // itemsize
+    return Int64((columns + unit - 1) // unit * unit)
+
+
+def nearest_tf32(value: Any) -> Float32:
+    """Round to TF32, ties away from zero."""
+    bits = cute.arch.inline_ptx(
+        "cvt.rna.tf32.f32 {$w0}, {$r0};", write_only_types=[Uint32], read_only_args=[value]
+    )
+    return bits.bitcast(Float32)
+
+
+@cute.jit
+def write_unit(
+    kind: cutlass.Constexpr, values: cute.Tensor, target: Int64, part_bytes: Int64
+) -> None:
+    """Write 16 bytes of a row; two of them where the operand is split."""
+    if const_expr(kind.split):
+        high = cute.make_rmem_tensor(kind.unit, Float32)
+        low = cute.make_rmem_tensor(kind.unit, Float32)
+        for i in range_constexpr(kind.unit):
+            bits: Any = values[i]
+            value = bits.bitcast(Float32)
+            high[i] = nearest_tf32(value)
+            low[i] = nearest_tf32(value - high[i])
+        write(elements(high, 0, kind.unit), global_vector(target, Float32, kind.unit))
+        write(elements(low, 0, kind.unit), global_vector(target + part_bytes, Float32, kind.unit))
+    else:
+        write(elements(values, 0, kind.unit), global_vector(target, kind.raw, kind.unit))
+
+
+@cute.jit
+def gather(
+    kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
+    target: Int64, pitch: Int64, part_bytes: Int64,
+) -> None:  # fmt: skip
+    """Write one unit of this thread: blocks run along the columns, then over the lines."""
+    rows, columns, l0, l1 = sizes
+    thread, _, _ = cute.arch.thread_idx()
+    size = kind.itemsize
+    across = blocks_across(kind, columns)
+    down = block // across
+    column = Int64((block - down * across) * LANES + thread % LANES) * kind.unit
+    line = Int64(down) * ROWS + thread // LANES
+    if column < columns and line < Int64(rows) * l0 * l1:
+        batch = Int32(0)
+        row = Int32(line)
+        if l0 * l1 > 1:
+            batch = Int32(line // rows)
+            row = Int32(line - Int64(batch) * rows)
+        i1 = batch // l0
+        i0 = batch - i1 * l0
+        start = source + size * (
+            Int64(row) * steps[0] + column * steps[1]
+            + Int64(i0) * steps[2] + Int64(i1) * steps[3]
+        )  # fmt: skip
+        values = cute.make_rmem_tensor(kind.unit, kind.raw)
+        values.fill(0)
+        for first in range_constexpr(0, kind.unit, kind.vector):
+            where = start + Int64(first) * steps[1] * size
+            if column + first + kind.vector <= columns:
+                part = read(global_vector(where, kind.raw, kind.vector), kind.vector)
+                for i in range_constexpr(kind.vector):
+                    values[first + i] = part[i]
+            else:
+                for i in range_constexpr(kind.vector - 1):
+                    if column + first + i < columns:
+                        one = read(global_vector(where + i * size, kind.raw, 1), 1)
+                        values[first + i] = one[0]
+        write_unit(kind, values, target + (line * pitch + column) * size, part_bytes)
+
+
+@cute.jit
+def transpose(
+    kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
+    target: Int64, pitch: Int64, part_bytes: Int64, tile: cute.Tensor,
+) -> None:  # fmt: skip
+    """Write a 64 x 64 tile: read along the source's lines, written along the target's.
+
+    Behind the last column the padding of a row gets what was in shared memory; no one reads it.
+    """
+    rows, columns, l0, _ = sizes
+    thread, _, _ = cute.arch.thread_idx()
+    size = kind.itemsize
+    lane, warp = thread % LANES, thread // LANES
+    row_tiles = (rows + TILE - 1) // TILE
+    across = blocks_across(kind, columns)
+    down = block // across
+    column = (block - down * across) * TILE
+    left = columns - column
+    batch = down // row_tiles
+    row = (down - batch * row_tiles) * TILE
+    i1 = batch // l0
+    i0 = batch - i1 * l0
+    base = source + size * (Int64(i0) * steps[2] + Int64(i1) * steps[3])
+    for i in range_constexpr(TILE // ROWS):
+        c = i * ROWS + warp
+        for j in range_constexpr(TILE // LANES):
+            r = j * LANES + lane
+            if r < rows - row and c < left:
+                at = Int64(row + r) * steps[0] + Int64(column + c) * steps[1]
+                tile[c, r] = read(global_vector(base + at * size, kind.raw, 1), 1)[0]
+    cute.arch.sync_threads()
+    units = const_expr(TILE // kind.unit)
+    for i in range_constexpr(TILE * units // (LANES * ROWS)):
+        index = i * LANES * ROWS + thread
+        r, u = index // units, index % units
+        if r < rows - row and u * kind.unit < left:
+            values = cute.make_rmem_tensor(kind.unit, kind.raw)
+            for e in range_constexpr(kind.unit):
+                values[e] = tile[u * kind.unit + e, r]
+            line = Int64(batch) * rows + row + r
+            where = target + (line * pitch + column + u * kind.unit) * size
+            write_unit(kind, values, where, part_bytes)
+
+
+def blocks_across(kind: Repack, columns: Int32) -> Int32:
+    """Return how many blocks lie side by side."""
+    span = TILE if kind.transpose else LANES * kind.unit
+    return (columns + span - 1) // span
+
+
+def blocks_of(kind: Repack, sizes: tuple) -> Int32:
+    """Return how many blocks copy an operand."""
+    rows, columns, l0, l1 = sizes
+    if kind.transpose:
+        down = Int64((rows + TILE - 1) // TILE) * l0 * l1
+    else:
+        down = (Int64(rows) * l0 * l1 + ROWS - 1) // ROWS
+    return Int32(down) * blocks_across(kind, columns)
+
+
+@cute.kernel
+def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
+    """Copy the operands: the first blocks one, the blocks from the next start on the next."""
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
+    index, _, _ = cute.arch.block_idx()
+    for i in range_constexpr(len(kinds)):
+        if index >= starts[i] and index < starts[i + 1]:
+            block = index - starts[i]
+            if const_expr(kinds[i].transpose):
+                smem = cutlass.memory.SmemAllocator()
+                tile = smem.allocate_tensor(
+                    kinds[i].raw, cute.make_layout((TILE, TILE), stride=(TILE + 1, 1)), UNIT
+                )
+                transpose(kinds[i], block, *jobs[i], tile)
+            else:
+                gather(kinds[i], block, *jobs[i])
+
+
+def launch_repack(kinds: tuple, jobs: tuple, stream: cuda.CUstream) -> None:
+    """Copy operands into the workspace.
+
+    `jobs` holds, for each of `kinds`: (rows, columns, L0, L1), the source's address and element
+    strides (row, column, L0, L1), the target's address, its row pitch in elements, and the bytes
+    between the two matrices that a split writes.
+    """
+    starts = [Int32(0)]
+    for kind, job in zip(kinds, jobs, strict=True):
+        starts.append(starts[-1] + blocks_of(kind, job[0]))
+    repack_kernel(kinds, tuple(starts), jobs).launch(
+        grid=(starts[-1], 1, 1), block=(LANES * ROWS, 1, 1), stream=stream, use_pdl=True
+    )
+
+
+def depth(step: Int64, extent: Int32) -> Int32:
+    """Return how many matrices there are along a batch index: one where it is repeated."""
+    return select(step != 0, extent, Int32(1))
+
+
+repack_kernel.set_name_prefix("repack", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,275 @@
+"""What happens to the accumulators: added up along a cluster, rounded, and stored."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint16, Uint32, const_expr, range_constexpr
+from cutlass.cute.nvgpu import cpasync
+
+from ..cute.device import global_vector, write
+from .geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
+from .spec import Spec
+
+STORE_BARRIER = 4  # and on: a named barrier for each consumer warpgroup
+_IN_FLIGHT = 16  # 16-byte loads of a thread from the cluster's shared memories
+_SWIZZLED = {64: 0, 32: 1, 16: 2}  # columns of a box to the row bits that its swizzle leaves out
+
+
+def number(geo: Geometry, i: int, j: int) -> int:
+    """Return which accumulator of a thread is the first in row block i, column block j.
+
+    The four of a block are two neighbours in a row, then the same eight rows below (PTX ISA,
+    wgmma.mma_async, fragment D).
+    """
+    return 4 * (geo.mma_n // 8 * i + j)
+
+
+def pack(low: Any, high: Any, dtype: type) -> Uint32:
+    """Round two accumulators to 16 bits and pack them."""
+    name = "bf16x2" if dtype is cutlass.BFloat16 else "f16x2"
+    return cute.arch.inline_ptx(
+        f"cvt.rn.{name}.f32 {{$w0}}, {{$r1}}, {{$r0}};",
+        write_only_types=[Uint32],
+        read_only_args=[low, high],
+    )
+
+
+def store_matrices(address: Int32, words: list) -> None:
+    """Write two or four 8x8 matrices of 16-bit elements to shared memory."""
+    names = ", ".join(f"{{$r{i + 1}}}" for i in range(len(words)))
+    cute.arch.inline_ptx(
+        f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [{{$r0}}], {{{names}}};",
+        read_only_args=[address, *words],
+    )
+
+
+# -- a cluster along K -----------------------------------------------------------------------------
+
+
+def fetch(address: Int32, rank: Int32, dtype: type) -> list:
+    """Read 16 bytes of the shared memory of a CTA of the cluster."""
+    words = cute.arch.inline_ptx(
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; "
+        "ld.shared::cluster.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [there]; }",
+        write_only_types=[dtype] * 4,
+        read_only_args=[address, rank],
+    )
+    return list(words)
+
+
+@cute.jit
+def add_up(
+    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, ranks: tuple, thread: Int32
+) -> cute.Tensor:
+    """Return this CTA's share of the columns, added over the cluster in the order of its CTAs.
+
+    `area` is the shared memory of the pipeline, which no one uses any more: there each CTA leaves
+    its sums, and from there the others take their share. The caller waits for the cluster once
+    more before it ends.
+    """
+    geo, count = spec.geometry, spec.config.cluster_k
+    cm, cn = spec.config.cluster
+    rank_m, rank_n, rank = ranks
+    each = const_expr(geo.mma_n // 8 // count)
+    threads = const_expr(geo.consumers * WARPGROUP)
+    cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)  # all have multiplied
+    for i in range_constexpr(geo.repeats_m):
+        for j in range_constexpr(geo.mma_n // 8):
+            values = [sums[number(geo, i, j) + x] for x in range(4)]
+            write(values, quad(spec.sums, area, i * (geo.mma_n // 8) + j, threads, thread))
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    own = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
+    group = const_expr(max(1, _IN_FLIGHT // count))
+    for first in range_constexpr(0, each * geo.repeats_m, group):
+        last = const_expr(min(first + group, each * geo.repeats_m))
+        fetched = []  # all loads of a group before its first sum
+        for v in range_constexpr(first, last):
+            index = v // each * (geo.mma_n // 8) + rank * each + v % each
+            where = area + (index * threads + thread) * 16
+            for source in range_constexpr(count):
+                holder = rank_m + cm * rank_n + cm * cn * source
+                fetched.append(fetch(where, holder, spec.sums))
+        for v in range_constexpr(first, last):
+            for x in range_constexpr(4):
+                total = fetched[(v - first) * count][x]
+                for source in range_constexpr(1, count):
+                    total = total + fetched[(v - first) * count + source][x]
+                own[4 * v + x] = total
+    cute.arch.cluster_arrive()
+    return own
+
+
+def quad(dtype: type, area: Int32, index: Int32, threads: int, thread: Int32) -> cute.Tensor:
+    """View the 16 bytes of shared memory where a thread leaves four accumulators."""
+    where = area + (index * threads + thread) * 16
+    pointer = cute.make_ptr(dtype, where, cute.AddressSpace.smem, assumed_align=16)
+    return cute.make_tensor(pointer, cute.make_layout(4))
+
+
+# -- stores ----------------------------------------------------------------------------------------
+
+
+@cute.jit
+def store_direct(
+    spec: cutlass.Constexpr, sums: cute.Tensor, columns: cutlass.Constexpr, out: Int64,
+    steps: tuple, first: tuple, extents: tuple,
+) -> None:  # fmt: skip
+    """Store accumulators of so many columns from registers.
+
+    `first` is the row and column of this thread's first element.
+    """
+    row, column = first
+    m, n = extents
+    geo, dtype = spec.geometry, spec.output
+    size = dtype.width // 8
+    wide = const_expr(spec.split or spec.problem.d.alignment >= 2 * size)
+    for i in range_constexpr(geo.repeats_m):
+        for half in range_constexpr(2):
+            at = row + i * MMA_M * geo.wg_m + half * 8
+            line = out + Int64(at) * steps[0] * size
+            if at < m:
+                for j in range_constexpr(columns // 8):
+                    left = sums[4 * (columns // 8 * i + j) + 2 * half]
+                    right = sums[4 * (columns // 8 * i + j) + 2 * half + 1]
+                    c = column + j * 8
+                    address = line + Int64(c) * steps[1] * size
+                    if const_expr(wide):
+                        if c + 1 < n:
+                            write([left, right], global_vector(address, dtype, 2))
+                        elif c < n:
+                            write([left], global_vector(address, dtype, 1))
+                    else:
+                        if c < n:
+                            write([left], global_vector(address, dtype, 1))
+                        if c + 1 < n:
+                            write([right], global_vector(address + steps[1] * size, dtype, 1))
+
+
+def box_address(spec: Spec, box: Int32, row: Int32, unit: Int32) -> Int32:
+    """Return where a unit of eight 16-bit elements of a row lies in shared memory."""
+    columns = spec.geometry.store_columns
+    if spec.geometry.store == "tma" and columns in _SWIZZLED:
+        unit = unit ^ ((row >> _SWIZZLED[columns]) & (columns // 8 - 1))
+    return box + row * spec.geometry.box_pitch + unit * 16
+
+
+@cute.jit
+def fill_box(
+    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32, i: cutlass.Constexpr,
+    block: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Round one box of a warpgroup's accumulators into shared memory."""
+    columns, dtype = spec.geometry.store_columns, spec.output
+    lane, warp = thread % 32, thread // 32
+    # Lane l gives the address of row l % 8 of matrix l // 8: rows +8 first, then columns.
+    r = warp * 16 + (lane % 8) + ((lane // 8) % 2) * 8
+    for pair in range_constexpr((columns + 15) // 16):
+        matrices = const_expr(min(2, columns // 8 - 2 * pair))  # of eight columns
+        j = const_expr(block * (columns // 8) + 2 * pair)
+        at = const_expr(number(spec.geometry, i, j))
+        words = [pack(sums[at + x], sums[at + x + 1], dtype) for x in range(0, 4 * matrices, 2)]
+        unit = pair * 2 + (lane // 16 if matrices == 2 else 0)
+        store_matrices(box_address(spec, box, r, Int32(unit)), words)
+
+
+@cute.jit
+def store_rows(
+    spec: cutlass.Constexpr, sums: cute.Tensor, boxes: cute.Pointer, out: Int64, row_step: Int64,
+    left: tuple, consumer: Int32, thread: Int32,
+) -> None:  # fmt: skip
+    """Store a warpgroup's accumulators where rows of D begin at any element, 32 bits at a time.
+
+    Each warp takes whole rows of a box: its lanes write neighbouring words of a row. `out` is the
+    address of the first element, `left` how many rows and columns of D there are from it on.
+    """
+    geo = spec.geometry
+    columns = geo.store_columns
+    warp = thread // 32
+    for i in range_constexpr(geo.repeats_m):
+        for block in range_constexpr(geo.mma_n // columns):
+            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
+            fill_box(spec, sums, boxes.toint(), thread, i, block)
+            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
+            first = const_expr(i * MMA_M * geo.wg_m)
+            across = cutlass.min(left[1] - block * columns, Int32(columns))
+            line = out + (Int64(first + warp) * row_step + block * columns) * 2
+            box = boxes.toint() + warp * geo.box_pitch
+            for turn in range_constexpr(STORE_ROWS // 4):
+                if first + turn * 4 + warp < left[0]:
+                    store_row(columns, box + turn * 4 * geo.box_pitch, line, across, thread % 32)
+                line += row_step * 8
+
+
+@cute.jit
+def store_row(
+    columns: cutlass.Constexpr, source: Int32, line: Int64, across: Int32, lane: Int32
+) -> None:
+    """Store a row of 16-bit elements by one warp: whole words, and halves at its ends."""
+    odd = Int32(line) >> 1 & 1  # elements before the first whole word
+    words = const_expr(columns // 2)
+    for start in range_constexpr(0, words, 32):
+        at = start + lane
+        if at < words:
+            here = shared_word(source + 4 * at)
+            before = shared_word(source + 4 * cutlass.max(at - 1, Int32(0)))
+            word = cute.arch.inline_ptx(
+                "shf.l.wrap.b32 {$w0}, {$r0}, {$r1}, {$r2};",
+                write_only_types=[Uint32],
+                read_only_args=[before, here, 16 * odd],
+            )
+            c = 2 * at - odd
+            where = line + Int64(c) * 2
+            if c >= 0:
+                if c + 1 < across:
+                    global_vector(where, Uint32, 1)[0] = word
+                elif c < across:
+                    global_vector(where, Uint16, 1)[0] = Uint16(word & 0xFFFF)
+            elif across > 0:
+                global_vector(line, Uint16, 1)[0] = Uint16(here & 0xFFFF)
+            if odd == 1 and at == words - 1 and across == columns:
+                last = line + 2 * (columns - 1)
+                global_vector(last, Uint16, 1)[0] = Uint16(here >> 16)
+
+
+def shared_word(address: Int32) -> Uint32:
+    """Read 32 bits of shared memory."""
+    pointer = cute.make_ptr(Uint32, address, cute.AddressSpace.smem, assumed_align=4)
+    return cute.make_tensor(pointer, cute.make_layout(1))[0]
+
+
+@cute.jit
+def store_by_tma(
+    spec: cutlass.Constexpr, sums: cute.Tensor, atom: cute.CopyAtom, layout: cute.Layout,
+    target: cute.Tensor, boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32,
+    column: Int32, i0: Int32, i1: Int32, used: Int32,
+) -> Int32:  # fmt: skip
+    """Store a warpgroup's accumulators box by box; returns the count of boxes ever used."""
+    geo, dtype = spec.geometry, spec.output
+    for i in range_constexpr(geo.repeats_m):
+        for block in range_constexpr(geo.mma_n // geo.store_columns):
+            slot = used % geo.store_buffers
+            box = boxes + slot * (STORE_ROWS * geo.store_columns)
+            if thread // 32 == 0:
+                cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)
+            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
+            fill_box(spec, sums, box.toint(), thread, i, block)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
+            if thread // 32 == 0:
+                view = cute.make_tensor(cute.recast_ptr(box, swizzle_=None, dtype=dtype), layout)
+                tile = cute.local_tile(
+                    target, (STORE_ROWS, geo.store_columns), (None, None, None, None)
+                )
+                source, out = cpasync.tma_partition(
+                    atom, 0, cute.make_layout(1),
+                    cute.group_modes(view, 0, 2), cute.group_modes(tile, 0, 2),
+                )  # fmt: skip
+                to_row = row // STORE_ROWS + i * geo.wg_m
+                to_column = column // geo.store_columns + block
+                cute.copy(atom, source, out[None, to_row, to_column, i0, i1])
+                cute.arch.cp_async_bulk_commit_group()
+            used += 1
+    return used

@@ -1,0 +1,38 @@
+"""What is compiled into a wgmma kernel."""
+
+from __future__ import annotations
+
+import cutlass
+
+from unigemm.dtypes import DType
+
+from ..cute import device
+from .geometry import Geometry, geometry, products, shared_major
+
+__all__ = ["Spec"]
+
+_OPERANDS = {**device.CUTE_TYPES, DType.FLOAT32: cutlass.TFloat32}
+
+
+class Spec(device.Spec):
+    """What is compiled in, with the numbers derived from it."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """The derived numbers."""
+        return geometry(self.problem, self.config)
+
+    @property
+    def operand(self) -> type:
+        """Type of A and B in shared memory."""
+        return _OPERANDS[self.problem.a.dtype]
+
+    @property
+    def products(self) -> int:
+        """Passes over K: see `geometry.products`."""
+        return products(self.problem)
+
+    @property
+    def k_major(self) -> tuple[bool, bool]:
+        """Whether A and B are K-major in shared memory."""
+        return shared_major(self.problem.a) == "k", shared_major(self.problem.b) == "k"

@@ -1,0 +1,251 @@
+"""cute_wgmma on a Hopper GPU: every type, layout and configuration against float64."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpu_cases import LIBRARIES, lib_named, matrix, needs_hopper, tma_matrix
+from hypothesis import given, settings
+from reference import Case, check_case, compact, torch_lib
+from reference import cases as draw_cases
+from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
+
+import unigemm
+from unigemm.dtypes import DType, output_dtypes
+from unigemm.plans import Raster
+
+pytestmark = pytest.mark.gpu
+
+SIXTEEN = (DType.BFLOAT16, DType.FLOAT16)
+EIGHT = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.INT8)
+LAYOUTS = ("nn", "nt", "tn", "tt")
+TMA_SIZES = [(1, 8, 8), (7, 8, 64), (1, 4096, 512), (130, 1, 200), (129, 127, 33), (300, 264, 1032)]
+
+
+@pytest.fixture(autouse=True)
+def _on_hopper():
+    needs_hopper()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_products_at_awkward_sizes(name, dtype, layout):
+    lib = lib_named(name)
+    for i, (m, n, k) in enumerate(TMA_SIZES):
+        for out_dtype, d in (
+            (dtype, tma_matrix(m, n, i % 2 == 1)),
+            (dtype, matrix(m, n, False, 3, 1)),
+            (DType.FLOAT32, matrix(m, n, False, 2, 2)),
+            (DType.FLOAT32, compact((m, n))),
+        ):
+            case = Case(
+                a=tma_matrix(m, k, layout[0] == "t"),
+                b=tma_matrix(k, n, layout[1] == "t"),
+                d=d,
+                shape=(m, n),
+                dtype=dtype,
+                out_dtype=out_dtype,
+                exact=False,
+                seed=i,
+            )
+            check_case(lib, case, backend="cute_wgmma")
+
+
+def drawn(lib, dtypes, examples, **options):
+    @settings(max_examples=examples)
+    @given(case=draw_cases(largest=300, dtypes=dtypes, negative=lib.negative))
+    def run(case):
+        check_case(lib, case, backend="cute_wgmma", **options)
+
+    run()
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_any_strides_and_offsets_are_multiplied_and_nothing_else_changes(name, part):
+    drawn(lib_named(name), SIXTEEN, 40)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_float32_in_tf32(name, precision):
+    drawn(lib_named(name), (DType.FLOAT32,), 40, precision=precision)
+
+
+@pytest.mark.parametrize("dtype", EIGHT, ids=str)
+def test_eight_bits(dtype):
+    drawn(torch_lib("cuda"), (dtype,), 40)
+
+
+@pytest.mark.parametrize("dtype", [*SIXTEEN, *EIGHT, DType.FLOAT32], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_odd_places_in_every_layout(layout, dtype):
+    lib = torch_lib("cuda")
+    options = {"precision": "3xtf32"} if dtype is DType.FLOAT32 else {}
+    for i, (m, n, k) in enumerate([(129, 127, 1033), (64, 300, 129), (255, 257, 63), (5, 9, 7)]):
+        for out_dtype in output_dtypes(dtype):
+            case = Case(
+                a=matrix(m, k, layout[0] == "t", 3, 1),
+                b=matrix(k, n, layout[1] == "t", 3, 1),
+                d=matrix(m, n, i % 2 == 1, 3, 1),
+                shape=(m, n),
+                dtype=dtype,
+                out_dtype=out_dtype,
+                exact=False,
+                seed=i,
+            )
+            check_case(lib, case, backend="cute_wgmma", **options)
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_all_sizes_in_awkward_steps(first):
+    torch = pytest.importorskip("torch")
+    sizes = list(range(1 + 17 * first, 301, 68))
+    for m in sizes:
+        for n in sizes:
+            k = sizes[(m + n) % len(sizes)]
+            a = torch.randint(-2, 3, (m, k), device="cuda").bfloat16()
+            b = torch.randint(-2, 3, (k, n), device="cuda").bfloat16()
+            out = torch.full((m, n), float("nan"), device="cuda")
+            unigemm.matmul(a, b, out, backend="cute_wgmma")
+            assert torch.equal(out.double(), a.double() @ b.double()), (m, n, k)
+
+
+def test_stacks_and_shared_operands():
+    torch = pytest.importorskip("torch")
+    for a_shape, b_shape in [
+        ((3, 64, 72), (3, 72, 40)),
+        ((5, 2, 30, 64), (2, 64, 48)),
+        ((1, 4, 33, 64), (6, 1, 64, 24)),
+        ((2, 3, 1, 40, 16), (3, 5, 16, 8)),
+        ((5, 2, 30, 63), (2, 63, 47)),
+        ((1, 4, 33, 31), (6, 1, 31, 25)),
+    ]:
+        a = torch.randint(-2, 3, a_shape, device="cuda").float()
+        b = torch.randint(-2, 3, b_shape, device="cuda").float()
+        expected = a.double() @ b.double()
+        got = unigemm.matmul(a.bfloat16(), b.bfloat16(), backend="cute_wgmma", dtype="float32")
+        assert torch.equal(got.double(), expected)
+        for precision in ("tf32", "3xtf32"):
+            got = unigemm.matmul(a, b, backend="cute_wgmma", precision=precision)
+            assert torch.equal(got.double(), expected)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [
+        (DType.BFLOAT16, "ieee"),
+        (DType.FLOAT32, "tf32"),
+        (DType.FLOAT32, "3xtf32"),
+        (DType.INT8, "ieee"),
+        (DType.FLOAT8_E4M3FN, "ieee"),
+    ],
+)
+def test_configurations_of_every_kind_give_the_product(dtype, precision, seed):
+    """A sample of all that are offered; whole numbers, so that every order of sums is exact."""
+    torch = pytest.importorskip("torch")
+    draw = random.Random(f"{dtype}{precision}{seed}")
+    m, n, k = draw.choice([(712, 528, 904), (200, 776, 1544), (31, 400, 2056), (701, 523, 907)])
+    native = getattr(torch, dtype.value)
+    a = torch.randint(-2, 3, (m, k), device="cuda")
+    b = torch.randint(-2, 3, (k, n), device="cuda")
+    expected = a.double() @ b.double()
+    layout = draw.choice(LAYOUTS)
+    a, b = (
+        x.float().to(native) if letter == "n" else x.T.contiguous().float().to(native).T
+        for x, letter in zip((a, b), layout, strict=True)
+    )
+    for out_dtype in output_dtypes(dtype)[:2]:
+        options = {"dtype": out_dtype.value, "backend": "cute_wgmma", "precision": precision}
+        first = unigemm.plan(a, b, **options)
+        legal = [
+            c for c in offered(first.problem, first.target)
+            if k // c.tile[2] >= 8 * c.cluster_k and (c.tile[0] >= 64 or m <= c.tile[0])
+        ]  # fmt: skip
+        for i, base in enumerate(draw.sample(legal, 8)):
+            raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
+            split = draw.choice((2, 3, 5)) if base.split_k > 1 else 1
+            plan = replace(first, config=replace(base, split_k=split, raster=raster))
+            scratch = scratch_bytes(first.problem, first.extents, split)
+            plan = replace(plan, workspace_bytes=scratch)
+            native_out = getattr(torch, out_dtype.value)
+            out = torch.full((m, n), 77, device="cuda", dtype=native_out)
+            unigemm.matmul(a, b, out, plan=plan, precision=precision)
+            rounded = expected.to(native_out).double()
+            assert torch.equal(out.double(), rounded), str(plan.config)
+
+
+def test_results_are_bitwise_equal_from_run_to_run():
+    torch = pytest.importorskip("torch")
+    for m, n, k in ((4096, 512, 1024), (64, 64, 16384), (16, 2048, 7168), (333, 777, 555)):
+        a = torch.randn(m, k, device="cuda").bfloat16()
+        b = torch.randn(k, n, device="cuda").bfloat16()
+        first = unigemm.matmul(a, b, backend="cute_wgmma")
+        assert all(
+            torch.equal(unigemm.matmul(a, b, backend="cute_wgmma"), first) for _ in range(20)
+        )
+
+
+@pytest.mark.parametrize("shape", [(16, 2048, 7168), (333, 777, 555), (128, 128, 16384)])
+def test_a_captured_graph_replays_with_new_contents(shape):
+    torch = pytest.importorskip("torch")
+    m, n, k = shape
+    a, b = torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
+    out = torch.empty(m, n, device="cuda", dtype=torch.float16)
+    unigemm.matmul(a, b, out, backend="cute_wgmma")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        unigemm.matmul(a, b, out, backend="cute_wgmma")
+    for _ in range(3):
+        a.copy_(torch.randn_like(a))
+        out.fill_(float("nan"))
+        graph.replay()
+        expected = a.double() @ b.double()
+        torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-2)
+
+
+def test_operands_beyond_two_to_the_31_elements_are_indexed_right():
+    torch = pytest.importorskip("torch")
+    for k in (4096, 4095):  # read in place, and repacked
+        rows = 2**31 // 4096 + 300
+        a = torch.zeros(rows, k, device="cuda", dtype=torch.float16)
+        b = torch.randn(k, 8, device="cuda").half()
+        a[-200:] = torch.randn(200, k, device="cuda").half()
+        got = unigemm.matmul(a, b, dtype="float32", backend="cute_wgmma")
+        assert torch.count_nonzero(got[:-200]) == 0
+        expected = a[-200:].double() @ b.double()
+        torch.testing.assert_close(got[-200:].double(), expected, rtol=1e-4, atol=1e-2)
+        del a, got
+
+
+def test_small_matrices_for_the_sanitizer():
+    """A small set that `compute-sanitizer` runs in reasonable time (see bench/README.md)."""
+    lib = torch_lib("cuda")
+    for dtype in (DType.BFLOAT16, DType.FLOAT32, DType.INT8):
+        options = {"precision": "3xtf32"} if dtype is DType.FLOAT32 else {}
+        for layout in ("nn", "tt"):
+            for pad, shift in ((16, 0), (3, 1)):
+                a = matrix(33, 1070, layout[0] == "t", pad, shift)
+                b = matrix(1070, 17, layout[1] == "t", pad, shift)
+                out = output_dtypes(dtype)[0]
+                case = Case(a, b, compact((33, 17)), (33, 17), dtype, out, False, 1)
+                check_case(lib, case, backend="cute_wgmma", **options)
+
+
+def test_its_accuracy_in_3xtf32_is_that_of_float32():
+    """The mean error stays below that of a plain float32 sum, in any order, of cuBLAS."""
+    torch = pytest.importorskip("torch")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for k in (64, 1024, 8192):
+        a, b = torch.randn(512, k, device="cuda"), torch.randn(k, 512, device="cuda")
+        expected = a.double() @ b.double()
+        got = unigemm.matmul(a, b, backend="cute_wgmma", precision="3xtf32")
+        error = (got.double() - expected).abs().mean()
+        plain = ((a @ b).double() - expected).abs().mean()
+        assert error < 4 * plain, (k, float(error), float(plain))
+        assert np.isfinite(float(error))
