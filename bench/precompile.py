@@ -56,6 +56,7 @@ def main() -> None:
                             target=args.target,
                             backend=backend,
                             precision=work.precision,
+                            dtype=work.out_dtype,
                         )
                     except unigemm.UnsupportedProblem:  # a named backend need not take them all
                         refused += 1

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import unigemm
 from unigemm.dtypes import DType, accumulator, numpy_dtype, output_dtypes, unit_roundoff
-from unigemm.measure import PRODUCT_ERROR
+from unigemm.measure import product_error
 
 GUARD = 64  # elements before and after every array that must stay as they were
 POISON = {8: 0x7FF4DEAD_BEEF1234, 4: 0x7FA5BEEF, 2: 0x7FB5, 1: 0x7F}  # NaNs, mostly with a payload
@@ -179,10 +179,10 @@ def error_bound(expected, magnitude, k, dtype, out_dtype, precision="ieee"):
 
     The rounding bound of a sum of K products in any order is gamma_K |A| |B| (Higham, Accuracy and
     Stability of Numerical Algorithms, section 3.1); the factor 2 covers the reference as well, or
-    the tensor cores, which cut sums where the formula rounds. `PRODUCT_ERROR` is each product's.
+    the tensor cores, which cut sums where the formula rounds.
     """
     sums = unit_roundoff(accumulator(dtype))
-    bound = (2 * (k + 8) * sums + PRODUCT_ERROR[precision]) * magnitude
+    bound = (2 * (k + 8) * sums + product_error(dtype, precision)) * magnitude
     if out_dtype is not accumulator(dtype):
         tiny = {DType.FLOAT16: 2.0**-25, DType.BFLOAT16: 2.0**-134}.get(out_dtype, 0.0)
         bound = bound + 1.01 * unit_roundoff(out_dtype) * np.abs(expected) + tiny

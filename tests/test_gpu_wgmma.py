@@ -165,11 +165,12 @@ def test_configurations_of_every_kind_give_the_product(dtype, precision, seed):
         first = unigemm.plan(a, b, **options)
         legal = [
             c for c in offered(first.problem, first.target)
-            if k // c.tile[2] >= 8 * c.cluster_k and (c.tile[0] >= 64 or m <= c.tile[0])
+            if k // c.tile[2] >= 3 * c.cluster_k
         ]  # fmt: skip
-        for i, base in enumerate(draw.sample(legal, 8)):
+        assert legal
+        for i, base in enumerate(draw.sample(legal, min(8, len(legal)))):
             raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
-            split = draw.choice((2, 3, 5)) if base.split_k > 1 else 1
+            split = draw.choice((2, 3)) if base.split_k > 1 else 1
             plan = replace(first, config=replace(base, split_k=split, raster=raster))
             scratch = scratch_bytes(first.problem, first.extents, split)
             plan = replace(plan, workspace_bytes=scratch)

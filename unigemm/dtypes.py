@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "FLOAT8",
     "INPUTS",
     "DType",
     "accumulator",
@@ -64,7 +65,7 @@ _SIGNIFICAND = {
     DType.FLOAT8_E4M3FN: 4,
     DType.FLOAT8_E5M2: 3,
 }
-_FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+FLOAT8: tuple[DType, ...] = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
 _ALIASES = {
     "f64": DType.FLOAT64,
     "fp64": DType.FLOAT64,
@@ -120,7 +121,7 @@ def output_dtypes(dtype: DType) -> tuple[DType, ...]:
     """
     if dtype in (DType.FLOAT16, DType.BFLOAT16):
         return (dtype, DType.FLOAT32)
-    if dtype in _FLOAT8:
+    if dtype in FLOAT8:
         return (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
     return (accumulator(dtype),)
 
@@ -137,7 +138,7 @@ def numpy_dtype(dtype: DType) -> np.dtype:
     """Return the NumPy dtype; bfloat16 and float8 are those of the `ml_dtypes` package."""
     import numpy as np
 
-    if dtype is DType.BFLOAT16 or dtype in _FLOAT8:
+    if dtype is DType.BFLOAT16 or dtype in FLOAT8:
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, dtype.value))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
 
-from .dtypes import DType, accumulator, unit_roundoff
+from .dtypes import FLOAT8, DType, accumulator, output_dtypes, unit_roundoff
 from .errors import BackendUnavailable
 from .problem import Precision
 
@@ -29,6 +29,7 @@ __all__ = [
     "error_ratio",
     "host_us",
     "measure",
+    "product_error",
     "rotation",
 ]
 
@@ -38,6 +39,9 @@ Call = Callable[[], object]
 #: rest: 2**-10 for each factor. Split in two TF32 numbers, each rounded, a float32 keeps an error
 #: of 2**-23, and the product of the low halves, 2**-22, is left out.
 PRODUCT_ERROR: dict[Precision, float] = {"ieee": 0.0, "tf32": 2.0**-9, "3xtf32": 2.0**-21}
+#: Hopper's tensor cores add float8 products with 13 bits behind the point of the largest, 32 at a
+#: time and four times before the sum moves to float32.
+FLOAT8_ERROR = 2.0**-11
 
 _GRAPH_MS = 2.0  # one replay lasts at least this long, where a few hundred calls do
 _MAX_CALLS = 400  # of one graph
@@ -90,7 +94,7 @@ class Workload:
     m, n, k, batch
         Extents.
     dtype
-        Of the inputs and the output.
+        Of the inputs.
     layout
         Two letters for A and B: "n" as it is (row-major), "t" stored transposed.
     offset
@@ -114,17 +118,23 @@ class Workload:
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
+    def out_dtype(self) -> DType:
+        """Type of the result: that of the inputs, or of what models make of eight bits."""
+        offered = output_dtypes(self.dtype)
+        return DType.BFLOAT16 if self.dtype in FLOAT8 else offered[0]
+
+    @property
     def bytes(self) -> int:
         """Operands and result, once each."""
-        sizes = self.m * self.k + self.k * self.n + self.m * self.n
-        return self.batch * sizes * self.dtype.itemsize
+        read = (self.m * self.k + self.k * self.n) * self.dtype.itemsize
+        return self.batch * (read + self.m * self.n * self.out_dtype.itemsize)
 
     def arrays(self, device: Device) -> tuple[Any, Any, Any]:
         """Make A, B and a poisoned D on a device."""
         lead = () if self.batch == 1 else (self.batch,)
         a = device.operand((*lead, self.m, self.k), self.dtype, self.layout[0] == "t", self.offset)
         b = device.operand((*lead, self.k, self.n), self.dtype, self.layout[1] == "t", self.offset)
-        return a, b, device.empty((*lead, self.m, self.n), self.dtype)
+        return a, b, device.empty((*lead, self.m, self.n), self.out_dtype)
 
     def __str__(self) -> str:
         size = f"{self.m}x{self.n}x{self.k}"
@@ -261,6 +271,11 @@ def host_us(
     return median(taken)
 
 
+def product_error(dtype: DType, precision: Precision) -> float:
+    """Return what a product's error may be, as a part of it, beside the rounding of the sums."""
+    return FLOAT8_ERROR if dtype in FLOAT8 else PRODUCT_ERROR[precision]
+
+
 def error_ratio(workload: Workload, device: Device, a: Any, b: Any, out: Any) -> float:
     """Return the largest error of a product as a part of its bound; above 1 it is wrong.
 
@@ -269,6 +284,7 @@ def error_ratio(workload: Workload, device: Device, a: Any, b: Any, out: Any) ->
     precision allows for each product.
     """
     sums = accumulator(workload.dtype)
-    factor = 2 * (workload.k + 8) * unit_roundoff(sums) + PRODUCT_ERROR[workload.precision]
-    rounding = 0.0 if workload.dtype is sums else 1.01 * unit_roundoff(workload.dtype)
+    factor = 2 * (workload.k + 8) * unit_roundoff(sums)
+    factor += product_error(workload.dtype, workload.precision)
+    rounding = 0.0 if workload.out_dtype is sums else 1.01 * unit_roundoff(workload.out_dtype)
     return device.worst_ratio(a, b, out, factor, rounding)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .dtypes import DType
+from .dtypes import FLOAT8, DType
+from .errors import UnsupportedProblem
 from .problem import Precision
 
 __all__ = ["TorchDevice"]
@@ -40,20 +41,41 @@ class TorchDevice:
         for extent in stored:
             count *= extent
         native = getattr(torch, dtype.value)
-        flat = torch.empty(count + offset, dtype=native, device="cuda").normal_()
+        if dtype is DType.INT8:
+            flat = torch.randint(-128, 128, (count + offset,), dtype=native, device="cuda")
+        elif dtype in FLOAT8:
+            flat = torch.randn(count + offset, dtype=torch.float16, device="cuda").to(native)
+        else:
+            flat = torch.empty(count + offset, dtype=native, device="cuda").normal_()
         x = flat[offset:].view(stored)
         return x.transpose(-1, -2) if transposed else x
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN."""
+        """Make an array full of NaN, or of a number that is hardly ever a sum."""
         torch = self.torch
-        return torch.full(shape, float("nan"), dtype=getattr(torch, dtype.value), device="cuda")
+        poison = -(2**31) if dtype is DType.INT32 else float("nan")
+        return torch.full(shape, poison, dtype=getattr(torch, dtype.value), device="cuda")
 
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
     ) -> Callable[[], object]:
-        """Return `torch.mm(out=)` or `torch.bmm(out=)`."""
+        """Return `torch.mm(out=)` or `torch.bmm(out=)`, for eight bits `_scaled_mm` or `_int_mm`.
+
+        Raises
+        ------
+        UnsupportedProblem
+            Eight bits in a layout that PyTorch does not multiply.
+        """
         torch = self.torch
+        if a.itemsize == 1:
+            if a.dim() != 2 or a.stride(1) != 1 or b.stride(0) != 1:
+                raise UnsupportedProblem("PyTorch multiplies eight bits K-major only (layout nt)")
+            if a.dtype is torch.int8:
+                return lambda: torch._int_mm(a, b, out=out)
+            one = torch.ones((), device=a.device)
+            return lambda: torch._scaled_mm(
+                a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, out=out
+            )
         product = torch.mm if a.dim() == 2 else torch.bmm
         if precision != "tf32":
             return lambda: product(a, b, out=out)

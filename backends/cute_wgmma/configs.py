@@ -58,26 +58,29 @@ _LEAST_STAGES = 3
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
-# Figures of the cost model, in microseconds and GB/s, fitted to 2300 launches of 120 problems on an
+# Figures of the cost model, in microseconds and GB/s, fitted to 4500 launches of 122 problems on an
 # H200 (bench/NOTES.md).
-_FIXED_US = 2.49  # launch, descriptors, first slab and last store of one kernel
-_ROUND_US = 0.145  # of each further tile of a CTA
+_FIXED_US = 2.42  # launch, descriptors, first slab and last store of one kernel
+_ROUND_US = 0.19  # of each further tile of a CTA
 _TENSOR_TFLOPS = 840.0  # of 16-bit types, by large tiles, power held
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types
 _EFFICIENCY = (  # part of that rate, by the columns of one wgmma
-    (8, 0.10), (16, 0.25), (32, 0.53), (64, 0.89), (96, 0.87), (128, 1.0), (192, 0.92), (256, 1.0),
+    (8, 0.13), (16, 0.23), (32, 0.43), (64, 0.85), (96, 0.92), (128, 0.98), (192, 0.94),
+    (256, 0.98),
 )  # fmt: skip
-_PROMOTION = 0.22  # more time where partial sums are promoted, divided by the warpgroups
-_SLAB_US = {1: 0.093, 2: 0.12, 3: 0.12}  # least time of a slab, by consumer warpgroups
-_ZERO_ROW_US = 0.0027  # of a row of a slab that TMA fills with zeros
-_L2_GBS = 18000.0  # a multicast counted once
-_DRAM_EFFICIENCY = 0.91
-_SHARED_READ = 0.12  # more time for the bytes of an operand that several clusters read
-_OVERLAP = 2.57  # exponent of the norm that joins times which overlap
-_STORE_US = {"tma": 0.97, "direct": 2.3, "rows": 10.8}  # of a 128x256 tile by one warpgroup
-_EXCHANGE_US, _EXCHANGE_GBS = 0.71, 1780.0  # a cluster along K
-_REDUCE_US, _PART_US, _REDUCE_GBS = 1.68, 0.038, 4350.0  # a dependent kernel sums the parts
-_REPACK_US, _REPACK_GBS = 1.0, 1700.0  # a kernel before
+_SINGLE = 0.94  # of that, where one warpgroup multiplies alone
+_PROMOTION = 0.12  # more time where partial sums are promoted, divided by the warpgroups
+_SLAB_US = {1: 0.059, 2: 0.102, 3: 0.102}  # least time of a slab, by consumer warpgroups
+_ZERO_ROW_US = 0.0039  # of a row of a slab that TMA fills with zeros
+_L2_GBS = 16300.0  # a multicast counted once
+_MULTICAST = {(1, 1): 1.0, (2, 1): 1.13, (1, 2): 1.23}  # more time for what is left of the traffic
+_DRAM_EFFICIENCY = 0.92
+_SHARED_READ = 0.18  # more time for the bytes of an operand that several clusters read
+_OVERLAP = 2.9  # exponent of the norm that joins times which overlap
+_STORE_US = {"tma": 1.03, "direct": 3.5, "rows": 9.0}  # of a 128x256 tile by one warpgroup
+_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.22, 0.085, 1745.0  # a cluster along K; each beyond two
+_REDUCE_US, _PART_US, _REDUCE_GBS = 1.81, 0.044, 4700.0  # a dependent kernel sums the parts
+_REPACK_US, _REPACK_GBS = 1.29, 1850.0  # a kernel before
 
 
 def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
@@ -188,7 +191,8 @@ def divisions(
         groups = ceil(ceil(extents.m / shape.rows) / cluster[0]) * extents.batch
         groups *= ceil(ceil(extents.n / columns) / cluster[1])
         for cluster_k in (1, *_CLUSTER_K) if shape.schedule == "cooperative" else (1,):
-            if of_tiles * cluster_k > 8:
+            # (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
+            if of_tiles * cluster_k > 8 or cluster_k > 1 < cluster[1]:
                 continue
             room = _at_once(target, of_tiles * cluster_k) // groups
             for split_k in sorted({1, 2, 3, room // 2, room}):
@@ -254,7 +258,7 @@ def predict(problem: Problem, extents: Extents, target: Target, config: Config) 
     total = _FIXED_US + _ROUND_US * (rounds - 1) + _joined(rounds * main, dram) + exposed
     if config.cluster_k > 1:
         sent = 4 * tile * at_once * (config.cluster_k - 1) / config.cluster_k
-        total += _EXCHANGE_US + sent / _EXCHANGE_GBS / 1e3
+        total += _EXCHANGE_US + _PEER_US * (config.cluster_k - 2) + sent / _EXCHANGE_GBS / 1e3
     if config.split_k > 1:
         scratch = workspace_bytes(problem, extents, config.split_k)
         total += _REDUCE_US + _PART_US * config.split_k + 2 * scratch / _REDUCE_GBS / 1e3
@@ -287,12 +291,14 @@ def _slab(
     rate = _TENSOR_TFLOPS * 1e6 * scale * _RATE[size] * _efficiency(geo.mma_n)
     if geo.promote:
         rate /= 1 + _PROMOTION / geo.consumers
+    if geo.consumers == 1:
+        rate *= _SINGLE
     rows, columns = min(m, extents.m), min(n, extents.n)
     bytes_read = (rows / config.cluster[1] + columns / config.cluster[0]) * k * size
     return {
         "tensor": 2 * max(m, MMA_M) * n * k * target.sm_count / rate,
         "latency": _SLAB_US[geo.consumers] + _ZERO_ROW_US * (m - rows),
-        "l2": bytes_read * at_once / (_L2_GBS * scale) / 1e3,
+        "l2": bytes_read * at_once / (_L2_GBS * scale) / 1e3 * _MULTICAST[config.cluster],
     }
 
 

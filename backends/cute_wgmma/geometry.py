@@ -30,6 +30,7 @@ SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut in
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 MMA_K_BYTES = 32  # K of one wgmma, in bytes, for every type
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
+_FEW_ROWS = (8, 16, 32)  # of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 _OTHER_REGISTERS = 24  # of a consumer thread, beside its accumulators; with fewer ptxas spills
@@ -60,8 +61,8 @@ class Geometry:
         One stage of an operand.
     promote
         Slabs after which partial sums are added to a second set of accumulators; 0 for never.
-    b_swizzle
-        Bytes of a swizzled row of B in shared memory.
+    a_swizzle, b_swizzle
+        Bytes of a swizzled row of an operand in shared memory; 16 is not swizzled.
     store
         How D is written: boxes in shared memory stored by "tma" or row by row by the warps
         ("rows"), or "direct" from registers.
@@ -88,6 +89,7 @@ class Geometry:
     a_bytes: int
     b_bytes: int
     promote: int
+    a_swizzle: int
     b_swizzle: int
     store: Literal["tma", "rows", "direct"]
     store_columns: int
@@ -145,6 +147,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         a_bytes=a_bytes,
         b_bytes=b_bytes,
         promote=_promotion(problem, k),
+        a_swizzle=_swizzle(m * size) if shared_major(problem.a) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle(n * size) if shared_major(problem.b) == "n" else SWIZZLE_BYTES,
         store=store,
         store_columns=columns,
@@ -171,8 +174,8 @@ def _promotion(problem: Problem, slab: int) -> int:
 
 
 def _swizzle(row_bytes: int) -> int:
-    """Return the widest swizzle whose rows divide the bytes; 0 for none."""
-    return next((width for width in (128, 64, 32) if row_bytes % width == 0), 0)
+    """Return the widest swizzle whose rows divide the bytes."""
+    return next(width for width in (128, 64, 32, 16) if row_bytes % width == 0)
 
 
 def _box(store: str, columns: int) -> tuple[int, int]:
@@ -211,10 +214,8 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if groups * wg_m * wg_n not in (1, 2, 3):
         return "1 to 3 consumer warpgroups fit into a CTA"
     if m < MMA_M:
-        if m % 8 or wg_m != 1:
-            return f"tile M {m} is not 8, 16 or so rows of one warpgroup"
-        if shared_major(problem.a) != "k":
-            return "a tile of less than 64 rows needs a K-major A"
+        if m not in _FEW_ROWS or wg_m != 1:
+            return f"tile M {m} is neither 64 nor 8, 16 or 32 rows of one warpgroup"
     elif m % (MMA_M * wg_m):
         return f"tile M {m} is not a multiple of 64 for each of {wg_m} warpgroups"
     if n % (8 * wg_n) or not 8 <= n // wg_n <= 256:
@@ -227,8 +228,6 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     sets = 2 if geo.promote else 1
     if geo.accumulators * sets > geo.registers[1] - _OTHER_REGISTERS:
         return f"{geo.accumulators * sets} accumulator registers of a thread spill"
-    if not geo.b_swizzle:
-        return "an N-major B needs a tile N of whole 32-byte rows"
     reason = _illegal_cluster(config, geo)
     if reason is not None:
         return reason

@@ -65,7 +65,7 @@ class Tf32Op(warpgroup.MmaF16BF16Op):
 def operand_layout(spec: Spec, extent: int, k_major: bool, swizzle: int) -> cute.ComposedLayout:
     """Shared-memory layout (extent, K, stages), swizzled as wgmma reads it."""
     kinds = warpgroup.SmemLayoutAtomKind
-    wide = {128: kinds.MN_SW128, 64: kinds.MN_SW64, 32: kinds.MN_SW32}[swizzle]
+    wide = {128: kinds.MN_SW128, 64: kinds.MN_SW64, 32: kinds.MN_SW32, 16: kinds.MN_INTER}[swizzle]
     atom = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else wide, spec.operand)
     shape = (extent, spec.config.tile[2], spec.config.stages)
     return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
@@ -76,8 +76,12 @@ def whole_rows(spec: Spec, layout: cute.ComposedLayout) -> cute.ComposedLayout:
     rows, columns, stages = spec.config.tile[0], spec.config.tile[2], spec.config.stages
     if rows >= MMA_M:
         return layout
-    atom = cute.make_layout((8, columns), stride=(columns, 1))  # of 128 bytes a row
-    whole = cute.tile_to_shape(atom, (MMA_M, columns, 1), order=(0, 1, 2))
+    if spec.k_major[0]:
+        atom = cute.make_layout((8, columns), stride=(columns, 1))
+        whole = cute.tile_to_shape(atom, (MMA_M, columns, 1), order=(0, 1, 2))
+    else:
+        atom = cute.make_layout((rows, 8), stride=(1, rows))
+        whole = cute.tile_to_shape(atom, (MMA_M, columns, 1), order=(1, 0, 2))
     outer = cute.make_layout((*whole.shape[:2], stages), stride=(*whole.stride[:2], rows * columns))
     return cute.make_composed_layout(layout.inner, 0, outer)
 
@@ -154,6 +158,7 @@ class Work:
     i1: Int32
     part: Int32
     first: Int32
+    step: Int32
     slabs: Int32
     turned: Int32
 
@@ -173,14 +178,15 @@ def work_unit(spec: Spec, unit: Int32, sizes: tuple, ranks: tuple) -> Work:
     rest = unit // (tiles_m * tiles_n)
     tm, tn = tile_coordinates(unit - rest * (tiles_m * tiles_n), tiles_m, tiles_n, along_n, group)
     slabs = (k + tile_k - 1) // tile_k * spec.products
-    batch, part, first = rest, Int32(0), Int32(0)
+    batch, part = rest, Int32(0)
     if spec.split:
         batch = rest // split_k
         part = rest - batch * split_k
-        first, slabs = share(slabs, part, split_k)
-    if spec.config.cluster_k > 1:
-        start, slabs = share(slabs, rank_k, Int32(spec.config.cluster_k))
-        first += start
+    # Parts take slabs in turn: CTAs that run at once then read neighbours in device memory.
+    first = part * spec.config.cluster_k + rank_k
+    step = split_k * spec.config.cluster_k
+    if spec.split or spec.config.cluster_k > 1:
+        slabs = (slabs - first + step - 1) // step
     turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
     i1 = batch // l0
     return Work(
@@ -190,16 +196,10 @@ def work_unit(spec: Spec, unit: Int32, sizes: tuple, ranks: tuple) -> Work:
         i1=i1,
         part=part,
         first=first,
+        step=step,
         slabs=slabs,
         turned=turned,
     )
-
-
-def share(count: Int32, part: Int32, parts: Int32) -> tuple[Int32, Int32]:
-    """Return (first, count) of one of almost equal parts, the longer ones first."""
-    each = count // parts
-    longer = count - each * parts
-    return part * each + cutlass.min(part, longer), each + select(part < longer, Int32(1), Int32(0))
 
 
 # -- pipeline --------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def produce(
         for index in cutlass.range(work.slabs, unroll=1):
             slab = work.turned + index
             slab -= select(slab >= work.slabs, work.slabs, Int32(0))
-            k, low_a, low_b = slab_source(spec, work.first + slab, sizes[2])
+            k, low_a, low_b = slab_source(spec, work.first + slab * work.step, sizes[2])
             a1 = work.i1 * flags[1] + low_a * flags[4]
             b1 = work.i1 * flags[3] + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
@@ -629,7 +629,7 @@ def make_host(spec: Spec) -> Callable:
             spec, (a, b, workspace), (m, n, k), batch,
             (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
         )  # fmt: skip
-        layout_a = operand_layout(spec, tile_m, spec.k_major[0], 128)
+        layout_a = operand_layout(spec, tile_m, spec.k_major[0], geo.a_swizzle)
         layout_b = operand_layout(spec, tile_n, spec.k_major[1], geo.b_swizzle)
         atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
         atom_b, tensor_b = load_atom(view_b, layout_b, (tile_n, tile_k), cm)
