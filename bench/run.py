@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.core import measure_problem
 from bench.report import markdown, summarise
 from bench.suites import LAYOUTS, SUITES, sample, workloads
+from unigemm.errors import UnsupportedProblem
 from unigemm.measure import best_device
 
 
@@ -46,9 +47,13 @@ def main() -> None:
                 if time.monotonic() - start > args.budget:
                     print(f"stopped after {args.budget:.0f} s: {len(records)} problems")
                     return finish(records, args.out)
-                record = measure_problem(
-                    work, device, tuple(args.backend.split(",")), host=not args.no_host
-                )
+                try:
+                    record = measure_problem(
+                        work, device, tuple(args.backend.split(",")), host=not args.no_host
+                    )
+                except UnsupportedProblem as error:
+                    print(f"{suite:9} {work}: no baseline ({error})")
+                    continue
                 record["suite"] = suite
                 records.append(record)
                 print(line(record), flush=True)

@@ -68,8 +68,11 @@ class TorchDevice:
         """
         torch = self.torch
         if a.itemsize == 1:
-            if a.dim() != 2 or a.stride(1) != 1 or b.stride(0) != 1:
-                raise UnsupportedProblem("PyTorch multiplies eight bits K-major only (layout nt)")
+            k_major = a.dim() == 2 and a.stride(1) == 1 and b.stride(0) == 1
+            if not k_major or a.shape[1] % 16 or b.shape[1] % 16:
+                raise UnsupportedProblem(
+                    "PyTorch multiplies eight bits K-major only (layout nt), K and N in sixteens"
+                )
             if a.dtype is torch.int8:
                 return lambda: torch._int_mm(a, b, out=out)
             one = torch.ones((), device=a.device)

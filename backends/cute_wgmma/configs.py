@@ -41,6 +41,7 @@ _ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
 SHAPES = (
     Shape("cooperative", 128, 8, 256, _PAIRS),
     Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2))),
+    Shape("cooperative", 192, 12, 128, _PAIRS),
     Shape("pingpong", 128, 4, 128, _PAIRS),
     Shape("pingpong", 64, 4, 256, _PAIRS),
     Shape("cooperative", 64, 4, 256, ((1, 1), (1, 2))),
@@ -58,29 +59,29 @@ _LEAST_STAGES = 3
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
-# Figures of the cost model, in microseconds and GB/s, fitted to 4500 launches of 122 problems on an
+# Figures of the cost model, in microseconds and GB/s, fitted to 5200 launches of 125 problems on an
 # H200 (bench/NOTES.md).
-_FIXED_US = 2.42  # launch, descriptors, first slab and last store of one kernel
+_FIXED_US = 2.45  # launch, descriptors, first slab and last store of one kernel
 _ROUND_US = 0.19  # of each further tile of a CTA
 _TENSOR_TFLOPS = 840.0  # of 16-bit types, by large tiles, power held
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types
 _EFFICIENCY = (  # part of that rate, by the columns of one wgmma
-    (8, 0.13), (16, 0.23), (32, 0.43), (64, 0.85), (96, 0.92), (128, 0.98), (192, 0.94),
+    (8, 0.13), (16, 0.24), (32, 0.46), (64, 0.85), (96, 0.93), (128, 0.98), (192, 0.94),
     (256, 0.98),
 )  # fmt: skip
 _SINGLE = 0.94  # of that, where one warpgroup multiplies alone
-_PROMOTION = 0.12  # more time where partial sums are promoted, divided by the warpgroups
-_SLAB_US = {1: 0.059, 2: 0.102, 3: 0.102}  # least time of a slab, by consumer warpgroups
-_ZERO_ROW_US = 0.0039  # of a row of a slab that TMA fills with zeros
+_PROMOTION = 0.09  # more time where partial sums are promoted, divided by the warpgroups
+_SLAB_US = {1: 0.056, 2: 0.094, 3: 0.094}  # least time of a slab, by consumer warpgroups
+_ZERO_ROW_US = 0.0040  # of a row of a slab that TMA fills with zeros
 _L2_GBS = 16300.0  # a multicast counted once
-_MULTICAST = {(1, 1): 1.0, (2, 1): 1.13, (1, 2): 1.23}  # more time for what is left of the traffic
+_MULTICAST = {(1, 1): 1.0, (2, 1): 1.10, (1, 2): 1.20}  # more time for what is left of the traffic
 _DRAM_EFFICIENCY = 0.92
-_SHARED_READ = 0.18  # more time for the bytes of an operand that several clusters read
+_SHARED_READ = 0.17  # more time for the bytes of an operand that several clusters read
 _OVERLAP = 2.9  # exponent of the norm that joins times which overlap
-_STORE_US = {"tma": 1.03, "direct": 3.5, "rows": 9.0}  # of a 128x256 tile by one warpgroup
-_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.22, 0.085, 1745.0  # a cluster along K; each beyond two
-_REDUCE_US, _PART_US, _REDUCE_GBS = 1.81, 0.044, 4700.0  # a dependent kernel sums the parts
-_REPACK_US, _REPACK_GBS = 1.29, 1850.0  # a kernel before
+_STORE_US = {"tma": 1.01, "direct": 3.3, "rows": 6.5}  # of a 128x256 tile by one warpgroup
+_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.21, 0.068, 1650.0  # a cluster along K; each beyond two
+_REDUCE_US, _PART_US, _REDUCE_GBS = 1.81, 0.046, 4770.0  # a dependent kernel sums the parts
+_REPACK_US, _REPACK_GBS = 1.52, 1680.0  # a kernel before
 
 
 def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
@@ -131,16 +132,19 @@ def column_choices(
     Beside round ones: the narrowest that needs no more than so many rounds of tiles, since a last
     round that is almost empty costs as much as a full one.
     """
-    unit = 32 if shared_major(problem.b) == "n" else 16
+    unit = 32 if shared_major(problem.b) == "n" else 8
     down = ceil(extents.m / shape.rows) * extents.batch
     whole = ceil(extents.n / unit) * unit
     found = {min(c, whole) for c in _COLUMNS if c <= shape.widest}
     rounds = {ceil(down * ceil(extents.n / c) / target.sm_count) for c in found} | {1, 2}
-    for most in rounds:
-        across = most * target.sm_count // down
+    most = [r * target.sm_count for r in rounds]
+    if down * extents.n <= target.sm_count * shape.widest:  # K may be cut, too
+        most += [_at_once(target, 2), 2 * _at_once(target, 4), _at_once(target, 4)]
+    for tiles in most:
+        across = tiles // down
         if across:
             found.add(ceil(extents.n / across / unit) * unit)
-    return tuple(sorted(c for c in found if c <= shape.widest))
+    return tuple(sorted(c for c in found if unit <= c <= shape.widest))
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
@@ -164,7 +168,7 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every legal configuration that some sizes may get, K whole or in two parts."""
-    unit = 32 if shared_major(problem.b) == "n" else 16
+    unit = 32 if shared_major(problem.b) == "n" else 8
     for shape in SHAPES:
         for columns in range(unit, shape.widest + 1, unit):
             for cluster in shape.clusters:

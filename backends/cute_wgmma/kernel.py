@@ -490,7 +490,9 @@ def gemm_kernel(
     if const_expr(tile_m < MMA_M):
         smem.allocate((MMA_M - tile_m) * tile_k * spec.operand.width // 8, 1024)
     box_bytes = geo.consumers * geo.store_buffers * STORE_ROWS * geo.box_pitch
-    boxes = cute.recast_ptr(smem.allocate(max(box_bytes, 16), 1024), dtype=spec.output)
+    boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
+    if const_expr(box_bytes > 0):
+        boxes = cute.recast_ptr(smem.allocate(box_bytes, 1024), dtype=spec.output)
 
     if warp == 0:
         cpasync.prefetch_descriptor(atom_a)
