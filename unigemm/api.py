@@ -12,7 +12,6 @@ from .dispatch import (
     Options,
     bind,
     check_options,
-    check_precision,
     describe,
     kernel_entry,
     plan_gemm,
@@ -62,8 +61,8 @@ def matmul(
     a : array, shape (..., M, K) or (K,)
         A NumPy, CuPy or PyTorch array, or one of any library with DLPack (JAX, ...). Any strides,
         any offset: transposes, slices, steps, broadcast views. float64, float32, float16,
-        bfloat16, float8_e4m3fn, float8_e5m2 (ml_dtypes in NumPy and CuPy) or int8. It is never
-        written.
+        bfloat16, float8_e4m3fn, float8_e5m2 (ml_dtypes in NumPy and CuPy; float8 does not pass
+        through DLPack) or int8. It is never written.
     b : array, shape (..., K, N) or (K,)
         Of the same library, device and dtype as `a`. Leading dimensions broadcast.
     out : array, optional
@@ -71,14 +70,16 @@ def matmul(
         `a` or `b`. Any strides that give each element an address of its own.
     dtype : dtype or str, optional
         Of the result, by default that of `out`, or that of the inputs. float16 and bfloat16 inputs
-        also give float32. float8 gives float32 (the default), bfloat16 or float16, and int8 gives
-        int32: eight bits would not hold it. Sums are in float64 for float64, in int32 for int8
-        (they wrap around, as NumPy's do), else in float32.
+        also give float32. float8 gives float32 (the default), bfloat16 or float16. int8 gives
+        int32, so that nothing of the sums is lost (`numpy.matmul` keeps only their low eight bits).
+        Sums are in float64 for float64, in int32 for int8 (they wrap around, as NumPy's and
+        cuBLAS's do), else in float32.
     precision : {"ieee", "tf32", "3xtf32"}
-        The coarsest arithmetic to accept for float32 inputs. "ieee" multiplies them as they are;
-        "tf32" may cut each to TF32 (a relative error below 2**-10); "3xtf32" may split each into
-        two TF32 numbers (a relative error of about 2**-21 for each product), which tensor cores
-        do at more than twice the speed of "ieee". Sums are in float32 always.
+        The coarsest arithmetic to accept for float32 inputs; other inputs take "ieee" only.
+        "ieee" multiplies them as they are; "tf32" may cut each to TF32 (a relative error below
+        2**-10); "3xtf32" may split each into two TF32 numbers (a relative error of about 2**-21
+        for each product), which tensor cores do at more than twice the speed of "ieee". Sums are
+        in float32 always, and a kernel may be better than what is accepted.
     deterministic : bool
         Ask for bitwise equal results from run to run.
     backend : str
@@ -292,13 +293,12 @@ def plan(
     seen: dict[str, Operand | Layout] = {
         name: x.layout if isinstance(x, ArraySpec) else view(x, name) for name, x in named.items()
     }
-    layout = describe(seen["a"], seen["b"], seen.get("out"), dtype)
+    layout = describe(seen["a"], seen["b"], seen.get("out"), options)
     first, second = (x.layout if isinstance(x, Operand) else x for x in (seen["a"], seen["b"]))
     if 0 in layout.shape or first.shape[-1] == 0:
         raise UnsupportedProblem(
             f"{first.shape} @ {second.shape} multiplies nothing; matmul does it with no kernel"
         )
-    check_precision(options.precision, first.dtype)
     gemm = canonical(
         first,
         second,

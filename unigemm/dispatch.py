@@ -42,7 +42,6 @@ __all__ = [
     "Options",
     "bind",
     "check_options",
-    "check_precision",
     "describe",
     "forget",
     "kernel_entry",
@@ -105,9 +104,9 @@ class Bound:
 
 
 def describe(
-    a: Operand | Layout, b: Operand | Layout, out: Operand | Layout | None, dtype: Any
+    a: Operand | Layout, b: Operand | Layout, out: Operand | Layout | None, options: Options
 ) -> Layout:
-    """Check shapes and dtypes of a call, and return the layout of its result.
+    """Check a call's shapes, dtypes and precision, and return the layout of its result.
 
     Raises
     ------
@@ -115,10 +114,16 @@ def describe(
         The shapes do not fit, or `out` has another shape than the product.
     UnsupportedDtype
         The dtypes are mixed, or the output's is not offered.
+    UnsupportedProblem
+        A precision other than "ieee" for inputs that are not float32.
     """
-    if dtype is None and out is not None:
-        dtype = out.dtype
-    dtype = output_dtype(dtype, a, b)
+    asked = out.dtype if options.dtype is None and out is not None else options.dtype
+    dtype = output_dtype(asked, a, b)
+    if options.precision != "ieee" and a.dtype is not DType.FLOAT32:
+        raise UnsupportedProblem(
+            f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
+            "leave precision out"
+        )
     shape = result_shape(a.shape, b.shape)
     if out is None:
         return Layout(shape, compact_strides(shape), dtype)
@@ -158,20 +163,6 @@ def check_options(options: Options) -> None:
                 f"the plan is for backend {options.plan.backend!r} and backend= asks for "
                 f"{options.backend!r}; drop one of them"
             )
-
-
-def check_precision(precision: str, dtype: DType) -> None:
-    """Refuse a precision that means nothing for the inputs.
-
-    Raises
-    ------
-    UnsupportedProblem
-        Anything but "ieee" for inputs that are not float32.
-    """
-    if precision != "ieee" and dtype is not DType.FLOAT32:
-        raise UnsupportedProblem(
-            f"precision {precision!r} is for float32 inputs and these are {dtype}; leave it out"
-        )
 
 
 def target_of(device: Device) -> Target:
@@ -298,7 +289,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         operands["out"] = library.operand(out, "out")
     x, y, z = operands["a"], operands["b"], operands.get("out")
     device = same_device(operands)
-    layout = describe(x, y, z, options.dtype)
+    layout = describe(x, y, z, options)
     if z is not None and z.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
     index = -1 if device == HOST else device.index
@@ -326,7 +317,6 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
                 "nothing; leave plan= out"
             )
         return bound
-    check_precision(options.precision, x.dtype)
     gemm = canonical(
         x.layout,
         y.layout,

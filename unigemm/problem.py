@@ -12,9 +12,10 @@ __all__ = ["PRECISIONS", "Extents", "Major", "MatrixType", "Precision", "Problem
 #: Which index is contiguous in memory. "k": K-major (row-major A, column-major B). "m" and "n":
 #: the other way round. "strided": neither index has stride one.
 Major = Literal["k", "m", "n", "strided"]
-#: The coarsest arithmetic that a caller accepts for float32 inputs. "ieee": multiplied as they are.
-#: "tf32": cut to TF32, whose significand has 10 explicit bits. "3xtf32": each split into two TF32
-#: numbers, and three of the four products summed. Sums are in float32 always.
+#: The coarsest arithmetic that a caller accepts for float32 inputs, which a kernel may surpass.
+#: "ieee": multiplied as they are. "tf32": cut to TF32, whose significand has 10 explicit bits (a
+#: relative error of each below 2**-10). "3xtf32": each split into two TF32 numbers, and three of
+#: the four products summed: about float32's accuracy. Sums are in float32 always.
 Precision = Literal["ieee", "tf32", "3xtf32"]
 PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32", "3xtf32")
 
