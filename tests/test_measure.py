@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from unigemm.dtypes import DType
+from unigemm.dtypes import DType, unit_roundoff
 from unigemm.errors import BackendUnavailable
-from unigemm.measure import Workload, best_device, host_us, measure, rotation
+from unigemm.measure import (
+    Workload,
+    best_device,
+    error_factor,
+    error_ratio,
+    host_us,
+    measure,
+    rotation,
+)
 from unigemm.target import device_count
 
 L2 = 60 << 20
@@ -126,6 +137,74 @@ def test_work_and_traffic_of_a_problem_are_counted():
     assert str(work) == "7x2x3x5-nn-bfloat16"
 
 
+def test_work_in_eight_bits_counts_a_wider_result():
+    work = Workload(2, 3, 5, DType.INT8)
+    assert work.bytes == 10 + 15 + 4 * 6
+    assert Workload(2, 3, 5, DType.FLOAT8_E5M2).bytes == 10 + 15 + 2 * 6
+    assert str(replace(work, dtype=DType.FLOAT32, precision="3xtf32")) == "2x3x5-nn-3xtf32"
+
+
+def tf32(x, cut):
+    """Round float32 to TF32, or cut it as tensor cores do."""
+    bits = x.view(np.uint32)
+    return ((bits if cut else bits + 0x1000) & 0xFFFFE000).view(np.float32)
+
+
+@pytest.mark.parametrize("k", [1, 300])
+def test_each_precision_is_told_from_the_next_coarser(k):
+    rng = np.random.default_rng(k)
+    # Positive numbers that cutting moves far: their errors add up.
+    a = np.float32(1) + np.float32(2**-10 - 2**-22) * (rng.random((16, k), "f4") > 0.01)
+    b = a[::-1].T.copy()
+    wide_a, wide_b = a.astype("f8"), b.astype("f8")
+    exact = wide_a @ wide_b
+    high_a, high_b = tf32(a, False), tf32(b, False)
+    low_a, low_b = tf32(a - high_a, False), tf32(b - high_b, False)
+    small = low_a.astype("f8") @ high_b + high_a.astype("f8") @ low_b
+    products = {
+        "tf32": tf32(a, True).astype("f8") @ tf32(b, True),
+        "3xtf32": high_a.astype("f8") @ high_b + small,
+        "ieee": exact,
+    }
+    errors = {name: (abs(exact - got) / exact).max() for name, got in products.items()}
+    allowed = {name: error_factor(k, DType.FLOAT32, name) for name in products}
+    assert all(errors[name] <= allowed[name] for name in products)
+    assert allowed["ieee"] < errors["tf32"]
+    assert allowed["3xtf32"] < errors["tf32"]
+    assert allowed["ieee"] < allowed["3xtf32"] < allowed["tf32"]
+
+
+def test_integers_have_no_error():
+    assert error_factor(10**6, DType.INT8, "ieee") == 0
+    with pytest.raises(ValueError, match="does not round"):
+        unit_roundoff(DType.INT32)
+
+
+class Checker:
+    """Keeps what a device is asked to check with."""
+
+    def worst_ratio(self, a, b, out, factor, rounding):
+        self.factor, self.rounding = factor, rounding
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    ("work", "rounding"),
+    [
+        (Workload(8, 8, 40, precision="tf32"), 0),
+        (Workload(8, 8, 40, DType.BFLOAT16), 1.01 * 2**-8),
+        (Workload(8, 8, 40, DType.FLOAT8_E4M3FN), 1.01 * 2**-8),
+        (Workload(8, 8, 40, DType.INT8), 0),
+    ],
+    ids=str,
+)
+def test_a_workload_is_checked_by_its_own_bound(work, rounding):
+    device = Checker()
+    assert error_ratio(work, device, None, None, None) == 0.5
+    assert device.factor == error_factor(40, work.dtype, work.precision)
+    assert device.rounding == rounding
+
+
 @pytest.mark.skipif(device_count() > 0, reason="there is a CUDA device")
 def test_without_a_device_measuring_says_so():
     with pytest.raises(BackendUnavailable, match="CUDA device"):
@@ -136,8 +215,6 @@ def test_without_a_device_measuring_says_so():
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_a_wrong_or_unwritten_result_is_found_out(library):
     pytest.importorskip(library)
-    from unigemm.measure import error_ratio
-
     if library == "torch":
         from unigemm.measure_torch import TorchDevice as Device
     else:

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import EVERYWHERE
 
 import unigemm
+from unigemm.dtypes import INPUTS, DType, dtype_named
 from unigemm.plans import Plan
+from unigemm.problem import PRECISIONS
 from unigemm.target import ARCHITECTURES
 
 spec = unigemm.ArraySpec
@@ -21,22 +24,52 @@ SQUARE = spec((256, 256), "float32")
     m=st.integers(1, 5000),
     n=st.integers(1, 5000),
     k=st.integers(1, 5000),
-    dtype=st.sampled_from(["float64", "float32", "float16", "bfloat16"]),
+    dtype=st.sampled_from(EVERYWHERE),
     orders=st.tuples(st.sampled_from("CF"), st.sampled_from("CF")),
     target=st.sampled_from([*ARCHITECTURES, "cpu"]),
+    coarse=st.sampled_from(PRECISIONS),
 )
 def test_a_plan_comes_back_from_json_and_the_same_inputs_give_the_same_plan(
-    m, n, k, dtype, orders, target
+    m, n, k, dtype, orders, target, coarse
 ):
     a, b = spec((m, k), dtype, orders[0]), spec((k, n), dtype, orders[1])
-    plan = unigemm.plan(a, b, target=target)
+    precision = coarse if dtype is DType.FLOAT32 else "ieee"
+    plan = unigemm.plan(a, b, target=target, precision=precision)
     again = Plan.from_json(plan.to_json())
     assert again == plan
     assert again.alternatives == plan.alternatives
     assert again.rejected == plan.rejected
-    assert unigemm.plan(a, b, target=target) == plan
+    assert again.problem.precision == precision
+    assert unigemm.plan(a, b, target=target, precision=precision) == plan
     assert str(plan).startswith(str(plan.extents))
     assert plan.backend == ("numpy" if target == "cpu" else plan.backend)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "cpu"])
+@pytest.mark.parametrize(
+    ("dtype", "result"), [("e4m3", "float32"), ("fp8_e5m2", "float32"), ("i8", "int32")]
+)
+def test_eight_bits_are_planned_with_a_wider_result(target, dtype, result):
+    a = spec((256, 256), dtype)
+    plan = unigemm.plan(a, a, target=target)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.problem.a.dtype is dtype_named(dtype)
+    assert plan.problem.d.dtype is dtype_named(result)
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "cute_simt"}], ids=["auto", "cute_simt"])
+def test_float8_is_refused_with_reasons_where_no_instruction_takes_it(options):
+    a = spec((256, 256), "fp8_e4m3")
+    with pytest.raises(unigemm.UnsupportedProblem, match=r"cute_simt: .*float8_e4m3fn; convert"):
+        unigemm.plan(a, a, target="sm_80", **options)
+
+
+@pytest.mark.parametrize("dtype", [d for d in INPUTS if d is not DType.FLOAT32], ids=str)
+@pytest.mark.parametrize("target", ["sm_90a", "cpu"])
+def test_a_coarser_precision_is_for_float32_only(dtype, target):
+    a = spec((64, 64), dtype)
+    with pytest.raises(unigemm.UnsupportedProblem, match=f"these are {dtype}; leave precision out"):
+        unigemm.plan(a, a, precision="tf32", target=target)
 
 
 def test_alternatives_are_never_predicted_faster():

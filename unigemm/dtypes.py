@@ -78,7 +78,9 @@ _ALIASES = {
     "half": DType.FLOAT16,
     "bf16": DType.BFLOAT16,
     "e4m3": DType.FLOAT8_E4M3FN,
+    "fp8_e4m3": DType.FLOAT8_E4M3FN,
     "e5m2": DType.FLOAT8_E5M2,
+    "fp8_e5m2": DType.FLOAT8_E5M2,
     "i8": DType.INT8,
     "i32": DType.INT32,
 }
@@ -129,9 +131,14 @@ def output_dtypes(dtype: DType) -> tuple[DType, ...]:
 def unit_roundoff(dtype: DType) -> float:
     """Return u, half the distance from 1 to the next number of `dtype` (2**-24 for float32).
 
-    Integers have no rounding: 0.
+    Raises
+    ------
+    ValueError
+        Integers do not round.
     """
-    return 2.0 ** -_SIGNIFICAND[dtype] if dtype in _SIGNIFICAND else 0.0
+    if dtype not in _SIGNIFICAND:
+        raise ValueError(f"{dtype} does not round: its sums are exact modulo a power of two")
+    return 2.0 ** -_SIGNIFICAND[dtype]
 
 
 def numpy_dtype(dtype: DType) -> np.dtype:

@@ -26,22 +26,26 @@ __all__ = [
     "Timing",
     "Workload",
     "best_device",
+    "error_factor",
     "error_ratio",
     "host_us",
     "measure",
-    "product_error",
     "rotation",
 ]
 
 Call = Callable[[], object]
 
-#: Relative error of one product. TF32 keeps 10 bits behind the point, and tensor cores cut the
-#: rest: 2**-10 for each factor. Split in two TF32 numbers, each rounded, a float32 keeps an error
-#: of 2**-23, and the product of the low halves, 2**-22, is left out.
-PRODUCT_ERROR: dict[Precision, float] = {"ieee": 0.0, "tf32": 2.0**-9, "3xtf32": 2.0**-21}
-#: Hopper's tensor cores add float8 products with 13 bits behind the point of the largest, 32 at a
-#: time and four times before the sum moves to float32.
-FLOAT8_ERROR = 2.0**-11
+# Relative error of one product. TF32 keeps 10 bits behind the point, and tensor cores cut the rest:
+# 2**-10 for each factor. Split in two TF32 numbers, each rounded, a float32 keeps an error of
+# 2**-23, and the product of the low halves, 2**-22, is left out.
+_PRODUCT_ERROR: dict[Precision, float] = {
+    "ieee": 0.0,
+    "tf32": 2 * 2.0**-10 + 2.0**-20,
+    "3xtf32": 2.0**-21,
+}
+# Hopper's tensor cores add float8 products with 13 bits behind the point of the largest, 32 at a
+# time and four times before the sum moves to float32.
+_FLOAT8_ERROR = 2.0**-11
 
 _GRAPH_MS = 2.0  # one replay lasts at least this long, where a few hundred calls do
 _MAX_CALLS = 400  # of one graph
@@ -271,20 +275,28 @@ def host_us(
     return median(taken)
 
 
-def product_error(dtype: DType, precision: Precision) -> float:
-    """Return what a product's error may be, as a part of it, beside the rounding of the sums."""
-    return FLOAT8_ERROR if dtype in FLOAT8 else PRODUCT_ERROR[precision]
+def error_factor(k: int, dtype: DType, precision: Precision) -> float:
+    """Return what the error of a sum of `k` products may be, as a part of |A| |B|.
+
+    The sums: 2 (K + 8) u, with u the unit roundoff of their type. A sum of K products in any order
+    has a rounding error below about K u (Higham, Accuracy and Stability of Numerical Algorithms,
+    section 3.1); twice that covers a reference in the same type. Tensor cores cut where the formula
+    rounds, which doubles u. To this comes the error of each product. Integers have no error.
+    """
+    sums = accumulator(dtype)
+    if sums is DType.INT32:
+        return 0.0
+    cut = 2 if precision != "ieee" or dtype in FLOAT8 else 1
+    product = _FLOAT8_ERROR if dtype in FLOAT8 else _PRODUCT_ERROR[precision]
+    return 2 * (k + 8) * cut * unit_roundoff(sums) + product
 
 
 def error_ratio(workload: Workload, device: Device, a: Any, b: Any, out: Any) -> float:
     """Return the largest error of a product as a part of its bound; above 1 it is wrong.
 
-    The bound of an element is 2 (K + 8) u |A| |B| for the sums plus one rounding to the output's
-    type (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), and what the
-    precision allows for each product.
+    The bound of an element is `error_factor` of |A| |B| plus one rounding to the output's type.
     """
-    sums = accumulator(workload.dtype)
-    factor = 2 * (workload.k + 8) * unit_roundoff(sums)
-    factor += product_error(workload.dtype, workload.precision)
-    rounding = 0.0 if workload.out_dtype is sums else 1.01 * unit_roundoff(workload.out_dtype)
+    factor = error_factor(workload.k, workload.dtype, workload.precision)
+    exact = workload.out_dtype is accumulator(workload.dtype)
+    rounding = 0.0 if exact else 1.01 * unit_roundoff(workload.out_dtype)
     return device.worst_ratio(a, b, out, factor, rounding)
