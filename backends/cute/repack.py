@@ -36,8 +36,10 @@ class Repack:
     ----------
     itemsize
         Bytes of an element.
+    contiguous
+        Whether the elements of a line are neighbours in the source.
     vector
-        Elements of the widest aligned load along the columns; 1 where they are not neighbours.
+        Elements of the widest aligned load along the columns.
     transpose
         Whether the source is contiguous along the rows.
     split
@@ -45,6 +47,7 @@ class Repack:
     """
 
     itemsize: int
+    contiguous: bool
     vector: int
     transpose: bool
     split: bool
@@ -124,18 +127,19 @@ def gather(
             + Int64(i0) * steps[2] + Int64(i1) * steps[3]
         )  # fmt: skip
         values = cute.make_rmem_tensor(kind.unit, kind.raw)
-        values.fill(0)
-        for first in range_constexpr(0, kind.unit, kind.vector):
-            where = start + Int64(first) * steps[1] * size
-            if column + first + kind.vector <= columns:
+        # No load depends on a branch of its own: all of a unit are in flight together.
+        step = Int64(1) if const_expr(kind.contiguous) else steps[1]
+        if column + kind.unit <= columns:
+            for first in range_constexpr(0, kind.unit, kind.vector):
+                where = start + first * step * size
                 part = read(global_vector(where, kind.raw, kind.vector), kind.vector)
                 for i in range_constexpr(kind.vector):
                     values[first + i] = part[i]
-            else:
-                for i in range_constexpr(kind.vector - 1):
-                    if column + first + i < columns:
-                        one = read(global_vector(where + i * size, kind.raw, 1), 1)
-                        values[first + i] = one[0]
+        else:  # element by element; behind the last one, the last again
+            left = Int32(columns - column)
+            for i in range_constexpr(kind.unit):
+                where = start + cutlass.min(Int32(i), left - 1) * step * size
+                values[i] = read(global_vector(where, kind.raw, 1), 1)[0]
         write_unit(kind, values, target + (line * pitch + column) * size, part_bytes)
 
 
@@ -146,7 +150,7 @@ def transpose(
 ) -> None:  # fmt: skip
     """Write a 64 x 64 tile: read along the source's lines, written along the target's.
 
-    Behind the last column the padding of a row gets what was in shared memory; no one reads it.
+    Behind the last column the padding of a row repeats it; no one reads that.
     """
     rows, columns, l0, _ = sizes
     thread, _, _ = cute.arch.thread_idx()
@@ -162,13 +166,17 @@ def transpose(
     i1 = batch // l0
     i0 = batch - i1 * l0
     base = source + size * (Int64(i0) * steps[2] + Int64(i1) * steps[3])
-    for i in range_constexpr(TILE // ROWS):
-        c = i * ROWS + warp
+    loaded = cute.make_rmem_tensor(TILE // ROWS * (TILE // LANES), kind.raw)
+    for i in range_constexpr(TILE // ROWS):  # all loads before the first store: no branches
+        c = cutlass.min(i * ROWS + warp, left - 1)
         for j in range_constexpr(TILE // LANES):
-            r = j * LANES + lane
-            if r < rows - row and c < left:
-                at = Int64(row + r) * steps[0] + Int64(column + c) * steps[1]
-                tile[c, r] = read(global_vector(base + at * size, kind.raw, 1), 1)[0]
+            r = cutlass.min(row + j * LANES + lane, rows - 1)
+            at = Int64(r) * steps[0] + Int64(column + c) * steps[1]
+            one = read(global_vector(base + at * size, kind.raw, 1), 1)
+            loaded[i * (TILE // LANES) + j] = one[0]
+    for i in range_constexpr(TILE // ROWS):
+        for j in range_constexpr(TILE // LANES):
+            tile[i * ROWS + warp, j * LANES + lane] = loaded[i * (TILE // LANES) + j]
     cute.arch.sync_threads()
     units = const_expr(TILE // kind.unit)
     for i in range_constexpr(TILE * units // (LANES * ROWS)):

@@ -34,7 +34,7 @@ _MAX_SPLIT = 256
 _MAX_WORKSPACE = 256 << 20  # bytes
 
 # Rough figures of the cost model, to be fitted by the planner's own issue.
-_LAUNCH_US = 3.0  # one kernel in a graph, begin to end, with nothing to do (seen about 2 to 3 us)
+_LAUNCH_US = 1.4  # one kernel in a graph, begin to end, with nothing to do
 _REDUCE_US = 2.5  # a dependent second kernel
 _REDUCE_PART_US = 0.1  # each part that a thread of it adds
 _LATENCY_US = 0.7  # device memory to shared memory, an empty machine

@@ -603,6 +603,7 @@ def repack_of(spec: Spec, matrix: MatrixType, k_major: bool) -> Repack:
     contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
     return Repack(
         itemsize=matrix.dtype.itemsize,
+        contiguous=contiguous,
         vector=matrix.vector if contiguous else 1,
         transpose=matrix.major != "strided" and not contiguous,
         split=spec.products > 1,
