@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import NUMPY, cases, check_case, result_shape, torch_lib
+from reference import NUMPY, assert_product, cases, check_case, result_shape, torch_lib
 
 import unigemm
-from unigemm.dtypes import INPUTS, DType, numpy_dtype
+from unigemm.dtypes import FLOAT8, INPUTS, DType, numpy_dtype, output_dtypes
+from unigemm.problem import PRECISIONS
 
 
-@settings(max_examples=300)
-@given(case=cases(negative=True, dtypes=INPUTS))
-def test_numpy_products_are_right_and_touch_nothing_else(case):
-    check_case(NUMPY, case)
+def test_every_dtype_is_an_input_or_a_result_only():
+    assert {*INPUTS, DType.INT32} == set(DType)
 
 
-@settings(max_examples=150)
-@given(case=cases())
+@settings(max_examples=400)
+@given(case=cases(negative=True, dtypes=INPUTS), coarse=st.sampled_from(PRECISIONS))
+def test_numpy_products_are_right_and_touch_nothing_else(case, coarse):
+    check_case(NUMPY, case, precision=coarse if case.dtype is DType.FLOAT32 else "ieee")
+
+
+def test_the_host_multiplies_float32_as_it_is_whatever_is_accepted():
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((65, 130), "f4"), rng.standard_normal((130, 33), "f4")
+    out = np.empty((65, 33), "f4")
+    results = {unigemm.matmul(a, b, out, precision=p).tobytes() for p in PRECISIONS}
+    assert len(results) == 1
+    assert_product(out, a, b, DType.FLOAT32, DType.FLOAT32, False)
+
+
+@settings(max_examples=200)
+@given(case=cases(dtypes=INPUTS))
 def test_torch_products_on_the_host_are_right_and_touch_nothing_else(case):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     check_case(torch_lib("cpu"), case)
 
 
 @settings(max_examples=6)
-@given(case=cases(largest=2300, batches=False, negative=True))
+@given(case=cases(largest=2300, batches=False, negative=True, dtypes=INPUTS))
 def test_products_of_several_blocks_are_right(case):
     check_case(NUMPY, case)
 
 
 @settings(max_examples=200)
 @given(
-    case=cases(negative=True),
+    case=cases(negative=True, dtypes=INPUTS),
     tile=st.tuples(*[st.integers(1, 40)] * 3),
     budget=st.integers(1, 5000),
 )
@@ -53,7 +69,7 @@ def test_blocks_of_any_size_make_up_the_product(case, tile, budget):
         unigemm.arrays.libraries.KNOWN[np.ndarray].table.clear()
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16], ids=str)
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16, DType.INT8], ids=str)
 @pytest.mark.parametrize(
     ("m", "n", "k", "batch"), [(8, 8, 2_000_000, 1), (4000, 900, 1100, 1), (20, 20, 20, 20_000)]
 )
@@ -64,7 +80,7 @@ def test_memory_for_operands_that_blas_does_not_take_is_bounded(dtype, m, n, k, 
     # Every other element, backwards: BLAS takes none of these as they are.
     a = np.ones((batch, m, 2 * k), native)[:, :, ::-2]
     b = np.ones((batch, k, 2 * n), native)[:, :, ::-2]
-    out = np.zeros((batch, m, n), native)
+    out = np.zeros((batch, m, n), numpy_dtype(output_dtypes(dtype)[0]))
     unigemm.matmul(a[:1, :1, :1], b[:1, :1, :1])  # imports
     tracemalloc.start()
     try:
@@ -72,7 +88,7 @@ def test_memory_for_operands_that_blas_does_not_take_is_bounded(dtype, m, n, k, 
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (out == np.asarray(k, native)).all()
+    assert (out == np.asarray(k, out.dtype)).all()
     copies = 4 * batch * (m * k + k * n)  # of both operands, whole, in float32
     assert peak < 17 << 20 < copies
 
@@ -144,6 +160,39 @@ def test_sixteen_bit_inputs_are_summed_in_float32():
     assert unigemm.matmul(a, b).dtype == np.float16
 
 
+@pytest.mark.parametrize("dtype", FLOAT8, ids=str)
+@pytest.mark.parametrize("k", [1, 70, 3000])
+def test_float8_inputs_are_summed_in_float32(dtype, k):
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal(s).astype(numpy_dtype(dtype)) for s in ((20, k), (k, 30)))
+    got = unigemm.matmul(a, b)
+    assert got.dtype == np.float32
+    # The bound of a float32 product: no room for what tensor cores do to float8.
+    assert_product(got, a, b, DType.FLOAT32, DType.FLOAT32, False)
+    for narrow in output_dtypes(dtype)[1:]:
+        rounded = got.astype(numpy_dtype(narrow))
+        assert unigemm.matmul(a, b, dtype=narrow).tobytes() == rounded.tobytes()
+
+
+@pytest.mark.parametrize("k", [1, 1023, 1024, 1025, 5001])
+def test_int8_sums_are_exact_beyond_what_float32_holds(k):
+    a = np.full((3, k), -127, np.int8)
+    plan = unigemm.plan(a, a.T)
+    wide = replace(plan, config=replace(plan.config, tile=(1024, 1024, 8192)))  # a plan may ask
+    for given_plan in (None, wide):
+        got = unigemm.matmul(a, a.T, plan=given_plan)
+        assert got.dtype == np.int32
+        np.testing.assert_array_equal(got, 127 * 127 * k)
+
+
+def test_int8_sums_wrap_around_in_int32():
+    for k in (2**17 - 1, 2**17, 2**18 + 5):
+        a = np.full((2, k), -128, np.int8)
+        expected = (a.astype(np.int32) @ a.T.astype(np.int32))[0, 0]
+        assert expected == (2**14 * k + 2**31) % 2**32 - 2**31
+        np.testing.assert_array_equal(unigemm.matmul(a, a.T), expected)
+
+
 def test_broadcast_inputs_are_read_with_stride_zero():
     a = np.broadcast_to(np.arange(4.0), (5, 4))
     b = np.broadcast_to(np.arange(3.0), (2, 4, 3))
@@ -153,7 +202,7 @@ def test_broadcast_inputs_are_read_with_stride_zero():
 def test_jax_arrays_come_back_as_jax_arrays():
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     a = jax.numpy.arange(6.0, dtype="float32").reshape(2, 3)
-    for dtype in ("float32", "bfloat16", "float16"):
+    for dtype in ("float32", "bfloat16", "float16", "int8"):
         got = unigemm.matmul(a.astype(dtype), a.T.astype(dtype))
         assert isinstance(got, jax.Array)
         np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(a @ a.T))

@@ -1,4 +1,4 @@
-"""GEMM on the host: BLAS through NumPy, with float32 sums for 16-bit types."""
+"""GEMM on the host: BLAS through NumPy, also for what BLAS does not take as it is."""
 
 from .backend import BACKEND
 

@@ -1,13 +1,16 @@
 """One product on the host: straight to BLAS where its operands allow it, else block by block.
 
 NumPy hands a matrix to BLAS only if one stride is one element and the other steps over a whole
-line; 16-bit types it never does. What it does not hand over it multiplies in plain loops, many
-times slower. Such operands are copied here into blocks that BLAS takes, in the type of the sums.
-The blocks bound the memory, whatever the extents:
+line; 16-bit and 8-bit types it never does. What it does not hand over it multiplies in plain loops,
+many times slower. Such operands are copied here into blocks that BLAS takes, in the type of the
+sums. The blocks bound the memory, whatever the extents:
 
     for each chunk of the batch, block of M, block of N:
         total = sum over blocks of K of  stage(A block) @ stage(B block)
         D block = total                                  (the only rounding to D's type)
+
+int8 has its blocks in float32 too, with a K so short that their sums are exact, and adds them up in
+int32: BLAS multiplies no integers, and NumPy's own loops take 200 times as long.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ _TINY = 4096
 # Elements of the blocks of A, B and D together. With the partial sums that several blocks of K
 # need, 16 MB are never passed in float32, nor 32 in float64.
 _BUDGET = 3 << 20
+# Products of int8 up to 2**14 in size, so many of which float32 adds up exactly (to 2**24).
+_EXACT_K = 1024
 
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
 
@@ -135,41 +140,47 @@ def _blocked(
 ) -> Launcher:
     import numpy as np
 
-    sums = numpy_dtype(gemm.problem.accumulator)
+    whole = gemm.problem.accumulator is DType.INT32
+    factors = DType.FLOAT32 if whole else gemm.problem.accumulator  # what BLAS multiplies
+    native, sums = numpy_dtype(factors), numpy_dtype(gemm.problem.accumulator)
     e, (l0, l1) = gemm.extents, gemm.batch
     m, n, k = (min(t, x) for t, x in zip(tile, (e.m, e.n, e.k), strict=True))
+    k = min(k, _EXACT_K) if whole else k
     matrices = max(1, _BUDGET // (m * k + k * n + m * n))
     chunk0 = min(l0, matrices)
     chunk1 = min(l1, max(1, matrices // chunk0))
-    in_place = d.dtype is gemm.problem.accumulator and d.ready and k == e.k
+    in_place = d.dtype is factors and d.ready and k == e.k
     a, b = a.shared(), b.shared()
     views = [viewer(x.shape, x.strides, x.dtype) for x in (a, b, d)]
 
     def launch(a_at: int, b_at: int, d_at: int, workspace: int, stream: int) -> None:
         x, y, z = (view(at) for view, at in zip(views, (a_at, b_at, d_at), strict=True))
-        stage_x = _stage(a, x, (chunk1, chunk0, m, k), sums)
-        stage_y = _stage(b, y, (chunk1, chunk0, k, n), sums)
-        total = None if in_place else np.empty((chunk1, chunk0, m, n), sums)
-        part = None if k == e.k else np.empty((chunk1, chunk0, m, n), sums)
+        stage_x = _stage(a, x, (chunk1, chunk0, m, k), native)
+        stage_y = _stage(b, y, (chunk1, chunk0, k, n), native)
+        part = None if in_place else np.empty((chunk1, chunk0, m, n), native)
+        total = None if k == e.k else np.empty((chunk1, chunk0, m, n), sums)
         for i1, i0, rows, columns in product(
             _parts(l1, chunk1), _parts(l0, chunk0), _parts(e.m, m), _parts(e.n, n)
         ):
             block = z[i1, i0, rows, columns]
-            into = block if total is None else _corner(total, block.shape)
+            partial = block if part is None else _corner(part, block.shape)
+            into = partial if total is None else _corner(total, block.shape)
             for step in _parts(e.k, k):
-                left, right = stage_x((i1, i0, rows, step)), stage_y((i1, i0, step, columns))
+                np.matmul(stage_x((i1, i0, rows, step)), stage_y((i1, i0, step, columns)), partial)
+                if total is None:
+                    continue
                 if step.start == 0:
-                    np.matmul(left, right, into)
-                elif part is not None:
-                    into += np.matmul(left, right, _corner(part, block.shape))
-            if total is not None:
+                    np.copyto(into, partial, casting="unsafe")
+                else:
+                    np.add(into, partial, into, dtype=sums, casting="unsafe")
+            if into is not block:
                 block[...] = into
 
     return launch
 
 
 def _stage(
-    what: _Matrix, view: np.ndarray, block: tuple[int, int, int, int], sums: np.dtype
+    what: _Matrix, view: np.ndarray, block: tuple[int, int, int, int], native: np.dtype
 ) -> Callable[[_Block], np.ndarray]:
     """Return a function that gives one block of an operand as BLAS takes it."""
     import numpy as np
@@ -179,13 +190,13 @@ def _stage(
     def cut(at: _Block) -> np.ndarray:
         return view[at[0] if l1 > 1 else slice(1), at[1] if l0 > 1 else slice(1), at[2], at[3]]
 
-    if what.ready and view.dtype == sums:
+    if what.ready and view.dtype == native:
         return cut
     shape = (min(l1, block[0]), min(l0, block[1]), *block[2:])
     if what.column_major:  # keep the order of memory: a transposing copy takes several times longer
-        buffer = np.empty((*shape[:2], shape[3], shape[2]), sums).swapaxes(-1, -2)
+        buffer = np.empty((*shape[:2], shape[3], shape[2]), native).swapaxes(-1, -2)
     else:
-        buffer = np.empty(shape, sums)
+        buffer = np.empty(shape, native)
 
     def stage(at: _Block) -> np.ndarray:
         source = cut(at)
