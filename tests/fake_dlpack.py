@@ -8,6 +8,7 @@ import numpy as np
 
 CPU, CUDA, METAL = 1, 2, 8  # DLDeviceType
 FLOAT, INT, BFLOAT = 2, 0, 4  # DLDataTypeCode
+FLOAT8 = {"float8_e4m3fn": 10, "float8_e5m2": 12}
 
 
 class DLTensor(ctypes.Structure):
@@ -48,8 +49,8 @@ class Exporter:
 
     def __init__(self, array, device=(CPU, 0), code=None, compact=False, before=0):
         self.array, self.device, self.compact, self.before = array, device, compact, before
-        floating = BFLOAT if array.dtype.name == "bfloat16" else FLOAT
-        self.code = floating if code is None else code
+        known = {"bfloat16": BFLOAT, "int8": INT, "int32": INT, **FLOAT8}
+        self.code = known.get(array.dtype.name, FLOAT) if code is None else code
         self.lent = 0
         self.streams = []
         self._kept = []  # exports are never freed: tests make few

@@ -13,6 +13,7 @@ from reference import Lib, cases, check_case
 
 import unigemm
 from unigemm import api, dispatch
+from unigemm.dtypes import INPUTS
 from unigemm.plans import Plan
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -49,7 +50,7 @@ def posing(driver):
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(case=cases(negative=True, largest=24))
+@given(case=cases(negative=True, largest=24, dtypes=INPUTS))
 def test_launches_compute_the_product_and_touch_nothing_else(gpu, case):
     driver, _ = gpu
     check_case(posing(driver), case, backend="fake")

@@ -11,7 +11,7 @@ from hypothesis import given
 from reference import EVERYWHERE, cases, check_case, strided_view
 
 import unigemm
-from unigemm.dtypes import numpy_dtype
+from unigemm.dtypes import FLOAT8, DType, numpy_dtype, output_dtypes
 
 
 def ones(*shape, dtype="f4", **options):
@@ -27,19 +27,24 @@ class Exported:
     back = staticmethod(lambda flat: np.array(flat))
 
 
-@given(case=cases(negative=True, largest=20).filter(lambda case: case.d is not None))
+EXPORTED = (*EVERYWHERE, DType.INT8)
+
+
+@given(
+    case=cases(negative=True, largest=20, dtypes=EXPORTED).filter(lambda case: case.d is not None)
+)
 def test_exported_arrays_are_multiplied_in_place_and_nothing_else_changes(case):
     check_case(Exported, case)
 
 
-@pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
+@pytest.mark.parametrize("dtype", EXPORTED, ids=str)
 def test_a_result_goes_back_through_the_librarys_from_dlpack(dtype):
     library = Library()
     a, b = (Namespaced(np.ones(s, numpy_dtype(dtype)), library) for s in ((3, 4), (4, 5)))
     got = unigemm.matmul(a, b)
     assert isinstance(got, Namespaced)
     assert [x is got.array for x in library.taken] == [True]
-    assert got.array.dtype == numpy_dtype(dtype)
+    assert got.array.dtype == numpy_dtype(output_dtypes(dtype)[0])
     np.testing.assert_array_equal(got.array.astype("f4"), np.full((3, 5), 4.0))
 
 
@@ -118,6 +123,13 @@ def test_exports_that_cannot_be_multiplied_are_refused(kind):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", FLOAT8, ids=str)
+def test_float8_does_not_pass_through_dlpack_and_the_error_says_what_does(dtype):
+    a = ones(2, 2, dtype=numpy_dtype(dtype))
+    with pytest.raises(unigemm.UnsupportedProblem, match="float8: from PyTorch or NumPy"):
+        unigemm.matmul(a, a, ones(2, 2))
+
+
 def test_out_that_shares_memory_is_seen_through_the_export():
     x = np.ones((4, 4), "f4")
     with pytest.raises(unigemm.OverlapError, match="shares memory with b"):
@@ -140,14 +152,15 @@ def jax_numpy():
     return jax, jax.numpy
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 def test_jax_arrays_come_back_as_jax_arrays(dtype):
     jax, jnp = jax_numpy()
     x = (jnp.arange(6.0) - 2).reshape(2, 3).astype(dtype)
-    for a, b, wide in ((x, x.T, dtype), (x[0], x.T, dtype), (x, x.T, "float32")):
-        got = unigemm.matmul(a, b, dtype=wide)
+    offered = [offer.value for offer in output_dtypes(DType(dtype))]
+    for a, b, asked in ((x, x.T, offered[0]), (x[0], x.T, offered[0]), (x, x.T, offered[-1])):
+        got = unigemm.matmul(a, b, dtype=asked)
         assert isinstance(got, jax.Array)
-        assert got.dtype == wide
+        assert got.dtype == asked
         np.testing.assert_array_equal(
             np.asarray(got, "f4"), np.asarray(a, "f4") @ np.asarray(b, "f4")
         )

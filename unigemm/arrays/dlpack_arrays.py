@@ -114,7 +114,7 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
     except Exception as error:
         raise UnsupportedProblem(
             f"{name} cannot be read through DLPack ({type(error).__name__}: {error}); pass a dense "
-            "array of float64, float32, float16 or bfloat16"
+            "array of float64, float32, float16, bfloat16 or int8 (float8: from PyTorch or NumPy)"
         ) from error
     shape = tuple(memory.shape)
     operand = Operand(
