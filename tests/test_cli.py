@@ -13,7 +13,9 @@ from cache_fakes import fill
 
 import unigemm
 from unigemm import show
+from unigemm.dtypes import INPUTS
 from unigemm.plans import Plan
+from unigemm.problem import PRECISIONS
 from unigemm.sass import inspect_cubin
 from unigemm.target import device_count
 
@@ -70,6 +72,29 @@ def test_options_describe_the_problem_that_is_planned(layout, tmp_path):
     assert data["extents"] == {"m": 64, "n": 32, "k": 16, "batch": 3}
 
 
+@pytest.mark.parametrize(
+    ("options", "a", "d", "precision"),
+    [
+        (("--dtype", "fp8_e4m3"), "float8_e4m3fn", "float32", "ieee"),
+        (("--dtype", "e5m2", "--out-dtype", "bf16"), "float8_e5m2", "bfloat16", "ieee"),
+        (("--dtype", "int8"), "int8", "int32", "ieee"),
+        (("--precision", "tf32"), "float32", "float32", "tf32"),
+        (("--precision", "3xtf32"), "float32", "float32", "3xtf32"),
+    ],
+)
+def test_every_dtype_and_precision_has_a_name(options, a, d, precision, tmp_path):
+    data = run_json("plan", 64, 32, 16, *options, "--target", "sm_90a", cache=tmp_path)
+    problem = data["problem"]
+    assert (problem["a"]["dtype"], problem["d"]["dtype"]) == (a, d)
+    assert problem["precision"] == precision
+
+
+def test_the_help_names_every_dtype_and_precision(tmp_path):
+    text = run("plan", "--help", cache=tmp_path, COLUMNS="200").stdout
+    assert all(str(dtype) in text for dtype in INPUTS)
+    assert all(precision in text for precision in PRECISIONS)
+
+
 def test_several_targets_give_a_list_of_plans(tmp_path):
     data = run_json("plan", 64, 64, 64, "--target", "sm_80", "--target", "sm_90", cache=tmp_path)
     assert [plan["target"] for plan in data] == ["sm_80", "sm_90a"]
@@ -87,6 +112,11 @@ USER_ERRORS = {
     "target": (("plan", 4, 4, 4, "--target", "sm_42"), "UnsupportedProblem"),
     "layout": (("plan", 4, 4, 4, "--layout", "xy"), "UnsupportedProblem"),
     "precision": (("plan", 4, 4, 4, "--precision", "int4"), "UnsupportedProblem"),
+    "precision of bf16": (
+        ("plan", 4, 4, 4, "--dtype", "bf16", "--precision", "tf32"),
+        "UnsupportedProblem",
+    ),
+    "integer inputs": (("plan", 4, 4, 4, "--dtype", "int32"), "UnsupportedDtype"),
     "backend": (("compile", 4, 4, 4, "--backend", "cublas"), "BackendUnavailable"),
     "bundle": (("cache", "import", "/nowhere/at/all.tar.gz"), "CacheError"),
     "nothing to export": (("cache", "export", "/nowhere/at/all.zip"), "CacheError"),

@@ -15,7 +15,7 @@ import typer
 from . import api, show
 from .arrays.operands import ArraySpec
 from .cli_cache import cache_app
-from .dtypes import dtype_named
+from .dtypes import INPUTS, dtype_named
 from .errors import UnigemmError, UnsupportedProblem
 from .plans import Plan
 from .problem import PRECISIONS
@@ -31,9 +31,14 @@ app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kerne
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Extent = Annotated[int, typer.Argument(min=1)]
-DtypeName = Annotated[str, typer.Option("--dtype", help="float64, float32, float16 or bfloat16.")]
+DtypeName = Annotated[
+    str, typer.Option("--dtype", help=f"Of the inputs: {', '.join(map(str, INPUTS))}.")
+]
 OutDtype = Annotated[
-    str | None, typer.Option("--out-dtype", help="Of the result; that of the inputs if not named.")
+    str | None,
+    typer.Option(
+        "--out-dtype", help="Of the result: that of the inputs, for 8 bits float32 or int32."
+    ),
 ]
 Layout = Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt: t is stored transposed.")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Products in a stack.")]
