@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from unigemm.dtypes import DType, unit_roundoff
-from unigemm.errors import BackendUnavailable
+from unigemm.errors import BackendUnavailable, UnsupportedProblem
 from unigemm.measure import (
     Workload,
     best_device,
@@ -18,6 +19,7 @@ from unigemm.measure import (
     measure,
     rotation,
 )
+from unigemm.problem import PRECISIONS
 from unigemm.target import device_count
 
 L2 = 60 << 20
@@ -211,20 +213,116 @@ def test_without_a_device_measuring_says_so():
         best_device()
 
 
+@pytest.fixture
+def torch_device():
+    """PyTorch's measuring device, for what it does with tensors wherever they are."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from unigemm.measure_torch import TorchDevice
+
+    device = object.__new__(TorchDevice)  # its own __init__ needs a GPU
+    device.torch = torch
+    return device
+
+
+def eight_bits(torch, dtype, m=32, n=48, k=64):
+    a, b = torch.randn(m, k).mul(3).to(dtype), torch.randn(n, k).mul(3).to(dtype).T
+    return a, b, torch.empty(m, n, dtype=torch.int32 if dtype is torch.int8 else torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["int8", "float8_e4m3fn"])
+def test_the_baseline_in_eight_bits_is_the_product(torch_device, name):
+    torch = torch_device.torch
+    a, b, out = eight_bits(torch, getattr(torch, name))
+    torch_device.baseline(a, b, out)()
+    work = Workload(32, 48, 64, DType(name), "nt")
+    assert error_ratio(work, torch_device, a, b, out) <= 1
+    out[-1, -1] += 1 + abs(out[-1, -1]) // 16
+    assert error_ratio(work, torch_device, a, b, out) > 1
+
+
+def test_eight_bits_that_pytorch_does_not_multiply_have_no_baseline(torch_device):
+    torch = torch_device.torch
+    a, b, out = eight_bits(torch, torch.int8)
+    odd = torch.zeros(32 * 64 + 1, dtype=torch.int8)[1:].view(32, 64)
+    refused = {
+        "layout nt": (a, b.contiguous(), out),
+        "no stacks": (a[None], b[None], out[None]),
+        "K and N in sixteens": (a[:, :40], b[:40], out),
+        "addresses in sixteens": (odd, b, out),
+        "more than 16 rows": (a[:16], b, out[:16]),
+        "not two float8_e5m2": eight_bits(torch, torch.float8_e5m2),
+    }
+    for words, arrays in refused.items():
+        with pytest.raises(UnsupportedProblem, match=words):
+            torch_device.baseline(*arrays)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_tf32_is_allowed_in_the_tf32_baseline_only(torch_device, precision, fails, monkeypatch):
+    torch = torch_device.torch
+    allowed = []
+
+    def mm(a, b, out):
+        allowed.append(torch.backends.cuda.matmul.allow_tf32)
+        if fails:
+            raise RuntimeError("planted")
+
+    monkeypatch.setattr(torch, "mm", mm)
+    x = torch.ones(4, 4)
+    call = torch_device.baseline(x, x, x, precision)
+    with pytest.raises(RuntimeError, match="planted") if fails else nullcontext():
+        call()
+    assert allowed == [precision == "tf32"]
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.filterwarnings("error")  # a NaN cast to int32 is 0 on a GPU: no poison
+def test_cupy_measures_int8_without_a_baseline_and_no_float8():
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from unigemm.measure_cupy import CupyDevice
+
+    device = object.__new__(CupyDevice)
+    device.cupy = np
+    work = Workload(30, 40, 50, DType.INT8, "nt")
+    a, b, out = work.arrays(device)
+    assert (a.dtype, b.dtype, out.dtype) == (np.int8, np.int8, np.int32)
+    assert a.min() < -100
+    assert a.max() > 100
+    assert (out == -(2**31)).all()
+    with pytest.raises(UnsupportedProblem, match="8-bit baseline is measured with PyTorch"):
+        device.baseline(a, b, out)
+    with pytest.raises(UnsupportedProblem, match="float8_e5m2 is measured with PyTorch"):
+        replace(work, dtype=DType.FLOAT8_E5M2).arrays(device)
+
+
+MEASURED = {
+    "torch": (
+        Workload(300, 200, 100),
+        Workload(300, 200, 100, precision="tf32"),
+        Workload(300, 208, 96, DType.INT8, "nt"),
+        Workload(300, 208, 96, DType.FLOAT8_E4M3FN, "nt"),
+    ),
+    "cupy": (Workload(300, 200, 100),),
+}
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_a_wrong_or_unwritten_result_is_found_out(library):
+@pytest.mark.parametrize(
+    ("library", "work"), [(name, work) for name, works in MEASURED.items() for work in works]
+)
+def test_a_wrong_or_unwritten_result_is_found_out(library, work):
     pytest.importorskip(library)
     if library == "torch":
         from unigemm.measure_torch import TorchDevice as Device
     else:
         from unigemm.measure_cupy import CupyDevice as Device
     device = Device()
-    work = Workload(300, 200, 100)
     a, b, out = work.arrays(device)
-    assert error_ratio(work, device, a, b, out) == float("inf")
-    assert float(abs(a).max()) > 0
-    device.baseline(a, b, out)()
+    assert error_ratio(work, device, a, b, out) > 1e6
+    wide = a.double() if library == "torch" else a.astype("f8")
+    assert float(abs(wide).max()) > 0
+    device.baseline(a, b, out, work.precision)()
     assert error_ratio(work, device, a, b, out) <= 1
     out[-1, -1] += 1
     assert error_ratio(work, device, a, b, out) > 1

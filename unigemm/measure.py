@@ -61,15 +61,24 @@ class Device(Protocol):
     l2_bytes: int
 
     def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
-        """Make normally distributed numbers; `offset` elements off the allocation's start."""
+        """Make random numbers, normally distributed, or all that int8 has, in equal shares.
+
+        They start `offset` elements after the allocation's start.
+        """
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN."""
+        """Make an array full of NaN, or of an integer that is hardly ever a sum."""
         ...
 
     def baseline(self, a: Any, b: Any, out: Any, precision: Precision = "ieee") -> Call:
-        """Return the library's own product into `out`: cuBLAS, in TF32 for "tf32" only."""
+        """Return the library's own product into `out`: cuBLAS, in TF32 for "tf32" only.
+
+        Raises
+        ------
+        UnsupportedProblem
+            The library does not multiply such operands.
+        """
         ...
 
     def capture(self, calls: Sequence[Call]) -> Call:

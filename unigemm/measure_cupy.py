@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .dtypes import DType, numpy_dtype
+from .dtypes import FLOAT8, DType, numpy_dtype
 from .errors import UnsupportedProblem
 from .problem import Precision
 
@@ -28,21 +28,33 @@ class CupyDevice:
         self.l2_bytes = cupy.cuda.Device(index).attributes["L2CacheSize"]
 
     def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
-        """Make normally distributed numbers."""
+        """Make random numbers.
+
+        Raises
+        ------
+        UnsupportedProblem
+            float8, which CuPy holds and does not convert to.
+        """
+        if dtype in FLOAT8:
+            raise UnsupportedProblem(f"{dtype} is measured with PyTorch; install it")
         cupy = self.cupy
         *lead, rows, columns = shape
         stored = (*lead, columns, rows) if transposed else (*lead, rows, columns)
         count = 1
         for extent in stored:
             count *= extent
-        wide = "f8" if dtype is DType.FLOAT64 else "f4"
-        flat = cupy.random.standard_normal(count + offset, dtype=wide).astype(numpy_dtype(dtype))
-        x = flat[offset:].reshape(stored)
+        if dtype is DType.INT8:
+            drawn = cupy.random.randint(-128, 128, count + offset)
+        else:
+            wide = "f8" if dtype is DType.FLOAT64 else "f4"
+            drawn = cupy.random.standard_normal(count + offset, dtype=wide)
+        x = drawn.astype(numpy_dtype(dtype))[offset:].reshape(stored)
         return x.swapaxes(-1, -2) if transposed else x
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN."""
-        return self.cupy.full(shape, float("nan"), numpy_dtype(dtype))
+        """Make an array full of NaN, or of the least integer."""
+        poison = -(2**31) if dtype is DType.INT32 else float("nan")
+        return self.cupy.full(shape, poison, numpy_dtype(dtype))
 
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
@@ -52,10 +64,12 @@ class CupyDevice:
         Raises
         ------
         UnsupportedProblem
-            TF32: CuPy is told by an environment variable, for the whole process.
+            TF32, which an environment variable switches on for the whole process, and eight bits,
+            which CuPy does not hand over to cuBLAS.
         """
-        if precision == "tf32":
-            raise UnsupportedProblem("the TF32 baseline is measured with PyTorch; install it")
+        if precision == "tf32" or a.itemsize == 1:
+            kind = "TF32" if precision == "tf32" else "8-bit"
+            raise UnsupportedProblem(f"the {kind} baseline is measured with PyTorch; install it")
         return lambda: self.cupy.matmul(a, b, out=out)
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:

@@ -33,7 +33,7 @@ class TorchDevice:
         self.l2_bytes = torch.cuda.get_device_properties(index).L2_cache_size
 
     def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
-        """Make normally distributed numbers."""
+        """Make random numbers."""
         torch = self.torch
         *lead, rows, columns = shape
         stored = (*lead, columns, rows) if transposed else (*lead, rows, columns)
@@ -51,7 +51,7 @@ class TorchDevice:
         return x.transpose(-1, -2) if transposed else x
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN, or of a number that is hardly ever a sum."""
+        """Make an array full of NaN, or of the least integer."""
         torch = self.torch
         poison = -(2**31) if dtype is DType.INT32 else float("nan")
         return torch.full(shape, poison, dtype=getattr(torch, dtype.value), device="cuda")
@@ -64,31 +64,43 @@ class TorchDevice:
         Raises
         ------
         UnsupportedProblem
-            Eight bits in a layout that PyTorch does not multiply.
+            Eight bits that PyTorch does not multiply.
         """
         torch = self.torch
         if a.itemsize == 1:
-            k_major = a.dim() == 2 and a.stride(1) == 1 and b.stride(0) == 1
-            if not k_major or a.shape[1] % 16 or b.shape[1] % 16:
-                raise UnsupportedProblem(
-                    "PyTorch multiplies eight bits K-major only (layout nt), K and N in sixteens"
-                )
-            if a.dtype is torch.int8:
-                return lambda: torch._int_mm(a, b, out=out)
-            one = torch.ones((), device=a.device)
-            return lambda: torch._scaled_mm(
-                a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, out=out
-            )
+            return self._eight_bits(a, b, out)
         product = torch.mm if a.dim() == 2 else torch.bmm
-        if precision != "tf32":
+        if precision != "tf32":  # allowed in no other place, see `__init__`
             return lambda: product(a, b, out=out)
 
         def in_tf32() -> None:
             torch.backends.cuda.matmul.allow_tf32 = True
-            product(a, b, out=out)
-            torch.backends.cuda.matmul.allow_tf32 = False
+            try:
+                product(a, b, out=out)
+            finally:
+                torch.backends.cuda.matmul.allow_tf32 = False
 
         return in_tf32
+
+    def _eight_bits(self, a: Any, b: Any, out: Any) -> Callable[[], object]:
+        torch = self.torch
+        single = a.dim() == 2
+        limits = {
+            "K-major matrices (layout nt), no stacks": single and a.stride(1) == b.stride(0) == 1,
+            "K and N in sixteens": a.shape[-1] % 16 == b.shape[-1] % 16 == 0,
+            "addresses in sixteens": (a.data_ptr() | b.data_ptr()) % 16 == 0,
+            "more than 16 rows of int8": a.dtype is not torch.int8 or a.shape[-2] > 16,
+            "not two float8_e5m2": a.dtype is not torch.float8_e5m2,
+        }
+        broken = [words for words, kept in limits.items() if not kept]
+        if broken:
+            raise UnsupportedProblem(f"PyTorch multiplies eight bits as {', '.join(broken)} only")
+        if a.dtype is torch.int8:
+            return lambda: torch._int_mm(a, b, out=out)
+        one = torch.ones((), device=a.device)
+        return lambda: torch._scaled_mm(
+            a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, out=out
+        )
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
         """Capture calls on the measuring stream."""
