@@ -115,6 +115,9 @@ def matmul(
 
     Notes
     -----
+    A kernel may need scratch memory (`Plan.workspace_bytes`), allocated by the library of `a` for
+    the call: for partial sums, and for copies of operands that tensor cores cannot read in place.
+
     All errors come before anything is launched. The first call of a kind plans, and may compile;
     do that before capturing a CUDA graph. No gradients are recorded.
 
