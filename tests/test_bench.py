@@ -10,9 +10,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from test_demo import HostDevice
+
+import unigemm
+from bench.precompile import spec_of
 from bench.report import geometric_mean, load, markdown, summarise
 from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, sample, workloads
+from bench.sweep import contenders, sweep
 from unigemm.dtypes import DType
+from unigemm.measure import Workload
 
 
 def test_the_suites_hold_the_shapes_that_are_compared():
@@ -100,3 +106,27 @@ def test_records_are_read_from_both_kinds_of_files(tmp_path):
     ours.write_text(json.dumps([one]))
     theirs.write_text(json.dumps({"benchmarks": [{"extra_info": {"record": one}}]}))
     assert load(ours) == load(theirs) == [one]
+
+
+def test_a_sweep_takes_the_best_priced_and_a_few_others():
+    work = Workload(300, 4096, 4096, DType.BFLOAT16, "nt")
+    plan = unigemm.plan(*spec_of(work), target="sm_90a", backend="cute_wgmma")
+    found = contenders(plan, 5, 4, seed=1)
+    assert found[0].config == plan.config
+    prices = [each.predicted_us for each in found]
+    assert len(found) == 9
+    assert prices[:5] == sorted(prices[:5])
+    assert min(prices[5:]) >= prices[4]
+    assert len({str(each.config) for each in found}) == 9
+    assert contenders(plan, 5, 4, seed=1) == found
+
+
+def test_a_sweep_checks_and_times_each_plan_beside_the_baseline():
+    work = Workload(9, 7, 5, DType.FLOAT32)
+    device = HostDevice()
+    plan = unigemm.plan(*work.arrays(device))
+    (record,) = sweep(work, contenders(plan, 3, 3, seed=0), device)
+    assert record["config"] == str(plan.config)
+    assert record["error_of_bound"] <= 1
+    assert record["us"] > 0
+    assert record["cublas_us"] > 0

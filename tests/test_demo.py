@@ -97,7 +97,7 @@ class HostDevice:
     def empty(self, shape, dtype):
         return np.full(shape, np.nan, numpy_dtype(dtype))
 
-    def baseline(self, a, b, out):
+    def baseline(self, a, b, out, precision="ieee"):
         return lambda: np.matmul(a, b, out=out)
 
     def capture(self, calls):
