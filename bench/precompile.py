@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -35,6 +36,17 @@ def make(plan: unigemm.Plan) -> bool:
     return not unigemm.compile(plan).cached
 
 
+def compile_all(plans: Iterable[unigemm.Plan]) -> tuple[int, int]:
+    """Compile each kernel of these plans once, on all cores; returns (kernels, compiled now)."""
+    kernels = {}
+    for plan in plans:
+        maker = backend_named(plan.backend)
+        if isinstance(maker, CompilingBackend):
+            kernels[maker.key(plan).digest] = plan
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        return len(kernels), sum(pool.map(make, kernels.values()))
+
+
 def main() -> None:
     """Plan every problem, then compile each kernel once, on all cores."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -45,7 +57,7 @@ def main() -> None:
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--offset", type=int, default=0)
     args = parser.parse_args()
-    plans, refused = {}, 0
+    plans, refused = [], 0
     for suite in args.suite.split(","):
         for dtype in args.dtype.split(","):
             for backend in args.backend.split(","):
@@ -61,13 +73,9 @@ def main() -> None:
                     except unigemm.UnsupportedProblem:  # a named backend need not take them all
                         refused += 1
                         continue
-                    maker = backend_named(plan.backend)
-                    if isinstance(maker, CompilingBackend):
-                        plans[maker.key(plan).digest] = plan
-    workers = os.cpu_count() or 1
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        made = sum(pool.map(make, plans.values()))
-    print(f"{len(plans)} kernels, {made} compiled now; {refused} problems refused")
+                    plans.append(plan)
+    kernels, made = compile_all(plans)
+    print(f"{kernels} kernels, {made} compiled now; {refused} problems refused")
 
 
 if __name__ == "__main__":

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import unigemm
-from bench.precompile import make, spec_of
+from bench.precompile import compile_all, spec_of
 from bench.suites import LAYOUTS, sample, workloads
+from unigemm.errors import UnsupportedProblem
 from unigemm.measure import Device, Workload, best_device, error_ratio, measure, rotation
 from unigemm.registry import backend_named
 
@@ -53,8 +51,9 @@ def sweep(work: Workload, plans: Sequence[unigemm.Plan], device: Device) -> list
     for plan in plans:
         name = str(plan.config)
         calls = [_call(*arrays, plan, work.precision) for arrays in sets]
-        calls[0]()
-        ratio = error_ratio(work, device, *sets[0])
+        checked = (*sets[0][:2], work.result(device))  # not what another one has written
+        _call(*checked, plan, work.precision)()
+        ratio = error_ratio(work, device, *checked)
         records[name] = {
             "problem": str(work),
             "shape": [work.batch, work.m, work.n, work.k],
@@ -103,14 +102,20 @@ def main() -> None:
         options = {"precision": work.precision, "dtype": work.out_dtype, "backend": args.backend}
         first = unigemm.plan(*spec_of(work), target=target, **options)
         plans[work] = contenders(first, args.top, args.others, args.seed)
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        made = sum(pool.map(make, [plan for each in plans.values() for plan in each]))
-    print(f"{made} kernels compiled")
+    kernels, made = compile_all(plan for each in plans.values() for plan in each)
+    print(f"{kernels} kernels, {made} compiled now")
     with args.out.open("w") as lines:
         for work, each in plans.items():
-            records = sweep(work, each, device)
+            try:
+                records = sweep(work, each, device)
+            except UnsupportedProblem as error:
+                print(f"{work}: no baseline ({error})")
+                continue
             lines.writelines(json.dumps(record) + "\n" for record in records)
             timed = sorted((r for r in records if "us" in r), key=lambda r: r["us"])
+            if not timed:
+                print(f"{work}: every result is wrong")
+                continue
             pick, best = next(r for r in records if "us" in r), timed[0]
             print(
                 f"{work} cublas {pick['cublas_us']:.1f} pick {pick['us']:.1f} {pick['config']} "

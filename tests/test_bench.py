@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,20 @@ def test_a_sweep_checks_and_times_each_plan_beside_the_baseline():
     assert record["error_of_bound"] <= 1
     assert record["us"] > 0
     assert record["cublas_us"] > 0
+
+
+def test_a_plan_that_writes_nothing_is_not_excused_by_the_one_before_it(monkeypatch):
+    work = Workload(9, 7, 5, DType.FLOAT32)
+    device = HostDevice()
+    plan = unigemm.plan(*work.arrays(device))
+    other = replace(plan, config=replace(plan.config, tile=(4, 4, 4)))
+    multiply = unigemm.matmul
+
+    def writes_for_one(a, b, out, plan, **options):
+        return multiply(a, b, out, **options) if plan is not other else out
+
+    monkeypatch.setattr(unigemm, "matmul", writes_for_one)
+    first, second = sweep(work, [plan, other], device)
+    assert first["error_of_bound"] <= 1
+    assert not second["error_of_bound"] <= 1
+    assert "us" not in second

@@ -147,7 +147,12 @@ class Workload:
         lead = () if self.batch == 1 else (self.batch,)
         a = device.operand((*lead, self.m, self.k), self.dtype, self.layout[0] == "t", self.offset)
         b = device.operand((*lead, self.k, self.n), self.dtype, self.layout[1] == "t", self.offset)
-        return a, b, device.empty((*lead, self.m, self.n), self.out_dtype)
+        return a, b, self.result(device)
+
+    def result(self, device: Device) -> Any:
+        """Make a poisoned D on a device."""
+        lead = () if self.batch == 1 else (self.batch,)
+        return device.empty((*lead, self.m, self.n), self.out_dtype)
 
     def __str__(self) -> str:
         size = f"{self.m}x{self.n}x{self.k}"

@@ -54,6 +54,17 @@ class Spec:
         return self.sums, CUTE_TYPES[self.problem.d.dtype], vector, overlap
 
 
+def example_arguments(extra: int = 0) -> list:
+    """Return arguments of a host function's types, for compiling.
+
+    Four addresses, five sizes, twelve strides, three integers of every plan and `extra` ones of the
+    backend's, and the stream: what `CuteBackend.bind` passes.
+    """
+    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
+    wide, narrow = Int64(1), Int32(1)
+    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra), stream]
+
+
 def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:
     """Choose without a branch."""
     return Int32(cutlass.select_(condition, Int32(yes), Int32(no)))

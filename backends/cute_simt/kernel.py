@@ -441,9 +441,7 @@ def make_host(spec: Spec) -> Callable:
 
 def example_arguments() -> list:
     """Return arguments of the host function's types, for compiling."""
-    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
-    wide, narrow = Int64(1), Int32(1)
-    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * 3, stream]
+    return device.example_arguments()
 
 
 gemm_kernel.set_name_prefix("simt_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -36,6 +36,11 @@ class Shape:
     widest: int
     clusters: tuple[tuple[int, int], ...]
 
+    @property
+    def cluster_k(self) -> tuple[int, ...]:
+        """CTAs along K that a cluster may have."""
+        return _CLUSTER_K if self.schedule == "cooperative" else (1,)
+
 
 _ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
 SHAPES = (
@@ -50,7 +55,7 @@ SHAPES = (
     Shape("cooperative", 8, 4, 256, (_ALONE,)),
 )
 _COLUMNS = (256, 192, 128, 64)  # of tiles, beside those that fill the device evenly
-_CLUSTER_K = (2, 3, 4, 8)
+_CLUSTER_K = (1, 2, 3, 4, 8)
 # Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
 # cuOccupancyMaxActiveClusters): they lie within a GPC, and SMs are left over.
 _CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
@@ -112,7 +117,7 @@ def base_config(
     return deepest(problem, config, target)
 
 
-def _unclustered(problem: Problem, shape: Shape) -> Shape:
+def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:
     """Leave out pairs along M where they were slow on an H200, for reasons not understood.
 
     3xTF32: 1593 against 1305 us at 4096 cubed; ping-pong that stores rows: 80 against 48 us at
@@ -124,6 +129,11 @@ def _unclustered(problem: Problem, shape: Shape) -> Shape:
     return replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
 
 
+def _column_unit(problem: Problem) -> int:
+    """Return what tile widths are multiples of; an N-major B in narrower swizzles was slow."""
+    return 32 if shared_major(problem.b) == "n" else 8
+
+
 def column_choices(
     problem: Problem, extents: Extents, target: Target, shape: Shape
 ) -> tuple[int, ...]:
@@ -132,7 +142,7 @@ def column_choices(
     Beside round ones: the narrowest that needs no more than so many rounds of tiles, since a last
     round that is almost empty costs as much as a full one.
     """
-    unit = 32 if shared_major(problem.b) == "n" else 8
+    unit = _column_unit(problem)
     down = ceil(extents.m / shape.rows) * extents.batch
     whole = ceil(extents.n / unit) * unit
     found = {min(c, whole) for c in _COLUMNS if c <= shape.widest}
@@ -153,7 +163,7 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
     for shape in SHAPES:
         if shape.rows < MMA_M and not shape.rows // 2 < max(extents.m, 5) <= shape.rows:
             continue
-        shape = _unclustered(problem, shape)
+        shape = _without_slow_pairs(problem, shape)
         for columns in column_choices(problem, extents, target, shape):
             for cluster, split_k, cluster_k in divisions(problem, extents, target, shape, columns):
                 base = base_config(problem, target, shape, columns, cluster, split_k > 1, cluster_k)
@@ -168,11 +178,11 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every legal configuration that some sizes may get, K whole or in two parts."""
-    unit = 32 if shared_major(problem.b) == "n" else 8
+    unit = _column_unit(problem)
     for shape in SHAPES:
         for columns in range(unit, shape.widest + 1, unit):
             for cluster in shape.clusters:
-                for cluster_k in (1, *_CLUSTER_K) if shape.schedule == "cooperative" else (1,):
+                for cluster_k in shape.cluster_k:
                     for split in (False, True):
                         found = base_config(
                             problem, target, shape, columns, cluster, split, cluster_k
@@ -194,7 +204,7 @@ def divisions(
         of_tiles = cluster[0] * cluster[1]
         groups = ceil(ceil(extents.m / shape.rows) / cluster[0]) * extents.batch
         groups *= ceil(ceil(extents.n / columns) / cluster[1])
-        for cluster_k in (1, *_CLUSTER_K) if shape.schedule == "cooperative" else (1,):
+        for cluster_k in shape.cluster_k:
             # (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
             if of_tiles * cluster_k > 8 or cluster_k > 1 < cluster[1]:
                 continue

@@ -33,6 +33,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from unigemm.problem import MatrixType
 
+from ..cute import device
 from ..cute.device import GMEM, launch_reduction, select, tile_coordinates, workspace_pitches
 from ..cute.repack import Repack, depth, launch_repack, packed_pitch
 from ..cute.workspace import PART_ALIGNMENT
@@ -255,6 +256,17 @@ def slab_source(spec: Spec, slab: Int32, k: Int32) -> tuple[Int32, Int32, Int32]
     return slab - product * slabs, low_a, low_b
 
 
+def bring(
+    atom: cute.CopyAtom, source: cute.Tensor, into: cute.Tensor, full: cute.Pointer, mask: Int32,
+    sharers: int,
+) -> None:  # fmt: skip
+    """Start the TMA load of one operand's slab, to all CTAs that share it."""
+    if sharers > 1:
+        cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask)
+    else:
+        cute.copy(atom, source, into, tma_bar_ptr=full)
+
+
 @cute.jit
 def produce(
     spec: cutlass.Constexpr, sizes: tuple, loads: tuple, barriers: tuple, flags: tuple,
@@ -279,18 +291,10 @@ def produce(
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
-            if const_expr(cn > 1):
-                cute.copy(atom_a, from_a[None, work.tile_m, k, a0, a1], into_a[None, stage],
-                          tma_bar_ptr=full + stage, mcast_mask=mask_a)  # fmt: skip
-            else:
-                cute.copy(atom_a, from_a[None, work.tile_m, k, a0, a1], into_a[None, stage],
-                          tma_bar_ptr=full + stage)  # fmt: skip
-            if const_expr(cm > 1):
-                cute.copy(atom_b, from_b[None, work.tile_n, k, b0, b1], into_b[None, stage],
-                          tma_bar_ptr=full + stage, mcast_mask=mask_b)  # fmt: skip
-            else:
-                cute.copy(atom_b, from_b[None, work.tile_n, k, b0, b1], into_b[None, stage],
-                          tma_bar_ptr=full + stage)  # fmt: skip
+            slab_a = from_a[None, work.tile_m, k, a0, a1]
+            bring(atom_a, slab_a, into_a[None, stage], full + stage, mask_a, cn)
+            slab_b = from_b[None, work.tile_n, k, b0, b1]
+            bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, cm)
             stage, phase = advance(stage, phase, config.stages)
         unit += step
     # No CTA of a cluster may leave while another still signals or writes into it.
@@ -674,9 +678,7 @@ def make_host(spec: Spec) -> Callable:
 
 def example_arguments() -> list:
     """Return arguments of the host function's types, for compiling."""
-    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
-    wide, narrow = Int64(1), Int32(1)
-    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * 6, stream]
+    return device.example_arguments(extra=3)  # multiprocessors and turns
 
 
 gemm_kernel.set_name_prefix("wgmma_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)
