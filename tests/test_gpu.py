@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from reference import EVERYWHERE, Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
 from unigemm.backends.cute.workspace import workspace_bytes
-from unigemm.backends.cute_simt.configs import base_configs
+from unigemm.backends.cute_simt.configs import base_configs, candidates
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype
@@ -77,6 +77,39 @@ def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
         plan = replace(first, config=config, workspace_bytes=scratch)
         unigemm.matmul(a, b, out, plan=plan)
         np.testing.assert_array_equal(cupy.asnumpy(out), expected, err_msg=str(plan.config))
+
+
+@pytest.mark.parametrize("place", [ALIGNED, ODD], ids=["aligned", "odd"])
+@pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
+def test_few_rows_of_either_operand_give_the_product(dtype, place):
+    """The dot schedule reads K-major operands: here A as it is, B as a transpose."""
+    lib = torch_lib("cuda")
+    pad, shift = place
+    for seed, (m, n, k) in enumerate([(1, 1, 5), (1, 1, 70001), (3, 130, 1027), (8, 77, 4099),
+                                      (50, 2, 3000), (1, 3000, 64), (5, 7, 300000)]):  # fmt: skip
+        a, b = matrix(m, k, False, pad, shift), matrix(k, n, True, pad, shift)
+        d = matrix(m, n, seed % 2 == 1, pad, shift)
+        check_case(lib, Case(a, b, d, (m, n), dtype, dtype, False, seed), backend="cute_simt")
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16], ids=str)
+def test_every_configuration_of_few_rows_gives_the_product(dtype):
+    torch = pytest.importorskip("torch")
+    native = getattr(torch, dtype.value)
+    for shape in ((1, 1, 9000), (2, 100, 3001), (4, 33, 2048), (7, 65, 4100)):
+        m, n, k = shape
+        a = torch.randint(-2, 3, (3, m, k), device="cuda").to(native)
+        b = torch.randint(-2, 3, (n, k), device="cuda").to(native).T
+        expected = a.double() @ b.double()
+        for x, y, z in ((a, b, expected), (b.T, a.mT, expected.mT)):
+            first = unigemm.plan(x, y, dtype="float32", backend="cute_simt")
+            found = candidates(first.problem, first.extents, first.target)
+            tried = [c for c in found if c.config.schedule == "dot"]
+            assert tried
+            for each in tried:
+                plan = replace(first, config=each.config, workspace_bytes=each.workspace_bytes)
+                got = unigemm.matmul(x, y, plan=plan, dtype="float32")
+                assert torch.equal(got.double(), z), str(plan.config)
 
 
 def test_split_k_is_bitwise_the_same_from_run_to_run():

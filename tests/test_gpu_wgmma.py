@@ -171,9 +171,10 @@ def test_configurations_of_every_kind_give_the_product(dtype, precision, seed):
         for i, base in enumerate(draw.sample(legal, min(8, len(legal)))):
             raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
             split = draw.choice((2, 3)) if base.split_k > 1 else 1
-            plan = replace(first, config=replace(base, split_k=split, raster=raster))
-            scratch = scratch_bytes(first.problem, first.extents, split)
-            plan = replace(plan, workspace_bytes=scratch)
+            config = replace(base, split_k=split, raster=raster)
+            seen, sizes = config.oriented(first.problem), config.oriented(first.extents)
+            scratch = scratch_bytes(seen, sizes, config)
+            plan = replace(first, config=config, workspace_bytes=scratch)
             native_out = getattr(torch, out_dtype.value)
             out = torch.full((m, n), 77, device="cuda", dtype=native_out)
             unigemm.matmul(a, b, out, plan=plan, precision=precision)

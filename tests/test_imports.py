@@ -15,7 +15,7 @@ CORE_ROOT = ROOT / "unigemm"
 CORE = sorted(p for p in CORE_ROOT.rglob("*.py") if p.parent != CORE_ROOT or p.stem != "__init__")
 BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
 #: Device code is Python that a kernel language reads, so these modules are written in one.
-DEVICE_CODE = ("kernel", "device", "repack", "epilogue", "spec")
+DEVICE_CODE = ("kernel", "dot", "device", "repack", "epilogue", "spec")
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 # A module may import only from lines above its own.

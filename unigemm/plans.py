@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from .errors import UnsupportedProblem
 from .problem import Extents, Problem
 from .target import Target, named_target
 
 __all__ = ["Alternative", "Candidate", "Config", "Plan", "Prediction", "Raster", "Rejection"]
+
+
+Turnable = TypeVar("Turnable", Problem, Extents)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Config:
     cluster_k
         CTAs of a cluster that share a tile, each with a part of K, and add up in their shared
         memories.
+    slice_k
+        Groups of warps of a CTA that share a tile, each with a part of K (sliced-K).
     stages
         Depth of the shared-memory pipeline.
     warps
@@ -50,6 +55,9 @@ class Config:
         Accumulators (M, N) of one thread, where the backend chooses them; else (0, 0).
     split_k
         Parts that K is cut into, summed in a fixed order through the workspace.
+    swap_ab
+        The kernel computes D' = B' A', and its M is the product's N: the tile and the cluster are
+        those of D'.
     raster
         Order of the tiles.
     schedule
@@ -63,8 +71,14 @@ class Config:
     thread: tuple[int, int] = (0, 0)
     split_k: int = 1
     cluster_k: int = 1
+    slice_k: int = 1
+    swap_ab: bool = False
     raster: Raster = Raster()
     schedule: str = ""
+
+    def oriented(self, product: Turnable) -> Turnable:
+        """Return a problem or its extents as the kernel sees them: transposed with `swap_ab`."""
+        return product.transposed if self.swap_ab else product
 
     def __str__(self) -> str:
         m, n, k = self.tile
@@ -75,8 +89,12 @@ class Config:
             text += f" c{self.cluster[0]}x{self.cluster[1]}"
         if self.cluster_k != 1:
             text += f" cluster-K {self.cluster_k}"
+        if self.slice_k != 1:
+            text += f" slice-K {self.slice_k}"
         if self.split_k != 1:
             text += f" split-K {self.split_k}"
+        if self.swap_ab:
+            text += " swap-AB"
         if self.schedule:
             text += f" {self.schedule}"
         return text + f" raster {self.raster.order}{self.raster.group}"

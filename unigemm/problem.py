@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .dtypes import DType, accumulator
@@ -47,6 +47,12 @@ class MatrixType:
         """Elements in the widest aligned access along the contiguous index."""
         return max(1, self.alignment // self.dtype.itemsize)
 
+    @property
+    def transposed(self) -> MatrixType:
+        """The same matrix as the product's transpose sees it: M and N change their names."""
+        names: dict[Major, Major] = {"m": "n", "n": "m"}
+        return replace(self, major=names.get(self.major, self.major))
+
     def __str__(self) -> str:
         return f"{self.dtype} {self.major}-major /{self.alignment}"
 
@@ -55,7 +61,8 @@ class MatrixType:
 class Problem:
     """The class of a product D = A B: all that decides which kernel is needed, but no extents.
 
-    D is never "m"-major: `unigemm.gemm` states such a product as its transpose, D' = B' A'.
+    D is never "m"-major: `unigemm.gemm` states such a product as its transpose, D' = B' A'. (A
+    backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
     """
 
     a: MatrixType
@@ -68,6 +75,11 @@ class Problem:
     def accumulator(self) -> DType:
         """The type of the partial sums."""
         return accumulator(self.a.dtype)
+
+    @property
+    def transposed(self) -> Problem:
+        """The class of D' = B' A'."""
+        return replace(self, a=self.b.transposed, b=self.a.transposed, d=self.d.transposed)
 
     @property
     def layout(self) -> str:
@@ -103,6 +115,11 @@ class Extents:
             + self.k * self.n * problem.b.dtype.itemsize
             + self.m * self.n * problem.d.dtype.itemsize
         )
+
+    @property
+    def transposed(self) -> Extents:
+        """The sizes of D' = B' A'."""
+        return replace(self, m=self.n, n=self.m)
 
     def __str__(self) -> str:
         size = f"{self.m}x{self.n}x{self.k}"

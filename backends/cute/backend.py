@@ -38,7 +38,8 @@ class CuteBackend:
     offer
         (problem, extents, target) to its candidates.
     illegal
-        (problem, config, target) to why the configuration cannot run, or None.
+        (problem as the kernel sees it, config, target) to why the configuration cannot run, or
+        None.
     compiled
         The problem class that is compiled for a problem: what makes no difference is left out.
     smem_bytes
@@ -71,9 +72,13 @@ class CuteBackend:
         """Return its legal configurations, priced."""
         return self.offer(problem, extents, target)
 
+    def oriented(self, plan: Plan) -> Problem:
+        """Return the class that is compiled for a plan, as the kernel sees it."""
+        return plan.config.oriented(self.compiled(plan.problem))
+
     def key(self, plan: Plan) -> KernelKey:
         """Return the content key: dtypes, majorness, alignment and tile, but no extents."""
-        config, problem = plan.config, self.compiled(plan.problem)
+        config, problem = plan.config, self.oriented(plan)
         matrices = {"a": problem.a, "b": problem.b, "d": problem.d}
         return KernelKey(
             backend=self.name,
@@ -86,7 +91,7 @@ class CuteBackend:
                 "precision": problem.precision,
                 "tile": list(config.tile),
                 "cluster": [*config.cluster, config.cluster_k],
-                "warps": list(config.warps),
+                "warps": [*config.warps, config.slice_k],
                 "thread": list(config.thread),
                 "stages": config.stages,
                 "schedule": config.schedule,
@@ -106,14 +111,15 @@ class CuteBackend:
         CompilationError
             CuTe DSL refused it.
         """
-        problem, config = self.compiled(plan.problem), plan.config
+        problem, config = self.oriented(plan), plan.config
         reason = self.illegal(problem, config, plan.target)
         if reason is not None:
             raise UnsupportedProblem(f"{self.name} cannot run {config}: {reason}; plan again")
 
         def host() -> Any:
             module = _kernel_module(self.name)
-            return module.make_host(module.Spec(problem, config))
+            overlap = plan.target.capability >= (9, 0)
+            return module.make_host(module.Spec(problem, config, overlap))
 
         def arguments() -> Sequence[Any]:
             return _kernel_module(self.name).example_arguments()
@@ -128,11 +134,16 @@ class CuteBackend:
     def bind(self, kernel: object, plan: Plan, gemm: Gemm) -> Launcher:
         """Fix everything but the addresses and the stream."""
         run: Callable[..., None] = kernel  # type: ignore[assignment]
-        extents, raster = gemm.extents, plan.config.raster
+        config, extents = plan.config, plan.config.oriented(gemm.extents)
+        matrices: list[tuple[int, ...]] = [gemm.a_strides, gemm.b_strides, gemm.d_strides]
+        if config.swap_ab:  # M and N change places in each
+            turned = (gemm.b_strides, gemm.a_strides, gemm.d_strides)
+            matrices = [(column, row, *outer) for row, column, *outer in turned]
+        strides = [step for matrix in matrices for step in matrix]
         fixed = (
-            extents.m, extents.n, extents.k, *gemm.batch,
-            *gemm.a_strides, *gemm.b_strides, *gemm.d_strides,
-            plan.split_k, int(raster.order == "n"), raster.group, *self.arguments(plan),
+            extents.m, extents.n, extents.k, *gemm.batch, *strides,
+            plan.split_k, int(config.raster.order == "n"), config.raster.group,
+            *self.arguments(plan),
         )  # fmt: skip
 
         def launch(a: int, b: int, d: int, workspace: int, stream: int) -> None:
@@ -141,7 +152,7 @@ class CuteBackend:
         def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int) -> None:
             run(b, a, d, workspace, *fixed, stream)
 
-        return launch_swapped if gemm.swapped else launch
+        return launch_swapped if gemm.swapped != config.swap_ab else launch
 
 
 def _kernel_module(name: str) -> Any:

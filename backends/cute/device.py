@@ -28,10 +28,14 @@ REDUCE_THREADS = 128
 
 @dataclass(frozen=True)
 class Spec:
-    """What is compiled in; everything else is an argument of the kernel."""
+    """What is compiled in; everything else is an argument of the kernel.
+
+    `overlap` says whether a launch may overlap the one before it (sm_90 and newer).
+    """
 
     problem: Problem
     config: Config
+    overlap: bool
 
     @property
     def split(self) -> bool:
@@ -48,10 +52,16 @@ class Spec:
         """Type of what the main kernel writes."""
         return self.sums if self.split else CUTE_TYPES[self.problem.d.dtype]
 
-    def reduction(self, overlap: bool) -> tuple:
-        """Return the types that `reduce_kernel` takes, for this problem's D."""
+    @property
+    def inputs(self) -> tuple[type, type]:
+        """Types of A and B."""
+        return CUTE_TYPES[self.problem.a.dtype], CUTE_TYPES[self.problem.b.dtype]
+
+    @property
+    def reduction(self) -> tuple:
+        """What `reduce_kernel` is specialised on, for this problem's D."""
         vector = min(self.problem.d.vector, 128 // self.sums.width)
-        return self.sums, CUTE_TYPES[self.problem.d.dtype], vector, overlap
+        return self.sums, CUTE_TYPES[self.problem.d.dtype], vector, self.overlap
 
 
 def example_arguments(extra: int = 0) -> list:

@@ -16,11 +16,12 @@ PART_ALIGNMENT = 256  # bytes
 
 
 def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
-    """Return the bytes of the partial sums: one padded matrix a part."""
+    """Return the bytes of the partial sums: one padded matrix a part, its rows along D's."""
     if split_k == 1:
         return 0
     size = problem.accumulator.itemsize
-    return split_k * extents.batch * _padded(extents.m, extents.n * size)
+    lines, line = (extents.n, extents.m) if problem.d.major == "m" else (extents.m, extents.n)
+    return split_k * extents.batch * _padded(lines, line * size)
 
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:

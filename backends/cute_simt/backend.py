@@ -11,7 +11,7 @@ from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
 from .configs import candidates
-from .geometry import geometry, illegal
+from .geometry import dot_smem_bytes, geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
 
@@ -39,6 +39,8 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
 
 
 def _smem_bytes(problem: Problem, config: Config) -> int:
+    if config.schedule == "dot":
+        return dot_smem_bytes(problem, config)
     return geometry(problem, config).smem_bytes
 
 

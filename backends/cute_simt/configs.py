@@ -12,9 +12,9 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.workspace import workspace_bytes
-from .geometry import WARP, geometry, illegal
+from .geometry import DOT_ROWS, WARP, dot_unroll, geometry, illegal
 
-__all__ = ["SHAPES", "base_configs", "candidates", "predict", "split_options"]
+__all__ = ["DOT_SHAPES", "SHAPES", "base_configs", "candidates", "predict", "split_options"]
 
 #: (tile M, tile N), warps (M, N), accumulators of a thread (M, N); K slabs and stages follow.
 SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
@@ -29,6 +29,11 @@ SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
     ((8, 128), (1, 4), (2, 4)),
     ((128, 8), (4, 1), (4, 2)),
 )
+#: Of the dot schedule: columns of a warp, warps along N, groups of warps along K.
+DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
+_DOT_LATENCY_US = 1.1  # of a load from device memory, a busy machine
+_DOT_REDUCE_US = 1.8  # a dependent second kernel that overlaps the first one's end
+_DOT_ISSUE = 1.0  # FMA slots of one product, beside those of the conversions
 _SLAB_BYTES = 64  # K bytes of a slab: four 16-byte vectors of each K-major row
 _MAX_SPLIT = 256
 _MAX_WORKSPACE = 256 << 20  # bytes
@@ -90,9 +95,68 @@ def _split(problem: Problem, target: Target, base: Config, parts: int) -> Config
     return config if illegal(problem, config, target) is None else None
 
 
+def dot_configs(problem: Problem, extents: Extents, target: Target) -> list[Config]:
+    """Return the configurations of the dot schedule worth considering; none for many rows."""
+    rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
+    found = []
+    for each, warps, slices in DOT_SHAPES if rows else ():
+        config = Config(
+            tile=(rows, each * warps, 1), warps=(1, warps), slice_k=slices, schedule="dot"
+        )
+        if each * warps > 1 and each * warps >= 2 * extents.n:
+            continue
+        if illegal(problem, config, target) is None:
+            found.append(config)
+    return found
+
+
+def _dot_candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
+    found = []
+    for base in dot_configs(problem, extents, target):
+        ctas = ceil(extents.m / base.tile[0]) * ceil(extents.n / base.tile[1]) * extents.batch
+        step = WARP * min(problem.a.vector, problem.b.vector) * base.slice_k
+        room = max(1, 2 * target.sm_count // ctas)
+        for split in sorted({1, room // 2, room}):
+            if split < 1 or (split > 1 and extents.k < split * step):
+                continue
+            config = replace(base, split_k=split)
+            priced = predict_dot(problem, extents, target, config)
+            found.append(Candidate(config, priced, workspace_bytes(problem, extents, split)))
+    return found
+
+
+def predict_dot(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
+    """Price the dot schedule: what it reads against what its threads have in flight."""
+    rows, columns, _ = config.tile
+    tiles = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch
+    ctas = tiles * config.split_k
+    vector = min(problem.a.vector, problem.b.vector)
+    size = problem.a.dtype.itemsize
+    each = columns // config.warps[1]
+    threads = WARP * config.warps[1] * config.slice_k
+    resident = min(ctas / target.sm_count, 1024 // threads)
+    flying = resident * threads * dot_unroll(config) * (rows + each) * vector * size
+    moved = extents.bytes_moved(problem)
+    dram = _traffic_us(moved, target.dram_gbs * _DRAM_EFFICIENCY)
+    read = extents.batch * extents.k * size * (extents.m * extents.n * (1 / each + 1 / rows))
+    latency = read / (flying * target.sm_count) * _DOT_LATENCY_US
+    lanes = target.fp64_lanes if problem.accumulator is DType.FLOAT64 else target.fp32_lanes
+    clocks = extents.batch * extents.k * ceil(extents.m / rows) * rows * extents.n
+    issue = _DOT_ISSUE * (1 + 1 / rows + 1 / each) * clocks / lanes / target.sm_count
+    parts = {"dram": dram, "l2": latency, "fma": issue / target.clock_mhz}
+    limiter = max(parts, key=lambda name: parts[name])
+    total = _LAUNCH_US + _LATENCY_US + parts[limiter] + 0.1 * (sum(parts.values()) - parts[limiter])
+    if config.split_k > 1:
+        total += _DOT_REDUCE_US
+    return Prediction(total, limiter if parts[limiter] > _LAUNCH_US else "launch")
+
+
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return every legal configuration with its split-K factors, priced."""
-    found = []
+    found = _dot_candidates(problem, extents, target)
+    if not found:
+        for each in _dot_candidates(problem.transposed, extents.transposed, target):
+            found.append(replace(each, config=replace(each.config, swap_ab=True)))
     for base in base_configs(problem, target):
         for split in split_options(extents, base):
             config = _split(problem, target, base, split)

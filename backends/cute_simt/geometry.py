@@ -4,6 +4,9 @@ A CTA of `warps` (M, N) warps computes a `tile` (M, N) of D in slabs of `tile` K
 lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. Operands stay in shared
 memory in the majorness that they have in device memory, so that every copy is a plain vector and
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
+
+The schedule "dot" is another kernel, for few rows of A (dot.py): `tile` M rows of A, warps along N
+only, lanes along K.
 """
 
 from __future__ import annotations
@@ -16,13 +19,24 @@ from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 from unigemm.target import Target
 
-__all__ = ["WARP", "Copy", "Geometry", "OperandTile", "copy_schedule", "geometry", "illegal"]
+__all__ = [
+    "DOT_ROWS",
+    "WARP",
+    "Copy",
+    "Geometry",
+    "OperandTile",
+    "copy_schedule",
+    "geometry",
+    "illegal",
+]
 
 WARP = 32
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
 MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 8 or 16)
 # Seen beyond accumulators and fragments (sm_90a): about 32, and some for each copy's address.
 BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 32, 4, 6
+DOT_ROWS = (1, 2, 4, 8)  # of A
+_DOT_REGISTERS, _DOT_THREADS = 64, 512
 MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
 
 
@@ -254,8 +268,37 @@ def _is_power_of_two(*numbers: int) -> bool:
     return all(n > 0 and n & (n - 1) == 0 for n in numbers)
 
 
+def dot_unroll(config: Config) -> int:
+    """Return how many steps along K have their loads in flight: about sixteen loads of a lane."""
+    return max(1, min(8, 16 // (config.tile[0] + config.tile[1] // config.warps[1])))
+
+
+def dot_smem_bytes(problem: Problem, config: Config) -> int:
+    """Return the shared memory where the groups of warps leave their sums."""
+    sums = config.tile[0] * config.tile[1] * problem.accumulator.itemsize
+    return (config.slice_k - 1) * sums
+
+
+def _illegal_dot(problem: Problem, config: Config, target: Target) -> str | None:
+    m, n, _ = config.tile
+    if (problem.a.major, problem.b.major) != ("k", "k"):
+        return "the dot schedule reads K-major operands"
+    if m not in DOT_ROWS or n % config.warps[1] or config.warps[0] != 1:
+        return f"the dot schedule has no tile of {m}x{n} for warps {config.warps}"
+    each = m * n // config.warps[1] * problem.accumulator.itemsize // 4
+    if each > _DOT_REGISTERS:
+        return f"{each} accumulator registers of a thread are too many for the dot schedule"
+    if WARP * config.warps[1] * config.slice_k > _DOT_THREADS:
+        return f"more than {_DOT_THREADS} threads of a CTA would spill"
+    if config.cluster != (1, 1) or config.thread != (0, 0):
+        return "the dot schedule has neither clusters nor thread tiles"
+    return None
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
+    if config.schedule == "dot":
+        return _illegal_dot(problem, config, target)
     m, n, k = config.tile
     numbers = (m, n, k, *config.warps, *config.thread)
     if not _is_power_of_two(*numbers):

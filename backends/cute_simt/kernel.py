@@ -41,6 +41,7 @@ from ..cute.device import (
     workspace_pitches,
     write,
 )
+from .dot import make_host as make_dot
 from .geometry import WARP, Copy, Geometry, OperandTile, copy_schedule, geometry
 
 
@@ -342,6 +343,10 @@ def gemm_kernel(
     held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
     held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
 
+    if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+
     # -- prologue
     slab_a, slab_b = Int64(0), Int64(0)
     for stage in range_constexpr(config.stages - 1):
@@ -401,6 +406,8 @@ def gemm_kernel(
 
 def make_host(spec: Spec) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream."""
+    if spec.config.schedule == "dot":
+        return make_dot(spec)
 
     @cute.jit
     def gemm(
@@ -431,10 +438,12 @@ def make_host(spec: Spec) -> Callable:
             grid=(tiles * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
             smem=geo.smem_bytes, stream=stream,
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
+            use_pdl=spec.overlap,
         )  # fmt: skip
         if const_expr(spec.split):
-            types = spec.reduction(overlap=False)
-            launch_reduction(types, workspace, d, m, n, (l0, l1), d_strides, split_k, stream)
+            launch_reduction(
+                spec.reduction, workspace, d, m, n, (l0, l1), d_strides, split_k, stream
+            )
 
     return gemm
 

@@ -42,7 +42,9 @@ def _smem_bytes(problem: Problem, config: Config) -> int:
 
 
 def _arguments(plan: Plan) -> tuple[int, ...]:
-    return (plan.target.sm_count, *turns(plan.problem, plan.extents, plan.config))
+    config = plan.config
+    turned = turns(config.oriented(plan.problem), config.oriented(plan.extents), config)
+    return (plan.target.sm_count, *turned)
 
 
 BACKEND = CuteBackend(

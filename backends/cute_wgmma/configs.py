@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import product
 from math import ceil
+from typing import Literal
 
+from unigemm.dtypes import FLOAT8
 from unigemm.plans import Candidate, Config, Prediction, Raster
-from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.workspace import packed_bytes, workspace_bytes
@@ -16,6 +19,8 @@ from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
     TMA_BYTES,
+    Geometry,
+    from_registers,
     geometry,
     illegal,
     is_repacked,
@@ -41,6 +46,11 @@ class Shape:
         """CTAs along K that a cluster may have."""
         return _CLUSTER_K if self.schedule == "cooperative" else (1,)
 
+    @property
+    def slices(self) -> tuple[int, ...]:
+        """Warpgroups that may share a tile's slabs."""
+        return (1, 2) if self.schedule == "cooperative" and self.warps == 4 else (1,)
+
 
 _ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
 SHAPES = (
@@ -64,29 +74,40 @@ _LEAST_STAGES = 3
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
-# Figures of the cost model, in microseconds and GB/s, fitted to 5200 launches of 125 problems on an
+# Figures of the cost model, in microseconds and GB/s, fitted to 6200 launches of 409 problems on an
 # H200 (bench/NOTES.md).
-_FIXED_US = 2.45  # launch, descriptors, first slab and last store of one kernel
-_ROUND_US = 0.19  # of each further tile of a CTA
-_TENSOR_TFLOPS = 840.0  # of 16-bit types, by large tiles, power held
+_FIXED_US = 1.99  # launch, descriptors, first slab of one kernel
+_ROUND_US = 0.173  # of each further tile of a CTA
+_TENSOR_TFLOPS = 925.0  # of 16-bit types, by the best tiles
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types
 _EFFICIENCY = (  # part of that rate, by the columns of one wgmma
-    (8, 0.13), (16, 0.24), (32, 0.46), (64, 0.85), (96, 0.93), (128, 0.98), (192, 0.94),
-    (256, 0.98),
+    (8, 0.12), (16, 0.63), (32, 0.363), (64, 1.02), (96, 0.82), (128, 1.01), (192, 0.96),
+    (256, 0.985),
 )  # fmt: skip
-_SINGLE = 0.94  # of that, where one warpgroup multiplies alone
-_PROMOTION = 0.09  # more time where partial sums are promoted, divided by the warpgroups
-_SLAB_US = {1: 0.056, 2: 0.094, 3: 0.094}  # least time of a slab, by consumer warpgroups
-_ZERO_ROW_US = 0.0040  # of a row of a slab that TMA fills with zeros
-_L2_GBS = 16300.0  # a multicast counted once
-_MULTICAST = {(1, 1): 1.0, (2, 1): 1.10, (1, 2): 1.20}  # more time for what is left of the traffic
-_DRAM_EFFICIENCY = 0.92
-_SHARED_READ = 0.17  # more time for the bytes of an operand that several clusters read
-_OVERLAP = 2.9  # exponent of the norm that joins times which overlap
-_STORE_US = {"tma": 1.01, "direct": 3.3, "rows": 6.5}  # of a 128x256 tile by one warpgroup
-_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.21, 0.068, 1650.0  # a cluster along K; each beyond two
-_REDUCE_US, _PART_US, _REDUCE_GBS = 1.81, 0.046, 4770.0  # a dependent kernel sums the parts
-_REPACK_US, _REPACK_GBS = 1.52, 1680.0  # a kernel before
+_SINGLE = 0.90  # of that, where one warpgroup multiplies alone
+# Least time of a slab by the warpgroups of a tile: each of its wgmma reads A from shared memory.
+_SLAB_US = {1: 0.098, 2: 0.166, 3: 0.239}
+_SLICED_SLAB_US = 0.021  # with slices of K
+_ZERO_ROW_US = 0.0025  # of a row of a slab that TMA fills with zeros
+_L2_GBS = 13500.0  # a multicast counted once
+_MULTICAST = {
+    (1, 1): 1.0,
+    (2, 1): 0.937,
+    (1, 2): 1.165,
+}  # more time for what is left of the traffic
+_DRAM_EFFICIENCY = 0.925
+_SHARED_READ = 0.198  # more time for the bytes of an operand that several clusters read
+_OVERLAP = 2.81  # exponent of the norm that joins times which overlap
+_STORE_US = {"tma": 1.18, "direct": 6.9, "rows": 18.5}  # of a 128x256 tile by one warpgroup
+_STORE_WIDE = 0.586  # of that, where D has 32 bits
+_STORE_DOWN = 1.83  # times that, where the columns of D are contiguous
+_STORE_TALL_ROWS = 1.31  # times that, two row blocks of a ping-pong group written row by row
+_STORE_EXPOSED = 0.70  # of a ping-pong group's store, at the end
+_STORE_ROWS_GBS = 2500.0  # of D written row by row
+_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.704, 0.156, 1475.0  # a cluster along K; beyond two
+_SLICES_US = 0.396  # adding up slices of K
+_REDUCE_US, _PART_US, _REDUCE_GBS = 1.73, 0.0425, 9600.0  # a dependent kernel sums the parts
+_REPACK_US, _REPACK_GBS = 1.50, 2570.0  # a kernel before
 
 
 def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
@@ -101,7 +122,7 @@ def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
 @lru_cache(maxsize=8192)
 def base_config(
     problem: Problem, target: Target, shape: Shape, columns: int, cluster: tuple[int, int],
-    split: bool, cluster_k: int,
+    split: bool, cluster_k: int, slice_k: int = 1,
 ) -> Config | None:  # fmt: skip
     """Return the legal configuration of a shape, with as many stages as fit; None for none."""
     slab = SWIZZLE_BYTES // problem.a.dtype.itemsize
@@ -112,6 +133,7 @@ def base_config(
         schedule=shape.schedule,
         split_k=2 if split else 1,
         cluster_k=cluster_k,
+        slice_k=slice_k,
         raster=Raster("m", 8),
     )
     return deepest(problem, config, target)
@@ -120,18 +142,19 @@ def base_config(
 def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:
     """Leave out pairs along M where they were slow on an H200, for reasons not understood.
 
-    3xTF32: 1593 against 1305 us at 4096 cubed; ping-pong that stores rows: 80 against 48 us at
-    4095x4097x511.
+    Promoted sums: 1593 against 1305 us at 4096 cubed in 3xTF32, 969 against 836 at 8192 in float8;
+    ping-pong that stores rows: 80 against 48 us at 4095x4097x511.
     """
     by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
-    if products(problem) == 1 and not (by_rows and shape.schedule == "pingpong"):
+    promoted = products(problem) > 1 or problem.a.dtype in FLOAT8
+    if not promoted and not (by_rows and shape.schedule == "pingpong"):
         return shape
     return replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
 
 
 def _column_unit(problem: Problem) -> int:
     """Return what tile widths are multiples of; an N-major B in narrower swizzles was slow."""
-    return 32 if shared_major(problem.b) == "n" else 8
+    return 32 if shared_major(problem, "b", MMA_M) == "n" else 8
 
 
 def column_choices(
@@ -159,6 +182,19 @@ def column_choices(
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return the legal configurations worth considering, priced."""
+    found = _candidates(problem, extents, target)
+    if _may_swap(problem):
+        for each in _candidates(problem.transposed, extents.transposed, target):
+            found.append(replace(each, config=replace(each.config, swap_ab=True)))
+    return found
+
+
+def _may_swap(problem: Problem) -> bool:
+    """Whether the transposed product has an A that wgmma takes from registers."""
+    return from_registers(problem.transposed, MMA_M)
+
+
+def _candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     found = []
     for shape in SHAPES:
         if shape.rows < MMA_M and not shape.rows // 2 < max(extents.m, 5) <= shape.rows:
@@ -166,26 +202,50 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
         shape = _without_slow_pairs(problem, shape)
         for columns in column_choices(problem, extents, target, shape):
             for cluster, split_k, cluster_k in divisions(problem, extents, target, shape, columns):
-                base = base_config(problem, target, shape, columns, cluster, split_k > 1, cluster_k)
-                if base is None:
-                    continue
-                config = replace(base, split_k=split_k, raster=raster(extents, base))
-                scratch = scratch_bytes(problem, extents, split_k)
-                priced = predict(problem, extents, target, config)
-                found.append(Candidate(config, priced, scratch))
+                for slice_k in _slices(extents, target, shape, columns, cluster, cluster_k):
+                    base = base_config(
+                        problem, target, shape, columns, cluster, split_k > 1, cluster_k, slice_k
+                    )
+                    if base is None:
+                        continue
+                    config = replace(base, split_k=split_k, raster=raster(extents, base))
+                    scratch = scratch_bytes(problem, extents, config)
+                    priced = predict(problem, extents, target, config)
+                    found.append(Candidate(config, priced, scratch))
     return found
+
+
+def _slices(
+    extents: Extents, target: Target, shape: Shape, columns: int, cluster: tuple[int, int],
+    cluster_k: int,
+) -> tuple[int, ...]:  # fmt: skip
+    """Return the slices of K worth considering: one where CTAs have several tiles.
+
+    With more columns than 128 the tensor cores are busy without.
+    """
+    tiles = ceil(extents.m / shape.rows / cluster[0]) * ceil(extents.n / columns / cluster[1])
+    at_once = _at_once(target, cluster[0] * cluster[1] * cluster_k)
+    several = columns > 128 or tiles * extents.batch > at_once
+    return (1,) if several else shape.slices
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every legal configuration that some sizes may get, K whole or in two parts."""
+    yield from _offered(problem, target)
+    if _may_swap(problem):
+        for each in _offered(problem.transposed, target):
+            yield replace(each, swap_ab=True)
+
+
+def _offered(problem: Problem, target: Target) -> Iterator[Config]:
     unit = _column_unit(problem)
     for shape in SHAPES:
         for columns in range(unit, shape.widest + 1, unit):
             for cluster in shape.clusters:
-                for cluster_k in shape.cluster_k:
+                for cluster_k, slice_k in product(shape.cluster_k, shape.slices):
                     for split in (False, True):
                         found = base_config(
-                            problem, target, shape, columns, cluster, split, cluster_k
+                            problem, target, shape, columns, cluster, split, cluster_k, slice_k
                         )
                         if found is not None:
                             yield found
@@ -233,25 +293,30 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
     size = extents.k * problem.a.dtype.itemsize * extents.batch
     few_m = extents.m <= config.tile[0] * config.cluster[0] and extents.m * size <= _TURNED_BYTES
     few_n = extents.n <= config.tile[1] * config.cluster[1] and extents.n * size <= _TURNED_BYTES
-    along_n = few_m and shared_major(problem.b) == "k"
-    along_m = few_n and shared_major(problem.a) == "k"
+    along_n = few_m and shared_major(problem, "b", config.tile[0]) == "k"
+    along_m = few_n and shared_major(problem, "a", config.tile[0]) == "k"
     return int(along_m and not along_n), int(along_n)
 
 
-def scratch_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
+def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
     """Return the workspace of a plan: repacked operands, then partial sums."""
-    total = workspace_bytes(problem, extents, split_k)
-    for matrix, rows in ((problem.a, extents.m), (problem.b, extents.n)):
-        if is_repacked(problem, matrix):
-            total += repacked_bytes(problem, matrix, rows, extents)
-    return total
+    return repacked_bytes(problem, extents, config.tile[0]) + workspace_bytes(
+        problem, extents, config.split_k
+    )
 
 
-def repacked_bytes(problem: Problem, matrix: MatrixType, rows: int, extents: Extents) -> int:
-    """Return the bytes of one operand's copy."""
-    pair = (rows, extents.k) if shared_major(matrix) == "k" else (extents.k, rows)
+def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
+    """Return the bytes of the operands' copies."""
+    total = 0
     copies = 2 if products(problem) > 1 else 1
-    return packed_bytes(pair[0], pair[1] * matrix.dtype.itemsize, extents.batch, copies)
+    names: tuple[tuple[Literal["a", "b"], int], ...] = (("a", extents.m), ("b", extents.n))
+    for name, rows in names:
+        if is_repacked(problem, name, tile_m):
+            k_major = shared_major(problem, name, tile_m) == "k"
+            lines, along = (rows, extents.k) if k_major else (extents.k, rows)
+            size = along * getattr(problem, name).dtype.itemsize
+            total += packed_bytes(lines, size, extents.batch, copies)
+    return total
 
 
 def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
@@ -263,28 +328,50 @@ def predict(problem: Problem, extents: Extents, target: Target, config: Config) 
     rounds = ceil(units / at_once)
     slabs = ceil(extents.k / config.tile[2]) * products(problem)
     slabs = ceil(slabs / (config.split_k * config.cluster_k))
-    tile = max(config.tile[0], MMA_M) * config.tile[1]
-    store = _STORE_US[geo.store] * tile / (128 * 256) / (geo.wg_m * geo.wg_n)
+    store = _store_us(problem, config)
     of_slab = _slab(problem, extents, target, config, at_once)
     main = slabs * _joined(*of_slab.values())
     if geo.groups == 2:  # one group stores while the other multiplies
-        main, exposed = max(main, (main + store) / 2), store
+        main, exposed = max(main, (main + store) / 2), _STORE_EXPOSED * store
     else:
         exposed = rounds * store
     dram = _dram_us(problem, extents, target, config)
     total = _FIXED_US + _ROUND_US * (rounds - 1) + _joined(rounds * main, dram) + exposed
-    if config.cluster_k > 1:
-        sent = 4 * tile * at_once * (config.cluster_k - 1) / config.cluster_k
-        total += _EXCHANGE_US + _PEER_US * (config.cluster_k - 2) + sent / _EXCHANGE_GBS / 1e3
-    if config.split_k > 1:
-        scratch = workspace_bytes(problem, extents, config.split_k)
-        total += _REDUCE_US + _PART_US * config.split_k + 2 * scratch / _REDUCE_GBS / 1e3
-    copied = scratch_bytes(problem, extents, 1)
+    total += _adding_us(problem, extents, config, at_once)
+    copied = repacked_bytes(problem, extents, config.tile[0])
     if copied:
         total += _REPACK_US + 2 * copied / _REPACK_GBS / 1e3
     parts = {"dram": dram, **{name: rounds * slabs * us for name, us in of_slab.items()}}
     limiter = max(parts, key=lambda name: parts[name])
     return Prediction(total, limiter if parts[limiter] > _FIXED_US else "launch")
+
+
+def _store_us(problem: Problem, config: Config) -> float:
+    """Return the time that a tile's store takes its warpgroups."""
+    geo = geometry(problem, config)
+    tile = max(config.tile[0], MMA_M) * config.tile[1] / (128 * 256) / geo.wg_m
+    us = _STORE_US[geo.store] * tile
+    if geo.store == "rows" and geo.groups == 2 and geo.repeats_m > 1:
+        us *= _STORE_TALL_ROWS
+    if geo.store == "direct":
+        us /= geo.slices * config.cluster_k
+        us *= min(1.0, config.tile[0] / MMA_M)
+        us *= _STORE_WIDE if problem.d.dtype.itemsize == 4 else 1.0
+        us *= _STORE_DOWN if problem.d.major == "m" else 1.0
+    return us
+
+
+def _adding_us(problem: Problem, extents: Extents, config: Config, at_once: int) -> float:
+    """Return the time of adding up partial sums: in a CTA, in a cluster, by a second kernel."""
+    total = _SLICES_US if config.slice_k > 1 else 0.0
+    if config.cluster_k > 1:
+        others = (config.cluster_k - 1) / config.cluster_k
+        sent = 4 * config.tile[0] * config.tile[1] / config.slice_k * at_once * others
+        total += _EXCHANGE_US + _PEER_US * (config.cluster_k - 2) + sent / _EXCHANGE_GBS / 1e3
+    if config.split_k > 1:
+        scratch = workspace_bytes(problem, extents, config.split_k)
+        total += _REDUCE_US + _PART_US * config.split_k + 2 * scratch / _REDUCE_GBS / 1e3
+    return total
 
 
 def _dram_us(problem: Problem, extents: Extents, target: Target, config: Config) -> float:
@@ -294,7 +381,11 @@ def _dram_us(problem: Problem, extents: Extents, target: Target, config: Config)
     again = (across > 1) * extents.m + (down > 1) * extents.n
     again *= extents.k * extents.batch * problem.a.dtype.itemsize
     moved = extents.bytes_moved(problem) + _SHARED_READ * again
-    return moved / (target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
+    us = moved / (target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
+    if geometry(problem, config).store == "rows":
+        written = extents.batch * extents.m * extents.n * problem.d.dtype.itemsize
+        us += written / _STORE_ROWS_GBS / 1e3
+    return us
 
 
 def _slab(
@@ -306,17 +397,22 @@ def _slab(
     geo = geometry(problem, config)
     scale = target.sm_count / 132 * target.clock_mhz / 1980
     rate = _TENSOR_TFLOPS * 1e6 * scale * _RATE[size] * _efficiency(geo.mma_n)
-    if geo.promote:
-        rate /= 1 + _PROMOTION / geo.consumers
-    if geo.consumers == 1:
+    if geo.wg_m * geo.slices == 1:
         rate *= _SINGLE
     rows, columns = min(m, extents.m), min(n, extents.n)
     bytes_read = (rows / config.cluster[1] + columns / config.cluster[0]) * k * size
     return {
         "tensor": 2 * max(m, MMA_M) * n * k * target.sm_count / rate,
-        "latency": _SLAB_US[geo.consumers] + _ZERO_ROW_US * (m - rows),
+        "latency": _issue_us(geo) + _ZERO_ROW_US * (m - rows),
         "l2": bytes_read * at_once / (_L2_GBS * scale) / 1e3 * _MULTICAST[config.cluster],
     }
+
+
+def _issue_us(geo: Geometry) -> float:
+    """Return the least time of a slab, however few its columns."""
+    if geo.slices > 1:
+        return _SLICED_SLAB_US * geo.repeats_m
+    return _SLAB_US[geo.consumers // geo.groups] * geo.repeats_m
 
 
 def _joined(*times: float) -> float:

@@ -8,7 +8,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint16, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
-from ..cute.device import global_vector, write
+from ..cute.device import elements, global_vector, read, select, write
 from .geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
 from .spec import Spec
 
@@ -45,7 +45,7 @@ def store_matrices(address: Int32, words: list) -> None:
     )
 
 
-# -- a cluster along K -----------------------------------------------------------------------------
+# -- partial sums of a CTA's slices and of a cluster along K ---------------------------------------
 
 
 def fetch(address: Int32, rank: Int32, dtype: type) -> list:
@@ -59,49 +59,6 @@ def fetch(address: Int32, rank: Int32, dtype: type) -> list:
     return list(words)
 
 
-@cute.jit
-def add_up(
-    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, ranks: tuple, thread: Int32
-) -> cute.Tensor:
-    """Return this CTA's share of the columns, added over the cluster in the order of its CTAs.
-
-    `area` is the shared memory of the pipeline, which no one uses any more: there each CTA leaves
-    its sums, and from there the others take their share. The caller waits for the cluster once
-    more before it ends.
-    """
-    geo, count = spec.geometry, spec.config.cluster_k
-    cm, cn = spec.config.cluster
-    rank_m, rank_n, rank = ranks
-    each = const_expr(geo.mma_n // 8 // count)
-    threads = const_expr(geo.consumers * WARPGROUP)
-    cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)  # all have multiplied
-    for i in range_constexpr(geo.repeats_m):
-        for j in range_constexpr(geo.mma_n // 8):
-            values = [sums[number(geo, i, j) + x] for x in range(4)]
-            write(values, quad(spec.sums, area, i * (geo.mma_n // 8) + j, threads, thread))
-    cute.arch.cluster_arrive()
-    cute.arch.cluster_wait()
-    own = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
-    group = const_expr(max(1, _IN_FLIGHT // count))
-    for first in range_constexpr(0, each * geo.repeats_m, group):
-        last = const_expr(min(first + group, each * geo.repeats_m))
-        fetched = []  # all loads of a group before its first sum
-        for v in range_constexpr(first, last):
-            index = v // each * (geo.mma_n // 8) + rank * each + v % each
-            where = area + (index * threads + thread) * 16
-            for source in range_constexpr(count):
-                holder = rank_m + cm * rank_n + cm * cn * source
-                fetched.append(fetch(where, holder, spec.sums))
-        for v in range_constexpr(first, last):
-            for x in range_constexpr(4):
-                total = fetched[(v - first) * count][x]
-                for source in range_constexpr(1, count):
-                    total = total + fetched[(v - first) * count + source][x]
-                own[4 * v + x] = total
-    cute.arch.cluster_arrive()
-    return own
-
-
 def quad(dtype: type, area: Int32, index: Int32, threads: int, thread: Int32) -> cute.Tensor:
     """View the 16 bytes of shared memory where a thread leaves four accumulators."""
     where = area + (index * threads + thread) * 16
@@ -109,43 +66,205 @@ def quad(dtype: type, area: Int32, index: Int32, threads: int, thread: Int32) ->
     return cute.make_tensor(pointer, cute.make_layout(4))
 
 
+def has_rows(spec: Spec, thread: Int32) -> cutlass.Boolean:
+    """Whether a thread's warp holds rows of the tile: of few rows, only the first warps do."""
+    return thread % WARPGROUP // 32 * 16 < spec.config.tile[0]
+
+
+def share(blocks: int, members: int, member: Int32) -> tuple[int, Int32]:
+    """Return how many column blocks each of the members gets, and the first of this one's."""
+    each = -(-blocks // members)
+    return each, member * each
+
+
+def share_index(blocks: int, each: int, begin: Int32, v: int) -> Int32:
+    """Return which block of a thread's is the v-th of a share; behind the last, the last again."""
+    column = begin + v % each
+    if blocks % each:
+        column = cutlass.min(column, Int32(blocks - 1))
+    return v // each * blocks + column
+
+
+@cute.jit
+def leave(
+    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, threads: cutlass.Constexpr,
+    thread: Int32,
+) -> None:  # fmt: skip
+    """Write all accumulators of a thread to shared memory."""
+    for index in range_constexpr(cute.size(sums) // 4):
+        values = [sums[4 * index + x] for x in range(4)]
+        write(values, quad(spec.sums, area, Int32(index), threads, thread))
+
+
+@cute.jit
+def add_slices(
+    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, member: Int32, thread: Int32
+) -> tuple:
+    """Add up over the slices of K, in their order; each warpgroup gets a share of the columns.
+
+    `area` is the shared memory of the pipeline, which no one uses any more. Returns the sums, how
+    many blocks of eight columns they are, and the first of them.
+    """
+    geo = spec.geometry
+    blocks = const_expr(geo.mma_n // 8)
+    threads = const_expr(geo.consumers * WARPGROUP)
+    own = const_expr(threads // geo.slices)
+    each, begin = share(blocks, geo.slices, member)
+    total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
+    cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)  # all have multiplied
+    busy = has_rows(spec, thread)
+    if busy:
+        leave(spec, sums, area, threads, thread)
+    cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
+    if busy:
+        for v in range_constexpr(each * geo.repeats_m):
+            index = share_index(blocks, each, begin, v)
+            parts = [
+                elements(
+                    read(quad(spec.sums, area, index, threads, thread % own + s * own), 4), 0, 4
+                )
+                for s in range(geo.slices)
+            ]
+            for x in range_constexpr(4):
+                value = parts[0][x]
+                for s in range_constexpr(1, geo.slices):
+                    value = value + parts[s][x]
+                total[4 * v + x] = value
+    return total, each, begin
+
+
+@cute.jit
+def add_cluster(
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, area: Int32,
+    ranks: tuple, thread: Int32,
+) -> tuple:  # fmt: skip
+    """Add up over the CTAs of a cluster along K, each its share of the columns, its own part first.
+
+    The sums stay where they are and are fetched. The caller waits for the cluster once more before
+    it ends. Returns what `add_slices` does.
+    """
+    geo, count = spec.geometry, spec.config.cluster_k
+    cm, cn = spec.config.cluster
+    rank_m, rank_n, rank = ranks
+    threads = const_expr(geo.consumers * WARPGROUP)
+    each, begin = share(blocks, count, rank)
+    total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
+    busy = has_rows(spec, thread)
+    if const_expr(geo.slices == 1):
+        cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
+    if busy:
+        leave(spec, sums, area, threads, thread)
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    group = const_expr(max(1, _IN_FLIGHT // count))
+    if busy:
+        for first in range_constexpr(0, each * geo.repeats_m, group):
+            last = const_expr(min(first + group, each * geo.repeats_m))
+            fetched = []  # all loads of a group before its first sum
+            for v in range_constexpr(first, last):
+                index = share_index(blocks, each, begin, v)
+                mine = read(quad(spec.sums, area, index, threads, thread), 4)
+                fetched.append(elements(mine, 0, 4))
+                for source in range_constexpr(1, count):
+                    other = rank + source
+                    other -= select(other >= count, Int32(count), Int32(0))
+                    holder = rank_m + cm * rank_n + cm * cn * other
+                    where = area + (index * threads + thread) * 16
+                    fetched.append(fetch(where, holder, spec.sums))
+            for v in range_constexpr(first, last):
+                for x in range_constexpr(4):
+                    value = fetched[(v - first) * count][x]
+                    for source in range_constexpr(1, count):
+                        value = value + fetched[(v - first) * count + source][x]
+                    total[4 * v + x] = value
+    cute.arch.cluster_arrive()
+    return total, each, begin
+
+
 # -- stores ----------------------------------------------------------------------------------------
 
 
 @cute.jit
-def store_direct(
-    spec: cutlass.Constexpr, sums: cute.Tensor, columns: cutlass.Constexpr, out: Int64,
-    steps: tuple, first: tuple, extents: tuple,
+def store_down(
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
+    column_step: Int64, first: tuple, extents: tuple,
 ) -> None:  # fmt: skip
-    """Store accumulators of so many columns from registers.
+    """`store_direct` where the columns of D are contiguous.
 
-    `first` is the row and column of this thread's first element.
+    Where A came from registers, all of a thread's accumulators of a column are neighbours.
     """
     row, column = first
     m, n = extents
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
-    wide = const_expr(spec.split or spec.problem.d.alignment >= 2 * size)
-    for i in range_constexpr(geo.repeats_m):
-        for half in range_constexpr(2):
-            at = row + i * MMA_M * geo.wg_m + half * 8
-            line = out + Int64(at) * steps[0] * size
-            if at < m:
-                for j in range_constexpr(columns // 8):
-                    left = sums[4 * (columns // 8 * i + j) + 2 * half]
-                    right = sums[4 * (columns // 8 * i + j) + 2 * half + 1]
-                    c = column + j * 8
-                    address = line + Int64(c) * steps[1] * size
-                    if const_expr(wide):
-                        if c + 1 < n:
-                            write([left, right], global_vector(address, dtype, 2))
-                        elif c < n:
-                            write([left], global_vector(address, dtype, 1))
+    count = const_expr(2 * geo.repeats_m)
+    wide = const_expr(spec.split or spec.problem.d.alignment >= count * size)
+    together = const_expr(geo.fragments > 0 and wide)
+    left = out + (Int64(column) * column_step + row) * size
+    for j in range_constexpr(blocks):
+        for x in range_constexpr(2):
+            c = column + j * 8 + x
+            line = left + x * column_step * size
+            values = [sums[4 * (blocks * (v // 2) + j) + 2 * (v % 2) + x] for v in range(count)]
+            if c < n:
+                if const_expr(together):
+                    if row + count <= m:
+                        write(values, global_vector(line, dtype, count))
                     else:
+                        for v in range_constexpr(count - 1):
+                            if row + v < m:
+                                write([values[v]], global_vector(line + v * size, dtype, 1))
+                else:
+                    for v in range_constexpr(count):
+                        further = const_expr(v // 2 * geo.row_steps[0] + v % 2 * geo.row_steps[1])
+                        if row + further < m:
+                            write([values[v]], global_vector(line + further * size, dtype, 1))
+        left += column_step * (8 * size)
+
+
+@cute.jit
+def store_direct(
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
+    steps: tuple, first: tuple, lane: Int32, extents: tuple,
+) -> None:  # fmt: skip
+    """Store accumulators of so many blocks of eight columns from registers.
+
+    `first` is the row and column of this thread's first element. Where all columns exist, each
+    store is one instruction: code that runs once costs the time to fetch it.
+    """
+    row, column = first
+    m, n = extents
+    geo, dtype = spec.geometry, spec.output
+    size = dtype.width // 8
+    dense = const_expr(spec.split or spec.problem.d.major == "n")
+    pairs = const_expr(dense and (spec.split or spec.problem.d.alignment >= 2 * size))
+    step = Int64(1) if const_expr(dense) else steps[1]
+    whole = column - lane % 4 * 2 + blocks * 8 <= n
+    for i in range_constexpr(geo.repeats_m):
+        for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
+            at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
+            line = out + (Int64(at) * steps[0] + Int64(column) * step) * size
+            if at < m:
+                if whole:
+                    for j in range_constexpr(blocks):
+                        left = sums[4 * (blocks * i + j) + 2 * half]
+                        right = sums[4 * (blocks * i + j) + 2 * half + 1]
+                        where = line + j * 8 * step * size
+                        if const_expr(pairs):
+                            write([left, right], global_vector(where, dtype, 2))
+                        else:
+                            write([left], global_vector(where, dtype, 1))
+                            write([right], global_vector(where + step * size, dtype, 1))
+                else:
+                    c, where = column, line
+                    for j in range_constexpr(blocks):
+                        left = sums[4 * (blocks * i + j) + 2 * half]
+                        right = sums[4 * (blocks * i + j) + 2 * half + 1]
                         if c < n:
-                            write([left], global_vector(address, dtype, 1))
+                            write([left], global_vector(where, dtype, 1))
                         if c + 1 < n:
-                            write([right], global_vector(address + steps[1] * size, dtype, 1))
+                            write([right], global_vector(where + step * size, dtype, 1))
+                        c, where = c + 8, where + 8 * step * size
 
 
 def box_address(spec: Spec, box: Int32, row: Int32, unit: Int32) -> Int32:

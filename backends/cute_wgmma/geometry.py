@@ -1,14 +1,19 @@
 """The arithmetic of one Hopper configuration: computed once, for the planner, kernel and tests.
 
-A CTA has one producer warpgroup and `groups` x (warps M / 4) x (warps N) consumer warpgroups. With
+A CTA has one producer warpgroup and `groups` x (warps M / 4) x (warps N) x `slices` consumers. With
 the cooperative schedule (one group) all consumers share a tile; with ping-pong (two groups) each
-group has a tile of its own, and one multiplies while the other writes its result.
+group has a tile of its own, and one multiplies while the other writes its result. With sliced-K the
+warpgroups share a tile's slabs: one warpgroup alone takes 64 clocks for each wgmma that reads A
+from shared memory, however few its columns (measured; 128 columns are worth that), two overlap.
 
 A tile of fewer rows than one wgmma has (64) loads and stores only those; what wgmma reads for the
 others is whatever lies behind them in shared memory, and its products are dropped. (Rows beyond the
 operand that TMA fills with zeros cost time: 24 against 13 us at 1x4096x4096 on an H200.)
 
-An operand that TMA or wgmma cannot read where it lies is repacked into the workspace first.
+An operand that TMA or wgmma cannot read where it lies is repacked into the workspace first, but for
+an M-major A of TF32: wgmma takes A from registers, which the threads load from shared memory.
+
+Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
 
 from __future__ import annotations
@@ -23,7 +28,15 @@ from unigemm.plans import Config
 from unigemm.problem import Major, MatrixType, Problem
 from unigemm.target import Target
 
-__all__ = ["Geometry", "geometry", "illegal", "is_repacked", "products", "shared_major"]
+__all__ = [
+    "Geometry",
+    "from_registers",
+    "geometry",
+    "illegal",
+    "is_repacked",
+    "products",
+    "shared_major",
+]
 
 WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
@@ -49,14 +62,19 @@ class Geometry:
     ----------
     groups
         Tiles in flight in a CTA: 1 cooperative, 2 ping-pong.
-    wg_m, wg_n
-        Warpgroups of one group along M and N.
+    wg_m, wg_n, slices
+        Warpgroups of one group along M, N and K.
     mma_n
         N of one wgmma.
     repeats_m
         wgmma rows blocks (64) of one warpgroup.
     accumulators
         float32 registers of one consumer thread.
+    fragments
+        Registers of one consumer thread that hold slabs of A: two, or none.
+    row_steps
+        Rows of D between the accumulators of one thread: to the next wgmma row block, and to the
+        other half of one.
     a_bytes, b_bytes
         One stage of an operand.
     promote
@@ -83,9 +101,12 @@ class Geometry:
     groups: int
     wg_m: int
     wg_n: int
+    slices: int
     mma_n: int
     repeats_m: int
     accumulators: int
+    fragments: int
+    row_steps: tuple[int, int]
     a_bytes: int
     b_bytes: int
     promote: int
@@ -102,7 +123,17 @@ class Geometry:
     @property
     def consumers(self) -> int:
         """Consumer warpgroups of a CTA."""
-        return self.groups * self.wg_m * self.wg_n
+        return self.groups * self.wg_m * self.wg_n * self.slices
+
+    @property
+    def sets(self) -> int:
+        """Sets of accumulators: those of wgmma, by turns where each slab's move, and the total."""
+        return {0: 1, 1: 3}.get(self.promote, 2)
+
+    @property
+    def takers(self) -> int:
+        """Consumer warpgroups that read one stage."""
+        return self.wg_m * self.wg_n
 
 
 def products(problem: Problem) -> int:
@@ -110,16 +141,27 @@ def products(problem: Problem) -> int:
     return 3 if problem.precision == "3xtf32" else 1
 
 
-def shared_major(matrix: MatrixType) -> Major:
+def from_registers(problem: Problem, rows: int) -> bool:
+    """Whether wgmma takes A, in tiles of so many rows, from registers."""
+    a = problem.a
+    wide = a.dtype.itemsize == 4 and products(problem) == 1
+    return wide and a.major == "m" and a.alignment == TMA_BYTES and rows >= MMA_M
+
+
+def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
     """Return the majorness of A or B in shared memory: wgmma takes all but 16-bit K-major only."""
+    matrix: MatrixType = getattr(problem, name)
+    if name == "a" and from_registers(problem, rows):
+        return "m"
     other = matrix.major in ("m", "n") and matrix.dtype.itemsize == 2
     return matrix.major if other else "k"
 
 
-def is_repacked(problem: Problem, matrix: MatrixType) -> bool:
+def is_repacked(problem: Problem, name: Literal["a", "b"], rows: int) -> bool:
     """Whether A or B is copied into the workspace before it is multiplied."""
-    readable = matrix.alignment == TMA_BYTES and matrix.major == shared_major(matrix)
-    return not readable or products(problem) > 1
+    matrix: MatrixType = getattr(problem, name)
+    as_it_is = matrix.major == shared_major(problem, name, rows)
+    return not as_it_is or matrix.alignment < TMA_BYTES or products(problem) > 1
 
 
 @lru_cache(maxsize=8192)
@@ -128,7 +170,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     m, n, k = config.tile
     wg_m, wg_n = config.warps[0] // 4, config.warps[1]
     groups = 2 if config.schedule == "pingpong" else 1
-    consumers = groups * wg_m * wg_n
+    consumers = groups * wg_m * wg_n * config.slice_k
     size = problem.a.dtype.itemsize
     a_bytes, b_bytes = m * k * size, n * k * size
     pipeline = config.stages * (a_bytes + b_bytes)
@@ -137,18 +179,23 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     columns, pitch = _box(store, n // wg_n)
     buffers = {"tma": 2, "rows": 1, "direct": 0}[store]
     boxes = consumers * buffers * STORE_ROWS * pitch
+    repeats = ceil(m / (MMA_M * wg_m))
+    registers = from_registers(problem, m)
     return Geometry(
         groups=groups,
         wg_m=wg_m,
         wg_n=wg_n,
+        slices=config.slice_k,
         mma_n=n // wg_n,
-        repeats_m=ceil(m / (MMA_M * wg_m)),
+        repeats_m=repeats,
         accumulators=ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP),
+        fragments=2 * MMA_M * repeats * k // WARPGROUP if registers else 0,
+        row_steps=(2, 1) if registers else (MMA_M * wg_m, 8),
         a_bytes=a_bytes,
         b_bytes=b_bytes,
         promote=_promotion(problem, k),
-        a_swizzle=_swizzle(m * size) if shared_major(problem.a) == "m" else SWIZZLE_BYTES,
-        b_swizzle=_swizzle(n * size) if shared_major(problem.b) == "n" else SWIZZLE_BYTES,
+        a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
+        b_swizzle=_swizzle(n * size) if shared_major(problem, "b", m) == "n" else SWIZZLE_BYTES,
         store=store,
         store_columns=columns,
         box_pitch=pitch,
@@ -161,7 +208,9 @@ def geometry(problem: Problem, config: Config) -> Geometry:
 
 def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
     d = problem.d
-    if config.split_k * config.cluster_k > 1 or d.dtype.itemsize != 2 or config.tile[0] < MMA_M:
+    shared = config.split_k * config.cluster_k * config.slice_k > 1
+    few, turned = config.tile[0] < MMA_M, d.major == "m"
+    if shared or d.dtype.itemsize != 2 or few or turned or from_registers(problem, config.tile[0]):
         return "direct"
     if d.alignment == TMA_BYTES:
         return "tma"
@@ -211,7 +260,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if config.schedule not in ("cooperative", "pingpong"):
         return f"schedule {config.schedule!r} is neither cooperative nor pingpong"
     groups = 2 if config.schedule == "pingpong" else 1
-    if groups * wg_m * wg_n not in (1, 2, 3):
+    if groups * wg_m * wg_n * config.slice_k not in (1, 2, 3):
         return "1 to 3 consumer warpgroups fit into a CTA"
     if m < MMA_M:
         if m not in _FEW_ROWS or wg_m != 1:
@@ -225,9 +274,12 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if k * problem.a.dtype.itemsize != SWIZZLE_BYTES:
         return f"a K slab must be {SWIZZLE_BYTES} bytes"
     geo = geometry(problem, config)
-    sets = 2 if geo.promote else 1
-    if geo.accumulators * sets > geo.registers[1] - _OTHER_REGISTERS:
-        return f"{geo.accumulators * sets} accumulator registers of a thread spill"
+    held = geo.accumulators * geo.sets + geo.fragments
+    others = _OTHER_REGISTERS * (2 if geo.fragments else 1)
+    if held > geo.registers[1] - others:
+        return f"{held} registers of a thread for its sums and its part of A spill"
+    if geo.fragments and geo.repeats_m > 2:
+        return "a warpgroup loads A for two blocks of 64 rows at most"
     reason = _illegal_cluster(config, geo)
     if reason is not None:
         return reason
@@ -248,11 +300,20 @@ def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
         return "tile N cannot be shared by the cluster's CTAs"
     if m % (8 * cn):
         return "tile M cannot be shared by the cluster's CTAs"
-    if config.cluster_k > 1:
+    if config.cluster_k * config.slice_k > 1:
         if geo.groups > 1:
-            return "a cluster along K is for the cooperative schedule"
-        if (geo.mma_n // 8) % config.cluster_k:
-            return f"{geo.mma_n} columns cannot be dealt to the {config.cluster_k} CTAs along K"
-        if 4 * WARPGROUP * geo.consumers * geo.accumulators > geo.smem_bytes - BARRIER_BYTES:
-            return "the partial sums of a cluster along K exceed the pipeline's memory"
+            return "adding up within a CTA or a cluster is for the cooperative schedule"
+        if geo.slices * config.cluster_k > config.cluster_k > 1 < cm * cn:
+            return "slices of K, a cluster along K and multicast do not go together"
+        if _exchanged(geo, config) > geo.smem_bytes - BARRIER_BYTES:
+            return "the partial sums that are added up exceed the pipeline's memory"
     return None
+
+
+def _exchanged(geo: Geometry, config: Config) -> int:
+    """Return the bytes of shared memory where partial sums are left: of slices, then of CTAs."""
+    sums = 4 * WARPGROUP * geo.consumers
+    blocks = geo.mma_n // 8
+    slices = sums * geo.accumulators if geo.slices > 1 else 0
+    own = geo.accumulators // blocks * ceil(blocks / geo.slices)
+    return slices + (sums * own if config.cluster_k > 1 else 0)

@@ -13,6 +13,7 @@ The story of one CTA
 
 Cooperative: all consumers share a tile. Ping-pong: two groups take turns at the tensor cores; a
 pair of named barriers passes the turn, so that one group's epilogue hides under the other's maths.
+Sliced-K: the consumers share a tile's slabs and add up at the end.
 
 A work unit is a tile of D, one part of K and one batch. Units are dealt to clusters round robin.
 Where a cluster lies along K its CTAs share a unit's slabs and add up in their shared memories.
@@ -34,20 +35,28 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from unigemm.problem import MatrixType
 
 from ..cute import device
-from ..cute.device import GMEM, launch_reduction, select, tile_coordinates, workspace_pitches
+from ..cute.device import GMEM, launch_reduction, read, select, tile_coordinates, workspace_pitches
 from ..cute.repack import Repack, depth, launch_repack, packed_pitch
 from ..cute.workspace import PART_ALIGNMENT
-from .epilogue import add_up, store_by_tma, store_direct, store_rows
+from .epilogue import (
+    add_cluster,
+    add_slices,
+    store_by_tma,
+    store_direct,
+    store_down,
+    store_rows,
+)
 from .geometry import (
     MMA_M,
     STORE_ROWS,
+    SWIZZLE_BYTES,
     WARPGROUP,
     is_repacked,
-    shared_major,
 )
 from .spec import Spec
 
 TURNS = 128  # places along K where tiles start that all read the same few rows
+ATOM_BYTES = 8 * SWIZZLE_BYTES  # what a swizzle mixes
 TURN_BARRIER = 1  # and the next: named barriers that pass the turn between ping-pong groups
 
 
@@ -103,8 +112,10 @@ def tiled_mma(spec: Spec) -> cute.TiledMma:
     """Return the wgmma of one group of warpgroups."""
     geo, dtype = spec.geometry, spec.operand
     shape = (MMA_M, geo.mma_n, 256 // dtype.width)  # 32 bytes of K
-    source = warpgroup.OperandSource.SMEM
-    majors = [OperandMajorMode.K if k else OperandMajorMode.MN for k in spec.k_major]
+    sources = warpgroup.OperandSource
+    source = sources.RMEM if geo.fragments else sources.SMEM
+    in_order = (spec.k_major[0] or geo.fragments > 0, spec.k_major[1])
+    majors = [OperandMajorMode.K if k else OperandMajorMode.MN for k in in_order]
     if dtype.width == 8:
         kind = warpgroup.MmaI8Op if spec.sums is Int32 else warpgroup.MmaF8Op
         op = kind(dtype, dtype, spec.sums, shape, source, *majors)
@@ -164,8 +175,8 @@ class Work:
     turned: Int32
 
 
-def work_unit(spec: Spec, unit: Int32, sizes: tuple, ranks: tuple) -> Work:
-    """Decode a running number: (tile, part of K, batch), and the slabs of K of that part.
+def work_unit(spec: Spec, unit: Int32, sizes: tuple, ranks: tuple) -> tuple:
+    """Decode a running number into the fields of `Work`: tile, part of K, batch, slabs.
 
     The slabs are taken from the `turned` one on, then those before it: where all tiles read the
     same few rows they should not want the same ones at once.
@@ -190,26 +201,19 @@ def work_unit(spec: Spec, unit: Int32, sizes: tuple, ranks: tuple) -> Work:
         slabs = (slabs - first + step - 1) // step
     turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
     i1 = batch // l0
-    return Work(
-        tile_m=tm * cm + rank_m,
-        tile_n=tn * cn + rank_n,
-        i0=batch - i1 * l0,
-        i1=i1,
-        part=part,
-        first=first,
-        step=step,
-        slabs=slabs,
-        turned=turned,
-    )
+    return (
+        tm * cm + rank_m, tn * cn + rank_n, batch - i1 * l0, i1,
+        part, first, step, slabs, turned,
+    )  # fmt: skip
 
 
 # -- pipeline --------------------------------------------------------------------------------------
 
 
-def advance(stage: Int32, phase: Int32, stages: int) -> tuple[Int32, Int32]:
-    """Next stage; the phase turns when the ring does."""
-    last = stage == stages - 1
-    return select(last, Int32(0), stage + 1), select(last, phase ^ 1, phase)
+def advance(stage: Int32, phase: Int32, stages: int, by: int = 1) -> tuple[Int32, Int32]:
+    """Next stage, or the one `by` further on; the phase turns when the ring does."""
+    turns = stage >= stages - by
+    return stage + select(turns, Int32(by - stages), Int32(by)), select(turns, phase ^ 1, phase)
 
 
 def skip(stage: Int32, phase: Int32, slabs: Int32, stages: int) -> tuple[Int32, Int32]:
@@ -240,12 +244,15 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 # -- roles -----------------------------------------------------------------------------------------
 
 
-def slab_source(spec: Spec, slab: Int32, k: Int32) -> tuple[Int32, Int32, Int32]:
-    """Return where a slab lies along K, and whether it is of A's and of B's low half.
+def slab_source(spec: Spec, work: Work, index: Int32, k: Int32) -> tuple[Int32, Int32, Int32]:
+    """Return where a unit's slab lies along K, and whether it is of A's and of B's low half.
 
     Three products make one of split operands: low times high, high times low, high times high,
     the small ones first.
     """
+    slab = work.turned + index
+    slab -= select(slab >= work.slabs, work.slabs, Int32(0))
+    slab = work.first + slab * work.step
     if spec.products == 1:
         return slab, Int32(0), Int32(0)
     tile_k = spec.config.tile[2]
@@ -270,7 +277,7 @@ def bring(
 @cute.jit
 def produce(
     spec: cutlass.Constexpr, sizes: tuple, loads: tuple, barriers: tuple, flags: tuple,
-    first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+    first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Bring every slab of every unit of this CTA; one warp."""
     config, geo = spec.config, spec.geometry
@@ -278,14 +285,12 @@ def produce(
     atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b = loads
     full, empty = barriers
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
-    unit = first_unit
+    unit, fields = first_unit, first
     while unit < units:
-        work = work_unit(spec, unit, sizes, ranks)
+        work = Work(*fields)
         a0, b0 = work.i0 * flags[0], work.i0 * flags[2]
         for index in cutlass.range(work.slabs, unroll=1):
-            slab = work.turned + index
-            slab -= select(slab >= work.slabs, work.slabs, Int32(0))
-            k, low_a, low_b = slab_source(spec, work.first + slab * work.step, sizes[2])
+            k, low_a, low_b = slab_source(spec, work, index, sizes[2])
             a1 = work.i1 * flags[1] + low_a * flags[4]
             b1 = work.i1 * flags[3] + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
@@ -297,6 +302,8 @@ def produce(
             bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, cm)
             stage, phase = advance(stage, phase, config.stages)
         unit += step
+        if unit < units:
+            fields = work_unit(spec, unit, sizes, ranks)
     # No CTA of a cluster may leave while another still signals or writes into it.
     if const_expr(cm * cn > 1):
         for _ in range_constexpr(config.stages):
@@ -317,7 +324,11 @@ def multiply(
     """
     mma.set(warpgroup.Field.ACCUMULATE, True)
     promote = spec.geometry.promote
-    if const_expr(promote):
+    if const_expr(promote == 1):
+        at = run_promoted(
+            spec, mma, sums, total, a, b, barriers, slabs, (stage, phase), ranks, in_wg
+        )
+    elif const_expr(promote):
         total.fill(0)
         at = (stage, phase)
         for _ in cutlass.range(slabs // promote, unroll=1):
@@ -326,6 +337,10 @@ def multiply(
         if slabs % promote > 0:
             at = run(spec, mma, sums, a, b, barriers, slabs % promote, at, ranks, in_wg)
             total.store(total.load() + sums.load())
+    elif const_expr(spec.geometry.fragments > 0):
+        at = run_from_registers(
+            spec, mma, sums, a, b, barriers, slabs, (stage, phase), ranks, in_wg
+        )
     else:
         at = run(spec, mma, sums, a, b, barriers, slabs, (stage, phase), ranks, in_wg)
     return at
@@ -352,7 +367,7 @@ def run(
             if in_wg < 32:  # the warpgroup's first warp signals for all of it
                 release(empty + previous, ranks, in_wg, spec)
         previous = stage
-        stage, phase = advance(stage, phase, spec.config.stages)
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     warpgroup.wait_group(0)
     if slabs > 0:
         if in_wg < 32:
@@ -361,21 +376,185 @@ def run(
 
 
 @cute.jit
+def run_promoted(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, even: cute.Tensor, total: cute.Tensor,
+    a: cute.Tensor, b: cute.Tensor, barriers: tuple, slabs: Int32, at: tuple, ranks: tuple,
+    in_wg: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Multiply slabs by twos, each with sums of its own: the first's move under the second.
+
+    No wgmma is in flight at the end of a turn: ptxas would wait for every one of them (C7514).
+    """
+    full, empty = barriers
+    stage, phase = at
+    odd = cute.make_rmem_tensor(even.layout, even.element_type)
+    fresh = tiled_mma(spec)
+    fresh.set(warpgroup.Field.ACCUMULATE, False)
+    total.fill(0)
+    for _ in cutlass.range(slabs // 2, unroll=1):
+        before = stage
+        cute.arch.mbarrier_wait(full + stage, phase)
+        multiply_slab((fresh, mma), even, a, b, stage)
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+        cute.arch.mbarrier_wait(full + stage, phase)
+        multiply_slab((fresh, mma), odd, a, b, stage)
+        warpgroup.wait_group(1)
+        total.store(total.load() + even.load())
+        if in_wg < 32:  # the warpgroup's first warp signals for all of it
+            release(empty + before, ranks, in_wg, spec)
+        warpgroup.wait_group(0)
+        if in_wg < 32:
+            release(empty + stage, ranks, in_wg, spec)
+        total.store(total.load() + odd.load())
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    if slabs % 2 == 1:
+        cute.arch.mbarrier_wait(full + stage, phase)
+        multiply_slab((fresh, mma), even, a, b, stage)
+        warpgroup.wait_group(0)
+        if in_wg < 32:
+            release(empty + stage, ranks, in_wg, spec)
+        total.store(total.load() + even.load())
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    return stage, phase
+
+
+@cute.jit
+def multiply_slab(
+    both: tuple, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32
+) -> None:
+    """Start the wgmma of one slab; `both` begin fresh sums, and add to them."""
+    warpgroup.fence()
+    for k in range_constexpr(cute.size(a, mode=[2])):
+        cute.gemm(both[min(k, 1)], sums, a[None, None, k, stage], b[None, None, k, stage], sums)
+    warpgroup.commit_group()
+
+
+def fragment_places(spec: Spec, wg_m: Int32, in_wg: Int32) -> tuple:
+    """Return where a thread's part of A lies in a stage, for the lower and the upper four of K.
+
+    A is M-major: atoms of 8 (K) x 32 (M) elements in which 16-byte units are swizzled by K, four
+    along K then those along M. A thread loads neighbours along M: which of them make its rows is
+    free, so a warp takes units that lie on different banks. Those of 128 rows: 4 rows of a unit;
+    of 64: 2 rows of half a unit.
+    """
+    lane, warp = in_wg % 32, in_wg // 32
+    g, t = lane // 4, lane % 4
+    if spec.geometry.repeats_m == 2:
+        atom, unit, half = wg_m * 4 + warp, g // 2 + g % 2 * 4, 0
+    else:
+        atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, g % 2
+    base = atom * ATOM_BYTES * 4 + half * 8
+    return tuple(base + k * SWIZZLE_BYTES + (unit ^ k) * 16 for k in (t, t + 4))
+
+
+def fragment_row(spec: Spec, wg_m: Int32, in_wg: Int32) -> Int32:
+    """Return the first row of a thread's part of A, in its tile."""
+    lane, warp = in_wg % 32, in_wg // 32
+    g = lane // 4
+    if spec.geometry.repeats_m == 2:
+        return wg_m * 128 + warp * 32 + (g // 2 + g % 2 * 4) * 4
+    return wg_m * 64 + g // 4 * 32 + (warp + g // 2 % 2 * 4) * 4 + g % 2 * 2
+
+
+@cute.jit
+def load_fragment(
+    spec: cutlass.Constexpr, fragment: cute.Tensor, stage: Int32, places: tuple
+) -> None:
+    """Load a thread's part of a slab of A from shared memory to registers."""
+    repeats = spec.geometry.repeats_m
+    words = cute.recast_tensor(fragment, cutlass.Float32)
+    for k in range_constexpr(SWIZZLE_BYTES // 32):
+        for upper in range_constexpr(2):
+            where = stage + places[upper] + k * ATOM_BYTES
+            pointer = cute.make_ptr(
+                cutlass.Float32, where, cute.AddressSpace.smem, assumed_align=8 * repeats
+            )
+            loaded = read(cute.make_tensor(pointer, cute.make_layout(2 * repeats)), 2 * repeats)
+            for i in range_constexpr(repeats):
+                for half in range_constexpr(2):
+                    words[half + 2 * upper + 4 * i + 4 * repeats * k] = loaded[2 * i + half]
+
+
+@cute.jit
+def run_from_registers(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: tuple, b: cute.Tensor,
+    barriers: tuple, slabs: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """`run` with A from registers: a slab's is loaded while the slab before it is multiplied."""
+    full, _ = barriers
+    rows, _, columns = spec.config.tile
+    shape = mma.partition_shape_A((rows, columns))
+    even = cute.make_rmem_tensor(shape, spec.operand)
+    odd = cute.make_rmem_tensor(shape, spec.operand)
+    sums.fill(0)
+    state = (*at, at[0])  # stage, phase, the stage before
+    if slabs > 0:
+        cute.arch.mbarrier_wait(full + at[0], at[1])
+        load_fragment(spec, even, a[0] + at[0] * spec.geometry.a_bytes, a[1])
+    for pair in cutlass.range(slabs // 2, unroll=1):
+        first = 2 * pair
+        state = slab_from_registers(
+            spec, mma, sums, (even, odd), a, b, barriers, first, slabs, state, ranks, in_wg
+        )
+        state = slab_from_registers(
+            spec, mma, sums, (odd, even), a, b, barriers, first + 1, slabs, state, ranks, in_wg
+        )
+    if slabs % 2 == 1:
+        state = slab_from_registers(
+            spec, mma, sums, (even, odd), a, b, barriers, slabs - 1, slabs, state, ranks, in_wg
+        )
+    warpgroup.wait_group(0)
+    if slabs > 0:
+        if in_wg < 32:
+            release(barriers[1] + state[2], ranks, in_wg, spec)
+    return state[0], state[1]
+
+
+@cute.jit
+def slab_from_registers(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, fragments: tuple, a: tuple,
+    b: cute.Tensor, barriers: tuple, index: Int32, slabs: Int32, state: tuple, ranks: tuple,
+    in_wg: Int32,
+) -> tuple[Int32, Int32, Int32]:  # fmt: skip
+    """Multiply one slab; load the next one's part of A as soon as its registers are free."""
+    now, coming = fragments
+    full, empty = barriers
+    stage, phase, previous = state
+    warpgroup.fence()
+    for k in range_constexpr(cute.size(now, mode=[2])):
+        cute.gemm(mma, sums, now[None, None, k], b[None, None, k, stage], sums)
+    warpgroup.commit_group()
+    warpgroup.wait_group(1)
+    if index > 0:
+        if in_wg < 32:
+            release(empty + previous, ranks, in_wg, spec)
+    previous = stage
+    stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    if index + 1 < slabs:
+        cute.arch.mbarrier_wait(full + stage, phase)
+        load_fragment(spec, coming, a[0] + stage * spec.geometry.a_bytes, a[1])
+    return stage, phase, previous
+
+
+@cute.jit
 def consume(
     spec: cutlass.Constexpr, sizes: tuple, mma: cute.TiledMma, shared: tuple, barriers: tuple,
     store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
-    first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+    first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Multiply and store the units of one group of warpgroups."""
     config, geo = spec.config, spec.geometry
     tile_m, tile_n, _ = config.tile
-    per_group = geo.wg_m * geo.wg_n
+    per_group = geo.wg_m * geo.wg_n  # of ping-pong, or of a slice of K
     group, member = consumer // per_group, consumer % per_group
     wg_m, wg_n = member % geo.wg_m, member // geo.wg_m
     in_group = thread % (WARPGROUP * per_group)
     in_wg = thread % WARPGROUP
     partition = mma.get_slice(in_group)
-    a = mma.make_fragment_A(partition.partition_A(shared[0]))
+    if const_expr(geo.fragments > 0):
+        a = (shared[0].iterator.toint(), fragment_places(spec, wg_m, in_wg))
+    else:
+        a = mma.make_fragment_A(partition.partition_A(shared[0]))
     b = mma.make_fragment_B(partition.partition_B(shared[1]))
     of_thread = mma.partition_shape_C((max(tile_m, MMA_M), tile_n))
     sums = cute.make_rmem_tensor(of_thread, spec.sums)
@@ -386,23 +565,27 @@ def consume(
     boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // 2)
     size = spec.output.width // 8
     stage, phase, used = Int32(0), Int32(0), Int32(0)
-    unit = first_unit
+    unit, fields = first_unit, first
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
-            slabs = work_unit(spec, unit, sizes, ranks).slabs
-            stage, phase = skip(stage, phase, slabs, config.stages)
+            stage, phase = skip(stage, phase, Work(*first).slabs, config.stages)
             unit += step
+            fields = work_unit(spec, unit, sizes, ranks)
             cute.arch.barrier_arrive(
                 barrier_id=TURN_BARRIER, number_of_threads=2 * WARPGROUP * per_group
             )
     while unit < units:
-        work = work_unit(spec, unit, sizes, ranks)
+        work = Work(*fields)
+        slabs = work.slabs
+        if const_expr(geo.slices > 1):  # a CTA has one unit: the ring is at its start
+            slabs = (slabs - group + geo.slices - 1) // geo.slices
+            stage = group
         if const_expr(geo.groups == 2):
             cute.arch.barrier(
                 barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARPGROUP * per_group
             )
         stage, phase = multiply(
-            spec, mma, sums, total, a, b, barriers, work.slabs, stage, phase, ranks, in_wg
+            spec, mma, sums, total, a, b, barriers, slabs, stage, phase, ranks, in_wg
         )
         if const_expr(geo.groups == 2):
             cute.arch.barrier_arrive(
@@ -422,7 +605,6 @@ def consume(
             below = sizes[0]
             if const_expr(tile_m < MMA_M):
                 below = cutlass.min(below, row + tile_m)
-            extents = (below, sizes[1])
             if const_expr(geo.store == "rows"):
                 line = base + (Int64(row) * d_strides[0] + column) * size
                 left = (below - row, sizes[1] - column)
@@ -430,20 +612,34 @@ def consume(
             else:
                 lane, warp = in_wg % 32, in_wg // 32
                 at = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
+                if const_expr(geo.fragments > 0):
+                    top = work.tile_m * tile_m + fragment_row(spec, wg_m, in_wg)
+                    at = (top, at[1])
                 steps = (d_strides[0], d_strides[1])
+                own, blocks, begin = total, const_expr(geo.mma_n // 8), Int32(0)
+                last = Int32(blocks)  # behind this warpgroup's share of the columns, in eights
+                area = shared[0].iterator.toint()
+                if const_expr(geo.slices > 1):
+                    own, blocks, begin = add_slices(spec, own, area, group, thread)
+                    area += geo.consumers * WARPGROUP * geo.accumulators * 4
+                    last = cutlass.min(last, begin + blocks)
                 if const_expr(config.cluster_k > 1):
-                    own = add_up(spec, total, shared[0].iterator.toint(), ranks, thread)
-                    width = const_expr(geo.mma_n // config.cluster_k)
-                    at = (at[0], at[1] + ranks[2] * width)
-                    store_direct(spec, own, width, base, steps, at, extents)
+                    own, blocks, more = add_cluster(spec, own, blocks, area, ranks, thread)
+                    begin += more
+                at = (at[0], at[1] + begin * 8)
+                end = cutlass.min(sizes[1], column + last * 8)
+                if const_expr(spec.down):
+                    store_down(spec, own, blocks, base, steps[1], at, (below, end))
                 else:
-                    store_direct(spec, total, geo.mma_n, base, steps, at, extents)
+                    store_direct(spec, own, blocks, base, steps, at, lane, (below, end))
         unit += step
         if const_expr(geo.groups == 2):
             if unit < units:
-                slabs = work_unit(spec, unit, sizes, ranks).slabs
-                stage, phase = skip(stage, phase, slabs, config.stages)
+                other = Work(*work_unit(spec, unit, sizes, ranks))
+                stage, phase = skip(stage, phase, other.slabs, config.stages)
             unit += step
+        if unit < units:
+            fields = work_unit(spec, unit, sizes, ranks)
     if const_expr(config.cluster_k > 1):
         cute.arch.cluster_wait()  # for those that read this CTA's sums
     if const_expr(geo.store == "tma"):
@@ -499,13 +695,13 @@ def gemm_kernel(
         boxes = cute.recast_ptr(smem.allocate(box_bytes, 1024), dtype=spec.output)
 
     if warp == 0:
+        if thread < config.stages:
+            cute.arch.mbarrier_init(full + thread, 1)
+            cute.arch.mbarrier_init(empty + thread, geo.takers * (cm + cn - 1))
+        cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(atom_a)
         cpasync.prefetch_descriptor(atom_b)
-        with cute.arch.elect_one():
-            for i in range_constexpr(config.stages):
-                cute.arch.mbarrier_init(full + i, 1)
-                cute.arch.mbarrier_init(empty + i, geo.consumers // geo.groups * (cm + cn - 1))
-        cute.arch.mbarrier_init_fence()
+    first = work_unit(spec, cluster_index, sizes, ranks)
     if const_expr(cm * cn * config.cluster_k > 1):
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
@@ -540,14 +736,14 @@ def gemm_kernel(
                 spec, sizes,
                 (atom_a, from_a, into_a, atom_b, from_b, into_b,
                  cutlass.Int16(mask_a), cutlass.Int16(mask_b)),
-                barriers, flags, cluster_index, units, clusters, ranks,
+                barriers, flags, cluster_index, first, units, clusters, ranks,
             )  # fmt: skip
     else:
         cute.arch.setmaxregister_increase(geo.registers[1])
         consume(
             spec, sizes, mma, (whole_a, shared_b), barriers, (atom_d, tensor_d, boxes), out,
             d_strides, cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
-            cluster_index, units, clusters, ranks,
+            cluster_index, first, units, clusters, ranks,
         )  # fmt: skip
 
 
@@ -562,14 +758,13 @@ def operands(
     m, n, k = sizes
     problem, workspace = spec.problem, addresses[2]
     views, kinds, jobs = [], [], []
-    for matrix, address, rows, steps in (
-        (problem.a, addresses[0], m, a_steps),
-        (problem.b, addresses[1], n, b_steps),
+    for name, k_major, address, rows, steps in (
+        ("a", spec.k_major[0], addresses[0], m, a_steps),
+        ("b", spec.k_major[1], addresses[1], n, b_steps),
     ):
         deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
-        k_major = shared_major(matrix) == "k"
-        if is_repacked(problem, matrix):
-            kind = repack_of(spec, matrix, k_major)
+        if is_repacked(problem, name, spec.config.tile[0]):
+            kind = repack_of(spec, getattr(problem, name), k_major)
             job, view, workspace = packed(kind, address, (rows, k), steps, deep, k_major, workspace)
             kinds.append(kind)
             jobs.append(job)
@@ -642,9 +837,11 @@ def make_host(spec: Spec) -> Callable:
         atom_b, tensor_b = load_atom(view_b, layout_b, (tile_n, tile_k), cm)
         out, out_strides = d, (d_m, d_n, d_l0, d_l1)
         if const_expr(spec.split):
-            row_pitch, part_pitch = workspace_pitches(spec.sums, m, n, l0 * l1)
+            lines, line = (n, m) if const_expr(spec.down) else (m, n)
+            row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
+            steps = (Int64(1), row_pitch) if const_expr(spec.down) else (row_pitch, Int64(1))
             out = parts
-            out_strides = (row_pitch, Int64(1), row_pitch * m, row_pitch * m * l0, part_pitch)
+            out_strides = (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
         atom_d, tensor_d = atom_a, tensor_a
         if const_expr(geo.store == "tma"):
             deep = (depth(d_l0, l0), depth(d_l1, l1))
@@ -656,7 +853,7 @@ def make_host(spec: Spec) -> Callable:
         tiles = ((m + tile_m * cm - 1) // (tile_m * cm)) * ((n + tile_n * cn - 1) // (tile_n * cn))
         units = tiles * split_k * l0 * l1
         clusters = units
-        if const_expr(config.cluster_k == 1):  # else a cluster has one unit
+        if const_expr(config.cluster_k * config.slice_k == 1):  # else a cluster has one unit
             clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
         flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
         flags += [depth(a_l1, l1), depth(b_l1, l1)]
@@ -670,8 +867,11 @@ def make_host(spec: Spec) -> Callable:
             stream=stream, min_blocks_per_mp=1, use_pdl=True,
         )  # fmt: skip
         if const_expr(spec.split):
-            types = spec.reduction(overlap=True)
-            launch_reduction(types, parts, d, m, n, batch, (d_m, d_n, d_l0, d_l1), split_k, stream)
+            lines, line = (n, m) if const_expr(spec.down) else (m, n)
+            steps = (d_n, d_m) if const_expr(spec.down) else (d_m, d_n)
+            launch_reduction(
+                spec.reduction, parts, d, lines, line, batch, (*steps, d_l0, d_l1), split_k, stream
+            )
 
     return gemm
 

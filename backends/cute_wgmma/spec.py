@@ -35,4 +35,11 @@ class Spec(device.Spec):
     @property
     def k_major(self) -> tuple[bool, bool]:
         """Whether A and B are K-major in shared memory."""
-        return shared_major(self.problem.a) == "k", shared_major(self.problem.b) == "k"
+        rows = self.config.tile[0]
+        a, b = (shared_major(self.problem, "a", rows), shared_major(self.problem, "b", rows))
+        return a == "k", b == "k"
+
+    @property
+    def down(self) -> bool:
+        """Whether columns of D, not rows, are contiguous."""
+        return self.problem.d.major == "m"

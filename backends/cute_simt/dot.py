@@ -1,0 +1,197 @@
+"""Device code for few rows of A: both operands K-major, straight to registers.
+
+Each warp has `tile` M rows of A and a few columns of B; its lanes lie along K and read 16 bytes
+each. Nothing is shared until the lanes add up, so the loads of many steps are in flight: what such
+products cost is reading the larger operand once. Groups of warps may take turns along K
+(`slice_k`); they add up in shared memory, in their order.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+
+from ..cute.device import (
+    Spec,
+    elements,
+    global_vector,
+    launch_reduction,
+    read,
+    workspace_pitches,
+    write,
+)
+from .geometry import WARP, dot_unroll
+
+WHOLE = 0xFFFFFFFF
+
+
+def vector_of(spec: Spec) -> int:
+    """Return the elements that a lane reads at once, of A and of B."""
+    return min(spec.problem.a.vector, spec.problem.b.vector)
+
+
+@cute.jit
+def add_products(
+    spec: cutlass.Constexpr, sums: cute.Tensor, rows: tuple, columns: tuple, at: Int64,
+    count: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Add `count` neighbours along K of each row of A times each column of B."""
+    a_type, b_type = spec.inputs
+    loaded = [read(global_vector(x + at * (a_type.width // 8), a_type, count), count) for x in rows]
+    others = [
+        read(global_vector(x + at * (b_type.width // 8), b_type, count), count) for x in columns
+    ]
+    for e in range_constexpr(count):
+        left = [elements(x, e, 1)[0].to(spec.sums) for x in loaded]
+        right = [elements(x, e, 1)[0].to(spec.sums) for x in others]
+        for i in range_constexpr(len(rows)):
+            for j in range_constexpr(len(columns)):
+                sums[i * len(columns) + j] += left[i] * right[j]
+
+
+@cute.jit
+def add_lanes(sums: cute.Tensor) -> None:
+    """Leave in every lane the sums over all of them."""
+    for step in (16, 8, 4, 2, 1):
+        for i in range_constexpr(cute.size(sums)):
+            sums[i] += cute.arch.shuffle_sync_bfly(sums[i], step, mask=WHOLE)
+
+
+@cute.jit
+def add_groups(
+    spec: cutlass.Constexpr, sums: cute.Tensor, group: Int32, member: Int32, lane: Int32
+) -> None:
+    """Add to the first group of warps the sums of the others."""
+    members, count = spec.config.warps[1], cute.size(sums)
+    smem = cutlass.memory.SmemAllocator()
+    layout = cute.make_layout((spec.config.slice_k - 1) * members * count)
+    area = smem.allocate_tensor(spec.sums, layout, 16)
+    if group > 0:
+        for i in range_constexpr(count):
+            if lane == i % WARP:
+                area[((group - 1) * members + member) * count + i] = sums[i]
+    cute.arch.sync_threads()
+    if group == 0:
+        for other in range_constexpr(spec.config.slice_k - 1):
+            for i in range_constexpr(count):
+                sums[i] += area[(other * members + member) * count + i]
+
+
+@cute.kernel
+def dot_kernel(
+    spec: cutlass.Constexpr, a: Int64, b: Int64, out: Int64,
+    m: Int32, n: Int32, k: Int32, l0: Int32,
+    a_steps: tuple, b_steps: tuple, out_steps: tuple, split_k: Int32,
+) -> None:  # fmt: skip
+    """Multiply one tile, one part of K."""
+    if const_expr(spec.overlap):
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+    config = spec.config
+    tile_m, tile_n, _ = config.tile
+    each = const_expr(tile_n // config.warps[1])
+    vector = vector_of(spec)
+    a_size, b_size = (x.width // 8 for x in spec.inputs)
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
+    member, group = warp % config.warps[1], warp // config.warps[1]
+
+    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+    rest = block // (tiles_m * tiles_n)
+    tile = block - rest * (tiles_m * tiles_n)
+    batch = rest // split_k
+    part = rest - batch * split_k
+    i1 = batch // l0
+    i0 = batch - i1 * l0
+    row = tile // tiles_n * tile_m
+    column = tile % tiles_n * tile_n + member * each
+
+    # Rows and columns that do not exist repeat the last one; they are not stored.
+    from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
+    from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
+    rows = tuple(
+        from_a + Int64(cutlass.min(row + i, m - 1)) * a_steps[0] * a_size for i in range(tile_m)
+    )
+    columns = tuple(
+        from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps[1] * b_size for j in range(each)
+    )
+    step = const_expr(WARP * vector * config.slice_k)
+    whole = k // step
+    mine = (whole + split_k - 1) // split_k
+    first = cutlass.min(part * mine, whole)
+    turns = cutlass.min(mine, whole - first)
+    at = Int64(first) * step + (group * WARP + lane) * vector
+    sums = cute.make_rmem_tensor(tile_m * each, spec.sums)
+    sums.fill(0.0)
+    for _ in cutlass.range(turns, unroll=dot_unroll(config)):
+        add_products(spec, sums, rows, columns, at, vector)
+        at += step
+    if part == split_k - 1:  # what is left of K
+        at = Int64(whole) * step + group * WARP + lane
+        for _ in cutlass.range(vector, unroll=1):
+            if at < k:
+                add_products(spec, sums, rows, columns, at, 1)
+            at += WARP * config.slice_k
+    add_lanes(sums)
+    if const_expr(config.slice_k > 1):
+        add_groups(spec, sums, group, member, lane)
+    if group == 0:
+        size = spec.output.width // 8
+        out += (Int64(i0) * out_steps[2] + Int64(i1) * out_steps[3]) * size
+        if const_expr(spec.split):
+            out += Int64(part) * out_steps[4] * size
+        for i in range_constexpr(tile_m):
+            for j in range_constexpr(each):
+                if lane == (i * each + j) % WARP and row + i < m and column + j < n:
+                    where = Int64(row + i) * out_steps[0] + Int64(column + j) * out_steps[1]
+                    write([sums[i * each + j]], global_vector(out + where * size, spec.output, 1))
+
+
+def make_host(spec: Spec) -> Callable:
+    """Return the function to compile: raw addresses, sizes, element strides and a stream."""
+
+    @cute.jit
+    def gemm(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        tile_m, tile_n, _ = spec.config.tile
+        down = const_expr(spec.problem.d.major == "m")
+        lines, line = (n, m) if down else (m, n)
+        row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
+        out, steps = d, (d_m, d_n, d_l0, d_l1, Int64(0))
+        if const_expr(spec.split):
+            pitches = (Int64(1), row_pitch) if down else (row_pitch, Int64(1))
+            out, steps = (
+                workspace,
+                (*pitches, row_pitch * lines, row_pitch * lines * l0, part_pitch),
+            )
+        tiles = ((m + tile_m - 1) // tile_m) * ((n + tile_n - 1) // tile_n)
+        dot_kernel(
+            spec, a, b, out, m, n, k, l0,
+            (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), steps, split_k,
+        ).launch(
+            grid=(tiles * split_k * l0 * l1, 1, 1),
+            block=(WARP * spec.config.warps[1] * spec.config.slice_k, 1, 1),
+            stream=stream, use_pdl=spec.overlap,
+        )  # fmt: skip
+        if const_expr(spec.split):
+            d_steps = (d_n, d_m) if down else (d_m, d_n)
+            launch_reduction(
+                spec.reduction, workspace, d, lines, line, (l0, l1), (*d_steps, d_l0, d_l1),
+                split_k, stream,
+            )  # fmt: skip
+
+    return gemm
+
+
+dot_kernel.set_name_prefix("simt_dot", remove_cutlass_symbol=True, keep_mangled_name=False)

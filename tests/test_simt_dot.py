@@ -1,0 +1,113 @@
+"""The dot schedule of cute_simt without a GPU: when it is chosen, and what it compiles to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.configs import DOT_SHAPES, candidates
+from unigemm.backends.cute_simt.geometry import DOT_ROWS, illegal
+
+import unigemm
+from unigemm.dtypes import DType
+from unigemm.plans import Config, Plan
+from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.target import named_target
+
+H200 = named_target("sm_90a")
+DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+
+def problem_of(dtype, alignment=16, majors="kk"):
+    a, b = (MatrixType(dtype, major, alignment) for major in majors)
+    return Problem(a, b, MatrixType(dtype, "n", alignment))
+
+
+def dots(problem, extents, target=H200):
+    return [c for c in candidates(problem, extents, target) if c.config.schedule == "dot"]
+
+
+@given(st.integers(1, 40), st.integers(1, 5000), st.integers(1, 100000), st.sampled_from(DTYPES))
+def test_it_is_offered_for_few_rows_of_either_operand(m, n, k, dtype):
+    problem, extents = problem_of(dtype), Extents(m, n, k)
+    found = dots(problem, extents)
+    assert bool(found) == (min(m, n) <= DOT_ROWS[-1])
+    for each in found:
+        config = each.config
+        assert config.oriented(extents).m <= config.tile[0] <= DOT_ROWS[-1]
+        assert illegal(config.oriented(problem), config, H200) is None
+        assert each.prediction.us > extents.bytes_moved(problem) / H200.dram_gbs / 1e3
+
+
+def test_both_operands_must_be_k_major():
+    for majors in ("mk", "kn", "mn"):
+        assert not dots(problem_of(DType.FLOAT32, majors=majors), Extents(1, 4096, 4096))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"tile": (3, 4, 1)}, "no tile"),
+        ({"tile": (1, 6, 1)}, "no tile"),
+        ({"warps": (2, 4)}, "no tile"),
+        ({"tile": (8, 64, 1)}, "registers"),
+        ({"slice_k": 16}, "threads"),
+        ({"cluster": (1, 2)}, "clusters"),
+    ],
+)
+def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
+    config = Config((1, 4, 1), warps=(1, 4), schedule="dot", slice_k=2)
+    assert illegal(problem_of(DType.FLOAT32), config, H200) is None
+    assert reason in illegal(problem_of(DType.FLOAT32), replace(config, **change), H200)
+
+
+def test_vectors_are_planned_with_it():
+    def chosen(m, n, k, dtype="float32", **options):
+        a, b = unigemm.ArraySpec((m, k), dtype), unigemm.ArraySpec((k, n), dtype, "F")
+        return unigemm.plan(a, b, target="sm_90a", **options).config
+
+    assert chosen(1, 1, 1 << 20).split_k > 1
+    for shape in ((1, 4096, 4096), (2, 1000, 8192), (4096, 1, 4096), (1, 1, 1 << 20)):
+        assert chosen(*shape).schedule == "dot"
+    assert dots(problem_of(DType.FLOAT32), Extents(4096, 2, 4096))[0].config.swap_ab
+    assert chosen(1, 1, 1 << 20, "bfloat16").schedule == "dot"
+    assert chosen(128, 128, 128).schedule == ""
+
+
+def plans():
+    extents = Extents(8, 4096, 4096)
+    for i, (each, warps, slices) in enumerate(DOT_SHAPES):
+        for rows in DOT_ROWS:
+            dtype = DTYPES[(i + rows) % 4]
+            alignment = (16, dtype.itemsize)[rows % 3 == 1]
+            config = Config(
+                (rows, each * warps, 1), warps=(1, warps), slice_k=slices, schedule="dot",
+                split_k=1 + i % 2, swap_ab=rows == 2,
+            )  # fmt: skip
+            problem = problem_of(dtype, alignment)
+            if illegal(problem, config, H200) is None:
+                for arch in ("sm_90a", "sm_80"):
+                    yield Plan("cute_simt", config, problem, extents, named_target(arch))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    "plan", [*plans()], ids=lambda p: f"{p.target.arch}-{p.problem.a}-{p.config}"
+)
+def test_it_compiles_without_spills_and_reads_straight_to_registers(plan):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    artifact = BACKEND.compile(plan)
+    ops = artifact.info.instructions
+    assert artifact.info.spill_bytes == 0
+    assert "LDL" not in ops
+    assert ops["LDG"] > 0
+    assert "LDGSTS" not in ops
+    assert ("LDS" in ops) == (plan.config.slice_k > 1)
+    ptx = artifact.files["kernel.ptx"].decode()
+    double = plan.problem.a.dtype is DType.FLOAT64  # two of them are 16 bytes
+    if plan.problem.a.alignment == 16:
+        assert "ld.global.v2.b64" in ptx if double else "ld.global.v4.b32" in ptx
+    assert ("griddepcontrol" in ptx) == (plan.target.arch == "sm_90a")
