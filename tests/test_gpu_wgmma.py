@@ -182,6 +182,44 @@ def test_configurations_of_every_kind_give_the_product(dtype, precision, seed):
             assert torch.equal(out.double(), rounded), str(plan.config)
 
 
+@pytest.mark.parametrize("shape", [(300, 200, 1000), (16, 2048, 7168), (64, 64, 20000), (7, 9, 33)])
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_products_are_scaled(name, shape):
+    torch = pytest.importorskip("torch")
+    m, n, k = shape
+    a = torch.randn(m, k, device="cuda").to(getattr(torch, name))
+    b = torch.randn(n, k, device="cuda").to(getattr(torch, name)).T
+    x, y = a.double(), b.double()
+    magnitude = x.abs() @ y.abs()
+    half = torch.tensor(0.5, device="cuda")
+    for scale_a, scale_b, factor in ((half, None, 0.5), (3.0, half.reshape(1, 1), 1.5)):
+        for out in (torch.float32, torch.bfloat16):
+            got = unigemm.matmul(a, b, dtype=out, scale_a=scale_a, scale_b=scale_b)
+            assert got.dtype == out
+            expected = factor * (x @ y)
+            rounding = expected.abs() * 2.0**-8 * (out == torch.bfloat16)
+            bound = factor * magnitude * (2.0**-11 + k * 2.0**-22) + rounding + 1e-6
+            assert bool(((got.double() - expected).abs() <= bound).all())
+
+
+def test_a_replayed_graph_reads_the_new_scale():
+    torch = pytest.importorskip("torch")
+    a = torch.randn(64, 512, device="cuda").to(torch.float8_e4m3fn)
+    b = torch.randn(96, 512, device="cuda").to(torch.float8_e4m3fn).T
+    scale, out = torch.tensor(1.0, device="cuda"), torch.empty(64, 96, device="cuda")
+    plain = unigemm.matmul(a, b)
+    unigemm.matmul(a, b, out, scale_a=scale)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        unigemm.matmul(a, b, out, scale_a=scale)
+    for value in (1.0, 0.25, -8.0):
+        scale.fill_(value)
+        graph.replay()
+        assert torch.equal(out, value * plain)
+    with pytest.raises(unigemm.DeviceMismatch):
+        unigemm.matmul(a, b, scale_a=torch.tensor(1.0))
+
+
 def test_results_are_bitwise_equal_from_run_to_run():
     torch = pytest.importorskip("torch")
     for m, n, k in ((4096, 512, 1024), (64, 64, 16384), (16, 2048, 7168), (333, 777, 555)):

@@ -15,6 +15,7 @@ from .dispatch import (
     describe,
     kernel_entry,
     plan_gemm,
+    read_scales,
     refuse_overlap,
     store,
     target_of,
@@ -53,6 +54,8 @@ def matmul(
     backend: str = "auto",
     plan: Plan | None = None,
     stream: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> Any:
     """Multiply two arrays of one library, by the rules of `numpy.matmul`.
 
@@ -89,6 +92,10 @@ def matmul(
     stream : int or stream object, optional
         CUDA stream to queue the work on; by default the library's current one. New results and
         workspaces are then allocated on that stream too, and the caller orders it with others.
+    scale_a, scale_b : float or array of one float32, optional
+        For float8 inputs: the result is ``scale_a * scale_b * (a @ b)``, the float32 sums being
+        multiplied before they are rounded. An array is of the library and on the device of `a`;
+        on a GPU it is read when the work runs, so that a captured graph sees its new contents.
 
     Returns
     -------
@@ -101,11 +108,11 @@ def matmul(
     ShapeMismatch
         The shapes do not fit, or `out` has another shape than the product.
     UnsupportedDtype
-        A dtype that is not supported, or mixed ones.
+        A dtype that is not supported, or mixed ones; a scale that is not one float32.
     LibraryMismatch, DeviceMismatch
         The arrays are not of one library, not on one device, or no arrays.
     OverlapError
-        `out` shares memory with an input or with itself.
+        `out` shares memory with an input, a scale or itself.
     UnsupportedProblem
         Anything else that cannot be done; also the base of all the above.
     BackendUnavailable
@@ -132,7 +139,12 @@ def matmul(
     library = KNOWN.get(kind)
     if library is None or type(b) is not kind or (out is not None and type(out) is not kind):
         library = one_library(a, b, out)
+    scaled = scale_a is not None or scale_b is not None
     if library.foreign:
+        if scaled:
+            raise UnsupportedProblem(
+                "scale_a and scale_b are for float8 arrays of NumPy, CuPy and PyTorch"
+            )
         return _foreign(a, b, out, stream, dtype, precision, deterministic, backend, plan)
     key: Any
     bound: Bound | None
@@ -143,22 +155,30 @@ def matmul(
         if out is None:
             d_at = 0
             places = a_at & 15, b_at & 15
-            key = (a_key, b_key, places, dtype, precision, deterministic, backend, same)
+            key = (a_key, b_key, places, dtype, precision, deterministic, backend, same, scaled)
         else:
             d_at, d_key = library.read(out)
             places = a_at & 15, b_at & 15, d_at & 15  # type: ignore[assignment]
-            key = (a_key, b_key, places, dtype, precision, deterministic, backend, same, d_key)
+            asked = dtype, precision, deterministic, backend, same, scaled
+            key = (a_key, b_key, places, asked, d_key)
         bound = library.table.get(key)
     except Exception:
         key = bound = None  # something is wrong with an argument: `bind` says what
     if bound is None:
-        bound = bind(library, a, b, out, Options(dtype, precision, deterministic, backend, plan))
+        options = Options(dtype, precision, deterministic, backend, plan, scaled)
+        bound = bind(library, a, b, out, options)
         if key is not None:
             store(library.table, key, bound)
         else:
             a_at, b_at = library.operand(a, "a").pointer, library.operand(b, "b").pointer
             d_at = 0 if out is None else library.operand(out, "out").pointer
     device = bound.device
+    scales: tuple = ()
+    if scaled:
+        low, high = bound.d_span
+        span = None if out is None else (d_at + low, d_at + high)
+        named = {"scale_a": scale_a, "scale_b": scale_b}
+        scales = read_scales(library, device, named, span)
     handle = 0 if stream is None else _stream_for(device, stream)
     if out is not None:
         low, high = bound.d_span
@@ -170,18 +190,18 @@ def matmul(
             refuse_overlap({name: library.operand(x, name) for name, x in names.items()})
         library.claim(out)
     if device < 0:
-        return _run(library, bound, a, b, out, a_at, b_at, d_at, handle)
+        return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
     if library.current_device() == device:
         if stream is None:
             handle = library.current_stream(device)
-            return _run(library, bound, a, b, out, a_at, b_at, d_at, handle)
+            return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
         if out is not None and bound.workspace is None and bound.launch is not None:
             bound.launch(a_at, b_at, d_at, 0, handle)  # nothing to allocate on that stream
             return out
     with library.context(device, None if stream is None else handle):
         if stream is None:
             handle = library.current_stream(device)
-        return _run(library, bound, a, b, out, a_at, b_at, d_at, handle)
+        return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
 
 
 def _run(
@@ -194,6 +214,7 @@ def _run(
     b_at: int,
     d_at: int,
     stream: int,
+    scales: tuple,
 ) -> Any:
     """Make the result and the workspace, and launch, on the current device and stream."""
     launch = bound.launch
@@ -202,22 +223,14 @@ def _run(
         result = bound.make()
         d_at = library.address(result)
         if d_at & 15 and launch is not None:  # not what the kernel was chosen for
-            options = bound.options
-            matmul(
-                *(a, b, result),
-                precision=options.precision,
-                deterministic=options.deterministic,
-                backend=options.backend,
-                plan=options.plan,
-                stream=None if bound.device < 0 else stream,
-            )
-            return library.scalar(result) if bound.scalar else result
+            again = bind(library, a, b, result, bound.options)
+            return _run(library, again, a, b, result, a_at, b_at, d_at, stream, scales)
     if launch is not None:
         if bound.workspace is None:
-            launch(a_at, b_at, d_at, 0, stream)
+            launch(a_at, b_at, d_at, 0, stream, *scales)
         else:
             scratch = bound.workspace()
-            launch(a_at, b_at, d_at, library.address(scratch), stream)
+            launch(a_at, b_at, d_at, library.address(scratch), stream, *scales)
     elif bound.fill:
         library.zero(result)
     return library.scalar(result) if bound.scalar and out is None else result
@@ -265,6 +278,7 @@ def plan(
     deterministic: bool = False,
     backend: str = "auto",
     target: str | Target | None = None,
+    scaled: bool = False,
 ) -> Plan:
     """Decide which kernel computes ``a @ b``, and why, without running it.
 
@@ -277,6 +291,8 @@ def plan(
     target : str or Target, optional
         An architecture such as ``"sm_90a"``, ``"cpu"``, or a `Target`. By default the arrays'
         device; for an `ArraySpec` the current GPU, or the host where there is none.
+    scaled : bool
+        `matmul` will be given `scale_a` or `scale_b`.
 
     Returns
     -------
@@ -290,7 +306,7 @@ def plan(
     BackendUnavailable
         The named backend does not exist, or is to run here and cannot.
     """
-    options = Options(dtype, precision, deterministic, backend)
+    options = Options(dtype, precision, deterministic, backend, scaled=bool(scaled))
     check_options(options)
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     seen: dict[str, Operand | Layout] = {
@@ -308,6 +324,7 @@ def plan(
         layout,
         precision=options.precision,
         deterministic=bool(deterministic),
+        scaled=options.scaled,
     )
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
     return plan_gemm(gemm, _planned_for(target, arrays), backend, usable=target is None)

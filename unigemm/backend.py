@@ -13,8 +13,9 @@ from .target import Target
 
 __all__ = ["Backend", "CompilingBackend", "HostBackend", "Launcher"]
 
-#: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream.
-Launcher = Callable[[int, int, int, int, int], None]
+#: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
+#: of a scaled product also the addresses of the two scales (0: there is none) and a factor.
+Launcher = Callable[..., None]
 
 
 class Backend(Protocol):

@@ -6,6 +6,7 @@ strides; `unigemm.matmul` keeps the result and from then on only looks it up.
 
 from __future__ import annotations
 
+import numbers
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -14,13 +15,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from .arrays.libraries import Library
+from .arrays.libraries import Library, library_of
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
 from .backend import Backend, CompilingBackend, HostBackend, Launcher
-from .dtypes import DType
+from .dtypes import FLOAT8, DType
 from .errors import (
     BackendUnavailable,
     DeviceMismatch,
+    LibraryMismatch,
     OverlapError,
     ShapeMismatch,
     UnsupportedDtype,
@@ -46,6 +48,7 @@ __all__ = [
     "forget",
     "kernel_entry",
     "plan_gemm",
+    "read_scales",
     "refuse_overlap",
     "target_of",
     "usable_backend",
@@ -61,6 +64,7 @@ class Options:
     deterministic: bool = False
     backend: str = "auto"
     plan: Plan | None = None
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +119,8 @@ def describe(
     UnsupportedDtype
         The dtypes are mixed, or the output's is not offered.
     UnsupportedProblem
-        A precision other than "ieee" for inputs that are not float32.
+        A precision other than "ieee" for inputs that are not float32, or scales for inputs that
+        are not float8.
     """
     asked = out.dtype if options.dtype is None and out is not None else options.dtype
     dtype = output_dtype(asked, a, b)
@@ -123,6 +128,11 @@ def describe(
         raise UnsupportedProblem(
             f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
             "leave precision out"
+        )
+    if options.scaled and a.dtype not in FLOAT8:
+        raise UnsupportedProblem(
+            f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
+            "result, or an input"
         )
     shape = result_shape(a.shape, b.shape)
     if out is None:
@@ -323,6 +333,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         layout,
         precision=options.precision,
         deterministic=bool(options.deterministic),
+        scaled=options.scaled,
     )
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     if z is not None:
@@ -361,6 +372,52 @@ def refuse_overlap(operands: dict[str, Operand]) -> None:
                 f"out shares memory with {name}, and it is written while {name} is read; pass "
                 f"another array as out, or a copy of {name}"
             )
+
+
+def read_scales(
+    library: Library, device: int, scales: dict[str, Any], d_span: tuple[int, int] | None
+) -> tuple[int, int, float]:
+    """Return what a launcher of a scaled product takes: two addresses (0 for none) and a factor.
+
+    Parameters
+    ----------
+    library, device
+        Of the other arrays.
+    scales
+        By their names: a number, an array of one float32, or None.
+    d_span
+        Addresses that `out` covers; None where there is no `out`.
+
+    Raises
+    ------
+    UnsupportedDtype, ShapeMismatch, DeviceMismatch, LibraryMismatch
+        An array that is none such.
+    OverlapError
+        It lies in `out`.
+    """
+    factor = 1.0
+    places = []
+    for name, scale in scales.items():
+        if scale is None or isinstance(scale, numbers.Real):
+            factor *= 1.0 if scale is None else float(scale)
+            places.append(0)
+            continue
+        if library_of(scale, name) is not library:
+            raise LibraryMismatch(
+                f"{name} is a {type(scale).__name__}, of another library than a; convert it, or "
+                "pass a number"
+            )
+        x = library.operand(scale, name)
+        if x.dtype is not DType.FLOAT32 or any(extent != 1 for extent in x.shape):
+            raise UnsupportedDtype(
+                f"{name} is {x.dtype} of shape {x.shape}; pass one float32, or a number"
+            )
+        if x.device != (HOST if device < 0 else Device("cuda", device)):
+            raise DeviceMismatch(f"{name} is on {x.device} and the arrays are not; move it to them")
+        if d_span and d_span[0] < x.pointer + 4 and x.pointer < d_span[1]:
+            raise OverlapError(f"out shares memory with {name}; pass another array as out")
+        places.append(x.pointer)
+    return places[0], places[1], factor
 
 
 _loaded: dict[tuple[str, str, int], object] = {}
@@ -408,9 +465,9 @@ def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> 
         a, b = (second, first) if gemm.swapped else (first, second)
         moves.append((a * inputs.itemsize, b * inputs.itemsize, d * output.itemsize))
 
-    def launch_each(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+    def launch_each(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
         for to_a, to_b, to_d in moves:
-            launch(a + to_a, b + to_b, d + to_d, workspace, stream)
+            launch(a + to_a, b + to_b, d + to_d, workspace, stream, *scales)
 
     return launch_each
 
@@ -425,6 +482,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("D", plan.problem.d, gemm.problem.d),
         ("precision", plan.problem.precision, gemm.problem.precision),
         ("deterministic", plan.problem.deterministic, gemm.problem.deterministic),
+        ("scaled", plan.problem.scaled, gemm.problem.scaled),
         ("size", plan.extents, gemm.extents),
         ("architecture", plan.target.arch, target.arch),
     )

@@ -124,6 +124,7 @@ def canonical(
     *,
     precision: Precision = "ieee",
     deterministic: bool = False,
+    scaled: bool = False,
 ) -> Gemm:
     """State ``d = a @ b`` as one canonical product.
 
@@ -133,6 +134,8 @@ def canonical(
         Layouts that `numpy.matmul` would accept; `d` has the shape `result_shape` gives.
     precision, deterministic
         As in `unigemm.matmul`.
+    scaled
+        See `unigemm.problem.Problem`.
 
     Raises
     ------
@@ -172,9 +175,8 @@ def canonical(
         a, b = b, a
         a_mat, b_mat, d_mat = b_mat[::-1], a_mat[::-1], d_mat[::-1]
         dims = [(e, sb, sa, sd) for e, sa, sb, sd in dims]
-    return _assemble(
-        (m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, precision, deterministic
-    )
+    asked = (precision, deterministic, scaled)
+    return _assemble((m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked)
 
 
 def _assemble(
@@ -183,8 +185,7 @@ def _assemble(
     strides: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
     dims: list[tuple[int, int, int, int]],
     swapped: bool,
-    precision: Precision,
-    deterministic: bool,
+    asked: tuple[Precision, bool, bool],
 ) -> Gemm:
     m, n, k = sizes
     names: tuple[tuple[Major, Major], ...] = (("m", "k"), ("k", "n"), ("m", "n"))
@@ -210,7 +211,7 @@ def _assemble(
     full = [(*fixed[i], inner[0][1 + i], inner[1][1 + i]) for i in range(3)]
     l0, l1 = inner[0][0], inner[1][0]
     return Gemm(
-        problem=Problem(types[0], types[1], types[2], precision, deterministic),
+        problem=Problem(types[0], types[1], types[2], *asked),
         extents=Extents(m, n, k, l0 * l1),
         swapped=swapped,
         batch=(l0, l1),

@@ -61,6 +61,8 @@ class MatrixType:
 class Problem:
     """The class of a product D = A B: all that decides which kernel is needed, but no extents.
 
+    A `scaled` one multiplies its sums by a number for each operand before they are rounded.
+
     D is never "m"-major: `unigemm.gemm` states such a product as its transpose, D' = B' A'. (A
     backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
     """
@@ -70,6 +72,7 @@ class Problem:
     d: MatrixType
     precision: Precision = "ieee"
     deterministic: bool = False
+    scaled: bool = False
 
     @property
     def accumulator(self) -> DType:
@@ -89,8 +92,10 @@ class Problem:
         return first + second
 
     def __str__(self) -> str:
+        scaled = ", scaled" if self.scaled else ""
         return (
-            f"A {self.a} x B {self.b} -> D {self.d} ({self.precision}, sums in {self.accumulator})"
+            f"A {self.a} x B {self.b} -> D {self.d} "
+            f"({self.precision}, sums in {self.accumulator}{scaled})"
         )
 
 

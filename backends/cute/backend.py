@@ -89,6 +89,7 @@ class CuteBackend:
                     for name, x in matrices.items()
                 },
                 "precision": problem.precision,
+                "scaled": problem.scaled,
                 "tile": list(config.tile),
                 "cluster": [*config.cluster, config.cluster_k],
                 "warps": [*config.warps, config.slice_k],
@@ -122,7 +123,7 @@ class CuteBackend:
             return module.make_host(module.Spec(problem, config, overlap))
 
         def arguments() -> Sequence[Any]:
-            return _kernel_module(self.name).example_arguments()
+            return _kernel_module(self.name).example_arguments(problem)
 
         smem = self.smem_bytes(problem, config)
         return toolchain.compile_kernel(host, arguments, plan.target.arch, smem)
@@ -146,11 +147,13 @@ class CuteBackend:
             *self.arguments(plan),
         )  # fmt: skip
 
-        def launch(a: int, b: int, d: int, workspace: int, stream: int) -> None:
-            run(a, b, d, workspace, *fixed, stream)
+        def launch(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
+            run(a, b, d, workspace, *fixed, *scales, stream)
 
-        def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int) -> None:
-            run(b, a, d, workspace, *fixed, stream)
+        def launch_swapped(
+            a: int, b: int, d: int, workspace: int, stream: int, *scales: float
+        ) -> None:
+            run(b, a, d, workspace, *fixed, *scales, stream)
 
         return launch_swapped if gemm.swapped != config.swap_ab else launch
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
@@ -64,15 +64,18 @@ class Spec:
         return self.sums, CUTE_TYPES[self.problem.d.dtype], vector, self.overlap
 
 
-def example_arguments(extra: int = 0) -> list:
+def example_arguments(extra: int = 0, scaled: bool = False) -> list:
     """Return arguments of a host function's types, for compiling.
 
     Four addresses, five sizes, twelve strides, three integers of every plan and `extra` ones of the
-    backend's, and the stream: what `CuteBackend.bind` passes.
+    backend's, two addresses and a factor where the product is scaled, and the stream: what
+    `CuteBackend.bind` passes.
     """
+    scales = [Int64(1), Int64(1), Float32(1)] if scaled else []
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
     wide, narrow = Int64(1), Int32(1)
-    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra), stream]
+    numbers = [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra)]
+    return [*numbers, *scales, stream]
 
 
 def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:

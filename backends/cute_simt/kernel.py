@@ -25,7 +25,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
 
-from unigemm.problem import MatrixType
+from unigemm.problem import MatrixType, Problem
 
 from ..cute import device
 from ..cute.device import (
@@ -448,7 +448,7 @@ def make_host(spec: Spec) -> Callable:
     return gemm
 
 
-def example_arguments() -> list:
+def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
     return device.example_arguments()
 

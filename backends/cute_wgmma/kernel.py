@@ -29,13 +29,21 @@ from dataclasses import dataclass
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from unigemm.problem import MatrixType
+from unigemm.problem import MatrixType, Problem
 
 from ..cute import device
-from ..cute.device import GMEM, launch_reduction, read, select, tile_coordinates, workspace_pitches
+from ..cute.device import (
+    GMEM,
+    global_vector,
+    launch_reduction,
+    read,
+    select,
+    tile_coordinates,
+    workspace_pitches,
+)
 from ..cute.repack import Repack, depth, launch_repack, packed_pitch
 from ..cute.workspace import PART_ALIGNMENT
 from .epilogue import (
@@ -537,10 +545,23 @@ def slab_from_registers(
 
 
 @cute.jit
+def scale_of(spec: cutlass.Constexpr, scales: tuple) -> Float32:
+    """Return what sums are multiplied by: the numbers at two addresses, if any, and a factor."""
+    scale = Float32(1)
+    if const_expr(spec.problem.scaled):
+        scale = scales[2]
+        if scales[0] != 0:
+            scale = scale * read(global_vector(scales[0], Float32, 1), 1)[0]
+        if scales[1] != 0:
+            scale = scale * read(global_vector(scales[1], Float32, 1), 1)[0]
+    return scale
+
+
+@cute.jit
 def consume(
     spec: cutlass.Constexpr, sizes: tuple, mma: cute.TiledMma, shared: tuple, barriers: tuple,
     store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
-    first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
+    first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple, scales: tuple,
 ) -> None:  # fmt: skip
     """Multiply and store the units of one group of warpgroups."""
     config, geo = spec.config, spec.geometry
@@ -566,6 +587,7 @@ def consume(
     size = spec.output.width // 8
     stage, phase, used = Int32(0), Int32(0), Int32(0)
     unit, fields = first_unit, first
+    scale = scale_of(spec, scales)
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
             stage, phase = skip(stage, phase, Work(*first).slabs, config.stages)
@@ -591,6 +613,9 @@ def consume(
             cute.arch.barrier_arrive(
                 barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP * per_group
             )
+        if const_expr(spec.problem.scaled):
+            for i in range_constexpr(cute.size(total)):
+                total[i] *= scale
         row = work.tile_m * tile_m + wg_m * MMA_M
         column = work.tile_n * tile_n + wg_n * geo.mma_n
         if const_expr(geo.store == "tma"):
@@ -667,6 +692,7 @@ def gemm_kernel(
     flags: tuple,
     sizes: tuple,
     units: Int32,
+    scales: tuple,
 ) -> None:
     """Multiply the units that fall to this CTA."""
     config, geo = spec.config, spec.geometry
@@ -743,7 +769,7 @@ def gemm_kernel(
         consume(
             spec, sizes, mma, (whole_a, shared_b), barriers, (atom_d, tensor_d, boxes), out,
             d_strides, cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
-            cluster_index, first, units, clusters, ranks,
+            cluster_index, first, units, clusters, ranks, scales,
         )  # fmt: skip
 
 
@@ -809,6 +835,68 @@ def repack_of(spec: Spec, matrix: MatrixType, k_major: bool) -> Repack:
     )
 
 
+def start(
+    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    knobs: tuple, scales: tuple, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch the copies that are needed, the product, and the reduction of its parts."""
+    a, b, d, workspace = addresses
+    m, n, k, l0, l1 = sizes
+    a_m, a_k, a_l0, a_l1 = a_steps
+    b_k, b_n, b_l0, b_l1 = b_steps
+    d_m, d_n, d_l0, d_l1 = d_steps
+    split_k, along_n, group, multiprocessors, turn_m, turn_n = knobs
+    geo, config = spec.geometry, spec.config
+    tile_m, tile_n, tile_k = config.tile
+    cm, cn = config.cluster
+    batch = (l0, l1)
+    view_a, view_b, parts = operands(
+        spec, (a, b, workspace), (m, n, k), batch,
+        (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
+    )  # fmt: skip
+    layout_a = operand_layout(spec, tile_m, spec.k_major[0], geo.a_swizzle)
+    layout_b = operand_layout(spec, tile_n, spec.k_major[1], geo.b_swizzle)
+    atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
+    atom_b, tensor_b = load_atom(view_b, layout_b, (tile_n, tile_k), cm)
+    out, out_strides = d, (d_m, d_n, d_l0, d_l1)
+    if const_expr(spec.split):
+        lines, line = (n, m) if const_expr(spec.down) else (m, n)
+        row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
+        steps = (Int64(1), row_pitch) if const_expr(spec.down) else (row_pitch, Int64(1))
+        out = parts
+        out_strides = (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
+    atom_d, tensor_d = atom_a, tensor_a
+    if const_expr(geo.store == "tma"):
+        deep = (depth(d_l0, l0), depth(d_l1, l1))
+        view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
+        atom_d, tensor_d = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileS2GOp(), view_d, store_layout(spec),
+            (STORE_ROWS, geo.store_columns),
+        )  # fmt: skip
+    tiles = ((m + tile_m * cm - 1) // (tile_m * cm)) * ((n + tile_n * cn - 1) // (tile_n * cn))
+    units = tiles * split_k * l0 * l1
+    clusters = units
+    if const_expr(config.cluster_k * config.slice_k == 1):  # else a cluster has one unit
+        clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
+    flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
+    flags += [depth(a_l1, l1), depth(b_l1, l1)]
+    gemm_kernel(
+        spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
+        layout_a, layout_b, out, out_strides, tuple(flags),
+        (m, n, k, l0, split_k, along_n, group, turn_m, turn_n), units, scales,
+    ).launch(
+        grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
+        cluster=(cm, cn, config.cluster_k),
+        stream=stream, min_blocks_per_mp=1, use_pdl=True,
+    )  # fmt: skip
+    if const_expr(spec.split):
+        lines, line = (n, m) if const_expr(spec.down) else (m, n)
+        steps = (d_n, d_m) if const_expr(spec.down) else (d_m, d_n)
+        launch_reduction(
+            spec.reduction, parts, d, lines, line, batch, (*steps, d_l0, d_l1), split_k, stream
+        )
+
+
 def make_host(spec: Spec) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream."""
 
@@ -823,62 +911,36 @@ def make_host(spec: Spec) -> Callable:
         turn_m: Int32, turn_n: Int32,
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
-        geo, config = spec.geometry, spec.config
-        tile_m, tile_n, tile_k = config.tile
-        cm, cn = config.cluster
-        batch = (l0, l1)
-        view_a, view_b, parts = operands(
-            spec, (a, b, workspace), (m, n, k), batch,
-            (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n), (), stream,
         )  # fmt: skip
-        layout_a = operand_layout(spec, tile_m, spec.k_major[0], geo.a_swizzle)
-        layout_b = operand_layout(spec, tile_n, spec.k_major[1], geo.b_swizzle)
-        atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
-        atom_b, tensor_b = load_atom(view_b, layout_b, (tile_n, tile_k), cm)
-        out, out_strides = d, (d_m, d_n, d_l0, d_l1)
-        if const_expr(spec.split):
-            lines, line = (n, m) if const_expr(spec.down) else (m, n)
-            row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
-            steps = (Int64(1), row_pitch) if const_expr(spec.down) else (row_pitch, Int64(1))
-            out = parts
-            out_strides = (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
-        atom_d, tensor_d = atom_a, tensor_a
-        if const_expr(geo.store == "tma"):
-            deep = (depth(d_l0, l0), depth(d_l1, l1))
-            view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
-            atom_d, tensor_d = cpasync.make_tiled_tma_atom(
-                cpasync.CopyBulkTensorTileS2GOp(), view_d, store_layout(spec),
-                (STORE_ROWS, geo.store_columns),
-            )  # fmt: skip
-        tiles = ((m + tile_m * cm - 1) // (tile_m * cm)) * ((n + tile_n * cn - 1) // (tile_n * cn))
-        units = tiles * split_k * l0 * l1
-        clusters = units
-        if const_expr(config.cluster_k * config.slice_k == 1):  # else a cluster has one unit
-            clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
-        flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
-        flags += [depth(a_l1, l1), depth(b_l1, l1)]
-        gemm_kernel(
-            spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
-            layout_a, layout_b, out, out_strides, tuple(flags),
-            (m, n, k, l0, split_k, along_n, group, turn_m, turn_n), units,
-        ).launch(
-            grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
-            cluster=(cm, cn, config.cluster_k),
-            stream=stream, min_blocks_per_mp=1, use_pdl=True,
+
+    @cute.jit
+    def scaled(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n),
+            (scale_a, scale_b, factor), stream,
         )  # fmt: skip
-        if const_expr(spec.split):
-            lines, line = (n, m) if const_expr(spec.down) else (m, n)
-            steps = (d_n, d_m) if const_expr(spec.down) else (d_m, d_n)
-            launch_reduction(
-                spec.reduction, parts, d, lines, line, batch, (*steps, d_l0, d_l1), split_k, stream
-            )
 
-    return gemm
+    return scaled if spec.problem.scaled else gemm
 
 
-def example_arguments() -> list:
+def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments(extra=3)  # multiprocessors and turns
+    return device.example_arguments(extra=3, scaled=problem.scaled)  # multiprocessors and turns
 
 
 gemm_kernel.set_name_prefix("wgmma_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

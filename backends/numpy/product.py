@@ -85,8 +85,8 @@ def bind_product(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
     if not gemm.swapped:
         return launch
 
-    def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int) -> None:
-        launch(b, a, d, workspace, stream)
+    def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
+        launch(b, a, d, workspace, stream, *scales)
 
     return launch_swapped
 
@@ -110,9 +110,9 @@ def _each(launch: Launcher, gemm: Gemm) -> Launcher:
     sizes = [getattr(gemm.problem, which).dtype.itemsize for which in "abd"]
     moves = [[i * size for i, size in zip(at, sizes, strict=True)] for at in gemm.offsets]
 
-    def launch_each(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+    def launch_each(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
         for to_a, to_b, to_d in moves:
-            launch(a + to_a, b + to_b, d + to_d, workspace, stream)
+            launch(a + to_a, b + to_b, d + to_d, workspace, stream, *scales)
 
     return launch_each
 
@@ -153,7 +153,10 @@ def _blocked(
     a, b = a.shared(), b.shared()
     views = [viewer(x.shape, x.strides, x.dtype) for x in (a, b, d)]
 
-    def launch(a_at: int, b_at: int, d_at: int, workspace: int, stream: int) -> None:
+    def launch(
+        a_at: int, b_at: int, d_at: int, workspace: int, stream: int, *scales: float
+    ) -> None:
+        factor = _factor(scales) if scales else None
         x, y, z = (view(at) for view, at in zip(views, (a_at, b_at, d_at), strict=True))
         stage_x = _stage(a, x, (chunk1, chunk0, m, k), native)
         stage_y = _stage(b, y, (chunk1, chunk0, k, n), native)
@@ -173,6 +176,8 @@ def _blocked(
                     np.copyto(into, partial, casting="unsafe")
                 else:
                     np.add(into, partial, into, dtype=sums, casting="unsafe")
+            if factor is not None:
+                np.multiply(into, factor, into)
             if into is not block:
                 block[...] = into
 
@@ -205,6 +210,18 @@ def _stage(
         return ready
 
     return stage
+
+
+def _factor(scales: tuple[float, ...]) -> np.float32:
+    """Return the product of two scales, at addresses that are not 0, and of a number."""
+    import numpy as np
+
+    *places, number = scales
+    total = np.float32(number)
+    for address in places:
+        if address:
+            total = np.float32(total * viewer((), (), DType.FLOAT32)(int(address))[()])
+    return total
 
 
 def _corner(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
