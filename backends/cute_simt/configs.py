@@ -39,6 +39,7 @@ _DOT_SHORT_US = 0.5  # a CTA whose K is less than one load of each lane
 _DOT_RESIDENT = 536  # threads of an SM at once
 _DOT_DRAM_EFFICIENCY = 0.95
 _DOT_ISSUE, _DOT_CONVERT = 0.715, 3.16  # FMA slots of one product; of a 16-bit operand's conversion
+_DOT_NARROW = 1.12  # 16-bit types, whose prices are too low in the mean
 _DOT_OVERLAP = 1.65  # exponent of the norm that joins times which overlap
 _DOT_REDUCE_US, _DOT_PART_US = 1.72, 0.0104  # a dependent second kernel
 _SLAB_BYTES = 64  # K bytes of a slab: four 16-byte vectors of each K-major row
@@ -160,6 +161,8 @@ def predict_dot(problem: Problem, extents: Extents, target: Target, config: Conf
     total = _DOT_FIXED_US + sum(us**_DOT_OVERLAP for us in parts.values()) ** (1 / _DOT_OVERLAP)
     if config.split_k > 1:
         total += _DOT_REDUCE_US + _DOT_PART_US * config.split_k
+    if problem.a.dtype.itemsize == 2:
+        total *= _DOT_NARROW
     return Prediction(total, limiter if parts[limiter] > _LAUNCH_US else "launch")
 
 
