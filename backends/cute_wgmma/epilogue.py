@@ -119,7 +119,7 @@ def add_slices(
     cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
     if busy:
         for v in range_constexpr(each * geo.repeats_m):
-            index = share_index(blocks, each, begin, v)
+            index = share_index(blocks, geo.slices, begin, v)
             parts = [
                 elements(
                     read(quad(spec.sums, area, index, threads, thread % own + s * own), 4), 0, 4
