@@ -196,7 +196,7 @@ def matmul(
             handle = library.current_stream(device)
             return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
         if out is not None and bound.workspace is None and bound.launch is not None:
-            bound.launch(a_at, b_at, d_at, 0, handle)  # nothing to allocate on that stream
+            bound.launch(a_at, b_at, d_at, 0, handle, *scales)  # nothing to allocate there
             return out
     with library.context(device, None if stream is None else handle):
         if stream is None:
