@@ -67,7 +67,8 @@ def matmul(
         bfloat16, float8_e4m3fn, float8_e5m2 (ml_dtypes in NumPy and CuPy; float8 does not pass
         through DLPack) or int8. It is never written.
     b : array, shape (..., K, N) or (K,)
-        Of the same library, device and dtype as `a`. Leading dimensions broadcast.
+        Of the same library, device and dtype as `a`; the two kinds of float8 also multiply each
+        other. Leading dimensions broadcast.
     out : array, optional
         Where to put the result: of the result's shape, on the same device, sharing no memory with
         `a` or `b`. Any strides that give each element an address of its own.
