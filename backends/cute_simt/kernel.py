@@ -30,8 +30,10 @@ from unigemm.problem import MatrixType, Problem
 from ..cute import device
 from ..cute.device import (
     CUTE_TYPES,
+    Divisor,
     global_vector,
     launch_reduction,
+    raster,
     read,
     read_parts,
     select,
@@ -297,15 +299,18 @@ def gemm_kernel(
     m: Int32,
     n: Int32,
     k: Int32,
-    l0: Int32,
     a_strides: tuple,
     b_strides: tuple,
     d_strides: tuple,
-    split_k: Int32,
-    along_n: Int32,
-    group: Int32,
+    slabs: Int32,
+    order: tuple,
+    split_k: Divisor,
+    l0: Divisor,
 ) -> None:
-    """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1)."""
+    """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1).
+
+    A part of K has up to `slabs` slabs; `order` is the raster of the tiles.
+    """
     geo, config = spec.geometry, spec.config
     tile_m, tile_n, tile_k = config.tile
     thread, _, _ = cute.arch.thread_idx()
@@ -313,17 +318,11 @@ def gemm_kernel(
     warp, lane = thread // WARP, thread % WARP
 
     # -- where this CTA works
-    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-    rest = block // (tiles_m * tiles_n)
-    tm, tn = tile_coordinates(block - rest * (tiles_m * tiles_n), tiles_m, tiles_n, along_n, group)
-    batch = rest // split_k
-    part = rest - batch * split_k
-    i1 = batch // l0
-    i0 = batch - i1 * l0
-    slabs = (k + tile_k - 1) // tile_k
-    per_part = (slabs + split_k - 1) // split_k
-    first_k = part * per_part * tile_k
-    end_k = cutlass.min(k, first_k + per_part * tile_k)
+    tm, tn, sweeps = tile_coordinates(block, order)
+    batch, part = divmod(sweeps, split_k)
+    i1, i0 = divmod(batch, l0)
+    first_k = part * slabs * tile_k
+    end_k = cutlass.min(k, first_k + slabs * tile_k)
     remaining = cutlass.max(end_k - first_k, Int32(0))
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
@@ -420,9 +419,10 @@ def make_host(spec: Spec) -> Callable:
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
         geo = spec.geometry
-        tile_m, tile_n, _ = spec.config.tile
+        tile_m, tile_n, tile_k = spec.config.tile
         batches = l0 * l1
-        tiles = ((m + tile_m - 1) // tile_m) * ((n + tile_n - 1) // tile_n)
+        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
         d_strides = (d_m, d_n, d_l0, d_l1)
         row_pitch, part_pitch = workspace_pitches(spec.sums, m, n, batches)
         out, out_strides = d, d_strides
@@ -431,11 +431,11 @@ def make_host(spec: Spec) -> Callable:
             out = workspace
             out_strides = (row_pitch, Int64(1), batch_pitch, batch_pitch * l0, part_pitch)
         gemm_kernel(
-            spec, a, b, out, m, n, k, l0,
+            spec, a, b, out, m, n, k,
             (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), out_strides,
-            split_k, along_n, group,
+            slabs, raster(tiles_m, tiles_n, along_n, group), Divisor(split_k), Divisor(l0),
         ).launch(
-            grid=(tiles * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
+            grid=(tiles_m * tiles_n * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
             smem=geo.smem_bytes, stream=stream,
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
             use_pdl=spec.overlap,
