@@ -280,6 +280,13 @@ def slab_source(
     return slab, low_a, low_b
 
 
+def pinned(value: Int32) -> Int32:
+    """Return the value, worked out here: the compiler would do it again for every slab."""
+    return cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[Int32(value)]
+    )
+
+
 def bring(
     atom: cute.CopyAtom, source: cute.Tensor, into: cute.Tensor, full: cute.Pointer, mask: Int32,
     sharers: int,
@@ -305,11 +312,11 @@ def produce(
     unit, fields = first_unit, first
     while unit < units:
         work = Work(*fields)
-        a0, b0 = work.i0 * flags[0], work.i0 * flags[2]
+        a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
+        a_part, b_part = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
         for index in cutlass.range(work.slabs, unroll=1):
             k, low_a, low_b = slab_source(spec, work, index, order[4])
-            a1 = work.i1 * flags[1] + low_a * flags[4]
-            b1 = work.i1 * flags[3] + low_b * flags[5]
+            a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
@@ -771,7 +778,7 @@ def gemm_kernel(
             produce(
                 spec, order,
                 (atom_a, from_a, into_a, atom_b, from_b, into_b,
-                 cutlass.Int16(mask_a), cutlass.Int16(mask_b)),
+                 cutlass.Int16(pinned(mask_a)), cutlass.Int16(pinned(mask_b))),
                 barriers, flags, cluster_index, first, units, clusters, ranks,
             )  # fmt: skip
     else:
