@@ -216,12 +216,13 @@ def work_unit(spec: Spec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
         batch, part = divmod(batch, split_k)
     slabs = slabs_k.divisor * spec.products
     # Parts take slabs in turn: CTAs that run at once then read neighbours in device memory.
-    first = part * spec.config.cluster_k + rank_k
+    first, apart = Int32(0), Int32(1)
     if spec.split or spec.config.cluster_k > 1:
-        slabs = (slabs - first + step.divisor - 1) // step
+        first, apart = part * spec.config.cluster_k + rank_k, step.divisor
+        slabs = (slabs - first + apart - 1) // step
     turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
     i1, i0 = divmod(batch, l0)
-    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, step.divisor, slabs, turned
+    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, slabs, turned
 
 
 # -- pipeline --------------------------------------------------------------------------------------
@@ -261,20 +262,15 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 # -- roles -----------------------------------------------------------------------------------------
 
 
-def slab_source(
-    spec: Spec, work: Work, index: Int32, slabs_k: Divisor
-) -> tuple[Int32, Int32, Int32]:
-    """Return where a unit's slab lies along K, and whether it is of A's and of B's low half.
+def slab_source(spec: Spec, at: Int32, slabs: Divisor) -> tuple[Int32, Int32, Int32]:
+    """Return where a running slab lies along K, and whether it is of A's and of B's low half.
 
     Three products make one of split operands: low times high, high times low, high times high,
     the small ones first.
     """
-    slab = work.turned + index
-    slab -= select(slab >= work.slabs, work.slabs, Int32(0))
-    slab = work.first + slab * work.step
     if spec.products == 1:
-        return slab, Int32(0), Int32(0)
-    product, slab = divmod(slab, slabs_k)
+        return at, Int32(0), Int32(0)
+    product, slab = divmod(at, slabs)
     low_a = select(product == 0, Int32(1), Int32(0))
     low_b = select(product == 1, Int32(1), Int32(0))
     return slab, low_a, low_b
@@ -314,8 +310,10 @@ def produce(
         work = Work(*fields)
         a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
         a_part, b_part = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
-        for index in cutlass.range(work.slabs, unroll=1):
-            k, low_a, low_b = slab_source(spec, work, index, order[4])
+        end = pinned(work.first + work.slabs * work.step)
+        at = work.first + work.turned * work.step
+        for _ in cutlass.range(work.slabs, unroll=1):
+            k, low_a, low_b = slab_source(spec, at, order[4])
             a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
@@ -325,6 +323,8 @@ def produce(
             slab_b = from_b[None, work.tile_n, k, b0, b1]
             bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, cm)
             stage, phase = advance(stage, phase, config.stages)
+            at += work.step
+            at = select(at >= end, work.first, at)
         unit += step
         if unit < units:
             fields = work_unit(spec, unit, order, ranks)
@@ -688,6 +688,21 @@ def consume(
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
+@cute.jit
+def init_barriers(spec: cutlass.Constexpr, full: cute.Pointer, warp: Int32) -> None:
+    """Initialise the stages' barriers, `full` and behind them `empty`: each warp some of them."""
+    stages, (cm, cn) = spec.config.stages, spec.config.cluster
+    leaving = spec.geometry.takers * (cm + cn - 1)
+    warps = const_expr(spec.geometry.threads // 32)
+    with cute.arch.elect_one():
+        for i in range_constexpr((2 * stages + warps - 1) // warps):
+            index = warp + i * warps
+            if index < 2 * stages:
+                arrivals = select(index < stages, Int32(1), Int32(leaving))
+                cute.arch.mbarrier_init(full + index, arrivals)
+        cute.arch.mbarrier_init_fence()
+
+
 # -- kernel ----------------------------------------------------------------------------------------
 
 
@@ -717,16 +732,20 @@ def gemm_kernel(
     tile_m, tile_n, tile_k = config.tile
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    across, rank_n, rank_k = cute.arch.block_idx()
+    across, along, deep = cute.arch.block_idx()
     wide, _, _ = cute.arch.grid_dim()
     cluster_index, clusters = across // cm, wide // cm
-    rank_m = across - cluster_index * cm
-    ranks = (rank_m, rank_n, rank_k)
+    ranks = (  # constants where the cluster has one CTA that way
+        across - cluster_index * cm if const_expr(cm > 1) else Int32(0),
+        along if const_expr(cn > 1) else Int32(0),
+        deep if const_expr(config.cluster_k > 1) else Int32(0),
+    )
+    rank_m, rank_n, rank_k = ranks
 
     # -- shared memory: barriers, stages of A, stages of B, boxes of D
     smem = cutlass.memory.SmemAllocator()
-    full = smem.allocate_array(cutlass.Int64, config.stages)
-    empty = smem.allocate_array(cutlass.Int64, config.stages)
+    full = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    empty = full + config.stages
     shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
     whole_a = cute.make_tensor(shared_a.iterator, whole_rows(spec, layout_a).outer)
     shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
@@ -737,16 +756,13 @@ def gemm_kernel(
     if const_expr(box_bytes > 0):
         boxes = cute.recast_ptr(smem.allocate(box_bytes, 1024), dtype=spec.output)
 
+    init_barriers(spec, full, warp)
     if warp == 0:
-        if thread < config.stages:
-            cute.arch.mbarrier_init(full + thread, 1)
-            cute.arch.mbarrier_init(empty + thread, geo.takers * (cm + cn - 1))
-        cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(atom_a)
         cpasync.prefetch_descriptor(atom_b)
     first = work_unit(spec, cluster_index, order, ranks)
     if const_expr(cm * cn * config.cluster_k > 1):
-        cute.arch.cluster_arrive()
+        cute.arch.cluster_arrive_relaxed()  # the fence has published the barriers
         cute.arch.cluster_wait()
     else:
         cute.arch.sync_threads()
