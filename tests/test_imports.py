@@ -44,9 +44,12 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 EMULATOR_LAYERS = [
     {"faults", "grid", "ptx", "rounding"},
     {"parser", "flow", "memory"},
-    {"program"},
+    {"program", "writes"},
     {"machine", "arithmetic"},
     {"control", "conversions", "moves", "transfer", "warp"},
+    {"matrices", "mbarriers"},
+    {"tma"},
+    {"wgmma"},
     {"launching"},
     {"host"},
     {"devices"},
@@ -223,7 +226,8 @@ def test_every_public_name_exists():
 
 
 def test_backends_is_a_package_and_a_function():
-    import unigemm
     import unigemm.backends.numpy
+
+    import unigemm
 
     assert "numpy" in [backend.name for backend in unigemm.backends()]

@@ -40,7 +40,7 @@ class EmulatedDevice:
         What its kernels are planned for.
     launches
         (launch, report) of every kernel that ran.
-    seed, strict, lockstep
+    seed, strict, lockstep, conflicts, leftovers
         As in `launch`.
     """
 
@@ -49,6 +49,8 @@ class EmulatedDevice:
     seed: int = 0
     strict: bool = True
     lockstep: bool = True
+    conflicts: bool = False
+    leftovers: bool = False
     launches: list[tuple[host.Launch, Report]] = field(default_factory=list)
     _arrays: dict[int, Any] = field(default_factory=dict, repr=False)
     _written: set[int] = field(default_factory=set, repr=False)
@@ -109,7 +111,7 @@ class EmulatedDevice:
         report = launch(
             ptx, asked.kernel, asked.grid, asked.block, asked.cluster, asked.shared_bytes,
             asked.params, self.memory(), seed=self.seed + len(self.launches), strict=self.strict,
-            lockstep=self.lockstep,
+            lockstep=self.lockstep, conflicts=self.conflicts, leftovers=self.leftovers,
         )  # fmt: skip
         self.launches.append((asked, report))
 
@@ -147,7 +149,13 @@ class EmulatedDevice:
 
 @contextmanager
 def device(
-    target: str | Target, *, seed: int = 0, strict: bool = True, lockstep: bool = True
+    target: str | Target,
+    *,
+    seed: int = 0,
+    strict: bool = True,
+    lockstep: bool = True,
+    conflicts: bool = False,
+    leftovers: bool = False,
 ) -> Iterator[EmulatedDevice]:
     """Emulate a GPU: inside, NumPy arrays lie on it.
 
@@ -155,7 +163,7 @@ def device(
     ----------
     target
         An architecture such as ``"sm_90a"``, or a `Target`.
-    seed, strict, lockstep
+    seed, strict, lockstep, conflicts, leftovers
         As in `launch`.
 
     Yields
@@ -184,7 +192,7 @@ def device(
     chosen = target if isinstance(target, Target) else named_target(target)
     if not chosen.is_gpu:
         raise EmulatorError("a GPU is emulated; name an architecture such as 'sm_90a'")
-    made = EmulatedDevice(chosen, next(_NUMBERS), seed, strict, lockstep)
+    made = EmulatedDevice(chosen, next(_NUMBERS), seed, strict, lockstep, conflicts, leftovers)
     before = KNOWN.get(np.ndarray)
     VIRTUAL[made.index] = chosen
     LOADERS[made.index] = made.load

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from . import control, conversions, moves, transfer, warp
+from . import control, conversions, matrices, mbarriers, moves, tma, transfer, warp, wgmma
 from .faults import EmulatorError
 from .grid import Geometry
 from .machine import Machine, Options
@@ -20,9 +20,12 @@ from .ptx import Kernel
 
 __all__ = ["Report", "compiled", "launch", "pack_parameters"]
 
-assert conversions, (moves, warp)  # imported for the instructions that they enter
+_ENTERED = (conversions, matrices, mbarriers, moves, tma, warp, wgmma)  # their instructions
 TOGETHER = 64  # warps that are run at once, at most (but at least one cluster)
 MAX_INSTRUCTIONS = 60_000_000  # warp instructions: minutes
+
+
+_TWO_PARTS = ("ld", "st", "atom", "red", "cp", "bar", "barrier", "mbarrier", "fence", "wgmma")
 
 
 @dataclass
@@ -33,12 +36,31 @@ class Report:
     ----------
     instructions
         How many times warps ran each opcode.
+    tma_loaded, tma_stored
+        Bytes of the boxes that TMA brought to each CTA, and stored.
+    shared_accesses, shared_passes
+        With ``conflicts=True``: loads and stores of shared memory by warps (an 8x8 matrix counts as
+        one), and the passes of the banks that they took; see `memory.bank_passes`.
     seconds
         Of the emulation: nothing is said about a GPU.
     """
 
     instructions: dict[str, int] = field(default_factory=dict)
+    tma_loaded: int = 0
+    tma_stored: int = 0
+    shared_accesses: int = 0
+    shared_passes: int = 0
     seconds: float = 0.0
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """Warp instructions by class: ``"fma"``, ``"ld.shared"``, ``"wgmma.mma_async"``, ..."""
+        found: dict[str, int] = {}
+        for opcode, times in self.instructions.items():
+            parts = opcode.split(".")
+            name = ".".join(parts[: 2 if parts[0] in _TWO_PARTS else 1])
+            found[name] = found.get(name, 0) + times
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property
     def total(self) -> int:
@@ -115,6 +137,8 @@ def launch(
     seed: int = 0,
     strict: bool = True,
     lockstep: bool = True,
+    conflicts: bool = False,
+    leftovers: bool = False,
 ) -> Report:
     """Run a kernel on the CPU.
 
@@ -138,6 +162,10 @@ def launch(
     lockstep
         Run warps that are at the same place together: faster. Otherwise one at a time, in an
         order that is random.
+    conflicts
+        Count the passes of the banks that accesses to shared memory take.
+    leftovers
+        Accept ``bar.arrive``s that no one waited for when a CTA ends: the hardware forgets them.
 
     Returns
     -------
@@ -171,7 +199,7 @@ def launch(
     for first in range(0, total, step):
         machine = Machine(
             program, geometry, first, min(step, total - first), bytes(params), memory or Memory(),
-            rng, Options(strict, lockstep, MAX_INSTRUCTIONS - report.total),
+            rng, Options(strict, lockstep, conflicts, leftovers, MAX_INSTRUCTIONS - report.total),
         )  # fmt: skip
         machine.run()
         _count(report, program, machine)
@@ -214,3 +242,7 @@ def _count(report: Report, program: Program, machine: Machine) -> None:
             for instruction in body[step.segment.first : step.segment.last]:
                 opcode = instruction.opcode
                 report.instructions[opcode] = report.instructions.get(opcode, 0) + times
+    report.tma_loaded += machine.counts.tma_loaded
+    report.tma_stored += machine.counts.tma_stored
+    report.shared_accesses += machine.counts.accesses
+    report.shared_passes += machine.counts.passes

@@ -18,13 +18,15 @@ import numpy as np
 from .faults import EmulatorError, Fault, KernelFault, Site
 from .flow import EXIT
 from .grid import Geometry, cta_coordinates, special, threads_of
-from .memory import Memory, SharedMemory, Tickets
+from .memory import Memory, SharedMemory, carrier
 from .program import Program, Step
+from .writes import Counts, Writes
 
 __all__ = ["Machine", "Options", "Rows"]
 
 READY, BLOCKED, DONE = 0, 1, 2
 WARPGROUP = 4
+EARLY = 0.05  # how often a transfer completes before anyone waits for it
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Options:
 
     strict: bool = True
     lockstep: bool = True
+    conflicts: bool = False
+    leftovers: bool = False  # arrivals at a named barrier may be left over at the end
     budget: int = 1 << 62  # warp instructions that may be run
 
 
@@ -75,11 +79,11 @@ class Rows:
         self.V = machine.view(lo, hi)
         self.base = machine.bases[lo:hi]
         self.alive = machine.alive[lo:hi]
-        self.tickets = machine.store_tickets[lo:hi]
+        self.tickets = machine.writes.stores[lo:hi]
 
     def copy_tickets(self) -> Any:
         """Return the tickets of the cp.async groups that are open, (n, 32)."""
-        return self.machine.open_copies(self)
+        return self.machine.writes.copies(self.lo, self.hi)
 
 
 class Machine:
@@ -113,13 +117,12 @@ class Machine:
         self.full = [bool(row.all()) for row in self.mask]
         self.at = [0] * total
         self.status = [READY] * total
-        self.reason = [""] * total
+        self.reason: list[object] = [""] * total
         self.waits_at = [0] * total
         self.line = 0  # of the instruction that ends the segment being run
         self.stack: list[list[Path]] = [[] for _ in range(total)]
-        self.store_tickets = np.full((total, 32), Tickets.ALWAYS, np.int32)
-        self._pending_copies: list[list[int]] = [[] for _ in range(total)]
-        self._open_copies = np.zeros((total, 32), np.int32)
+        self.writes = Writes(self.shared.tickets, total, strict=options.strict)
+        self.counts = Counts(options.conflicts)
         self.local = np.zeros((total * 32, -(-program.local_bytes // 16) * 16), np.uint8)
         self.barriers: dict[tuple[int, int], Barrier] = {}
         size = geometry.cluster_size * warps
@@ -131,12 +134,8 @@ class Machine:
         self.extra: dict[str, Any] = {}  # what the parts for Hopper keep
         self.ran = 0
         self.executed = [0] * len(program.steps)
-        self.conflicts = [0, 0]  # accesses of shared memory by warps, and their passes
         self._rows: dict[tuple[int, int], Rows] = {}
         self._registers = self._allocate()
-        if options.strict:
-            for row in range(total):
-                self.new_store_ticket(row)
 
     # -- registers
 
@@ -191,7 +190,7 @@ class Machine:
         steps = self.program.steps
         with np.errstate(all="ignore"):
             while True:
-                if self.events and self.rng.random() < 0.25:
+                if self.events and self.rng.random() < EARLY:
                     self.deliver()
                 group = self.pick()
                 if group is None:
@@ -207,7 +206,11 @@ class Machine:
     def deliver(self) -> None:
         """Let one of the things happen that hardware does in its own time."""
         index = self.rng.randrange(len(self.events))
-        self.events.pop(index)()
+        try:
+            self.events.pop(index)()
+        except Fault as fault:
+            text = self.program.module.line(self.line)
+            raise KernelFault(str(fault), Site(self.line), text) from None
 
     def pick(self) -> Rows | None:
         """Choose who runs: mostly those furthest behind, so that warps come together."""
@@ -293,7 +296,7 @@ class Machine:
                 self.waits_at[w] = self.program.steps[self.at[w]].lines[0]
         seen: dict[tuple[int, str], list[int]] = {}
         for w in blocked:
-            seen.setdefault((self.waits_at[w], self.reason[w]), []).append(w)
+            seen.setdefault((self.waits_at[w], str(self.reason[w])), []).append(w)
         parts = []
         for (line, reason), rows in sorted(seen.items()):
             names = ", ".join(f"{self.cta_of(w)}/{w % self.geometry.warps}" for w in rows[:8]) + (
@@ -316,7 +319,7 @@ class Machine:
             A barrier that some came to and others did not, a copy that nobody waited for.
         """
         for (row, number), barrier in self.barriers.items():
-            if barrier.arrived:
+            if barrier.arrived and not self.options.leftovers:
                 site = Site(barrier.line, self.cta_of(row * self.geometry.warps))
                 raise KernelFault(
                     f"barrier {number} is left unbalanced: {barrier.arrived} of "
@@ -404,10 +407,8 @@ class Machine:
     def _end(self, row: int) -> None:
         self.status[row] = DONE
         self.alive[row] = False
-        if self._pending_copies[row]:
-            copies = [t for t in self._pending_copies[row] if not self.shared.tickets.readable[t]]
-            if copies and self.options.strict:
-                raise Fault("the warp ends and did not wait for its cp.async copies")
+        if self.options.strict and self.writes.unwaited(row):
+            raise Fault("the warp ends and did not wait for its cp.async copies")
         cluster = self.cluster_of(row)
         self.cluster_arrived(cluster)
 
@@ -427,7 +428,7 @@ class Machine:
 
     # -- waiting
 
-    def block(self, row: int, reason: str) -> None:
+    def block(self, row: int, reason: object) -> None:
         """Take a warp out of the choice until `wake`."""
         self.status[row] = BLOCKED
         self.reason[row] = reason
@@ -499,45 +500,6 @@ class Machine:
         first = own - (self.first + own) % size
         return np.where(ranks > 0, (first + ranks.astype(np.int64) - 1) * pitch, bases)
 
-    # -- tickets of writes
-
-    def new_store_ticket(self, row: int) -> None:
-        """Begin a time of ordinary stores that no proxy fence has followed yet."""
-        self.store_tickets[row] = self.shared.tickets.new(readable=True, fenced=False)
-
-    def fence(self, g: Rows) -> None:
-        """Let the asynchronous proxy see what these warps stored."""
-        if not self.options.strict:
-            return
-        for row in range(g.lo, g.hi):
-            self.shared.tickets.fenced[int(self.store_tickets[row, 0])] = True
-            self.new_store_ticket(row)
-
-    def open_copies(self, g: Rows) -> Any:
-        """Return the tickets of the open cp.async groups; new ones where there are none."""
-        for row in range(g.lo, g.hi):
-            if not self._open_copies[row, 0]:
-                self._open_copies[row] = self.shared.tickets.new(readable=False, fenced=False)
-        return self._open_copies[g.lo : g.hi]
-
-    def commit_copies(self, g: Rows) -> None:
-        """Close the open groups (empty ones count)."""
-        for row in range(g.lo, g.hi):
-            ticket = int(self._open_copies[row, 0]) or 1
-            self._pending_copies[row].append(ticket)
-        self._open_copies[g.lo : g.hi] = 0
-
-    def wait_copies(self, g: Rows, keep: int) -> None:
-        """Let all groups but the last `keep` be read."""
-        readable = self.shared.tickets.readable
-        for row in range(g.lo, g.hi):
-            pending = self._pending_copies[row]
-            done = len(pending) - keep
-            if done > 0:
-                for ticket in pending[:done]:
-                    readable[ticket] = True
-                del pending[:done]
-
     # -- other memories, counts
 
     def local_places(self, addresses: Any, m: Any, g: Rows, ahead: int, width: int) -> Any:
@@ -548,8 +510,6 @@ class Machine:
         Fault
             Out of bounds.
         """
-        from .memory import carrier
-
         flat = addresses.astype(np.int64) + ahead
         if (flat < 0).any() or (flat + width > self.program.local_bytes).any():
             raise Fault("an address in local memory is out of bounds")
@@ -559,6 +519,3 @@ class Machine:
         threads = np.arange(g.lo * 32, g.hi * 32).reshape(g.n, 32)
         mine = threads.reshape(-1) if m is True else threads[m]
         return self.local.reshape(-1).view(carrier(width)), (mine * pitch + flat) // width
-
-    def note_shared(self, places: Any, m: Any, g: Rows, width: int, write: bool) -> None:
-        """Count an access to shared memory, and how many passes of the banks it takes."""

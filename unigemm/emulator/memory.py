@@ -15,7 +15,7 @@ import numpy as np
 
 from .faults import EmulatorError, Fault
 
-__all__ = ["Buffer", "Memory", "SharedMemory", "Tickets", "carrier", "span_of"]
+__all__ = ["Buffer", "Memory", "SharedMemory", "Tickets", "bank_passes", "carrier", "span_of"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -233,6 +233,34 @@ class Memory:
         found = parts[0][0]
         places = (addresses - np.uint64(found.start)) // np.uint64(width)
         return found.view(width), places.view(np.int64)
+
+
+def bank_passes(places: Any, width: int) -> int:
+    """Return how many times the 32 banks are used for an access of each of some warps.
+
+    Parameters
+    ----------
+    places
+        Byte places, (warps, 32); negative for lanes that are not active.
+    width
+        Bytes of each lane. 128 bytes are served at once: all lanes, a half or a quarter of them.
+
+    Notes
+    -----
+    A pass serves one word of each bank, to any number of lanes. An access without conflicts takes
+    one pass for each 128 bytes that it could serve at once.
+    """
+    lanes = min(128 // max(width, 4), 32)
+    parts = places.reshape(-1, lanes)
+    words = (parts[:, :, None] >> 2) + np.arange(max(width // 4, 1))
+    words = np.where(parts[:, :, None] < 0, -1, words).reshape(len(parts), -1)
+    words = np.sort(words, -1)
+    first = np.ones(words.shape, bool)
+    first[:, 1:] = words[:, 1:] != words[:, :-1]
+    first &= words >= 0
+    rows = np.nonzero(first)[0]
+    used = np.bincount(rows * 32 + words[first] % 32, minlength=len(parts) * 32)
+    return int(used.reshape(-1, 32).max(-1).sum())
 
 
 class Tickets:

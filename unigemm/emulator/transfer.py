@@ -175,7 +175,7 @@ def _reader(b: Builder, space: str, where: Any, width: int) -> Any:
         def shared(V: list[Any], m: Any, g: Any, ahead: int) -> Any:
             flat = active(address(V), m, g) + np.uint32(ahead)
             places = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
-            g.machine.note_shared(places, m, g, width, False)
+            g.machine.counts.access(places, m, (g.n, 32), width)
             return g.machine.shared.load(places, width)
 
         return shared
@@ -247,7 +247,7 @@ def _writer(b: Builder, space: str, where: Any, width: int) -> Any:
         def shared(V: list[Any], m: Any, g: Any, ahead: int, values: Any) -> None:
             flat = active(address(V), m, g) + np.uint32(ahead)
             places = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
-            g.machine.note_shared(places, m, g, width, True)
+            g.machine.counts.access(places, m, (g.n, 32), width)
             g.machine.shared.store(places, values, width, active(g.tickets, m, g))
 
         return shared
@@ -432,7 +432,7 @@ def commit_group(b: Builder, i: Instruction) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         g.machine.converged(g, m, "cp.async.commit_group")
-        g.machine.commit_copies(g)
+        g.machine.writes.commit(g.lo, g.hi)
 
     return op
 
@@ -450,7 +450,7 @@ def wait_group(b: Builder, i: Instruction) -> Op:
     def op(V: list[Any], m: Any, g: Any) -> None:
         g.machine.converged(g, m, "cp.async.wait_group")
         if everything:
-            g.machine.commit_copies(g)
-        g.machine.wait_copies(g, keep)
+            g.machine.writes.commit(g.lo, g.hi)
+        g.machine.writes.wait(g.lo, g.hi, keep)
 
     return op
