@@ -380,3 +380,19 @@ def test_kinds_of_arrays_that_differ_in_strides_alone_do_not_mix(gpu):
     for _ in range(2):
         np.testing.assert_array_equal(host(unigemm.matmul(plain, eye)), memory.reshape(8, 8))
         np.testing.assert_array_equal(host(unigemm.matmul(turned, eye)), memory.reshape(8, 8).T)
+
+
+def test_without_its_compiler_a_backend_takes_part_with_what_the_cache_holds(gpu):
+    driver, backend = gpu
+    a, b = driver.ones((3, 4)), driver.ones((4, 5))
+    plan = unigemm.plan(a, b)
+    backend.uncompilable = "install fakec"
+    with pytest.raises(unigemm.UnsupportedProblem, match=r"fake: the cache does not hold.*fakec"):
+        unigemm.matmul(a, b)
+    assert backend.compiled == driver.launches == []
+    backend.uncompilable = None
+    unigemm.compile(plan)
+    backend.uncompilable = "install fakec"
+    dispatch.forget()
+    np.testing.assert_array_equal(host(unigemm.matmul(a, b)), np.full((3, 5), 4.0))
+    assert len(backend.compiled) == 1
