@@ -334,8 +334,8 @@ def test_lines_lie_along_the_contiguous_index():
 
 def test_an_operand_that_a_batch_shares_is_there_once():
     a, b, d = ((5, 2, 32, 64), (2, 64, 48), (5, 2, 32, 48))
-    dense = [Layout(x, tuple(_dense(x)), DType.BFLOAT16) for x in (a, b, d)]
-    gemm = canonical(*dense)
+    layouts = [Layout(x, dense(x), DType.BFLOAT16) for x in (a, b, d)]
+    gemm = canonical(*layouts)
     assert gemm.batch == (2, 5)
     plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
     (call,) = calls(plan, gemm)
@@ -344,11 +344,11 @@ def test_an_operand_that_a_batch_shares_is_there_once():
     assert call.arguments[18:23] == (Place("d"), 5, 2, 32, 48)
 
 
-def _dense(shape):
+def dense(shape):
     steps = [1]
     for extent in reversed(shape[1:]):
         steps.insert(0, steps[0] * extent)
-    return steps
+    return tuple(steps)
 
 
 def test_split_k_writes_parts_with_padded_lines_and_reduces_them():

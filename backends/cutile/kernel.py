@@ -163,16 +163,12 @@ def gemm(  # noqa: ANN201
         )  # fmt: skip
 
 
-@ct.kernel
-def reduce(parts, d, scales, tile_lines: Size, tile_line: Size, overlap: Flag):  # noqa: ANN001, ANN201
-    """Add the parts of each element in their order, and write D."""
-    if overlap:
-        ct.grid_dependency_control_wait()
-        ct.grid_dependency_control_launch_dependents()
+def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
+    """Add the parts of each element of a block in their order, and write D."""
     across = ct.cdiv(d.shape[3], tile_line)
     down = ct.cdiv(d.shape[2], tile_lines)
-    rest = ct.bid(0) // across
-    at_line = ct.bid(0) - rest * across
+    rest = block // across
+    at_line = block - rest * across
     product = rest // down
     at_lines = rest - product * down
     i1 = product // d.shape[1]
@@ -186,6 +182,15 @@ def reduce(parts, d, scales, tile_lines: Size, tile_line: Size, overlap: Flag): 
     if len(scales) > 0:
         total = scaled(total, scales)
     ct.store(d, (i1, i0, at_lines, at_line), total.astype(d.dtype))
+
+
+@ct.kernel
+def reduce(parts, d, scales, tile_lines: Size, tile_line: Size, overlap: Flag):  # noqa: ANN001, ANN201
+    """Add up the parts of split-K."""
+    if overlap:
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
+    add_parts(ct.bid(0), parts, d, scales, tile_lines, tile_line)
 
 
 def matrix_constraint(kind: MatrixType, wide: bool, line: int, dtype: ct.DType) -> ArrayConstraint:

@@ -56,7 +56,8 @@ def load(files: Mapping[str, str]) -> dict[str, Any]:
             driver, driver.cuLibraryGetKernel(library, symbol.encode()), "cuLibraryGetKernel"
         )
         # Loads it now rather than at the first launch, which may be captured into a graph.
-        (found[symbol],) = _done(driver, driver.cuKernelGetFunction(kernel), "cuKernelGetFunction")
+        _done(driver, driver.cuKernelGetFunction(kernel), "cuKernelGetFunction")
+        found[symbol] = kernel
     return found
 
 
