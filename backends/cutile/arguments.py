@@ -2,7 +2,7 @@
 
 By cuTile's calling convention (`cutile_python_v2`) an array of n dimensions is 1 + 2n arguments:
 its address, its extents, its strides in elements; a scalar is one, a tuple those of its items, and
-constants are left out. Extents and strides have 32 bits, or 64 where the signature says so.
+constants are left out. Extents and strides have 32 bits here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unigemm.problem import Extents, MatrixType
 
 from ..compiling import INT32_MAX, Steps, oriented_strides
 from ..workspace import ROW_BYTES
-from .geometry import REDUCE_TILE, features
+from .geometry import REDUCE_TILE
 
 __all__ = ["PLACES", "Argument", "Call", "Place", "calls", "units_of"]
 
@@ -85,7 +85,7 @@ def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
     """
     strides = oriented_strides(gemm, plan.config)
     steps = [step for matrix in strides for step in matrix[2:]]
-    if features(plan.target).wide or all(0 <= step <= INT32_MAX for step in steps):
+    if all(0 <= step <= INT32_MAX for step in steps):
         return _calls(plan, gemm.batch, strides, (0, 0, 0))
     found: list[Call] = []
     inner, outer = gemm.batch
@@ -163,9 +163,7 @@ def _parts(plan: Plan, lines: int, line: int, products: int) -> tuple[Argument, 
 
 def _call(symbol: str, blocks: int, arguments: tuple[Argument, ...], plan: Plan) -> Call:
     numbers = [x for x in arguments if isinstance(x, int)]
-    least = -INT32_MAX if features(plan.target).wide else 0
-    most = 2**63 - 1 if features(plan.target).wide else INT32_MAX
-    if min(numbers) < least or max(numbers) > most or blocks > INT32_MAX:
+    if min(numbers) < 0 or max(*numbers, blocks) > INT32_MAX:
         raise UnsupportedProblem(
             f"cutile indexes with 32 bits, and an extent, a stride or the grid of {plan.extents} "
             "does not fit; use backend='cute_simt', or an array whose lines lie closer together"

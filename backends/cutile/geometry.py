@@ -40,9 +40,6 @@ class Features:
     ----------
     tma
         Tiles are moved by TMA; else by cp.async.
-    wide
-        Arrays are indexed with 64 bits. TMA needs 32, and reaches 2**40 bytes nevertheless; other
-        code would wrap around.
     whole_vectors
         Lines of A and B must be whole vectors of 16 bytes: else cp.async becomes loads of single
         elements, and registers spill (seen in the code of 13.4 and 13.5 for sm_80).
@@ -54,7 +51,6 @@ class Features:
     """
 
     tma: bool
-    wide: bool
     whole_vectors: bool
     reads_tf32: bool
     overlaps: bool
@@ -64,7 +60,7 @@ class Features:
 def features(target: Target) -> Features:
     """Return what the target's architecture allows."""
     tma = target.capability >= (9, 0)
-    return Features(tma=tma, wide=not tma, whole_vectors=not tma, reads_tf32=tma, overlaps=tma)
+    return Features(tma=tma, whole_vectors=not tma, reads_tf32=tma, overlaps=tma)
 
 
 def gpu_code(target: Target) -> str:

@@ -193,15 +193,13 @@ def reduce(parts, d, scales, tile_lines: Size, tile_line: Size, overlap: Flag): 
     add_parts(ct.bid(0), parts, d, scales, tile_lines, tile_line)
 
 
-def matrix_constraint(kind: MatrixType, wide: bool, line: int, dtype: ct.DType) -> ArrayConstraint:
+def matrix_constraint(kind: MatrixType, line: int, dtype: ct.DType) -> ArrayConstraint:
     """Return what is promised of a matrix: lines aligned as its class says.
 
     Parameters
     ----------
     kind
         Its class.
-    wide
-        Index it with 64 bits.
     line
         Divides the length of a line.
     dtype
@@ -212,7 +210,7 @@ def matrix_constraint(kind: MatrixType, wide: bool, line: int, dtype: ct.DType) 
     return ArrayConstraint(
         dtype,
         4,
-        index_dtype=ct.int64 if wide else ct.int32,
+        index_dtype=ct.int32,  # 64-bit ones rule TMA out; addresses have 64 bits either way
         stride_lower_bound_incl=0,
         alias_groups=(),
         may_alias_internally=False,
@@ -244,14 +242,14 @@ def parts_constraint(spec: Spec) -> ArrayConstraint:
     """Return what is promised of the workspace: lines are padded to 16 bytes."""
     sums = spec.problem.accumulator
     kind = MatrixType(sums, "n", ALIGNMENT)
-    return matrix_constraint(kind, spec.features.wide, kind.vector, TYPES[sums])
+    return matrix_constraint(kind, kind.vector, TYPES[sums])
 
 
 def output_constraint(spec: Spec) -> ArrayConstraint:
     """Return what is promised of D, whose alignment counts the length of a line."""
     d = spec.problem.d
     line = 1 if d.major == "strided" else d.vector
-    return matrix_constraint(d, spec.features.wide, line, TYPES[d.dtype])
+    return matrix_constraint(d, line, TYPES[d.dtype])
 
 
 def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
@@ -260,7 +258,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     cut = problem.a.dtype is DType.FLOAT32
     inputs = ct.tfloat32 if cut and features.reads_tf32 else TYPES[problem.a.dtype]
     a, b = (
-        matrix_constraint(kind, features.wide, kind.vector if features.whole_vectors else 1, inputs)
+        matrix_constraint(kind, kind.vector if features.whole_vectors else 1, inputs)
         for kind in (problem.a, problem.b)
     )
     d = output_constraint(spec)

@@ -142,9 +142,6 @@ def compile_kernels(make_spec: Callable[[], Any], arch: str) -> Artifact:
 
 
 def _compile(make_spec: Callable[[], Any], arch: str) -> dict[str, bytes]:
-    # cuda.tile keeps a cache of its own unless told otherwise before it is imported; ours holds
-    # the result, by a key that does not change with the place of the source.
-    os.environ.setdefault("CUDA_TILE_CACHE_DIR", "0")
     from cuda.tile import TileError
     from cuda.tile.compilation import export_kernel
 
