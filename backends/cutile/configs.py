@@ -21,7 +21,8 @@ __all__ = ["candidates", "offered", "predict"]
 
 _NARROWEST = 8  # columns
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
-_GROUP = 8  # tiles of a band: TileGym's GROUP_SIZE_M; 16 was no better on an H200 (toolchain notes)
+# Tiles of a band: TileGym's GROUP_SIZE_M; on sm_90 that of the quick kernel that was measured.
+_GROUP, _HOPPER_GROUP = 8, 16
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ _RATE = {  # of a type against 16 bits on the same tensor cores (data sheets of 
 # float64 multiply-adds of one SM per clock on the tensor cores (data sheets: A100 19.5, H200 67,
 # B200 40 TFLOP/s).
 _FLOAT64_FLOPS = {8: 64, 9: 128, 10: 68}
-# On sm_103 int8 is mma.sync at a fraction (data sheet of the B300: 0.3 of 10 POP/s).
-_SLOW_INT8 = {(10, 3): 0.07}
+_SLOW_INT8 = {(10, 3): 0.07}  # on sm_103 it is mma.sync (seen in its code); the rate is assumed
 # Part of the best tiles' rate, by the multiply-adds of a tile for each element of A and B that it
 # reads, m n / (m + n): NVIDIA's Hopper operators with 64x64, 128x64, 64x256, 128x128 and 128x256
 # tiles on an H200 (toolchain notes), and for narrow tiles the rate of wgmma by its columns
@@ -73,22 +73,20 @@ _INTENSITY = (
     (64.0, 0.93), (85.0, 1.0),
 )  # fmt: skip
 _WIDE_MMA = (9, 10, 11)  # major compute capabilities with wgmma or tcgen05
-_LEAST = 32.0  # as if; see there
+_LEAST = 32.0  # of the intensity, elsewhere: mma.sync has the same rate in narrow tiles
 # Where another tensor core backend was measured (sm_90), types that were not are priced with a
 # margin, so that `auto` keeps to it unless the difference is large. float64 has no such rival.
 _UNMEASURED = 1.5
 _MEASURED = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT64)
-# An operand that is not K-major, of 8 bits or TF32, is turned in shared memory or registers but
-# where tcgen05 reads it as it lies (its code has shuffles instead of one descriptor); assumed.
+# An operand that is not K-major, of 8 bits or TF32, is turned in shared memory or registers (seen
+# in the code) but where tcgen05 reads it as it lies; what that costs is assumed.
 _TRANSPOSED = 2.0
 _ANY_MAJOR = (10, 11)
 _SHARED_BYTES = 128.0  # from shared memory, of one SM per clock (CUDA C++ Programming Guide)
 _SLAB_US = 0.12  # least time of a slab: its barriers and its first instructions
 _L2_BYTES = 52.0  # from the L2, of one SM per clock (cute_wgmma's 13500 GB/s on an H200)
 _DRAM_EFFICIENCY = 0.92  # cute_wgmma's fit
-_SHARED_READ = (
-    0.2  # more time for the bytes of an operand that several rows of tiles read; as there
-)
+_SHARED_READ = 0.2  # more time for the bytes of an operand that many tiles read; as there
 _OVERLAP = 2.8  # exponent of the norm that joins times which overlap; as there
 # Stores of a 128x256 tile by one CTA: by TMA, or by each thread with its own stores; cute_wgmma's
 # fit for both. A tile that is stored column by column is turned first.
@@ -107,7 +105,7 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
         if not _worthwhile(config, extents):
             continue
         for split_k in _splits(extents, target, config):
-            final = replace(config, split_k=split_k, raster=_raster(extents, config))
+            final = replace(config, split_k=split_k, raster=_raster(extents, target, config))
             scratch = workspace_bytes(config.oriented(problem), config.oriented(extents), split_k)
             if scratch > _MAX_WORKSPACE:
                 continue
@@ -161,11 +159,11 @@ def _splits(extents: Extents, target: Target, config: Config) -> tuple[int, ...]
     return tuple(sorted({1} | {parts for parts in found if parts <= 2 * room}))
 
 
-def _raster(extents: Extents, config: Config) -> Raster:
+def _raster(extents: Extents, target: Target, config: Config) -> Raster:
     """Return the order of the tiles: bands along the shorter side of D in tiles."""
     seen = config.oriented(extents)
     tall = seen.m * config.tile[1] >= seen.n * config.tile[0]
-    return Raster("m" if tall else "n", _GROUP)
+    return Raster("m" if tall else "n", _HOPPER_GROUP if target.capability[0] == 9 else _GROUP)
 
 
 def _places(target: Target, config: Config) -> int:

@@ -7,8 +7,9 @@ an H200).
 
 Sources of the sizes:
 
-- H: measured on an H200 beside cuBLAS (16 bits): 128x256 and 256x128 with eight warps, 256x256 on
-  two CTAs, 128x128 on two CTAs for small squares, 64x128 and 64x64 for few rows.
+- H: measured on an H200 beside cuBLAS (16 bits): 128x256 with eight warps 0.95 to 1.17, 256x256 on
+  two CTAs 0.93 to 1.16, 128x128 on two CTAs 0.90 to 1.07 at 1024 cubed, 64x128 1.15 at
+  256x4096x4096, 64x64 in slabs of 256 bytes 1.07 at 64x4096x14336.
 - T: what NVIDIA's TileGym tunes among (src/tilegym/ops/cutile/matmul.py, at 242111c), by
   architecture and for float64.
 - N: narrow tiles for few rows or columns, the smallest N of wgmma, tcgen05 and mma.sync (PTX ISA:
@@ -117,7 +118,7 @@ _FLOAT64 = (
 # wgmma and TMA.
 _HOPPER = (
     Shape(128, 256, warps=8, persistent=True),  # H
-    Shape(256, 128, warps=8, persistent=True),  # H
+    Shape(256, 128, warps=8, persistent=True),  # S
     Shape(256, 256, ctas=2, warps=8, persistent=True),  # H
     Shape(128, 128, persistent=True),  # H
     Shape(128, 128, ctas=2),  # H
