@@ -73,7 +73,7 @@ class Driver:
         return cupy.ndarray(shape, memory.dtype, start, tuple(s * size for s in strides))
 
     def ones(self, shape, dtype="float32", device=None):
-        flat = np.ones(math.prod(shape) + 16, dtype)
+        flat = np.ones(math.prod(shape) + 64, dtype)
         shift = -flat.ctypes.data % 64 // flat.itemsize
         steps = np.ones(shape, np.int8).strides
         return self.array(flat[shift:], shape, steps, device=device)

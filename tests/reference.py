@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import unigemm
-from unigemm.dtypes import DType, accumulator, numpy_dtype, output_dtypes, unit_roundoff
+from unigemm.dtypes import FLOAT8, DType, accumulator, numpy_dtype, output_dtypes, unit_roundoff
 from unigemm.measure import error_factor
 
 GUARD = 64  # elements before and after every array that must stay as they were
@@ -81,7 +81,10 @@ def layouts(draw, shape, *, negative=False, repeats=False):
 
 @dataclass(frozen=True)
 class Case:
-    """One product: layouts of A, B and (with `out=`) of D, and its dtypes."""
+    """One product: layouts of A, B and (with `out=`) of D, and its dtypes.
+
+    B has A's dtype unless `b_dtype` says otherwise.
+    """
 
     a: Strided
     b: Strided
@@ -91,10 +94,15 @@ class Case:
     out_dtype: DType
     exact: bool
     seed: int
+    b_dtype: DType | None = None
 
     @property
     def k(self):
         return self.a.shape[-1]
+
+    @property
+    def dtypes(self):
+        return {"a": self.dtype, "b": self.b_dtype or self.dtype}
 
 
 def result_shape(a, b):
@@ -137,6 +145,7 @@ def cases(draw, *, largest=70, dtypes=EVERYWHERE, negative=False, batches=True):
         out_dtype=draw(st.sampled_from(output_dtypes(dtype))),
         exact=exact,
         seed=draw(st.integers(0, 2**32 - 1)),
+        b_dtype=draw(st.sampled_from(FLOAT8)) if dtype in FLOAT8 else None,
     )
 
 
@@ -273,7 +282,7 @@ def check_case(lib, case, **options):
     rng = np.random.default_rng(case.seed)
     flats, arrays = {}, {}
     for name, where in (("a", case.a), ("b", case.b)):
-        flat = flat_poison(where.length, case.dtype)
+        flat = flat_poison(where.length, case.dtypes[name])
         fill(flat, where, rng, case.exact)
         flats[name] = (flat, lib.to(flat))
         arrays[name] = lib.view(flats[name][1], where)

@@ -13,7 +13,7 @@ from reference import Lib, cases, check_case
 
 import unigemm
 from unigemm import api, dispatch
-from unigemm.dtypes import INPUTS
+from unigemm.dtypes import INPUTS, DType, numpy_dtype
 from unigemm.plans import Plan
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -380,6 +380,23 @@ def test_kinds_of_arrays_that_differ_in_strides_alone_do_not_mix(gpu):
     for _ in range(2):
         np.testing.assert_array_equal(host(unigemm.matmul(plain, eye)), memory.reshape(8, 8))
         np.testing.assert_array_equal(host(unigemm.matmul(turned, eye)), memory.reshape(8, 8).T)
+
+
+@pytest.mark.parametrize("stream", [None, 0x900], ids=["current", "named"])
+@pytest.mark.parametrize("with_out", [False, True], ids=["new", "out"])
+def test_scales_reach_the_kernel_on_every_way_to_a_launch(gpu, stream, with_out, monkeypatch):
+    driver, backend = gpu
+    seen = []
+    monkeypatch.setattr(backend, "bind", lambda kernel, plan, gemm: lambda *x: seen.append(x))
+    kind = numpy_dtype(DType.FLOAT8_E4M3FN)
+    a, b = driver.ones((3, 4), kind), driver.ones((4, 5), kind)
+    scale, out = driver.ones((1,)), driver.ones((3, 5)) if with_out else None
+    for device_memory in (0, 64):
+        backend.workspace = device_memory
+        dispatch.forget()
+        api.KNOWN[cupy.ndarray].table.clear()
+        unigemm.matmul(a, b, out, scale_a=scale, scale_b=0.5, stream=stream)
+        assert seen[-1][5:] == (scale.data.ptr, 0, 0.5)
 
 
 def test_without_its_compiler_a_backend_takes_part_with_what_the_cache_holds(gpu):

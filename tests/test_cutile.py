@@ -74,6 +74,9 @@ def test_what_it_cannot_do_well_is_refused_with_what_would_do():
     assert "use cute_simt" in refused("sm_89", dtype=DType.FLOAT64)
     assert "convert it to float16" in refused("sm_80", dtype=DType.FLOAT8_E4M3FN)
     assert "backend='numpy'" in refused("cpu")
+    mixed = problem_of(DType.FLOAT8_E4M3FN)
+    mixed = replace(mixed, b=replace(mixed.b, dtype=DType.FLOAT8_E5M2))
+    assert "convert one of them" in BACKEND.refuse(mixed, EXTENTS, H200)
     assert "blocks" in refused(extents=Extents(2**31, 8, 8))
 
 

@@ -99,9 +99,9 @@ def test_every_configuration_of_few_rows_gives_the_product(dtype):
     for shape in ((1, 1, 9000), (2, 100, 3001), (4, 33, 2048), (7, 65, 4100)):
         m, n, k = shape
         a = torch.randint(-2, 3, (3, m, k), device="cuda").to(native)
-        b = torch.randint(-2, 3, (n, k), device="cuda").to(native).T
+        b = torch.randint(-2, 3, (3, n, k), device="cuda").to(native).mT
         expected = a.double() @ b.double()
-        for x, y, z in ((a, b, expected), (b.T, a.mT, expected.mT)):
+        for x, y, z in ((a, b, expected), (b.mT, a.mT, expected.mT)):
             first = unigemm.plan(x, y, dtype="float32", backend="cute_simt")
             found = candidates(first.problem, first.extents, first.target)
             tried = [c for c in found if c.config.schedule == "dot"]

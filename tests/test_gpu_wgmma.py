@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from reference import Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
 from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
+from unigemm.backends.cute_wgmma.geometry import illegal
 
 import unigemm
 from unigemm.dtypes import DType, output_dtypes
-from unigemm.plans import Raster
+from unigemm.plans import Config, Raster
 
 pytestmark = pytest.mark.gpu
 
@@ -218,6 +219,34 @@ def test_a_replayed_graph_reads_the_new_scale():
         assert torch.equal(out, value * plain)
     with pytest.raises(unigemm.DeviceMismatch):
         unigemm.matmul(a, b, scale_a=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tile": (8, 8, 64), "slice_k": 2, "cluster_k": 8},
+        {"tile": (8, 8, 64), "cluster_k": 8},
+        {"tile": (64, 32, 64), "cluster_k": 3},
+        {"tile": (64, 40, 64), "slice_k": 2, "cluster_k": 2},
+        {"tile": (64, 72, 64), "slice_k": 2},
+        {"tile": (128, 24, 64), "warps": (8, 1), "cluster_k": 8},
+        {"tile": (16, 16, 64), "slice_k": 2, "cluster_k": 3, "split_k": 2},
+    ],
+    ids=str,
+)
+def test_sums_are_shared_out_where_the_columns_do_not_go_round(change):
+    """Members of a cluster or of a CTA add up different numbers of columns, some of them none."""
+    torch = pytest.importorskip("torch")
+    m, n, k = min(change["tile"][0], 100), 203, 5000
+    a = torch.randint(-2, 3, (m, k), device="cuda").bfloat16()
+    b = torch.randint(-2, 3, (n, k), device="cuda").bfloat16().T
+    first = unigemm.plan(a, b, dtype="float32", backend="cute_wgmma")
+    config = Config(stages=6, schedule="cooperative", **{"warps": (4, 1), **change})
+    assert illegal(first.problem, config, first.target) is None
+    scratch = scratch_bytes(first.problem, first.extents, config)
+    plan = replace(first, config=config, workspace_bytes=scratch)
+    got = unigemm.matmul(a, b, plan=plan, dtype="float32")
+    assert torch.equal(got.double(), a.double() @ b.double())
 
 
 def test_results_are_bitwise_equal_from_run_to_run():

@@ -174,6 +174,17 @@ def test_float8_inputs_are_summed_in_float32(dtype, k):
         assert unigemm.matmul(a, b, dtype=narrow).tobytes() == rounded.tobytes()
 
 
+def test_only_float8_mixes_with_another_type_and_only_with_float8():
+    for first in INPUTS:
+        for second in INPUTS:
+            x, y = np.ones((2, 3), numpy_dtype(first)), np.ones((3, 2), numpy_dtype(second))
+            if first is second or (first in FLOAT8 and second in FLOAT8):
+                np.testing.assert_array_equal(unigemm.matmul(x, y).astype("f4"), 3)
+            else:
+                with pytest.raises(unigemm.UnsupportedDtype, match="convert one of them"):
+                    unigemm.matmul(x, y)
+
+
 @pytest.mark.parametrize("k", [1, 1023, 1024, 1041, 5001])  # 1041: an odd sum above 2**24
 def test_int8_sums_are_exact_beyond_what_float32_holds(k):
     a = np.full((3, k), -127, np.int8)

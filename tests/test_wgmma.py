@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -21,7 +22,7 @@ from unigemm.backends.cute_wgmma.geometry import (
 )
 
 import unigemm
-from unigemm.dtypes import INPUTS, DType, output_dtypes
+from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import ARCHITECTURES, named_target
@@ -273,3 +274,18 @@ def test_every_store_width_is_compiled_once():
             kept = kernel_problem(problem).d.alignment
             assert kept <= alignment
             assert kernel_problem(kernel_problem(problem)) == kernel_problem(problem)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("first", FLOAT8, ids=str)
+@pytest.mark.parametrize("second", FLOAT8, ids=str)
+def test_the_two_kinds_of_float8_multiply_each_other(first, second):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    problem = problem_of(first, "nt", DType.BFLOAT16)
+    plans = plans_of(replace(problem, b=replace(problem.b, dtype=second)))
+    names = {DType.FLOAT8_E4M3FN: "e4m3", DType.FLOAT8_E5M2: "e5m2"}
+    made = BACKEND.compile(random.Random(f"{first}{second}").choice(plans))
+    assert made.info.spill_bytes == 0
+    text = made.files["kernel.ptx"].decode()
+    kinds = set(re.findall(r"wgmma\.mma_async\S*\.f32\.(\w+)\.(\w+)", text))
+    assert kinds == {(names[first], names[second])}

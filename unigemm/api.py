@@ -68,7 +68,8 @@ def matmul(
         bfloat16, float8_e4m3fn, float8_e5m2 (ml_dtypes in NumPy and CuPy; float8 does not pass
         through DLPack) or int8. It is never written.
     b : array, shape (..., K, N) or (K,)
-        Of the same library, device and dtype as `a`. Leading dimensions broadcast.
+        Of the same library, device and dtype as `a`; the two kinds of float8 also multiply each
+        other. Leading dimensions broadcast.
     out : array, optional
         Where to put the result: of the result's shape, on the same device, sharing no memory with
         `a` or `b`. Any strides that give each element an address of its own.
@@ -197,7 +198,7 @@ def matmul(
             handle = library.current_stream(device)
             return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
         if out is not None and bound.workspace is None and bound.launch is not None:
-            bound.launch(a_at, b_at, d_at, 0, handle)  # nothing to allocate on that stream
+            bound.launch(a_at, b_at, d_at, 0, handle, *scales)  # nothing to allocate there
             return out
     with library.context(device, None if stream is None else handle):
         if stream is None:

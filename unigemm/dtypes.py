@@ -16,6 +16,7 @@ __all__ = [
     "DType",
     "accumulator",
     "dtype_named",
+    "may_multiply",
     "numpy_dtype",
     "output_dtypes",
     "unit_roundoff",
@@ -104,6 +105,11 @@ def dtype_named(name: str) -> DType:
         raise UnsupportedDtype(
             f"dtype {name!r} is not supported by any backend; use one of {known}"
         ) from None
+
+
+def may_multiply(a: DType, b: DType) -> bool:
+    """Whether a product may have these two types of inputs: the same, or two kinds of float8."""
+    return a is b or (a in FLOAT8 and b in FLOAT8)
 
 
 def accumulator(dtype: DType) -> DType:

@@ -31,9 +31,17 @@ SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
 )
 #: Of the dot schedule: columns of a warp, warps along N, groups of warps along K.
 DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
-_DOT_LATENCY_US = 1.1  # of a load from device memory, a busy machine
-_DOT_REDUCE_US = 1.8  # a dependent second kernel that overlaps the first one's end
-_DOT_ISSUE = 1.0  # FMA slots of one product, beside those of the conversions
+_DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+# Of the dot schedule, fitted to 762 launches of 55 problems on an H200 (bench/NOTES.md).
+_DOT_FIXED_US = 0.76
+_DOT_CTA_US, _DOT_TURN_US, _DOT_SUM_US = 1.23, 0.45, 0.063  # a CTA; its loads in flight; a sum
+_DOT_SHORT_US = 0.5  # a CTA whose K is less than one load of each lane
+_DOT_RESIDENT = 536  # threads of an SM at once
+_DOT_DRAM_EFFICIENCY = 0.95
+_DOT_ISSUE, _DOT_CONVERT = 0.715, 3.16  # FMA slots of one product; of a 16-bit operand's conversion
+_DOT_NARROW = 1.12  # 16-bit types, whose prices are too low in the mean
+_DOT_OVERLAP = 1.65  # exponent of the norm that joins times which overlap
+_DOT_REDUCE_US, _DOT_PART_US = 1.72, 0.0104  # a dependent second kernel
 _SLAB_BYTES = 64  # K bytes of a slab: four 16-byte vectors of each K-major row
 _MAX_SPLIT = 256
 _MAX_WORKSPACE = 256 << 20  # bytes
@@ -115,9 +123,8 @@ def _dot_candidates(problem: Problem, extents: Extents, target: Target) -> list[
     for base in dot_configs(problem, extents, target):
         ctas = ceil(extents.m / base.tile[0]) * ceil(extents.n / base.tile[1]) * extents.batch
         step = WARP * min(problem.a.vector, problem.b.vector) * base.slice_k
-        room = max(1, 2 * target.sm_count // ctas)
-        for split in sorted({1, room // 2, room}):
-            if split < 1 or (split > 1 and extents.k < split * step):
+        for split in _DOT_SPLITS:
+            if split > 1 and (extents.k < split * step or ctas * split > 8 * target.sm_count):
                 continue
             config = replace(base, split_k=split)
             priced = predict_dot(problem, extents, target, config)
@@ -126,28 +133,36 @@ def _dot_candidates(problem: Problem, extents: Extents, target: Target) -> list[
 
 
 def predict_dot(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
-    """Price the dot schedule: what it reads against what its threads have in flight."""
+    """Price the dot schedule: device memory, what the threads wait for, and what they issue."""
     rows, columns, _ = config.tile
-    tiles = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch
-    ctas = tiles * config.split_k
-    vector = min(problem.a.vector, problem.b.vector)
-    size = problem.a.dtype.itemsize
     each = columns // config.warps[1]
+    ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch * config.split_k
     threads = WARP * config.warps[1] * config.slice_k
-    resident = min(ctas / target.sm_count, 1024 // threads)
-    flying = resident * threads * dot_unroll(config) * (rows + each) * vector * size
-    moved = extents.bytes_moved(problem)
-    dram = _traffic_us(moved, target.dram_gbs * _DRAM_EFFICIENCY)
-    read = extents.batch * extents.k * size * (extents.m * extents.n * (1 / each + 1 / rows))
-    latency = read / (flying * target.sm_count) * _DOT_LATENCY_US
-    lanes = target.fp64_lanes if problem.accumulator is DType.FLOAT64 else target.fp32_lanes
-    clocks = extents.batch * extents.k * ceil(extents.m / rows) * rows * extents.n
-    issue = _DOT_ISSUE * (1 + 1 / rows + 1 / each) * clocks / lanes / target.sm_count
-    parts = {"dram": dram, "l2": latency, "fma": issue / target.clock_mhz}
+    at_once = target.sm_count * max(1, _DOT_RESIDENT // threads)
+    step = WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
+    turns = ceil(ceil(extents.k / config.split_k / step) / dot_unroll(config))
+    cta = _DOT_CTA_US + turns * _DOT_TURN_US + _DOT_SUM_US * rows * each
+    if extents.k < step:
+        cta = _DOT_SHORT_US
+    rounds = ctas / at_once
+    waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)
+    double = problem.accumulator is DType.FLOAT64
+    lanes = target.fp64_lanes if double else target.fp32_lanes
+    products = ceil(extents.m / rows) * rows * ceil(extents.n / columns) * columns
+    clocks = products * extents.batch * extents.k / lanes / target.sm_count
+    if problem.a.dtype.itemsize == 2:
+        clocks *= 1 + _DOT_CONVERT * (1 / rows + 1 / each)
+    parts = {
+        "dram": _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DOT_DRAM_EFFICIENCY),
+        "latency": waiting,
+        "fma": _DOT_ISSUE * clocks / target.clock_mhz,
+    }
     limiter = max(parts, key=lambda name: parts[name])
-    total = _LAUNCH_US + _LATENCY_US + parts[limiter] + 0.1 * (sum(parts.values()) - parts[limiter])
+    total = _DOT_FIXED_US + sum(us**_DOT_OVERLAP for us in parts.values()) ** (1 / _DOT_OVERLAP)
     if config.split_k > 1:
-        total += _DOT_REDUCE_US
+        total += _DOT_REDUCE_US + _DOT_PART_US * config.split_k
+    if problem.a.dtype.itemsize == 2:
+        total *= _DOT_NARROW
     return Prediction(total, limiter if parts[limiter] > _LAUNCH_US else "launch")
 
 

@@ -20,10 +20,11 @@ from ..cute.device import (
     global_vector,
     launch_reduction,
     read,
+    select,
     workspace_pitches,
     write,
 )
-from .geometry import WARP, dot_unroll
+from .geometry import DOT_THREADS, WARP, dot_unroll
 
 WHOLE = 0xFFFFFFFF
 
@@ -52,32 +53,48 @@ def add_products(
                 sums[i * len(columns) + j] += left[i] * right[j]
 
 
-@cute.jit
-def add_lanes(sums: cute.Tensor) -> None:
-    """Leave in every lane the sums over all of them."""
+def add_lanes(sums: cute.Tensor, lane: Int32) -> tuple:
+    """Add up over the lanes; returns the sums that this lane has then, and which the first is.
+
+    At each step a lane gives half of its sums away and adds what it gets to the other half, as long
+    as it has several; below 32 sums some lanes have the same.
+    """
+    values = elements(sums, 0, cute.size(sums))
+    first = Int32(0)
     for step in (16, 8, 4, 2, 1):
-        for i in range_constexpr(cute.size(sums)):
-            sums[i] += cute.arch.shuffle_sync_bfly(sums[i], step, mask=WHOLE)
+        upper = (lane & step) != 0
+        half = len(values) // 2
+        kept, given = values, values
+        if half:
+            kept = [cutlass.select_(upper, values[half + i], values[i]) for i in range(half)]
+            given = [cutlass.select_(upper, values[i], values[half + i]) for i in range(half)]
+            first = first + select(upper, Int32(half), Int32(0))
+        got = [cute.arch.shuffle_sync_bfly(x, step, mask=WHOLE) for x in given]
+        values = [x + y for x, y in zip(kept, got, strict=True)]
+    return values, first
 
 
 @cute.jit
 def add_groups(
-    spec: cutlass.Constexpr, sums: cute.Tensor, group: Int32, member: Int32, lane: Int32
-) -> None:
-    """Add to the first group of warps the sums of the others."""
-    members, count = spec.config.warps[1], cute.size(sums)
+    spec: cutlass.Constexpr, values: list, first: Int32, count: cutlass.Constexpr, group: Int32,
+    member: Int32,
+) -> list:  # fmt: skip
+    """Return the sums of the first group of warps with those of the others added."""
+    members = spec.config.warps[1]
     smem = cutlass.memory.SmemAllocator()
-    layout = cute.make_layout((spec.config.slice_k - 1) * members * count)
+    layout = cute.make_layout(spec.config.slice_k * members * count)
     area = smem.allocate_tensor(spec.sums, layout, 16)
-    if group > 0:
-        for i in range_constexpr(count):
-            if lane == i % WARP:
-                area[((group - 1) * members + member) * count + i] = sums[i]
+    at = (group * members + member) * count + first
+    for j in range_constexpr(len(values)):
+        area[at + j] = values[j]
     cute.arch.sync_threads()
-    if group == 0:
-        for other in range_constexpr(spec.config.slice_k - 1):
-            for i in range_constexpr(count):
-                sums[i] += area[(other * members + member) * count + i]
+    totals = []
+    for j in range_constexpr(len(values)):
+        total = area[member * count + first + j]
+        for other in range_constexpr(1, spec.config.slice_k):
+            total = total + area[(other * members + member) * count + first + j]
+        totals.append(total)
+    return totals
 
 
 @cute.kernel
@@ -136,19 +153,20 @@ def dot_kernel(
             if at < k:
                 add_products(spec, sums, rows, columns, at, 1)
             at += WARP * config.slice_k
-    add_lanes(sums)
+    count = const_expr(tile_m * each)
+    values, index = add_lanes(sums, lane)
     if const_expr(config.slice_k > 1):
-        add_groups(spec, sums, group, member, lane)
-    if group == 0:
+        values = add_groups(spec, values, index, count, group, member)
+    if group == 0 and lane % max(1, WARP // count) == 0:
         size = spec.output.width // 8
         out += (Int64(i0) * out_steps[2] + Int64(i1) * out_steps[3]) * size
         if const_expr(spec.split):
             out += Int64(part) * out_steps[4] * size
-        for i in range_constexpr(tile_m):
-            for j in range_constexpr(each):
-                if lane == (i * each + j) % WARP and row + i < m and column + j < n:
-                    where = Int64(row + i) * out_steps[0] + Int64(column + j) * out_steps[1]
-                    write([sums[i * each + j]], global_vector(out + where * size, spec.output, 1))
+        for v in range_constexpr(len(values)):
+            i, j = row + (index + v) // each, column + (index + v) % each
+            if i < m and j < n:
+                where = Int64(i) * out_steps[0] + Int64(j) * out_steps[1]
+                write([values[v]], global_vector(out + where * size, spec.output, 1))
 
 
 def make_host(spec: Spec) -> Callable:
@@ -183,6 +201,8 @@ def make_host(spec: Spec) -> Callable:
             grid=(tiles * split_k * l0 * l1, 1, 1),
             block=(WARP * spec.config.warps[1] * spec.config.slice_k, 1, 1),
             stream=stream, use_pdl=spec.overlap,
+            min_blocks_per_mp=DOT_THREADS // (WARP * spec.config.warps[1] * spec.config.slice_k),
+            preferred_smem_carveout=0,
         )  # fmt: skip
         if const_expr(spec.split):
             d_steps = (d_n, d_m) if down else (d_m, d_n)

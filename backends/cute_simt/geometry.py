@@ -36,7 +36,8 @@ MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 
 # Seen beyond accumulators and fragments (sm_90a): about 32, and some for each copy's address.
 BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 32, 4, 6
 DOT_ROWS = (1, 2, 4, 8)  # of A
-_DOT_REGISTERS, _DOT_THREADS = 64, 512
+DOT_THREADS = 512  # of an SM, at least: 128 registers each
+_DOT_REGISTERS = 32
 MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
 
 
@@ -269,14 +270,14 @@ def _is_power_of_two(*numbers: int) -> bool:
 
 
 def dot_unroll(config: Config) -> int:
-    """Return how many steps along K have their loads in flight: about sixteen loads of a lane."""
-    return max(1, min(8, 16 // (config.tile[0] + config.tile[1] // config.warps[1])))
+    """Return how many steps along K have their loads in flight: about twelve loads of a lane."""
+    return max(1, min(8, 12 // (config.tile[0] + config.tile[1] // config.warps[1])))
 
 
 def dot_smem_bytes(problem: Problem, config: Config) -> int:
     """Return the shared memory where the groups of warps leave their sums."""
     sums = config.tile[0] * config.tile[1] * problem.accumulator.itemsize
-    return (config.slice_k - 1) * sums
+    return config.slice_k * sums if config.slice_k > 1 else 0
 
 
 def _illegal_dot(problem: Problem, config: Config, target: Target) -> str | None:
@@ -288,8 +289,8 @@ def _illegal_dot(problem: Problem, config: Config, target: Target) -> str | None
     each = m * n // config.warps[1] * problem.accumulator.itemsize // 4
     if each > _DOT_REGISTERS:
         return f"{each} accumulator registers of a thread are too many for the dot schedule"
-    if WARP * config.warps[1] * config.slice_k > _DOT_THREADS:
-        return f"more than {_DOT_THREADS} threads of a CTA would spill"
+    if WARP * config.warps[1] * config.slice_k > DOT_THREADS:
+        return f"more than {DOT_THREADS} threads of a CTA would spill"
     if config.cluster != (1, 1) or config.thread != (0, 0):
         return "the dot schedule has neither clusters nor thread tiles"
     return None

@@ -56,7 +56,7 @@ _ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
 SHAPES = (
     Shape("cooperative", 128, 8, 256, _PAIRS),
     Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2))),
-    Shape("cooperative", 192, 12, 128, _PAIRS),
+    Shape("cooperative", 192, 12, 128, ((1, 1), (1, 2))),  # (2, 1): 91 against 85 us at 3000 cubed
     Shape("pingpong", 128, 4, 128, _PAIRS),
     Shape("pingpong", 64, 4, 256, _PAIRS),
     Shape("cooperative", 64, 4, 256, ((1, 1), (1, 2))),
@@ -74,40 +74,37 @@ _LEAST_STAGES = 3
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
-# Figures of the cost model, in microseconds and GB/s, fitted to 6200 launches of 409 problems on an
-# H200 (bench/NOTES.md).
-_FIXED_US = 1.99  # launch, descriptors, first slab of one kernel
-_ROUND_US = 0.173  # of each further tile of a CTA
-_TENSOR_TFLOPS = 925.0  # of 16-bit types, by the best tiles
+# Figures of the cost model, in microseconds and GB/s, fitted to 6900 launches of 1100 problems on
+# an H200 (bench/NOTES.md).
+_FIXED_US = 1.97  # launch, descriptors, first slab of one kernel
+_ROUND_US = 0.192  # of each further tile of a CTA
+_TENSOR_TFLOPS = 870.0  # of 16-bit types, by the best tiles
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types
 _EFFICIENCY = (  # part of that rate, by the columns of one wgmma
-    (8, 0.12), (16, 0.63), (32, 0.363), (64, 1.02), (96, 0.82), (128, 1.01), (192, 0.96),
-    (256, 0.985),
+    (8, 0.11), (16, 1.0), (32, 0.37), (64, 0.996), (96, 0.90), (128, 1.01), (192, 0.95),
+    (256, 0.994),
 )  # fmt: skip
-_SINGLE = 0.90  # of that, where one warpgroup multiplies alone
+_SINGLE = 0.92  # of that, where one warpgroup multiplies alone
 # Least time of a slab by the warpgroups of a tile: each of its wgmma reads A from shared memory.
-_SLAB_US = {1: 0.098, 2: 0.166, 3: 0.239}
-_SLICED_SLAB_US = 0.021  # with slices of K
-_ZERO_ROW_US = 0.0025  # of a row of a slab that TMA fills with zeros
-_L2_GBS = 13500.0  # a multicast counted once
-_MULTICAST = {
-    (1, 1): 1.0,
-    (2, 1): 0.937,
-    (1, 2): 1.165,
-}  # more time for what is left of the traffic
-_DRAM_EFFICIENCY = 0.925
-_SHARED_READ = 0.198  # more time for the bytes of an operand that several clusters read
-_OVERLAP = 2.81  # exponent of the norm that joins times which overlap
-_STORE_US = {"tma": 1.18, "direct": 6.9, "rows": 18.5}  # of a 128x256 tile by one warpgroup
-_STORE_WIDE = 0.586  # of that, where D has 32 bits
-_STORE_DOWN = 1.83  # times that, where the columns of D are contiguous
-_STORE_TALL_ROWS = 1.31  # times that, two row blocks of a ping-pong group written row by row
-_STORE_EXPOSED = 0.70  # of a ping-pong group's store, at the end
-_STORE_ROWS_GBS = 2500.0  # of D written row by row
-_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.704, 0.156, 1475.0  # a cluster along K; beyond two
-_SLICES_US = 0.396  # adding up slices of K
-_REDUCE_US, _PART_US, _REDUCE_GBS = 1.73, 0.0425, 9600.0  # a dependent kernel sums the parts
-_REPACK_US, _REPACK_GBS = 1.50, 2570.0  # a kernel before
+_SLAB_US = {1: 0.1015, 2: 0.169, 3: 0.245}
+_SLICED_SLAB_US = 0.0836  # with slices of K
+_ZERO_ROW_US = 0.00227  # of a row of a slab that TMA fills with zeros
+_L2_GBS = 13670.0  # a multicast counted once
+# Times what is left of the traffic.
+_MULTICAST = {(1, 1): 1.0, (2, 1): 1.023, (1, 2): 1.204}
+_DRAM_EFFICIENCY = 0.902
+_SHARED_READ = 0.202  # more time for the bytes of an operand that several clusters read
+_OVERLAP = 3.03  # exponent of the norm that joins times which overlap
+_STORE_US = {"tma": 1.145, "direct": 6.76, "rows": 13.9}  # of a 128x256 tile by one warpgroup
+_STORE_WIDE = 0.565  # of that, where D has 32 bits
+_STORE_DOWN = 1.88  # times that, where the columns of D are contiguous
+_STORE_TALL_ROWS = 1.62  # times that, two row blocks of a ping-pong group written row by row
+_STORE_EXPOSED = 0.744  # of a ping-pong group's store, at the end
+_STORE_ROWS_GBS, _STORE_ENDS = 20850.0, 561  # D row by row; the ends of a box's row, in columns
+_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.644, 0.263, 1637.0  # a cluster along K; beyond two
+_SLICES_US = 0.240  # adding up slices of K
+_REDUCE_US, _PART_US, _REDUCE_GBS = 1.65, 0.0397, 9680.0  # a dependent kernel sums the parts
+_REPACK_US, _REPACK_GBS = 1.61, 2366.0  # a kernel before
 
 
 def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
@@ -163,7 +160,8 @@ def column_choices(
     """Return the tile widths worth considering.
 
     Beside round ones: the narrowest that needs no more than so many rounds of tiles, since a last
-    round that is almost empty costs as much as a full one.
+    round that is almost empty costs as much as a full one. Wide ones by sixteens: 72 columns were
+    slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
     unit = _column_unit(problem)
     down = ceil(extents.m / shape.rows) * extents.batch
@@ -176,7 +174,8 @@ def column_choices(
     for tiles in most:
         across = tiles // down
         if across:
-            found.add(ceil(extents.n / across / unit) * unit)
+            columns = ceil(extents.n / across / unit) * unit
+            found.add(columns if columns <= 64 else ceil(columns / 16) * 16)
     return tuple(sorted(c for c in found if unit <= c <= shape.widest))
 
 
@@ -382,9 +381,10 @@ def _dram_us(problem: Problem, extents: Extents, target: Target, config: Config)
     again *= extents.k * extents.batch * problem.a.dtype.itemsize
     moved = extents.bytes_moved(problem) + _SHARED_READ * again
     us = moved / (target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
-    if geometry(problem, config).store == "rows":
+    geo = geometry(problem, config)
+    if geo.store == "rows":
         written = extents.batch * extents.m * extents.n * problem.d.dtype.itemsize
-        us += written / _STORE_ROWS_GBS / 1e3
+        us += written * (1 + _STORE_ENDS / min(geo.mma_n, 128)) / _STORE_ROWS_GBS / 1e3
     return us
 
 

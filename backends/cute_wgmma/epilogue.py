@@ -77,10 +77,11 @@ def share(blocks: int, members: int, member: Int32) -> tuple[int, Int32]:
     return each, member * each
 
 
-def share_index(blocks: int, each: int, begin: Int32, v: int) -> Int32:
+def share_index(blocks: int, members: int, begin: Int32, v: int) -> Int32:
     """Return which block of a thread's is the v-th of a share; behind the last, the last again."""
+    each = -(-blocks // members)
     column = begin + v % each
-    if blocks % each:
+    if each * members > blocks:
         column = cutlass.min(column, Int32(blocks - 1))
     return v // each * blocks + column
 
@@ -118,7 +119,7 @@ def add_slices(
     cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
     if busy:
         for v in range_constexpr(each * geo.repeats_m):
-            index = share_index(blocks, each, begin, v)
+            index = share_index(blocks, geo.slices, begin, v)
             parts = [
                 elements(
                     read(quad(spec.sums, area, index, threads, thread % own + s * own), 4), 0, 4
@@ -162,7 +163,7 @@ def add_cluster(
             last = const_expr(min(first + group, each * geo.repeats_m))
             fetched = []  # all loads of a group before its first sum
             for v in range_constexpr(first, last):
-                index = share_index(blocks, each, begin, v)
+                index = share_index(blocks, count, begin, v)
                 mine = read(quad(spec.sums, area, index, threads, thread), 4)
                 fetched.append(elements(mine, 0, 4))
                 for source in range_constexpr(1, count):

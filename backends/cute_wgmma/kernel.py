@@ -80,11 +80,13 @@ class Tf32Op(warpgroup.MmaF16BF16Op):
 # -- layouts and descriptors (host) ----------------------------------------------------------------
 
 
-def operand_layout(spec: Spec, extent: int, k_major: bool, swizzle: int) -> cute.ComposedLayout:
+def operand_layout(
+    spec: Spec, dtype: type, extent: int, k_major: bool, swizzle: int
+) -> cute.ComposedLayout:
     """Shared-memory layout (extent, K, stages), swizzled as wgmma reads it."""
     kinds = warpgroup.SmemLayoutAtomKind
     wide = {128: kinds.MN_SW128, 64: kinds.MN_SW64, 32: kinds.MN_SW32, 16: kinds.MN_INTER}[swizzle]
-    atom = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else wide, spec.operand)
+    atom = warpgroup.make_smem_layout_atom(kinds.K_SW128 if k_major else wide, dtype)
     shape = (extent, spec.config.tile[2], spec.config.stages)
     return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
 
@@ -118,7 +120,7 @@ def store_layout(spec: Spec) -> cute.ComposedLayout:
 
 def tiled_mma(spec: Spec) -> cute.TiledMma:
     """Return the wgmma of one group of warpgroups."""
-    geo, dtype = spec.geometry, spec.operand
+    geo, (dtype, other) = spec.geometry, spec.operands
     shape = (MMA_M, geo.mma_n, 256 // dtype.width)  # 32 bytes of K
     sources = warpgroup.OperandSource
     source = sources.RMEM if geo.fragments else sources.SMEM
@@ -126,7 +128,7 @@ def tiled_mma(spec: Spec) -> cute.TiledMma:
     majors = [OperandMajorMode.K if k else OperandMajorMode.MN for k in in_order]
     if dtype.width == 8:
         kind = warpgroup.MmaI8Op if spec.sums is Int32 else warpgroup.MmaF8Op
-        op = kind(dtype, dtype, spec.sums, shape, source, *majors)
+        op = kind(dtype, other, spec.sums, shape, source, *majors)
     else:
         kind = Tf32Op if dtype is cutlass.TFloat32 else warpgroup.MmaF16BF16Op
         op = kind(dtype, spec.sums, shape, source, *majors)
@@ -492,8 +494,8 @@ def run_from_registers(
     full, _ = barriers
     rows, _, columns = spec.config.tile
     shape = mma.partition_shape_A((rows, columns))
-    even = cute.make_rmem_tensor(shape, spec.operand)
-    odd = cute.make_rmem_tensor(shape, spec.operand)
+    even = cute.make_rmem_tensor(shape, spec.operands[0])
+    odd = cute.make_rmem_tensor(shape, spec.operands[0])
     sums.fill(0)
     state = (*at, at[0])  # stage, phase, the stage before
     if slabs > 0:
@@ -710,11 +712,11 @@ def gemm_kernel(
     smem = cutlass.memory.SmemAllocator()
     full = smem.allocate_array(cutlass.Int64, config.stages)
     empty = smem.allocate_array(cutlass.Int64, config.stages)
-    shared_a = smem.allocate_tensor(spec.operand, layout_a.outer, 1024, swizzle=layout_a.inner)
+    shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
     whole_a = cute.make_tensor(shared_a.iterator, whole_rows(spec, layout_a).outer)
-    shared_b = smem.allocate_tensor(spec.operand, layout_b.outer, 1024, swizzle=layout_b.inner)
+    shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
     if const_expr(tile_m < MMA_M):
-        smem.allocate((MMA_M - tile_m) * tile_k * spec.operand.width // 8, 1024)
+        smem.allocate((MMA_M - tile_m) * tile_k * spec.operands[0].width // 8, 1024)
     box_bytes = geo.consumers * geo.store_buffers * STORE_ROWS * geo.box_pitch
     boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
     if const_expr(box_bytes > 0):
@@ -784,9 +786,9 @@ def operands(
     m, n, k = sizes
     problem, workspace = spec.problem, addresses[2]
     views, kinds, jobs = [], [], []
-    for name, k_major, address, rows, steps in (
-        ("a", spec.k_major[0], addresses[0], m, a_steps),
-        ("b", spec.k_major[1], addresses[1], n, b_steps),
+    for name, dtype, k_major, address, rows, steps in (
+        ("a", spec.operands[0], spec.k_major[0], addresses[0], m, a_steps),
+        ("b", spec.operands[1], spec.k_major[1], addresses[1], n, b_steps),
     ):
         deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
         if is_repacked(problem, name, spec.config.tile[0]):
@@ -794,9 +796,9 @@ def operands(
             job, view, workspace = packed(kind, address, (rows, k), steps, deep, k_major, workspace)
             kinds.append(kind)
             jobs.append(job)
-            views.append(batched(job[3], spec.operand, rows, k, *view, k_major))
+            views.append(batched(job[3], dtype, rows, k, *view, k_major))
         else:
-            views.append(batched(address, spec.operand, rows, k, steps, deep, k_major))
+            views.append(batched(address, dtype, rows, k, steps, deep, k_major))
     if kinds:
         launch_repack(tuple(kinds), tuple(jobs), stream)
     return (*views, workspace)
@@ -854,8 +856,8 @@ def start(
         spec, (a, b, workspace), (m, n, k), batch,
         (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
     )  # fmt: skip
-    layout_a = operand_layout(spec, tile_m, spec.k_major[0], geo.a_swizzle)
-    layout_b = operand_layout(spec, tile_n, spec.k_major[1], geo.b_swizzle)
+    layout_a = operand_layout(spec, spec.operands[0], tile_m, spec.k_major[0], geo.a_swizzle)
+    layout_b = operand_layout(spec, spec.operands[1], tile_n, spec.k_major[1], geo.b_swizzle)
     atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
     atom_b, tensor_b = load_atom(view_b, layout_b, (tile_n, tile_k), cm)
     out, out_strides = d, (d_m, d_n, d_l0, d_l1)

@@ -23,9 +23,9 @@ class Spec(device.Spec):
         return geometry(self.problem, self.config)
 
     @property
-    def operand(self) -> type:
-        """Type of A and B in shared memory."""
-        return _OPERANDS[self.problem.a.dtype]
+    def operands(self) -> tuple[type, type]:
+        """Types of A and B in shared memory; of one width."""
+        return _OPERANDS[self.problem.a.dtype], _OPERANDS[self.problem.b.dtype]
 
     @property
     def products(self) -> int:

@@ -118,6 +118,11 @@ def unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
 
 def _unfit_type(problem: Problem, capability: tuple[int, int]) -> str | None:
     dtype = problem.a.dtype
+    if problem.b.dtype is not dtype:
+        return (
+            f"cuTile does not multiply {dtype} by {problem.b.dtype}; convert one of them, or use "
+            "another backend"
+        )
     if dtype is DType.FLOAT32:
         if problem.precision == "ieee":
             return (

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..dtypes import INPUTS, DType, dtype_named, output_dtypes
+from ..dtypes import INPUTS, DType, dtype_named, may_multiply, output_dtypes
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..gemm import MAX_ALIGNMENT, Layout
 from ..overlap import byte_span
@@ -263,9 +263,10 @@ def output_dtype(asked: Any, a: Operand | Layout, b: Operand | Layout) -> DType:
     Raises
     ------
     UnsupportedDtype
-        The inputs differ in dtype, are not multiplied, or do not give the asked one.
+        The inputs differ in dtype (but for two kinds of float8), are not multiplied, or do not give
+        the asked one.
     """
-    if a.dtype is not b.dtype:
+    if not may_multiply(a.dtype, b.dtype):
         raise UnsupportedDtype(
             f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
         )
