@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arrays.libraries import KNOWN, Library, one_library, view
 from .arrays.operands import ArraySpec, Operand, same_device, stream_handle
+from .backend import CompilingBackend
 from .dispatch import (
     Bound,
     Options,
@@ -391,10 +392,14 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A backend's name, and what is missing before it can be used (None when nothing)."""
+    """A backend's name, and what is missing before it can be used (None when nothing).
+
+    With `compiler_missing` it has only the kernels that the cache holds.
+    """
 
     name: str
     missing: str | None
+    compiler_missing: str | None = None
 
     @property
     def available(self) -> bool:
@@ -415,9 +420,12 @@ def backends() -> tuple[BackendInfo, ...]:
     found = []
     for name in backend_names():
         try:
-            found.append(BackendInfo(name, backend_named(name).missing()))
+            backend = backend_named(name)
         except BackendUnavailable as error:
             found.append(BackendInfo(name, str(error)))
+            continue
+        lacking = backend.compiler_missing() if isinstance(backend, CompilingBackend) else None
+        found.append(BackendInfo(name, backend.missing(), lacking))
     return tuple(found)
 
 

@@ -52,6 +52,13 @@ class HostBackend(Backend, Protocol):
 class CompilingBackend(Backend, Protocol):
     """A backend that compiles kernels, which the cache keeps."""
 
+    def compiler_missing(self) -> str | None:
+        """Say what must be installed to compile, where kernels run without it; else None.
+
+        Such a backend then takes part with the kernels that the cache has.
+        """
+        ...
+
     def key(self, plan: Plan) -> KernelKey:
         """Return the key of the kernel that the plan needs; it holds no extents."""
         ...

@@ -194,7 +194,7 @@ def info(as_json: Json = False) -> None:
         )
         return
     show.say(", ".join(f"{name} {version or '-'}" for name, version in versions.items()))
-    rows = [(backend.name, backend.missing or "yes") for backend in found.backends]
+    rows = [(backend.name, _availability(backend)) for backend in found.backends]
     show.print_table(show.table("backends", ("name", "available"), rows))
     for device in found.devices:
         show.say(f"cuda:{device.index} {device.target or device.problem}")
@@ -207,13 +207,28 @@ def info(as_json: Json = False) -> None:
         )
 
 
+def _availability(backend: api.BackendInfo) -> str:
+    """Return a cell of the table of backends."""
+    if backend.compiler_missing is not None and backend.missing is None:
+        return f"kernels of the cache only: {backend.compiler_missing}"
+    return backend.missing or "yes"
+
+
 def _versions() -> dict[str, str | None]:
     """Return the version of Python and of each package that a report of a fault should name."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("unigemm", "numpy", "cupy-cuda13x", "torch", "nvidia-cutlass-dsl", "cuda-tile"):
+    for name in (
+        "unigemm",
+        "numpy",
+        "cupy-cuda13x",
+        "torch",
+        "nvidia-cutlass-dsl",
+        "cuda-tile",
+        "nvidia-cuda-tileiras",
+    ):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

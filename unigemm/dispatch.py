@@ -218,7 +218,12 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
     """
     if backend == "auto":
         offered, missing = _competitors(usable)
-        return _chosen(gemm.problem, gemm.extents, target, offered, missing)
+        plan = _chosen(gemm.problem, gemm.extents, target, offered, missing)
+        while usable and (reason := _unobtainable(plan)) is not None:
+            offered = tuple(other for other in offered if other.name != plan.backend)
+            missing = (*missing, (plan.backend, reason))
+            plan = _chosen(gemm.problem, gemm.extents, target, offered, missing)
+        return plan
     chosen = backend_named(backend)
     if isinstance(chosen, CompilingBackend) and not target.is_gpu:
         raise DeviceMismatch(
@@ -262,6 +267,21 @@ def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, st
         else:
             missing.append((name, reason))
     return tuple(offered), tuple(missing)
+
+
+def _unobtainable(plan: Plan) -> str | None:
+    """Say why a plan's kernel cannot be had here: neither compiled nor from the cache."""
+    backend = backend_named(plan.backend)
+    if not isinstance(backend, CompilingBackend):
+        return None
+    lacking = backend.compiler_missing()
+    if lacking is None:
+        return None
+    from .cache import default_cache
+
+    if default_cache().get(backend.key(plan)) is not None:
+        return None
+    return f"the cache does not hold its kernel, and it cannot be compiled here: {lacking}"
 
 
 def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:

@@ -53,6 +53,8 @@ class Config:
         Warps (M, N) of one CTA that do arithmetic.
     thread
         Accumulators (M, N) of one thread, where the backend chooses them; else (0, 0).
+    occupancy
+        CTAs that an SM is to hold at once, where a compiler is told; else 0.
     split_k
         Parts that K is cut into, summed in a fixed order through the workspace.
     swap_ab
@@ -69,6 +71,7 @@ class Config:
     stages: int = 1
     warps: tuple[int, int] = (1, 1)
     thread: tuple[int, int] = (0, 0)
+    occupancy: int = 0
     split_k: int = 1
     cluster_k: int = 1
     slice_k: int = 1
@@ -85,6 +88,8 @@ class Config:
         text = f"{m}x{n}x{k} s{self.stages} w{self.warps[0]}x{self.warps[1]}"
         if self.thread != (0, 0):
             text += f" t{self.thread[0]}x{self.thread[1]}"
+        if self.occupancy:
+            text += f" o{self.occupancy}"
         if self.cluster != (1, 1):
             text += f" c{self.cluster[0]}x{self.cluster[1]}"
         if self.cluster_k != 1:

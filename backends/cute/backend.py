@@ -17,11 +17,10 @@ from unigemm.plans import Candidate, Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..compiling import oriented_strides, refuse_sizes, specialisation
 from . import toolchain
 
 __all__ = ["CuteBackend"]
-
-_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,13 @@ class CuteBackend:
         """Say which package of the toolchain is not installed; None when all are."""
         return toolchain.missing()
 
+    def compiler_missing(self) -> str | None:
+        """Return None: what runs the kernels has compiled them."""
+        return None
+
     def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
-        if not target.is_gpu:
-            return "it runs on CUDA devices; use backend='numpy' on the host"
-        if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > _INT32_MAX:
-            return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
-        return self.unfit(problem, extents, target)
+        return refuse_sizes(extents, target) or self.unfit(problem, extents, target)
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""
@@ -78,26 +77,10 @@ class CuteBackend:
 
     def key(self, plan: Plan) -> KernelKey:
         """Return the content key: dtypes, majorness, alignment and tile, but no extents."""
-        config, problem = plan.config, self.oriented(plan)
-        matrices = {"a": problem.a, "b": problem.b, "d": problem.d}
         return KernelKey(
             backend=self.name,
             arch=plan.target.arch,
-            kernel={
-                **{
-                    name: {"dtype": x.dtype.value, "major": x.major, "alignment": x.alignment}
-                    for name, x in matrices.items()
-                },
-                "precision": problem.precision,
-                "scaled": problem.scaled,
-                "tile": list(config.tile),
-                "cluster": [*config.cluster, config.cluster_k],
-                "warps": [*config.warps, config.slice_k],
-                "thread": list(config.thread),
-                "stages": config.stages,
-                "schedule": config.schedule,
-                "split": config.split_k > 1,
-            },
+            kernel=specialisation(self.oriented(plan), plan.config),
             source=_digest(self.name),
             toolchain=toolchain.versions(),
         )
@@ -136,11 +119,7 @@ class CuteBackend:
         """Fix everything but the addresses and the stream."""
         run: Callable[..., None] = kernel  # type: ignore[assignment]
         config, extents = plan.config, plan.config.oriented(gemm.extents)
-        matrices: list[tuple[int, ...]] = [gemm.a_strides, gemm.b_strides, gemm.d_strides]
-        if config.swap_ab:  # M and N change places in each
-            turned = (gemm.b_strides, gemm.a_strides, gemm.d_strides)
-            matrices = [(column, row, *outer) for row, column, *outer in turned]
-        strides = [step for matrix in matrices for step in matrix]
+        strides = [step for matrix in oriented_strides(gemm, config) for step in matrix]
         fixed = (
             extents.m, extents.n, extents.k, *gemm.batch, *strides,
             plan.split_k, int(config.raster.order == "n"), config.raster.group,
@@ -167,6 +146,6 @@ def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
     here = Path(__file__).parent
     own = here.parent / name
-    shared = (here / "device.py", here / "repack.py", here / "workspace.py")
+    shared = (here / "device.py", here / "repack.py", here.parent / "workspace.py")
     sources = sorted(set(own.glob("*.py")) - {own / "configs.py", own / "backend.py"})
     return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

@@ -11,7 +11,7 @@ from unigemm.plans import Candidate, Config, Prediction, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..cute.workspace import workspace_bytes
+from ..workspace import workspace_bytes
 from .geometry import DOT_ROWS, WARP, dot_unroll, geometry, illegal
 
 __all__ = ["DOT_SHAPES", "SHAPES", "base_configs", "candidates", "predict", "split_options"]

@@ -14,7 +14,7 @@ from unigemm.plans import Candidate, Config, Prediction, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..cute.workspace import packed_bytes, workspace_bytes
+from ..workspace import packed_bytes, workspace_bytes
 from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
