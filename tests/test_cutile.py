@@ -16,7 +16,7 @@ from unigemm.backends.workspace import workspace_bytes
 
 import unigemm
 from bench.suites import SUITES
-from unigemm.dtypes import INPUTS, DType, output_dtypes
+from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.gemm import Layout, canonical
 from unigemm.plans import Config, Plan, Raster
 from unigemm.problem import Extents, MatrixType, Problem
@@ -52,9 +52,7 @@ def taken(target):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_each_architecture_multiplies_the_types_that_its_tensor_cores_have(arch):
     found = {problem.a.dtype for problem in taken(named_target(arch))}
-    expected = {*SIXTEEN, DType.FLOAT32, DType.INT8}
-    if arch not in ("sm_80", "sm_86", "sm_89"):
-        expected |= {DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2}
+    expected = {*SIXTEEN, DType.FLOAT32}
     if arch in ("sm_80", "sm_90a", "sm_100a"):
         expected |= {DType.FLOAT64}
     assert found == expected
@@ -72,7 +70,8 @@ def test_what_it_cannot_do_well_is_refused_with_what_would_do():
     assert "precision='tf32'" in refused(dtype=DType.FLOAT32, precision="3xtf32")
     assert refused(dtype=DType.FLOAT32, precision="tf32") is None
     assert "use cute_simt" in refused("sm_89", dtype=DType.FLOAT64)
-    assert "convert it to float16" in refused("sm_80", dtype=DType.FLOAT8_E4M3FN)
+    for dtype in (DType.INT8, *FLOAT8):
+        assert "convert it to float16" in refused("sm_100a", dtype=dtype)
     assert "backend='numpy'" in refused("cpu")
     mixed = problem_of(DType.FLOAT8_E4M3FN)
     mixed = replace(mixed, b=replace(mixed.b, dtype=DType.FLOAT8_E5M2))
@@ -224,7 +223,7 @@ def test_auto_takes_it_for_sixteen_bits_where_no_other_backend_has_tensor_cores(
 
 
 def test_auto_takes_it_on_datacenter_blackwell_but_not_where_wgmma_is():
-    for dtype in ("bfloat16", "float16", "float8_e4m3fn", "int8"):
+    for dtype in ("bfloat16", "float16"):
         assert chosen("sm_100a", 4096, 4096, 4096, dtype).backend == "cutile"
         assert chosen("sm_90a", 4096, 4096, 4096, dtype).backend == "cute_wgmma"
     assert chosen("sm_80", 2048, 2048, 2048, "float32", precision="tf32").backend == "cutile"
