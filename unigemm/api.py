@@ -23,6 +23,7 @@ from .dispatch import (
 )
 from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from .gemm import Layout, canonical
+from .planner import KEPT
 from .plans import Plan
 from .registry import backend_named, backend_names
 from .target import CPU, Target, device_count, device_target, named_target
@@ -281,6 +282,7 @@ def plan(
     backend: str = "auto",
     target: str | Target | None = None,
     scaled: bool = False,
+    keep: int = KEPT,
 ) -> Plan:
     """Decide which kernel computes ``a @ b``, and why, without running it.
 
@@ -295,6 +297,8 @@ def plan(
         device; for an `ArraySpec` the current GPU, or the host where there is none.
     scaled : bool
         `matmul` will be given `scale_a` or `scale_b`.
+    keep : int
+        How many of the candidates that lost `Plan.alternatives` holds.
 
     Returns
     -------
@@ -310,6 +314,8 @@ def plan(
     """
     options = Options(dtype, precision, deterministic, backend, scaled=bool(scaled))
     check_options(options)
+    if keep < 0:
+        raise UnsupportedProblem(f"keep counts candidates and is {keep}; pass 0 or more")
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     seen: dict[str, Operand | Layout] = {
         name: x.layout if isinstance(x, ArraySpec) else view(x, name) for name, x in named.items()
@@ -329,7 +335,7 @@ def plan(
         scaled=options.scaled,
     )
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
-    return plan_gemm(gemm, _planned_for(target, arrays), backend, usable=target is None)
+    return plan_gemm(gemm, _planned_for(target, arrays), backend, usable=target is None, keep=keep)
 
 
 def _planned_for(target: str | Target | None, arrays: dict[str, Operand]) -> Target:

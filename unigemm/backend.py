@@ -7,11 +7,11 @@ from typing import Protocol, runtime_checkable
 
 from .artifact import Artifact, KernelKey
 from .gemm import Gemm
-from .plans import Candidate, Plan
+from .plans import Candidate, Plan, Ranking
 from .problem import Extents, Problem
 from .target import Target
 
-__all__ = ["Backend", "CompilingBackend", "HostBackend", "Launcher"]
+__all__ = ["Backend", "CompilingBackend", "HostBackend", "Launcher", "RankingBackend"]
 
 #: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
 #: of a scaled product also the addresses of the two scales (0: there is none) and a factor.
@@ -36,6 +36,18 @@ class Backend(Protocol):
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return legal configurations with their predicted times, in any order, at least one."""
+        ...
+
+
+@runtime_checkable
+class RankingBackend(Backend, Protocol):
+    """A backend with so many configurations that it looks further at the cheapest only."""
+
+    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
+        """Return the `most` cheapest candidates, and configurations as cheap that cannot run.
+
+        Of candidates that cost the same, more may be returned.
+        """
         ...
 
 

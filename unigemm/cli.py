@@ -17,6 +17,7 @@ from .arrays.operands import ArraySpec
 from .cli_cache import cache_app
 from .dtypes import INPUTS, dtype_named
 from .errors import UnigemmError, UnsupportedProblem
+from .planner import KEPT
 from .plans import Plan
 from .problem import PRECISIONS
 
@@ -50,6 +51,8 @@ BackendName = Annotated[str, typer.Option("--backend", help="A backend's name, o
 Precision = Annotated[
     str, typer.Option("--precision", help=f"Coarsest for float32: {', '.join(PRECISIONS)}.")
 ]
+
+Top = Annotated[int, typer.Option("--top", min=1, help="Configurations to rank, best first.")]
 
 # The base of all usage errors, of click or of the copy in newer Typers, which export its children.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -109,16 +112,12 @@ def plans_of(
     layout: str,
     batch: int,
     targets: list[str] | None,
-    backend: str,
-    precision: str,
+    **options: Any,
 ) -> list[Plan]:
-    """Plan one product for every named target."""
+    """Plan one product for every named target; options as in `unigemm.plan`."""
     a, b = specs(m, n, k, dtype, layout, batch)
     wanted: list[str | None] = [*targets] if targets else [None]
-    return [
-        api.plan(a, b, dtype=out_dtype, precision=precision, backend=backend, target=target)
-        for target in wanted
-    ]
+    return [api.plan(a, b, dtype=out_dtype, target=target, **options) for target in wanted]
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -138,10 +137,16 @@ def plan_command(
     target: Target = None,
     backend: BackendName = "auto",
     precision: Precision = "ieee",
+    top: Top = KEPT + 1,
     as_json: Json = False,
 ) -> None:
-    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target."""
-    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, backend, precision)
+    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target.
+
+    The ranking splits each predicted time (us) into parts that add up, left of the bar, and shows
+    right of it what bounds the main loop.
+    """
+    options = {"backend": backend, "precision": precision, "keep": top - 1}
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
     if as_json:
         data = [plan_json(plan) for plan in plans]
         show.print_json(data[0] if len(data) == 1 else data)
@@ -165,7 +170,8 @@ def compile_command(
     as_json: Json = False,
 ) -> None:
     """Compile the kernel of an M x N x K product into the cache."""
-    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, backend, precision)
+    options = {"backend": backend, "precision": precision}
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
     made = show.compile_all(plans, quiet=as_json)
     if as_json:
         show.print_json(show.compiled_json(made))

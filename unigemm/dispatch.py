@@ -30,7 +30,7 @@ from .errors import (
 )
 from .gemm import Gemm, Layout, canonical, result_shape
 from .overlap import may_share
-from .planner import choose
+from .planner import KEPT, choose
 from .plans import Plan
 from .problem import PRECISIONS, Extents, Problem
 from .registry import backend_named, backend_names
@@ -195,7 +195,9 @@ def usable_backend(name: str) -> Backend:
     return backend
 
 
-def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool) -> Plan:
+def plan_gemm(
+    gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool, keep: int = KEPT
+) -> Plan:
     """Plan a product.
 
     Parameters
@@ -206,6 +208,8 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
         A backend's name, or "auto" for the best of all.
     usable
         Leave out backends that cannot be used here; a named one then raises.
+    keep
+        How many of the candidates that lost the plan remembers.
 
     Raises
     ------
@@ -218,11 +222,11 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
     """
     if backend == "auto":
         offered, missing = _competitors(usable)
-        plan = _chosen(gemm.problem, gemm.extents, target, offered, missing)
+        plan = _chosen(gemm.problem, gemm.extents, target, offered, missing, keep)
         while usable and (reason := _unobtainable(plan)) is not None:
             offered = tuple(other for other in offered if other.name != plan.backend)
             missing = (*missing, (plan.backend, reason))
-            plan = _chosen(gemm.problem, gemm.extents, target, offered, missing)
+            plan = _chosen(gemm.problem, gemm.extents, target, offered, missing, keep)
         return plan
     chosen = backend_named(backend)
     if isinstance(chosen, CompilingBackend) and not target.is_gpu:
@@ -237,7 +241,7 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
         )
     if usable:
         chosen = usable_backend(backend)
-    return _chosen(gemm.problem, gemm.extents, target, (chosen,), ())
+    return _chosen(gemm.problem, gemm.extents, target, (chosen,), (), keep)
 
 
 @lru_cache(maxsize=1024)
@@ -247,8 +251,9 @@ def _chosen(
     target: Target,
     backends: tuple[Backend, ...],
     missing: tuple[tuple[str, str], ...],
+    keep: int,
 ) -> Plan:
-    return choose(problem, extents, target, backends, missing=dict(missing))
+    return choose(problem, extents, target, backends, missing=dict(missing), keep=keep)
 
 
 def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:

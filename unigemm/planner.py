@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .backend import Backend
+from .backend import Backend, RankingBackend
 from .errors import UnsupportedProblem
-from .plans import Alternative, Plan, Rejection
+from .plans import Alternative, Plan, Ranking, Rejection
 from .problem import Extents, Problem
 from .target import Target
 
-__all__ = ["choose"]
+__all__ = ["KEPT", "choose"]
 
-_KEPT = 8  # alternatives that a plan remembers
+KEPT = 8  #: alternatives that a plan remembers
 
 
 def choose(
@@ -22,6 +22,7 @@ def choose(
     backends: Sequence[Backend],
     *,
     missing: Mapping[str, str] | None = None,
+    keep: int = KEPT,
 ) -> Plan:
     """Return the plan with the least predicted time among the candidates of all backends.
 
@@ -33,6 +34,8 @@ def choose(
         The competitors; ties go to the earlier one.
     missing
         Backends that the caller has ruled out already, with the reasons to report.
+    keep
+        How many of the candidates that lost the plan remembers.
 
     Raises
     ------
@@ -46,7 +49,9 @@ def choose(
         if reason is not None:
             rejected.append(Rejection(backend.name, reason))
             continue
-        for candidate in backend.candidates(problem, extents, target):
+        found = _ranking(backend, problem, extents, target, 1 + keep)
+        rejected += found.rejected
+        for candidate in found.candidates:
             key = (candidate.prediction.us, rank, str(candidate.config))
             entries.append((key, backend.name, candidate))
     if not entries:
@@ -65,8 +70,18 @@ def choose(
         workspace_bytes=best.workspace_bytes,
         predicted_us=best.prediction.us,
         limiter=best.prediction.limiter,
+        parts=best.prediction.parts,
         alternatives=tuple(
-            Alternative(other, c.config, c.prediction.us) for _, other, c in entries[1 : 1 + _KEPT]
+            Alternative(other, c.config, c.prediction.us, c.prediction.limiter, c.prediction.parts)
+            for _, other, c in entries[1 : 1 + keep]
         ),
         rejected=tuple(rejected),
     )
+
+
+def _ranking(
+    backend: Backend, problem: Problem, extents: Extents, target: Target, most: int
+) -> Ranking:
+    if isinstance(backend, RankingBackend):
+        return backend.ranking(problem, extents, target, most)
+    return Ranking(tuple(backend.candidates(problem, extents, target)))

@@ -10,7 +10,19 @@ from .errors import UnsupportedProblem
 from .problem import Extents, Problem
 from .target import Target, named_target
 
-__all__ = ["Alternative", "Candidate", "Config", "Plan", "Prediction", "Raster", "Rejection"]
+__all__ = [
+    "BOUNDS",
+    "PARTS",
+    "Alternative",
+    "Breakdown",
+    "Candidate",
+    "Config",
+    "Plan",
+    "Prediction",
+    "Ranking",
+    "Raster",
+    "Rejection",
+]
 
 
 Turnable = TypeVar("Turnable", Problem, Extents)
@@ -106,6 +118,58 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Breakdown:
+    """Where the microseconds of a prediction go; 0 where a backend's model has no such part.
+
+    Attributes
+    ----------
+    launch
+        Until the main loop begins: launch, descriptors, first loads.
+    mainloop
+        The loop over K, if the work were spread evenly over the device.
+    waves
+        What comes to it because work comes in whole tiles: the end of the last round of CTAs,
+        when many SMs have nothing to do, and the start of each further round.
+    epilogue
+        Stores that nothing hides.
+    reduction
+        Adding up partial sums: split-K, clusters and slices along K.
+    repack
+        Copying operands that a kernel cannot read where they lie.
+    tensor, fma, latency, shared, l2, dram
+        What the main loop and its waves would take if only this bounded them. They overlap: the
+        parts above add up to the whole, these do not.
+    """
+
+    launch: float = 0.0
+    mainloop: float = 0.0
+    waves: float = 0.0
+    epilogue: float = 0.0
+    reduction: float = 0.0
+    repack: float = 0.0
+    tensor: float = 0.0
+    fma: float = 0.0
+    latency: float = 0.0
+    shared: float = 0.0
+    l2: float = 0.0
+    dram: float = 0.0
+
+    @property
+    def limiter(self) -> str:
+        """What to look at first: "launch" or "waves" where these are most of it, else a bound."""
+        bounds = {name: getattr(self, name) for name in BOUNDS}
+        name = max(bounds, key=lambda each: bounds[each])
+        if bounds[name] <= self.launch:
+            return "launch"
+        return "waves" if self.waves > self.mainloop else name
+
+
+#: The parts of a `Breakdown` that add up, and those that overlap.
+PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack")
+BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
+
+
+@dataclass(frozen=True)
 class Prediction:
     """Expected time of one launch.
 
@@ -114,11 +178,15 @@ class Prediction:
     us
         Microseconds, launch included.
     limiter
-        What bounds it: "fma", "tensor", "dram", "l2", "launch", "host".
+        What bounds it: "tensor", "fma", "latency", "shared", "l2", "dram", "waves", "launch",
+        "host".
+    parts
+        Where they go.
     """
 
     us: float
     limiter: str
+    parts: Breakdown = Breakdown()
 
 
 @dataclass(frozen=True)
@@ -137,14 +205,36 @@ class Alternative:
     backend: str
     config: Config
     predicted_us: float
+    limiter: str = ""
+    parts: Breakdown = Breakdown()
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A backend that was not considered, and its reason."""
+    """A backend that cannot take the product, or configurations of it that cannot run.
+
+    Attributes
+    ----------
+    backend, reason
+        Who, and why not.
+    config
+        The one that would be the fastest if it could run; None where the backend is meant.
+    others
+        How many more of the fast ones have this reason.
+    """
 
     backend: str
     reason: str
+    config: Config | None = None
+    others: int = 0
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What a backend offers for one product: candidates, and what it cannot run."""
+
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejection, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,12 +249,13 @@ class Plan:
         What it was planned for.
     workspace_bytes
         Scratch device memory of one call.
-    predicted_us, limiter
+    predicted_us, limiter, parts
         See `Prediction`.
     alternatives
         The best candidates that lost, best first.
     rejected
-        Backends that cannot take it, each with its reason.
+        Backends that cannot take it, and configurations that would be among the best and cannot
+        run, each with its reason.
     """
 
     backend: str
@@ -175,6 +266,7 @@ class Plan:
     workspace_bytes: int = 0
     predicted_us: float = 0.0
     limiter: str = ""
+    parts: Breakdown = field(default=Breakdown(), compare=False)
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
     rejected: tuple[Rejection, ...] = field(default=(), compare=False)
 
@@ -239,7 +331,11 @@ class Plan:
         return cls.from_dict(data)
 
     def explain(self) -> str:
-        """Say what was chosen, what lost to it and what was not considered, a line each."""
+        """Say what was chosen, what lost to it, where their time goes, and what cannot run.
+
+        The first columns of the table add up to the predicted time, see `Breakdown`; those after
+        the bar are what bounds the main loop, and overlap. Columns of zeros are left out.
+        """
         lines = [
             f"{self.extents} on {self.target}",
             f"  {self.problem}",
@@ -248,12 +344,35 @@ class Plan:
         ]
         if self.workspace_bytes:
             lines.append(f"     workspace {self.workspace_bytes} bytes")
-        lines += [
-            f"  then {other.backend} {other.config}: {other.predicted_us:.1f} us"
-            for other in self.alternatives[:3]
-        ]
-        lines += [f"  not {other.backend}: {other.reason}" for other in self.rejected]
+        own = Alternative(self.backend, self.config, self.predicted_us, self.limiter, self.parts)
+        lines += ["  " + line for line in _table((own, *self.alternatives))]
+        for other in self.rejected:
+            more = f" (and {other.others} more like it)" if other.others else ""
+            config = f" {other.config}" if other.config else ""
+            lines.append(f"  not {other.backend}{config}: {other.reason}{more}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.explain()
+
+
+def _table(ranked: tuple[Alternative, ...]) -> list[str]:
+    """Return candidates with the parts of their times as a table, in microseconds."""
+
+    def used(names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if any(getattr(x.parts, name) for x in ranked)]
+
+    parts, bounds = used(PARTS), used(BOUNDS)
+    rows = [["us", *parts, "|", *bounds, "limiter"]]
+    for each in ranked:
+        figures = [
+            [f"{getattr(each.parts, name):.1f}" for name in names] for names in (parts, bounds)
+        ]
+        rows.append([f"{each.predicted_us:.1f}", *figures[0], "|", *figures[1], each.limiter])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    names = ["kernel", *(f"{each.backend} {each.config}" for each in ranked)]
+    return [f"{line}  {name}" for line, name in zip(lines, names, strict=True)]
