@@ -13,7 +13,7 @@ from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Config, Plan
+from unigemm.plans import Candidate, Config, Plan, Ranking
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
@@ -35,7 +35,7 @@ class CuteBackend:
         (problem, extents, target) to why it does not take them, or None. Sizes that no kernel
         takes are refused before.
     offer
-        (problem, extents, target) to its candidates.
+        (problem, extents, target, most) to its `most` cheapest candidates, or to all if None.
     illegal
         (problem as the kernel sees it, config, target) to why the configuration cannot run, or
         None.
@@ -49,7 +49,7 @@ class CuteBackend:
 
     name: str
     unfit: Callable[[Problem, Extents, Target], str | None]
-    offer: Callable[[Problem, Extents, Target], Sequence[Candidate]]
+    offer: Callable[[Problem, Extents, Target, int | None], Ranking]
     illegal: Callable[[Problem, Config, Target], str | None]
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
@@ -69,7 +69,11 @@ class CuteBackend:
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""
-        return self.offer(problem, extents, target)
+        return self.offer(problem, extents, target, None).candidates
+
+    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
+        """Return the cheapest of them, and those as cheap that cannot run."""
+        return self.offer(problem, extents, target, most)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""
@@ -147,5 +151,7 @@ def _digest(name: str) -> str:
     here = Path(__file__).parent
     own = here.parent / name
     shared = (here / "device.py", here / "repack.py", here.parent / "workspace.py")
-    sources = sorted(set(own.glob("*.py")) - {own / "configs.py", own / "backend.py"})
+    sources = sorted(
+        set(own.glob("*.py")) - {own / "choices.py", own / "configs.py", own / "backend.py"}
+    )
     return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

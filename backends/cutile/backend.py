@@ -12,13 +12,13 @@ from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Plan
+from unigemm.plans import Candidate, Plan, Ranking
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..compiling import refuse_sizes, specialisation
 from . import arguments, toolchain
-from .configs import candidates
+from .configs import ranking
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
 from .launch import launcher, load
 
@@ -45,7 +45,11 @@ class CutileBackend:
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""
-        return candidates(problem, extents, target)
+        return ranking(problem, extents, target, None).candidates
+
+    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
+        """Return the cheapest of them."""
+        return ranking(problem, extents, target, most)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""

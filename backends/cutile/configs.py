@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from unigemm.dtypes import DType
-from unigemm.plans import Candidate, Config, Prediction, Raster
+from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
-from .arguments import units_of
 from .geometry import config_of, features
 from .tiles import ALIGNMENT, NARROW, SCHEDULES, Shape, shapes
 
-__all__ = ["candidates", "offered", "predict"]
+__all__ = ["candidates", "offered", "predict", "ranking"]
 
 _NARROWEST = 8  # columns
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
@@ -97,38 +98,121 @@ _CLUSTER_SHARE = 0.97  # of the rate, of tiles that two CTAs share; their barrie
 _REDUCE_US, _PART_US, _REDUCE_GBS = 1.8, 0.05, 4800.0  # a dependent kernel adds parts; as there
 
 
+class Times(NamedTuple):
+    """The price of one launch in microseconds, and what it is made of.
+
+    Attributes
+    ----------
+    total
+        All of it.
+    launch, loop, store, reduction
+        Until the loop over K begins, the loop, stores that nothing hides, and adding up split-K's
+        parts.
+    full
+        What the loop would take if all rounds of tiles were full.
+    shared, tensor, latency, l2, dram
+        What bounds the loop, each alone.
+    """
+
+    total: float
+    launch: float
+    loop: float
+    store: float
+    reduction: float
+    full: float
+    shared: float
+    tensor: float
+    latency: float
+    l2: float
+    dram: float
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """A tile in a schedule, and which way round: what a price owes to the class alone.
+
+    Attributes
+    ----------
+    problem, target, config
+        What it is; the problem as the kernel sees it.
+    places
+        Tiles that run at once.
+    rate
+        Multiply-adds of one SM per clock that the tile reaches.
+    store_us
+        Of one round of tiles: where K is whole, and where it is in parts.
+    hidden
+        Part of the store of each further round that nothing hides.
+    """
+
+    problem: Problem
+    target: Target
+    config: Config
+    places: int
+    rate: float
+    store_us: tuple[float, float]
+    hidden: float
+
+
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return the legal configurations worth considering, priced."""
-    found = []
-    for config in _bases(problem, target):
-        if not _worthwhile(config, extents):
+    return list(ranking(problem, extents, target, None).candidates)
+
+
+def ranking(problem: Problem, extents: Extents, target: Target, most: int | None) -> Ranking:
+    """Price all that is worth considering, and return the cheapest."""
+    short: Shortlist[tuple[Base, int, Times]] = Shortlist(most)
+    turned = extents.transposed
+    for base in bases(problem, target):
+        sizes = turned if base.config.swap_ab else extents
+        if not _worthwhile(base.config, sizes):
             continue
-        for split_k in _splits(extents, target, config):
-            final = replace(config, split_k=split_k, raster=_raster(extents, target, config))
-            scratch = workspace_bytes(config.oriented(problem), config.oriented(extents), split_k)
-            if scratch > _MAX_WORKSPACE:
-                continue
-            found.append(Candidate(final, predict(problem, extents, target, final), scratch))
-    return found
+        for split_k in _splits(base, sizes):
+            if workspace_bytes(base.problem, sizes, split_k) <= _MAX_WORKSPACE:
+                times = _times(base, sizes, split_k)
+                short.add(times.total, (base, split_k, times))
+    return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
+
+
+def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Candidate:
+    sizes = base.config.oriented(extents)
+    order = _raster(sizes, base)
+    config = replace(base.config, split_k=split_k, raster=order)
+    scratch = workspace_bytes(base.problem, sizes, split_k)
+    return Candidate(config, _prediction(times), scratch)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every configuration that some sizes may get, K whole or in two parts."""
-    for config in _bases(problem, target):
-        yield config
-        if config.schedule == "plain":
-            yield replace(config, split_k=2)
+    for base in bases(problem, target):
+        yield base.config
+        if base.config.schedule == "plain":
+            yield replace(base.config, split_k=2)
 
 
-@lru_cache(maxsize=4096)
-def _bases(problem: Problem, target: Target) -> tuple[Config, ...]:
+@lru_cache(maxsize=256)
+def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it is narrow, either way round."""
     return tuple(
-        config_of(shape, problem, schedule, swap_ab)
-        for swap_ab in (False, True)
-        for shape in shapes(problem.transposed if swap_ab else problem, target)
+        _measured(seen, target, config_of(shape, seen, schedule, swap_ab))
+        for swap_ab, seen in ((False, problem), (True, problem.transposed))
+        for shape in shapes(seen, target)
         for schedule in SCHEDULES
         if (schedule == "plain" or shape.persistent) and (_is_narrow(shape) or not swap_ab)
+    )
+
+
+def _measured(problem: Problem, target: Target, config: Config) -> Base:
+    """Return the base of a configuration; the problem as the kernel sees it."""
+    hidden = config.schedule == "persistent" and target.capability[0] == 10
+    return Base(
+        problem,
+        target,
+        config,
+        places=max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy),
+        rate=_rate(problem, target, config),
+        store_us=(_store_us(problem, target, config, 1), _store_us(problem, target, config, 2)),
+        hidden=_PERSISTENT_STORE if hidden else 1.0,
     )
 
 
@@ -136,72 +220,122 @@ def _is_narrow(shape: Shape) -> bool:
     return shape.n <= NARROW < shape.m
 
 
-def _worthwhile(config: Config, extents: Extents) -> bool:
+def _worthwhile(config: Config, sizes: Extents) -> bool:
     """Whether a narrow tile lies along the short side of D, and is no wider than needed."""
     m, n, _ = config.tile
     if not n <= NARROW < m:
         return True
-    short = config.oriented(extents).n
-    return n // 2 < short <= n or short <= n == _NARROWEST
+    return n // 2 < sizes.n <= n or sizes.n <= n == _NARROWEST
 
 
-def _splits(extents: Extents, target: Target, config: Config) -> tuple[int, ...]:
+def _splits(base: Base, sizes: Extents) -> tuple[int, ...]:
     """Return the parts of K worth considering: those that fill the device, none of them empty."""
-    slabs = ceil(extents.k / config.tile[2])
-    tiles = units_of(config, extents)
-    room = _places(target, config) // tiles
-    if config.schedule == "persistent":  # for many tiles; K is whole
-        return (1,) if tiles > _places(target, config) else ()
+    tiles = _tiles(base, sizes)
+    if base.config.schedule == "persistent":  # for many tiles; K is whole
+        return (1,) if tiles > base.places else ()
+    slabs = -(-sizes.k // base.config.tile[2])
+    room = base.places // tiles
     wanted = (1, 2, 3, 4, room // 2, room, 2 * room)
     # Parts are equal but for the last, which must not be empty.
-    found = {ceil(slabs / ceil(slabs / parts)) for parts in wanted if 1 <= parts <= slabs // 2}
+    found = {-(-slabs // -(-slabs // parts)) for parts in wanted if 1 <= parts <= slabs // 2}
     return tuple(sorted({1} | {parts for parts in found if parts <= 2 * room}))
 
 
-def _raster(extents: Extents, target: Target, config: Config) -> Raster:
+def _tiles(base: Base, sizes: Extents) -> int:
+    m, n, _ = base.config.tile
+    return -(-sizes.m // m) * -(-sizes.n // n) * sizes.batch
+
+
+def _raster(sizes: Extents, base: Base) -> Raster:
     """Return the order of the tiles: bands along the shorter side of D in tiles."""
-    seen = config.oriented(extents)
-    tall = seen.m * config.tile[1] >= seen.n * config.tile[0]
-    return Raster("m" if tall else "n", _HOPPER_GROUP if target.capability[0] == 9 else _GROUP)
-
-
-def _places(target: Target, config: Config) -> int:
-    """Return the tiles that run at once."""
-    return max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy)
+    m, n, _ = base.config.tile
+    tall = sizes.m * n >= sizes.n * m
+    return Raster("m" if tall else "n", _HOPPER_GROUP if base.target.capability[0] == 9 else _GROUP)
 
 
 def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
-    """Price one configuration: rounds of tiles against tensor cores, L2 and DRAM."""
-    speed = _SPEED[target.capability[0]]
-    seen, sizes = config.oriented(problem), config.oriented(extents)
-    units = units_of(config, extents)
-    at_once = min(units, _places(target, config))
-    rounds = ceil(units / at_once)
-    slabs = ceil(ceil(extents.k / config.tile[2]) / config.split_k)
-    of_slab = _slab(seen, sizes, target, config, at_once)
-    main = rounds * slabs * _joined(*of_slab.values())
-    dram = _dram_us(problem, extents, target, config)
-    total = speed.fixed_us + _joined(main, dram) + _store_us(seen, target, config, rounds)
+    """Price one configuration."""
+    base = _measured(config.oriented(problem), target, config)
+    return _prediction(_times(base, config.oriented(extents), config.split_k))
+
+
+def _prediction(times: Times) -> Prediction:
+    parts = Breakdown(
+        launch=times.launch,
+        mainloop=times.full,
+        waves=times.loop - times.full,
+        epilogue=times.store,
+        reduction=times.reduction,
+        shared=times.shared,
+        tensor=times.tensor,
+        latency=times.latency,
+        l2=times.l2,
+        dram=times.dram,
+    )
+    return Prediction(times.total, parts.limiter, parts)
+
+
+def _times(base: Base, sizes: Extents, split_k: int) -> Times:
+    """Price one launch: rounds of tiles against tensor cores, shared memory, L2 and DRAM."""
+    problem, target, config = base.problem, base.target, base.config
+    fixed = _SPEED[target.capability[0]].fixed_us
+    units = _tiles(base, sizes) * split_k
+    at_once = min(units, base.places)
+    rounds = -(-units // at_once)
+    slabs = ceil(ceil(sizes.k / config.tile[2]) / split_k)
+    shared, tensor, latency, l2 = of_slab = _slab(base, sizes, at_once)
+    slab = _joined(*of_slab)
+    dram = _dram_us(base, sizes)
+    loop = _joined(rounds * slabs * slab, dram)
+    full = _joined(min(units / base.places, rounds) * slabs * slab, dram)
+    store = base.store_us[split_k > 1] * (1 + (rounds - 1) * base.hidden)
+    margin = 1.0
     if target.capability[0] == 9 and problem.a.dtype is not DType.FLOAT64:
-        total *= _RIVALLED
-    if config.schedule == "persistent":
-        total += _PERSISTENT_US * rounds
-    if config.split_k > 1:
-        scratch = workspace_bytes(seen, sizes, config.split_k)
-        total += _REDUCE_US + _PART_US * config.split_k + 2 * scratch / _REDUCE_GBS / 1e3
-    parts = {"dram": dram, **{name: rounds * slabs * us for name, us in of_slab.items()}}
-    limiter = max(parts, key=lambda name: parts[name])
-    return Prediction(total, limiter if parts[limiter] > speed.fixed_us else "launch")
+        margin = _RIVALLED
+    turning = _PERSISTENT_US * rounds if config.schedule == "persistent" else 0.0
+    reduction = 0.0
+    if split_k > 1:
+        scratch = workspace_bytes(problem, sizes, split_k)
+        reduction = _REDUCE_US + _PART_US * split_k + 2 * scratch / _REDUCE_GBS / 1e3
+    whole = rounds * slabs * margin
+    return Times(
+        (fixed + loop + store) * margin + turning + reduction,
+        launch=fixed * margin,
+        loop=loop * margin + turning,
+        store=store * margin,
+        reduction=reduction,
+        full=full * margin,
+        shared=whole * shared,
+        tensor=whole * tensor,
+        latency=whole * latency,
+        l2=whole * l2,
+        dram=dram * margin,
+    )
 
 
-def _slab(
-    problem: Problem, extents: Extents, target: Target, config: Config, at_once: int
-) -> dict[str, float]:
-    """Return what bounds the time of one slab in all tiles that run at once, microseconds."""
-    m, n, k = config.tile
-    ctas = config.cluster[0]
+def _slab(base: Base, sizes: Extents, at_once: int) -> tuple[float, float, float, float]:
+    """Return what bounds the time of one slab in all tiles that run at once, microseconds.
+
+    Shared memory, tensor cores, latency, L2.
+    """
+    target, (m, n, k), ctas = base.target, base.config.tile, base.config.cluster[0]
     busy = min(target.sm_count, at_once * ctas)
     per_sm = at_once * ctas / busy
+    rows, columns = min(m, sizes.m), min(n, sizes.n)
+    read = (rows + columns) * k * base.problem.a.dtype.itemsize
+    clocks = target.clock_mhz
+    return (
+        read * per_sm / (_SHARED_BYTES * clocks),
+        m * n * k / ctas * per_sm / (base.rate * clocks),
+        _SLAB_US,
+        read * at_once / (_L2_BYTES * target.sm_count * clocks),
+    )
+
+
+def _rate(problem: Problem, target: Target, config: Config) -> float:
+    """Return the multiply-adds of one SM per clock that a tile reaches."""
+    m, n, _ = config.tile
+    ctas = config.cluster[0]
     intensity = m * n / (m + n) / ctas**0.5
     # Instructions of wgmma and tcgen05 have a tile's columns, those of mma.sync eight.
     share = _share(intensity if target.capability[0] in _WIDE_MMA else max(intensity, _LEAST))
@@ -212,15 +346,7 @@ def _slab(
     majors = (problem.a.major, problem.b.major)
     if majors != ("k", "k") and size in (1, 4) and target.capability[0] not in _ANY_MAJOR:
         rate /= _TRANSPOSED
-    rows, columns = min(m, extents.m), min(n, extents.n)
-    read = (rows + columns) * k * size
-    clocks = target.clock_mhz
-    return {
-        "shared": read * per_sm / (_SHARED_BYTES * clocks),
-        "tensor": m * n * k / ctas * per_sm / (rate * clocks),
-        "latency": _SLAB_US,
-        "l2": read * at_once / (_L2_BYTES * target.sm_count * clocks),
-    }
+    return rate
 
 
 def _peak(problem: Problem, target: Target) -> float:
@@ -243,25 +369,22 @@ def _share(intensity: float) -> float:
     return low[1]
 
 
-def _store_us(problem: Problem, target: Target, config: Config, rounds: int) -> float:
-    """Return the time of the stores that nothing hides."""
-    aligned = problem.d.alignment == ALIGNMENT or config.split_k > 1
+def _store_us(problem: Problem, target: Target, config: Config, split_k: int) -> float:
+    """Return the time of a tile's store."""
+    aligned = problem.d.alignment == ALIGNMENT or split_k > 1
     by_tma = aligned and features(target).tma
     us = _STORE_US["tma" if by_tma or aligned else "direct"]
     us *= config.tile[0] * config.tile[1] / (128 * 256) / config.cluster[0]
-    if problem.d.major == "m":
-        us *= _TURNED
-    hidden = config.schedule == "persistent" and target.capability[0] == 10
-    return us * (1 + (rounds - 1) * (_PERSISTENT_STORE if hidden else 1.0))
+    return us * _TURNED if problem.d.major == "m" else us
 
 
-def _dram_us(problem: Problem, extents: Extents, target: Target, config: Config) -> float:
+def _dram_us(base: Base, sizes: Extents) -> float:
     """Return the time of the device memory's traffic."""
-    sizes = config.oriented(extents)
-    again = (sizes.n > config.tile[1]) * sizes.m + (sizes.m > config.tile[0]) * sizes.n
-    again *= extents.k * extents.batch * problem.a.dtype.itemsize
-    moved = extents.bytes_moved(problem) + _SHARED_READ * again
-    return moved / (target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
+    m, n, _ = base.config.tile
+    again = (sizes.n > n) * sizes.m + (sizes.m > m) * sizes.n
+    again *= sizes.k * sizes.batch * base.problem.a.dtype.itemsize
+    moved = sizes.bytes_moved(base.problem) + _SHARED_READ * again
+    return moved / (base.target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
 
 
 def _joined(*times: float) -> float:

@@ -1,0 +1,164 @@
+"""What is priced and what is kept: shortlists, breakdowns, and the models' invariants."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unigemm.backends.cute_simt.backend import BACKEND as SIMT
+from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
+from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
+from unigemm.backends.cute_wgmma.geometry import illegal as wgmma_illegal
+from unigemm.backends.cutile.backend import BACKEND as CUTILE
+from unigemm.backends.shortlist import Shortlist
+
+import unigemm
+from unigemm.dtypes import INPUTS, DType, output_dtypes
+from unigemm.plans import BOUNDS, PARTS, Breakdown, Plan
+from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.target import ARCHITECTURES, named_target
+
+H200 = named_target("sm_90a")
+ILLEGAL = {"cute_simt": simt_illegal, "cute_wgmma": wgmma_illegal}
+targets = st.sampled_from([named_target(arch) for arch in ARCHITECTURES])
+
+
+@st.composite
+def problems(draw):
+    dtype = draw(st.sampled_from(INPUTS))
+    precision = "ieee"
+    if dtype is DType.FLOAT32:
+        precision = draw(st.sampled_from(["ieee", "tf32", "3xtf32"]))
+
+    def matrix(kind, majors):
+        major = draw(st.sampled_from(majors))
+        options = [x for x in (1, 2, 4, 8, 16) if x >= kind.itemsize]
+        alignment = kind.itemsize if major == "strided" else draw(st.sampled_from(options))
+        return MatrixType(kind, major, alignment)
+
+    out = draw(st.sampled_from(output_dtypes(dtype)))
+    return Problem(
+        matrix(dtype, ["k", "m", "strided"]),
+        matrix(dtype, ["k", "n", "strided"]),
+        matrix(out, ["n"]),
+        precision,
+    )
+
+
+sizes = st.one_of(st.integers(1, 300), st.integers(1, 20000))
+extents = st.builds(Extents, sizes, sizes, st.integers(1, 70000), st.integers(1, 5))
+
+
+def takers(problem, size, target):
+    return [b for b in (SIMT, WGMMA, CUTILE) if b.refuse(problem, size, target) is None]
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans())), st.integers(1, 5))
+def test_a_shortlist_keeps_the_cheapest_and_whoever_costs_the_same(entries, most):
+    short = Shortlist(most)
+    for i, (price, legal) in enumerate(entries):
+        short.add(price, i, None if legal else f"reason {i % 2}")
+    legal = sorted((price, i) for i, (price, fine) in enumerate(entries) if fine)
+    bar = legal[most - 1][0] if len(legal) >= most else float("inf")
+    assert short.bar == bar
+    assert sorted(short.kept()) == sorted(i for price, i in legal if price <= bar)
+    prices = [entries[i][0] for i in short.kept()]
+    assert prices == sorted(prices)
+    dear = [i for i, (price, fine) in enumerate(entries) if not fine and price <= bar]
+    assert sum(1 + others for _, _, others in short.refused()) == len(dear)
+    for i, reason, _ in short.refused():
+        assert reason == f"reason {i % 2}"
+        same = [entries[j][0] for j in dear if j % 2 == i % 2]
+        assert entries[i][0] == min(same)
+
+
+@given(problems(), extents, targets, st.integers(1, 12))
+def test_a_short_ranking_is_the_top_of_the_whole_one(problem, size, target, most):
+    for backend in takers(problem, size, target):
+        whole = backend.candidates(problem, size, target)
+        short = backend.ranking(problem, size, target, most)
+        bar = sorted(c.prediction.us for c in whole)[:most][-1]
+        expected = [c for c in whole if c.prediction.us <= bar]
+        assert sorted(map(str, short.candidates)) == sorted(map(str, expected))
+        for each in short.rejected:
+            config = each.config
+            reason = ILLEGAL[backend.name](config.oriented(problem), config, target)
+            assert reason == each.reason
+
+
+@given(problems(), extents, targets)
+def test_the_parts_of_a_prediction_add_up_and_none_is_negative(problem, size, target):
+    for backend in takers(problem, size, target):
+        for each in backend.ranking(problem, size, target, 20).candidates:
+            made, prediction = each.prediction.parts, each.prediction
+            assert sum(getattr(made, name) for name in PARTS) == pytest.approx(prediction.us)
+            assert min(astuple(made)) >= -1e-9 * prediction.us
+            assert prediction.limiter == made.limiter
+            if prediction.limiter in BOUNDS:
+                assert getattr(made, prediction.limiter) == max(
+                    getattr(made, name) for name in BOUNDS
+                )
+
+
+def test_few_tiles_are_said_to_be_the_limit():
+    size = Extents(64, 64, 8192)
+    problem = Problem(*[MatrixType(DType.FLOAT64, major, 16) for major in ("k", "n", "n")])
+    whole = [c for c in SIMT.candidates(problem, size, H200) if c.config.split_k == 1]
+    assert {c.prediction.limiter for c in whole} == {"waves"}
+    assert Breakdown(launch=2, dram=1).limiter == "launch"
+    assert Breakdown(launch=1, mainloop=9, waves=2, dram=8, l2=9).limiter == "l2"
+
+
+def plan_of(m, n, k, dtype="bfloat16", order="C", **options):
+    a, b = unigemm.ArraySpec((m, k), dtype), unigemm.ArraySpec((k, n), dtype, order)
+    return unigemm.plan(a, b, target="sm_90a", **options)
+
+
+def test_an_explanation_ranks_with_the_parts_of_each_time():
+    plan = plan_of(256, 2048, 7168, keep=3)
+    assert len(plan.alternatives) == 3
+    text = plan.explain()
+    table = [line for line in text.splitlines() if " | " in line]
+    names = table[0].replace("|", "").split()
+    for line, each in zip(table[1:], (plan, *plan.alternatives), strict=True):
+        cells = line.replace("|", "").split()
+        assert cells[names.index("us")] == f"{each.predicted_us:.1f}"
+        assert cells[names.index("limiter")] == each.limiter
+        for part in (*PARTS, *BOUNDS):
+            if part in names:
+                assert cells[names.index(part)] == f"{getattr(each.parts, part):.1f}"
+        assert line.endswith(f"{each.backend} {each.config}")
+    assert "fma" in names or all(x.parts.fma == 0 for x in plan.alternatives)
+    assert "not numpy: " in text
+
+
+def test_a_configuration_that_cannot_run_is_named_with_its_reason():
+    plan = plan_of(1, 4096, 4096, keep=1000)
+    refused = [each for each in plan.rejected if each.config is not None]
+    assert "the dot schedule reads K-major operands" in {each.reason for each in refused}
+    for each in refused:
+        assert f"not {each.backend} {each.config}: {each.reason}" in plan.explain()
+    assert Plan.from_json(plan.to_json()).rejected == plan.rejected
+    assert Plan.from_json(plan.to_json()).parts == plan.parts
+
+
+def test_a_plan_on_the_host_has_no_parts_to_show():
+    plan = unigemm.plan(*[unigemm.ArraySpec((8, 8), "float32")] * 2, target="cpu")
+    assert plan.parts == Breakdown()
+    assert "host" in plan.explain()
+
+
+def test_all_candidates_are_kept_where_all_are_asked_for():
+    plan = plan_of(300, 4096, 4096, keep=100000)
+    takers = (SIMT, WGMMA, CUTILE)
+    count = sum(len(b.candidates(plan.problem, plan.extents, H200)) for b in takers)
+    assert len(plan.alternatives) == count - 1
+    few = plan_of(300, 4096, 4096, keep=2)
+    assert few == plan
+    assert few.alternatives == plan.alternatives[:2]
+    assert replace(few, alternatives=()) == plan
+    assert plan_of(300, 4096, 4096, keep=0).alternatives == ()
+    with pytest.raises(unigemm.UnsupportedProblem, match="keep counts candidates and is -1"):
+        plan_of(300, 4096, 4096, keep=-1)
