@@ -18,6 +18,8 @@ class Shortlist(Generic[Item]):
     ----------
     most
         How many to keep, and all that cost as much as the last of them; None for all.
+    bar
+        The price above which nothing is wanted to begin with.
 
     Attributes
     ----------
@@ -25,8 +27,8 @@ class Shortlist(Generic[Item]):
         The price above which nothing is kept any more.
     """
 
-    def __init__(self, most: int | None) -> None:
-        self.bar = inf
+    def __init__(self, most: int | None, bar: float = inf) -> None:
+        self.bar = bar
         self._most = most
         self._prices: list[float] = []
         self._kept: list[tuple[float, Item]] = []
@@ -43,7 +45,7 @@ class Shortlist(Generic[Item]):
         if self._most is not None:
             insort(self._prices, price)
             if len(self._prices) >= self._most:
-                self.bar = self._prices[self._most - 1]
+                self.bar = min(self.bar, self._prices[self._most - 1])
 
     def kept(self) -> list[Item]:
         """Return the cheapest items, in their order."""

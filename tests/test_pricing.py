@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -55,13 +56,17 @@ def takers(problem, size, target):
     return [b for b in (SIMT, WGMMA, CUTILE) if b.refuse(problem, size, target) is None]
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.booleans())), st.integers(1, 5))
-def test_a_shortlist_keeps_the_cheapest_and_whoever_costs_the_same(entries, most):
-    short = Shortlist(most)
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.booleans())),
+    st.integers(1, 5),
+    st.sampled_from([10, inf]),
+)
+def test_a_shortlist_keeps_the_cheapest_and_whoever_costs_the_same(entries, most, above):
+    short = Shortlist(most, above)
     for i, (price, legal) in enumerate(entries):
         short.add(price, i, None if legal else f"reason {i % 2}")
     legal = sorted((price, i) for i, (price, fine) in enumerate(entries) if fine)
-    bar = legal[most - 1][0] if len(legal) >= most else float("inf")
+    bar = min(above, legal[most - 1][0]) if len(legal) >= most else above
     assert short.bar == bar
     assert sorted(short.kept()) == sorted(i for price, i in legal if price <= bar)
     prices = [entries[i][0] for i in short.kept()]
@@ -74,12 +79,13 @@ def test_a_shortlist_keeps_the_cheapest_and_whoever_costs_the_same(entries, most
         assert entries[i][0] == min(same)
 
 
-@given(problems(), extents, targets, st.integers(1, 12))
-def test_a_short_ranking_is_the_top_of_the_whole_one(problem, size, target, most):
+@given(problems(), extents, targets, st.integers(1, 12), st.sampled_from([0.5, 1.0, 1.2, inf]))
+def test_a_short_ranking_is_the_top_of_the_whole_one(problem, size, target, most, above):
     for backend in takers(problem, size, target):
         whole = backend.candidates(problem, size, target)
-        short = backend.ranking(problem, size, target, most)
-        bar = sorted(c.prediction.us for c in whole)[:most][-1]
+        prices = sorted(c.prediction.us for c in whole)
+        short = backend.ranking(problem, size, target, most, above * prices[0])
+        bar = min(above * prices[0], prices[:most][-1])
         expected = [c for c in whole if c.prediction.us <= bar]
         assert sorted(map(str, short.candidates)) == sorted(map(str, expected))
         for each in short.rejected:
@@ -91,7 +97,7 @@ def test_a_short_ranking_is_the_top_of_the_whole_one(problem, size, target, most
 @given(problems(), extents, targets)
 def test_the_parts_of_a_prediction_add_up_and_none_is_negative(problem, size, target):
     for backend in takers(problem, size, target):
-        for each in backend.ranking(problem, size, target, 20).candidates:
+        for each in backend.ranking(problem, size, target, 20, inf).candidates:
             made, prediction = each.prediction.parts, each.prediction
             assert sum(getattr(made, name) for name in PARTS) == pytest.approx(prediction.us)
             assert min(astuple(made)) >= -1e-9 * prediction.us

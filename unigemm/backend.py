@@ -43,10 +43,12 @@ class Backend(Protocol):
 class RankingBackend(Backend, Protocol):
     """A backend with so many configurations that it looks further at the cheapest only."""
 
-    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
+    def ranking(
+        self, problem: Problem, extents: Extents, target: Target, most: int, bar: float
+    ) -> Ranking:
         """Return the `most` cheapest candidates, and configurations as cheap that cannot run.
 
-        Of candidates that cost the same, more may be returned.
+        Of candidates that cost the same, more may be returned; none above the bar (us).
         """
         ...
 

@@ -365,7 +365,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         refuse_overlap(operands)
     target = target_of(device)
     if options.plan is None:
-        plan = plan_gemm(gemm, target, options.backend, usable=True)
+        plan = plan_gemm(gemm, target, options.backend, usable=True, keep=0)
     else:
         plan = options.plan
         gemm = _fit(plan, gemm, target)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ class CuteBackend:
         (problem, extents, target) to why it does not take them, or None. Sizes that no kernel
         takes are refused before.
     offer
-        (problem, extents, target, most) to its `most` cheapest candidates, or to all if None.
+        (problem, extents, target, most, bar) to its `most` cheapest candidates, or to all if None,
+        that are expected to take no longer than the bar (us).
     illegal
         (problem as the kernel sees it, config, target) to why the configuration cannot run, or
         None.
@@ -49,7 +51,7 @@ class CuteBackend:
 
     name: str
     unfit: Callable[[Problem, Extents, Target], str | None]
-    offer: Callable[[Problem, Extents, Target, int | None], Ranking]
+    offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
     illegal: Callable[[Problem, Config, Target], str | None]
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
@@ -69,11 +71,13 @@ class CuteBackend:
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""
-        return self.offer(problem, extents, target, None).candidates
+        return self.offer(problem, extents, target, None, inf).candidates
 
-    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
-        """Return the cheapest of them, and those as cheap that cannot run."""
-        return self.offer(problem, extents, target, most)
+    def ranking(
+        self, problem: Problem, extents: Extents, target: Target, most: int, bar: float
+    ) -> Ranking:
+        """Return the cheapest of them under the bar, and those as cheap that cannot run."""
+        return self.offer(problem, extents, target, most, bar)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""

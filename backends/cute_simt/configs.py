@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType
@@ -60,6 +60,7 @@ _DOT_REDUCE_US, _DOT_PART_US = 1.72, 0.0104  # a dependent second kernel
 _SLAB_BYTES = 64  # K bytes of a slab: four 16-byte vectors of each K-major row
 _MAX_SPLIT = 256
 _MAX_WORKSPACE = 256 << 20  # bytes
+_BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 
 # Rough figures of the cost model, to be fitted by the planner's own issue.
 _LAUNCH_US = 1.4  # one kernel in a graph, begin to end, with nothing to do
@@ -208,12 +209,15 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
     return list(ranking(problem, extents, target, None).candidates)
 
 
-def ranking(problem: Problem, extents: Extents, target: Target, most: int | None) -> Ranking:
-    """Price every configuration with its split-K factors, and return the cheapest."""
-    short: Shortlist[tuple[Config, int, bool, Times]] = Shortlist(most)
+def ranking(
+    problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
+) -> Ranking:
+    """Price what may be among the cheapest and under the bar, with its split-K factors."""
+    short: Shortlist[tuple[Config, int, bool, Times]] = Shortlist(most, bar)
     if not _add_dots(short, problem, extents, target, False):
         _add_dots(short, problem.transposed, extents.transposed, target, True)
-    for base in bases(problem, target):
+    least = _least_us(problem, extents, target)
+    for base in bases(problem, target) if least <= short.bar else ():
         for split in split_options(extents, base.config):
             if workspace_bytes(problem, extents, split) <= _MAX_WORKSPACE:
                 times = _times(base, extents, split)
@@ -242,13 +246,17 @@ def _add_dots(
 
     It is for few rows.
     """
-    legal = False
-    fewest = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
-    for config, reason in dot_configs(problem, target) if fewest else ():
-        rows, columns, _ = config.tile
-        if rows != fewest or 1 < columns >= 2 * extents.n:
-            continue
-        legal = legal or reason is None
+    rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
+    found = [
+        (config, reason)
+        for config, reason in dot_configs(problem, target)
+        if config.tile[0] == rows and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
+    ]
+    legal = any(reason is None for _, reason in found)
+    if found and _least_dot_us(problem, extents, target) > short.bar:
+        return legal
+    for config, reason in found:
+        columns = config.tile[1]
         ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch
         step = WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
         for split in _DOT_SPLITS:
@@ -280,6 +288,16 @@ def _prediction(times: Times) -> Prediction:
     return Prediction(times.total, parts.limiter, parts)
 
 
+def _least_dot_us(problem: Problem, extents: Extents, target: Target) -> float:
+    """Return a time that no launch of the dot schedule is under."""
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DOT_DRAM_EFFICIENCY)
+    return _BELOW * (_DOT_FIXED_US + dram) * _dot_scale(problem)
+
+
+def _dot_scale(problem: Problem) -> float:
+    return _DOT_NARROW if problem.a.dtype.itemsize == 2 else 1.0
+
+
 def _dot_times(
     problem: Problem, extents: Extents, target: Target, config: Config, split_k: int
 ) -> Times:
@@ -304,7 +322,7 @@ def _dot_times(
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DOT_DRAM_EFFICIENCY)
     loop = _dot_overlapped(dram, waiting, fma)
     reduction = _DOT_REDUCE_US + _DOT_PART_US * split_k if split_k > 1 else 0.0
-    scale = _DOT_NARROW if problem.a.dtype.itemsize == 2 else 1.0
+    scale = _dot_scale(problem)
     return Times(
         (_DOT_FIXED_US + loop + reduction) * scale,
         launch=_DOT_FIXED_US * scale,
@@ -321,6 +339,14 @@ def _dot_times(
 def _dot_overlapped(dram: float, waiting: float, fma: float) -> float:
     parts = dram**_DOT_OVERLAP + waiting**_DOT_OVERLAP + fma**_DOT_OVERLAP
     return parts ** (1 / _DOT_OVERLAP)
+
+
+def _least_us(problem: Problem, extents: Extents, target: Target) -> float:
+    """Return a time that no launch is under but one of the dot schedule."""
+    products = extents.m * extents.n * extents.k * extents.batch
+    fma = products / _lanes(problem, target) / target.sm_count / target.clock_mhz
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DRAM_EFFICIENCY)
+    return _BELOW * (_LAUNCH_US + _LATENCY_US + max(fma, dram))
 
 
 def _times(base: Base, extents: Extents, split_k: int) -> Times:

@@ -15,7 +15,7 @@ from unigemm.target import Target
 from ..workspace import workspace_bytes
 from .geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES, from_registers, products, shared_major
 
-__all__ = ["SHAPES", "Choice", "Family", "Shape", "choices", "families", "family_of"]
+__all__ = ["SHAPES", "Choice", "Family", "Shape", "choices", "families", "family_of", "tiles"]
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: a key of caches
@@ -153,17 +153,20 @@ def column_choices(family: Family, extents: Extents, shape: Shape) -> tuple[int,
     return tuple(sorted(c for c in found if unit <= c <= shape.widest))
 
 
-def choices(family: Family, extents: Extents) -> Iterator[Choice]:
-    """Yield what is worth pricing; not all of it is legal."""
-    few = extents.m < MMA_M
-    for shape in family.shapes[:: -1 if few else 1]:  # likely ones first: then fewer are priced
-        if shape.rows < MMA_M and not shape.rows // 2 < max(extents.m, 5) <= shape.rows:
-            continue
-        for columns in column_choices(family, extents, shape):
-            for cluster, cluster_k, splits in divisions(family, extents, shape, columns):
-                for slice_k in _slices(family, extents, shape, columns, cluster, cluster_k):
-                    for split_k in splits:
-                        yield Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
+def tiles(family: Family, extents: Extents) -> Iterator[tuple[Shape, int]]:
+    """Yield the shapes and widths worth considering; not all of them are legal."""
+    for shape in family.shapes:
+        if shape.rows >= MMA_M or shape.rows // 2 < max(extents.m, 5) <= shape.rows:
+            for columns in column_choices(family, extents, shape):
+                yield shape, columns
+
+
+def choices(family: Family, extents: Extents, shape: Shape, columns: int) -> Iterator[Choice]:
+    """Yield how a tile may be shared; not all of it is legal."""
+    for cluster, cluster_k, splits in divisions(family, extents, shape, columns):
+        for slice_k in _slices(family, extents, shape, columns, cluster, cluster_k):
+            for split_k in splits:
+                yield Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
 
 
 def _slices(

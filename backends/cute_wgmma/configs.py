@@ -21,7 +21,7 @@ from unigemm.target import Target
 
 from ..shortlist import Shortlist
 from ..workspace import packed_bytes, workspace_bytes
-from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of
+from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
 from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
@@ -38,6 +38,7 @@ __all__ = ["candidates", "offered", "predict", "ranking", "scratch_bytes", "turn
 
 _MOST_STAGES = 12
 _LEAST_STAGES = 3
+_BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
 # Figures of the cost model, in microseconds and GB/s, fitted to 6900 launches of 1100 problems on
@@ -178,15 +179,20 @@ def _tile(family: Family, shape: Shape, columns: int, slice_k: int, adding: bool
 
 def _measured(problem: Problem, target: Target, config: Config) -> Tile:
     """Return the tile of a configuration."""
-    m, n, k = config.tile
+    m, _, k = config.tile
     geo = geometry(problem, config)
-    rate = _TENSOR_TFLOPS * 1e6 * _speed(target) * _RATE[problem.a.dtype.itemsize]
-    rate *= _efficiency(geo.mma_n)
-    if geo.wg_m * geo.slices == 1:
+    tensor = _tensor_us(problem, target, m, geo.mma_n, geo.wg_m * geo.slices) * geo.wg_n
+    issue = _issue_us(geo.wg_m * geo.wg_n, geo.slices, geo.repeats_m)
+    return Tile(problem, target, config, geo, tensor, issue, k * problem.a.dtype.itemsize)
+
+
+def _tensor_us(problem: Problem, target: Target, m: int, n: int, warpgroups: int) -> float:
+    """Return the least time of a slab by the tensor cores' rate, in wgmma of n columns."""
+    size = problem.a.dtype.itemsize
+    rate = _TENSOR_TFLOPS * 1e6 * _speed(target) * _RATE[size] * _efficiency(n)
+    if warpgroups == 1:
         rate *= _SINGLE
-    tensor = 2 * max(m, MMA_M) * n * k * target.sm_count / rate
-    line = k * problem.a.dtype.itemsize
-    return Tile(problem, target, config, geo, tensor, _issue_us(geo), line)
+    return 2 * max(m, MMA_M) * n * (SWIZZLE_BYTES // size) * target.sm_count / rate
 
 
 def _tile_of(family: Family, choice: Choice) -> Tile:
@@ -216,19 +222,32 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
     return list(ranking(problem, extents, target, None).candidates)
 
 
-def ranking(problem: Problem, extents: Extents, target: Target, most: int | None) -> Ranking:
-    """Price all that is worth considering; look further only at what may be among the cheapest."""
-    short: Shortlist[tuple[Family, Choice, Times]] = Shortlist(most)
-    for family in families(problem, target):
-        sizes = extents.transposed if family.swap_ab else extents
-        work = _work(family, sizes)
-        for choice in choices(family, sizes):
+def ranking(
+    problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
+) -> Ranking:
+    """Price what may be among the cheapest and under the bar, the likely tiles first."""
+    short: Shortlist[tuple[Family, Choice, Times]] = Shortlist(most, bar)
+    works = [
+        _work(f, extents.transposed if f.swap_ab else extents) for f in families(problem, target)
+    ]
+    likely = [
+        (_least_us(work, *tile), work, tile)
+        for work in works
+        for tile in tiles(work.family, work.extents)
+    ]
+    for least, work, of_tile in sorted(likely, key=lambda entry: entry[0]):
+        if least > short.bar:
+            break
+        whole = work.slabs * _least_slab(work.family, *of_tile)
+        for choice in choices(work.family, work.extents, *of_tile):
             _, _, cluster, split_k, cluster_k, _ = choice
-            tile = _tile_of(family, choice)
+            if _FIXED_US + whole / (split_k * cluster_k) > short.bar:
+                continue
+            tile = _tile_of(work.family, choice)
             times = _times(work, tile, cluster, split_k, cluster_k, short.bar)
-            if times is not None and times.total <= short.bar:
+            if times is not None:
                 _, reason = _config(tile, cluster, cluster_k, split_k > 1)
-                short.add(times.total, (family, choice, times), reason)
+                short.add(times.total, (work.family, choice, times), reason)
     kept = []
     for family, choice, times in short.kept():
         config = _finished(family, choice, extents)
@@ -337,6 +356,38 @@ def _work(family: Family, extents: Extents) -> Work:
     )
 
 
+def _least_us(work: Work, shape: Shape, columns: int) -> float:
+    """Return a time that no launch of a tile is under, however it is shared."""
+    extents, sm_count = work.extents, work.family.target.sm_count
+    down, across = -(-extents.m // shape.rows), -(-extents.n // columns)
+    units = down * across * extents.batch
+    room = sm_count // units
+    dram = work.dram_us
+    main = work.slabs * _least_slab(work.family, shape, columns)
+    rounds = -(-units // sm_count)
+    least = _joined(rounds * main, dram) + _ROUND_US * (rounds - 1)
+    if room > 1:
+        split = _REDUCE_US + 2 * _PART_US + 4 * work.part_bytes / _REDUCE_GBS / 1e3
+        least = min(least, _joined(main / room, dram) + split)
+    for cluster_k in shape.cluster_k[1:]:
+        if cluster_k <= room:
+            sent = 4 * shape.rows * columns / max(shape.slices) * units * (cluster_k - 1)
+            exchange = _EXCHANGE_US + _PEER_US * (cluster_k - 2) + sent / _EXCHANGE_GBS / 1e3
+            least = min(least, _joined(main / cluster_k, dram) + exchange)
+    least += _FIXED_US + work.repack_us[shape.rows >= MMA_M]
+    return _BELOW * least
+
+
+@lru_cache(maxsize=8192)
+def _least_slab(family: Family, shape: Shape, columns: int) -> float:
+    """Return the least time of a slab, the L2 left out."""
+    warpgroups = shape.warps // 4
+    repeats = -(-shape.rows // (MMA_M * warpgroups))
+    slices = max(shape.slices)
+    tensor = _tensor_us(family.problem, family.target, shape.rows, columns, warpgroups * slices)
+    return _BELOW * _joined(tensor, _issue_us(warpgroups, slices, repeats))
+
+
 def _times(
     work: Work, tile: Tile, cluster: tuple[int, int], split_k: int, cluster_k: int, bar: float
 ) -> Times | None:
@@ -355,23 +406,23 @@ def _times(
     slabs = -(-work.slabs // (split_k * cluster_k))
     rows, columns = min(m, extents.m), min(n, extents.n)
     latency = tile.issue_us + _ZERO_ROW_US * (m - rows)
-    adding = _adding_us(work, tile, split_k, cluster_k, at_once)
-    least = rounds * slabs * max(tile.tensor_us, latency)
-    if _FIXED_US + max(least, work.dram_us) + adding > bar:
-        return None
-
     bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
     l2 = bytes_read * at_once / (_L2_GBS * _speed(target)) / 1e3 * _MULTICAST[cluster]
-    main = slabs * _joined(tile.tensor_us, latency, l2)
     store = _store_us(tile, cluster_k)
-    if geo.groups == 2:  # one group stores while the other multiplies
-        main, exposed = max(main, (main + store) / 2), _STORE_EXPOSED * store
-    else:
-        exposed = rounds * store
-    dram = _dram_us(work, tile, across > 1, down > 1)
+    exposed = _STORE_EXPOSED * store if geo.groups == 2 else rounds * store
+    adding = _adding_us(work, tile, split_k, cluster_k, at_once)
     repack = work.repack_us[m >= MMA_M]
-    total = _FIXED_US + _ROUND_US * (rounds - 1) + _joined(rounds * main, dram) + exposed
-    total = total + adding + repack
+    beside = _FIXED_US + _ROUND_US * (rounds - 1) + exposed + adding + repack
+    if beside + max(rounds * slabs * max(tile.tensor_us, latency, l2), work.dram_us) > bar:
+        return None
+
+    main = slabs * _joined(tile.tensor_us, latency, l2)
+    if geo.groups == 2:  # one group stores while the other multiplies
+        main = max(main, (main + store) / 2)
+    dram = _dram_us(work, tile, across > 1, down > 1)
+    total = beside + _joined(rounds * main, dram)
+    if total > bar:
+        return None
     return Times(
         total, rounds, units / room, main, slabs * tile.tensor_us, slabs * latency, slabs * l2,
         dram, exposed, adding, repack,
@@ -438,11 +489,9 @@ def _dram_us(work: Work, tile: Tile, a_again: bool, b_again: bool) -> float:
     return us
 
 
-def _issue_us(geo: Geometry) -> float:
+def _issue_us(warpgroups: int, slices: int, repeats: int) -> float:
     """Return the least time of a slab, however few its columns."""
-    if geo.slices > 1:
-        return _SLICED_SLAB_US * geo.repeats_m
-    return _SLAB_US[geo.consumers // geo.groups] * geo.repeats_m
+    return (_SLICED_SLAB_US if slices > 1 else _SLAB_US[warpgroups]) * repeats
 
 
 def _speed(target: Target) -> float:

@@ -47,9 +47,11 @@ class CutileBackend:
         """Return its legal configurations, priced."""
         return ranking(problem, extents, target, None).candidates
 
-    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
-        """Return the cheapest of them."""
-        return ranking(problem, extents, target, most)
+    def ranking(
+        self, problem: Problem, extents: Extents, target: Target, most: int, bar: float
+    ) -> Ranking:
+        """Return the cheapest of them under the bar."""
+        return ranking(problem, extents, target, most, bar)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType
@@ -22,6 +22,7 @@ __all__ = ["candidates", "offered", "predict", "ranking"]
 
 _NARROWEST = 8  # columns
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
+_BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # Tiles of a band: TileGym's GROUP_SIZE_M; on sm_90 that of the quick kernel that was measured.
 _GROUP, _HOPPER_GROUP = 8, 16
 
@@ -135,6 +136,8 @@ class Base:
     ----------
     problem, target, config
         What it is; the problem as the kernel sees it.
+    fixed_us, margin
+        Of one kernel, and by what all of it is multiplied but split-K and the loop over tiles.
     places
         Tiles that run at once.
     rate
@@ -148,6 +151,8 @@ class Base:
     problem: Problem
     target: Target
     config: Config
+    fixed_us: float
+    margin: float
     places: int
     rate: float
     store_us: tuple[float, float]
@@ -159,13 +164,15 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
     return list(ranking(problem, extents, target, None).candidates)
 
 
-def ranking(problem: Problem, extents: Extents, target: Target, most: int | None) -> Ranking:
-    """Price all that is worth considering, and return the cheapest."""
-    short: Shortlist[tuple[Base, int, Times]] = Shortlist(most)
+def ranking(
+    problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
+) -> Ranking:
+    """Price what may be among the cheapest and under the bar."""
+    short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
     turned = extents.transposed
     for base in bases(problem, target):
         sizes = turned if base.config.swap_ab else extents
-        if not _worthwhile(base.config, sizes):
+        if not _worthwhile(base.config, sizes) or _least_us(base, sizes) > short.bar:
             continue
         for split_k in _splits(base, sizes):
             if workspace_bytes(base.problem, sizes, split_k) <= _MAX_WORKSPACE:
@@ -204,11 +211,14 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
 
 def _measured(problem: Problem, target: Target, config: Config) -> Base:
     """Return the base of a configuration; the problem as the kernel sees it."""
-    hidden = config.schedule == "persistent" and target.capability[0] == 10
+    major = target.capability[0]
+    hidden = config.schedule == "persistent" and major == 10
     return Base(
         problem,
         target,
         config,
+        fixed_us=_SPEED[major].fixed_us,
+        margin=_RIVALLED if major == 9 and problem.a.dtype is not DType.FLOAT64 else 1.0,
         places=max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy),
         rate=_rate(problem, target, config),
         store_us=(_store_us(problem, target, config, 1), _store_us(problem, target, config, 2)),
@@ -275,10 +285,17 @@ def _prediction(times: Times) -> Prediction:
     return Prediction(times.total, parts.limiter, parts)
 
 
+def _least_us(base: Base, sizes: Extents) -> float:
+    """Return a time that no launch of a tile is under, however K is split."""
+    (m, n, k), target = base.config.tile, base.target
+    work = _tiles(base, sizes) * ceil(sizes.k / k) * m * n * k
+    tensor = work / (base.rate * target.clock_mhz * target.sm_count)
+    return _BELOW * (base.fixed_us + max(tensor, _dram_us(base, sizes))) * base.margin
+
+
 def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     """Price one launch: rounds of tiles against tensor cores, shared memory, L2 and DRAM."""
-    problem, target, config = base.problem, base.target, base.config
-    fixed = _SPEED[target.capability[0]].fixed_us
+    config, fixed, margin = base.config, base.fixed_us, base.margin
     units = _tiles(base, sizes) * split_k
     at_once = min(units, base.places)
     rounds = -(-units // at_once)
@@ -289,13 +306,10 @@ def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     loop = _joined(rounds * slabs * slab, dram)
     full = _joined(min(units / base.places, rounds) * slabs * slab, dram)
     store = base.store_us[split_k > 1] * (1 + (rounds - 1) * base.hidden)
-    margin = 1.0
-    if target.capability[0] == 9 and problem.a.dtype is not DType.FLOAT64:
-        margin = _RIVALLED
     turning = _PERSISTENT_US * rounds if config.schedule == "persistent" else 0.0
     reduction = 0.0
     if split_k > 1:
-        scratch = workspace_bytes(problem, sizes, split_k)
+        scratch = workspace_bytes(base.problem, sizes, split_k)
         reduction = _REDUCE_US + _PART_US * split_k + 2 * scratch / _REDUCE_GBS / 1e3
     whole = rounds * slabs * margin
     return Times(
