@@ -23,7 +23,7 @@ from unigemm.target import ARCHITECTURES, named_target
 
 H200 = named_target("sm_90a")
 ILLEGAL = {"cute_simt": simt_illegal, "cute_wgmma": wgmma_illegal}
-targets = st.sampled_from([named_target(arch) for arch in ARCHITECTURES])
+targets = st.just(H200) | st.sampled_from([named_target(arch) for arch in ARCHITECTURES])
 
 
 @st.composite
