@@ -176,9 +176,9 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(
         assert each.prediction.us > extents.bytes_moved(problem) / target.dram_gbs / 1e3
 
 
-def best(m, n, k, arch="sm_90a", dtype=DType.BFLOAT16, batch=1):
+def best(m, n, k, arch="sm_90a", dtype=DType.BFLOAT16, batch=1, layout="nt"):
     target, extents = named_target(arch), Extents(m, n, k, batch)
-    found = candidates(problem_of(dtype), extents, target)
+    found = candidates(problem_of(dtype, layout), extents, target)
     return min(found, key=lambda each: each.prediction.us).config
 
 
@@ -191,6 +191,8 @@ def test_few_rows_or_columns_are_the_narrow_side_of_a_tile():
         assert not config.swap_ab
         assert rows <= config.tile[1] <= NARROW
     assert not best(4096, 4096, 4096).swap_ab
+    # Tiles of eight columns do not take an N-major B of eight bits: the next ones are for it.
+    assert best(4096, 4, 512, "sm_100a", DType.INT8, layout="nn").tile[1] == 16
 
 
 def test_large_products_get_large_tiles_and_few_tiles_get_split_k():

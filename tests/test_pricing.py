@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from importlib import import_module
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
 from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
 from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
 from unigemm.backends.cute_wgmma.geometry import illegal as wgmma_illegal
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
+from unigemm.backends.cutile.configs import FLOAT64_FLOPS
+from unigemm.backends.cutile.geometry import illegal as cutile_illegal
 from unigemm.backends.shortlist import Shortlist
 
 import unigemm
 from unigemm.dtypes import INPUTS, DType, output_dtypes
+from unigemm.planner import choose
 from unigemm.plans import BOUNDS, PARTS, Breakdown, Plan
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import ARCHITECTURES, named_target
 
 H200 = named_target("sm_90a")
-ILLEGAL = {"cute_simt": simt_illegal, "cute_wgmma": wgmma_illegal}
+ILLEGAL = {"cute_simt": simt_illegal, "cute_wgmma": wgmma_illegal, "cutile": cutile_illegal}
 targets = st.just(H200) | st.sampled_from([named_target(arch) for arch in ARCHITECTURES])
 
 
@@ -108,9 +112,89 @@ def test_the_parts_of_a_prediction_add_up_and_none_is_negative(problem, size, ta
                 )
 
 
+def predicted(backend, problem, size, target, config):
+    predict = import_module(f"unigemm.backends.{backend.name}.configs").predict
+    if backend is not CUTILE:
+        problem, size = config.oriented(problem), config.oriented(size)
+    return predict(problem, size, target, config).us
+
+
+def grows(backend, config, size, dimension, target):
+    """Whether a configuration's price cannot fall as one size grows.
+
+    By design it may with M and N, while: TMA fills rows of wgmma's only tile along M with zeros,
+    which takes it longer than rows of A do; or fewer CTAs than SMs draw a part of the bandwidth.
+    """
+    if dimension in ("k", "batch"):
+        return True
+    seen = config.oriented(size)
+    (m, n, _), along_m = config.tile, (dimension == "m") != config.swap_ab
+    if backend is WGMMA:
+        return not along_m or seen.m >= m
+    tiles = -(-seen.m // m) * -(-seen.n // n) * seen.batch * config.split_k
+    return backend is CUTILE or config.schedule == "dot" or tiles >= target.sm_count
+
+
+@given(
+    problems(), extents, targets, st.sampled_from(["m", "n", "k", "batch"]), st.integers(1, 10000)
+)
+def test_more_work_never_takes_a_configuration_less_time(problem, size, target, dimension, more):
+    larger = replace(size, **{dimension: getattr(size, dimension) + more})
+    for backend in takers(problem, size, target):
+        if backend.refuse(problem, larger, target) is not None:
+            continue
+        for each in backend.ranking(problem, size, target, 3, inf).candidates:
+            if grows(backend, each.config, size, dimension, target):
+                after = predicted(backend, problem, larger, target, each.config)
+                assert after >= each.prediction.us * (1 - 1e-9), each.config
+
+
+def roofline_us(backend, problem, size, target):
+    """The least time by the data sheet: of the multiply-adds, and of the device memory."""
+    if backend is SIMT:
+        double = problem.accumulator is DType.FLOAT64
+        rate = target.fp64_lanes if double else target.fp32_lanes
+    elif problem.a.dtype is DType.FLOAT64:
+        rate = FLOAT64_FLOPS[target.capability[0]]
+    else:
+        rate = target.tensor_flops * 2 / problem.a.dtype.itemsize
+    multiply = size.flops / 2 / rate / target.sm_count / target.clock_mhz
+    return max(multiply, size.bytes_moved(problem) / target.dram_gbs / 1e3)
+
+
+def aligned(dtype):
+    out = output_dtypes(dtype)[0]
+    return Problem(
+        *[MatrixType(t, major, 16) for t, major in ((dtype, "k"), (dtype, "k"), (out, "n"))]
+    )
+
+
+@given(problems(), extents, targets)
+@example(aligned(DType.FLOAT64), Extents(4, 2713, 991, 11), named_target("sm_103a"))
+def test_no_prediction_is_under_the_roofline(problem, size, target):
+    for backend in takers(problem, size, target):
+        best = backend.ranking(problem, size, target, 1, inf).candidates[0]
+        assert best.prediction.us > roofline_us(backend, problem, size, target)
+
+
+@given(problems(), extents, targets)
+@example(aligned(DType.INT8), Extents(2170, 37, 1134, 40), H200)
+def test_a_backend_that_takes_a_problem_offers_what_can_run(problem, size, target):
+    able = takers(problem, size, target)
+    dtype = problem.a.dtype
+    if dtype.itemsize > 1:  # by CUDA cores
+        assert SIMT in able
+    if target is H200 and (dtype.itemsize < 4 or problem.precision != "ieee"):
+        assert WGMMA in able
+    for backend in able:
+        plan = choose(problem, size, target, [backend])
+        seen = plan.config.oriented(problem)
+        assert ILLEGAL[backend.name](seen, plan.config, target) is None
+
+
 def test_few_tiles_are_said_to_be_the_limit():
     size = Extents(64, 64, 8192)
-    problem = Problem(*[MatrixType(DType.FLOAT64, major, 16) for major in ("k", "n", "n")])
+    problem = aligned(DType.FLOAT64)
     whole = [c for c in SIMT.candidates(problem, size, H200) if c.config.split_k == 1]
     assert {c.prediction.limiter for c in whole} == {"waves"}
     assert Breakdown(launch=2, dram=1).limiter == "launch"

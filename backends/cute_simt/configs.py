@@ -316,11 +316,12 @@ def _dot_times(
     waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)
     products = ceil(extents.m / rows) * rows * ceil(extents.n / columns) * columns
     clocks = products * extents.batch * extents.k / _lanes(problem, target) / target.sm_count
+    fastest = clocks / target.clock_mhz  # the fit is below it for float64
     if problem.a.dtype.itemsize == 2:
         clocks *= 1 + _DOT_CONVERT * (1 / rows + 1 / each)
     fma = _DOT_ISSUE * clocks / target.clock_mhz
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DOT_DRAM_EFFICIENCY)
-    loop = _dot_overlapped(dram, waiting, fma)
+    loop = max(_dot_overlapped(dram, waiting, fma), fastest)
     reduction = _DOT_REDUCE_US + _DOT_PART_US * split_k if split_k > 1 else 0.0
     scale = _dot_scale(problem)
     return Times(
@@ -328,7 +329,7 @@ def _dot_times(
         launch=_DOT_FIXED_US * scale,
         loop=loop * scale,
         reduction=reduction * scale,
-        full=_dot_overlapped(dram, cta * max(1.0, rounds), fma) * scale,
+        full=max(_dot_overlapped(dram, cta * max(1.0, rounds), fma), fastest) * scale,
         fma=fma * scale,
         latency=waiting * scale,
         l2=0.0,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from unigemm.dtypes import FLOAT8
+from unigemm.dtypes import FLOAT8, DType
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
@@ -150,6 +150,8 @@ def column_choices(family: Family, extents: Extents, shape: Shape) -> tuple[int,
         if across:
             columns = ceil(extents.n / across / unit) * unit
             found.add(columns if columns <= 64 else ceil(columns / 16) * 16)
+    if family.problem.accumulator is DType.INT32:  # wgmma takes no other widths
+        found = {c if c <= 24 else ceil(c / 16) * 16 for c in found}
     return tuple(sorted(c for c in found if unit <= c <= shape.widest))
 
 

@@ -18,9 +18,8 @@ from ..workspace import workspace_bytes
 from .geometry import config_of, features
 from .tiles import ALIGNMENT, NARROW, SCHEDULES, Shape, shapes
 
-__all__ = ["candidates", "offered", "predict", "ranking"]
+__all__ = ["FLOAT64_FLOPS", "candidates", "offered", "predict", "ranking"]
 
-_NARROWEST = 8  # columns
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # Tiles of a band: TileGym's GROUP_SIZE_M; on sm_90 that of the quick kernel that was measured.
@@ -64,7 +63,7 @@ _RATE = {  # of a type against 16 bits on the same tensor cores (data sheets of 
 }
 # float64 multiply-adds of one SM per clock on the tensor cores (data sheets: A100 19.5, H200 67,
 # B200 40 TFLOP/s).
-_FLOAT64_FLOPS = {8: 64, 9: 128, 10: 68}
+FLOAT64_FLOPS = {8: 64, 9: 128, 10: 68}
 _SLOW_INT8 = {(10, 3): 0.07}  # on sm_103 it is mma.sync (seen in its code); the rate is assumed
 # Part of the best tiles' rate, by the multiply-adds of a tile for each element of A and B that it
 # reads, m n / (m + n): NVIDIA's Hopper operators with 64x64, 128x64, 64x256, 128x128 and 128x256
@@ -138,6 +137,8 @@ class Base:
         What it is; the problem as the kernel sees it.
     fixed_us, margin
         Of one kernel, and by what all of it is multiplied but split-K and the loop over tiles.
+    narrowest
+        Columns of the narrowest tile that there is.
     places
         Tiles that run at once.
     rate
@@ -153,6 +154,7 @@ class Base:
     config: Config
     fixed_us: float
     margin: float
+    narrowest: int
     places: int
     rate: float
     store_us: tuple[float, float]
@@ -172,7 +174,7 @@ def ranking(
     turned = extents.transposed
     for base in bases(problem, target):
         sizes = turned if base.config.swap_ab else extents
-        if not _worthwhile(base.config, sizes) or _least_us(base, sizes) > short.bar:
+        if not _worthwhile(base, sizes) or _least_us(base, sizes) > short.bar:
             continue
         for split_k in _splits(base, sizes):
             if workspace_bytes(base.problem, sizes, split_k) <= _MAX_WORKSPACE:
@@ -219,6 +221,7 @@ def _measured(problem: Problem, target: Target, config: Config) -> Base:
         config,
         fixed_us=_SPEED[major].fixed_us,
         margin=_RIVALLED if major == 9 and problem.a.dtype is not DType.FLOAT64 else 1.0,
+        narrowest=_narrowest(problem, target),
         places=max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy),
         rate=_rate(problem, target, config),
         store_us=(_store_us(problem, target, config, 1), _store_us(problem, target, config, 2)),
@@ -226,16 +229,21 @@ def _measured(problem: Problem, target: Target, config: Config) -> Base:
     )
 
 
+@lru_cache(maxsize=256)
+def _narrowest(problem: Problem, target: Target) -> int:
+    return min(shape.n for shape in shapes(problem, target))
+
+
 def _is_narrow(shape: Shape) -> bool:
     return shape.n <= NARROW < shape.m
 
 
-def _worthwhile(config: Config, sizes: Extents) -> bool:
+def _worthwhile(base: Base, sizes: Extents) -> bool:
     """Whether a narrow tile lies along the short side of D, and is no wider than needed."""
-    m, n, _ = config.tile
+    m, n, _ = base.config.tile
     if not n <= NARROW < m:
         return True
-    return n // 2 < sizes.n <= n or sizes.n <= n == _NARROWEST
+    return n // 2 < sizes.n <= n or sizes.n <= n == base.narrowest
 
 
 def _splits(base: Base, sizes: Extents) -> tuple[int, ...]:
@@ -367,7 +375,7 @@ def _peak(problem: Problem, target: Target) -> float:
     """Return the multiply-adds that the tensor cores of one SM start per clock."""
     dtype = problem.a.dtype
     if dtype is DType.FLOAT64:
-        return _FLOAT64_FLOPS[target.capability[0]]
+        return FLOAT64_FLOPS[target.capability[0]]
     slow = _SLOW_INT8.get(target.capability, 1.0) if dtype is DType.INT8 else 1.0
     return target.tensor_flops * _RATE[dtype] * slow
 
