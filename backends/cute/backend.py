@@ -155,7 +155,6 @@ def _digest(name: str) -> str:
     here = Path(__file__).parent
     own = here.parent / name
     shared = (here / "device.py", here / "repack.py", here.parent / "workspace.py")
-    sources = sorted(
-        set(own.glob("*.py")) - {own / "choices.py", own / "configs.py", own / "backend.py"}
-    )
+    prices = {own / f"{module}.py" for module in ("choices", "configs", "figures", "backend")}
+    sources = sorted(set(own.glob("*.py")) - prices)
     return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

@@ -19,6 +19,7 @@ from unigemm.target import Target
 
 from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
+from .figures import H200, DotFigures, Figures
 from .geometry import DOT_ROWS, WARP, dot_unroll, geometry, illegal
 
 __all__ = [
@@ -47,32 +48,10 @@ SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
 #: Of the dot schedule: columns of a warp, warps along N, groups of warps along K.
 DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
 _DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
-# Of the dot schedule, fitted to 762 launches of 55 problems on an H200 (bench/NOTES.md).
-_DOT_FIXED_US = 0.76
-_DOT_CTA_US, _DOT_TURN_US, _DOT_SUM_US = 1.23, 0.45, 0.063  # a CTA; its loads in flight; a sum
-_DOT_SHORT_US = 0.5  # a CTA whose K is less than one load of each lane
-_DOT_RESIDENT = 536  # threads of an SM at once
-_DOT_DRAM_EFFICIENCY = 0.95
-_DOT_ISSUE, _DOT_CONVERT = 0.715, 3.16  # FMA slots of one product; of a 16-bit operand's conversion
-_DOT_NARROW = 1.12  # 16-bit types, whose prices are too low in the mean
-_DOT_OVERLAP = 1.65  # exponent of the norm that joins times which overlap
-_DOT_REDUCE_US, _DOT_PART_US = 1.72, 0.0104  # a dependent second kernel
 _SLAB_BYTES = 64  # K bytes of a slab: four 16-byte vectors of each K-major row
 _MAX_SPLIT = 256
 _MAX_WORKSPACE = 256 << 20  # bytes
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
-
-# Rough figures of the cost model, to be fitted by the planner's own issue.
-_LAUNCH_US = 1.4  # one kernel in a graph, begin to end, with nothing to do
-_REDUCE_US = 2.5  # a dependent second kernel
-_REDUCE_PART_US = 0.1  # each part that a thread of it adds
-_LATENCY_US = 0.7  # device memory to shared memory, an empty machine
-_DRAM_EFFICIENCY = 0.85
-_L2_TO_DRAM = 1.6  # bandwidth ratio assumed for tiles that other CTAs have brought into the L2
-_FULL_RATE_WARPS = 8  # resident warps of an SM that hide the latency of FMA and shared memory
-# Clocks that a read of shared memory costs a warp beside its FMAs: fitted to float32 squares
-# of 768 to 4096 on an H200 (8x8 0.61, 4x8 0.52, 4x4 0.47, 2x4 0.30 of the FMA rate).
-_READ_CLOCKS = 10
 _RESERVED_SMEM = 1024  # of each CTA, by the driver, from sm_80 on
 
 
@@ -113,8 +92,8 @@ class Base:
 
     Attributes
     ----------
-    problem, target, config
-        What it is; the problem as the kernel sees it.
+    problem, target, figures, config
+        What it is, and what its launches cost; the problem as the kernel sees it.
     reason
         Why it cannot run, or None.
     threads
@@ -127,6 +106,7 @@ class Base:
 
     problem: Problem
     target: Target
+    figures: Figures
     config: Config
     reason: str | None
     threads: int
@@ -149,7 +129,7 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
             thread=thread,
             raster=Raster("m", 8),
         )
-        found[config] = _measured(problem, target, config)
+        found[config] = _measured(problem, target, config, H200)
     return tuple(found.values())
 
 
@@ -158,7 +138,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     return tuple(base.config for base in bases(problem, target) if base.reason is None)
 
 
-def _measured(problem: Problem, target: Target, config: Config) -> Base:
+def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
     geo = geometry(problem, config)
     by_smem = target.smem_per_sm // (geo.smem_bytes + _RESERVED_SMEM)
     by_registers = 65536 // (geo.threads * geo.registers)
@@ -170,11 +150,12 @@ def _measured(problem: Problem, target: Target, config: Config) -> Base:
     return Base(
         problem,
         target,
+        f,
         config,
         illegal(problem, config, target),
         threads=geo.threads,
         resident=max(1, min(by_smem, by_registers, 2048 // geo.threads, 16)),
-        clocks=m * n * k / lanes * (1 + _READ_CLOCKS * reads / fma_clocks),
+        clocks=m * n * k / lanes * (1 + f.read_clocks * reads / fma_clocks),
     )
 
 
@@ -262,16 +243,20 @@ def _add_dots(
         for split in _DOT_SPLITS:
             if split > 1 and (extents.k < split * step or ctas * split > 8 * target.sm_count):
                 continue
-            times = _dot_times(problem, extents, target, config, split)
+            times = _dot_times(problem, extents, target, config, split, H200.dot)
             short.add(times.total, (config, split, swap, times), reason)
     return legal
 
 
-def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
+def predict(
+    problem: Problem, extents: Extents, target: Target, config: Config, figures: Figures = H200
+) -> Prediction:
     """Price one configuration; problem and extents as the kernel sees them."""
     if config.schedule == "dot":
-        return _prediction(_dot_times(problem, extents, target, config, config.split_k))
-    return _prediction(_times(_measured(problem, target, config), extents, config.split_k))
+        times = _dot_times(problem, extents, target, config, config.split_k, figures.dot)
+    else:
+        times = _times(_measured(problem, target, config, figures), extents, config.split_k)
+    return _prediction(times)
 
 
 def _prediction(times: Times) -> Prediction:
@@ -290,46 +275,47 @@ def _prediction(times: Times) -> Prediction:
 
 def _least_dot_us(problem: Problem, extents: Extents, target: Target) -> float:
     """Return a time that no launch of the dot schedule is under."""
-    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DOT_DRAM_EFFICIENCY)
-    return _BELOW * (_DOT_FIXED_US + dram) * _dot_scale(problem)
+    f = H200.dot
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    return _BELOW * (f.fixed_us + dram) * _dot_scale(problem, f)
 
 
-def _dot_scale(problem: Problem) -> float:
-    return _DOT_NARROW if problem.a.dtype.itemsize == 2 else 1.0
+def _dot_scale(problem: Problem, f: DotFigures) -> float:
+    return f.narrow if problem.a.dtype.itemsize == 2 else 1.0
 
 
 def _dot_times(
-    problem: Problem, extents: Extents, target: Target, config: Config, split_k: int
+    problem: Problem, extents: Extents, target: Target, config: Config, split_k: int, f: DotFigures
 ) -> Times:
     """Price the dot schedule: device memory, what the threads wait for, and what they issue."""
     rows, columns, _ = config.tile
     each = columns // config.warps[1]
     ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch * split_k
     threads = WARP * config.warps[1] * config.slice_k
-    at_once = target.sm_count * max(1, _DOT_RESIDENT // threads)
+    at_once = target.sm_count * max(1, f.resident // threads)
     step = WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
     turns = ceil(ceil(extents.k / split_k / step) / dot_unroll(config))
-    cta = _DOT_CTA_US + turns * _DOT_TURN_US + _DOT_SUM_US * rows * each
+    cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
     if extents.k < step:
-        cta = _DOT_SHORT_US
+        cta = f.short_us
     rounds = ctas / at_once
     waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)
     products = ceil(extents.m / rows) * rows * ceil(extents.n / columns) * columns
     clocks = products * extents.batch * extents.k / _lanes(problem, target) / target.sm_count
     fastest = clocks / target.clock_mhz  # the fit is below it for float64
     if problem.a.dtype.itemsize == 2:
-        clocks *= 1 + _DOT_CONVERT * (1 / rows + 1 / each)
-    fma = _DOT_ISSUE * clocks / target.clock_mhz
-    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DOT_DRAM_EFFICIENCY)
-    loop = max(_dot_overlapped(dram, waiting, fma), fastest)
-    reduction = _DOT_REDUCE_US + _DOT_PART_US * split_k if split_k > 1 else 0.0
-    scale = _dot_scale(problem)
+        clocks *= 1 + f.convert * (1 / rows + 1 / each)
+    fma = f.issue * clocks / target.clock_mhz
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    loop = max(_dot_overlapped(f, dram, waiting, fma), fastest)
+    reduction = f.reduce_us + f.part_us * split_k if split_k > 1 else 0.0
+    scale = _dot_scale(problem, f)
     return Times(
-        (_DOT_FIXED_US + loop + reduction) * scale,
-        launch=_DOT_FIXED_US * scale,
+        (f.fixed_us + loop + reduction) * scale,
+        launch=f.fixed_us * scale,
         loop=loop * scale,
         reduction=reduction * scale,
-        full=max(_dot_overlapped(dram, cta * max(1.0, rounds), fma), fastest) * scale,
+        full=max(_dot_overlapped(f, dram, cta * max(1.0, rounds), fma), fastest) * scale,
         fma=fma * scale,
         latency=waiting * scale,
         l2=0.0,
@@ -337,48 +323,49 @@ def _dot_times(
     )
 
 
-def _dot_overlapped(dram: float, waiting: float, fma: float) -> float:
-    parts = dram**_DOT_OVERLAP + waiting**_DOT_OVERLAP + fma**_DOT_OVERLAP
-    return parts ** (1 / _DOT_OVERLAP)
+def _dot_overlapped(f: DotFigures, dram: float, waiting: float, fma: float) -> float:
+    parts = dram**f.overlap + waiting**f.overlap + fma**f.overlap
+    return parts ** (1 / f.overlap)
 
 
 def _least_us(problem: Problem, extents: Extents, target: Target) -> float:
     """Return a time that no launch is under but one of the dot schedule."""
     products = extents.m * extents.n * extents.k * extents.batch
+    f = H200
     fma = products / _lanes(problem, target) / target.sm_count / target.clock_mhz
-    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DRAM_EFFICIENCY)
-    return _BELOW * (_LAUNCH_US + _LATENCY_US + max(fma, dram))
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    return _BELOW * (f.launch_us + f.latency_us + max(fma, dram))
 
 
 def _times(base: Base, extents: Extents, split_k: int) -> Times:
     """Price waves of CTAs against arithmetic, shared memory, L2 and DRAM."""
-    problem, target = base.problem, base.target
+    problem, target, f = base.problem, base.target, base.figures
     m, n, k = base.config.tile
     slabs = ceil(ceil(extents.k / k) / split_k)
     ctas = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
     per_sm = min(ceil(ctas / target.sm_count), base.resident)
     rounds = ceil(ctas / (target.sm_count * per_sm))
-    hiding = min(1.0, per_sm * base.threads // WARP / _FULL_RATE_WARPS)
+    hiding = min(1.0, per_sm * base.threads // WARP / f.full_rate_warps)
     fma = base.clocks / hiding * slabs * per_sm / target.clock_mhz
-    latency = slabs * (_LATENCY_US / max(1, (base.config.stages - 1) * per_sm))
+    latency = slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
     sm_us = rounds * max(fma, latency)
-    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DRAM_EFFICIENCY)
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
-    l2 = _traffic_us(l2_bytes, target.dram_gbs * _L2_TO_DRAM)
+    l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
     # Few CTAs cannot draw the whole bandwidth.
     busy = min(1.0, ctas / target.sm_count)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
-    total = _LAUNCH_US + _LATENCY_US + longest + rest
+    total = f.launch_us + f.latency_us + longest + rest
     reduction = copied = 0.0
     if split_k > 1:
         scratch = workspace_bytes(problem, extents, split_k)
-        reduction = _REDUCE_US + _REDUCE_PART_US * split_k
+        reduction = f.reduce_us + f.part_us * split_k
         copied = _traffic_us(2 * scratch, target.dram_gbs)
         total += reduction
         total += copied
     return Times(
         total,
-        launch=_LAUNCH_US + _LATENCY_US,
+        launch=f.launch_us + f.latency_us,
         loop=longest + rest,
         reduction=reduction + copied,
         full=sum(_longest(sm_us * ctas / (rounds * target.sm_count * per_sm), dram, l2)),

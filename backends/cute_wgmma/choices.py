@@ -13,6 +13,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..workspace import workspace_bytes
+from .figures import H200, Figures
 from .geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES, from_registers, products, shared_major
 
 __all__ = ["SHAPES", "Choice", "Family", "Shape", "choices", "families", "family_of", "tiles"]
@@ -65,8 +66,8 @@ class Family:
 
     Attributes
     ----------
-    problem, target
-        What it is.
+    problem, target, figures
+        What it is, and what its launches cost.
     shapes
         `SHAPES` with the clusters worth considering.
     unit
@@ -79,6 +80,7 @@ class Family:
 
     problem: Problem
     target: Target
+    figures: Figures
     shapes: tuple[Shape, ...]
     unit: int
     swap_ab: bool
@@ -107,14 +109,16 @@ def families(problem: Problem, target: Target) -> tuple[Family, ...]:
     return (own, family_of(turned, target, True)) if from_registers(turned, MMA_M) else (own,)
 
 
-def family_of(problem: Problem, target: Target, swap_ab: bool = False) -> Family:
+def family_of(
+    problem: Problem, target: Target, swap_ab: bool = False, figures: Figures = H200
+) -> Family:
     """Return the family of a class."""
     shapes = tuple(_without_slow_pairs(problem, shape) for shape in SHAPES)
     # An N-major B in narrower swizzles was slow.
     unit = 32 if shared_major(problem, "b", MMA_M) == "n" else 8
     whole = _CLUSTERS[1]
     at_once = tuple(max(1, count * target.sm_count // whole) for count in _CLUSTERS)
-    return Family(problem, target, shapes, unit, swap_ab, at_once)
+    return Family(problem, target, figures, shapes, unit, swap_ab, at_once)
 
 
 def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import inf
 from typing import Literal, NamedTuple
@@ -22,6 +22,7 @@ from unigemm.target import Target
 from ..shortlist import Shortlist
 from ..workspace import packed_bytes, workspace_bytes
 from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
+from .figures import H200, Figures
 from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
@@ -41,37 +42,7 @@ _LEAST_STAGES = 3
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
-# Figures of the cost model, in microseconds and GB/s, fitted to 6900 launches of 1100 problems on
-# an H200 (bench/NOTES.md).
-_FIXED_US = 1.97  # launch, descriptors, first slab of one kernel
-_ROUND_US = 0.192  # of each further tile of a CTA
-_TENSOR_TFLOPS = 870.0  # of 16-bit types, by the best tiles
-_RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types
-_EFFICIENCY = (  # part of that rate, by the columns of one wgmma
-    (8, 0.11), (16, 1.0), (32, 0.37), (64, 0.996), (96, 0.90), (128, 1.01), (192, 0.95),
-    (256, 0.994),
-)  # fmt: skip
-_SINGLE = 0.92  # of that, where one warpgroup multiplies alone
-# Least time of a slab by the warpgroups of a tile: each of its wgmma reads A from shared memory.
-_SLAB_US = {1: 0.1015, 2: 0.169, 3: 0.245}
-_SLICED_SLAB_US = 0.0836  # with slices of K
-_ZERO_ROW_US = 0.00227  # of a row of a slab that TMA fills with zeros
-_L2_GBS = 13670.0  # a multicast counted once
-# Times what is left of the traffic.
-_MULTICAST = {(1, 1): 1.0, (2, 1): 1.023, (1, 2): 1.204}
-_DRAM_EFFICIENCY = 0.902
-_SHARED_READ = 0.202  # more time for the bytes of an operand that several clusters read
-_OVERLAP = 3.03  # exponent of the norm that joins times which overlap
-_STORE_US = {"tma": 1.145, "direct": 6.76, "rows": 13.9}  # of a 128x256 tile by one warpgroup
-_STORE_WIDE = 0.565  # of that, where D has 32 bits
-_STORE_DOWN = 1.88  # times that, where the columns of D are contiguous
-_STORE_TALL_ROWS = 1.62  # times that, two row blocks of a ping-pong group written row by row
-_STORE_EXPOSED = 0.744  # of a ping-pong group's store, at the end
-_STORE_ROWS_GBS, _STORE_ENDS = 20850.0, 561  # D row by row; the ends of a box's row, in columns
-_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.644, 0.263, 1637.0  # a cluster along K; beyond two
-_SLICES_US = 0.240  # adding up slices of K
-_REDUCE_US, _PART_US, _REDUCE_GBS = 1.65, 0.0397, 9680.0  # a dependent kernel sums the parts
-_REPACK_US, _REPACK_GBS = 1.61, 2366.0  # a kernel before
+_RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +82,7 @@ class Tile:
 
     Attributes
     ----------
-    problem, target, config
+    problem, target, figures, config
         What it is: `config` has no cluster, the least stages, and parts of K only to say that there
         are sums to add up.
     geo
@@ -124,6 +95,7 @@ class Tile:
 
     problem: Problem
     target: Target
+    figures: Figures
     config: Config
     geo: Geometry
     tensor_us: float
@@ -174,24 +146,25 @@ def _tile(family: Family, shape: Shape, columns: int, slice_k: int, adding: bool
         raster=Raster("m", 8),
         schedule=shape.schedule,
     )
-    return _measured(family.problem, family.target, config)
+    return _measured(family, config)
 
 
-def _measured(problem: Problem, target: Target, config: Config) -> Tile:
+def _measured(family: Family, config: Config) -> Tile:
     """Return the tile of a configuration."""
     m, _, k = config.tile
-    geo = geometry(problem, config)
-    tensor = _tensor_us(problem, target, m, geo.mma_n, geo.wg_m * geo.slices) * geo.wg_n
-    issue = _issue_us(geo.wg_m * geo.wg_n, geo.slices, geo.repeats_m)
-    return Tile(problem, target, config, geo, tensor, issue, k * problem.a.dtype.itemsize)
+    geo = geometry(family.problem, config)
+    tensor = _tensor_us(family, m, geo.mma_n, geo.wg_m * geo.slices) * geo.wg_n
+    issue = _issue_us(family.figures, geo.wg_m * geo.wg_n, geo.slices, geo.repeats_m)
+    line = k * family.problem.a.dtype.itemsize
+    return Tile(family.problem, family.target, family.figures, config, geo, tensor, issue, line)
 
 
-def _tensor_us(problem: Problem, target: Target, m: int, n: int, warpgroups: int) -> float:
+def _tensor_us(family: Family, m: int, n: int, warpgroups: int) -> float:
     """Return the least time of a slab by the tensor cores' rate, in wgmma of n columns."""
-    size = problem.a.dtype.itemsize
-    rate = _TENSOR_TFLOPS * 1e6 * _speed(target) * _RATE[size] * _efficiency(n)
+    f, target, size = family.figures, family.target, family.problem.a.dtype.itemsize
+    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size] * _efficiency(f, n)
     if warpgroups == 1:
-        rate *= _SINGLE
+        rate *= f.single
     return 2 * max(m, MMA_M) * n * (SWIZZLE_BYTES // size) * target.sm_count / rate
 
 
@@ -238,10 +211,11 @@ def ranking(
     for least, work, of_tile in sorted(likely, key=lambda entry: entry[0]):
         if least > short.bar:
             break
+        fixed = work.family.figures.fixed_us
         whole = work.slabs * _least_slab(work.family, *of_tile)
         for choice in choices(work.family, work.extents, *of_tile):
             _, _, cluster, split_k, cluster_k, _ = choice
-            if _FIXED_US + whole / (split_k * cluster_k) > short.bar:
+            if fixed + whole / (split_k * cluster_k) > short.bar:
                 continue
             tile = _tile_of(work.family, choice)
             times = _times(work, tile, cluster, split_k, cluster_k, short.bar)
@@ -253,7 +227,7 @@ def ranking(
         config = _finished(family, choice, extents)
         sizes = config.oriented(extents)
         scratch = scratch_bytes(family.problem, sizes, config)
-        kept.append(Candidate(config, _prediction(times), scratch))
+        kept.append(Candidate(config, _prediction(times, family.figures), scratch))
     refused = [
         Rejection("cute_wgmma", reason, _finished(family, choice, extents), others)
         for (family, choice, _), reason, others in short.refused()
@@ -327,19 +301,22 @@ def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     return total
 
 
-def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
+def predict(
+    problem: Problem, extents: Extents, target: Target, config: Config, figures: Figures = H200
+) -> Prediction:
     """Price one configuration; problem and extents as the kernel sees them."""
-    tile, work = _measured(problem, target, config), _work(family_of(problem, target), extents)
+    family = family_of(problem, target, figures=figures)
+    tile, work = _measured(family, config), _work(family, extents)
     times = _times(work, tile, config.cluster, config.split_k, config.cluster_k, inf)
     assert times is not None, "nothing is above infinity"
-    return _prediction(times)
+    return _prediction(times, figures)
 
 
 def _work(family: Family, extents: Extents) -> Work:
-    problem, repack = family.problem, []
+    problem, f, repack = family.problem, family.figures, []
     for rows in (1, MMA_M):
         copied = repacked_bytes(problem, extents, rows)
-        repack.append(_REPACK_US + 2 * copied / _REPACK_GBS / 1e3 if copied else 0.0)
+        repack.append(f.repack_us + 2 * copied / f.repack_gbs / 1e3 if copied else 0.0)
     size = problem.a.dtype.itemsize
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
@@ -350,7 +327,7 @@ def _work(family: Family, extents: Extents) -> Work:
         moved=moved,
         a_bytes=extents.m * each,
         b_bytes=extents.n * each,
-        dram_us=moved / (family.target.dram_gbs * _DRAM_EFFICIENCY * 1e3),
+        dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
         repack_us=(repack[0], repack[1]),
     )
@@ -358,23 +335,23 @@ def _work(family: Family, extents: Extents) -> Work:
 
 def _least_us(work: Work, shape: Shape, columns: int) -> float:
     """Return a time that no launch of a tile is under, however it is shared."""
-    extents, sm_count = work.extents, work.family.target.sm_count
+    f, extents, sm_count = work.family.figures, work.extents, work.family.target.sm_count
     down, across = -(-extents.m // shape.rows), -(-extents.n // columns)
     units = down * across * extents.batch
     room = sm_count // units
     dram = work.dram_us
     main = work.slabs * _least_slab(work.family, shape, columns)
     rounds = -(-units // sm_count)
-    least = _joined(rounds * main, dram) + _ROUND_US * (rounds - 1)
+    least = _joined(f, rounds * main, dram) + f.round_us * (rounds - 1)
     if room > 1:
-        split = _REDUCE_US + 2 * _PART_US + 4 * work.part_bytes / _REDUCE_GBS / 1e3
-        least = min(least, _joined(main / room, dram) + split)
+        split = f.reduce_us + 2 * f.part_us + 4 * work.part_bytes / f.reduce_gbs / 1e3
+        least = min(least, _joined(f, main / room, dram) + split)
     for cluster_k in shape.cluster_k[1:]:
         if cluster_k <= room:
             sent = 4 * shape.rows * columns / max(shape.slices) * units * (cluster_k - 1)
-            exchange = _EXCHANGE_US + _PEER_US * (cluster_k - 2) + sent / _EXCHANGE_GBS / 1e3
-            least = min(least, _joined(main / cluster_k, dram) + exchange)
-    least += _FIXED_US + work.repack_us[shape.rows >= MMA_M]
+            exchange = f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
+            least = min(least, _joined(f, main / cluster_k, dram) + exchange)
+    least += f.fixed_us + work.repack_us[shape.rows >= MMA_M]
     return _BELOW * least
 
 
@@ -384,8 +361,9 @@ def _least_slab(family: Family, shape: Shape, columns: int) -> float:
     warpgroups = shape.warps // 4
     repeats = -(-shape.rows // (MMA_M * warpgroups))
     slices = max(shape.slices)
-    tensor = _tensor_us(family.problem, family.target, shape.rows, columns, warpgroups * slices)
-    return _BELOW * _joined(tensor, _issue_us(warpgroups, slices, repeats))
+    tensor = _tensor_us(family, shape.rows, columns, warpgroups * slices)
+    issue = _issue_us(family.figures, warpgroups, slices, repeats)
+    return _BELOW * _joined(family.figures, tensor, issue)
 
 
 def _times(
@@ -395,7 +373,7 @@ def _times(
 
     None where the price is above the bar.
     """
-    extents, target, geo = work.extents, tile.target, tile.geo
+    f, extents, target, geo = tile.figures, work.extents, tile.target, tile.geo
     m, n, _ = tile.config.tile
     together = cluster[0] * cluster[1] * cluster_k
     down, across = -(-extents.m // (m * cluster[0])), -(-extents.n // (n * cluster[1]))
@@ -405,22 +383,22 @@ def _times(
     rounds = -(-units // at_once)
     slabs = -(-work.slabs // (split_k * cluster_k))
     rows, columns = min(m, extents.m), min(n, extents.n)
-    latency = tile.issue_us + _ZERO_ROW_US * (m - rows)
+    latency = tile.issue_us + f.zero_row_us * (m - rows)
     bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
-    l2 = bytes_read * at_once / (_L2_GBS * _speed(target)) / 1e3 * _MULTICAST[cluster]
+    l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * f.multicast[cluster]
     store = _store_us(tile, cluster_k)
-    exposed = _STORE_EXPOSED * store if geo.groups == 2 else rounds * store
+    exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
     adding = _adding_us(work, tile, split_k, cluster_k, at_once)
     repack = work.repack_us[m >= MMA_M]
-    beside = _FIXED_US + _ROUND_US * (rounds - 1) + exposed + adding + repack
+    beside = f.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
     if beside + max(rounds * slabs * max(tile.tensor_us, latency, l2), work.dram_us) > bar:
         return None
 
-    main = slabs * _joined(tile.tensor_us, latency, l2)
+    main = slabs * _joined(f, tile.tensor_us, latency, l2)
     if geo.groups == 2:  # one group stores while the other multiplies
         main = max(main, (main + store) / 2)
     dram = _dram_us(work, tile, across > 1, down > 1)
-    total = beside + _joined(rounds * main, dram)
+    total = beside + _joined(f, rounds * main, dram)
     if total > bar:
         return None
     return Times(
@@ -429,14 +407,14 @@ def _times(
     )  # fmt: skip
 
 
-def _prediction(times: Times) -> Prediction:
+def _prediction(times: Times, f: Figures) -> Prediction:
     """Say what a price is made of."""
-    loop = _joined(times.rounds * times.main, times.dram)
-    full = _joined(min(times.needed, times.rounds) * times.main, times.dram)
+    loop = _joined(f, times.rounds * times.main, times.dram)
+    full = _joined(f, min(times.needed, times.rounds) * times.main, times.dram)
     made = Breakdown(
-        launch=_FIXED_US,
+        launch=f.fixed_us,
         mainloop=full,
-        waves=_ROUND_US * (times.rounds - 1) + loop - full,
+        waves=f.round_us * (times.rounds - 1) + loop - full,
         epilogue=times.store,
         reduction=times.adding,
         repack=times.repack,
@@ -451,47 +429,48 @@ def _prediction(times: Times) -> Prediction:
 @lru_cache(maxsize=16384)
 def _store_us(tile: Tile, cluster_k: int) -> float:
     """Return the time that a tile's store takes its warpgroups."""
-    geo, d = tile.geo, tile.problem.d
+    f, geo, d = tile.figures, tile.geo, tile.problem.d
     m, n, _ = tile.config.tile
-    us = _STORE_US[geo.store] * (max(m, MMA_M) * n / (128 * 256) / geo.wg_m)
+    us = f.store_us[geo.store] * (max(m, MMA_M) * n / (128 * 256) / geo.wg_m)
     if geo.store == "rows" and geo.groups == 2 and geo.repeats_m > 1:
-        us *= _STORE_TALL_ROWS
+        us *= f.store_tall_rows
     if geo.store == "direct":
         us /= geo.slices * cluster_k
         us *= min(1.0, m / MMA_M)
-        us *= _STORE_WIDE if d.dtype.itemsize == 4 else 1.0
-        us *= _STORE_DOWN if d.major == "m" else 1.0
+        us *= f.store_wide if d.dtype.itemsize == 4 else 1.0
+        us *= f.store_down if d.major == "m" else 1.0
     return us
 
 
 def _adding_us(work: Work, tile: Tile, split_k: int, cluster_k: int, at_once: int) -> float:
     """Return the time of adding up partial sums: in a CTA, in a cluster, by a second kernel."""
-    slices = tile.geo.slices
-    total = _SLICES_US if slices > 1 else 0.0
+    f, slices = tile.figures, tile.geo.slices
+    total = f.slices_us if slices > 1 else 0.0
     if cluster_k > 1:
         others = (cluster_k - 1) / cluster_k
         sent = 4 * tile.config.tile[0] * tile.config.tile[1] / slices * at_once * others
-        total += _EXCHANGE_US + _PEER_US * (cluster_k - 2) + sent / _EXCHANGE_GBS / 1e3
+        total += f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
     if split_k > 1:
         scratch = split_k * work.part_bytes
-        total += _REDUCE_US + _PART_US * split_k + 2 * scratch / _REDUCE_GBS / 1e3
+        total += f.reduce_us + f.part_us * split_k + 2 * scratch / f.reduce_gbs / 1e3
     return total
 
 
 def _dram_us(work: Work, tile: Tile, a_again: bool, b_again: bool) -> float:
     """Return the time of the device memory's traffic; whether several clusters read A, and B."""
-    moved = work.moved + _SHARED_READ * (a_again * work.a_bytes + b_again * work.b_bytes)
-    us = moved / (tile.target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
+    f = tile.figures
+    moved = work.moved + f.shared_read * (a_again * work.a_bytes + b_again * work.b_bytes)
+    us = moved / (tile.target.dram_gbs * f.dram_efficiency * 1e3)
     if tile.geo.store == "rows":
         extents = work.extents
         written = extents.batch * extents.m * extents.n * tile.problem.d.dtype.itemsize
-        us += written * (1 + _STORE_ENDS / min(tile.geo.mma_n, 128)) / _STORE_ROWS_GBS / 1e3
+        us += written * (1 + f.store_ends / min(tile.geo.mma_n, 128)) / f.store_rows_gbs / 1e3
     return us
 
 
-def _issue_us(warpgroups: int, slices: int, repeats: int) -> float:
+def _issue_us(f: Figures, warpgroups: int, slices: int, repeats: int) -> float:
     """Return the least time of a slab, however few its columns."""
-    return (_SLICED_SLAB_US if slices > 1 else _SLAB_US[warpgroups]) * repeats
+    return (f.sliced_slab_us if slices > 1 else f.slab_us[warpgroups]) * repeats
 
 
 def _speed(target: Target) -> float:
@@ -499,21 +478,21 @@ def _speed(target: Target) -> float:
     return target.sm_count / 132 * target.clock_mhz / 1980
 
 
-def _joined(*times: float) -> float:
+def _joined(f: Figures, *times: float) -> float:
     """Return the time of what overlaps but for the ends: near the longest, a norm of them all."""
     total = 0.0
     for us in times:
-        total += us**_OVERLAP
-    return total ** (1 / _OVERLAP)
+        total += us**f.overlap
+    return total ** (1 / f.overlap)
 
 
-@cache
-def _efficiency(columns: int) -> float:
+@lru_cache(maxsize=4096)
+def _efficiency(f: Figures, columns: int) -> float:
     """Interpolate the part of the tensor cores' rate that a wgmma of so many columns reaches."""
-    low = _EFFICIENCY[0]
-    for high in _EFFICIENCY:
-        if columns <= high[0]:
-            part = (columns - low[0]) / max(1, high[0] - low[0])
-            return low[1] + part * (high[1] - low[1])
+    low = min(f.efficiency)
+    for high in f.efficiency:
+        if columns <= high:
+            part = (columns - low) / max(1, high - low)
+            return f.efficiency[low] + part * (f.efficiency[high] - f.efficiency[low])
         low = high
-    return low[1]
+    return f.efficiency[low]
