@@ -110,8 +110,9 @@ class CuteBackend:
 
         def host() -> Any:
             module = _kernel_module(self.name)
-            overlap = plan.target.capability >= (9, 0)
-            return module.make_host(module.Spec(problem, config, overlap))
+            capability = plan.target.capability
+            overlap, packed = capability >= (9, 0), capability[0] == 10
+            return module.make_host(module.Spec(problem, config, overlap, packed))
 
         def arguments() -> Sequence[Any]:
             return _kernel_module(self.name).example_arguments(problem)
