@@ -15,6 +15,7 @@ from unigemm.target import Target
 
 from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
+from .figures import FIGURES, Figures
 from .geometry import config_of, features
 from .tiles import ALIGNMENT, NARROW, SCHEDULES, Shape, shapes
 
@@ -26,33 +27,6 @@ _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 _GROUP, _HOPPER_GROUP = 8, 16
 
 
-@dataclass(frozen=True)
-class Speed:
-    """What an architecture reaches with cuTile.
-
-    Attributes
-    ----------
-    share
-        Part of the tensor cores' peak rate (`Target.tensor_flops`) that the best tiles reach.
-    fixed_us
-        Launch, descriptors, first slab and last store of one kernel.
-    """
-
-    share: float
-    fixed_us: float
-
-
-# FIGURES TO BE MEASURED. Where cuTile was measured beside cuBLAS, the share is that ratio times
-# what cuBLAS reaches of the peak:
-# - sm_90: 0.95 of cuBLAS at 4096 cubed in bfloat16 (a quick kernel on an H200), and cuBLAS at 787
-#   of 1070 TFLOP/s (what `Target` makes of an H200). The fixed time is not known; cute_wgmma's is
-#   2.0, fitted, and half a microsecond more is assumed.
-# - sm_100, sm_120: 52 to 79 percent of cuBLAS on a B200 and an RTX PRO 6000, over 90 on an RTX 5080
-#   (arXiv 2604.23466 and issue 6); 0.79 is taken, and 0.8 of the peak for cuBLAS.
-# - sm_80, sm_89: nothing is published; as on sm_120, whose instruction (mma.sync) they share.
-# The fixed time of the others is cute_simt's rough 1.4 + 0.7, so that the two compare.
-_OTHER = Speed(0.63, 2.1)
-_SPEED = {8: _OTHER, 9: Speed(0.70, 2.5), 10: _OTHER, 11: _OTHER, 12: _OTHER}
 _RATE = {  # of a type against 16 bits on the same tensor cores (data sheets of A100, H200, B200)
     DType.FLOAT8_E4M3FN: 2.0,
     DType.FLOAT8_E5M2: 2.0,
@@ -61,41 +35,17 @@ _RATE = {  # of a type against 16 bits on the same tensor cores (data sheets of 
     DType.BFLOAT16: 1.0,
     DType.FLOAT32: 0.5,
 }
-# float64 multiply-adds of one SM per clock on the tensor cores (data sheets: A100 19.5, H200 67,
-# B200 40 TFLOP/s).
-FLOAT64_FLOPS = {8: 64, 9: 128, 10: 68}
+# float64 multiply-adds of one SM per clock on the tensor cores: data sheets of A100 (19.5 TFLOP/s)
+# and B200 (40); on sm_90 cuTile's instruction, DMMA.8x8x4, has half of the data sheet's 67.
+FLOAT64_FLOPS = {8: 64, 9: 64, 10: 68}
 _SLOW_INT8 = {(10, 3): 0.07}  # on sm_103 it is mma.sync (seen in its code); the rate is assumed
-# Part of the best tiles' rate, by the multiply-adds of a tile for each element of A and B that it
-# reads, m n / (m + n): NVIDIA's Hopper operators with 64x64, 128x64, 64x256, 128x128 and 128x256
-# tiles on an H200 (toolchain notes), and for narrow tiles the rate of wgmma by its columns
-# (cute_wgmma's fit).
-_INTENSITY = (
-    (0.0, 0.0), (7.0, 0.13), (14.0, 0.24), (26.0, 0.42), (32.0, 0.45), (43.0, 0.70), (51.0, 0.92),
-    (64.0, 0.93), (85.0, 1.0),
-)  # fmt: skip
 _WIDE_MMA = (9, 10, 11)  # major compute capabilities with wgmma or tcgen05
 _LEAST = 32.0  # of the intensity, elsewhere: mma.sync has the same rate in narrow tiles
+_ANY_MAJOR = (10, 11)  # tcgen05 reads an operand as it lies
+_HIDES_STORES = (10,)  # tcgen05 sums the next tile meanwhile
 # On sm_90 cute_wgmma has passed all its device tests, cutile not yet: it is priced with a margin,
 # so that `auto` keeps to wgmma unless the difference is large. float64 has no such rival.
 _RIVALLED = 1.5
-# An operand that is not K-major, of 8 bits or TF32, is turned in shared memory or registers (seen
-# in the code) but where tcgen05 reads it as it lies; what that costs is assumed.
-_TRANSPOSED = 2.0
-_ANY_MAJOR = (10, 11)
-_SHARED_BYTES = 128.0  # from shared memory, of one SM per clock (CUDA C++ Programming Guide)
-_SLAB_US = 0.12  # least time of a slab: its barriers and its first instructions
-_L2_BYTES = 52.0  # from the L2, of one SM per clock (cute_wgmma's 13500 GB/s on an H200)
-_DRAM_EFFICIENCY = 0.92  # cute_wgmma's fit
-_SHARED_READ = 0.2  # more time for the bytes of an operand that many tiles read; as there
-_OVERLAP = 2.8  # exponent of the norm that joins times which overlap; as there
-# Stores of a 128x256 tile by one CTA: by TMA, or by each thread with its own stores; cute_wgmma's
-# fit for both. A tile that is stored column by column is turned first.
-_STORE_US = {"tma": 1.2, "direct": 6.9}
-_TURNED = 1.8
-_PERSISTENT_STORE = 0.3  # of that, where tcgen05 sums the next tile meanwhile; assumed
-_PERSISTENT_US = 0.05  # the loop over units; a plain grid wins where nothing else differs
-_CLUSTER_SHARE = 0.97  # of the rate, of tiles that two CTAs share; their barriers; assumed
-_REDUCE_US, _PART_US, _REDUCE_GBS = 1.8, 0.05, 4800.0  # a dependent kernel adds parts; as there
 
 
 class Times(NamedTuple):
@@ -135,8 +85,8 @@ class Base:
     ----------
     problem, target, config
         What it is; the problem as the kernel sees it.
-    fixed_us, margin
-        Of one kernel, and by what all of it is multiplied but split-K and the loop over tiles.
+    figures, margin
+        Of the architecture, and by what all of it is multiplied but split-K.
     narrowest
         Columns of the narrowest tile that there is.
     places
@@ -152,7 +102,7 @@ class Base:
     problem: Problem
     target: Target
     config: Config
-    fixed_us: float
+    figures: Figures
     margin: float
     narrowest: int
     places: int
@@ -214,18 +164,19 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
 def _measured(problem: Problem, target: Target, config: Config) -> Base:
     """Return the base of a configuration; the problem as the kernel sees it."""
     major = target.capability[0]
-    hidden = config.schedule == "persistent" and major == 10
+    figures = FIGURES[major]
+    hidden = config.schedule == "persistent" and major in _HIDES_STORES
     return Base(
         problem,
         target,
         config,
-        fixed_us=_SPEED[major].fixed_us,
+        figures=figures,
         margin=_RIVALLED if major == 9 and problem.a.dtype is not DType.FLOAT64 else 1.0,
         narrowest=_narrowest(problem, target),
         places=max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy),
         rate=_rate(problem, target, config),
         store_us=(_store_us(problem, target, config, 1), _store_us(problem, target, config, 2)),
-        hidden=_PERSISTENT_STORE if hidden else 1.0,
+        hidden=figures.persistent_store if hidden else 1.0,
     )
 
 
@@ -298,32 +249,34 @@ def _least_us(base: Base, sizes: Extents) -> float:
     (m, n, k), target = base.config.tile, base.target
     work = _tiles(base, sizes) * ceil(sizes.k / k) * m * n * k
     tensor = work / (base.rate * target.clock_mhz * target.sm_count)
-    return _BELOW * (base.fixed_us + max(tensor, _dram_us(base, sizes))) * base.margin
+    return _BELOW * (base.figures.fixed_us + max(tensor, _dram_us(base, sizes))) * base.margin
 
 
 def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     """Price one launch: rounds of tiles against tensor cores, shared memory, L2 and DRAM."""
-    config, fixed, margin = base.config, base.fixed_us, base.margin
+    config, figures, margin = base.config, base.figures, base.margin
     units = _tiles(base, sizes) * split_k
     at_once = min(units, base.places)
     rounds = -(-units // at_once)
     slabs = ceil(ceil(sizes.k / config.tile[2]) / split_k)
     shared, tensor, latency, l2 = of_slab = _slab(base, sizes, at_once)
-    slab = _joined(*of_slab)
+    power = figures.overlap
+    slab = _joined(power, *of_slab)
     dram = _dram_us(base, sizes)
-    loop = _joined(rounds * slabs * slab, dram)
-    full = _joined(min(units / base.places, rounds) * slabs * slab, dram)
+    turning = figures.round_us[config.schedule] * (rounds - 1)
+    loop = _joined(power, rounds * slabs * slab, dram) + turning
+    full = _joined(power, min(units / base.places, rounds) * slabs * slab, dram)
     store = base.store_us[split_k > 1] * (1 + (rounds - 1) * base.hidden)
-    turning = _PERSISTENT_US * rounds if config.schedule == "persistent" else 0.0
     reduction = 0.0
     if split_k > 1:
         scratch = workspace_bytes(base.problem, sizes, split_k)
-        reduction = _REDUCE_US + _PART_US * split_k + 2 * scratch / _REDUCE_GBS / 1e3
+        reduction = figures.reduce_us + figures.part_us * split_k
+        reduction += 2 * scratch / figures.reduce_gbs / 1e3
     whole = rounds * slabs * margin
     return Times(
-        (fixed + loop + store) * margin + turning + reduction,
-        launch=fixed * margin,
-        loop=loop * margin + turning,
+        (figures.fixed_us + loop + store) * margin + reduction,
+        launch=figures.fixed_us * margin,
+        loop=loop * margin,
         store=store * margin,
         reduction=reduction,
         full=full * margin,
@@ -347,27 +300,34 @@ def _slab(base: Base, sizes: Extents, at_once: int) -> tuple[float, float, float
     read = (rows + columns) * k * base.problem.a.dtype.itemsize
     clocks = target.clock_mhz
     return (
-        read * per_sm / (_SHARED_BYTES * clocks),
+        read * per_sm / (base.figures.shared_bytes * clocks),
         m * n * k / ctas * per_sm / (base.rate * clocks),
-        _SLAB_US,
-        read * at_once / (_L2_BYTES * target.sm_count * clocks),
+        base.figures.slab_us * max(1.0, per_sm / ctas) ** base.figures.crowding,
+        read * at_once / (base.figures.l2_bytes * target.sm_count * clocks),
     )
 
 
 def _rate(problem: Problem, target: Target, config: Config) -> float:
     """Return the multiply-adds of one SM per clock that a tile reaches."""
+    figures = FIGURES[target.capability[0]]
     m, n, _ = config.tile
     ctas = config.cluster[0]
     intensity = m * n / (m + n) / ctas**0.5
     # Instructions of wgmma and tcgen05 have a tile's columns, those of mma.sync eight.
-    share = _share(intensity if target.capability[0] in _WIDE_MMA else max(intensity, _LEAST))
-    rate = _peak(problem, target) * _SPEED[target.capability[0]].share * share
+    if target.capability[0] not in _WIDE_MMA:
+        intensity = max(intensity, _LEAST)
+    share = figures.share * _between(figures.intensity, intensity)
+    if problem.a.dtype is DType.FLOAT64:
+        share = figures.float64_share * _between(figures.float64_intensity, intensity)
+    rate = _peak(problem, target) * share
     if ctas > 1:
-        rate *= _CLUSTER_SHARE
+        rate *= figures.cluster_share
+    if config.occupancy > 1:
+        rate *= figures.crowd_share
     size = problem.a.dtype.itemsize
     majors = (problem.a.major, problem.b.major)
     if majors != ("k", "k") and size in (1, 4) and target.capability[0] not in _ANY_MAJOR:
-        rate /= _TRANSPOSED
+        rate /= figures.transposed
     return rate
 
 
@@ -380,12 +340,12 @@ def _peak(problem: Problem, target: Target) -> float:
     return target.tensor_flops * _RATE[dtype] * slow
 
 
-def _share(intensity: float) -> float:
-    """Interpolate `_INTENSITY`."""
-    low = _INTENSITY[0]
-    for high in _INTENSITY[1:]:
-        if intensity <= high[0]:
-            part = (intensity - low[0]) / (high[0] - low[0])
+def _between(knots: tuple[tuple[float, float], ...], at: float) -> float:
+    """Interpolate; behind the last knot its value holds."""
+    low = knots[0]
+    for high in knots[1:]:
+        if at <= high[0]:
+            part = (at - low[0]) / (high[0] - low[0])
             return low[1] + part * (high[1] - low[1])
         low = high
     return low[1]
@@ -395,9 +355,10 @@ def _store_us(problem: Problem, target: Target, config: Config, split_k: int) ->
     """Return the time of a tile's store."""
     aligned = problem.d.alignment == ALIGNMENT or split_k > 1
     by_tma = aligned and features(target).tma
-    us = _STORE_US["tma" if by_tma or aligned else "direct"]
+    figures = FIGURES[target.capability[0]]
+    us = figures.store_us["tma" if by_tma or aligned else "direct"]
     us *= config.tile[0] * config.tile[1] / (128 * 256) / config.cluster[0]
-    return us * _TURNED if problem.d.major == "m" else us
+    return us * figures.turned if problem.d.major == "m" else us
 
 
 def _dram_us(base: Base, sizes: Extents) -> float:
@@ -405,10 +366,10 @@ def _dram_us(base: Base, sizes: Extents) -> float:
     m, n, _ = base.config.tile
     again = (sizes.n > n) * sizes.m + (sizes.m > m) * sizes.n
     again *= sizes.k * sizes.batch * base.problem.a.dtype.itemsize
-    moved = sizes.bytes_moved(base.problem) + _SHARED_READ * again
-    return moved / (base.target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
+    moved = sizes.bytes_moved(base.problem) + base.figures.shared_read * again
+    return moved / (base.target.dram_gbs * base.figures.dram_efficiency * 1e3)
 
 
-def _joined(*times: float) -> float:
+def _joined(power: float, *times: float) -> float:
     """Return the time of what overlaps but for the ends: near the longest, a norm of them all."""
-    return sum(us**_OVERLAP for us in times) ** (1 / _OVERLAP)
+    return sum(us**power for us in times) ** (1 / power)

@@ -19,7 +19,7 @@ Sources of the sizes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from unigemm.dtypes import FLOAT8, DType
@@ -183,8 +183,10 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     aligned = problem.d.alignment == ALIGNMENT
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
+    # TF32 that is turned on the way was two or three times slower in a loop over tiles (H200).
+    turned = problem.a.dtype is DType.FLOAT32 and (problem.a.major, problem.b.major) != ("k", "k")
     return tuple(
-        shape
+        replace(shape, persistent=shape.persistent and not turned)
         for shape in _table(problem.a.dtype, target.capability)
         if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
     )
