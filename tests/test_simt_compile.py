@@ -107,7 +107,9 @@ def test_a_split_product_brings_its_reduction():
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a", "sm_120a"])
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
-def test_pairs_of_float32_sums_are_added_to_at_once_where_there_is_such_an_instruction(arch, majors):
+def test_pairs_of_float32_sums_are_added_to_at_once_where_there_is_such_an_instruction(
+    arch, majors
+):
     """But for two K-major operands, whose values would have to be brought together first."""
     problem, target = problem_of(DType.FLOAT32, *majors), named_target(arch)
     config = Config((128, 128, 16), stages=3, warps=(2, 4), thread=(8, 8))

@@ -141,6 +141,21 @@ def test_a_shipped_file_is_read_and_the_users_own_comes_first(monkeypatch, tmp_p
     assert plan() == tuned(rank=3).plan
 
 
+def test_a_shipped_file_that_is_not_there_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNIGEMM_TUNING", str(tmp_path / "gone.json"))
+    tuning.forget()
+    with pytest.warns(
+        unigemm.TuningWarning, match=r"gone\.json is left out: UNIGEMM_TUNING names it"
+    ):
+        assert plan().measured_us == 0
+
+
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(unigemm.CacheError, match=r"tuning\.json cannot be written"):
+        record([tuned()], tmp_path / "file" / "tuning.json")
+
+
 DAMAGE = {
     "no JSON": "{",
     "another object": "[1]",
@@ -184,7 +199,7 @@ class Stopwatch:
 
     def __init__(self, driver, backend):
         self.driver, self.clock, self.wrong = driver, 0.0, ()
-        self.us = dict.fromkeys(TILES.values(), 10.0)
+        self.us = dict.fromkeys(TILES.values(), 10e3)
         backend.candidates = lambda problem, extents, target: [
             Candidate(Config(tile), Prediction(1.0 + i, "fma")) for i, tile in enumerate(self.us)
         ]
@@ -238,17 +253,17 @@ def test_the_fastest_is_measured_kept_and_launched_from_then_on(stopwatch, own_f
     a, b = arrays(stopwatch.driver)
     unigemm.matmul(a, b)
     assert stopwatch.launched == [TILES["pick"]]
-    stopwatch.us[TILES["third"]] = 7.0
+    stopwatch.us[TILES["third"]] = 7e3
     steps = []
     plan = unigemm.autotune(a, b, device=stopwatch, report=lambda *step: steps.append(step))
     assert plan.config.tile == TILES["third"]
-    assert plan.measured_us == pytest.approx(7.0)
+    assert plan.measured_us == pytest.approx(7e3)
     assert [done for _, done, _ in steps] == list(range(len(steps)))
     assert steps[-1][1] == steps[-1][2]
     (entry,) = read(own_file)
     assert entry.plan == plan
     assert entry.pick == f"fake {Config(TILES['pick'])}"
-    assert entry.pick_us == pytest.approx(10.0)
+    assert entry.pick_us == pytest.approx(10e3)
     assert entry.versions.keys() == {"unigemm", "fake"}
     stopwatch.launched.clear()
     product = unigemm.matmul(a, b)
@@ -258,7 +273,7 @@ def test_the_fastest_is_measured_kept_and_launched_from_then_on(stopwatch, own_f
 
 
 def test_only_as_many_are_measured_as_asked_for(stopwatch):
-    stopwatch.us[TILES["third"]] = 7.0
+    stopwatch.us[TILES["third"]] = 7e3
     a, b = arrays(stopwatch.driver)
     plan = unigemm.autotune(a, b, candidates=2, device=stopwatch)
     assert plan.config.tile == TILES["pick"]
@@ -266,7 +281,7 @@ def test_only_as_many_are_measured_as_asked_for(stopwatch):
 
 
 def test_a_fast_kernel_with_a_wrong_result_is_left_out(stopwatch):
-    stopwatch.us |= {TILES["second"]: 2.0, TILES["third"]: 7.0}
+    stopwatch.us |= {TILES["second"]: 2e3, TILES["third"]: 7e3}
     stopwatch.wrong = (TILES["second"],)
     with pytest.warns(unigemm.TuningWarning, match="its result is wrong"):
         plan = unigemm.autotune(*arrays(stopwatch.driver), device=stopwatch)

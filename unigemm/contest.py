@@ -99,6 +99,8 @@ def autotune(
         The product cannot be planned, or compact operands are not of its class.
     BackendUnavailable
         There is no CUDA device to measure on, or no library to measure with.
+    CacheError
+        What was found cannot be written.
     UnigemmError
         No candidate computed the product rightly.
     """

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .env import own_tuning_file, tuning_files
-from .errors import TuningWarning, UnsupportedProblem
+from .errors import CacheError, TuningWarning, UnsupportedProblem
 from .plans import Plan
 from .problem import Extents, Problem
 from .target import Target
@@ -79,14 +79,22 @@ def record(tuned: Iterable[Tuned], path: Path | None = None) -> Path:
     path
         The file; by default that of this user, in the cache's folder. A damaged or foreign one is
         written anew, with a warning.
+
+    Raises
+    ------
+    CacheError
+        It cannot be written.
     """
     from filelock import FileLock
 
     path = own_tuning_file() if path is None else path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock", timeout=_LOCK_S):
-        entries = {each.key: each for each in (*read(path), *tuned)}
-        _publish(path, entries.values())
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock", timeout=_LOCK_S):
+            entries = {each.key: each for each in (*read(path), *tuned)}
+            _publish(path, entries.values())
+    except OSError as error:  # filelock's Timeout is one
+        raise CacheError(f"{path} cannot be written ({error}); name another file") from error
     forget()
     return path
 
@@ -142,7 +150,10 @@ def _publish(path: Path, entries: Iterable[Tuned]) -> None:
 @lru_cache(maxsize=1)
 def _table() -> dict[tuple[Problem, Extents, Target, str], Tuned]:
     found: dict[tuple[Problem, Extents, Target, str], Tuned] = {}
-    for path in reversed(tuning_files()):
+    own, *shipped = tuning_files()
+    for path in (*reversed(shipped), own):
+        if path != own and not path.exists():
+            _ignored(path, "UNIGEMM_TUNING names it and it is not there")
         found |= {each.key: each for each in read(path)}
     return found
 
