@@ -117,6 +117,11 @@ def test_as_many_configurations_are_ranked_as_asked_for(tmp_path):
     assert sum(" | " in line for line in text.splitlines()) == 4
 
 
+@pytest.mark.skipif(device_count() > 0, reason="there is a device to measure on")
+def test_tuning_needs_a_device(tmp_path):
+    assert "needs a CUDA device" in run("tune", 64, 64, 64, cache=tmp_path, code=2).stderr
+
+
 USER_ERRORS = {
     "dtype": (("plan", 4, 4, 4, "--dtype", "int16"), "UnsupportedDtype"),
     "target": (("plan", 4, 4, 4, "--target", "sm_42"), "UnsupportedProblem"),

@@ -283,6 +283,7 @@ def plan(
     target: str | Target | None = None,
     scaled: bool = False,
     keep: int = KEPT,
+    tuned: bool = True,
 ) -> Plan:
     """Decide which kernel computes ``a @ b``, and why, without running it.
 
@@ -299,6 +300,8 @@ def plan(
         `matmul` will be given `scale_a` or `scale_b`.
     keep : int
         How many of the candidates that lost `Plan.alternatives` holds.
+    tuned : bool
+        Take what `autotune` has found for this product, where it has.
 
     Returns
     -------
@@ -335,7 +338,14 @@ def plan(
         scaled=options.scaled,
     )
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
-    return plan_gemm(gemm, _planned_for(target, arrays), backend, usable=target is None, keep=keep)
+    return plan_gemm(
+        gemm,
+        _planned_for(target, arrays),
+        backend,
+        usable=target is None,
+        keep=keep,
+        tuned=tuned,
+    )
 
 
 def _planned_for(target: str | Target | None, arrays: dict[str, Operand]) -> Target:

@@ -1,4 +1,4 @@
-"""The command line: `unigemm demo | info | plan | compile | cache ...`, each with ``--json``.
+"""The command line: `unigemm demo | info | plan | compile | tune | cache`, each with ``--json``.
 
 Exit codes: 0 done, 1 something was found wrong (a product, a damaged kernel), 2 the request
 cannot be met, which one sentence on stderr (or a JSON object on stdout) explains.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -178,6 +179,49 @@ def compile_command(
         return
     show.print_table(show.kernel_table(made))
     show.say(show.compiled_line(made))
+
+
+@app.command()
+def tune(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: DtypeName = "float32",
+    out_dtype: OutDtype = None,
+    layout: Layout = "nn",
+    batch: Batch = 1,
+    backend: BackendName = "auto",
+    precision: Precision = "ieee",
+    candidates: Annotated[int, typer.Option(min=1, help="Configurations to measure.")] = 8,
+    budget: Annotated[float, typer.Option(help="Seconds of device time, about.")] = 1.0,
+    file: Annotated[
+        Path | None, typer.Option(help="Where to keep what was found; the user's file if left out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure configurations for an M x N x K product; the fastest is used from then on."""
+    from .contest import autotune
+
+    a, b = specs(m, n, k, dtype, layout, batch)
+    with show.progress(as_json) as bar:
+        task = bar.add_task("tuning")
+        plan = autotune(
+            a,
+            b,
+            dtype=out_dtype,
+            precision=precision,
+            backend=backend,
+            candidates=candidates,
+            budget=budget,
+            file=file,
+            report=lambda what, done, of: bar.update(
+                task, description=what, completed=done, total=of
+            ),
+        )
+    if as_json:
+        show.print_json(plan_json(plan))
+    else:
+        show.say(plan.explain())
 
 
 @app.command()

@@ -9,13 +9,15 @@ from __future__ import annotations
 import numbers
 import os
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from .arrays.libraries import Library, library_of
+from . import tuning
+from .arrays.libraries import KNOWN, Library, library_of
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
 from .backend import Backend, CompilingBackend, HostBackend, Launcher
 from .dtypes import FLOAT8, DType
@@ -25,6 +27,7 @@ from .errors import (
     LibraryMismatch,
     OverlapError,
     ShapeMismatch,
+    TuningWarning,
     UnsupportedDtype,
     UnsupportedProblem,
 )
@@ -50,6 +53,7 @@ __all__ = [
     "plan_gemm",
     "read_scales",
     "refuse_overlap",
+    "replan",
     "target_of",
     "usable_backend",
 ]
@@ -196,7 +200,13 @@ def usable_backend(name: str) -> Backend:
 
 
 def plan_gemm(
-    gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool, keep: int = KEPT
+    gemm: Gemm,
+    target: Target,
+    backend: str = "auto",
+    *,
+    usable: bool,
+    keep: int = KEPT,
+    tuned: bool = True,
 ) -> Plan:
     """Plan a product.
 
@@ -210,6 +220,8 @@ def plan_gemm(
         Leave out backends that cannot be used here; a named one then raises.
     keep
         How many of the candidates that lost the plan remembers.
+    tuned
+        Take what `unigemm.autotune` has found, where it has.
 
     Raises
     ------
@@ -220,6 +232,42 @@ def plan_gemm(
     BackendUnavailable
         The named backend cannot be used here.
     """
+    found = _tuned(gemm, target, backend, usable) if tuned else None
+    if found is None:
+        return _modelled(gemm, target, backend, usable, keep)
+    if not keep:
+        return found
+    model = _modelled(gemm, target, backend, usable, keep)
+    lost = [
+        x
+        for x in (model.as_alternative, *model.alternatives)
+        if (x.backend, x.config) != (found.backend, found.config)
+    ]
+    return replace(found, alternatives=tuple(lost[:keep]), rejected=model.rejected)
+
+
+def _tuned(gemm: Gemm, target: Target, backend: str, usable: bool) -> Plan | None:
+    """Return what was measured for a product; None where that says nothing (any more)."""
+    found = tuning.lookup(gemm.problem, gemm.extents, target, backend)
+    if found is None:
+        return None
+    try:
+        chosen = (usable_backend if usable else backend_named)(found.plan.backend)
+    except BackendUnavailable:
+        return None
+    if isinstance(chosen, CompilingBackend) and chosen.key(found.plan).source != found.source:
+        warnings.warn(
+            f"{found.plan.backend} has changed since {gemm.extents} was tuned on {target}; tune it "
+            "again",
+            TuningWarning,
+            stacklevel=2,
+        )
+        return None
+    return None if usable and _unobtainable(found.plan) is not None else found.plan
+
+
+def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int) -> Plan:
+    """Plan a product by the model; see `plan_gemm`."""
     if backend == "auto":
         offered, missing = _competitors(usable)
         plan = _chosen(gemm.problem, gemm.extents, target, offered, missing, keep)
@@ -525,8 +573,16 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
     return gemm
 
 
+def replan() -> None:
+    """Drop all plans, and the calls that are bound to them; loaded kernels stay."""
+    _chosen.cache_clear()
+    for library in KNOWN.values():
+        library.table.clear()
+
+
 def forget() -> None:
     """Drop all plans and loaded kernels that this process remembers (bound calls stay)."""
+    tuning.forget()
     _chosen.cache_clear()
     _loaded.clear()
     _loading.clear()

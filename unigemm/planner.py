@@ -79,8 +79,9 @@ def choose(
         limiter=best.prediction.limiter,
         parts=best.prediction.parts,
         alternatives=tuple(
-            Alternative(other, c.config, c.prediction.us, c.prediction.limiter, c.prediction.parts)
+            Alternative(other, c.config, p.us, p.limiter, p.parts, c.workspace_bytes)
             for _, _, other, c in entries[1 : 1 + keep]
+            for p in (c.prediction,)
         ),
         rejected=tuple(rejected),
     )

@@ -207,6 +207,7 @@ class Alternative:
     predicted_us: float
     limiter: str = ""
     parts: Breakdown = Breakdown()
+    workspace_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,8 @@ class Plan:
         Scratch device memory of one call.
     predicted_us, limiter, parts
         See `Prediction`.
+    measured_us
+        What it took where `unigemm.autotune` chose it; 0 where the model did.
     alternatives
         The best candidates that lost, best first.
     rejected
@@ -267,6 +270,7 @@ class Plan:
     predicted_us: float = 0.0
     limiter: str = ""
     parts: Breakdown = field(default=Breakdown(), compare=False)
+    measured_us: float = field(default=0.0, compare=False)
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
     rejected: tuple[Rejection, ...] = field(default=(), compare=False)
 
@@ -279,6 +283,18 @@ class Plan:
     def split_k(self) -> int:
         """Parts that K is cut into."""
         return self.config.split_k
+
+    @property
+    def as_alternative(self) -> Alternative:
+        """What it would be among the alternatives of another plan."""
+        return Alternative(
+            self.backend,
+            self.config,
+            self.predicted_us,
+            self.limiter,
+            self.parts,
+            self.workspace_bytes,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings, all knobs at the top level."""
@@ -342,10 +358,11 @@ class Plan:
             f"  -> {self.backend} {self.config}: {self.predicted_us:.1f} us predicted, "
             f"limited by {self.limiter}",
         ]
+        if self.measured_us:
+            lines.append(f"     chosen by autotune: {self.measured_us:.1f} us measured")
         if self.workspace_bytes:
             lines.append(f"     workspace {self.workspace_bytes} bytes")
-        own = Alternative(self.backend, self.config, self.predicted_us, self.limiter, self.parts)
-        lines += ["  " + line for line in _table((own, *self.alternatives))]
+        lines += ["  " + line for line in _table((self.as_alternative, *self.alternatives))]
         for other in self.rejected:
             more = f" (and {other.others} more like it)" if other.others else ""
             config = f" {other.config}" if other.config else ""
