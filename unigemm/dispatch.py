@@ -49,6 +49,7 @@ __all__ = [
     "check_options",
     "describe",
     "forget",
+    "forget_device",
     "kernel_entry",
     "plan_gemm",
     "read_scales",
@@ -508,25 +509,30 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     with _loading.setdefault(key, threading.Lock()):
         kernel = _loaded.get(key)  # new extents need no look at the disk
         if kernel is None:
-            kernel = _loaded[key] = _load(backend, plan)
+            kernel = _loaded[key] = _load(backend, plan, device)
     return backend.bind(kernel, plan, gemm)
 
 
-def _load(backend: CompilingBackend, plan: Plan) -> object:
+#: What loads kernels of devices that are not there, by index (see `unigemm.emulator`).
+LOADERS: dict[int, Callable[[dict[str, str], Plan], object]] = {}
+
+
+def _load(backend: CompilingBackend, plan: Plan, device: int = 0) -> object:
     """Load a plan's kernel; once more where its files went between the look-up and the load."""
     from .cache import default_cache
 
+    load = LOADERS.get(device, backend.load)
     entry = kernel_entry(plan)
     assert entry is not None, "a compiling backend has entries"
     try:
-        return backend.load(entry.files, plan)
+        return load(entry.files, plan)
     except Exception:
         if all(os.path.exists(path) for path in entry.files.values()):
             raise
         default_cache().forget(backend.key(plan))  # another process has cleared the cache
         entry = kernel_entry(plan)
         assert entry is not None
-        return backend.load(entry.files, plan)
+        return load(entry.files, plan)
 
 
 def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:
@@ -578,6 +584,12 @@ def replan() -> None:
     _chosen.cache_clear()
     for library in KNOWN.values():
         library.table.clear()
+
+
+def forget_device(index: int) -> None:
+    """Drop the loaded kernels of one device (bound calls stay)."""
+    for key in [key for key in _loaded if key[2] == index]:
+        del _loaded[key]
 
 
 def forget() -> None:

@@ -184,7 +184,8 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
     # TF32 that is turned on the way was two or three times slower in a loop over tiles (H200).
-    turned = problem.a.dtype is DType.FLOAT32 and (problem.a.major, problem.b.major) != ("k", "k")
+    turned = (problem.a.major, problem.b.major) != ("k", "k") and target.capability[0] == 9
+    turned = turned and problem.a.dtype is DType.FLOAT32
     return tuple(
         replace(shape, persistent=shape.persistent and not turned)
         for shape in _table(problem.a.dtype, target.capability)
