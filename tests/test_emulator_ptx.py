@@ -324,6 +324,16 @@ def test_fma_of_any_float32_rounds_once(rows):
     assert ((found == wanted) | (np.isnan(found) & np.isnan(wanted))).all()
 
 
+def test_packed_fma_of_float32_is_two_of_them():
+    x, y, z = (floats(np.float32) for _ in range(3))
+    RNG.shuffle(y)
+    words = [v.view(np.uint64) for v in (x, y, z)]  # neighbours share a register
+    found = probe("fma.rn.f32x2 {d}, {a}, {b}, {c};", "b64", ("b64",) * 3, words)
+    with np.errstate(all="ignore"):
+        wanted = [exact_fma(*v, np.float32) for v in zip(x, y, z, strict=True)]
+    assert same(found.view(np.float32), np.array(wanted, np.float32))
+
+
 def test_mixed_fma_multiplies_narrow_numbers():
     x, y = (RNG.standard_normal(200).astype(ml_dtypes.bfloat16) for _ in range(2))
     z = RNG.standard_normal(200).astype(np.float32)

@@ -13,8 +13,8 @@ from gpu_cases import matrix
 from hypothesis import given, settings
 from reference import EVERYWHERE, NUMPY, Case, check_case
 from reference import cases as draw_cases
-from unigemm.backends.cute.workspace import workspace_bytes
 from unigemm.backends.cute_simt.configs import candidates
+from unigemm.backends.workspace import workspace_bytes
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype
@@ -49,6 +49,16 @@ def test_layouts_dtypes_and_offsets_at_awkward_sizes(dtype, layout, place):
         )
         with device(arch, seed=seed):
             check_case(NUMPY, case, backend="cute_simt")
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_blackwells_packed_sums_are_right(layout):
+    case = Case(
+        matrix(129, 33, layout[0] == "t", 16, 0), matrix(33, 65, layout[1] == "t", 16, 0),
+        matrix(129, 65, False, 3, 1), (129, 65), DType.FLOAT32, DType.FLOAT32, False, 7,
+    )  # fmt: skip
+    with device("sm_100a"):
+        check_case(NUMPY, case, backend="cute_simt")
 
 
 def test_drawn_products_are_right_and_touch_nothing_else():

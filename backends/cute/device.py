@@ -30,12 +30,15 @@ REDUCE_THREADS = 128
 class Spec:
     """What is compiled in; everything else is an argument of the kernel.
 
-    `overlap` says whether a launch may overlap the one before it (sm_90 and newer).
+    `overlap` says whether a launch may overlap the one before it (sm_90 and newer), `packed`
+    whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_120 has it
+    in PTX alone).
     """
 
     problem: Problem
     config: Config
     overlap: bool
+    packed: bool
 
     @property
     def split(self) -> bool:
@@ -142,20 +145,35 @@ def store_vector(
                 write(elements(fragment, i, 1), global_vector(address + i * size, dtype, 1))
 
 
-def tile_coordinates(
-    index: Int32, tiles_m: Int32, tiles_n: Int32, along_n: Int32, group: Int32
-) -> tuple[Int32, Int32]:
-    """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
+Divisor = cute.FastDivmodDivisorV2  # made on the host, divides by multiplying in the kernel
+
+
+def raster(tiles_m: Int32, tiles_n: Int32, along_n: Int32, group: Int32) -> tuple:
+    """Work out on the host what `tile_coordinates` divides by."""
     swap = along_n != 0
     swept = select(swap, tiles_n, tiles_m)
     grouped = select(swap, tiles_m, tiles_n)
-    band = index // (swept * group)
-    first = band * group
-    width = cutlass.min(group, grouped - first)
-    inside = index - band * (swept * group)
-    along = inside // width
-    across = first + inside - along * width
-    return select(swap, across, along), select(swap, along, across)
+    bands = grouped // group  # whole ones
+    left = cutlass.max(grouped - bands * group, Int32(1))
+    divisors = (tiles_m * tiles_n, swept * group, group, left)
+    return (along_n, bands, *[Divisor(number) for number in divisors])
+
+
+def tile_coordinates(index: Int32, raster: tuple) -> tuple[Int32, Int32, Int32]:
+    """Tile (m, n) of a running number, and the number of whole sweeps before it.
+
+    Sweeps along one index of the tiles, `group` tiles of the other wide.
+    """
+    along_n, bands, tiles, band_tiles, group, left = raster
+    sweeps, index = divmod(index, tiles)
+    band, inside = divmod(index, band_tiles)
+    along, across = divmod(inside, group)
+    last_along, last_across = divmod(inside, left)
+    whole = band < bands
+    along = select(whole, along, last_along)
+    across = band * group.divisor + select(whole, across, last_across)
+    swap = along_n != 0
+    return select(swap, across, along), select(swap, along, across), sweeps
 
 
 @cute.kernel
@@ -178,9 +196,6 @@ def reduce_kernel(
     launch may overlap the kernel before it (sm_90 and newer).
     """
     sums, dtype, count, overlap = types
-    if const_expr(overlap):
-        cute.arch.griddepcontrol_wait()
-        cute.arch.griddepcontrol_launch_dependents()
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     per_row = (n + count - 1) // count
@@ -195,6 +210,9 @@ def reduce_kernel(
         total = cute.make_rmem_tensor(count, sums)
         total.fill(0.0)
         where = workspace + (Int64(line) * row_pitch + column) * (sums.width // 8)
+        if const_expr(overlap):  # all before this may overlap the kernel before this one
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
         # Unrolled so that the loads of several parts are in flight; the sums keep their order.
         for _ in cutlass.range(split_k, unroll=16):
             part = read(global_vector(where, sums, count), count)

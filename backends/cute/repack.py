@@ -20,8 +20,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
 
+from ..workspace import ROW_BYTES as UNIT  # what a thread writes at once
 from .device import elements, global_vector, read, select, write
-from .workspace import ROW_BYTES as UNIT  # what a thread writes at once
 
 LANES, ROWS = 32, 8  # threads of a block
 TILE = 64  # rows and columns of a block that transposes
@@ -101,6 +101,12 @@ def write_unit(
         write(elements(values, 0, kind.unit), global_vector(target, kind.raw, kind.unit))
 
 
+def after_the_kernel_before() -> None:
+    """Wait for what an earlier kernel writes; all before this may overlap it."""
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
+
+
 @cute.jit
 def gather(
     kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
@@ -127,6 +133,7 @@ def gather(
             + Int64(i0) * steps[2] + Int64(i1) * steps[3]
         )  # fmt: skip
         values = cute.make_rmem_tensor(kind.unit, kind.raw)
+        after_the_kernel_before()
         # No load depends on a branch of its own: all of a unit are in flight together.
         step = Int64(1) if const_expr(kind.contiguous) else steps[1]
         if column + kind.unit <= columns:
@@ -166,6 +173,7 @@ def transpose(
     i1 = batch // l0
     i0 = batch - i1 * l0
     base = source + size * (Int64(i0) * steps[2] + Int64(i1) * steps[3])
+    after_the_kernel_before()
     loaded = cute.make_rmem_tensor(TILE // ROWS * (TILE // LANES), kind.raw)
     for i in range_constexpr(TILE // ROWS):  # all loads before the first store: no branches
         c = cutlass.min(i * ROWS + warp, left - 1)
@@ -210,8 +218,6 @@ def blocks_of(kind: Repack, sizes: tuple) -> Int32:
 @cute.kernel
 def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
     """Copy the operands: the first blocks one, the blocks from the next start on the next."""
-    cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     index, _, _ = cute.arch.block_idx()
     for i in range_constexpr(len(kinds)):
         if index >= starts[i] and index < starts[i + 1]:

@@ -15,6 +15,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ..cute.device import (
+    Divisor,
     Spec,
     elements,
     global_vector,
@@ -100,13 +101,11 @@ def add_groups(
 @cute.kernel
 def dot_kernel(
     spec: cutlass.Constexpr, a: Int64, b: Int64, out: Int64,
-    m: Int32, n: Int32, k: Int32, l0: Int32,
-    a_steps: tuple, b_steps: tuple, out_steps: tuple, split_k: Int32,
+    m: Int32, n: Int32, k: Int32,
+    a_steps: tuple, b_steps: tuple, out_steps: tuple,
+    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor,
 ) -> None:  # fmt: skip
     """Multiply one tile, one part of K."""
-    if const_expr(spec.overlap):
-        cute.arch.griddepcontrol_wait()
-        cute.arch.griddepcontrol_launch_dependents()
     config = spec.config
     tile_m, tile_n, _ = config.tile
     each = const_expr(tile_n // config.warps[1])
@@ -117,15 +116,11 @@ def dot_kernel(
     lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
     member, group = warp % config.warps[1], warp // config.warps[1]
 
-    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-    rest = block // (tiles_m * tiles_n)
-    tile = block - rest * (tiles_m * tiles_n)
-    batch = rest // split_k
-    part = rest - batch * split_k
-    i1 = batch // l0
-    i0 = batch - i1 * l0
-    row = tile // tiles_n * tile_m
-    column = tile % tiles_n * tile_n + member * each
+    rest, tn = divmod(block, tiles_n)
+    rest, tm = divmod(rest, tiles_m)
+    batch, part = divmod(rest, split_k)
+    i1, i0 = divmod(batch, l0)
+    row, column = tm * tile_m, tn * tile_n + member * each
 
     # Rows and columns that do not exist repeat the last one; they are not stored.
     from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
@@ -138,16 +133,19 @@ def dot_kernel(
     )
     step = const_expr(WARP * vector * config.slice_k)
     whole = k // step
-    mine = (whole + split_k - 1) // split_k
+    mine = (whole + split_k.divisor - 1) // split_k
     first = cutlass.min(part * mine, whole)
     turns = cutlass.min(mine, whole - first)
     at = Int64(first) * step + (group * WARP + lane) * vector
     sums = cute.make_rmem_tensor(tile_m * each, spec.sums)
     sums.fill(0.0)
+    if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
     for _ in cutlass.range(turns, unroll=dot_unroll(config)):
         add_products(spec, sums, rows, columns, at, vector)
         at += step
-    if part == split_k - 1:  # what is left of K
+    if part == split_k.divisor - 1:  # what is left of K
         at = Int64(whole) * step + group * WARP + lane
         for _ in cutlass.range(vector, unroll=1):
             if at < k:
@@ -193,12 +191,13 @@ def make_host(spec: Spec) -> Callable:
                 workspace,
                 (*pitches, row_pitch * lines, row_pitch * lines * l0, part_pitch),
             )
-        tiles = ((m + tile_m - 1) // tile_m) * ((n + tile_n - 1) // tile_n)
+        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
         dot_kernel(
-            spec, a, b, out, m, n, k, l0,
-            (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), steps, split_k,
+            spec, a, b, out, m, n, k,
+            (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), steps,
+            Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0),
         ).launch(
-            grid=(tiles * split_k * l0 * l1, 1, 1),
+            grid=(tiles_m * tiles_n * split_k * l0 * l1, 1, 1),
             block=(WARP * spec.config.warps[1] * spec.config.slice_k, 1, 1),
             stream=stream, use_pdl=spec.overlap,
             min_blocks_per_mp=DOT_THREADS // (WARP * spec.config.warps[1] * spec.config.slice_k),

@@ -19,19 +19,22 @@ Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments 
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
+from typing import Literal
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int16, Int32, Int64, const_expr, range_constexpr
 
 from unigemm.problem import MatrixType, Problem
 
 from ..cute import device
 from ..cute.device import (
     CUTE_TYPES,
+    Divisor,
     global_vector,
     launch_reduction,
+    raster,
     read,
     read_parts,
     select,
@@ -52,6 +55,20 @@ class Spec(device.Spec):
     def geometry(self) -> Geometry:
         """The derived numbers."""
         return geometry(self.problem, self.config)
+
+    @property
+    def pairs(self) -> Literal["m", "n"] | None:
+        """Along which index two sums are added to at once: one whose values lie side by side.
+
+        None where there is no such instruction, or none such index: to bring pairs together costs
+        more than they save.
+        """
+        geo = self.geometry
+        if not self.packed or self.sums is not Float32:
+            return None
+        if not geo.b.k_major and geo.b.rows % 2 == 0:
+            return "n"
+        return "m" if not geo.a.k_major and geo.a.rows % 2 == 0 else None
 
 
 # -- producer: device memory to shared memory ------------------------------------------------------
@@ -230,14 +247,32 @@ def multiply(
     sums: cute.Tensor,
 ) -> None:
     """Add one slab's products to the accumulators (rows of A, rows of B)."""
-    geo = spec.geometry
+    geo, pairs = spec.geometry, spec.pairs
     for k in range(0, spec.config.tile[2], geo.step):
         left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
         right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
         for kk in range(geo.step):
-            for i in range(geo.a.rows):
-                for j in range(geo.b.rows):
-                    sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+            if pairs == "n":
+                add_pairs(sums, left[kk], right[kk], 0)
+            elif pairs == "m":
+                add_pairs(sums, right[kk], left[kk], 1)
+            else:
+                for i in range(geo.a.rows):
+                    for j in range(geo.b.rows):
+                        sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+
+
+def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None:
+    """Add the products of a column of A and a row of B two at a time, each rounded as ever.
+
+    `first` is the index of the sums that runs along `single`.
+    """
+    for i, x in enumerate(single):
+        for j in range(0, len(paired), 2):
+            at = [(i, j + y) if first == 0 else (j + y, i) for y in range(2)]
+            sums[at[0]], sums[at[1]] = cute.arch.fma_packed_f32x2(
+                (x, x), (paired[j], paired[j + 1]), (sums[at[0]], sums[at[1]])
+            )
 
 
 # -- epilogue: accumulators to device memory -------------------------------------------------------
@@ -297,15 +332,18 @@ def gemm_kernel(
     m: Int32,
     n: Int32,
     k: Int32,
-    l0: Int32,
     a_strides: tuple,
     b_strides: tuple,
     d_strides: tuple,
-    split_k: Int32,
-    along_n: Int32,
-    group: Int32,
+    slabs: Int32,
+    order: tuple,
+    split_k: Divisor,
+    l0: Divisor,
 ) -> None:
-    """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1)."""
+    """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1).
+
+    A part of K has up to `slabs` slabs; `order` is the raster of the tiles.
+    """
     geo, config = spec.geometry, spec.config
     tile_m, tile_n, tile_k = config.tile
     thread, _, _ = cute.arch.thread_idx()
@@ -313,17 +351,11 @@ def gemm_kernel(
     warp, lane = thread // WARP, thread % WARP
 
     # -- where this CTA works
-    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-    rest = block // (tiles_m * tiles_n)
-    tm, tn = tile_coordinates(block - rest * (tiles_m * tiles_n), tiles_m, tiles_n, along_n, group)
-    batch = rest // split_k
-    part = rest - batch * split_k
-    i1 = batch // l0
-    i0 = batch - i1 * l0
-    slabs = (k + tile_k - 1) // tile_k
-    per_part = (slabs + split_k - 1) // split_k
-    first_k = part * per_part * tile_k
-    end_k = cutlass.min(k, first_k + per_part * tile_k)
+    tm, tn, sweeps = tile_coordinates(block, order)
+    batch, part = divmod(sweeps, split_k)
+    i1, i0 = divmod(batch, l0)
+    first_k = part * slabs * tile_k
+    end_k = cutlass.min(k, first_k + slabs * tile_k)
     remaining = cutlass.max(end_k - first_k, Int32(0))
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
@@ -363,7 +395,8 @@ def gemm_kernel(
     warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
     first_a = warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run
     first_b = warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run
-    sums = cute.make_rmem_tensor((geo.a.rows, geo.b.rows), spec.sums)
+    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
+    sums = cute.make_rmem_tensor(row_major, spec.sums)
     sums.fill(0.0)
     reading, writing = Int32(0), Int32(config.stages - 1)
     for _ in cutlass.range((end_k - first_k + tile_k - 1) // tile_k, unroll=1):
@@ -420,9 +453,10 @@ def make_host(spec: Spec) -> Callable:
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
         geo = spec.geometry
-        tile_m, tile_n, _ = spec.config.tile
+        tile_m, tile_n, tile_k = spec.config.tile
         batches = l0 * l1
-        tiles = ((m + tile_m - 1) // tile_m) * ((n + tile_n - 1) // tile_n)
+        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
         d_strides = (d_m, d_n, d_l0, d_l1)
         row_pitch, part_pitch = workspace_pitches(spec.sums, m, n, batches)
         out, out_strides = d, d_strides
@@ -431,11 +465,11 @@ def make_host(spec: Spec) -> Callable:
             out = workspace
             out_strides = (row_pitch, Int64(1), batch_pitch, batch_pitch * l0, part_pitch)
         gemm_kernel(
-            spec, a, b, out, m, n, k, l0,
+            spec, a, b, out, m, n, k,
             (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), out_strides,
-            split_k, along_n, group,
+            slabs, raster(tiles_m, tiles_n, along_n, group), Divisor(split_k), Divisor(l0),
         ).launch(
-            grid=(tiles * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
+            grid=(tiles_m * tiles_n * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
             smem=geo.smem_bytes, stream=stream,
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
             use_pdl=spec.overlap,

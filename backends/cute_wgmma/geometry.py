@@ -46,7 +46,10 @@ BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swi
 _FEW_ROWS = (8, 16, 32)  # of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
-_OTHER_REGISTERS = 24  # of a consumer thread, beside its accumulators; with fewer ptxas spills
+# Registers of a consumer thread beside its accumulators and its part of A: with fewer ptxas spills.
+_OTHER_REGISTERS = 24
+_BESIDE_FRAGMENTS = 48
+_BESIDE_SETS = {2: (32, 96), 3: (32, 48)}  # of accumulators; the second where CTAs or slices add up
 # The tensor cores' own sums of float8 products keep 14 bits, those of float32 are cut, not rounded
 # (seen on an H200); so partial sums of this many K move to float32 registers.
 _PROMOTED_K = 128
@@ -275,8 +278,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return f"a K slab must be {SWIZZLE_BYTES} bytes"
     geo = geometry(problem, config)
     held = geo.accumulators * geo.sets + geo.fragments
-    others = _OTHER_REGISTERS * (2 if geo.fragments else 1)
-    if held > geo.registers[1] - others:
+    if held > geo.registers[1] - _other_registers(config, geo):
         return f"{held} registers of a thread for its sums and its part of A spill"
     if geo.fragments and geo.repeats_m > 2:
         return "a warpgroup loads A for two blocks of 64 rows at most"
@@ -289,6 +291,15 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if used > target.smem_per_block:
         return f"{used} bytes of shared memory exceed the {target.smem_per_block} of a CTA"
     return None
+
+
+def _other_registers(config: Config, geo: Geometry) -> int:
+    """Return the registers that a consumer thread needs beside its sums and its part of A."""
+    if geo.fragments:
+        return _BESIDE_FRAGMENTS
+    if geo.promote:
+        return _BESIDE_SETS[geo.sets][config.cluster_k * config.slice_k > 1]
+    return _OTHER_REGISTERS
 
 
 def _illegal_cluster(config: Config, geo: Geometry) -> str | None:

@@ -37,15 +37,17 @@ from unigemm.problem import MatrixType, Problem
 from ..cute import device
 from ..cute.device import (
     GMEM,
+    Divisor,
     global_vector,
     launch_reduction,
+    raster,
     read,
     select,
     tile_coordinates,
     workspace_pitches,
 )
 from ..cute.repack import Repack, depth, launch_repack, packed_pitch
-from ..cute.workspace import PART_ALIGNMENT
+from ..workspace import PART_ALIGNMENT
 from .epilogue import (
     add_cluster,
     add_slices,
@@ -185,36 +187,41 @@ class Work:
     turned: Int32
 
 
-def work_unit(spec: Spec, unit: Int32, sizes: tuple, ranks: tuple) -> tuple:
+def unit_order(spec: Spec, sizes: tuple, l0: Int32, knobs: tuple) -> tuple:
+    """Work out on the host what `work_unit` counts and divides by."""
+    m, n, k = sizes
+    split_k, along_n, group, turn_m, turn_n = knobs
+    tile_m, tile_n, tile_k = spec.config.tile
+    cm, cn = spec.config.cluster
+    tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
+    tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
+    slabs = (k + tile_k - 1) // tile_k
+    step = split_k * spec.config.cluster_k
+    divisors = [Divisor(number) for number in (split_k, step, l0, slabs)]
+    return (raster(tiles_m, tiles_n, along_n, group), *divisors, turn_m, turn_n)
+
+
+def work_unit(spec: Spec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
     """Decode a running number into the fields of `Work`: tile, part of K, batch, slabs.
 
     The slabs are taken from the `turned` one on, then those before it: where all tiles read the
     same few rows they should not want the same ones at once.
     """
-    m, n, k, l0, split_k, along_n, group, turn_m, turn_n = sizes
+    tiles, split_k, step, l0, slabs_k, turn_m, turn_n = order
     rank_m, rank_n, rank_k = ranks
-    tile_m, tile_n, tile_k = spec.config.tile
     cm, cn = spec.config.cluster
-    tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
-    tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
-    rest = unit // (tiles_m * tiles_n)
-    tm, tn = tile_coordinates(unit - rest * (tiles_m * tiles_n), tiles_m, tiles_n, along_n, group)
-    slabs = (k + tile_k - 1) // tile_k * spec.products
-    batch, part = rest, Int32(0)
+    tm, tn, batch = tile_coordinates(unit, tiles)
+    part = Int32(0)
     if spec.split:
-        batch = rest // split_k
-        part = rest - batch * split_k
+        batch, part = divmod(batch, split_k)
+    slabs = slabs_k.divisor * spec.products
     # Parts take slabs in turn: CTAs that run at once then read neighbours in device memory.
     first = part * spec.config.cluster_k + rank_k
-    step = split_k * spec.config.cluster_k
     if spec.split or spec.config.cluster_k > 1:
-        slabs = (slabs - first + step - 1) // step
+        slabs = (slabs - first + step.divisor - 1) // step
     turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
-    i1 = batch // l0
-    return (
-        tm * cm + rank_m, tn * cn + rank_n, batch - i1 * l0, i1,
-        part, first, step, slabs, turned,
-    )  # fmt: skip
+    i1, i0 = divmod(batch, l0)
+    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, step.divisor, slabs, turned
 
 
 # -- pipeline --------------------------------------------------------------------------------------
@@ -254,7 +261,9 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 # -- roles -----------------------------------------------------------------------------------------
 
 
-def slab_source(spec: Spec, work: Work, index: Int32, k: Int32) -> tuple[Int32, Int32, Int32]:
+def slab_source(
+    spec: Spec, work: Work, index: Int32, slabs_k: Divisor
+) -> tuple[Int32, Int32, Int32]:
     """Return where a unit's slab lies along K, and whether it is of A's and of B's low half.
 
     Three products make one of split operands: low times high, high times low, high times high,
@@ -265,12 +274,17 @@ def slab_source(spec: Spec, work: Work, index: Int32, k: Int32) -> tuple[Int32, 
     slab = work.first + slab * work.step
     if spec.products == 1:
         return slab, Int32(0), Int32(0)
-    tile_k = spec.config.tile[2]
-    slabs = (k + tile_k - 1) // tile_k
-    product = slab // slabs
+    product, slab = divmod(slab, slabs_k)
     low_a = select(product == 0, Int32(1), Int32(0))
     low_b = select(product == 1, Int32(1), Int32(0))
-    return slab - product * slabs, low_a, low_b
+    return slab, low_a, low_b
+
+
+def pinned(value: Int32) -> Int32:
+    """Return the value, worked out here: the compiler would do it again for every slab."""
+    return cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[Int32(value)]
+    )
 
 
 def bring(
@@ -286,7 +300,7 @@ def bring(
 
 @cute.jit
 def produce(
-    spec: cutlass.Constexpr, sizes: tuple, loads: tuple, barriers: tuple, flags: tuple,
+    spec: cutlass.Constexpr, order: tuple, loads: tuple, barriers: tuple, flags: tuple,
     first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Bring every slab of every unit of this CTA; one warp."""
@@ -298,11 +312,11 @@ def produce(
     unit, fields = first_unit, first
     while unit < units:
         work = Work(*fields)
-        a0, b0 = work.i0 * flags[0], work.i0 * flags[2]
+        a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
+        a_part, b_part = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
         for index in cutlass.range(work.slabs, unroll=1):
-            k, low_a, low_b = slab_source(spec, work, index, sizes[2])
-            a1 = work.i1 * flags[1] + low_a * flags[4]
-            b1 = work.i1 * flags[3] + low_b * flags[5]
+            k, low_a, low_b = slab_source(spec, work, index, order[4])
+            a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
@@ -313,7 +327,7 @@ def produce(
             stage, phase = advance(stage, phase, config.stages)
         unit += step
         if unit < units:
-            fields = work_unit(spec, unit, sizes, ranks)
+            fields = work_unit(spec, unit, order, ranks)
     # No CTA of a cluster may leave while another still signals or writes into it.
     if const_expr(cm * cn > 1):
         for _ in range_constexpr(config.stages):
@@ -561,8 +575,8 @@ def scale_of(spec: cutlass.Constexpr, scales: tuple) -> Float32:
 
 @cute.jit
 def consume(
-    spec: cutlass.Constexpr, sizes: tuple, mma: cute.TiledMma, shared: tuple, barriers: tuple,
-    store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
+    spec: cutlass.Constexpr, sizes: tuple, order: tuple, mma: cute.TiledMma, shared: tuple,
+    barriers: tuple, store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
     first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple, scales: tuple,
 ) -> None:  # fmt: skip
     """Multiply and store the units of one group of warpgroups."""
@@ -594,7 +608,7 @@ def consume(
         if group == 1:  # the first unit of the CTA is the other group's
             stage, phase = skip(stage, phase, Work(*first).slabs, config.stages)
             unit += step
-            fields = work_unit(spec, unit, sizes, ranks)
+            fields = work_unit(spec, unit, order, ranks)
             cute.arch.barrier_arrive(
                 barrier_id=TURN_BARRIER, number_of_threads=2 * WARPGROUP * per_group
             )
@@ -662,11 +676,11 @@ def consume(
         unit += step
         if const_expr(geo.groups == 2):
             if unit < units:
-                other = Work(*work_unit(spec, unit, sizes, ranks))
+                other = Work(*work_unit(spec, unit, order, ranks))
                 stage, phase = skip(stage, phase, other.slabs, config.stages)
             unit += step
         if unit < units:
-            fields = work_unit(spec, unit, sizes, ranks)
+            fields = work_unit(spec, unit, order, ranks)
     if const_expr(config.cluster_k > 1):
         cute.arch.cluster_wait()  # for those that read this CTA's sums
     if const_expr(geo.store == "tma"):
@@ -693,6 +707,7 @@ def gemm_kernel(
     d_strides: tuple,
     flags: tuple,
     sizes: tuple,
+    order: tuple,
     units: Int32,
     scales: tuple,
 ) -> None:
@@ -729,7 +744,7 @@ def gemm_kernel(
         cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(atom_a)
         cpasync.prefetch_descriptor(atom_b)
-    first = work_unit(spec, cluster_index, sizes, ranks)
+    first = work_unit(spec, cluster_index, order, ranks)
     if const_expr(cm * cn * config.cluster_k > 1):
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
@@ -761,15 +776,15 @@ def gemm_kernel(
         cute.arch.setmaxregister_decrease(geo.registers[0])
         if warp == 0:
             produce(
-                spec, sizes,
+                spec, order,
                 (atom_a, from_a, into_a, atom_b, from_b, into_b,
-                 cutlass.Int16(mask_a), cutlass.Int16(mask_b)),
+                 cutlass.Int16(pinned(mask_a)), cutlass.Int16(pinned(mask_b))),
                 barriers, flags, cluster_index, first, units, clusters, ranks,
             )  # fmt: skip
     else:
         cute.arch.setmaxregister_increase(geo.registers[1])
         consume(
-            spec, sizes, mma, (whole_a, shared_b), barriers, (atom_d, tensor_d, boxes), out,
+            spec, sizes, order, mma, (whole_a, shared_b), barriers, (atom_d, tensor_d, boxes), out,
             d_strides, cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
             cluster_index, first, units, clusters, ranks, scales,
         )  # fmt: skip
@@ -875,8 +890,8 @@ def start(
             cpasync.CopyBulkTensorTileS2GOp(), view_d, store_layout(spec),
             (STORE_ROWS, geo.store_columns),
         )  # fmt: skip
-    tiles = ((m + tile_m * cm - 1) // (tile_m * cm)) * ((n + tile_n * cn - 1) // (tile_n * cn))
-    units = tiles * split_k * l0 * l1
+    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
+    units = order[0][2].divisor * split_k * l0 * l1
     clusters = units
     if const_expr(config.cluster_k * config.slice_k == 1):  # else a cluster has one unit
         clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
@@ -884,8 +899,7 @@ def start(
     flags += [depth(a_l1, l1), depth(b_l1, l1)]
     gemm_kernel(
         spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
-        layout_a, layout_b, out, out_strides, tuple(flags),
-        (m, n, k, l0, split_k, along_n, group, turn_m, turn_n), units, scales,
+        layout_a, layout_b, out, out_strides, tuple(flags), (m, n), order, units, scales,
     ).launch(
         grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
         cluster=(cm, cn, config.cluster_k),

@@ -14,7 +14,7 @@ from .ptx import Immediate, Instruction, Pair
 __all__ = ["INSTRUCTIONS"]
 
 INSTRUCTIONS: dict[str, Callable[[Builder, Instruction], Op]] = {}
-_FLOATS = ("f16", "f32", "f64", "bf16", "f16x2", "bf16x2")
+_FLOATS = ("f16", "f32", "f64", "bf16", "f16x2", "bf16x2", "f32x2")
 _IGNORED = {"uni", "wide", "lo", "hi"}
 
 
@@ -254,6 +254,8 @@ def fma(b: Builder, i: Instruction) -> Op:
     kinds = [part for part in i.parts if part in _FLOATS]
     kind, narrow_kind = kinds[0], kinds[-1]
     d = b.target(i.operands[0], kind)
+    if kind == "f32x2":
+        return computed(_pair_fma, kind, kind, b, i)
     if kind not in ("f32", "f64"):
         return computed(_narrow_fma(kind), kind, kind, b, i)
     x, y = (b.source(operand, narrow_kind) for operand in i.operands[1:3])
@@ -271,6 +273,16 @@ def fma(b: Builder, i: Instruction) -> Op:
         np.copyto(V[d], function(V[x], V[y], V[z]), where=m)
 
     return op
+
+
+def _pair_fma(*words: Any) -> Any:
+    """Multiply and add both float32 halves of registers of 64 bits."""
+    out = np.uint64(0)
+    for shift in (np.uint64(0), np.uint64(32)):
+        halves = [(np.asarray(w, np.uint64) >> shift).astype(np.uint32) for w in words]
+        done = np.asarray(rounding.fma32(*[h.view(np.float32) for h in halves]), np.float32)
+        out = out | (done.view(np.uint32).astype(np.uint64) << shift)
+    return out
 
 
 def _narrow_fma(kind: str) -> Any:

@@ -30,7 +30,7 @@ DTYPES: dict[str, Any] = {
     "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16, "bf16": np.uint16,
     "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "f32": np.float32, "tf32": np.uint32,
     "f16x2": np.uint32, "bf16x2": np.uint32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64,
-    "f64": np.float64, "e4m3x2": np.uint16, "e5m2x2": np.uint16,
+    "f64": np.float64, "e4m3x2": np.uint16, "e5m2x2": np.uint16, "f32x2": np.uint64,
 }  # fmt: skip
 
 
