@@ -38,6 +38,9 @@ def contenders(plan: unigemm.Plan, top: int, others: int, seed: int) -> list[uni
             workspace_bytes=candidate.workspace_bytes,
             predicted_us=candidate.prediction.us,
             limiter=candidate.prediction.limiter,
+            parts=candidate.prediction.parts,
+            alternatives=(),
+            rejected=(),
         )
         for candidate in [*priced[:top], *drawn]
     ]
@@ -61,6 +64,7 @@ def sweep(work: Workload, plans: Sequence[unigemm.Plan], device: Device) -> list
             "config": name,
             "predicted_us": plan.predicted_us,
             "error_of_bound": ratio,
+            "plan": plan.to_dict(),
         }
         if ratio <= 1:
             contestants[name] = calls

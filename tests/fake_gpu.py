@@ -109,6 +109,7 @@ class FakeBackend:
     workspace: int = 0
     lacks: str | None = None
     refuses: str | None = None
+    uncompilable: str | None = None
     us: float = 1.0
     compiled: list[Any] = field(default_factory=list)
     loaded: list[int] = field(default_factory=list)
@@ -118,6 +119,9 @@ class FakeBackend:
 
     def missing(self):
         return self.lacks
+
+    def compiler_missing(self):
+        return self.uncompilable
 
     def refuse(self, problem, extents, target):
         return "it needs a GPU" if not target.is_gpu else self.refuses

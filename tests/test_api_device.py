@@ -397,3 +397,19 @@ def test_scales_reach_the_kernel_on_every_way_to_a_launch(gpu, stream, with_out,
         api.KNOWN[cupy.ndarray].table.clear()
         unigemm.matmul(a, b, out, scale_a=scale, scale_b=0.5, stream=stream)
         assert seen[-1][5:] == (scale.data.ptr, 0, 0.5)
+
+
+def test_without_its_compiler_a_backend_takes_part_with_what_the_cache_holds(gpu):
+    driver, backend = gpu
+    a, b = driver.ones((3, 4)), driver.ones((4, 5))
+    plan = unigemm.plan(a, b)
+    backend.uncompilable = "install fakec"
+    with pytest.raises(unigemm.UnsupportedProblem, match=r"fake: the cache does not hold.*fakec"):
+        unigemm.matmul(a, b)
+    assert backend.compiled == driver.launches == []
+    backend.uncompilable = None
+    unigemm.compile(plan)
+    backend.uncompilable = "install fakec"
+    dispatch.forget()
+    np.testing.assert_array_equal(host(unigemm.matmul(a, b)), np.full((3, 5), 4.0))
+    assert len(backend.compiled) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from test_demo import HostDevice
 
 import unigemm
+from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
 from bench.precompile import spec_of
 from bench.report import geometric_mean, load, markdown, summarise
 from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, sample, workloads
@@ -148,3 +150,62 @@ def test_a_plan_that_writes_nothing_is_not_excused_by_the_one_before_it(monkeypa
     assert first["error_of_bound"] <= 1
     assert not second["error_of_bound"] <= 1
     assert "us" not in second
+
+
+FITTED = {
+    "cute_wgmma": ("bfloat16", {"fixed_us": 3.0, "slab_us[1]": 0.2, "exchange_us": 0.1}),
+    "cute_simt": ("float32", {"latency_us": 1.4, "dot.cta_us": 3.0}),
+}
+
+
+def measured(tmp_path, backend, truth):
+    """Write a sweep whose times are prices with other figures."""
+    dtype, _ = FITTED[backend]
+    lines = []
+    for m, n, k in ((1, 4096, 4096), (64, 2048, 7168), (512, 512, 512), (4096, 4096, 4096)):
+        a, b = (
+            unigemm.ArraySpec(shape, dtype, order)
+            for shape, order in (((m, k), "C"), ((k, n), "F"))
+        )
+        first = unigemm.plan(a, b, target="sm_90a", backend=backend)
+        for plan in contenders(first, 8, 4, 0):
+            lines.append({"backend": backend, "plan": plan.to_dict(), "us": 1.0})
+            lines.append({"backend": "other", "plan": plan.to_dict(), "us": 1.0})
+            lines.append({"backend": backend, "plan": plan.to_dict(), "error_of_bound": 2.0})
+    path = tmp_path / "sweep.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    sweep = read([path], backend)
+    return replace(sweep, us=predicted(sweep, backend, truth))
+
+
+@pytest.mark.parametrize("backend", FITTED)
+def test_a_fit_comes_near_the_figures_that_the_times_were_made_with(tmp_path, backend):
+    figures = import_module(f"unigemm.backends.{backend}.figures").H200
+    truth = with_numbers(figures, FITTED[backend][1])
+    sweep = measured(tmp_path, backend, truth)
+    assert sweep.problem.max() == 3
+    exact = predicted(sweep, backend, truth)
+    assert summary(sweep, exact)["mean regret %"] == summary(sweep, exact)["mean error %"] == 0
+    before = loss(sweep, predicted(sweep, backend, figures))
+    fitted = fit(sweep, backend, figures, 300, 0)
+    prices = predicted(sweep, backend, fitted)
+    assert loss(sweep, prices) < before / 2
+    assert summary(sweep, prices)["mean error %"] < 5
+    untouched = "repack_us" if backend == "cute_wgmma" else "dot.convert"  # no launch tells
+    assert numbers(fitted)[untouched] == numbers(figures)[untouched]
+
+
+def test_figures_have_names_that_lead_back_to_them():
+    for backend in FITTED:
+        figures = import_module(f"unigemm.backends.{backend}.figures").H200
+        named = numbers(figures)
+        assert numbers(with_numbers(figures, named)) == named
+        for name, value in named.items():
+            changed = numbers(with_numbers(figures, {name: 2 * value}))
+            assert {k for k in named if changed[k] != named[k]} == {name}
+
+
+def test_a_file_without_launches_of_the_backend_is_refused(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(SystemExit, match="no launch of cute_simt"):
+        read([tmp_path / "empty.jsonl"], "cute_simt")

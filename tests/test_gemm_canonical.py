@@ -178,3 +178,12 @@ def test_batch_shapes_broadcast_as_numpy_says():
     assert broadcast_shape((3, 1), (1, 4)) == (3, 4)
     with pytest.raises(ShapeMismatch, match="3 against 4"):
         broadcast_shape((3,), (4,))
+
+
+def test_an_output_whose_lines_run_backwards_has_no_majorness():
+    a, b = spec((8, 16)), spec((16, 4))
+    assert canonical(a, b, spec((8, 4))).problem.d.major == "n"
+    for steps in ((-4, 1), (1, -8)):
+        gemm = canonical(a, b, spec((8, 4), steps))
+        assert gemm.problem.d.major == "strided"
+        assert gemm.problem.d.alignment == 4

@@ -10,8 +10,8 @@ from gpu_cases import LIBRARIES, lib_named, matrix
 from hypothesis import given, settings
 from reference import EVERYWHERE, Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
-from unigemm.backends.cute.workspace import workspace_bytes
 from unigemm.backends.cute_simt.configs import base_configs, candidates
+from unigemm.backends.workspace import workspace_bytes
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype

@@ -12,7 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CORE_ROOT = ROOT / "unigemm"
-CORE = sorted(p for p in CORE_ROOT.rglob("*.py") if p.parent != CORE_ROOT or p.stem != "__init__")
+#: A room of its own, above all of the core: nothing there imports it.
+EMULATOR = sorted((CORE_ROOT / "emulator").rglob("*.py"))
+CORE = sorted(
+    p
+    for p in set(CORE_ROOT.rglob("*.py")) - set(EMULATOR)
+    if p.parent != CORE_ROOT or p.stem != "__init__"
+)
 BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
 #: Device code is Python that a kernel language reads, so these modules are written in one.
 DEVICE_CODE = ("kernel", "dot", "device", "repack", "epilogue", "spec")
@@ -24,16 +30,32 @@ LAYERS = [
     {"dtypes", "env", "cache.manifest"},
     {"problem", "target", "sass", "cache.store", "cache.bundle"},
     {"gemm", "plans", "measure_torch", "measure_cupy"},
-    {"backend", "arrays.operands", "cache.upkeep", "measure"},
+    {"backend", "tuning", "arrays.operands", "cache.upkeep", "measure"},
     {"planner", "registry", "cache.layers", "arrays.libraries"},
     {"cache", "arrays.numpy_arrays", "arrays.cupy_arrays", "arrays.torch_arrays"},
     {"dispatch", "arrays.dlpack_arrays"},
     {"api"},
-    {"show"},
+    {"show", "contest"},
     {"cli_cache", "demo"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+# The emulator's modules, in the same way; what they need of the core is named below.
+EMULATOR_LAYERS = [
+    {"faults", "grid", "ptx", "rounding"},
+    {"parser", "flow", "memory"},
+    {"program", "writes"},
+    {"machine", "arithmetic"},
+    {"control", "conversions", "moves", "transfer", "warp"},
+    {"matrices", "mbarriers"},
+    {"tma"},
+    {"wgmma"},
+    {"launching"},
+    {"host"},
+    {"devices"},
+    {"__init__"},
+]
+EMULATOR_LEVEL = {name: i for i, names in enumerate(EMULATOR_LAYERS) for name in names}
 # Inside a function: a library's adapter is imported when its first array is seen.
 ON_FIRST_USE = {
     ("arrays.libraries", f"arrays.{adapter}")
@@ -124,6 +146,25 @@ def test_core_modules_know_no_kernel_language_and_load_no_heavy_library(path):
     for dots, name in imports(path, functions=True):
         assert not (dots == 0 and name.startswith("cuda.tile"))
         assert not (dots == 1 and first(name) == "backends")
+
+
+def test_every_module_of_the_emulator_has_its_layer():
+    assert {path.stem for path in EMULATOR} == set(EMULATOR_LEVEL)
+
+
+@pytest.mark.parametrize("path", EMULATOR, ids=ids)
+def test_the_emulator_stands_above_the_core_and_knows_no_backend(path):
+    own = EMULATOR_LEVEL[path.stem]
+    for dots, name in imports(path, functions=True):
+        if dots == 1:
+            names = [name] if name in EMULATOR_LEVEL else []
+            assert all(EMULATOR_LEVEL[other] < own for other in names), f"{path.stem}: {name}"
+        elif dots == 2:
+            assert LEVEL[name] <= LEVEL["dispatch"]
+            assert path.stem in ("faults", "host", "devices"), "the rest needs no core"
+        else:
+            assert first(name) not in HEAVY - {"tvm_ffi"}
+            assert first(name) != "tvm_ffi" or path.stem == "host"
 
 
 @pytest.mark.parametrize("path", BACKENDS, ids=ids)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EVERYWHERE
-from unigemm.backends.cute.workspace import workspace_bytes
 from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_simt.configs import base_configs, candidates
 from unigemm.backends.cute_simt.geometry import WARP, copy_schedule, geometry, illegal
+from unigemm.backends.workspace import workspace_bytes
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan

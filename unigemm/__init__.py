@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         plan,
     )
     from .arrays.operands import ArraySpec
+    from .contest import autotune
     from .errors import (
         BackendUnavailable,
         CacheError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         LibraryMismatch,
         OverlapError,
         ShapeMismatch,
+        TuningWarning,
         UnigemmError,
         UnsupportedDtype,
         UnsupportedProblem,
@@ -57,11 +59,13 @@ _WHERE = {
         "LibraryMismatch",
         "OverlapError",
         "ShapeMismatch",
+        "TuningWarning",
         "UnigemmError",
         "UnsupportedDtype",
         "UnsupportedProblem",
     ),
     "arrays.operands": ("ArraySpec",),
+    "contest": ("autotune",),
     "plans": ("Plan",),
     "target": ("Target", "named_target"),
 }
@@ -83,9 +87,11 @@ __all__ = [
     "Plan",
     "ShapeMismatch",
     "Target",
+    "TuningWarning",
     "UnigemmError",
     "UnsupportedDtype",
     "UnsupportedProblem",
+    "autotune",
     "backends",
     "capabilities",
     "compile",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arrays.libraries import KNOWN, Library, one_library, view
 from .arrays.operands import ArraySpec, Operand, same_device, stream_handle
+from .backend import CompilingBackend
 from .dispatch import (
     Bound,
     Options,
@@ -22,6 +23,7 @@ from .dispatch import (
 )
 from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from .gemm import Layout, canonical
+from .planner import KEPT
 from .plans import Plan
 from .registry import backend_named, backend_names
 from .target import CPU, Target, device_count, device_target, named_target
@@ -280,6 +282,8 @@ def plan(
     backend: str = "auto",
     target: str | Target | None = None,
     scaled: bool = False,
+    keep: int = KEPT,
+    tuned: bool = True,
 ) -> Plan:
     """Decide which kernel computes ``a @ b``, and why, without running it.
 
@@ -294,6 +298,10 @@ def plan(
         device; for an `ArraySpec` the current GPU, or the host where there is none.
     scaled : bool
         `matmul` will be given `scale_a` or `scale_b`.
+    keep : int
+        How many of the candidates that lost `Plan.alternatives` holds.
+    tuned : bool
+        Take what `autotune` has found for this product, where it has.
 
     Returns
     -------
@@ -309,6 +317,8 @@ def plan(
     """
     options = Options(dtype, precision, deterministic, backend, scaled=bool(scaled))
     check_options(options)
+    if keep < 0:
+        raise UnsupportedProblem(f"keep counts candidates and is {keep}; pass 0 or more")
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     seen: dict[str, Operand | Layout] = {
         name: x.layout if isinstance(x, ArraySpec) else view(x, name) for name, x in named.items()
@@ -328,7 +338,14 @@ def plan(
         scaled=options.scaled,
     )
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
-    return plan_gemm(gemm, _planned_for(target, arrays), backend, usable=target is None)
+    return plan_gemm(
+        gemm,
+        _planned_for(target, arrays),
+        backend,
+        usable=target is None,
+        keep=keep,
+        tuned=tuned,
+    )
 
 
 def _planned_for(target: str | Target | None, arrays: dict[str, Operand]) -> Target:
@@ -391,10 +408,14 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A backend's name, and what is missing before it can be used (None when nothing)."""
+    """A backend's name, and what is missing before it can be used (None when nothing).
+
+    With `compiler_missing` it has only the kernels that the cache holds.
+    """
 
     name: str
     missing: str | None
+    compiler_missing: str | None = None
 
     @property
     def available(self) -> bool:
@@ -415,9 +436,12 @@ def backends() -> tuple[BackendInfo, ...]:
     found = []
     for name in backend_names():
         try:
-            found.append(BackendInfo(name, backend_named(name).missing()))
+            backend = backend_named(name)
         except BackendUnavailable as error:
             found.append(BackendInfo(name, str(error)))
+            continue
+        lacking = backend.compiler_missing() if isinstance(backend, CompilingBackend) else None
+        found.append(BackendInfo(name, backend.missing(), lacking))
     return tuple(found)
 
 

@@ -7,11 +7,11 @@ from typing import Protocol, runtime_checkable
 
 from .artifact import Artifact, KernelKey
 from .gemm import Gemm
-from .plans import Candidate, Plan
+from .plans import Candidate, Plan, Ranking
 from .problem import Extents, Problem
 from .target import Target
 
-__all__ = ["Backend", "CompilingBackend", "HostBackend", "Launcher"]
+__all__ = ["Backend", "CompilingBackend", "HostBackend", "Launcher", "RankingBackend"]
 
 #: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
 #: of a scaled product also the addresses of the two scales (0: there is none) and a factor.
@@ -40,6 +40,20 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class RankingBackend(Backend, Protocol):
+    """A backend with so many configurations that it looks further at the cheapest only."""
+
+    def ranking(
+        self, problem: Problem, extents: Extents, target: Target, most: int, bar: float
+    ) -> Ranking:
+        """Return the `most` cheapest candidates, and configurations as cheap that cannot run.
+
+        Of candidates that cost the same, more may be returned; none above the bar (us).
+        """
+        ...
+
+
+@runtime_checkable
 class HostBackend(Backend, Protocol):
     """A backend that runs on the host's processor."""
 
@@ -51,6 +65,13 @@ class HostBackend(Backend, Protocol):
 @runtime_checkable
 class CompilingBackend(Backend, Protocol):
     """A backend that compiles kernels, which the cache keeps."""
+
+    def compiler_missing(self) -> str | None:
+        """Say what must be installed to compile, where kernels run without it; else None.
+
+        Such a backend then takes part with the kernels that the cache has.
+        """
+        ...
 
     def key(self, plan: Plan) -> KernelKey:
         """Return the key of the kernel that the plan needs; it holds no extents."""

@@ -1,4 +1,4 @@
-"""The command line: `unigemm demo | info | plan | compile | cache ...`, each with ``--json``.
+"""The command line: `unigemm demo | info | plan | compile | tune | cache`, each with ``--json``.
 
 Exit codes: 0 done, 1 something was found wrong (a product, a damaged kernel), 2 the request
 cannot be met, which one sentence on stderr (or a JSON object on stdout) explains.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from .arrays.operands import ArraySpec
 from .cli_cache import cache_app
 from .dtypes import INPUTS, dtype_named
 from .errors import UnigemmError, UnsupportedProblem
+from .planner import KEPT
 from .plans import Plan
 from .problem import PRECISIONS
 
@@ -50,6 +52,8 @@ BackendName = Annotated[str, typer.Option("--backend", help="A backend's name, o
 Precision = Annotated[
     str, typer.Option("--precision", help=f"Coarsest for float32: {', '.join(PRECISIONS)}.")
 ]
+
+Top = Annotated[int, typer.Option("--top", min=1, help="Configurations to rank, best first.")]
 
 # The base of all usage errors, of click or of the copy in newer Typers, which export its children.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -109,16 +113,12 @@ def plans_of(
     layout: str,
     batch: int,
     targets: list[str] | None,
-    backend: str,
-    precision: str,
+    **options: Any,
 ) -> list[Plan]:
-    """Plan one product for every named target."""
+    """Plan one product for every named target; options as in `unigemm.plan`."""
     a, b = specs(m, n, k, dtype, layout, batch)
     wanted: list[str | None] = [*targets] if targets else [None]
-    return [
-        api.plan(a, b, dtype=out_dtype, precision=precision, backend=backend, target=target)
-        for target in wanted
-    ]
+    return [api.plan(a, b, dtype=out_dtype, target=target, **options) for target in wanted]
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -138,10 +138,16 @@ def plan_command(
     target: Target = None,
     backend: BackendName = "auto",
     precision: Precision = "ieee",
+    top: Top = KEPT + 1,
     as_json: Json = False,
 ) -> None:
-    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target."""
-    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, backend, precision)
+    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target.
+
+    The ranking splits each predicted time (us) into parts that add up, left of the bar, and shows
+    right of it what bounds the main loop.
+    """
+    options = {"backend": backend, "precision": precision, "keep": top - 1}
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
     if as_json:
         data = [plan_json(plan) for plan in plans]
         show.print_json(data[0] if len(data) == 1 else data)
@@ -165,13 +171,57 @@ def compile_command(
     as_json: Json = False,
 ) -> None:
     """Compile the kernel of an M x N x K product into the cache."""
-    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, backend, precision)
+    options = {"backend": backend, "precision": precision}
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
     made = show.compile_all(plans, quiet=as_json)
     if as_json:
         show.print_json(show.compiled_json(made))
         return
     show.print_table(show.kernel_table(made))
     show.say(show.compiled_line(made))
+
+
+@app.command()
+def tune(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: DtypeName = "float32",
+    out_dtype: OutDtype = None,
+    layout: Layout = "nn",
+    batch: Batch = 1,
+    backend: BackendName = "auto",
+    precision: Precision = "ieee",
+    candidates: Annotated[int, typer.Option(min=1, help="Configurations to measure.")] = 8,
+    budget: Annotated[float, typer.Option(help="Seconds of device time, about.")] = 1.0,
+    file: Annotated[
+        Path | None, typer.Option(help="Where to keep what was found; the user's file if left out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure configurations for an M x N x K product; the fastest is used from then on."""
+    from .contest import autotune
+
+    a, b = specs(m, n, k, dtype, layout, batch)
+    with show.progress(as_json) as bar:
+        task = bar.add_task("tuning")
+        plan = autotune(
+            a,
+            b,
+            dtype=out_dtype,
+            precision=precision,
+            backend=backend,
+            candidates=candidates,
+            budget=budget,
+            file=file,
+            report=lambda what, done, of: bar.update(
+                task, description=what, completed=done, total=of
+            ),
+        )
+    if as_json:
+        show.print_json(plan_json(plan))
+    else:
+        show.say(plan.explain())
 
 
 @app.command()
@@ -194,7 +244,7 @@ def info(as_json: Json = False) -> None:
         )
         return
     show.say(", ".join(f"{name} {version or '-'}" for name, version in versions.items()))
-    rows = [(backend.name, backend.missing or "yes") for backend in found.backends]
+    rows = [(backend.name, _availability(backend)) for backend in found.backends]
     show.print_table(show.table("backends", ("name", "available"), rows))
     for device in found.devices:
         show.say(f"cuda:{device.index} {device.target or device.problem}")
@@ -207,13 +257,28 @@ def info(as_json: Json = False) -> None:
         )
 
 
+def _availability(backend: api.BackendInfo) -> str:
+    """Return a cell of the table of backends."""
+    if backend.compiler_missing is not None and backend.missing is None:
+        return f"kernels of the cache only: {backend.compiler_missing}"
+    return backend.missing or "yes"
+
+
 def _versions() -> dict[str, str | None]:
     """Return the version of Python and of each package that a report of a fault should name."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("unigemm", "numpy", "cupy-cuda13x", "torch", "nvidia-cutlass-dsl", "cuda-tile"):
+    for name in (
+        "unigemm",
+        "numpy",
+        "cupy-cuda13x",
+        "torch",
+        "nvidia-cutlass-dsl",
+        "cuda-tile",
+        "nvidia-cuda-tileiras",
+    ):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import numbers
 import os
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from .arrays.libraries import Library, library_of
+from . import tuning
+from .arrays.libraries import KNOWN, Library, library_of
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
 from .backend import Backend, CompilingBackend, HostBackend, Launcher
 from .dtypes import FLOAT8, DType
@@ -25,12 +27,13 @@ from .errors import (
     LibraryMismatch,
     OverlapError,
     ShapeMismatch,
+    TuningWarning,
     UnsupportedDtype,
     UnsupportedProblem,
 )
 from .gemm import Gemm, Layout, canonical, result_shape
 from .overlap import may_share
-from .planner import choose
+from .planner import KEPT, choose
 from .plans import Plan
 from .problem import PRECISIONS, Extents, Problem
 from .registry import backend_named, backend_names
@@ -46,10 +49,12 @@ __all__ = [
     "check_options",
     "describe",
     "forget",
+    "forget_device",
     "kernel_entry",
     "plan_gemm",
     "read_scales",
     "refuse_overlap",
+    "replan",
     "target_of",
     "usable_backend",
 ]
@@ -195,7 +200,15 @@ def usable_backend(name: str) -> Backend:
     return backend
 
 
-def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool) -> Plan:
+def plan_gemm(
+    gemm: Gemm,
+    target: Target,
+    backend: str = "auto",
+    *,
+    usable: bool,
+    keep: int = KEPT,
+    tuned: bool = True,
+) -> Plan:
     """Plan a product.
 
     Parameters
@@ -206,6 +219,10 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
         A backend's name, or "auto" for the best of all.
     usable
         Leave out backends that cannot be used here; a named one then raises.
+    keep
+        How many of the candidates that lost the plan remembers.
+    tuned
+        Take what `unigemm.autotune` has found, where it has.
 
     Raises
     ------
@@ -216,9 +233,50 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
     BackendUnavailable
         The named backend cannot be used here.
     """
+    found = _tuned(gemm, target, backend, usable) if tuned else None
+    if found is None:
+        return _modelled(gemm, target, backend, usable, keep)
+    if not keep:
+        return found
+    model = _modelled(gemm, target, backend, usable, keep)
+    lost = [
+        x
+        for x in (model.as_alternative, *model.alternatives)
+        if (x.backend, x.config) != (found.backend, found.config)
+    ]
+    return replace(found, alternatives=tuple(lost[:keep]), rejected=model.rejected)
+
+
+def _tuned(gemm: Gemm, target: Target, backend: str, usable: bool) -> Plan | None:
+    """Return what was measured for a product; None where that says nothing (any more)."""
+    found = tuning.lookup(gemm.problem, gemm.extents, target, backend)
+    if found is None:
+        return None
+    try:
+        chosen = (usable_backend if usable else backend_named)(found.plan.backend)
+    except BackendUnavailable:
+        return None
+    if isinstance(chosen, CompilingBackend) and chosen.key(found.plan).source != found.source:
+        warnings.warn(
+            f"{found.plan.backend} has changed since {gemm.extents} was tuned on {target}; tune it "
+            "again",
+            TuningWarning,
+            stacklevel=2,
+        )
+        return None
+    return None if usable and _unobtainable(found.plan) is not None else found.plan
+
+
+def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int) -> Plan:
+    """Plan a product by the model; see `plan_gemm`."""
     if backend == "auto":
         offered, missing = _competitors(usable)
-        return _chosen(gemm.problem, gemm.extents, target, offered, missing)
+        plan = _chosen(gemm.problem, gemm.extents, target, offered, missing, keep)
+        while usable and (reason := _unobtainable(plan)) is not None:
+            offered = tuple(other for other in offered if other.name != plan.backend)
+            missing = (*missing, (plan.backend, reason))
+            plan = _chosen(gemm.problem, gemm.extents, target, offered, missing, keep)
+        return plan
     chosen = backend_named(backend)
     if isinstance(chosen, CompilingBackend) and not target.is_gpu:
         raise DeviceMismatch(
@@ -232,7 +290,7 @@ def plan_gemm(gemm: Gemm, target: Target, backend: str = "auto", *, usable: bool
         )
     if usable:
         chosen = usable_backend(backend)
-    return _chosen(gemm.problem, gemm.extents, target, (chosen,), ())
+    return _chosen(gemm.problem, gemm.extents, target, (chosen,), (), keep)
 
 
 @lru_cache(maxsize=1024)
@@ -242,8 +300,9 @@ def _chosen(
     target: Target,
     backends: tuple[Backend, ...],
     missing: tuple[tuple[str, str], ...],
+    keep: int,
 ) -> Plan:
-    return choose(problem, extents, target, backends, missing=dict(missing))
+    return choose(problem, extents, target, backends, missing=dict(missing), keep=keep)
 
 
 def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:
@@ -262,6 +321,21 @@ def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, st
         else:
             missing.append((name, reason))
     return tuple(offered), tuple(missing)
+
+
+def _unobtainable(plan: Plan) -> str | None:
+    """Say why a plan's kernel cannot be had here: neither compiled nor from the cache."""
+    backend = backend_named(plan.backend)
+    if not isinstance(backend, CompilingBackend):
+        return None
+    lacking = backend.compiler_missing()
+    if lacking is None:
+        return None
+    from .cache import default_cache
+
+    if default_cache().get(backend.key(plan)) is not None:
+        return None
+    return f"the cache does not hold its kernel, and it cannot be compiled here: {lacking}"
 
 
 def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
@@ -340,7 +414,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         refuse_overlap(operands)
     target = target_of(device)
     if options.plan is None:
-        plan = plan_gemm(gemm, target, options.backend, usable=True)
+        plan = plan_gemm(gemm, target, options.backend, usable=True, keep=0)
     else:
         plan = options.plan
         gemm = _fit(plan, gemm, target)
@@ -435,25 +509,30 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     with _loading.setdefault(key, threading.Lock()):
         kernel = _loaded.get(key)  # new extents need no look at the disk
         if kernel is None:
-            kernel = _loaded[key] = _load(backend, plan)
+            kernel = _loaded[key] = _load(backend, plan, device)
     return backend.bind(kernel, plan, gemm)
 
 
-def _load(backend: CompilingBackend, plan: Plan) -> object:
+#: What loads kernels of devices that are not there, by index (see `unigemm.emulator`).
+LOADERS: dict[int, Callable[[dict[str, str], Plan], object]] = {}
+
+
+def _load(backend: CompilingBackend, plan: Plan, device: int = 0) -> object:
     """Load a plan's kernel; once more where its files went between the look-up and the load."""
     from .cache import default_cache
 
+    load = LOADERS.get(device, backend.load)
     entry = kernel_entry(plan)
     assert entry is not None, "a compiling backend has entries"
     try:
-        return backend.load(entry.files, plan)
+        return load(entry.files, plan)
     except Exception:
         if all(os.path.exists(path) for path in entry.files.values()):
             raise
         default_cache().forget(backend.key(plan))  # another process has cleared the cache
         entry = kernel_entry(plan)
         assert entry is not None
-        return backend.load(entry.files, plan)
+        return load(entry.files, plan)
 
 
 def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:
@@ -500,8 +579,22 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
     return gemm
 
 
+def replan() -> None:
+    """Drop all plans, and the calls that are bound to them; loaded kernels stay."""
+    _chosen.cache_clear()
+    for library in KNOWN.values():
+        library.table.clear()
+
+
+def forget_device(index: int) -> None:
+    """Drop the loaded kernels of one device (bound calls stay)."""
+    for key in [key for key in _loaded if key[2] == index]:
+        del _loaded[key]
+
+
 def forget() -> None:
     """Drop all plans and loaded kernels that this process remembers (bound calls stay)."""
+    tuning.forget()
     _chosen.cache_clear()
     _loaded.clear()
     _loading.clear()

@@ -35,6 +35,8 @@ class DType(enum.Enum):
     INT8 = "int8"
     INT32 = "int32"  # of results only
 
+    __hash__ = object.__hash__  # that of Enum is in Python, and planning hashes dtypes all the time
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""

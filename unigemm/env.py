@@ -1,4 +1,4 @@
-"""What the environment says about the cache: its folder, its bundles, and its limit."""
+"""What the environment says about the cache and tuning: folders, bundles, files, a limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from pathlib import Path
 
 from .errors import CacheWarning
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "bundle_dirs", "cache_dir", "cache_limit_bytes", "parse_size"]
+__all__ = [
+    "DEFAULT_LIMIT_BYTES",
+    "bundle_dirs",
+    "cache_dir",
+    "cache_limit_bytes",
+    "own_tuning_file",
+    "parse_size",
+    "tuning_files",
+]
 
 DEFAULT_LIMIT_BYTES = 4 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -30,6 +38,21 @@ def bundle_dirs() -> tuple[Path, ...]:
     """Return the folders of ``UNIGEMM_CACHE_BUNDLES`` (separated as ``PATH`` is), in its order."""
     listed = os.environ.get("UNIGEMM_CACHE_BUNDLES", "").split(os.pathsep)
     return tuple(Path(item.strip()).expanduser().absolute() for item in listed if item.strip())
+
+
+def own_tuning_file() -> Path:
+    """Return the file that `unigemm.autotune` writes to: ``tuning.json`` in the cache's folder."""
+    return cache_dir() / "tuning.json"
+
+
+def tuning_files() -> tuple[Path, ...]:
+    """Return the files that plans are looked up in: this user's, then ``UNIGEMM_TUNING``'s.
+
+    The variable lists paths, separated as ``PATH`` is.
+    """
+    listed = os.environ.get("UNIGEMM_TUNING", "").split(os.pathsep)
+    shipped = [Path(item.strip()).expanduser().absolute() for item in listed if item.strip()]
+    return (own_tuning_file(), *shipped)
 
 
 def cache_limit_bytes() -> int:

@@ -11,6 +11,7 @@ __all__ = [
     "LibraryMismatch",
     "OverlapError",
     "ShapeMismatch",
+    "TuningWarning",
     "UnigemmError",
     "UnsupportedDtype",
     "UnsupportedProblem",
@@ -55,6 +56,10 @@ class CompilationError(UnigemmError, RuntimeError):
 
 class CacheError(UnigemmError, OSError):
     """A kernel can be written nowhere, or a bundle cannot be read or must not be trusted."""
+
+
+class TuningWarning(UserWarning):
+    """A tuning file, or one of its entries, cannot be used; the model plans instead."""
 
 
 class CacheWarning(UserWarning):

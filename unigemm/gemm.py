@@ -320,6 +320,8 @@ def _classify(
         elif strides[unit] != 1:
             continue
         steps = [strides[other], *batch_steps]
+        if names == ("m", "n") and strides[other] < 0:
+            continue  # so that who stores whole tiles can tell
         # TMA steps forward: 16 promises that no stride is negative and that rows do not repeat.
         forward = min(steps) >= 0 and (strides[other] > 0 or shape[other] == 1)
         widest = MAX_ALIGNMENT if forward else MAX_ALIGNMENT // 2

@@ -114,6 +114,8 @@ class Workload:
         Elements that each operand starts after an aligned address.
     precision
         As in `unigemm.matmul`.
+    into
+        Type of the result; None for that of the inputs, or what models make of eight bits.
     """
 
     m: int
@@ -124,6 +126,7 @@ class Workload:
     batch: int = 1
     offset: int = 0
     precision: Precision = "ieee"
+    into: DType | None = None
 
     @property
     def flops(self) -> int:
@@ -132,7 +135,9 @@ class Workload:
 
     @property
     def out_dtype(self) -> DType:
-        """Type of the result: that of the inputs, or of what models make of eight bits."""
+        """Type of the result."""
+        if self.into is not None:
+            return self.into
         offered = output_dtypes(self.dtype)
         return DType.BFLOAT16 if self.dtype in FLOAT8 else offered[0]
 
@@ -159,7 +164,8 @@ class Workload:
         size = size if self.batch == 1 else f"{self.batch}x{size}"
         tail = f"+{self.offset}" if self.offset else ""
         kind = str(self.dtype) if self.precision == "ieee" else self.precision
-        return f"{size}-{self.layout}-{kind}{tail}"
+        into = f"-{self.into}" if self.into else ""
+        return f"{size}-{self.layout}-{kind}{into}{tail}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,19 @@ from .errors import UnsupportedProblem
 from .problem import Extents, Problem
 from .target import Target, named_target
 
-__all__ = ["Alternative", "Candidate", "Config", "Plan", "Prediction", "Raster", "Rejection"]
+__all__ = [
+    "BOUNDS",
+    "PARTS",
+    "Alternative",
+    "Breakdown",
+    "Candidate",
+    "Config",
+    "Plan",
+    "Prediction",
+    "Ranking",
+    "Raster",
+    "Rejection",
+]
 
 
 Turnable = TypeVar("Turnable", Problem, Extents)
@@ -53,6 +65,8 @@ class Config:
         Warps (M, N) of one CTA that do arithmetic.
     thread
         Accumulators (M, N) of one thread, where the backend chooses them; else (0, 0).
+    occupancy
+        CTAs that an SM is to hold at once, where a compiler is told; else 0.
     split_k
         Parts that K is cut into, summed in a fixed order through the workspace.
     swap_ab
@@ -69,6 +83,7 @@ class Config:
     stages: int = 1
     warps: tuple[int, int] = (1, 1)
     thread: tuple[int, int] = (0, 0)
+    occupancy: int = 0
     split_k: int = 1
     cluster_k: int = 1
     slice_k: int = 1
@@ -85,6 +100,8 @@ class Config:
         text = f"{m}x{n}x{k} s{self.stages} w{self.warps[0]}x{self.warps[1]}"
         if self.thread != (0, 0):
             text += f" t{self.thread[0]}x{self.thread[1]}"
+        if self.occupancy:
+            text += f" o{self.occupancy}"
         if self.cluster != (1, 1):
             text += f" c{self.cluster[0]}x{self.cluster[1]}"
         if self.cluster_k != 1:
@@ -101,6 +118,58 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Breakdown:
+    """Where the microseconds of a prediction go; 0 where a backend's model has no such part.
+
+    Attributes
+    ----------
+    launch
+        Until the main loop begins: launch, descriptors, first loads.
+    mainloop
+        The loop over K, if the work were spread evenly over the device.
+    waves
+        What comes to it because work comes in whole tiles: the end of the last round of CTAs,
+        when many SMs have nothing to do, and the start of each further round.
+    epilogue
+        Stores that nothing hides.
+    reduction
+        Adding up partial sums: split-K, clusters and slices along K.
+    repack
+        Copying operands that a kernel cannot read where they lie.
+    tensor, fma, latency, shared, l2, dram
+        What the main loop and its waves would take if only this bounded them. They overlap: the
+        parts above add up to the whole, these do not.
+    """
+
+    launch: float = 0.0
+    mainloop: float = 0.0
+    waves: float = 0.0
+    epilogue: float = 0.0
+    reduction: float = 0.0
+    repack: float = 0.0
+    tensor: float = 0.0
+    fma: float = 0.0
+    latency: float = 0.0
+    shared: float = 0.0
+    l2: float = 0.0
+    dram: float = 0.0
+
+    @property
+    def limiter(self) -> str:
+        """What to look at first: "launch" or "waves" where these are most of it, else a bound."""
+        bounds = {name: getattr(self, name) for name in BOUNDS}
+        name = max(bounds, key=lambda each: bounds[each])
+        if bounds[name] <= self.launch:
+            return "launch"
+        return "waves" if self.waves > self.mainloop else name
+
+
+#: The parts of a `Breakdown` that add up, and those that overlap.
+PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack")
+BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
+
+
+@dataclass(frozen=True)
 class Prediction:
     """Expected time of one launch.
 
@@ -109,11 +178,15 @@ class Prediction:
     us
         Microseconds, launch included.
     limiter
-        What bounds it: "fma", "tensor", "dram", "l2", "launch", "host".
+        What bounds it: "tensor", "fma", "latency", "shared", "l2", "dram", "waves", "launch",
+        "host".
+    parts
+        Where they go.
     """
 
     us: float
     limiter: str
+    parts: Breakdown = Breakdown()
 
 
 @dataclass(frozen=True)
@@ -132,14 +205,37 @@ class Alternative:
     backend: str
     config: Config
     predicted_us: float
+    limiter: str = ""
+    parts: Breakdown = Breakdown()
+    workspace_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A backend that was not considered, and its reason."""
+    """A backend that cannot take the product, or configurations of it that cannot run.
+
+    Attributes
+    ----------
+    backend, reason
+        Who, and why not.
+    config
+        The one that would be the fastest if it could run; None where the backend is meant.
+    others
+        How many more of the fast ones have this reason.
+    """
 
     backend: str
     reason: str
+    config: Config | None = None
+    others: int = 0
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What a backend offers for one product: candidates, and what it cannot run."""
+
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejection, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,12 +250,15 @@ class Plan:
         What it was planned for.
     workspace_bytes
         Scratch device memory of one call.
-    predicted_us, limiter
+    predicted_us, limiter, parts
         See `Prediction`.
+    measured_us
+        What it took where `unigemm.autotune` chose it; 0 where the model did.
     alternatives
         The best candidates that lost, best first.
     rejected
-        Backends that cannot take it, each with its reason.
+        Backends that cannot take it, and configurations that would be among the best and cannot
+        run, each with its reason.
     """
 
     backend: str
@@ -170,6 +269,8 @@ class Plan:
     workspace_bytes: int = 0
     predicted_us: float = 0.0
     limiter: str = ""
+    parts: Breakdown = field(default=Breakdown(), compare=False)
+    measured_us: float = field(default=0.0, compare=False)
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
     rejected: tuple[Rejection, ...] = field(default=(), compare=False)
 
@@ -182,6 +283,18 @@ class Plan:
     def split_k(self) -> int:
         """Parts that K is cut into."""
         return self.config.split_k
+
+    @property
+    def as_alternative(self) -> Alternative:
+        """What it would be among the alternatives of another plan."""
+        return Alternative(
+            self.backend,
+            self.config,
+            self.predicted_us,
+            self.limiter,
+            self.parts,
+            self.workspace_bytes,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings, all knobs at the top level."""
@@ -234,21 +347,49 @@ class Plan:
         return cls.from_dict(data)
 
     def explain(self) -> str:
-        """Say what was chosen, what lost to it and what was not considered, a line each."""
+        """Say what was chosen, what lost to it, where their time goes, and what cannot run.
+
+        The first columns of the table add up to the predicted time, see `Breakdown`; those after
+        the bar are what bounds the main loop, and overlap. Columns of zeros are left out.
+        """
         lines = [
             f"{self.extents} on {self.target}",
             f"  {self.problem}",
             f"  -> {self.backend} {self.config}: {self.predicted_us:.1f} us predicted, "
             f"limited by {self.limiter}",
         ]
+        if self.measured_us:
+            lines.append(f"     chosen by autotune: {self.measured_us:.1f} us measured")
         if self.workspace_bytes:
             lines.append(f"     workspace {self.workspace_bytes} bytes")
-        lines += [
-            f"  then {other.backend} {other.config}: {other.predicted_us:.1f} us"
-            for other in self.alternatives[:3]
-        ]
-        lines += [f"  not {other.backend}: {other.reason}" for other in self.rejected]
+        lines += ["  " + line for line in _table((self.as_alternative, *self.alternatives))]
+        for other in self.rejected:
+            more = f" (and {other.others} more like it)" if other.others else ""
+            config = f" {other.config}" if other.config else ""
+            lines.append(f"  not {other.backend}{config}: {other.reason}{more}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.explain()
+
+
+def _table(ranked: tuple[Alternative, ...]) -> list[str]:
+    """Return candidates with the parts of their times as a table, in microseconds."""
+
+    def used(names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if any(getattr(x.parts, name) for x in ranked)]
+
+    parts, bounds = used(PARTS), used(BOUNDS)
+    rows = [["us", *parts, "|", *bounds, "limiter"]]
+    for each in ranked:
+        figures = [
+            [f"{getattr(each.parts, name):.1f}" for name in names] for names in (parts, bounds)
+        ]
+        rows.append([f"{each.predicted_us:.1f}", *figures[0], "|", *figures[1], each.limiter])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    names = ["kernel", *(f"{each.backend} {each.config}" for each in ranked)]
+    return [f"{line}  {name}" for line, name in zip(lines, names, strict=True)]

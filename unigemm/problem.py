@@ -10,7 +10,7 @@ from .dtypes import DType, accumulator
 __all__ = ["PRECISIONS", "Extents", "Major", "MatrixType", "Precision", "Problem"]
 
 #: Which index is contiguous in memory. "k": K-major (row-major A, column-major B). "m" and "n":
-#: the other way round. "strided": neither index has stride one.
+#: the other way round. "strided": neither index has stride one, or D's other one runs backwards.
 Major = Literal["k", "m", "n", "strided"]
 #: The coarsest arithmetic that a caller accepts for float32 inputs, which a kernel may surpass.
 #: "ieee": multiplied as they are. "tf32": cut to TF32, whose significand has 10 explicit bits (a

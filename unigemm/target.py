@@ -153,7 +153,10 @@ def device_count() -> int:
     return 0 if status else int(count)
 
 
-@cache
+#: Targets of devices that are not there, by index (see `unigemm.emulator`).
+VIRTUAL: dict[int, Target] = {}
+
+
 def device_target(index: int) -> Target:
     """Return the target of CUDA device `index`, its figures read from the driver.
 
@@ -162,6 +165,11 @@ def device_target(index: int) -> Target:
     UnsupportedProblem
         The device's architecture has no kernels here.
     """
+    return VIRTUAL.get(index) or _read_target(index)
+
+
+@cache
+def _read_target(index: int) -> Target:
     from cuda.core import Device
 
     device = Device(index)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,14 @@ from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Config, Plan
+from unigemm.plans import Candidate, Config, Plan, Ranking
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..compiling import oriented_strides, refuse_sizes, specialisation
 from . import toolchain
 
 __all__ = ["CuteBackend"]
-
-_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class CuteBackend:
         (problem, extents, target) to why it does not take them, or None. Sizes that no kernel
         takes are refused before.
     offer
-        (problem, extents, target) to its candidates.
+        (problem, extents, target, most, bar) to its `most` cheapest candidates, or to all if None,
+        that are expected to take no longer than the bar (us).
     illegal
         (problem as the kernel sees it, config, target) to why the configuration cannot run, or
         None.
@@ -50,7 +51,7 @@ class CuteBackend:
 
     name: str
     unfit: Callable[[Problem, Extents, Target], str | None]
-    offer: Callable[[Problem, Extents, Target], Sequence[Candidate]]
+    offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
     illegal: Callable[[Problem, Config, Target], str | None]
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
@@ -60,17 +61,23 @@ class CuteBackend:
         """Say which package of the toolchain is not installed; None when all are."""
         return toolchain.missing()
 
+    def compiler_missing(self) -> str | None:
+        """Return None: what runs the kernels has compiled them."""
+        return None
+
     def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
-        if not target.is_gpu:
-            return "it runs on CUDA devices; use backend='numpy' on the host"
-        if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > _INT32_MAX:
-            return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
-        return self.unfit(problem, extents, target)
+        return refuse_sizes(extents, target) or self.unfit(problem, extents, target)
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""
-        return self.offer(problem, extents, target)
+        return self.offer(problem, extents, target, None, inf).candidates
+
+    def ranking(
+        self, problem: Problem, extents: Extents, target: Target, most: int, bar: float
+    ) -> Ranking:
+        """Return the cheapest of them under the bar, and those as cheap that cannot run."""
+        return self.offer(problem, extents, target, most, bar)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""
@@ -78,26 +85,10 @@ class CuteBackend:
 
     def key(self, plan: Plan) -> KernelKey:
         """Return the content key: dtypes, majorness, alignment and tile, but no extents."""
-        config, problem = plan.config, self.oriented(plan)
-        matrices = {"a": problem.a, "b": problem.b, "d": problem.d}
         return KernelKey(
             backend=self.name,
             arch=plan.target.arch,
-            kernel={
-                **{
-                    name: {"dtype": x.dtype.value, "major": x.major, "alignment": x.alignment}
-                    for name, x in matrices.items()
-                },
-                "precision": problem.precision,
-                "scaled": problem.scaled,
-                "tile": list(config.tile),
-                "cluster": [*config.cluster, config.cluster_k],
-                "warps": [*config.warps, config.slice_k],
-                "thread": list(config.thread),
-                "stages": config.stages,
-                "schedule": config.schedule,
-                "split": config.split_k > 1,
-            },
+            kernel=specialisation(self.oriented(plan), plan.config),
             source=_digest(self.name),
             toolchain=toolchain.versions(),
         )
@@ -119,8 +110,9 @@ class CuteBackend:
 
         def host() -> Any:
             module = _kernel_module(self.name)
-            overlap = plan.target.capability >= (9, 0)
-            return module.make_host(module.Spec(problem, config, overlap))
+            capability = plan.target.capability
+            overlap, packed = capability >= (9, 0), capability[0] == 10
+            return module.make_host(module.Spec(problem, config, overlap, packed))
 
         def arguments() -> Sequence[Any]:
             return _kernel_module(self.name).example_arguments(problem)
@@ -136,11 +128,7 @@ class CuteBackend:
         """Fix everything but the addresses and the stream."""
         run: Callable[..., None] = kernel  # type: ignore[assignment]
         config, extents = plan.config, plan.config.oriented(gemm.extents)
-        matrices: list[tuple[int, ...]] = [gemm.a_strides, gemm.b_strides, gemm.d_strides]
-        if config.swap_ab:  # M and N change places in each
-            turned = (gemm.b_strides, gemm.a_strides, gemm.d_strides)
-            matrices = [(column, row, *outer) for row, column, *outer in turned]
-        strides = [step for matrix in matrices for step in matrix]
+        strides = [step for matrix in oriented_strides(gemm, config) for step in matrix]
         fixed = (
             extents.m, extents.n, extents.k, *gemm.batch, *strides,
             plan.split_k, int(config.raster.order == "n"), config.raster.group,
@@ -167,6 +155,7 @@ def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
     here = Path(__file__).parent
     own = here.parent / name
-    shared = (here / "device.py", here / "repack.py", here / "workspace.py")
-    sources = sorted(set(own.glob("*.py")) - {own / "configs.py", own / "backend.py"})
+    shared = (here / "device.py", here / "repack.py", here.parent / "workspace.py")
+    prices = {own / f"{module}.py" for module in ("choices", "configs", "figures", "backend")}
+    sources = sorted(set(own.glob("*.py")) - prices)
     return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

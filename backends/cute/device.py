@@ -30,12 +30,15 @@ REDUCE_THREADS = 128
 class Spec:
     """What is compiled in; everything else is an argument of the kernel.
 
-    `overlap` says whether a launch may overlap the one before it (sm_90 and newer).
+    `overlap` says whether a launch may overlap the one before it (sm_90 and newer), `packed`
+    whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_120 has it
+    in PTX alone).
     """
 
     problem: Problem
     config: Config
     overlap: bool
+    packed: bool
 
     @property
     def split(self) -> bool:

@@ -20,8 +20,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
 
+from ..workspace import ROW_BYTES as UNIT  # what a thread writes at once
 from .device import elements, global_vector, read, select, write
-from .workspace import ROW_BYTES as UNIT  # what a thread writes at once
 
 LANES, ROWS = 32, 8  # threads of a block
 TILE = 64  # rows and columns of a block that transposes

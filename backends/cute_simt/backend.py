@@ -10,7 +10,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
-from .configs import candidates
+from .configs import ranking
 from .geometry import dot_smem_bytes, geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -44,4 +44,4 @@ def _smem_bytes(problem: Problem, config: Config) -> int:
     return geometry(problem, config).smem_bytes
 
 
-BACKEND = CuteBackend("cute_simt", _unfit, candidates, illegal, kernel_problem, _smem_bytes)
+BACKEND = CuteBackend("cute_simt", _unfit, ranking, illegal, kernel_problem, _smem_bytes)

@@ -1,20 +1,36 @@
-"""The configurations that `cute_simt` offers, and what each is expected to cost."""
+"""The configurations that `cute_simt` offers, and what each is expected to cost.
+
+Prices are made on bare numbers (`Times`): what does not depend on the extents is in a `Base`, made
+once. A new term belongs into one of the two, into the total, and into the `Breakdown`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from itertools import product
+from math import ceil, inf
+from typing import NamedTuple
 
 from unigemm.dtypes import DType
-from unigemm.plans import Candidate, Config, Prediction, Raster
+from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster, Rejection
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..cute.workspace import workspace_bytes
+from ..shortlist import Shortlist
+from ..workspace import workspace_bytes
+from .figures import H200, DotFigures, Figures
 from .geometry import DOT_ROWS, WARP, dot_unroll, geometry, illegal
 
-__all__ = ["DOT_SHAPES", "SHAPES", "base_configs", "candidates", "predict", "split_options"]
+__all__ = [
+    "DOT_SHAPES",
+    "SHAPES",
+    "base_configs",
+    "candidates",
+    "predict",
+    "ranking",
+    "split_options",
+]
 
 #: (tile M, tile N), warps (M, N), accumulators of a thread (M, N); K slabs and stages follow.
 SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
@@ -32,31 +48,10 @@ SHAPES: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], ...] = (
 #: Of the dot schedule: columns of a warp, warps along N, groups of warps along K.
 DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
 _DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
-# Of the dot schedule, fitted to 762 launches of 55 problems on an H200 (bench/NOTES.md).
-_DOT_FIXED_US = 0.76
-_DOT_CTA_US, _DOT_TURN_US, _DOT_SUM_US = 1.23, 0.45, 0.063  # a CTA; its loads in flight; a sum
-_DOT_SHORT_US = 0.5  # a CTA whose K is less than one load of each lane
-_DOT_RESIDENT = 536  # threads of an SM at once
-_DOT_DRAM_EFFICIENCY = 0.95
-_DOT_ISSUE, _DOT_CONVERT = 0.715, 3.16  # FMA slots of one product; of a 16-bit operand's conversion
-_DOT_NARROW = 1.12  # 16-bit types, whose prices are too low in the mean
-_DOT_OVERLAP = 1.65  # exponent of the norm that joins times which overlap
-_DOT_REDUCE_US, _DOT_PART_US = 1.72, 0.0104  # a dependent second kernel
 _SLAB_BYTES = 64  # K bytes of a slab: four 16-byte vectors of each K-major row
 _MAX_SPLIT = 256
 _MAX_WORKSPACE = 256 << 20  # bytes
-
-# Rough figures of the cost model, to be fitted by the planner's own issue.
-_LAUNCH_US = 1.4  # one kernel in a graph, begin to end, with nothing to do
-_REDUCE_US = 2.5  # a dependent second kernel
-_REDUCE_PART_US = 0.1  # each part that a thread of it adds
-_LATENCY_US = 0.7  # device memory to shared memory, an empty machine
-_DRAM_EFFICIENCY = 0.85
-_L2_TO_DRAM = 1.6  # bandwidth ratio assumed for tiles that other CTAs have brought into the L2
-_FULL_RATE_WARPS = 8  # resident warps of an SM that hide the latency of FMA and shared memory
-# Clocks that a read of shared memory costs a warp beside its FMAs: fitted to float32 squares
-# of 768 to 4096 on an H200 (8x8 0.61, 4x8 0.52, 4x4 0.47, 2x4 0.30 of the FMA rate).
-_READ_CLOCKS = 10
+_BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 _RESERVED_SMEM = 1024  # of each CTA, by the driver, from sm_80 on
 
 
@@ -65,10 +60,64 @@ def _slab(problem: Problem) -> int:
     return _SLAB_BYTES // max(size, 4)
 
 
+class Times(NamedTuple):
+    """The price of one launch in microseconds, and what it is made of.
+
+    Attributes
+    ----------
+    total
+        All of it.
+    launch, loop, reduction
+        Until the loop over K begins, the loop, and adding up split-K's parts.
+    full
+        What the loop would take if all rounds of CTAs were full.
+    fma, latency, l2, dram
+        What bounds the loop, each alone.
+    """
+
+    total: float
+    launch: float
+    loop: float
+    reduction: float
+    full: float
+    fma: float
+    latency: float
+    l2: float
+    dram: float
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """A configuration without split-K, on a target.
+
+    Attributes
+    ----------
+    problem, target, figures, config
+        What it is, and what its launches cost; the problem as the kernel sees it.
+    reason
+        Why it cannot run, or None.
+    threads
+        Of a CTA.
+    resident
+        CTAs that fit on one SM at once.
+    clocks
+        An SM's clocks for one slab of a CTA, where enough warps are there.
+    """
+
+    problem: Problem
+    target: Target
+    figures: Figures
+    config: Config
+    reason: str | None
+    threads: int
+    resident: int
+    clocks: float
+
+
 @lru_cache(maxsize=256)
-def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
-    """Return every legal configuration without split-K, biggest tiles first."""
-    seen: dict[Config, None] = {}
+def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
+    """Return every tile for a problem class, biggest first, legal or not."""
+    found = {}
     for (m, n), warps, thread in SHAPES:
         if problem.accumulator is DType.FLOAT64 and thread == (8, 8):
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
@@ -80,9 +129,38 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
             thread=thread,
             raster=Raster("m", 8),
         )
-        if illegal(problem, config, target) is None:
-            seen[config] = None
-    return tuple(seen)
+        found[config] = _measured(problem, target, config, H200)
+    return tuple(found.values())
+
+
+def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
+    """Return every legal configuration without split-K, biggest tiles first."""
+    return tuple(base.config for base in bases(problem, target) if base.reason is None)
+
+
+def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
+    geo = geometry(problem, config)
+    by_smem = target.smem_per_sm // (geo.smem_bytes + _RESERVED_SMEM)
+    by_registers = 65536 // (geo.threads * geo.registers)
+    lanes = _lanes(problem, target)
+    m, n, k = config.tile
+    # For one K a warp issues so many FMA clocks and so many vector reads of shared memory.
+    fma_clocks = config.thread[0] * config.thread[1] * 128 / lanes
+    reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
+    return Base(
+        problem,
+        target,
+        f,
+        config,
+        illegal(problem, config, target),
+        threads=geo.threads,
+        resident=max(1, min(by_smem, by_registers, 2048 // geo.threads, 16)),
+        clocks=m * n * k / lanes * (1 + f.read_clocks * reads / fma_clocks),
+    )
+
+
+def _lanes(problem: Problem, target: Target) -> int:
+    return target.fp64_lanes if problem.accumulator is DType.FLOAT64 else target.fp32_lanes
 
 
 def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
@@ -96,142 +174,213 @@ def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
     return tuple(options)
 
 
-@lru_cache(maxsize=4096)
-def _split(problem: Problem, target: Target, base: Config, parts: int) -> Config | None:
-    """Return a configuration cut into parts of K, or None where that is not legal."""
-    config = replace(base, split_k=parts)
-    return config if illegal(problem, config, target) is None else None
-
-
-def dot_configs(problem: Problem, extents: Extents, target: Target) -> list[Config]:
-    """Return the configurations of the dot schedule worth considering; none for many rows."""
-    rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
+@lru_cache(maxsize=256)
+def dot_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
+    """Return the configurations of the dot schedule, and why each cannot run."""
     found = []
-    for each, warps, slices in DOT_SHAPES if rows else ():
-        config = Config(
-            tile=(rows, each * warps, 1), warps=(1, warps), slice_k=slices, schedule="dot"
-        )
-        if each * warps > 1 and each * warps >= 2 * extents.n:
-            continue
-        if illegal(problem, config, target) is None:
-            found.append(config)
-    return found
-
-
-def _dot_candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    found = []
-    for base in dot_configs(problem, extents, target):
-        ctas = ceil(extents.m / base.tile[0]) * ceil(extents.n / base.tile[1]) * extents.batch
-        step = WARP * min(problem.a.vector, problem.b.vector) * base.slice_k
-        for split in _DOT_SPLITS:
-            if split > 1 and (extents.k < split * step or ctas * split > 8 * target.sm_count):
-                continue
-            config = replace(base, split_k=split)
-            priced = predict_dot(problem, extents, target, config)
-            found.append(Candidate(config, priced, workspace_bytes(problem, extents, split)))
-    return found
-
-
-def predict_dot(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
-    """Price the dot schedule: device memory, what the threads wait for, and what they issue."""
-    rows, columns, _ = config.tile
-    each = columns // config.warps[1]
-    ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch * config.split_k
-    threads = WARP * config.warps[1] * config.slice_k
-    at_once = target.sm_count * max(1, _DOT_RESIDENT // threads)
-    step = WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
-    turns = ceil(ceil(extents.k / config.split_k / step) / dot_unroll(config))
-    cta = _DOT_CTA_US + turns * _DOT_TURN_US + _DOT_SUM_US * rows * each
-    if extents.k < step:
-        cta = _DOT_SHORT_US
-    rounds = ctas / at_once
-    waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)
-    double = problem.accumulator is DType.FLOAT64
-    lanes = target.fp64_lanes if double else target.fp32_lanes
-    products = ceil(extents.m / rows) * rows * ceil(extents.n / columns) * columns
-    clocks = products * extents.batch * extents.k / lanes / target.sm_count
-    if problem.a.dtype.itemsize == 2:
-        clocks *= 1 + _DOT_CONVERT * (1 / rows + 1 / each)
-    parts = {
-        "dram": _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DOT_DRAM_EFFICIENCY),
-        "latency": waiting,
-        "fma": _DOT_ISSUE * clocks / target.clock_mhz,
-    }
-    limiter = max(parts, key=lambda name: parts[name])
-    total = _DOT_FIXED_US + sum(us**_DOT_OVERLAP for us in parts.values()) ** (1 / _DOT_OVERLAP)
-    if config.split_k > 1:
-        total += _DOT_REDUCE_US + _DOT_PART_US * config.split_k
-    if problem.a.dtype.itemsize == 2:
-        total *= _DOT_NARROW
-    return Prediction(total, limiter if parts[limiter] > _LAUNCH_US else "launch")
+    for rows, (each, warps, slices) in product(DOT_ROWS, DOT_SHAPES):
+        tile = (rows, each * warps, 1)
+        config = Config(tile=tile, warps=(1, warps), slice_k=slices, schedule="dot")
+        found.append((config, illegal(problem, config, target)))
+    return tuple(found)
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return every legal configuration with its split-K factors, priced."""
-    found = _dot_candidates(problem, extents, target)
-    if not found:
-        for each in _dot_candidates(problem.transposed, extents.transposed, target):
-            found.append(replace(each, config=replace(each.config, swap_ab=True)))
-    for base in base_configs(problem, target):
-        for split in split_options(extents, base):
-            config = _split(problem, target, base, split)
-            if config is None:
-                continue
-            scratch = workspace_bytes(problem, extents, split)
-            if scratch > _MAX_WORKSPACE:
-                continue
-            found.append(Candidate(config, predict(problem, extents, target, config), scratch))
-    return found
+    return list(ranking(problem, extents, target, None).candidates)
 
 
-def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
-    """Price one configuration: waves of CTAs against arithmetic, shared memory, L2 and DRAM."""
-    m, n, k = config.tile
-    tiles = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch
-    slabs = ceil(ceil(extents.k / k) / config.split_k)
-    ctas = tiles * config.split_k
-    per_sm = min(ceil(ctas / target.sm_count), _resident(problem, target, config))
+def ranking(
+    problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
+) -> Ranking:
+    """Price what may be among the cheapest and under the bar, with its split-K factors."""
+    short: Shortlist[tuple[Config, int, bool, Times]] = Shortlist(most, bar)
+    if not _add_dots(short, problem, extents, target, False):
+        _add_dots(short, problem.transposed, extents.transposed, target, True)
+    least = _least_us(problem, extents, target)
+    for base in bases(problem, target) if least <= short.bar else ():
+        for split in split_options(extents, base.config):
+            if workspace_bytes(problem, extents, split) <= _MAX_WORKSPACE:
+                times = _times(base, extents, split)
+                short.add(times.total, (base.config, split, False, times), base.reason)
+    return Ranking(
+        tuple(_candidate(problem, extents, *item) for item in short.kept()),
+        tuple(
+            Rejection("cute_simt", reason, replace(config, split_k=split, swap_ab=swap), others)
+            for (config, split, swap, _), reason, others in short.refused()
+        ),
+    )
+
+
+def _candidate(
+    problem: Problem, extents: Extents, base: Config, split: int, swap: bool, times: Times
+) -> Candidate:
+    config = replace(base, split_k=split, swap_ab=swap)
+    scratch = workspace_bytes(config.oriented(problem), config.oriented(extents), split)
+    return Candidate(config, _prediction(times), scratch)
+
+
+def _add_dots(
+    short: Shortlist, problem: Problem, extents: Extents, target: Target, swap: bool
+) -> bool:
+    """Add what is worth considering of the dot schedule, and say whether any of it can run.
+
+    It is for few rows.
+    """
+    rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
+    found = [
+        (config, reason)
+        for config, reason in dot_configs(problem, target)
+        if config.tile[0] == rows and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
+    ]
+    legal = any(reason is None for _, reason in found)
+    if found and _least_dot_us(problem, extents, target) > short.bar:
+        return legal
+    for config, reason in found:
+        columns = config.tile[1]
+        ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch
+        step = WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
+        for split in _DOT_SPLITS:
+            if split > 1 and (extents.k < split * step or ctas * split > 8 * target.sm_count):
+                continue
+            times = _dot_times(problem, extents, target, config, split, H200.dot)
+            short.add(times.total, (config, split, swap, times), reason)
+    return legal
+
+
+def predict(
+    problem: Problem, extents: Extents, target: Target, config: Config, figures: Figures = H200
+) -> Prediction:
+    """Price one configuration; problem and extents as the kernel sees them."""
+    if config.schedule == "dot":
+        times = _dot_times(problem, extents, target, config, config.split_k, figures.dot)
+    else:
+        times = _times(_measured(problem, target, config, figures), extents, config.split_k)
+    return _prediction(times)
+
+
+def _prediction(times: Times) -> Prediction:
+    parts = Breakdown(
+        launch=times.launch,
+        mainloop=times.full,
+        waves=times.loop - times.full,
+        reduction=times.reduction,
+        fma=times.fma,
+        latency=times.latency,
+        l2=times.l2,
+        dram=times.dram,
+    )
+    return Prediction(times.total, parts.limiter, parts)
+
+
+def _least_dot_us(problem: Problem, extents: Extents, target: Target) -> float:
+    """Return a time that no launch of the dot schedule is under."""
+    f = H200.dot
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    return _BELOW * (f.fixed_us + dram) * _dot_scale(problem, f)
+
+
+def _dot_scale(problem: Problem, f: DotFigures) -> float:
+    return f.narrow if problem.a.dtype.itemsize == 2 else 1.0
+
+
+def _dot_times(
+    problem: Problem, extents: Extents, target: Target, config: Config, split_k: int, f: DotFigures
+) -> Times:
+    """Price the dot schedule: device memory, what the threads wait for, and what they issue."""
+    rows, columns, _ = config.tile
+    each = columns // config.warps[1]
+    ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch * split_k
+    threads = WARP * config.warps[1] * config.slice_k
+    at_once = target.sm_count * max(1, f.resident // threads)
+    step = WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
+    turns = ceil(ceil(extents.k / split_k / step) / dot_unroll(config))
+    cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
+    if extents.k < step:
+        cta = f.short_us
+    rounds = ctas / at_once
+    waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)
+    products = ceil(extents.m / rows) * rows * ceil(extents.n / columns) * columns
+    clocks = products * extents.batch * extents.k / _lanes(problem, target) / target.sm_count
+    fastest = clocks / target.clock_mhz  # the fit is below it for float64
+    if problem.a.dtype.itemsize == 2:
+        clocks *= 1 + f.convert * (1 / rows + 1 / each)
+    fma = f.issue * clocks / target.clock_mhz
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    loop = max(_dot_overlapped(f, dram, waiting, fma), fastest)
+    reduction = f.reduce_us + f.part_us * split_k if split_k > 1 else 0.0
+    scale = _dot_scale(problem, f)
+    return Times(
+        (f.fixed_us + loop + reduction) * scale,
+        launch=f.fixed_us * scale,
+        loop=loop * scale,
+        reduction=reduction * scale,
+        full=max(_dot_overlapped(f, dram, cta * max(1.0, rounds), fma), fastest) * scale,
+        fma=fma * scale,
+        latency=waiting * scale,
+        l2=0.0,
+        dram=dram * scale,
+    )
+
+
+def _dot_overlapped(f: DotFigures, dram: float, waiting: float, fma: float) -> float:
+    parts = dram**f.overlap + waiting**f.overlap + fma**f.overlap
+    return parts ** (1 / f.overlap)
+
+
+def _least_us(problem: Problem, extents: Extents, target: Target) -> float:
+    """Return a time that no launch is under but one of the dot schedule."""
+    products = extents.m * extents.n * extents.k * extents.batch
+    f = H200
+    fma = products / _lanes(problem, target) / target.sm_count / target.clock_mhz
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    return _BELOW * (f.launch_us + f.latency_us + max(fma, dram))
+
+
+def _times(base: Base, extents: Extents, split_k: int) -> Times:
+    """Price waves of CTAs against arithmetic, shared memory, L2 and DRAM."""
+    problem, target, f = base.problem, base.target, base.figures
+    m, n, k = base.config.tile
+    slabs = ceil(ceil(extents.k / k) / split_k)
+    ctas = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
+    per_sm = min(ceil(ctas / target.sm_count), base.resident)
     rounds = ceil(ctas / (target.sm_count * per_sm))
-    clocks = _slab_clocks(problem, target, config, per_sm) * slabs * per_sm
-    per_slab_latency = _LATENCY_US / max(1, (config.stages - 1) * per_sm)
-    sm_us = rounds * max(clocks / target.clock_mhz, slabs * per_slab_latency)
-    dram_us = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * _DRAM_EFFICIENCY)
+    hiding = min(1.0, per_sm * base.threads // WARP / f.full_rate_warps)
+    fma = base.clocks / hiding * slabs * per_sm / target.clock_mhz
+    latency = slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
+    sm_us = rounds * max(fma, latency)
+    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
-    l2_us = _traffic_us(l2_bytes, target.dram_gbs * _L2_TO_DRAM)
+    l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
     # Few CTAs cannot draw the whole bandwidth.
     busy = min(1.0, ctas / target.sm_count)
-    parts = {"fma": sm_us, "dram": dram_us / busy, "l2": l2_us / busy}
-    limiter = max(parts, key=lambda name: parts[name])
-    total = _LAUNCH_US + _LATENCY_US + parts[limiter] + 0.1 * (sum(parts.values()) - parts[limiter])
-    if config.split_k > 1:
-        scratch = workspace_bytes(problem, extents, config.split_k)
-        total += _REDUCE_US + _REDUCE_PART_US * config.split_k
-        total += _traffic_us(2 * scratch, target.dram_gbs)
-    return Prediction(total, limiter if parts[limiter] > _LAUNCH_US else "launch")
+    longest, rest = _longest(sm_us, dram / busy, l2 / busy)
+    total = f.launch_us + f.latency_us + longest + rest
+    reduction = copied = 0.0
+    if split_k > 1:
+        scratch = workspace_bytes(problem, extents, split_k)
+        reduction = f.reduce_us + f.part_us * split_k
+        copied = _traffic_us(2 * scratch, target.dram_gbs)
+        total += reduction
+        total += copied
+    return Times(
+        total,
+        launch=f.launch_us + f.latency_us,
+        loop=longest + rest,
+        reduction=reduction + copied,
+        full=sum(_longest(sm_us * ctas / (rounds * target.sm_count * per_sm), dram, l2)),
+        fma=rounds * fma,
+        latency=rounds * latency,
+        l2=l2 / busy,
+        dram=dram / busy,
+    )
+
+
+def _longest(*times: float) -> tuple[float, float]:
+    """Return the longest of times that overlap, and what the others add to it."""
+    longest = max(times)
+    return longest, 0.1 * (sum(times) - longest)
 
 
 def _traffic_us(size: int, gbs: float) -> float:
     return size / gbs / 1e3
-
-
-def _resident(problem: Problem, target: Target, config: Config) -> int:
-    """Return the CTAs that fit on one SM at once."""
-    geo = geometry(problem, config)
-    by_smem = target.smem_per_sm // (geo.smem_bytes + _RESERVED_SMEM)
-    by_registers = 65536 // (geo.threads * geo.registers)
-    return max(1, min(by_smem, by_registers, 2048 // geo.threads, 16))
-
-
-def _slab_clocks(problem: Problem, target: Target, config: Config, per_sm: int) -> float:
-    """Return an SM's clocks for one slab of one CTA when `per_sm` of them share it."""
-    geo = geometry(problem, config)
-    double = problem.accumulator is DType.FLOAT64
-    lanes = target.fp64_lanes if double else target.fp32_lanes
-    m, n, k = config.tile
-    fma = m * n * k / lanes
-    # For one K a warp issues so many FMA clocks and so many vector reads of shared memory.
-    fma_clocks = config.thread[0] * config.thread[1] * 128 / lanes
-    reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
-    warps = per_sm * geo.threads // WARP
-    hiding = min(1.0, warps / _FULL_RATE_WARPS)
-    return fma * (1 + _READ_CLOCKS * reads / fma_clocks) / hiding

@@ -19,11 +19,12 @@ Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments 
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
+from typing import Literal
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int16, Int32, Int64, const_expr, range_constexpr
 
 from unigemm.problem import MatrixType, Problem
 
@@ -54,6 +55,20 @@ class Spec(device.Spec):
     def geometry(self) -> Geometry:
         """The derived numbers."""
         return geometry(self.problem, self.config)
+
+    @property
+    def pairs(self) -> Literal["m", "n"] | None:
+        """Along which index two sums are added to at once: one whose values lie side by side.
+
+        None where there is no such instruction, or none such index: to bring pairs together costs
+        more than they save.
+        """
+        geo = self.geometry
+        if not self.packed or self.sums is not Float32:
+            return None
+        if not geo.b.k_major and geo.b.rows % 2 == 0:
+            return "n"
+        return "m" if not geo.a.k_major and geo.a.rows % 2 == 0 else None
 
 
 # -- producer: device memory to shared memory ------------------------------------------------------
@@ -232,14 +247,32 @@ def multiply(
     sums: cute.Tensor,
 ) -> None:
     """Add one slab's products to the accumulators (rows of A, rows of B)."""
-    geo = spec.geometry
+    geo, pairs = spec.geometry, spec.pairs
     for k in range(0, spec.config.tile[2], geo.step):
         left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
         right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
         for kk in range(geo.step):
-            for i in range(geo.a.rows):
-                for j in range(geo.b.rows):
-                    sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+            if pairs == "n":
+                add_pairs(sums, left[kk], right[kk], 0)
+            elif pairs == "m":
+                add_pairs(sums, right[kk], left[kk], 1)
+            else:
+                for i in range(geo.a.rows):
+                    for j in range(geo.b.rows):
+                        sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+
+
+def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None:
+    """Add the products of a column of A and a row of B two at a time, each rounded as ever.
+
+    `first` is the index of the sums that runs along `single`.
+    """
+    for i, x in enumerate(single):
+        for j in range(0, len(paired), 2):
+            at = [(i, j + y) if first == 0 else (j + y, i) for y in range(2)]
+            sums[at[0]], sums[at[1]] = cute.arch.fma_packed_f32x2(
+                (x, x), (paired[j], paired[j + 1]), (sums[at[0]], sums[at[1]])
+            )
 
 
 # -- epilogue: accumulators to device memory -------------------------------------------------------
@@ -362,7 +395,8 @@ def gemm_kernel(
     warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
     first_a = warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run
     first_b = warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run
-    sums = cute.make_rmem_tensor((geo.a.rows, geo.b.rows), spec.sums)
+    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
+    sums = cute.make_rmem_tensor(row_major, spec.sums)
     sums.fill(0.0)
     reading, writing = Int32(0), Int32(config.stages - 1)
     for _ in cutlass.range((end_k - first_k + tile_k - 1) // tile_k, unroll=1):

@@ -10,7 +10,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
-from .configs import candidates, turns
+from .configs import ranking, turns
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -48,5 +48,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_wgmma", _unfit, candidates, illegal, kernel_problem, _smem_bytes, _arguments
+    "cute_wgmma", _unfit, ranking, illegal, kernel_problem, _smem_bytes, _arguments
 )

@@ -1,26 +1,32 @@
-"""The configurations that `cute_wgmma` offers, and what each is expected to cost."""
+"""The configurations that `cute_wgmma` offers, and what each is expected to cost.
+
+Hundreds are priced for one plan, so `_times` works on bare numbers: what does not depend on the
+extents is in a `Tile`, made once. A new term of the price belongs there if extents, cluster and
+parts of K leave it as it is, else in `_times`; in `total` once, and in `_prediction` where a plan
+is to show it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import product
-from math import ceil
-from typing import Literal
+from math import inf
+from typing import Literal, NamedTuple
 
-from unigemm.dtypes import FLOAT8
-from unigemm.plans import Candidate, Config, Prediction, Raster
+from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster, Rejection
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..cute.workspace import packed_bytes, workspace_bytes
+from ..shortlist import Shortlist
+from ..workspace import packed_bytes, workspace_bytes
+from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
+from .figures import H200, Figures
 from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
-    TMA_BYTES,
     Geometry,
-    from_registers,
     geometry,
     illegal,
     is_repacked,
@@ -28,252 +34,229 @@ from .geometry import (
     shared_major,
 )
 
-__all__ = ["candidates", "offered", "predict", "scratch_bytes", "turns"]
+__all__ = ["candidates", "offered", "predict", "ranking", "scratch_bytes", "turns"]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Rows of a tile and who computes them; the columns depend on the problem."""
-
-    schedule: str
-    rows: int
-    warps: int
-    widest: int
-    clusters: tuple[tuple[int, int], ...]
-
-    @property
-    def cluster_k(self) -> tuple[int, ...]:
-        """CTAs along K that a cluster may have."""
-        return _CLUSTER_K if self.schedule == "cooperative" else (1,)
-
-    @property
-    def slices(self) -> tuple[int, ...]:
-        """Warpgroups that may share a tile's slabs."""
-        return (1, 2) if self.schedule == "cooperative" and self.warps == 4 else (1,)
-
-
-_ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
-SHAPES = (
-    Shape("cooperative", 128, 8, 256, _PAIRS),
-    Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2))),
-    Shape("cooperative", 192, 12, 128, ((1, 1), (1, 2))),  # (2, 1): 91 against 85 us at 3000 cubed
-    Shape("pingpong", 128, 4, 128, _PAIRS),
-    Shape("pingpong", 64, 4, 256, _PAIRS),
-    Shape("cooperative", 64, 4, 256, ((1, 1), (1, 2))),
-    Shape("cooperative", 32, 4, 256, (_ALONE,)),
-    Shape("cooperative", 16, 4, 256, (_ALONE,)),
-    Shape("cooperative", 8, 4, 256, (_ALONE,)),
-)
-_COLUMNS = (256, 192, 128, 64)  # of tiles, beside those that fill the device evenly
-_CLUSTER_K = (1, 2, 3, 4, 8)
-# Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
-# cuOccupancyMaxActiveClusters): they lie within a GPC, and SMs are left over.
-_CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 _MOST_STAGES = 12
 _LEAST_STAGES = 3
-_MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
+_BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
-# Figures of the cost model, in microseconds and GB/s, fitted to 6900 launches of 1100 problems on
-# an H200 (bench/NOTES.md).
-_FIXED_US = 1.97  # launch, descriptors, first slab of one kernel
-_ROUND_US = 0.192  # of each further tile of a CTA
-_TENSOR_TFLOPS = 870.0  # of 16-bit types, by the best tiles
-_RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types
-_EFFICIENCY = (  # part of that rate, by the columns of one wgmma
-    (8, 0.11), (16, 1.0), (32, 0.37), (64, 0.996), (96, 0.90), (128, 1.01), (192, 0.95),
-    (256, 0.994),
-)  # fmt: skip
-_SINGLE = 0.92  # of that, where one warpgroup multiplies alone
-# Least time of a slab by the warpgroups of a tile: each of its wgmma reads A from shared memory.
-_SLAB_US = {1: 0.1015, 2: 0.169, 3: 0.245}
-_SLICED_SLAB_US = 0.0836  # with slices of K
-_ZERO_ROW_US = 0.00227  # of a row of a slab that TMA fills with zeros
-_L2_GBS = 13670.0  # a multicast counted once
-# Times what is left of the traffic.
-_MULTICAST = {(1, 1): 1.0, (2, 1): 1.023, (1, 2): 1.204}
-_DRAM_EFFICIENCY = 0.902
-_SHARED_READ = 0.202  # more time for the bytes of an operand that several clusters read
-_OVERLAP = 3.03  # exponent of the norm that joins times which overlap
-_STORE_US = {"tma": 1.145, "direct": 6.76, "rows": 13.9}  # of a 128x256 tile by one warpgroup
-_STORE_WIDE = 0.565  # of that, where D has 32 bits
-_STORE_DOWN = 1.88  # times that, where the columns of D are contiguous
-_STORE_TALL_ROWS = 1.62  # times that, two row blocks of a ping-pong group written row by row
-_STORE_EXPOSED = 0.744  # of a ping-pong group's store, at the end
-_STORE_ROWS_GBS, _STORE_ENDS = 20850.0, 561  # D row by row; the ends of a box's row, in columns
-_EXCHANGE_US, _PEER_US, _EXCHANGE_GBS = 0.644, 0.263, 1637.0  # a cluster along K; beyond two
-_SLICES_US = 0.240  # adding up slices of K
-_REDUCE_US, _PART_US, _REDUCE_GBS = 1.65, 0.0397, 9680.0  # a dependent kernel sums the parts
-_REPACK_US, _REPACK_GBS = 1.61, 2366.0  # a kernel before
+_RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
 
 
-def deepest(problem: Problem, config: Config, target: Target) -> Config | None:
-    """Return the configuration with as many stages as fit, or None where too few do."""
-    for stages in range(_MOST_STAGES, _LEAST_STAGES - 1, -1):
-        deeper = replace(config, stages=stages)
-        if illegal(problem, deeper, target) is None:
-            return deeper
-    return None
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What a price owes to the extents alone.
+
+    Attributes
+    ----------
+    family, extents
+        What it is; the extents as the kernel sees them.
+    slabs
+        Slabs of K in all passes over it.
+    moved, a_bytes, b_bytes
+        Bytes that must be moved, and those of the operands.
+    dram_us
+        Least time of the device memory's traffic.
+    part_bytes
+        Bytes of the partial sums of one part of K.
+    repack_us
+        Of copying operands before, for tiles of few rows and of more.
+    """
+
+    family: Family
+    extents: Extents
+    slabs: int
+    moved: int
+    a_bytes: int
+    b_bytes: int
+    dram_us: float
+    part_bytes: int
+    repack_us: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """What a price owes to neither the extents nor the cluster nor the parts of K.
+
+    Attributes
+    ----------
+    problem, target, figures, config
+        What it is: `config` has no cluster, the least stages, and parts of K only to say that there
+        are sums to add up.
+    geo
+        Its geometry.
+    tensor_us, issue_us
+        Least times of a slab: by the tensor cores' rate, and by the instructions.
+    line
+        Bytes of a slab for each row and column.
+    """
+
+    problem: Problem
+    target: Target
+    figures: Figures
+    config: Config
+    geo: Geometry
+    tensor_us: float
+    issue_us: float
+    line: int
+
+
+class Times(NamedTuple):
+    """The price of one launch in microseconds, and what it is made of.
+
+    Attributes
+    ----------
+    total
+        All of it.
+    rounds, needed
+        Rounds of work units, and how many they would be if units could be cut.
+    main
+        The slabs of one round.
+    tensor, latency, l2
+        What bounds a round, each alone.
+    dram
+        What bounds all rounds.
+    store, adding, repack
+        Stores that nothing hides, adding up parts of K, and a kernel before.
+    """
+
+    total: float
+    rounds: int
+    needed: float
+    main: float
+    tensor: float
+    latency: float
+    l2: float
+    dram: float
+    store: float
+    adding: float
+    repack: float
 
 
 @lru_cache(maxsize=8192)
-def base_config(
-    problem: Problem, target: Target, shape: Shape, columns: int, cluster: tuple[int, int],
-    split: bool, cluster_k: int, slice_k: int = 1,
-) -> Config | None:  # fmt: skip
-    """Return the legal configuration of a shape, with as many stages as fit; None for none."""
-    slab = SWIZZLE_BYTES // problem.a.dtype.itemsize
+def _tile(family: Family, shape: Shape, columns: int, slice_k: int, adding: bool) -> Tile:
     config = Config(
-        tile=(shape.rows, columns, slab),
-        cluster=cluster,
+        tile=(shape.rows, columns, SWIZZLE_BYTES // family.problem.a.dtype.itemsize),
+        stages=_LEAST_STAGES,
         warps=(shape.warps, 1),
-        schedule=shape.schedule,
-        split_k=2 if split else 1,
-        cluster_k=cluster_k,
+        split_k=2 if adding else 1,
         slice_k=slice_k,
         raster=Raster("m", 8),
+        schedule=shape.schedule,
     )
-    return deepest(problem, config, target)
+    return _measured(family, config)
 
 
-def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:
-    """Leave out pairs along M where they were slow on an H200, for reasons not understood.
-
-    Promoted sums: 1593 against 1305 us at 4096 cubed in 3xTF32, 969 against 836 at 8192 in float8;
-    ping-pong that stores rows: 80 against 48 us at 4095x4097x511.
-    """
-    by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
-    promoted = products(problem) > 1 or problem.a.dtype in FLOAT8
-    if not promoted and not (by_rows and shape.schedule == "pingpong"):
-        return shape
-    return replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
+def _measured(family: Family, config: Config) -> Tile:
+    """Return the tile of a configuration."""
+    m, _, k = config.tile
+    geo = geometry(family.problem, config)
+    tensor = _tensor_us(family, m, geo.mma_n, geo.wg_m * geo.slices) * geo.wg_n
+    issue = _issue_us(family.figures, geo.wg_m * geo.wg_n, geo.slices, geo.repeats_m)
+    line = k * family.problem.a.dtype.itemsize
+    return Tile(family.problem, family.target, family.figures, config, geo, tensor, issue, line)
 
 
-def _column_unit(problem: Problem) -> int:
-    """Return what tile widths are multiples of; an N-major B in narrower swizzles was slow."""
-    return 32 if shared_major(problem, "b", MMA_M) == "n" else 8
+def _tensor_us(family: Family, m: int, n: int, warpgroups: int) -> float:
+    """Return the least time of a slab by the tensor cores' rate, in wgmma of n columns."""
+    f, target, size = family.figures, family.target, family.problem.a.dtype.itemsize
+    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size] * _efficiency(f, n)
+    if warpgroups == 1:
+        rate *= f.single
+    return 2 * max(m, MMA_M) * n * (SWIZZLE_BYTES // size) * target.sm_count / rate
 
 
-def column_choices(
-    problem: Problem, extents: Extents, target: Target, shape: Shape
-) -> tuple[int, ...]:
-    """Return the tile widths worth considering.
+def _tile_of(family: Family, choice: Choice) -> Tile:
+    adding = choice.split_k * choice.cluster_k * choice.slice_k > 1
+    return _tile(family, choice.shape, choice.columns, choice.slice_k, adding)
 
-    Beside round ones: the narrowest that needs no more than so many rounds of tiles, since a last
-    round that is almost empty costs as much as a full one. Wide ones by sixteens: 72 columns were
-    slower than 80 (5.4 against 5.0 us at 768 cubed).
-    """
-    unit = _column_unit(problem)
-    down = ceil(extents.m / shape.rows) * extents.batch
-    whole = ceil(extents.n / unit) * unit
-    found = {min(c, whole) for c in _COLUMNS if c <= shape.widest}
-    rounds = {ceil(down * ceil(extents.n / c) / target.sm_count) for c in found} | {1, 2}
-    most = [r * target.sm_count for r in rounds]
-    if down * extents.n <= target.sm_count * shape.widest:  # K may be cut, too
-        most += [_at_once(target, 2), 2 * _at_once(target, 4), _at_once(target, 4)]
-    for tiles in most:
-        across = tiles // down
-        if across:
-            columns = ceil(extents.n / across / unit) * unit
-            found.add(columns if columns <= 64 else ceil(columns / 16) * 16)
-    return tuple(sorted(c for c in found if unit <= c <= shape.widest))
+
+@lru_cache(maxsize=16384)
+def _config(
+    tile: Tile, cluster: tuple[int, int], cluster_k: int, split: bool
+) -> tuple[Config, str | None]:
+    """Return a tile's configuration with as many stages as fit, and why it cannot run."""
+    stage = tile.geo.a_bytes + tile.geo.b_bytes
+    room = tile.target.smem_per_block - (tile.geo.smem_bytes - tile.config.stages * stage)
+    config = replace(
+        tile.config,
+        cluster=cluster,
+        stages=max(_LEAST_STAGES, min(_MOST_STAGES, room // stage)),
+        split_k=2 if split else 1,
+        cluster_k=cluster_k,
+    )
+    return config, illegal(tile.problem, config, tile.target)
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return the legal configurations worth considering, priced."""
-    found = _candidates(problem, extents, target)
-    if _may_swap(problem):
-        for each in _candidates(problem.transposed, extents.transposed, target):
-            found.append(replace(each, config=replace(each.config, swap_ab=True)))
-    return found
+    return list(ranking(problem, extents, target, None).candidates)
 
 
-def _may_swap(problem: Problem) -> bool:
-    """Whether the transposed product has an A that wgmma takes from registers."""
-    return from_registers(problem.transposed, MMA_M)
+def ranking(
+    problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
+) -> Ranking:
+    """Price what may be among the cheapest and under the bar, the likely tiles first."""
+    short: Shortlist[tuple[Family, Choice, Times]] = Shortlist(most, bar)
+    works = [
+        _work(f, extents.transposed if f.swap_ab else extents) for f in families(problem, target)
+    ]
+    likely = [
+        (_least_us(work, *tile), work, tile)
+        for work in works
+        for tile in tiles(work.family, work.extents)
+    ]
+    for least, work, of_tile in sorted(likely, key=lambda entry: entry[0]):
+        if least > short.bar:
+            break
+        fixed = work.family.figures.fixed_us
+        whole = work.slabs * _least_slab(work.family, *of_tile)
+        for choice in choices(work.family, work.extents, *of_tile):
+            _, _, cluster, split_k, cluster_k, _ = choice
+            if fixed + whole / (split_k * cluster_k) > short.bar:
+                continue
+            tile = _tile_of(work.family, choice)
+            times = _times(work, tile, cluster, split_k, cluster_k, short.bar)
+            if times is not None:
+                _, reason = _config(tile, cluster, cluster_k, split_k > 1)
+                short.add(times.total, (work.family, choice, times), reason)
+    kept = []
+    for family, choice, times in short.kept():
+        config = _finished(family, choice, extents)
+        sizes = config.oriented(extents)
+        scratch = scratch_bytes(family.problem, sizes, config)
+        kept.append(Candidate(config, _prediction(times, family.figures), scratch))
+    refused = [
+        Rejection("cute_wgmma", reason, _finished(family, choice, extents), others)
+        for (family, choice, _), reason, others in short.refused()
+    ]
+    return Ranking(tuple(kept), tuple(refused))
 
 
-def _candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    found = []
-    for shape in SHAPES:
-        if shape.rows < MMA_M and not shape.rows // 2 < max(extents.m, 5) <= shape.rows:
-            continue
-        shape = _without_slow_pairs(problem, shape)
-        for columns in column_choices(problem, extents, target, shape):
-            for cluster, split_k, cluster_k in divisions(problem, extents, target, shape, columns):
-                for slice_k in _slices(extents, target, shape, columns, cluster, cluster_k):
-                    base = base_config(
-                        problem, target, shape, columns, cluster, split_k > 1, cluster_k, slice_k
-                    )
-                    if base is None:
-                        continue
-                    config = replace(base, split_k=split_k, raster=raster(extents, base))
-                    scratch = scratch_bytes(problem, extents, config)
-                    priced = predict(problem, extents, target, config)
-                    found.append(Candidate(config, priced, scratch))
-    return found
-
-
-def _slices(
-    extents: Extents, target: Target, shape: Shape, columns: int, cluster: tuple[int, int],
-    cluster_k: int,
-) -> tuple[int, ...]:  # fmt: skip
-    """Return the slices of K worth considering: one where CTAs have several tiles.
-
-    With more columns than 128 the tensor cores are busy without.
-    """
-    tiles = ceil(extents.m / shape.rows / cluster[0]) * ceil(extents.n / columns / cluster[1])
-    at_once = _at_once(target, cluster[0] * cluster[1] * cluster_k)
-    several = columns > 128 or tiles * extents.batch > at_once
-    return (1,) if several else shape.slices
+def _finished(family: Family, choice: Choice, extents: Extents) -> Config:
+    """Return the configuration of a choice for some extents."""
+    tile = _tile_of(family, choice)
+    config, _ = _config(tile, choice.cluster, choice.cluster_k, choice.split_k > 1)
+    swap = family.swap_ab
+    order = raster(extents.transposed if swap else extents, config)
+    return replace(config, split_k=choice.split_k, swap_ab=swap, raster=order)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every legal configuration that some sizes may get, K whole or in two parts."""
-    yield from _offered(problem, target)
-    if _may_swap(problem):
-        for each in _offered(problem.transposed, target):
-            yield replace(each, swap_ab=True)
-
-
-def _offered(problem: Problem, target: Target) -> Iterator[Config]:
-    unit = _column_unit(problem)
-    for shape in SHAPES:
-        for columns in range(unit, shape.widest + 1, unit):
-            for cluster in shape.clusters:
-                for cluster_k, slice_k in product(shape.cluster_k, shape.slices):
-                    for split in (False, True):
-                        found = base_config(
-                            problem, target, shape, columns, cluster, split, cluster_k, slice_k
-                        )
-                        if found is not None:
-                            yield found
-
-
-def divisions(
-    problem: Problem, extents: Extents, target: Target, shape: Shape, columns: int
-) -> list[tuple[tuple[int, int], int, int]]:
-    """Return the (cluster, split-K, cluster along K) worth considering for a tile."""
-    tiles = ceil(extents.m / shape.rows) * ceil(extents.n / columns) * extents.batch
-    slabs = ceil(extents.k * problem.a.dtype.itemsize / SWIZZLE_BYTES)
-    found = [(cluster, 1, 1) for cluster in shape.clusters]
-    if tiles > target.sm_count:
-        return found
-    for cluster in shape.clusters:
-        of_tiles = cluster[0] * cluster[1]
-        groups = ceil(ceil(extents.m / shape.rows) / cluster[0]) * extents.batch
-        groups *= ceil(ceil(extents.n / columns) / cluster[1])
-        for cluster_k in shape.cluster_k:
-            # (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
-            if of_tiles * cluster_k > 8 or cluster_k > 1 < cluster[1]:
-                continue
-            room = _at_once(target, of_tiles * cluster_k) // groups
-            for split_k in sorted({1, 2, 3, room // 2, room}):
-                enough = slabs >= 2 * split_k * cluster_k
-                fits = workspace_bytes(problem, extents, split_k) <= _MAX_WORKSPACE
-                if split_k * cluster_k > 1 and split_k <= room and fits and enough:
-                    found.append((cluster, split_k, cluster_k))
-    return found
+    for family in families(problem, target):
+        for shape in SHAPES:
+            for columns in range(family.unit, shape.widest + 1, family.unit):
+                for cluster, cluster_k, slice_k, split_k in product(
+                    shape.clusters, shape.cluster_k, shape.slices, (1, 2)
+                ):
+                    choice = Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
+                    tile = _tile_of(family, choice)
+                    config, reason = _config(tile, cluster, cluster_k, split_k > 1)
+                    if reason is None:
+                        yield replace(config, swap_ab=family.swap_ab)
 
 
 def raster(extents: Extents, config: Config) -> Raster:
@@ -318,126 +301,198 @@ def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     return total
 
 
-def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
-    """Price one configuration: rounds of work units against tensor cores, L2 and DRAM."""
-    geo = geometry(problem, config)
-    together = config.cluster[0] * config.cluster[1] * config.cluster_k
-    units = _tiles(extents, config) * config.split_k * config.cluster_k
-    at_once = min(units, _at_once(target, together) * together)
-    rounds = ceil(units / at_once)
-    slabs = ceil(extents.k / config.tile[2]) * products(problem)
-    slabs = ceil(slabs / (config.split_k * config.cluster_k))
-    store = _store_us(problem, config)
-    of_slab = _slab(problem, extents, target, config, at_once)
-    main = slabs * _joined(*of_slab.values())
+def predict(
+    problem: Problem, extents: Extents, target: Target, config: Config, figures: Figures = H200
+) -> Prediction:
+    """Price one configuration; problem and extents as the kernel sees them."""
+    family = family_of(problem, target, figures=figures)
+    tile, work = _measured(family, config), _work(family, extents)
+    times = _times(work, tile, config.cluster, config.split_k, config.cluster_k, inf)
+    assert times is not None, "nothing is above infinity"
+    return _prediction(times, figures)
+
+
+def _work(family: Family, extents: Extents) -> Work:
+    problem, f, repack = family.problem, family.figures, []
+    for rows in (1, MMA_M):
+        copied = repacked_bytes(problem, extents, rows)
+        repack.append(f.repack_us + 2 * copied / f.repack_gbs / 1e3 if copied else 0.0)
+    size = problem.a.dtype.itemsize
+    each = extents.k * extents.batch * size
+    moved = extents.bytes_moved(problem)
+    return Work(
+        family,
+        extents,
+        slabs=-(-extents.k * size // SWIZZLE_BYTES) * products(problem),
+        moved=moved,
+        a_bytes=extents.m * each,
+        b_bytes=extents.n * each,
+        dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
+        part_bytes=workspace_bytes(problem, extents, 2) // 2,
+        repack_us=(repack[0], repack[1]),
+    )
+
+
+def _least_us(work: Work, shape: Shape, columns: int) -> float:
+    """Return a time that no launch of a tile is under, however it is shared."""
+    f, extents, sm_count = work.family.figures, work.extents, work.family.target.sm_count
+    down, across = -(-extents.m // shape.rows), -(-extents.n // columns)
+    units = down * across * extents.batch
+    room = sm_count // units
+    dram = work.dram_us
+    main = work.slabs * _least_slab(work.family, shape, columns)
+    rounds = -(-units // sm_count)
+    least = _joined(f, rounds * main, dram) + f.round_us * (rounds - 1)
+    if room > 1:
+        split = f.reduce_us + 2 * f.part_us + 4 * work.part_bytes / f.reduce_gbs / 1e3
+        least = min(least, _joined(f, main / room, dram) + split)
+    for cluster_k in shape.cluster_k[1:]:
+        if cluster_k <= room:
+            sent = 4 * shape.rows * columns / max(shape.slices) * units * (cluster_k - 1)
+            exchange = f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
+            least = min(least, _joined(f, main / cluster_k, dram) + exchange)
+    least += f.fixed_us + work.repack_us[shape.rows >= MMA_M]
+    return _BELOW * least
+
+
+@lru_cache(maxsize=8192)
+def _least_slab(family: Family, shape: Shape, columns: int) -> float:
+    """Return the least time of a slab, the L2 left out."""
+    warpgroups = shape.warps // 4
+    repeats = -(-shape.rows // (MMA_M * warpgroups))
+    slices = max(shape.slices)
+    tensor = _tensor_us(family, shape.rows, columns, warpgroups * slices)
+    issue = _issue_us(family.figures, warpgroups, slices, repeats)
+    return _BELOW * _joined(family.figures, tensor, issue)
+
+
+def _times(
+    work: Work, tile: Tile, cluster: tuple[int, int], split_k: int, cluster_k: int, bar: float
+) -> Times | None:
+    """Price one launch: rounds of work units against tensor cores, L2 and DRAM.
+
+    None where the price is above the bar.
+    """
+    f, extents, target, geo = tile.figures, work.extents, tile.target, tile.geo
+    m, n, _ = tile.config.tile
+    together = cluster[0] * cluster[1] * cluster_k
+    down, across = -(-extents.m // (m * cluster[0])), -(-extents.n // (n * cluster[1]))
+    units = down * across * extents.batch * together * split_k
+    room = work.family.at_once[together] * together
+    at_once = min(units, room)
+    rounds = -(-units // at_once)
+    slabs = -(-work.slabs // (split_k * cluster_k))
+    rows, columns = min(m, extents.m), min(n, extents.n)
+    latency = tile.issue_us + f.zero_row_us * (m - rows)
+    bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
+    l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * f.multicast[cluster]
+    store = _store_us(tile, cluster_k)
+    exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
+    adding = _adding_us(work, tile, split_k, cluster_k, at_once)
+    repack = work.repack_us[m >= MMA_M]
+    beside = f.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
+    if beside + max(rounds * slabs * max(tile.tensor_us, latency, l2), work.dram_us) > bar:
+        return None
+
+    main = slabs * _joined(f, tile.tensor_us, latency, l2)
     if geo.groups == 2:  # one group stores while the other multiplies
-        main, exposed = max(main, (main + store) / 2), _STORE_EXPOSED * store
-    else:
-        exposed = rounds * store
-    dram = _dram_us(problem, extents, target, config)
-    total = _FIXED_US + _ROUND_US * (rounds - 1) + _joined(rounds * main, dram) + exposed
-    total += _adding_us(problem, extents, config, at_once)
-    copied = repacked_bytes(problem, extents, config.tile[0])
-    if copied:
-        total += _REPACK_US + 2 * copied / _REPACK_GBS / 1e3
-    parts = {"dram": dram, **{name: rounds * slabs * us for name, us in of_slab.items()}}
-    limiter = max(parts, key=lambda name: parts[name])
-    return Prediction(total, limiter if parts[limiter] > _FIXED_US else "launch")
+        main = max(main, (main + store) / 2)
+    dram = _dram_us(work, tile, across > 1, down > 1)
+    total = beside + _joined(f, rounds * main, dram)
+    if total > bar:
+        return None
+    return Times(
+        total, rounds, units / room, main, slabs * tile.tensor_us, slabs * latency, slabs * l2,
+        dram, exposed, adding, repack,
+    )  # fmt: skip
 
 
-def _store_us(problem: Problem, config: Config) -> float:
+def _prediction(times: Times, f: Figures) -> Prediction:
+    """Say what a price is made of."""
+    loop = _joined(f, times.rounds * times.main, times.dram)
+    full = _joined(f, min(times.needed, times.rounds) * times.main, times.dram)
+    made = Breakdown(
+        launch=f.fixed_us,
+        mainloop=full,
+        waves=f.round_us * (times.rounds - 1) + loop - full,
+        epilogue=times.store,
+        reduction=times.adding,
+        repack=times.repack,
+        tensor=times.rounds * times.tensor,
+        latency=times.rounds * times.latency,
+        l2=times.rounds * times.l2,
+        dram=times.dram,
+    )
+    return Prediction(times.total, made.limiter, made)
+
+
+@lru_cache(maxsize=16384)
+def _store_us(tile: Tile, cluster_k: int) -> float:
     """Return the time that a tile's store takes its warpgroups."""
-    geo = geometry(problem, config)
-    tile = max(config.tile[0], MMA_M) * config.tile[1] / (128 * 256) / geo.wg_m
-    us = _STORE_US[geo.store] * tile
+    f, geo, d = tile.figures, tile.geo, tile.problem.d
+    m, n, _ = tile.config.tile
+    us = f.store_us[geo.store] * (max(m, MMA_M) * n / (128 * 256) / geo.wg_m)
     if geo.store == "rows" and geo.groups == 2 and geo.repeats_m > 1:
-        us *= _STORE_TALL_ROWS
+        us *= f.store_tall_rows
     if geo.store == "direct":
-        us /= geo.slices * config.cluster_k
-        us *= min(1.0, config.tile[0] / MMA_M)
-        us *= _STORE_WIDE if problem.d.dtype.itemsize == 4 else 1.0
-        us *= _STORE_DOWN if problem.d.major == "m" else 1.0
+        us /= geo.slices * cluster_k
+        us *= min(1.0, m / MMA_M)
+        us *= f.store_wide if d.dtype.itemsize == 4 else 1.0
+        us *= f.store_down if d.major == "m" else 1.0
     return us
 
 
-def _adding_us(problem: Problem, extents: Extents, config: Config, at_once: int) -> float:
+def _adding_us(work: Work, tile: Tile, split_k: int, cluster_k: int, at_once: int) -> float:
     """Return the time of adding up partial sums: in a CTA, in a cluster, by a second kernel."""
-    total = _SLICES_US if config.slice_k > 1 else 0.0
-    if config.cluster_k > 1:
-        others = (config.cluster_k - 1) / config.cluster_k
-        sent = 4 * config.tile[0] * config.tile[1] / config.slice_k * at_once * others
-        total += _EXCHANGE_US + _PEER_US * (config.cluster_k - 2) + sent / _EXCHANGE_GBS / 1e3
-    if config.split_k > 1:
-        scratch = workspace_bytes(problem, extents, config.split_k)
-        total += _REDUCE_US + _PART_US * config.split_k + 2 * scratch / _REDUCE_GBS / 1e3
+    f, slices = tile.figures, tile.geo.slices
+    total = f.slices_us if slices > 1 else 0.0
+    if cluster_k > 1:
+        others = (cluster_k - 1) / cluster_k
+        sent = 4 * tile.config.tile[0] * tile.config.tile[1] / slices * at_once * others
+        total += f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
+    if split_k > 1:
+        scratch = split_k * work.part_bytes
+        total += f.reduce_us + f.part_us * split_k + 2 * scratch / f.reduce_gbs / 1e3
     return total
 
 
-def _dram_us(problem: Problem, extents: Extents, target: Target, config: Config) -> float:
-    """Return the time of the device memory's traffic."""
-    across = ceil(extents.n / (config.tile[1] * config.cluster[1]))
-    down = ceil(extents.m / (config.tile[0] * config.cluster[0]))
-    again = (across > 1) * extents.m + (down > 1) * extents.n
-    again *= extents.k * extents.batch * problem.a.dtype.itemsize
-    moved = extents.bytes_moved(problem) + _SHARED_READ * again
-    us = moved / (target.dram_gbs * _DRAM_EFFICIENCY * 1e3)
-    geo = geometry(problem, config)
-    if geo.store == "rows":
-        written = extents.batch * extents.m * extents.n * problem.d.dtype.itemsize
-        us += written * (1 + _STORE_ENDS / min(geo.mma_n, 128)) / _STORE_ROWS_GBS / 1e3
+def _dram_us(work: Work, tile: Tile, a_again: bool, b_again: bool) -> float:
+    """Return the time of the device memory's traffic; whether several clusters read A, and B."""
+    f = tile.figures
+    moved = work.moved + f.shared_read * (a_again * work.a_bytes + b_again * work.b_bytes)
+    us = moved / (tile.target.dram_gbs * f.dram_efficiency * 1e3)
+    if tile.geo.store == "rows":
+        extents = work.extents
+        written = extents.batch * extents.m * extents.n * tile.problem.d.dtype.itemsize
+        us += written * (1 + f.store_ends / min(tile.geo.mma_n, 128)) / f.store_rows_gbs / 1e3
     return us
 
 
-def _slab(
-    problem: Problem, extents: Extents, target: Target, config: Config, at_once: int
-) -> dict[str, float]:
-    """Return what bounds the time of one slab in all CTAs that run at once, microseconds."""
-    m, n, k = config.tile
-    size = problem.a.dtype.itemsize
-    geo = geometry(problem, config)
-    scale = target.sm_count / 132 * target.clock_mhz / 1980
-    rate = _TENSOR_TFLOPS * 1e6 * scale * _RATE[size] * _efficiency(geo.mma_n)
-    if geo.wg_m * geo.slices == 1:
-        rate *= _SINGLE
-    rows, columns = min(m, extents.m), min(n, extents.n)
-    bytes_read = (rows / config.cluster[1] + columns / config.cluster[0]) * k * size
-    return {
-        "tensor": 2 * max(m, MMA_M) * n * k * target.sm_count / rate,
-        "latency": _issue_us(geo) + _ZERO_ROW_US * (m - rows),
-        "l2": bytes_read * at_once / (_L2_GBS * scale) / 1e3 * _MULTICAST[config.cluster],
-    }
-
-
-def _issue_us(geo: Geometry) -> float:
+def _issue_us(f: Figures, warpgroups: int, slices: int, repeats: int) -> float:
     """Return the least time of a slab, however few its columns."""
-    if geo.slices > 1:
-        return _SLICED_SLAB_US * geo.repeats_m
-    return _SLAB_US[geo.consumers // geo.groups] * geo.repeats_m
+    return (f.sliced_slab_us if slices > 1 else f.slab_us[warpgroups]) * repeats
 
 
-def _joined(*times: float) -> float:
+def _speed(target: Target) -> float:
+    """Return the speed of all SMs against an H200's."""
+    return target.sm_count / 132 * target.clock_mhz / 1980
+
+
+def _joined(f: Figures, *times: float) -> float:
     """Return the time of what overlaps but for the ends: near the longest, a norm of them all."""
-    return sum(us**_OVERLAP for us in times) ** (1 / _OVERLAP)
+    total = 0.0
+    for us in times:
+        total += us**f.overlap
+    return total ** (1 / f.overlap)
 
 
-def _at_once(target: Target, together: int) -> int:
-    """Return how many clusters of so many CTAs run at once."""
-    return max(1, _CLUSTERS[together] * target.sm_count // _CLUSTERS[1])
-
-
-@cache
-def _efficiency(columns: int) -> float:
+@lru_cache(maxsize=4096)
+def _efficiency(f: Figures, columns: int) -> float:
     """Interpolate the part of the tensor cores' rate that a wgmma of so many columns reaches."""
-    low = _EFFICIENCY[0]
-    for high in _EFFICIENCY:
-        if columns <= high[0]:
-            part = (columns - low[0]) / max(1, high[0] - low[0])
-            return low[1] + part * (high[1] - low[1])
+    low = min(f.efficiency)
+    for high in f.efficiency:
+        if columns <= high:
+            part = (columns - low) / max(1, high - low)
+            return f.efficiency[low] + part * (f.efficiency[high] - f.efficiency[low])
         low = high
-    return low[1]
-
-
-def _tiles(extents: Extents, config: Config) -> int:
-    m, n = (config.tile[i] * config.cluster[i] for i in (0, 1))
-    per_cluster = config.cluster[0] * config.cluster[1]
-    return ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * per_cluster
+    return f.efficiency[low]

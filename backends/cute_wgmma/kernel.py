@@ -47,7 +47,7 @@ from ..cute.device import (
     workspace_pitches,
 )
 from ..cute.repack import Repack, depth, launch_repack, packed_pitch
-from ..cute.workspace import PART_ALIGNMENT
+from ..workspace import PART_ALIGNMENT
 from .epilogue import (
     add_cluster,
     add_slices,

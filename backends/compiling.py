@@ -1,0 +1,65 @@
+"""What backends that compile do alike: the sizes they take, what a kernel's key holds, strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unigemm.gemm import Gemm
+from unigemm.plans import Config
+from unigemm.problem import Extents, Problem
+from unigemm.target import Target
+
+__all__ = ["INT32_MAX", "oriented_strides", "refuse_sizes", "specialisation"]
+
+INT32_MAX = 2**31 - 1
+
+Steps = tuple[int, int, int, int]
+
+
+def refuse_sizes(extents: Extents, target: Target) -> str | None:
+    """Say why no compiled kernel takes sizes or a target; None where they may."""
+    if not target.is_gpu:
+        return "it runs on CUDA devices; use backend='numpy' on the host"
+    if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > INT32_MAX:
+        return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
+    return None
+
+
+def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
+    """Return what a kernel is specialised on, as plain data for its key: no extents.
+
+    Parameters
+    ----------
+    problem
+        The class that is compiled, as the kernel sees it.
+    config
+        Its configuration; the raster and the number of parts are arguments of the kernel.
+    """
+    matrices = {"a": problem.a, "b": problem.b, "d": problem.d}
+    return {
+        **{
+            name: {"dtype": x.dtype.value, "major": x.major, "alignment": x.alignment}
+            for name, x in matrices.items()
+        },
+        "precision": problem.precision,
+        "scaled": problem.scaled,
+        "tile": list(config.tile),
+        "cluster": [*config.cluster, config.cluster_k],
+        "warps": [*config.warps, config.slice_k],
+        "thread": list(config.thread),
+        "occupancy": config.occupancy,
+        "stages": config.stages,
+        "schedule": config.schedule,
+        "split": config.split_k > 1,
+    }
+
+
+def oriented_strides(gemm: Gemm, config: Config) -> tuple[Steps, Steps, Steps]:
+    """Return the strides of A, B and D as the kernel sees them: (row, column, L0, L1), elements."""
+    if not config.swap_ab:
+        return gemm.a_strides, gemm.b_strides, gemm.d_strides
+    a, b, d = (
+        (column, row, inner, outer)  # M and N change places in each
+        for row, column, inner, outer in (gemm.b_strides, gemm.a_strides, gemm.d_strides)
+    )
+    return a, b, d

@@ -1,0 +1,89 @@
+"""What launches of `cute_simt` cost: the figures of its prices, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["H200", "DotFigures", "Figures"]
+
+
+@dataclass(frozen=True)
+class DotFigures:
+    """Figures of the dot schedule, in microseconds unless said.
+
+    Attributes
+    ----------
+    fixed_us
+        Launch and first loads.
+    cta_us, turn_us, sum_us
+        A CTA; its loads in flight, each time; a sum of the lanes.
+    short_us
+        A CTA whose K is less than one load of each lane.
+    resident
+        Threads of an SM at once.
+    dram_efficiency
+        Part of the memory's bandwidth that is reached.
+    issue, convert
+        FMA slots of one product; of a 16-bit operand's conversion.
+    narrow
+        Times all of it for 16-bit types, whose prices are too low in the mean.
+    overlap
+        Exponent of the norm that joins times which overlap.
+    reduce_us, part_us
+        A dependent second kernel; each part of K that it adds.
+    """
+
+    fixed_us: float = 0.76
+    cta_us: float = 1.23
+    turn_us: float = 0.45
+    sum_us: float = 0.063
+    short_us: float = 0.5
+    resident: float = 536
+    dram_efficiency: float = 0.95
+    issue: float = 0.715
+    convert: float = 3.16
+    narrow: float = 1.12
+    overlap: float = 1.65
+    reduce_us: float = 1.72
+    part_us: float = 0.0104
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of all schedules, in microseconds unless said; rates are a target's.
+
+    Attributes
+    ----------
+    launch_us
+        One kernel in a graph, begin to end, with nothing to do.
+    latency_us
+        Device memory to shared memory, an empty machine.
+    reduce_us, part_us
+        A dependent second kernel; each part of K that a thread of it adds.
+    dram_efficiency
+        Part of the memory's bandwidth that is reached.
+    l2_to_dram
+        Bandwidth ratio for tiles that other CTAs have brought into the L2.
+    full_rate_warps
+        Resident warps of an SM that hide the latency of FMA and shared memory.
+    read_clocks
+        Clocks that a read of shared memory costs a warp beside its FMAs.
+    dot
+        Those of the dot schedule.
+    """
+
+    launch_us: float = 1.4
+    latency_us: float = 0.7
+    reduce_us: float = 2.5
+    part_us: float = 0.1
+    dram_efficiency: float = 0.85
+    l2_to_dram: float = 1.6
+    full_rate_warps: float = 8
+    read_clocks: float = 10
+    dot: DotFigures = field(default_factory=DotFigures)
+
+
+#: For every architecture. The dot schedule's were fitted to 762 launches of 55 problems on an H200
+#: (bench/fit.py, bench/NOTES.md), and the clocks of a read to float32 squares of 768 to 4096 there
+#: (8x8 0.61, 4x8 0.52, 4x4 0.47, 2x4 0.30 of the FMA rate). The others are rough.
+H200 = Figures()

@@ -1,0 +1,171 @@
+"""What a cuTile kernel is passed: the documented layout of its arguments, as plain integers.
+
+By cuTile's calling convention (`cutile_python_v2`) an array of n dimensions is 1 + 2n arguments:
+its address, its extents, its strides in elements; a scalar is one, a tuple those of its items, and
+constants are left out. Extents and strides have 32 bits here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil
+
+from unigemm.errors import UnsupportedProblem
+from unigemm.gemm import Gemm
+from unigemm.plans import Config, Plan
+from unigemm.problem import Extents, MatrixType
+
+from ..compiling import INT32_MAX, Steps, oriented_strides
+from ..workspace import ROW_BYTES
+from .geometry import REDUCE_TILE
+
+__all__ = ["PLACES", "Argument", "Call", "Place", "calls", "units_of"]
+
+#: What a launch brings, in its order: addresses (A and B the kernel's), extents, a float32's bits.
+PLACES = ("a", "b", "d", "workspace", "scale_a", "scale_b", "scales_a", "scales_b", "factor")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An argument that each call brings.
+
+    Attributes
+    ----------
+    name
+        One of `PLACES`: an address, how many scales lie at one (0 or 1), or the bits of the factor.
+    offset
+        Bytes added to an address.
+    """
+
+    name: str
+    offset: int = 0
+
+
+Argument = int | Place
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch of a kernel.
+
+    Attributes
+    ----------
+    symbol
+        Its name.
+    blocks
+        Tile blocks of the grid.
+    arguments
+        In the order of its parameters.
+    """
+
+    symbol: str
+    blocks: int
+    arguments: tuple[Argument, ...]
+
+
+def units_of(config: Config, extents: Extents) -> int:
+    """Return the units of work of a product: tiles, by parts of K, by the stack."""
+    seen = config.oriented(extents)
+    m, n, _ = config.tile
+    return ceil(seen.m / m) * ceil(seen.n / n) * seen.batch * config.split_k
+
+
+def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
+    """Return the launches of a product.
+
+    One, or two with split-K; for each product of a stack where the strides between them are
+    negative or too wide for 32 bits.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A line lies 2**31 elements or more behind the one before.
+    """
+    strides = oriented_strides(gemm, plan.config)
+    steps = [step for matrix in strides for step in matrix[2:]]
+    if all(0 <= step <= INT32_MAX for step in steps):
+        return _calls(plan, gemm.batch, strides, (0, 0, 0))
+    found: list[Call] = []
+    inner, outer = gemm.batch
+    for i1, i0 in product(range(outer), range(inner)):
+        offsets = [matrix[2] * i0 + matrix[3] * i1 for matrix in strides]
+        alone = [(*matrix[:2], 0, 0) for matrix in strides]
+        found += _calls(plan, (1, 1), alone, offsets)
+    return tuple(found)
+
+
+def _calls(
+    plan: Plan, batch: tuple[int, int], strides: Sequence[Steps], offsets: Sequence[int]
+) -> tuple[Call, ...]:
+    config, problem = plan.config, plan.config.oriented(plan.problem)
+    extents = config.oriented(plan.extents)
+    m, n, k = extents.m, extents.n, extents.k
+    products = batch[0] * batch[1]
+    a = _matrix("a", problem.a, problem.a.major == "m", (m, k), batch, strides[0], offsets[0])
+    b = _matrix("b", problem.b, problem.b.major == "k", (k, n), batch, strides[1], offsets[1])
+    d = _matrix("d", problem.d, problem.d.major == "m", (m, n), batch, strides[2], offsets[2])
+    units = units_of(config, plan.extents) // extents.batch * products
+    blocks = units
+    if config.schedule == "persistent":
+        places = max(1, plan.target.sm_count // config.cluster[0]) * max(1, config.occupancy)
+        blocks = min(units, places)
+    scales: tuple[Argument, ...] = ()
+    if problem.scaled:
+        # Two arrays of at most one number: address, extent, stride.
+        scales = (Place("scale_a"), Place("scales_a"), 1, Place("scale_b"), Place("scales_b"), 1)
+        scales = (*scales, Place("factor"))
+    work = (batch[0], units, int(config.raster.order == "n"), config.raster.group)
+    if plan.split_k == 1:
+        return (_call("gemm", blocks, (*a, *b, *d, *scales, *work), plan),)
+    lines, line = (n, m) if problem.d.major == "m" else (m, n)
+    parts = _parts(plan, lines, line, products)
+    down, across = ceil(lines / REDUCE_TILE[0]), ceil(line / REDUCE_TILE[1])
+    return (
+        _call("gemm", blocks, (*a, *b, *parts, *work), plan),
+        _call("reduce", down * across * products, (*parts, *d, *scales), plan),
+    )
+
+
+def _matrix(
+    name: str, kind: MatrixType, turned: bool, shape: tuple[int, int], batch: tuple[int, int],
+    steps: Steps, offset: int,
+) -> tuple[Argument, ...]:  # fmt: skip
+    """Return the arguments of a stack of matrices (L1, L0, lines, line).
+
+    An index that repeats the operand has an extent of one; strides that are never taken are
+    replaced by some that keep the promises of the signature.
+    """
+    lines, line = reversed(shape) if turned else shape
+    between, along = (steps[1], steps[0]) if turned else steps[:2]
+    unit = kind.vector
+    inner, outer = (extent if step else 1 for extent, step in zip(batch, steps[2:], strict=True))
+    strides = (steps[3] or unit, steps[2] or unit, between if lines > 1 else unit, along)
+    return (
+        Place(name, offset * kind.dtype.itemsize),
+        *(outer, inner, lines, line),
+        *strides,
+    )
+
+
+def _parts(plan: Plan, lines: int, line: int, products: int) -> tuple[Argument, ...]:
+    """Return the arguments of the workspace: (parts, products, lines, line), lines padded."""
+    unit = ROW_BYTES // plan.problem.accumulator.itemsize
+    pitch = ceil(line / unit) * unit
+    strides = (products * lines * pitch, lines * pitch, pitch, 1)
+    return (
+        Place("workspace"),
+        *(plan.split_k, products, lines, pitch),
+        *strides,
+    )
+
+
+def _call(symbol: str, blocks: int, arguments: tuple[Argument, ...], plan: Plan) -> Call:
+    numbers = [x for x in arguments if isinstance(x, int)]
+    if min(numbers) < 0 or max(*numbers, blocks) > INT32_MAX:
+        raise UnsupportedProblem(
+            f"cutile indexes with 32 bits, and an extent, a stride or the grid of {plan.extents} "
+            "does not fit; use backend='cute_simt', or an array whose lines lie closer together"
+        )
+    return Call(symbol, blocks, arguments)

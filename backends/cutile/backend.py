@@ -1,0 +1,115 @@
+"""`cutile` as the core sees it: what it takes, what it offers, how its kernels are kept and run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from unigemm.artifact import Artifact, KernelKey, source_digest
+from unigemm.backend import Launcher
+from unigemm.errors import UnsupportedProblem
+from unigemm.gemm import Gemm
+from unigemm.plans import Candidate, Plan, Ranking
+from unigemm.problem import Extents, Problem
+from unigemm.target import Target
+
+from ..compiling import refuse_sizes, specialisation
+from . import arguments, toolchain
+from .configs import ranking
+from .geometry import features, gpu_code, illegal, kernel_problem, unfit
+from .launch import launcher, load
+
+__all__ = ["BACKEND"]
+
+
+@dataclass(frozen=True)
+class CutileBackend:
+    """A backend whose kernels are cuTile; see `unigemm.backend.CompilingBackend`."""
+
+    name: str = "cutile"
+
+    def missing(self) -> str | None:
+        """Return None: a kernel of the cache needs the driver alone."""
+        return None
+
+    def compiler_missing(self) -> str | None:
+        """Say what compiling needs and is not installed; None when all is."""
+        return toolchain.missing()
+
+    def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+        """Say why it cannot compute the product on the target, or not well; None when it can."""
+        return refuse_sizes(extents, target) or unfit(problem, extents, target)
+
+    def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
+        """Return its legal configurations, priced."""
+        return ranking(problem, extents, target, None).candidates
+
+    def ranking(
+        self, problem: Problem, extents: Extents, target: Target, most: int, bar: float
+    ) -> Ranking:
+        """Return the cheapest of them under the bar."""
+        return ranking(problem, extents, target, most, bar)
+
+    def oriented(self, plan: Plan) -> Problem:
+        """Return the class that is compiled for a plan, as the kernel sees it."""
+        return plan.config.oriented(kernel_problem(plan.problem))
+
+    def key(self, plan: Plan) -> KernelKey:
+        """Return the content key: dtypes, majorness, alignment, tile and hints, but no extents."""
+        return KernelKey(
+            backend=self.name,
+            arch=plan.target.arch,
+            kernel=specialisation(self.oriented(plan), plan.config),
+            source=_digest(),
+            toolchain=toolchain.versions(),
+        )
+
+    def compile(self, plan: Plan) -> Artifact:
+        """Compile the plan's kernels for its target.
+
+        Raises
+        ------
+        UnsupportedProblem
+            The plan's configuration is not legal (it did not come from the planner).
+        BackendUnavailable
+            The compiler is not installed.
+        CompilationError
+            cuTile refused it.
+        """
+        problem = self.oriented(plan)
+        reason = illegal(problem, plan.config, plan.target)
+        if reason is not None:
+            raise UnsupportedProblem(f"cutile cannot run {plan.config}: {reason}; plan again")
+
+        def spec() -> Any:
+            from .kernel import Spec
+
+            return Spec(problem, plan.config, features(plan.target))
+
+        return toolchain.compile_kernels(spec, gpu_code(plan.target))
+
+    def load(self, files: dict[str, str], plan: Plan) -> dict[str, Any]:
+        """Return the loaded functions, by symbol."""
+        return load(files)
+
+    def bind(self, kernel: object, plan: Plan, gemm: Gemm) -> Launcher:
+        """Fix everything but the addresses and the stream."""
+        return launcher(
+            arguments.calls(plan, gemm),
+            kernel,  # type: ignore[arg-type]
+            swapped=gemm.swapped != plan.config.swap_ab,
+            overlap=features(plan.target).overlaps,
+        )
+
+
+@cache
+def _digest() -> str:
+    """Return the digest of what decides the code: device code, and what it is specialised by."""
+    here = Path(__file__).parent
+    return source_digest(*((here / name).read_bytes() for name in ("kernel.py", "geometry.py")))
+
+
+BACKEND = CutileBackend()

@@ -1,0 +1,182 @@
+"""What a device lets cuTile do, and which problems and configurations it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from unigemm.dtypes import DType
+from unigemm.plans import Config
+from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.target import Target
+
+from .tiles import ALIGNMENT, SCHEDULES, Shape, shapes
+
+__all__ = [
+    "CAPABILITIES",
+    "REDUCE_TILE",
+    "Features",
+    "config_of",
+    "features",
+    "gpu_code",
+    "illegal",
+    "kernel_problem",
+    "unfit",
+]
+
+REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reduction adds up
+# What `tileiras --help` names (13.5); the machine code is for exactly that device.
+CAPABILITIES = (80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
+# float64 on the tensor cores, in figures that are worth it: the others have none, or a sixty-fourth
+# of their float32 rate (CUDA C++ Programming Guide, arithmetic throughput).
+_FLOAT64 = ((8, 0), (9, 0), (10, 0))
+
+
+@dataclass(frozen=True)
+class Features:
+    """What decides the code beside the configuration.
+
+    Attributes
+    ----------
+    tma
+        Tiles are moved by TMA; else by cp.async.
+    whole_vectors
+        Lines of A and B must be whole vectors of 16 bytes: else cp.async becomes loads of single
+        elements, and registers spill (seen in the code of 13.4 and 13.5 for sm_80).
+    reads_tf32
+        float32 in memory is read as TF32, whose low bits the tensor cores ignore; else it is
+        converted on the way (13.5 ends with an assertion for sm_80).
+    overlaps
+        A kernel may begin before the one in front of it has ended.
+    """
+
+    tma: bool
+    whole_vectors: bool
+    reads_tf32: bool
+    overlaps: bool
+
+
+@lru_cache(maxsize=64)
+def features(target: Target) -> Features:
+    """Return what the target's architecture allows."""
+    tma = target.capability >= (9, 0)
+    return Features(tma=tma, whole_vectors=not tma, reads_tf32=tma, overlaps=tma)
+
+
+def gpu_code(target: Target) -> str:
+    """Return the architecture's name as cuTile takes it: no letter behind the number."""
+    major, minor = target.capability
+    return f"sm_{major}{minor}"
+
+
+def kernel_problem(problem: Problem) -> Problem:
+    """Return the class that is compiled for a problem: what makes no difference is left out."""
+    d = problem.d
+    alignment = d.alignment if d.alignment == ALIGNMENT else d.dtype.itemsize
+    precision = problem.precision if problem.a.dtype is DType.FLOAT32 else "ieee"
+    return Problem(
+        problem.a,
+        problem.b,
+        MatrixType(d.dtype, d.major, alignment),
+        precision,
+        scaled=problem.scaled,
+    )
+
+
+def unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
+    """Say why cuTile does not take a product, or would be slow at it; None where it does."""
+    capability = target.capability
+    if capability[0] * 10 + capability[1] not in CAPABILITIES:
+        return f"cuTile compiles for sm_80 and newer, not for {target.arch}; use cute_simt"
+    reason = _unfit_type(problem, capability)
+    if reason is not None:
+        return reason
+    for name, matrix in (("A", problem.a), ("B", problem.b)):
+        if matrix.alignment < ALIGNMENT:
+            return (
+                f"{name} is {matrix}: TMA and cp.async move 16 bytes, and cuTile reads element by "
+                "element where a base address or a stride is no multiple of that (4 to 15 times "
+                "slower than cuBLAS); copy it to an aligned array, or use another backend"
+            )
+    if problem.d.major == "strided":
+        return (
+            "D has no contiguous index, or runs backwards, and cuTile would store it element by "
+            "element; write into an array that has one, or use another backend"
+        )
+    if features(target).whole_vectors:
+        for name, matrix, length in (
+            ("A", problem.a, extents.k if problem.a.major == "k" else extents.m),
+            ("B", problem.b, extents.k if problem.b.major == "k" else extents.n),
+        ):
+            if length % matrix.vector:
+                return (
+                    f"lines of {name} have {length} elements and {target.arch} reads "
+                    f"{matrix.vector} at a time; pad them with zeros, or use another backend"
+                )
+    return None
+
+
+def _unfit_type(problem: Problem, capability: tuple[int, int]) -> str | None:
+    dtype = problem.a.dtype
+    if problem.b.dtype is not dtype:
+        return (
+            f"cuTile does not multiply {dtype} by {problem.b.dtype}; convert one of them, or use "
+            "another backend"
+        )
+    if dtype is DType.FLOAT32:
+        if problem.precision == "ieee":
+            return (
+                "cuTile multiplies float32 at a tenth of cuBLAS's rate; accept precision='tf32', "
+                "or use cute_simt"
+            )
+        if problem.precision == "3xtf32":
+            return "cuTile has no 3xTF32 kernel; accept precision='tf32', or use cute_wgmma"
+    if dtype is DType.FLOAT64 and capability not in _FLOAT64:
+        return (
+            f"the tensor cores of sm_{capability[0]}{capability[1]} have no float64 worth its name "
+            "(sm_80, sm_90 and sm_100 do); use cute_simt"
+        )
+    if dtype.itemsize == 1:
+        return (
+            f"cutile's products of {dtype} are not released: their tests at odd sizes failed on an "
+            "H200; convert it to float16, or use another backend"
+        )
+    return None
+
+
+def config_of(shape: Shape, problem: Problem, schedule: str, swap_ab: bool) -> Config:
+    """Return the configuration of a shape, K whole and tiles in no particular order."""
+    return Config(
+        tile=(shape.m, shape.n, shape.slab_bytes // problem.a.dtype.itemsize),
+        cluster=(shape.ctas, 1),
+        warps=(shape.warps, 1),
+        occupancy=shape.occupancy,
+        swap_ab=swap_ab,
+        schedule=schedule,
+    )
+
+
+def illegal(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say why a configuration cannot run on the target; None when it can.
+
+    Anything may be compiled, but few tiles keep their sums in registers: those of the table do.
+    """
+    if config.schedule not in SCHEDULES:
+        return f"schedule {config.schedule!r} is none of {', '.join(SCHEDULES)}"
+    if config.cluster_k * config.slice_k != 1:
+        return "cuTile leaves K to split-K"
+    if config.split_k < 1 or config.raster.group < 1:
+        return "split-K and the group of the raster are at least 1"
+    if config.schedule == "persistent" and config.split_k > 1:
+        return "a persistent kernel has K whole"
+    for shape in shapes(problem, target):
+        if config.schedule == "persistent" and not shape.persistent:
+            continue
+        known = config_of(shape, problem, config.schedule, config.swap_ab)
+        if _tile(known) == _tile(config):
+            return None
+    return f"it is none of the tiles that are known not to spill for {target.arch}"
+
+
+def _tile(config: Config) -> tuple[object, ...]:
+    return config.tile, config.cluster, config.warps, config.occupancy

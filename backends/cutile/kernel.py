@@ -1,0 +1,287 @@
+"""GEMM in cuTile: one kernel for every type, layout and architecture, and split-K's reduction.
+
+A block computes tiles of D from slabs of A and B; which warps load and which multiply, how deep the
+pipeline is and what lies in shared memory is the compiler's choice, so that one source becomes
+mma.sync, wgmma or tcgen05. What decides the choice is compiled in: tile, majorness, what extents
+and strides are divisible by, and the hints (CTAs of a cluster, warps, occupancy).
+
+Matrices are arrays of four dimensions (L1, L0, lines, line), each line contiguous; a K-major A has
+the lines of M, an M-major one those of K, and loads with `order` turn the latter. Where an operand
+is repeated along a batch index its extent there is one. Loads fill up with zeros, which ends sums
+at K. With split-K the output is the workspace, (parts, L, lines, line), and `reduce` adds the parts
+up in their order.
+
+A unit of work is a tile of one part of one product; a plain kernel has a block for each unit, a
+persistent one a block for each place on the device, which takes every so-many-th unit.
+"""
+
+# No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
+from dataclasses import dataclass
+
+import cuda.tile as ct
+from cuda.tile.compilation import (
+    ArrayConstraint,
+    CallingConvention,
+    KernelSignature,
+    ScalarConstraint,
+    TupleConstraint,
+)
+
+from unigemm.dtypes import DType
+from unigemm.plans import Config
+from unigemm.problem import MatrixType, Problem
+
+from .geometry import REDUCE_TILE, Features
+from .tiles import ALIGNMENT, DEFAULT_WARPS
+
+Flag = ct.Constant[bool]
+Size = ct.Constant[int]
+
+TYPES = {
+    DType.FLOAT64: ct.float64,
+    DType.FLOAT32: ct.float32,
+    DType.FLOAT16: ct.float16,
+    DType.BFLOAT16: ct.bfloat16,
+    DType.FLOAT8_E4M3FN: ct.float8_e4m3fn,
+    DType.FLOAT8_E5M2: ct.float8_e5m2,
+    DType.INT8: ct.int8,
+    DType.INT32: ct.int32,
+}
+TURNED = (0, 1, 3, 2)  # the order of axes that transposes a matrix of a stack
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is compiled in: a problem as the kernel sees it, a configuration, and the device's."""
+
+    problem: Problem
+    config: Config
+    features: Features
+
+    @property
+    def split(self) -> bool:
+        """Whether partial sums go to the workspace."""
+        return self.config.split_k > 1
+
+    @property
+    def turned(self) -> bool:
+        """Whether D is stored column by column."""
+        return self.problem.d.major == "m"
+
+
+def tile_coordinates(index, tiles_m, tiles_n, along_n, group):  # noqa: ANN001, ANN201
+    """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
+    swept = tiles_n if along_n != 0 else tiles_m
+    grouped = tiles_m if along_n != 0 else tiles_n
+    band = index // (swept * group)
+    first = band * group
+    width = min(group, grouped - first)
+    inside = index - band * (swept * group)
+    along = inside // width
+    across = first + inside - along * width
+    tile_m = across if along_n != 0 else along
+    tile_n = along if along_n != 0 else across
+    return tile_m, tile_n
+
+
+def scaled(total, scales):  # noqa: ANN001, ANN201
+    """Multiply sums by a factor and by the numbers of two arrays, where those are not empty."""
+    scale_a, scale_b, factor = scales
+    scale = factor * ct.gather(scale_a, 0, padding_value=1.0)
+    return total * (scale * ct.gather(scale_b, 0, padding_value=1.0))
+
+
+def multiply(  # noqa: ANN201
+    unit, a, b, d, scales, inner, along_n, group,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag, d_turned: Flag,
+    split: Flag, rounded: Flag,
+):  # fmt: skip
+    """Compute one unit of work."""
+    lines, line = d.shape[2], d.shape[3]
+    tiles_m = ct.cdiv(line if d_turned else lines, tile_m)
+    tiles_n = ct.cdiv(lines if d_turned else line, tile_n)
+    tiles = tiles_m * tiles_n
+    outer = unit // tiles
+    at_m, at_n = tile_coordinates(unit - outer * tiles, tiles_m, tiles_n, along_n, group)
+    # Indices of D: (L1, L0), and of the workspace: (part, L).
+    d1 = outer // d.shape[1]
+    d0 = outer - d1 * d.shape[1]
+    first, slabs = 0, ct.cdiv(a.shape[2] if a_turned else a.shape[3], tile_k)
+    i1, i0 = d1, d0
+    if split:
+        each = ct.cdiv(slabs, d.shape[0])
+        first, slabs = d1 * each, min(slabs, (d1 + 1) * each)
+        i1 = d0 // inner
+        i0 = d0 - i1 * inner
+    a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
+    b1, b0 = min(i1, b.shape[0] - 1), min(i0, b.shape[1] - 1)
+    whole = a.dtype == ct.int8
+    sums = ct.int32 if whole else (ct.float64 if a.dtype == ct.float64 else ct.float32)
+    total = ct.zeros((tile_m, tile_n), sums)
+    for slab in range(first, slabs):
+        x = ct.load(
+            a, (a1, a0, at_m, slab), (1, 1, tile_m, tile_k),
+            order=TURNED if a_turned else "C", padding_mode=ct.PaddingMode.ZERO,
+        ).reshape((tile_m, tile_k))  # fmt: skip
+        y = ct.load(
+            b, (b1, b0, slab, at_n), (1, 1, tile_k, tile_n),
+            order=TURNED if b_turned else "C", padding_mode=ct.PaddingMode.ZERO,
+        ).reshape((tile_k, tile_n))  # fmt: skip
+        if rounded:
+            x, y = x.astype(ct.tfloat32), y.astype(ct.tfloat32)
+        total = ct.mma(x, y, total)
+    if len(scales) > 0:
+        total = scaled(total, scales)
+    tile = total.astype(d.dtype)
+    if d_turned:
+        turned = ct.transpose(tile).reshape((1, 1, tile_n, tile_m))
+        ct.store(d, (d1, d0, at_n, at_m), turned)
+    else:
+        ct.store(d, (d1, d0, at_m, at_n), tile.reshape((1, 1, tile_m, tile_n)))
+
+
+@ct.kernel
+def gemm(  # noqa: ANN201
+    a, b, d, scales, inner, units, along_n, group,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag, d_turned: Flag,
+    split: Flag, rounded: Flag, persistent: Flag, overlap: Flag,
+):  # fmt: skip
+    """Multiply: see the top of this file."""
+    if overlap:  # wait for the kernel before; the next one may be made ready
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
+    if persistent:
+        for unit in range(ct.bid(0), units, ct.num_blocks(0)):
+            multiply(
+                unit, a, b, d, scales, inner, along_n, group, tile_m, tile_n, tile_k,
+                a_turned, b_turned, d_turned, split, rounded,
+            )  # fmt: skip
+    else:
+        multiply(
+            ct.bid(0), a, b, d, scales, inner, along_n, group, tile_m, tile_n, tile_k,
+            a_turned, b_turned, d_turned, split, rounded,
+        )  # fmt: skip
+
+
+def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
+    """Add the parts of each element of a block in their order, and write D."""
+    across = ct.cdiv(d.shape[3], tile_line)
+    down = ct.cdiv(d.shape[2], tile_lines)
+    rest = block // across
+    at_line = block - rest * across
+    product = rest // down
+    at_lines = rest - product * down
+    i1 = product // d.shape[1]
+    i0 = product - i1 * d.shape[1]
+    shape = (1, 1, tile_lines, tile_line)
+    total = ct.zeros(shape, parts.dtype)
+    for part in range(parts.shape[0]):
+        total = total + ct.load(
+            parts, (part, product, at_lines, at_line), shape, padding_mode=ct.PaddingMode.ZERO
+        )
+    if len(scales) > 0:
+        total = scaled(total, scales)
+    ct.store(d, (i1, i0, at_lines, at_line), total.astype(d.dtype))
+
+
+@ct.kernel
+def reduce(parts, d, scales, tile_lines: Size, tile_line: Size, overlap: Flag):  # noqa: ANN001, ANN201
+    """Add up the parts of split-K."""
+    if overlap:
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
+    add_parts(ct.bid(0), parts, d, scales, tile_lines, tile_line)
+
+
+def matrix_constraint(kind: MatrixType, line: int, dtype: ct.DType) -> ArrayConstraint:
+    """Return what is promised of a matrix: lines aligned as its class says.
+
+    Parameters
+    ----------
+    kind
+        Its class.
+    line
+        Divides the length of a line.
+    dtype
+        What its elements are read as.
+    """
+    contiguous = kind.major != "strided"
+    steps = (kind.vector,) * 3 + (1,)
+    return ArrayConstraint(
+        dtype,
+        4,
+        index_dtype=ct.int32,  # 64-bit ones rule TMA out; addresses have 64 bits either way
+        stride_lower_bound_incl=0,
+        alias_groups=(),
+        may_alias_internally=False,
+        stride_constant=(None, None, None, 1 if contiguous else None),
+        stride_divisible_by=steps if contiguous else 1,
+        shape_divisible_by=(1, 1, 1, line),
+        base_addr_divisible_by=kind.alignment,
+    )
+
+
+def scales_constraint(spec: Spec) -> TupleConstraint:
+    """Return two arrays of at most one number and a factor, or nothing."""
+    if not spec.problem.scaled:
+        return TupleConstraint(())
+    place = ArrayConstraint(
+        ct.float32,
+        1,
+        index_dtype=ct.int32,
+        stride_lower_bound_incl=0,
+        alias_groups=(),
+        may_alias_internally=False,
+        stride_constant=(1,),
+        base_addr_divisible_by=4,
+    )
+    return TupleConstraint((place, place, ScalarConstraint(ct.float32)))
+
+
+def parts_constraint(spec: Spec) -> ArrayConstraint:
+    """Return what is promised of the workspace: lines are padded to 16 bytes."""
+    sums = spec.problem.accumulator
+    kind = MatrixType(sums, "n", ALIGNMENT)
+    return matrix_constraint(kind, kind.vector, TYPES[sums])
+
+
+def output_constraint(spec: Spec) -> ArrayConstraint:
+    """Return what is promised of D, whose alignment counts the length of a line."""
+    d = spec.problem.d
+    line = 1 if d.major == "strided" else d.vector
+    return matrix_constraint(d, line, TYPES[d.dtype])
+
+
+def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
+    """Return the kernels of a specification and their signatures, by the names of their symbols."""
+    problem, config, features = spec.problem, spec.config, spec.features
+    cut = problem.a.dtype is DType.FLOAT32
+    inputs = ct.tfloat32 if cut and features.reads_tf32 else TYPES[problem.a.dtype]
+    a, b = (
+        matrix_constraint(kind, kind.vector if features.whole_vectors else 1, inputs)
+        for kind in (problem.a, problem.b)
+    )
+    d = output_constraint(spec)
+    scales = scales_constraint(spec)
+    number, nothing = ScalarConstraint(ct.int32), TupleConstraint(())
+    hints = {
+        "num_ctas": config.cluster[0],
+        "num_worker_warps": config.warps[0] if config.warps[0] != DEFAULT_WARPS else None,
+        "occupancy": config.occupancy or None,
+    }
+    convention = CallingConvention.cutile_python_v2()
+    main = KernelSignature(
+        [
+            a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
+            number, number, number, number, *config.tile,
+            problem.a.major == "m", problem.b.major == "k", spec.turned, spec.split,
+            cut and not features.reads_tf32, config.schedule == "persistent", features.overlaps,
+        ],
+        convention,
+        symbol="gemm",
+    )  # fmt: skip
+    found = {"gemm": (gemm.replace_hints(**hints), main)}
+    if spec.split:
+        arguments = [parts_constraint(spec), d, scales, *REDUCE_TILE, features.overlaps]
+        found["reduce"] = (reduce, KernelSignature(arguments, convention, symbol="reduce"))
+    return found

@@ -1,0 +1,172 @@
+"""Loading cubins and launching their kernels through the CUDA driver.
+
+A launch fills in addresses and the stream and calls the driver once. The buffers that it fills are
+each thread's own: the driver reads them while other threads may run.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from ctypes import addressof, c_uint64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unigemm.backend import Launcher
+from unigemm.errors import BackendUnavailable, UnigemmError
+
+from .arguments import PLACES, Call, Place
+
+__all__ = ["DRIVER", "launcher", "load"]
+
+DRIVER = 13000  # cuDriverGetVersion of CUDA 13.0 (r580), which tile kernels need (cuTile's manual)
+
+
+def load(files: Mapping[str, str]) -> dict[str, Any]:
+    """Load the kernels of an artifact for the current device, by their symbols.
+
+    Raises
+    ------
+    BackendUnavailable
+        The driver is too old for tile kernels.
+    UnigemmError
+        The driver refuses a file.
+    """
+    from cuda.bindings import driver
+
+    (version,) = _done(driver, driver.cuDriverGetVersion(), "cuDriverGetVersion")
+    if version < DRIVER:
+        raise BackendUnavailable(
+            f"cutile needs a driver for CUDA 13.0 (r580) and this one is for "
+            f"{version // 1000}.{version % 1000 // 10}; update it, or name another backend"
+        )
+    found = {}
+    for name, path in files.items():
+        symbol, _, kind = name.rpartition(".")
+        if kind != "cubin":
+            continue
+        image = Path(path).read_bytes()
+        # Never unloaded: functions live as long as the process.
+        (library,) = _done(
+            driver, driver.cuLibraryLoadData(image, [], [], 0, [], [], 0), "cuLibraryLoadData"
+        )
+        (kernel,) = _done(
+            driver, driver.cuLibraryGetKernel(library, symbol.encode()), "cuLibraryGetKernel"
+        )
+        # Loads it now rather than at the first launch, which may be captured into a graph.
+        _done(driver, driver.cuKernelGetFunction(kernel), "cuKernelGetFunction")
+        found[symbol] = kernel
+    return found
+
+
+def _done(driver: Any, answer: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    status, *values = answer
+    if int(status):
+        name = driver.cuGetErrorName(status)[1]
+        name = name.decode() if isinstance(name, bytes) else status
+        raise UnigemmError(f"the CUDA driver refused a cuTile kernel: {what} gave {name}")
+    return tuple(values)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch whose buffers a thread fills in: `places` are (slot, index of `PLACES`, offset)."""
+
+    config: Any
+    function: Any
+    values: Any
+    pointers: Any
+    places: tuple[tuple[int, int, int], ...]
+
+
+def _prepare(call: Call, function: Any, overlap: bool) -> Launch:
+    """Lay a call's arguments out, each in eight bytes of its own, low bytes first."""
+    from cuda.bindings import driver
+
+    count = len(call.arguments)
+    values = (c_uint64 * count)(
+        *(0 if isinstance(x, Place) else x & (2**64 - 1) for x in call.arguments)
+    )
+    start = addressof(values)
+    pointers = (c_uint64 * count)(*(start + 8 * i for i in range(count)))
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = call.blocks, 1, 1
+    config.blockDimX = config.blockDimY = config.blockDimZ = 1  # a tile block counts as one thread
+    if overlap:
+        attribute = driver.CUlaunchAttribute()
+        kind = driver.CUlaunchAttributeID
+        attribute.id = kind.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.attrs = [attribute]
+        config.numAttrs = 1
+    places = tuple(
+        (slot, PLACES.index(x.name), x.offset)
+        for slot, x in enumerate(call.arguments)
+        if isinstance(x, Place)
+    )
+    return Launch(config, function, values, pointers, places)
+
+
+class _Prepared(threading.local):
+    """The launches of a product, laid out anew for each thread that calls."""
+
+    def __init__(self, calls: Sequence[Call], kernels: Mapping[str, Any], overlap: bool) -> None:
+        made = [_prepare(call, kernels[call.symbol], overlap) for call in calls]
+        self.launches = [
+            (x.config, x.function, addressof(x.pointers), x.values, x.places) for x in made
+        ]
+        self.kept = made
+        self.stream = 0  # that of a new configuration
+
+    def to(self, stream: int) -> None:
+        """Send the launches to a stream."""
+        for config, *_ in self.launches:
+            config.hStream = stream
+        self.stream = stream
+
+
+def launcher(
+    calls: Sequence[Call], kernels: Mapping[str, Any], *, swapped: bool, overlap: bool
+) -> Launcher:
+    """Return what launches a product.
+
+    Parameters
+    ----------
+    calls
+        In the order of the stream.
+    kernels
+        Loaded functions, by symbol.
+    swapped
+        The kernel's A is the caller's b.
+    overlap
+        Let each kernel begin while the one before it ends.
+    """
+    from cuda.bindings import driver
+
+    prepared = _Prepared(calls, kernels, overlap)
+    start = driver.cuLaunchKernelEx
+
+    def run(brought: tuple[int, ...], stream: int) -> None:
+        if stream != prepared.stream:
+            prepared.to(stream)
+        for config, function, pointers, values, places in prepared.launches:
+            for slot, index, offset in places:
+                values[slot] = brought[index] + offset
+            status = start(config, function, pointers, 0)
+            if status[0]:
+                _done(driver, status, "cuLaunchKernelEx")
+
+    def launch(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
+        if swapped:
+            a, b = b, a
+        if not scales:
+            run((a, b, d, workspace), stream)
+            return
+        at_a, at_b = int(scales[0]), int(scales[1])
+        factor = int.from_bytes(struct.pack("<f", scales[2]), "little")
+        there = (int(at_a != 0), int(at_b != 0))
+        run((a, b, d, workspace, at_a, at_b, *there, factor), stream)
+
+    return launch

@@ -1,0 +1,206 @@
+"""The tiles that are offered, by architecture and type, and where each number comes from.
+
+Every tile here compiles, for every layout of its type, to tensor core code with no local memory
+(tests/test_cutile_compile.py reads the machine code). Those that do not are left out: on sm_90 a
+128x256 tile of four warps keeps 1.8 kB of its sums in local memory and is 17 times slower (seen on
+an H200).
+
+Sources of the sizes:
+
+- H: measured on an H200 beside cuBLAS (16 bits): 128x256 with eight warps 0.95 to 1.17, 256x256 on
+  two CTAs 0.93 to 1.16, 128x128 on two CTAs 0.90 to 1.07 at 1024 cubed, 64x128 1.15 at
+  256x4096x4096, 64x64 in slabs of 256 bytes 1.07 at 64x4096x14336.
+- T: what NVIDIA's TileGym tunes among (src/tilegym/ops/cutile/matmul.py, at 242111c), by
+  architecture and for float64.
+- N: narrow tiles for few rows or columns, the smallest N of wgmma, tcgen05 and mma.sync (PTX ISA:
+  multiples of 8); their M is 64 or 128, the M of the same instructions.
+- S: as large as the machine code shows no spills.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from unigemm.dtypes import FLOAT8, DType
+from unigemm.problem import Problem
+from unigemm.target import Target
+
+__all__ = ["ALIGNMENT", "DEFAULT_WARPS", "NARROW", "SCHEDULES", "Shape", "shapes"]
+
+ALIGNMENT = 16  # bytes: base addresses and strides of TMA (PTX ISA, tensor maps), and cp.async
+SCHEDULES = ("plain", "persistent")
+DEFAULT_WARPS = 4  # worker warps where the compiler is not told (cuda.tile.kernel)
+NARROW = 32  # columns of the widest tile for few rows or columns
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tile and its hints.
+
+    Attributes
+    ----------
+    m, n
+        Rows and columns.
+    slab_bytes
+        Of K in one step of the loop.
+    ctas
+        CTAs of a cluster that share the tile (num_ctas).
+    warps
+        Worker warps (num_worker_warps).
+    occupancy
+        CTAs that an SM is to hold at once; 0 leaves it to the compiler.
+    aligned
+        Only for a D whose lines are whole vectors, as all above 128x128 are: the addresses of
+        single elements spill.
+    persistent
+        Offered with a loop over tiles, too.
+    """
+
+    m: int
+    n: int
+    slab_bytes: int = 128
+    ctas: int = 1
+    warps: int = DEFAULT_WARPS
+    occupancy: int = 0
+    aligned: bool = False
+    persistent: bool = False
+
+
+_FEW = tuple(  # N
+    Shape(rows, columns, slab)
+    for columns in (8, 16, 32)
+    for rows, slab in ((64, 128), (64, 256), (128, 128))
+)
+
+# mma.sync and cp.async. TileGym tunes 64x64 to 128x128, slabs of 32 to 128, occupancy 1 and 2.
+_AMPERE_16 = (
+    Shape(128, 256, 64, warps=8),  # S
+    Shape(256, 128, 64, warps=8),  # S
+    Shape(128, 128, 64, occupancy=2, aligned=True),  # T
+    Shape(128, 128, 64, aligned=True),  # T
+    Shape(128, 128, warps=8),  # T, with eight warps: S
+    Shape(64, 128, 64, occupancy=2),  # T
+    Shape(64, 128),  # T
+    Shape(128, 64, 64, occupancy=2),  # T
+    Shape(64, 64, occupancy=2),  # T
+    Shape(64, 64, 64, occupancy=2),  # T
+    *_FEW,
+)
+_AMPERE_INT8 = (
+    Shape(128, 128, warps=8, aligned=True),  # S
+    Shape(128, 128, 64, warps=8),  # S
+    Shape(64, 128),  # S
+    Shape(64, 128, 64),  # S
+    Shape(64, 64),  # S
+    Shape(64, 64, 64, occupancy=2),  # S
+    *_FEW,
+)
+_AMPERE_TF32 = (
+    Shape(64, 128, 64, warps=8),  # S
+    Shape(64, 64, warps=8),  # S
+    Shape(64, 64, 64),  # T
+    Shape(64, 8, 64),  # N
+    Shape(64, 16, 64),  # N
+    Shape(64, 32, 64),  # N
+)
+_FLOAT64 = (
+    Shape(128, 64, warps=8),  # T, with eight warps: S
+    Shape(64, 128, warps=8),  # S
+    Shape(64, 64),  # T
+    Shape(64, 64, occupancy=2),  # T
+    Shape(64, 32),  # S
+    Shape(32, 64),  # S
+    Shape(32, 32),  # S
+    Shape(16, 16, 256, occupancy=2),  # T
+)
+
+# wgmma and TMA.
+_HOPPER = (
+    Shape(128, 256, warps=8, persistent=True),  # H
+    Shape(256, 128, warps=8, persistent=True),  # S
+    Shape(256, 256, ctas=2, warps=8, persistent=True),  # H
+    Shape(128, 128, persistent=True),  # H
+    Shape(128, 128, ctas=2),  # H
+    Shape(128, 128, occupancy=2),  # S
+    Shape(64, 256),  # S
+    Shape(64, 128),  # H
+    Shape(64, 128, 256),  # S
+    Shape(128, 64),  # S
+    Shape(128, 64, occupancy=2),  # S
+    Shape(64, 64, 256),  # H
+    Shape(64, 64, occupancy=2),  # S
+    *_FEW,
+)
+# Eight-bit sums are kept twice: the tensor cores' own lose bits, and move to float32 often.
+_HOPPER_FLOAT8 = (
+    Shape(128, 128, warps=8),  # S
+    Shape(64, 128),  # S
+    Shape(64, 128, occupancy=2),  # S
+    Shape(128, 64),  # S
+    Shape(64, 64),  # S
+    Shape(64, 64, occupancy=2),  # S
+    *_FEW,
+)
+
+# tcgen05 and TMA; TileGym also tunes clusters of four.
+_BLACKWELL = (
+    Shape(256, 256, ctas=2, persistent=True),  # T
+    Shape(512, 256, ctas=2, persistent=True),  # T
+    Shape(256, 512, ctas=2, persistent=True),  # T
+    Shape(256, 256, persistent=True),  # T
+    Shape(128, 256, persistent=True),  # S
+    Shape(256, 128, ctas=2, persistent=True),  # T
+    Shape(128, 128, persistent=True),  # T
+    Shape(128, 128, occupancy=2, aligned=True),  # S
+    Shape(128, 64),  # S
+    Shape(64, 128),  # S
+    Shape(64, 64),  # S
+    Shape(64, 64, occupancy=2),  # S
+    *_FEW,
+)
+
+# mma.sync and TMA, 99 kB of shared memory.
+_GEFORCE_WIDE = (
+    Shape(128, 256, 64, warps=8),  # S
+    Shape(256, 128, 64, warps=8),  # S
+    Shape(128, 128, 64, aligned=True),  # T
+    Shape(128, 128, warps=8),  # S
+    Shape(128, 64),  # T
+    Shape(128, 64, 64, occupancy=2),  # T
+    Shape(64, 128, 64, occupancy=2),  # T
+    Shape(64, 64),  # T
+    Shape(64, 64, occupancy=2, persistent=True),  # T
+)
+_GEFORCE = (*_GEFORCE_WIDE, *_FEW)
+
+_UNALIGNED = 128 * 128  # elements of the largest tile of a D whose lines are no whole vectors
+
+
+@lru_cache(maxsize=4096)
+def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
+    """Return the tiles for a problem that cutile takes, as the kernel sees it."""
+    aligned = problem.d.alignment == ALIGNMENT
+    # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
+    least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
+    # TF32 that is turned on the way was two or three times slower in a loop over tiles (H200).
+    turned = (problem.a.major, problem.b.major) != ("k", "k") and target.capability[0] == 9
+    turned = turned and problem.a.dtype is DType.FLOAT32
+    return tuple(
+        replace(shape, persistent=shape.persistent and not turned)
+        for shape in _table(problem.a.dtype, target.capability)
+        if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
+    )
+
+
+def _table(dtype: DType, capability: tuple[int, int]) -> tuple[Shape, ...]:
+    if dtype is DType.FLOAT64:
+        return _FLOAT64
+    if capability[0] == 8:
+        narrow = {DType.INT8: _AMPERE_INT8, DType.FLOAT32: _AMPERE_TF32}
+        return narrow.get(dtype, _AMPERE_16)
+    if capability[0] == 9:
+        return _HOPPER_FLOAT8 if dtype in FLOAT8 else _HOPPER
+    if capability == (10, 3) and dtype is DType.INT8:
+        return _GEFORCE_WIDE  # mma.sync there, too; narrow tiles were read by ordinary loads
+    return _BLACKWELL if capability[0] in (10, 11) else _GEFORCE

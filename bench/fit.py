@@ -1,0 +1,229 @@
+"""Fit the figures of a backend's prices: ``python -m bench.fit sweep.jsonl more.jsonl``.
+
+Reads what `bench.sweep` has measured, varies the figures at random while that makes the prices
+better, and prints those to be written into the backend's figures.py; also how far the picks are
+from the best of what was measured, before and after. Needs no GPU.
+
+What "better" is: prices are to be right where a launch is near the best of its problem, and above
+all to pick the best. The loss is four times the mean squared error of the logarithms, weighted by
+(best / time)**4 and cut at 0.5 each, plus the mean and 0.4 times the root mean square of what the
+picks lose against the best, in logarithms. A pick is smoothed: each launch counts by
+exp(-40 log price), so that the loss has no steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unigemm.plans import Plan
+
+_ERROR_CUT, _LOSS_CUT, _SHARPNESS = 0.5, 0.5, 40.0
+GIVEN = ("multicast[(1, 1)]",)  # not to be fitted: others are counted in it
+#: Names (their beginnings) of figures that are parts of something, with the most that they may be.
+LIMITS = {"dram_efficiency": 0.95, "dot.dram_efficiency": 0.95, "efficiency[": 1.02, "single": 1.0}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Measured launches of one backend.
+
+    Attributes
+    ----------
+    plans
+        What was launched.
+    us
+        Measured times, (launches,).
+    problem
+        Which problem each belongs to, (launches,), counted from 0.
+    """
+
+    plans: tuple[Plan, ...]
+    us: np.ndarray
+    problem: np.ndarray
+
+    @cached_property
+    def lost(self) -> np.ndarray:
+        """Log of each time over the best of its problem."""
+        return np.log(self.us / self.of_problem(np.minimum, np.inf, self.us))
+
+    def of_problem(self, reduce: np.ufunc, start: float, values: np.ndarray) -> np.ndarray:
+        """Reduce values over the launches of each problem, and return that for each launch."""
+        found = np.full(self.problem.max() + 1, start)
+        reduce.at(found, self.problem, values)
+        return found[self.problem]
+
+
+def read(paths: Iterable[Path], backend: str) -> Sweep:
+    """Read the launches of a backend that have a time; of repeated ones the last.
+
+    Raises
+    ------
+    SystemExit
+        There are none.
+    """
+    found: dict[Any, tuple[Plan, float]] = {}
+    for path in paths:
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if record["backend"] == backend and "us" in record:
+                plan = Plan.from_dict(record["plan"])
+                found[plan.problem, plan.extents, plan.config] = (plan, record["us"])
+    if not found:
+        raise SystemExit(f"no launch of {backend} in these files")
+    number: dict[Any, int] = {}
+    problem = [number.setdefault(key[:2], len(number)) for key in found]
+    plans, us = zip(*found.values(), strict=True)
+    return Sweep(plans, np.array(us, dtype=float), np.array(problem))
+
+
+def numbers(figures: Any) -> dict[str, float]:
+    """Return all figures by name: ``"round_us"``, ``"slab_us[1]"``, ``"dot.cta_us"``."""
+    found: dict[str, float] = {}
+    for each in fields(figures):
+        value = getattr(figures, each.name)
+        if is_dataclass(value):
+            found |= {f"{each.name}.{name}": x for name, x in numbers(value).items()}
+        elif isinstance(value, Mapping):
+            found |= {f"{each.name}[{key}]": x for key, x in value.items()}
+        else:
+            found[each.name] = value
+    return found
+
+
+def with_numbers(figures: Any, values: Mapping[str, float]) -> Any:
+    """Return figures with some of them changed, by the names of `numbers`."""
+    changed: dict[str, Any] = {}
+    for each in fields(figures):
+        value = getattr(figures, each.name)
+        if is_dataclass(value):
+            begin = f"{each.name}."
+            inner = {k.removeprefix(begin): x for k, x in values.items() if k.startswith(begin)}
+            changed[each.name] = with_numbers(value, inner)
+        elif isinstance(value, Mapping):
+            changed[each.name] = {k: values.get(f"{each.name}[{k}]", x) for k, x in value.items()}
+        else:
+            changed[each.name] = values.get(each.name, value)
+    return replace(figures, **changed)
+
+
+def predicted(sweep: Sweep, backend: str, figures: Any) -> np.ndarray:
+    """Return the prices (us) of the launches with other figures, by the model that plans."""
+    predict = import_module(f"unigemm.backends.{backend}.configs").predict
+    return np.array(
+        [
+            predict(
+                plan.config.oriented(plan.problem),
+                plan.config.oriented(plan.extents),
+                plan.target,
+                plan.config,
+                figures,
+            ).us
+            for plan in sweep.plans
+        ]
+    )
+
+
+def loss(sweep: Sweep, prices: np.ndarray) -> float:
+    """Return how bad prices are; see above."""
+    lost, log = sweep.lost, np.log(prices)
+    near = np.exp(-4 * lost)
+    error = np.minimum((log - np.log(sweep.us)) ** 2, _ERROR_CUT**2)
+    picked = np.exp(-_SHARPNESS * (log - sweep.of_problem(np.minimum, np.inf, log)))
+    share = picked / sweep.of_problem(np.add, 0.0, picked)
+    of_pick = np.bincount(sweep.problem, share * np.minimum(lost, _LOSS_CUT))
+    mean, rms = of_pick.mean(), math.sqrt((of_pick**2).mean())
+    return float(4 * (near * error).sum() / near.sum() + mean + 0.4 * rms)
+
+
+def summary(sweep: Sweep, prices: np.ndarray) -> dict[str, float]:
+    """Return what the prices are worth, in percent.
+
+    Regret is the time of what is picked, or of the best of the first eight, over the best.
+    """
+    first, eight, problems = [], [], range(sweep.problem.max() + 1)
+    for each in problems:
+        mine = np.flatnonzero(sweep.problem == each)
+        lost = sweep.lost[mine][np.argsort(prices[mine], kind="stable")]
+        first.append(lost[0])
+        eight.append(lost[:8].min())
+    error = np.abs(np.log(prices / sweep.us))
+    near = sweep.lost < 0.2
+    return {
+        "launches": len(sweep.us),
+        "problems": len(problems),
+        "mean regret %": 100 * math.expm1(float(np.mean(first))),
+        "worst regret %": 100 * math.expm1(max(first)),
+        "mean regret of 8 %": 100 * math.expm1(float(np.mean(eight))),
+        "mean error %": 100 * float(error[near].mean()),
+        "within 15 %": 100 * float((error[near] < math.log(1.15)).mean()),
+    }
+
+
+def limited(name: str, value: float) -> float:
+    """Return a figure, or the most that it may be."""
+    return min([value, *(most for begin, most in LIMITS.items() if name.startswith(begin))])
+
+
+def fit(sweep: Sweep, backend: str, figures: Any, steps: int, seed: int) -> Any:
+    """Return better figures: one to three are changed at a time, and kept if the loss falls.
+
+    Figures that no launch depends on stay as they are.
+    """
+    rng = np.random.default_rng(seed)
+    before = predicted(sweep, backend, figures)
+    names = [
+        name
+        for name, value in numbers(figures).items()
+        if name not in GIVEN
+        and (predicted(sweep, backend, with_numbers(figures, {name: 0.9 * value})) != before).any()
+    ]
+    best, width = loss(sweep, before), 0.15
+    for step in range(steps):
+        chosen = rng.choice(len(names), rng.integers(1, 4), replace=False)
+        now = numbers(figures)
+        factors = np.exp(rng.normal(0, width, len(chosen)))
+        tried = {
+            names[i]: limited(names[i], now[names[i]] * factor)
+            for i, factor in zip(chosen, factors, strict=True)
+        }
+        other = with_numbers(figures, tried)
+        found = loss(sweep, predicted(sweep, backend, other))
+        if found < best:
+            best, figures = found, other
+        if (step + 1) % max(1, steps // 5) == 0:
+            width *= 0.7
+            print(f"{step + 1} steps: loss {best:.5f}", flush=True)
+    return figures
+
+
+def main() -> None:
+    """Fit, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("files", type=Path, nargs="+", help="JSON lines of bench.sweep")
+    parser.add_argument("--backend", default="cute_wgmma", choices=("cute_wgmma", "cute_simt"))
+    parser.add_argument("--steps", type=int, default=2000, help="0 only says what prices are worth")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    figures = import_module(f"unigemm.backends.{args.backend}.figures").H200
+    sweep = read(args.files, args.backend)
+    fitted = fit(sweep, args.backend, figures, args.steps, args.seed) if args.steps else figures
+    for name, value in summary(sweep, predicted(sweep, args.backend, figures)).items():
+        after = summary(sweep, predicted(sweep, args.backend, fitted))[name]
+        print(f"{name:20} {value:10.2f} {after:10.2f}")
+    old = numbers(figures)
+    for name, value in numbers(fitted).items():
+        print(f"{name:20} {old[name]:10.4g} {value:10.4g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,403 @@
+"""cutile without a GPU: what it takes and offers, what is planned, what a kernel is passed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unigemm.backends.cutile.arguments import Call, Place, calls
+from unigemm.backends.cutile.backend import BACKEND
+from unigemm.backends.cutile.configs import candidates, offered
+from unigemm.backends.cutile.geometry import features, illegal, kernel_problem
+from unigemm.backends.cutile.tiles import NARROW
+from unigemm.backends.workspace import workspace_bytes
+
+import unigemm
+from bench.suites import SUITES
+from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
+from unigemm.gemm import Layout, canonical
+from unigemm.plans import Config, Plan, Raster
+from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.target import ARCHITECTURES, named_target
+
+EXTENTS = Extents(512, 512, 512)
+LAYOUTS = ("nn", "nt", "tn", "tt")
+SIXTEEN = (DType.BFLOAT16, DType.FLOAT16)
+KINDS = [(dtype, "tf32" if dtype is DType.FLOAT32 else "ieee") for dtype in INPUTS]
+H200 = named_target("sm_90a")
+
+
+def problem_of(dtype, layout="nt", out=None, d_alignment=16, alignment=16, precision="ieee"):
+    a = MatrixType(dtype, {"n": "k", "t": "m", "s": "strided"}[layout[0]], alignment)
+    b = MatrixType(dtype, {"n": "n", "t": "k", "s": "strided"}[layout[1]], alignment)
+    out = out or output_dtypes(dtype)[0]
+    return Problem(a, b, MatrixType(out, "n", max(d_alignment, out.itemsize)), precision)
+
+
+def taken(target):
+    """Return a problem of every type and layout that the target's tensor cores multiply."""
+    return [
+        problem
+        for dtype, precision in KINDS
+        for layout in LAYOUTS
+        if BACKEND.refuse(
+            problem := problem_of(dtype, layout, precision=precision), EXTENTS, target
+        )
+        is None
+    ]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_each_architecture_multiplies_the_types_that_its_tensor_cores_have(arch):
+    found = {problem.a.dtype for problem in taken(named_target(arch))}
+    expected = {*SIXTEEN, DType.FLOAT32}
+    if arch in ("sm_80", "sm_90a", "sm_100a"):
+        expected |= {DType.FLOAT64}
+    assert found == expected
+
+
+def refused(arch="sm_90a", extents=EXTENTS, **options):
+    dtype = options.pop("dtype", DType.BFLOAT16)
+    return BACKEND.refuse(problem_of(dtype, **options), extents, named_target(arch))
+
+
+def test_what_it_cannot_do_well_is_refused_with_what_would_do():
+    assert refused() is None
+    assert "precision='tf32'" in refused(dtype=DType.FLOAT32)
+    assert "tenth of cuBLAS" in refused(dtype=DType.FLOAT32)
+    assert "precision='tf32'" in refused(dtype=DType.FLOAT32, precision="3xtf32")
+    assert refused(dtype=DType.FLOAT32, precision="tf32") is None
+    assert "use cute_simt" in refused("sm_89", dtype=DType.FLOAT64)
+    for dtype in (DType.INT8, *FLOAT8):
+        assert "convert it to float16" in refused("sm_100a", dtype=dtype)
+    assert "backend='numpy'" in refused("cpu")
+    mixed = problem_of(DType.FLOAT8_E4M3FN)
+    mixed = replace(mixed, b=replace(mixed.b, dtype=DType.FLOAT8_E5M2))
+    assert "convert one of them" in BACKEND.refuse(mixed, EXTENTS, H200)
+    assert "blocks" in refused(extents=Extents(2**31, 8, 8))
+
+
+def test_what_tma_cannot_read_is_refused():
+    for layout, alignment in (("nt", 8), ("tn", 2), ("ss", 2)):
+        reason = refused(layout=layout, alignment=alignment)
+        assert reason.startswith("A is ")
+        assert "copy it to an aligned array" in reason
+    assert refused(d_alignment=2) is None
+    strided = replace(problem_of(DType.BFLOAT16), d=MatrixType(DType.BFLOAT16, "strided", 2))
+    assert "D has no contiguous index" in BACKEND.refuse(strided, EXTENTS, H200)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_without_tma_lines_must_be_whole_vectors(arch):
+    whole = features(named_target(arch)).tma
+    for layout, extents in (
+        ("nt", Extents(64, 64, 1027)),
+        ("tt", Extents(63, 64, 64)),
+        ("nn", Extents(64, 63, 64)),
+    ):
+        reason = refused(arch, extents, layout=layout)
+        assert (reason is None) == whole
+        assert whole or "pad them with zeros" in reason
+    # A line along an index that no 16-byte vector runs along may have any length.
+    assert refused(arch, Extents(63, 65, 64), layout="nt") is None
+
+
+def test_an_architecture_that_tileiras_does_not_know_is_refused():
+    other = replace(H200, arch="sm_75")
+    assert "sm_75" in BACKEND.refuse(problem_of(DType.BFLOAT16), EXTENTS, other)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_offered_configuration_is_legal(arch):
+    target = named_target(arch)
+    for problem in taken(target):
+        for d_alignment in (16, problem.d.dtype.itemsize):
+            given_ = replace(problem, d=replace(problem.d, alignment=d_alignment))
+            configs = list(offered(given_, target))
+            assert len({config.tile for config in configs}) >= 5
+            for config in configs:
+                assert illegal(config.oriented(kernel_problem(given_)), config, target) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"schedule": "pingpong"}, "none of plain, persistent"),
+        ({"cluster_k": 2}, "split-K"),
+        ({"split_k": 0}, "at least 1"),
+        ({"tile": (128, 256, 64), "warps": (4, 1)}, "known not to spill"),
+        ({"tile": (96, 256, 64)}, "known not to spill"),
+        ({"occupancy": 7}, "known not to spill"),
+    ],
+)
+def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
+    problem = problem_of(DType.BFLOAT16)
+    config = Config((128, 256, 64), warps=(8, 1), schedule="plain")
+    assert illegal(problem, config, H200) is None
+    wrong = replace(config, **change)
+    assert reason in illegal(problem, wrong, H200)
+    with pytest.raises(unigemm.UnsupportedProblem, match="plan again"):
+        BACKEND.compile(Plan("cutile", wrong, problem, EXTENTS, H200))
+
+
+SIZES = st.one_of(st.integers(1, 80), st.integers(1, 20000))
+
+
+@given(
+    m=SIZES,
+    n=SIZES,
+    k=st.integers(1, 40000),
+    batch=st.integers(1, 9),
+    kind=st.sampled_from(KINDS),
+    layout=st.sampled_from(LAYOUTS),
+    arch=st.sampled_from(ARCHITECTURES),
+    narrow=st.booleans(),
+)
+def test_every_candidate_is_legal_and_its_parts_are_never_empty(
+    m, n, k, batch, kind, layout, arch, narrow
+):
+    target, extents = named_target(arch), Extents(m, n, k, batch)
+    problem = problem_of(kind[0], layout, d_alignment=1 if narrow else 16, precision=kind[1])
+    if BACKEND.refuse(problem, extents, target) is not None:
+        return
+    found = candidates(problem, extents, target)
+    assert found
+    for each in found:
+        config = each.config
+        seen = config.oriented(problem)
+        assert illegal(config.oriented(kernel_problem(problem)), config, target) is None
+        slabs = -(-k // config.tile[2])
+        of_part = -(-slabs // config.split_k)
+        assert of_part * (config.split_k - 1) < slabs
+        scratch = workspace_bytes(seen, config.oriented(extents), config.split_k)
+        assert each.workspace_bytes == scratch
+        assert each.prediction.us > extents.bytes_moved(problem) / target.dram_gbs / 1e3
+
+
+def best(m, n, k, arch="sm_90a", dtype=DType.BFLOAT16, batch=1, layout="nt"):
+    target, extents = named_target(arch), Extents(m, n, k, batch)
+    found = candidates(problem_of(dtype, layout), extents, target)
+    return min(found, key=lambda each: each.prediction.us).config
+
+
+def test_few_rows_or_columns_are_the_narrow_side_of_a_tile():
+    for rows in (1, 8, 16, 31):
+        config = best(rows, 4096, 4096)
+        assert config.swap_ab
+        assert rows <= config.tile[1] <= NARROW
+        config = best(4096, rows, 4096)
+        assert not config.swap_ab
+        assert rows <= config.tile[1] <= NARROW
+    assert not best(4096, 4096, 4096).swap_ab
+    # Tiles of eight columns do not take an N-major B of eight bits: the next ones are for it.
+    assert best(4096, 4, 512, "sm_100a", DType.INT8, layout="nn").tile[1] == 16
+
+
+def test_large_products_get_large_tiles_and_few_tiles_get_split_k():
+    m, n, _ = best(8192, 8192, 8192).tile
+    assert m * n >= 128 * 256
+    assert best(8192, 8192, 8192).split_k == 1
+    assert best(128, 128, 65536).split_k > 8
+
+
+def chosen(target, m, n, k, dtype, layout="nt", precision="ieee", batch=(), **options):
+    a = unigemm.ArraySpec((*batch, m, k), dtype, "C" if layout[0] == "n" else "F", **options)
+    b = unigemm.ArraySpec((*batch, k, n), dtype, "C" if layout[1] == "n" else "F", **options)
+    return unigemm.plan(a, b, target=target, precision=precision)
+
+
+SHAPES = [
+    shape for suite in ("squares", "layers", "tall-wide", "batched") for shape in SUITES[suite]
+]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_120a"])
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
+def test_auto_takes_it_for_sixteen_bits_where_no_other_backend_has_tensor_cores(arch, dtype):
+    """Except where CUDA cores keep up: the few rows and the small matrices left out here."""
+    for *batch, m, n, k in SHAPES:
+        if min(m, n) >= 16 and max(m, n) >= 128:
+            for layout in ("nt", "tn"):
+                plan = chosen(arch, m, n, k, dtype, layout, batch=tuple(batch))
+                assert plan.backend == "cutile", str(plan)
+
+
+def test_auto_takes_it_on_datacenter_blackwell_but_not_where_wgmma_is():
+    for dtype in ("bfloat16", "float16"):
+        assert chosen("sm_100a", 4096, 4096, 4096, dtype).backend == "cutile"
+        assert chosen("sm_90a", 4096, 4096, 4096, dtype).backend == "cute_wgmma"
+    assert chosen("sm_80", 2048, 2048, 2048, "float32", precision="tf32").backend == "cutile"
+    assert chosen("sm_80", 2048, 2048, 2048, "float32").backend == "cute_simt"
+    assert chosen("sm_90a", 2048, 2048, 2048, "float64").backend == "cutile"
+
+
+def test_what_it_refuses_goes_elsewhere_with_the_reason():
+    plan = chosen("sm_120a", 1024, 1024, 1024, "bfloat16", alignment=2)
+    assert plan.backend == "cute_simt"
+    assert any(x.backend == "cutile" and "16 bytes" in x.reason for x in plan.rejected)
+
+
+# Keys.
+
+
+def plan_of(problem=None, extents=EXTENTS, arch="sm_90a", **change):
+    problem = problem or problem_of(DType.BFLOAT16)
+    config = Config((128, 128, 64), warps=(4, 1), schedule="plain")
+    return Plan("cutile", replace(config, **change), problem, extents, named_target(arch))
+
+
+def test_a_key_holds_what_is_compiled_in_and_nothing_else():
+    key = BACKEND.key(plan_of())
+    same = [
+        plan_of(extents=Extents(3, 5, 7, 9)),
+        plan_of(raster=Raster("n", 4)),
+        plan_of(replace(problem_of(DType.BFLOAT16), deterministic=True)),
+    ]
+    assert {BACKEND.key(plan).digest for plan in same} == {key.digest}
+    parts = BACKEND.key(plan_of(split_k=2))
+    assert BACKEND.key(plan_of(split_k=5)) == parts
+    others = [
+        plan_of(split_k=2),
+        plan_of(arch="sm_100a"),
+        plan_of(schedule="persistent"),
+        plan_of(occupancy=2),
+        plan_of(cluster=(2, 1)),
+        plan_of(warps=(8, 1)),
+        plan_of(tile=(64, 128, 64)),
+        plan_of(swap_ab=True),
+        plan_of(problem_of(DType.FLOAT16)),
+        plan_of(problem_of(DType.BFLOAT16, "nn")),
+        plan_of(problem_of(DType.BFLOAT16, d_alignment=2)),
+        plan_of(problem_of(DType.BFLOAT16, out=DType.FLOAT32)),
+    ]
+    digests = {key.digest, *(BACKEND.key(plan).digest for plan in others)}
+    assert len(digests) == 1 + len(others)
+    # Two narrow alignments of D are one kernel.
+    eight, two = (plan_of(problem_of(DType.BFLOAT16, d_alignment=x)) for x in (8, 2))
+    assert BACKEND.key(eight) == BACKEND.key(two)
+
+
+# Arguments.
+
+
+def gemm_of(m, n, k, layout="nt", batch=(), shared=False, dtype=DType.BFLOAT16, pads=(0, 0, 0)):
+    """State a product of arrays with padded lines; `shared` repeats B along the batch."""
+
+    def lay(shape, turned, pad, batch=batch):
+        rows, columns = shape
+        line = (rows if turned else columns) + pad
+        pair = (1, line) if turned else (line, 1)
+        size = (columns if turned else rows) * line
+        steps = []
+        for extent in reversed(batch):
+            steps.insert(0, size)
+            size *= extent
+        return Layout((*batch, *shape), (*steps, *pair), dtype)
+
+    a = lay((m, k), layout[0] == "t", pads[0])
+    b = lay((k, n), layout[1] == "t", pads[1], () if shared else batch)
+    d = lay((m, n), False, pads[2])
+    return canonical(a, b, d)
+
+
+def test_arguments_follow_the_documented_layout():
+    gemm = gemm_of(100, 72, 200, "nn", batch=(3,), pads=(8, 16, 24))
+    plan = Plan("cutile", plan_of(raster=Raster("n", 4)).config, gemm.problem, gemm.extents, H200)
+    (call,) = calls(plan, gemm)
+    assert call == Call(
+        "gemm",
+        3,
+        (
+            Place("a"), 1, 3, 100, 200, 8, 100 * 208, 208, 1,
+            Place("b"), 1, 3, 200, 72, 8, 200 * 88, 88, 1,
+            Place("d"), 1, 3, 100, 72, 8, 100 * 96, 96, 1,
+            3, 3, 1, 4,
+        ),
+    )  # fmt: skip
+
+
+def test_lines_lie_along_the_contiguous_index():
+    gemm = gemm_of(96, 72, 200, "tt")
+    plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
+    (call,) = calls(plan, gemm)
+    assert call.arguments[:9] == (Place("a"), 1, 1, 200, 96, 8, 8, 96, 1)
+    assert call.arguments[9:18] == (Place("b"), 1, 1, 72, 200, 8, 8, 200, 1)
+    # Swapped, the kernel's A is the product's B, and D has its lines turned.
+    swapped = replace(plan, config=replace(plan.config, swap_ab=True))
+    (call,) = calls(swapped, gemm)
+    assert call.arguments[:9] == (Place("a"), 1, 1, 72, 200, 8, 8, 200, 1)
+    assert call.arguments[9:18] == (Place("b"), 1, 1, 200, 96, 8, 8, 96, 1)
+    assert call.arguments[18:27] == (Place("d"), 1, 1, 96, 72, 8, 8, 72, 1)
+
+
+def test_an_operand_that_a_batch_shares_is_there_once():
+    a, b, d = ((5, 2, 32, 64), (2, 64, 48), (5, 2, 32, 48))
+    layouts = [Layout(x, dense(x), DType.BFLOAT16) for x in (a, b, d)]
+    gemm = canonical(*layouts)
+    assert gemm.batch == (2, 5)
+    plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
+    (call,) = calls(plan, gemm)
+    assert call.arguments[:5] == (Place("a"), 5, 2, 32, 64)
+    assert call.arguments[9:14] == (Place("b"), 1, 2, 64, 48)
+    assert call.arguments[18:23] == (Place("d"), 5, 2, 32, 48)
+
+
+def dense(shape):
+    steps = [1]
+    for extent in reversed(shape[1:]):
+        steps.insert(0, steps[0] * extent)
+    return tuple(steps)
+
+
+def test_split_k_writes_parts_with_padded_lines_and_reduces_them():
+    gemm = gemm_of(100, 70, 4096)
+    plan = Plan("cutile", plan_of(split_k=3).config, gemm.problem, gemm.extents, H200)
+    main, reduction = calls(plan, gemm)
+    parts = (Place("workspace"), 3, 1, 100, 72, 7200, 7200, 72, 1)
+    assert main.arguments[18:] == (*parts, 1, 3, 0, 1)
+    assert main.blocks == 3
+    assert reduction.symbol == "reduce"
+    assert reduction.arguments[:9] == parts
+    assert reduction.arguments[9:] == (Place("d"), 1, 1, 100, 70, 2, 2, 70, 1)
+    assert reduction.blocks == 25
+    seen = workspace_bytes(gemm.problem, gemm.extents, 3)
+    assert seen == 3 * 7200 * 4
+
+
+def test_a_persistent_kernel_has_a_block_for_each_place():
+    gemm = gemm_of(4096, 4096, 64)
+    for change, blocks in (({}, 132), ({"cluster": (2, 1)}, 66), ({"occupancy": 2}, 264)):
+        config = plan_of(schedule="persistent", **change).config
+        (call,) = calls(Plan("cutile", config, gemm.problem, gemm.extents, H200), gemm)
+        assert call.blocks == blocks
+        assert call.arguments[-3] == 1024  # units
+
+
+def test_wide_steps_between_products_become_launches_of_their_own():
+    wide = 2**31 + 8
+    layouts = [
+        Layout((2, 3, 64, 64), (3 * wide, wide, 64, 1), DType.BFLOAT16),
+        Layout((64, 64), (64, 1), DType.BFLOAT16),
+        Layout((2, 3, 64, 64), (3 * 4096, 4096, 64, 1), DType.BFLOAT16),
+    ]
+    gemm = canonical(*layouts)
+    plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
+    found = calls(plan, gemm)
+    assert [call.arguments[0].offset for call in found] == [2 * wide * i for i in range(6)]
+    assert [call.arguments[18].offset for call in found] == [8192 * i for i in range(6)]
+    assert {call.blocks for call in found} == {1}
+    assert all(call.arguments[1:9] == (1, 1, 64, 64, 8, 8, 64, 1) for call in found)
+
+
+def test_lines_that_lie_too_far_apart_are_refused():
+    layouts = [
+        Layout((64, 64), (2**31, 1), DType.BFLOAT16),
+        Layout((64, 64), (64, 1), DType.BFLOAT16),
+        Layout((64, 64), (64, 1), DType.BFLOAT16),
+    ]
+    gemm = canonical(*layouts)
+    plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
+    with pytest.raises(unigemm.UnsupportedProblem, match="cute_simt"):
+        calls(plan, gemm)

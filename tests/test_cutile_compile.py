@@ -1,0 +1,237 @@
+"""What cutile offers is really compiled for each architecture, and read back as SASS."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from test_cutile import EXTENTS, LAYOUTS, plan_of, problem_of, taken
+from unigemm.backends.cutile import toolchain
+from unigemm.backends.cutile.arguments import calls
+from unigemm.backends.cutile.backend import BACKEND
+from unigemm.backends.cutile.configs import offered
+from unigemm.backends.cutile.geometry import features, gpu_code
+
+import unigemm
+from unigemm import sass
+from unigemm.dtypes import FLOAT8, DType, output_dtypes
+from unigemm.errors import CompilationError
+from unigemm.gemm import Layout, canonical
+from unigemm.plans import Plan
+from unigemm.problem import MatrixType
+from unigemm.target import named_target
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(toolchain.missing() is not None, reason=str(toolchain.missing())),
+]
+
+ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+SAMPLE = 1  # kernels of each type and architecture; UNIGEMM_TEST_ALL=1 compiles every one
+ALL = os.environ.get("UNIGEMM_TEST_ALL") == "1"
+
+
+def every_plan(arch):
+    target = named_target(arch)
+    for problem in taken(target):
+        for out in output_dtypes(problem.a.dtype):
+            for alignment in (16, out.itemsize):
+                for scaled in (False, True) if problem.a.dtype in FLOAT8 else (False,):
+                    whole = replace(problem, d=MatrixType(out, "n", alignment), scaled=scaled)
+                    for config in offered(whole, target):
+                        yield Plan("cutile", config, whole, EXTENTS, target)
+
+
+def sampled():
+    """Take the same plans every time, a few of each architecture, all types among them."""
+    if ALL:
+        return [plan for arch in ARCHS for plan in every_plan(arch)]
+    draw = random.Random(20261121)
+    found = []
+    for arch in ARCHS:
+        plans = list(every_plan(arch))
+        for dtype in sorted({plan.problem.a.dtype for plan in plans}, key=str):
+            of_type = [plan for plan in plans if plan.problem.a.dtype is dtype]
+            found += draw.sample(of_type, SAMPLE)
+    return found
+
+
+def name(plan):
+    p, c = plan.problem, plan.config
+    tile = "x".join(map(str, c.tile))
+    hints = f"c{c.cluster[0]}-w{c.warps[0]}-o{c.occupancy}-{c.schedule}"
+    turn = "-swapped" if c.swap_ab else ""
+    kind = f"{p.a.dtype}-{p.layout}-{p.d.dtype}-{p.d.alignment}{'-scaled' * p.scaled}"
+    return f"{plan.target.arch}-{kind}-{tile}-{hints}{turn}-split{c.split_k}"
+
+
+def multiplies(plan):
+    """Return the opcode of the tensor cores that a plan's kernel must have."""
+    dtype, capability = plan.problem.a.dtype, plan.target.capability
+    if dtype is DType.FLOAT64:
+        return "DMMA"
+    by_type = {DType.INT8: "I", DType.FLOAT8_E4M3FN: "Q", DType.FLOAT8_E5M2: "Q"}
+    letter = by_type.get(dtype, "H")
+    if capability == (9, 0):
+        return f"{letter}GMMA"
+    if capability[0] == 10 and not (dtype is DType.INT8 and capability == (10, 3)):
+        return f"UTC{letter}MMA"
+    return f"{letter}MMA"
+
+
+@pytest.mark.parametrize("plan", sampled(), ids=name)
+def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan):
+    artifact = BACKEND.compile(plan)
+    info = artifact.info
+    ops = info.instructions
+    assert info.spill_bytes == 0
+    assert "LDL" not in ops
+    assert "STL" not in ops
+    assert 0 < info.registers <= 255
+    assert info.smem_bytes <= plan.target.smem_per_block + 1024
+    assert ops[multiplies(plan)] > 0
+    assert "FFMA" not in ops
+    if features(plan.target).tma:
+        assert ops["UTMALDG"] >= 2
+        assert "LDGSTS" not in ops
+        stored_by_tma = plan.problem.d.alignment == 16 or plan.config.split_k > 1
+        assert ("UTMASTG" in ops) == stored_by_tma
+        # Every kernel waits for the one before it.
+        assert ops["ACQBULK"] == len(artifact.files)
+    else:
+        assert ops["LDGSTS"] > 0
+        assert "ACQBULK" not in ops
+    assert set(artifact.files) == {"gemm.cubin"} | (
+        {"reduce.cubin"} if plan.config.split_k > 1 else set()
+    )
+
+
+def test_all_six_architectures_are_offered_enough():
+    for arch in ARCHS:
+        assert len(list(every_plan(arch))) > 200
+
+
+def parameters(cubin):
+    """Return the (offset, size) of a kernel's parameters, as its ELF states them."""
+    text = sass._run(cubin, "--dump-elf")
+    found = re.findall(
+        r"Ordinal : (0x[0-9a-f]+)\s+Offset  : (0x[0-9a-f]+)\s+Size    : (0x[0-9a-f]+)", text
+    )
+    return [
+        (int(offset, 16), int(size, 16))
+        for ordinal, offset, size in sorted(found, key=lambda row: int(row[0], 16))
+    ]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize("split", [1, 3])
+def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, scaled, split):
+    """Number, order and size of them, against what the compiler wrote into the cubin."""
+    if scaled and arch == "sm_80":
+        pytest.skip("sm_80 has no float8 instructions")
+    dtype = DType.FLOAT8_E4M3FN if scaled else DType.BFLOAT16
+    layouts = [Layout((64, 64), (64, 1), dtype)] * 2
+    layouts.append(Layout((64, 64), (64, 1), output_dtypes(dtype)[0]))
+    gemm = canonical(*layouts, scaled=scaled)
+    tile = (64, 64, 128 // dtype.itemsize)
+    plan = plan_of(gemm.problem, gemm.extents, arch, tile=tile, occupancy=2, split_k=split)
+    files = BACKEND.compile(plan).files
+    array = [8, *[4] * 8]
+    scales = [8, 4, 4, 8, 4, 4, 4] if scaled else []
+    work = [4] * 4
+    expected = {"gemm": [*array * 3, *scales, *work]}
+    if split > 1:
+        expected = {"gemm": [*array * 3, *work], "reduce": [*array * 2, *scales]}
+    assert {name.removesuffix(".cubin") for name in files} == set(expected)
+    for call in calls(plan, gemm):
+        found = parameters(files[f"{call.symbol}.cubin"])
+        assert [size for _, size in found] == expected[call.symbol]
+        assert len(found) == len(call.arguments)
+        offset = 0
+        for at, size in found:  # each aligned to its size
+            offset = -(-offset // size) * size
+            assert at == offset
+            offset += size
+
+
+def test_machine_code_is_for_exactly_the_target():
+    for arch in ("sm_80", "sm_120a"):
+        text = sass.disassemble(BACKEND.compile(plan_of(arch=arch, **SMALL)).files["gemm.cubin"])
+        assert re.search(rf"code for {gpu_code(named_target(arch))}a?\b", text)
+
+
+SMALL = {"tile": (64, 64, 64), "occupancy": 2}
+
+
+def test_the_compilers_words_reach_the_caller():
+    def broken():
+        from unigemm.backends.cutile.kernel import Spec
+
+        problem = problem_of(DType.FLOAT8_E4M3FN)
+        return Spec(problem, plan_of().config, features(named_target("sm_80")))
+
+    with pytest.raises(CompilationError, match="not supported on sm_80"):
+        toolchain.compile_kernels(broken, "sm_80")
+
+
+TRAVELLER = """
+import sys
+from unigemm.backends.cutile import toolchain
+toolchain._installed = {}.get
+toolchain.shutil.which = lambda name, path=None: None
+import unigemm
+from unigemm import dispatch
+from unigemm.cache import default_cache
+spec = unigemm.ArraySpec((512, 512), "bfloat16")
+plan = unigemm.plan(spec, spec, target="sm_90a", backend="cutile")
+assert toolchain.missing() is not None
+entry = dispatch.kernel_entry(plan)
+assert entry.layer == "bundle", entry
+assert "cuda.tile" not in sys.modules
+print(entry.digest, sorted(entry.files))
+other = unigemm.ArraySpec((512, 512), "float16")
+try:
+    dispatch.kernel_entry(unigemm.plan(other, other, target="sm_90a", backend="cutile"))
+except unigemm.BackendUnavailable as error:
+    assert "UNIGEMM_CACHE_BUNDLES" in str(error)
+else:
+    raise AssertionError("compiled with no compiler")
+"""
+
+
+def test_a_bundle_made_here_serves_a_machine_without_tileiras(tmp_path):
+    from unigemm.cache import Cache
+
+    cache = Cache(tmp_path / "cache", [])
+    spec = unigemm.ArraySpec((512, 512), "bfloat16")
+    plan = unigemm.plan(spec, spec, target="sm_90a", backend="cutile")
+    made = unigemm.compile(plan, cache=cache)
+    cache.export_bundle(tmp_path / "bundle")
+    environment = {
+        **os.environ,
+        "UNIGEMM_CACHE_DIR": str(tmp_path / "other"),
+        "UNIGEMM_CACHE_BUNDLES": str(tmp_path / "bundle"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", TRAVELLER], env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == made.entry.digest
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_few_rows_are_multiplied_the_other_way_round(layout):
+    problem = problem_of(DType.BFLOAT16, layout)
+    target = named_target("sm_90a")
+    narrow = [c for c in offered(problem, target) if c.swap_ab and c.split_k == 1]
+    assert narrow
+    plan = Plan("cutile", narrow[0], problem, EXTENTS, target)
+    text = sass.disassemble(BACKEND.compile(plan).files["gemm.cubin"])
+    assert f"HGMMA.64x{narrow[0].tile[1]}x16" in text

@@ -1,0 +1,216 @@
+"""cutile's kernels, block by block on the CPU: every index, tail, part and scale against NumPy."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_cutile import dense, plan_of
+from tile_machine import Machine, take_array
+from unigemm.backends.cutile.arguments import Place, calls
+from unigemm.backends.cutile.backend import BACKEND
+from unigemm.backends.cutile.geometry import REDUCE_TILE
+from unigemm.backends.workspace import workspace_bytes
+
+from unigemm.dtypes import DType, numpy_dtype, output_dtypes
+from unigemm.gemm import Layout, canonical
+from unigemm.plans import Plan, Raster
+from unigemm.target import named_target
+
+pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
+
+ARCHS = ("sm_80", "sm_90a")
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    from unigemm.backends.cutile import kernel
+
+    monkeypatch.setattr(kernel, "ct", Machine)
+    return kernel
+
+
+def padded(extent, unit):
+    return -(-extent // unit) * unit
+
+
+def lay_out(shape, turned, batch, shared, dtype, pad):
+    """Place a stack of matrices, lines at multiples of 16 bytes; batch steps of 0 where shared."""
+    unit = 16 // dtype.itemsize
+    rows, columns = shape
+    line = padded(rows if turned else columns, unit) + pad * unit
+    pair = (1, line) if turned else (line, 1)
+    size = line * (columns if turned else rows)
+    steps = []
+    for extent, repeated in zip(reversed(batch), reversed(shared), strict=True):
+        steps.insert(0, 0 if repeated else size)
+        size *= 1 if repeated else extent
+    layout = Layout((*batch, *shape), (*steps, *pair), dtype)
+    poison = 77 if dtype in (DType.INT8, DType.INT32) else np.nan
+    return layout, np.full(size + 64, poison, np.float32).astype(numpy_dtype(dtype))
+
+
+def view(memory, layout):
+    return np.lib.stride_tricks.as_strided(
+        memory, layout.shape, tuple(s * memory.itemsize for s in layout.strides)
+    )
+
+
+def run(kernels, plan, gemm, memories, scales=()):
+    """Execute a product's launches; addresses are 2**32 times the number of a memory."""
+    config, problem = plan.config, plan.config.oriented(plan.problem)
+    a, b = (1, 2) if gemm.swapped == config.swap_ab else (2, 1)
+    brought = {"a": a << 32, "b": b << 32, "d": 3 << 32, "workspace": 4 << 32}
+    if scales:
+        at_a, at_b, factor = scales
+        brought |= {"scale_a": at_a, "scale_b": at_b, "factor": factor}
+        brought |= {"scales_a": int(at_a != 0), "scales_b": int(at_b != 0)}
+    dtypes = {"a": problem.a.dtype, "b": problem.b.dtype, "d": problem.d.dtype}
+    dtypes["workspace"] = problem.accumulator
+
+    def array(left, dimensions=4, dtype=None):
+        dtype = dtype or dtypes[left[0].name]
+        place = left[0]
+        promised = min(problem.d.alignment, 16) if place.name == "d" else 16
+        left[0] = brought[place.name] + place.offset
+        left[1:] = [brought[x.name] if dimensions == 1 and x is left[1] else x for x in left[1:]]
+        promised = promised if dimensions == 4 else None
+        return take_array(left, memories, dtype.itemsize, dtype, dimensions, promised)
+
+    def read_scales(left):
+        if len(left) < 7:
+            return ()
+        pair = [array(left, 1, DType.FLOAT32) for _ in range(2)]
+        left.pop(0)
+        return (*pair, np.float32(brought["factor"]))
+
+    for call in calls(plan, gemm):
+        left = list(call.arguments)
+        if call.symbol == "reduce":
+            parts, d = array(left), array(left)
+            for block in range(call.blocks):
+                kernels.add_parts(block, parts, d, read_scales(list(left)), *REDUCE_TILE)
+            continue
+        x, y, d = array(left), array(left), array(left)
+        found = read_scales(left)
+        inner, units, along_n, group = left
+        step = call.blocks if config.schedule == "persistent" else units
+        assert config.schedule == "persistent" or call.blocks == units
+        for block in range(call.blocks):
+            for unit in range(block, units, step):
+                kernels.multiply(
+                    unit, x, y, d, found, inner, along_n, group, *config.tile,
+                    problem.a.major == "m", problem.b.major == "k", problem.d.major == "m",
+                    config.split_k > 1, False,
+                )  # fmt: skip
+
+
+SIZES = st.one_of(st.integers(1, 40), st.sampled_from([1, 8, 16, 17, 32, 33, 48]))
+KINDS = (DType.FLOAT32, DType.BFLOAT16, DType.INT8, DType.FLOAT64)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    m=SIZES,
+    n=SIZES,
+    k=st.integers(1, 70),
+    batch=st.sampled_from([(), (1,), (3,), (2, 3), (3, 1), (2, 2, 2)]),
+    shared=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    b_shared=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    d_turned=st.booleans(),
+    odd=st.booleans(),
+    pads=st.tuples(*[st.integers(0, 2)] * 3),
+    dtype=st.sampled_from(KINDS),
+    tile=st.sampled_from([(8, 8, 16), (16, 8, 16), (8, 16, 32), (16, 32, 8)]),
+    swap_ab=st.booleans(),
+    split=st.sampled_from([1, 1, 2, 3]),
+    raster=st.sampled_from([Raster("m", 1), Raster("n", 2), Raster("m", 3), Raster("n", 8)]),
+    persistent=st.booleans(),
+    arch=st.sampled_from(ARCHS),
+)
+def test_blocks_compute_the_product_and_write_nothing_else(
+    kernels, m, n, k, batch, shared, b_shared, layout, d_turned, odd, pads, dtype, tile, swap_ab,
+    split, raster, persistent, arch,
+):  # fmt: skip
+    rng = np.random.default_rng(m * 1000 + n)
+    out = output_dtypes(dtype)[-1]
+    a_lay, a_mem = lay_out((m, k), layout[0] == "t", batch, shared[: len(batch)], dtype, pads[0])
+    b_lay, b_mem = lay_out((k, n), layout[1] == "t", batch, b_shared[: len(batch)], dtype, pads[1])
+    d_lay, d_mem = lay_out((m, n), d_turned, batch, (False,) * len(batch), out, pads[2])
+    if odd:
+        d_lay, d_mem = (
+            Layout(d_lay.shape, dense(d_lay.shape), out),
+            d_mem[: prod(d_lay.shape) + 64],
+        )
+    d_mem[...] = 99
+    for memory, lay in ((a_mem, a_lay), (b_mem, b_lay)):
+        view(memory, lay)[...] = rng.integers(-3, 4, lay.shape)
+    whole = canonical(a_lay, b_lay, d_lay, precision="tf32")
+    gemm = replace(whole, offsets=((0, 0, 0),))
+    if BACKEND.refuse(gemm.problem, gemm.extents, named_target("sm_90a")) is not None:
+        return
+    schedule = "persistent" if persistent and split == 1 else "plain"
+    config = plan_of(
+        tile=tile, swap_ab=swap_ab, split_k=split, raster=raster, schedule=schedule
+    ).config
+    target = replace(named_target(arch), sm_count=5)
+    plan = Plan("cutile", config, gemm.problem, gemm.extents, target)
+    seen, sizes = config.oriented(gemm.problem), config.oriented(gemm.extents)
+    native = numpy_dtype(seen.accumulator)
+    room = workspace_bytes(seen, sizes, split) // native.itemsize
+    workspace = np.full(room + 64, 55, native)
+    expected = view(a_mem, a_lay).astype(np.float64) @ view(b_mem, b_lay).astype(np.float64)
+    for to_a, to_b, to_d in whole.offsets:
+        if gemm.swapped:
+            to_a, to_b = to_b, to_a
+        run(kernels, plan, gemm, {1: a_mem[to_a:], 2: b_mem[to_b:], 3: d_mem[to_d:], 4: workspace})
+    np.testing.assert_array_equal(view(d_mem, d_lay).astype(np.float64), expected)
+    view(d_mem, d_lay)[...] = 99
+    assert (d_mem == 99).all()
+    assert (workspace[room:] == 55).all()
+
+
+@pytest.mark.parametrize("split", [1, 3])
+@pytest.mark.parametrize("places", [(0, 0), (5, 0), (0, 6), (5, 6)])
+def test_scales_multiply_the_sums_once(kernels, split, places):
+    dtype = DType.FLOAT8_E4M3FN
+    rng = np.random.default_rng(3)
+    lays, memories = {}, {}
+    for number, (name, shape) in enumerate({"a": (16, 96), "b": (96, 16)}.items(), 1):
+        lays[name], memories[number] = lay_out(shape, name == "b", (), (), dtype, 0)
+        view(memories[number], lays[name])[...] = rng.integers(-2, 3, shape)
+    lays["d"], memories[3] = lay_out((16, 16), False, (), (), DType.FLOAT32, 0)
+    memories |= {5: np.full(1, 0.5, np.float32), 6: np.full(1, -4.0, np.float32)}
+    memories |= {0: np.full(1, np.nan, np.float32), 4: np.zeros(3 * 256, np.float32)}
+    gemm = canonical(lays["a"], lays["b"], lays["d"], scaled=True)
+    config = plan_of(tile=(16, 16, 16), split_k=split).config
+    plan = Plan("cutile", config, gemm.problem, gemm.extents, named_target("sm_90a"))
+    scales = (places[0] << 32, places[1] << 32, 0.25)
+    run(kernels, plan, gemm, memories, scales)
+    factor = 0.25 * (0.5 if places[0] else 1) * (-4.0 if places[1] else 1)
+    x, y = (view(memories[i], lays[c]).astype(np.float64) for i, c in ((1, "a"), (2, "b")))
+    np.testing.assert_array_equal(view(memories[3], lays["d"]), factor * (x @ y))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_tile_is_visited_once(kernels, seed):
+    draw = random.Random(seed)
+    m, n, group = draw.randint(1, 20), draw.randint(1, 20), draw.randint(1, 9)
+    for along_n in (0, 1):
+        seen = [kernels.tile_coordinates(i, m, n, along_n, group) for i in range(m * n)]
+        assert sorted(seen) == [(i, j) for i in range(m) for j in range(n)]
+
+
+def test_the_machine_is_strict():
+    memory = np.zeros(64, np.float32)
+    left = [0, 1, 1, 4, 8, 1, 1, 8, 1]
+    array = take_array(left, {0: memory}, 4, DType.FLOAT32)
+    with pytest.raises(AssertionError, match="outside"):
+        Machine.load(array, (0, 0, 1, 0), (1, 1, 4, 8), padding_mode="zero")
+    assert Place("a") == Place("a", 0)

@@ -1,0 +1,589 @@
+"""The emulator's reading of PTX, its arithmetic and its control flow, on small kernels."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+from emulated import HEAD, kernel, line_of, probe, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unigemm.emulator import EmulatorError, KernelFault, Memory, PtxError, launch
+from unigemm.emulator.launching import compiled
+from unigemm.emulator.parser import parse
+from unigemm.emulator.ptx import Address, Immediate, Register, Vector
+
+RNG = np.random.default_rng(20261121)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def test_a_module_is_read_into_plain_data():
+    text = HEAD + (
+        ".extern .shared .align 1024 .b8 buffer[];\n"
+        ".visible .entry k(.param .u64 a, .param .u32 b, .param .align 64 .b8 c[128])\n"
+        ".reqntid 128, 1, 1\n{\n"
+        ".reg .b32 %r<4>, x;\n.shared .align 16 .b8 fixed[48];\n"
+        "// a comment\n/* and\n another */\n"
+        "ld.shared.v2.b32 {%r1, %r2}, [%r3+-16];\n"
+        "{ .reg .b32 x; mov.b32 x, 0f3F800000; }\n"
+        "mov.b32 x, -7;\nret;\n}\n"
+    )
+    module = parse(text)
+    found = module.kernels["k"]
+    assert module.target == "sm_90a"
+    assert [(p.offset, p.size) for p in found.parameters] == [(0, 8), (8, 4), (64, 128)]
+    assert found.parameter_bytes == 192
+    assert found.directives[".reqntid"] == (128, 1, 1)
+    load, inner, outer, _ = found.body
+    assert load.line == line_of(text, "ld.shared")
+    assert load.operands == (
+        Vector((Register("%r1", "b32"), Register("%r2", "b32"))),
+        Address(Register("%r3", "b32"), -16),
+    )
+    assert inner.operands[1] == Immediate(0x3F800000, 4)
+    assert outer.operands[1] == Immediate(-7)
+    assert inner.operands[0] != outer.operands[0], "an inner scope has registers of its own"
+    assert parse(text) is module, "read once"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("frobnicate.b32 %r1, %r2;", "frobnicate.b32 is not implemented"),
+        ("add.sat.s32 %r1, %r2, %r3;", "modifier .sat"),
+        ("add.s64 %r1, %r2, %r3;", "b32 register"),
+        ("mov.b32 %r1, nothing;", "no variable nothing"),
+        ("bra nowhere;", "no label nowhere"),
+        ("add.s32 %r1, %r2", "; is expected"),
+        ("cvt.rz.f16.f32 %h1, %r1;", "rounding towards zero"),
+        ("ld.shared.frob.b32 %r1, [%r2];", "modifier .frob"),
+        ("mov.u32 %r1, %clock;", "register %clock"),
+        (".byte 3;", "directive .byte"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_its_line(body, reason):
+    text = kernel("nop_line:\n" + body)
+    with pytest.raises(PtxError, match="PTX line") as error:
+        compiled(text, "k")
+    assert reason in str(error.value)
+    assert error.value.line in (line_of(text, body), line_of(text, body) + 1)
+
+
+def test_sizes_and_parameters_are_checked():
+    text = kernel("", ("u64", "u32"))
+    with pytest.raises(EmulatorError, match="no kernel 'other'"):
+        launch(text, "other", (1,), (32,))
+    with pytest.raises(EmulatorError, match="2 parameters"):
+        launch(text, "k", (1,), (32,), params=[1])
+    with pytest.raises(EmulatorError, match="bytes of parameters"):
+        launch(text, "k", (1,), (32,), params=b"1234")
+    with pytest.raises(EmulatorError, match="2048 threads"):
+        launch(text, "k", (1,), (2048,), params=[1, 2])
+    with pytest.raises(EmulatorError, match="is not made of"):
+        launch(text, "k", (3,), (32,), (2,), params=[1, 2])
+    fixed = text.replace("p1)", "p1)\n.reqntid 64, 1, 1")
+    with pytest.raises(EmulatorError, match="compiled for blocks of"):
+        launch(fixed, "k", (1,), (32,), params=[1, 2])
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+EDGES32 = np.array([0, 1, 2, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFE], np.uint32)
+
+
+def words(bits=32, count=300):
+    values = RNG.integers(0, 1 << 64, count, dtype=np.uint64)
+    if bits == 64:
+        wide = EDGES32.astype(np.uint64)
+        return np.concatenate([values, wide, ~wide, wide << np.uint64(32)])
+    values = values.astype(np.uint32)
+    return np.concatenate([values, np.repeat(EDGES32, 10), np.tile(EDGES32, 10)])
+
+
+def pairs(bits=32):
+    x = words(bits)
+    y = x.copy()
+    RNG.shuffle(y)
+    if bits == 32:
+        x[-100:], y[-100:] = np.repeat(EDGES32, 10), np.tile(EDGES32, 10)
+    return x, y
+
+
+def signed(value, bits=32):
+    return int(value) - (1 << bits) * (int(value) >> (bits - 1))
+
+
+def quotient(x, y):
+    return -1 if y == 0 else int(Fraction(abs(x), abs(y))) * (1 if (x < 0) == (y < 0) else -1)
+
+
+INTEGER = {
+    "add.s32": lambda x, y: x + y,
+    "sub.s32": lambda x, y: x - y,
+    "mul.lo.s32": lambda x, y: x * y,
+    "mul.hi.s32": lambda x, y: signed(x) * signed(y) >> 32,
+    "mul.hi.u32": lambda x, y: x * y >> 32,
+    "min.s32": lambda x, y: min(signed(x), signed(y)),
+    "max.u32": max,
+    "div.s32": lambda x, y: quotient(signed(x), signed(y)),
+    "div.u32": lambda x, y: quotient(x, y),
+    "rem.u32": lambda x, y: x - quotient(x, y) * y,
+    "rem.s32": lambda x, y: signed(x) - quotient(signed(x), signed(y)) * signed(y),
+    "and.b32": lambda x, y: x & y,
+    "or.b32": lambda x, y: x | y,
+    "xor.b32": lambda x, y: x ^ y,
+    "shl.b32": lambda x, y: x << y if y < 32 else 0,
+    "shr.u32": lambda x, y: x >> min(y, 32),
+    "shr.s32": lambda x, y: signed(x) >> min(y, 32),
+}
+
+
+@pytest.mark.parametrize("opcode", INTEGER)
+def test_integer_instructions_are_exact(opcode):
+    x, y = pairs()
+    if opcode.startswith("sh"):
+        y[:200] %= 40
+    found = probe(opcode + " {d}, {a}, {b};", "b32", ("b32", "b32"), (x, y))
+    wanted = [INTEGER[opcode](int(a), int(b)) % (1 << 32) for a, b in zip(x, y, strict=True)]
+    assert found.tolist() == wanted
+
+
+INTEGER64 = {
+    "add.s64": lambda x, y: x + y,
+    "mul.lo.s64": lambda x, y: x * y,
+    "mul.hi.u64": lambda x, y: x * y >> 64,
+    "mul.hi.s64": lambda x, y: signed(x, 64) * signed(y, 64) >> 64,
+    "div.s64": lambda x, y: quotient(signed(x, 64), signed(y, 64)),
+    "div.u64": lambda x, y: quotient(x, y),
+    "min.s64": lambda x, y: min(signed(x, 64), signed(y, 64)),
+}
+
+
+@pytest.mark.parametrize("opcode", INTEGER64)
+def test_64_bit_integer_instructions_are_exact(opcode):
+    x, y = pairs(64)
+    found = probe(opcode + " {d}, {a}, {b};", "b64", ("b64", "b64"), (x, y))
+    wanted = [INTEGER64[opcode](int(a), int(b)) % (1 << 64) for a, b in zip(x, y, strict=True)]
+    assert found.tolist() == wanted
+
+
+def permuted(x, y, z):
+    source = [(x | y << 32) >> (8 * n) & 255 for n in range(8)]
+    out = 0
+    for n in range(4):
+        pick = z >> (4 * n) & 15
+        byte = source[pick & 7]
+        out |= ((255 if byte & 128 else 0) if pick & 8 else byte) << (8 * n)
+    return out
+
+
+def field(x, first, count, *, sign):
+    first, count = first & 255, count & 255
+    bits = [x >> n & 1 for n in range(32)]
+    fill = 0
+    if sign and count:
+        fill = bits[min(first + count - 1, 31)]
+    return sum((bits[first + n] if n < count and first + n < 32 else fill) << n for n in range(32))
+
+
+THREE = {
+    "mad.lo.s32 {d}, {a}, {b}, {c};": lambda x, y, z: x * y + z,
+    "mad.hi.u32 {d}, {a}, {b}, {c};": lambda x, y, z: (x * y >> 32) + z,
+    "prmt.b32 {d}, {a}, {b}, {c};": permuted,
+    "lop3.b32 {d}, {a}, {b}, {c}, 0x96;": lambda x, y, z: x ^ y ^ z,
+    "lop3.b32 {d}, {a}, {b}, {c}, 0xEA;": lambda x, y, z: x & y | z,
+    "shf.l.wrap.b32 {d}, {a}, {b}, {c};": lambda x, y, z: (y << 32 | x) << (z & 31) >> 32,
+    "shf.r.clamp.b32 {d}, {a}, {b}, {c};": lambda x, y, z: (y << 32 | x) >> min(z, 32),
+    "bfe.u32 {d}, {a}, {b}, {c};": lambda x, y, z: field(x, y, z, sign=False),
+    "bfe.s32 {d}, {a}, {b}, {c};": lambda x, y, z: field(x, y, z, sign=True),
+}
+
+
+@pytest.mark.parametrize("text", THREE)
+def test_instructions_of_three_integers_are_exact(text):
+    (x, y), z = pairs(), words()
+    if text.startswith("bfe"):
+        y[:300], z[:300] = y[:300] % 40, z[:300] % 40
+    found = probe(text, "b32", ("b32", "b32", "b32"), (x, y, z))
+    wanted = [THREE[text](int(a), int(b), int(c)) for a, b, c in zip(x, y, z, strict=True)]
+    assert found.tolist() == [value % (1 << 32) for value in wanted]
+
+
+ONE = {
+    "popc.b32 {d}, {a};": lambda x: bin(x).count("1"),
+    "clz.b32 {d}, {a};": lambda x: 32 - x.bit_length(),
+    "not.b32 {d}, {a};": lambda x: ~x,
+    "neg.s32 {d}, {a};": lambda x: -x,
+    "abs.s32 {d}, {a};": lambda x: abs(signed(x)),
+    "cvt.s32.s8 {d}, {a};": lambda x: signed(x & 255, 8),
+    "{{ .reg .b16 x, y; mov.b32 {{x, y}}, {a}; mov.b32 {d}, {{y, x}}; }}": lambda x: (
+        x << 16 | x >> 16
+    ),
+    "{{ .reg .b16 x; cvt.u16.u32 x, {a}; cvt.s32.s16 {d}, x; }}": lambda x: signed(x & 65535, 16),
+    "{{ .reg .b16 x; cvt.u16.u32 x, {a}; cvt.s16.s8 x, x; mul.wide.s16 {d}, x, -3; }}": (
+        lambda x: signed(x & 255, 8) * -3
+    ),
+    "{{ .reg .b64 x; mul.wide.s32 x, {a}, {a}; mov.b64 {{_, {d}}}, x; }}": lambda x: (
+        signed(x) * signed(x) >> 32
+    ),
+}
+
+
+@pytest.mark.parametrize("text", ONE)
+def test_instructions_of_one_integer_are_exact(text):
+    x = words()
+    found = probe(text, "b32", ("b32",), (x,))
+    assert found.tolist() == [ONE[text](int(a)) % (1 << 32) for a in x]
+
+
+def bits_of(values, dtype):
+    return np.array(values, dtype).view(f"u{np.dtype(dtype).itemsize}")
+
+
+def same(found, wanted):
+    """Compare bits; any NaN equals any other."""
+    return np.array_equal(found, wanted) or np.all((found == wanted) | (np.isnan(wanted)))
+
+
+def exact_fma(x, y, z, dtype):
+    """Return x * y + z rounded once, from the exact value."""
+    if not np.isfinite([float(x), float(y), float(z)]).all():
+        return dtype(float(x) * float(y) + float(z))
+    exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+    if exact == 0:
+        return (
+            dtype(np.float64(x) * np.float64(y) + np.float64(z))
+            if dtype is np.float32
+            else (dtype(0.0))
+        )
+    if dtype is np.float64:
+        try:
+            return np.float64(exact.numerator / exact.denominator)
+        except OverflowError:
+            return np.float64(np.inf if exact > 0 else -np.inf)
+    near = np.float32(float(exact))  # then move to the nearest, ties to even
+    candidates = [near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, -np.inf)]
+    candidates = [np.float32(c) for c in candidates]
+    if not np.isfinite(near):
+        return near
+    best = min(
+        (c for c in candidates if np.isfinite(c)),
+        key=lambda c: (abs(Fraction(float(c)) - exact), int(c.view(np.uint32)) & 1),
+    )
+    return best
+
+
+def floats(dtype, count=400):
+    """Random floats of all sizes, with half-way cases and edges."""
+    scale = 2.0 ** RNG.integers(-60, 60, count)
+    x = (RNG.standard_normal(count) * scale).astype(dtype)
+    info = np.finfo(dtype)
+    edges = np.array([0.0, -0.0, 1.0, -1.0, info.max, info.tiny, info.smallest_subnormal,
+                      info.eps, 1 + info.eps, np.inf, -np.inf, np.nan], dtype)  # fmt: skip
+    return np.concatenate([x, edges])
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("f32", np.float32), ("f64", np.float64)])
+def test_fma_rounds_once(kind, dtype):
+    width = np.dtype(dtype).itemsize * 8
+    x, y, z = (floats(dtype) for _ in range(3))
+    RNG.shuffle(y)
+    bits = 24 if dtype is np.float32 else 53
+    # Products whose low half meets an addend far above or below it: ties that a second rounding
+    # would break the wrong way.
+    one = dtype(1) + dtype(2.0 ** -(bits - 1)) * RNG.integers(0, 4, 200).astype(dtype)
+    other = dtype(1) + dtype(2.0 ** -(bits // 2)) * RNG.integers(0, 9, 200).astype(dtype)
+    tiny = dtype(2.0) ** RNG.integers(-2 * bits - 4, 3, 200).astype(dtype)
+    x = np.concatenate([x, one, one])
+    y = np.concatenate([y, other, dtype(2.0 ** -(bits + 1)) * np.ones(200, dtype)])
+    z = np.concatenate([z, tiny, other])
+    with np.errstate(all="ignore"):
+        wanted = np.array([exact_fma(*v, dtype) for v in zip(x, y, z, strict=True)], dtype)
+    found = probe(
+        f"fma.rn.{kind} {{d}}, {{a}}, {{b}}, {{c}};", f"b{width}", (f"b{width}",) * 3,
+        [v.view(f"u{width // 8}") for v in (x, y, z)],
+    ).view(dtype)  # fmt: skip
+    wrong = ~((found == wanted) | (np.isnan(found) & np.isnan(wanted)))
+    assert not wrong.any(), np.stack([x, y, z, found, wanted])[:, wrong][:, :3]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(*[st.floats(width=32)] * 3), min_size=1, max_size=40))
+def test_fma_of_any_float32_rounds_once(rows):
+    from unigemm.emulator.rounding import fma32
+
+    x, y, z = (np.array(column, np.float32) for column in zip(*rows, strict=True))
+    with np.errstate(all="ignore"):
+        found = fma32(x, y, z)
+        wanted = np.array([exact_fma(*v, np.float32) for v in zip(x, y, z, strict=True)])
+    assert ((found == wanted) | (np.isnan(found) & np.isnan(wanted))).all()
+
+
+def test_packed_fma_of_float32_is_two_of_them():
+    x, y, z = (floats(np.float32) for _ in range(3))
+    RNG.shuffle(y)
+    words = [v.view(np.uint64) for v in (x, y, z)]  # neighbours share a register
+    found = probe("fma.rn.f32x2 {d}, {a}, {b}, {c};", "b64", ("b64",) * 3, words)
+    with np.errstate(all="ignore"):
+        wanted = [exact_fma(*v, np.float32) for v in zip(x, y, z, strict=True)]
+    assert same(found.view(np.float32), np.array(wanted, np.float32))
+
+
+def test_mixed_fma_multiplies_narrow_numbers():
+    x, y = (RNG.standard_normal(200).astype(ml_dtypes.bfloat16) for _ in range(2))
+    z = RNG.standard_normal(200).astype(np.float32)
+    found = probe(
+        "fma.rn.f32.bf16 {d}, {a}, {b}, {c};", "b32", ("b16", "b16", "b32"),
+        (x.view(np.uint16), y.view(np.uint16), z.view(np.uint32)),
+    ).view(np.float32)  # fmt: skip
+    wanted = [exact_fma(*v, np.float32) for v in zip(x, y, z, strict=True)]
+    assert found.tolist() == np.array(wanted).tolist()
+
+
+CONVERSIONS = {
+    "cvt.f32.bf16": (ml_dtypes.bfloat16, np.float32),
+    "cvt.f32.f16": (np.float16, np.float32),
+    "cvt.rn.bf16.f32": (np.float32, ml_dtypes.bfloat16),
+    "cvt.rn.f16.f32": (np.float32, np.float16),
+    "cvt.f64.f32": (np.float32, np.float64),
+    "cvt.rn.f32.f64": (np.float64, np.float32),
+    "cvt.rn.f32.s32": (np.int32, np.float32),
+    "cvt.s64.s32": (np.int32, np.int64),
+}
+
+
+@pytest.mark.parametrize("opcode", CONVERSIONS)
+def test_conversions_round_to_nearest_even(opcode):
+    source, result = (np.dtype(d) for d in CONVERSIONS[opcode])
+    if source.kind in "iu":
+        values = words().view(np.int32)
+    else:
+        values = floats(np.float64 if source.itemsize == 8 else np.float32)
+        with np.errstate(over="ignore"):
+            values = np.concatenate([values, RNG.standard_normal(200)]).astype(source)
+    kinds = f"b{8 * result.itemsize}", (f"b{8 * source.itemsize}",)
+    with np.errstate(all="ignore"):
+        found = probe(opcode + " {d}, {a};", *kinds, (values.view(f"u{source.itemsize}"),))
+        wanted = values.astype(result)
+    real = found.view(result).astype(np.float64), wanted.astype(np.float64)
+    assert np.array_equal(*real, equal_nan=True)
+
+
+def test_conversions_to_integers_clamp():
+    values = np.array([0.5, 1.5, -1.5, 2.5, 3e9, -3e9, np.nan, np.inf], np.float32)
+    found = probe("cvt.rzi.s32.f32 {d}, {a};", "b32", ("b32",), (values.view(np.uint32),))
+    assert found.view(np.int32).tolist() == [0, 1, -1, 2, 2**31 - 1, -(2**31), 0, 2**31 - 1]
+    found = probe("cvt.rni.s32.f32 {d}, {a};", "b32", ("b32",), (values.view(np.uint32),))
+    assert found.view(np.int32).tolist()[:4] == [0, 2, -2, 2]
+
+
+def test_tf32_rounds_ties_away_from_zero():
+    values = np.array([1.0, 1 + 2.0**-11, -(1 + 2.0**-11), 1 + 2.0**-12, np.inf], np.float32)
+    found = probe("cvt.rna.tf32.f32 {d}, {a};", "b32", ("b32",), (values.view(np.uint32),))
+    assert found.view(np.float32).tolist() == [1, 1 + 2.0**-10, -(1 + 2.0**-10), 1, np.inf]
+
+
+def test_packed_conversions_put_the_first_source_on_top():
+    x, y = floats(np.float32, 50), floats(np.float32, 50)[::-1].copy()
+    raw = (x.view(np.uint32), y.view(np.uint32))
+    with np.errstate(all="ignore"):
+        found = probe("cvt.rn.bf16x2.f32 {d}, {a}, {b};", "b32", ("b32", "b32"), raw)
+        high, low = (v.astype(ml_dtypes.bfloat16) for v in (x, y))
+    halves = found.view(np.uint16).view(ml_dtypes.bfloat16).reshape(-1, 2).astype(np.float32)
+    assert np.array_equal(halves[:, 0], low.astype(np.float32), equal_nan=True)
+    assert np.array_equal(halves[:, 1], high.astype(np.float32), equal_nan=True)
+
+
+COMPARISONS = {
+    "lt": np.less, "ge": np.greater_equal, "eq": np.equal,
+    "ne": lambda x, y: (x < y) | (x > y), "neu": lambda x, y: ~(x == y),
+    "ltu": lambda x, y: ~(x >= y), "nan": lambda x, y: np.isnan(x) | np.isnan(y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_of_floats_know_nan(name):
+    x = floats(np.float32)
+    y = np.where(RNG.random(len(x)) < 0.5, x, RNG.permutation(x))
+    raw = (x.view(np.uint32), y.view(np.uint32))
+    found = probe(f"setp.{name}.f32 {{d}}, {{a}}, {{b}};", "pred", ("b32", "b32"), raw)
+    assert found.astype(bool).tolist() == COMPARISONS[name](x, y).tolist()
+
+
+def test_a_comparison_joins_and_gives_its_opposite():
+    x, y = pairs()
+    text = (
+        "setp.lt.s32 %p5, {a}, 0;\n setp.lt.and.u32 %p6|%p7, {a}, {b}, %p5;\n"
+        "selp.b32 {d}, 2, 0, %p7;\n @%p6 add.s32 {d}, {d}, 1;"
+    )
+    found = probe(text, "b32", ("b32", "b32"), (x, y))
+    negative = x.view(np.int32) < 0
+    assert (
+        found.tolist()
+        == ((x < y) & negative).astype(int).__add__(2 * ((x >= y) & negative)).tolist()
+    )
+
+
+# -- control flow ----------------------------------------------------------------------------------
+
+
+def test_divergent_loops_meet_again():
+    """Each thread counts its own steps of Collatz's sequence; the warps then vote together."""
+    body = """
+        mov.u32 %r1, %tid.x;
+        add.s32 %r2, %r1, 1;
+        mov.b32 %r3, 0;
+    head:
+        setp.eq.s32 %p1, %r2, 1;
+        @%p1 bra done;
+        and.b32 %r4, %r2, 1;
+        setp.eq.s32 %p2, %r4, 1;
+        @%p2 bra odd;
+        shr.u32 %r2, %r2, 1;
+        bra.uni next;
+    odd:
+        mad.lo.s32 %r2, %r2, 3, 1;
+    next:
+        add.s32 %r3, %r3, 1;
+        bra.uni head;
+    done:
+        bar.warp.sync -1;
+        mad.wide.s32 %d1, %r1, 4, %d10;
+        st.global.b32 [%d1], %r3;
+    """
+
+    def steps(n):
+        count = 0
+        while n != 1:
+            n, count = (3 * n + 1 if n % 2 else n // 2), count + 1
+        return count
+
+    for options in ({}, {"lockstep": False}, {"seed": 5}):
+        out = np.zeros(100, np.uint32)
+        run(kernel(body), (out,), threads=100, **options)
+        assert out.tolist() == [steps(n + 1) for n in range(100)]
+
+
+def test_lanes_that_leave_early_leave_the_others_alone():
+    body = """
+        mov.u32 %r1, %tid.x;
+        mad.wide.s32 %d1, %r1, 4, %d10;
+        setp.lt.s32 %p1, %r1, 20;
+        @%p1 bra low;
+        setp.gt.s32 %p2, %r1, 40;
+        @%p2 exit;
+        st.global.b32 [%d1], 2;
+        ret;
+    low:
+        st.global.b32 [%d1], 1;
+    """
+    out = np.zeros(64, np.uint32)
+    run(kernel(body), (out,), threads=64)
+    assert out.tolist() == [1] * 20 + [2] * 21 + [0] * 23
+
+
+def test_threads_know_their_places():
+    body = """
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ntid.x;
+        mad.lo.s32 %r4, %r2, %r3, %r1;
+        mov.u32 %r5, %ctaid.x; mov.u32 %r6, %ctaid.y; mov.u32 %r7, %nctaid.x;
+        mad.lo.s32 %r8, %r6, %r7, %r5;
+        mov.u32 %r9, %laneid; mov.u32 %r11, %cluster_ctarank;
+        mad.lo.s32 %r10, %r8, 48, %r4;
+        mad.wide.s32 %d1, %r10, 4, %d10;
+        mad.lo.s32 %r12, %r11, 100, %r9;
+        st.global.b32 [%d1], %r12;
+    """
+    out = np.zeros(6 * 48, np.uint32)
+    memory = Memory()
+    address = memory.add(out)
+    launch(kernel(body), "k", (2, 3), (12, 4), (2, 1), params=[address], memory=memory)
+    lanes = np.arange(48) % 32
+    wanted = [lanes + 100 * (cta % 2) for cta in range(6)]
+    assert out.tolist() == np.concatenate(wanted).tolist()
+
+
+def test_shuffles_votes_and_reductions():
+    body = """
+        mov.u32 %r1, %tid.x;
+        mul.lo.s32 %r2, %r1, 3;
+        shfl.sync.bfly.b32 %r3, %r2, 5, 31, -1;
+        shfl.sync.down.b32 %r4|%p1, %r2, 7, 31, -1;
+        shfl.sync.up.b32 %r5, %r2, 2, 0, -1;
+        shfl.sync.idx.b32 %r6, %r2, 9, 4127, -1;
+        setp.lt.u32 %p2, %r1, 5;
+        vote.sync.ballot.b32 %r7, %p2, -1;
+        redux.sync.add.s32 %r8, %r1, -1;
+        redux.sync.max.u32 %r9, %r2, -1;
+        elect.sync %r11|%p3, -1;
+        selp.b32 %r12, 1, 0, %p3;
+        selp.b32 %r13, 1, 0, %p1;
+        mad.wide.s32 %d1, %r1, 40, %d10;
+        st.global.b32 [%d1], %r3; st.global.b32 [%d1+4], %r4; st.global.b32 [%d1+8], %r5;
+        st.global.b32 [%d1+12], %r6; st.global.b32 [%d1+16], %r7; st.global.b32 [%d1+20], %r8;
+        st.global.b32 [%d1+24], %r9; st.global.b32 [%d1+28], %r11; st.global.b32 [%d1+32], %r12;
+        st.global.b32 [%d1+36], %r13;
+    """
+    out = np.zeros((32, 10), np.uint32)
+    run(kernel(body), (out,))
+    lane = np.arange(32)
+    wanted = [
+        3 * (lane ^ 5), 3 * np.where(lane + 7 < 32, lane + 7, lane), 3 * np.where(lane < 2, lane,
+        lane - 2), 3 * ((lane & 16) | 9), np.full(32, 31), np.full(32, 496), np.full(32, 93),
+        np.zeros(32), lane == 0, lane + 7 < 32,
+    ]  # fmt: skip
+    for n, column in enumerate(wanted):
+        assert out[:, n].tolist() == column.astype(int).tolist(), n
+
+
+def test_atomic_operations_lose_no_update():
+    body = """
+        mov.u32 %r1, %tid.x;
+        and.b32 %r2, %r1, 3;
+        mad.wide.s32 %d1, %r2, 4, %d10;
+        red.global.add.u32 [%d1], %r1;
+        atom.global.inc_is_not_here
+    """.replace("atom.global.inc_is_not_here", "atom.global.max.u32 %r3, [%d10+16], %r1;")
+    out = np.zeros(5, np.uint32)
+    run(kernel(body), (out,), threads=96)
+    assert out.tolist() == [sum(range(n, 96, 4)) for n in range(4)] + [95]
+
+
+def test_local_memory_is_each_threads_own():
+    body = """
+        mov.u32 %r1, %tid.x;
+        mov.b64 %d1, mine;
+        st.local.b32 [%d1+4], %r1;
+        st.local.b32 [%d1], 7;
+        ld.local.v2.b32 {%r2, %r3}, [%d1];
+        add.s32 %r4, %r2, %r3;
+        mad.wide.s32 %d2, %r1, 4, %d10;
+        st.global.b32 [%d2], %r4;
+    """
+    out = np.zeros(64, np.uint32)
+    run(kernel(body, shared=".local .align 8 .b8 mine[16];"), (out,), threads=64)
+    assert out.tolist() == [7 + n for n in range(64)]
+    wrong = kernel(body.replace("[%d1+4]", "[%d1+16]"), shared=".local .align 8 .b8 mine[16];")
+    with pytest.raises(KernelFault, match="local memory is out of bounds"):
+        run(wrong, (out,), threads=64)
+
+
+def test_memory_keeps_arrays_apart_and_can_forget_them():
+    memory = Memory()
+    x = np.zeros(10, np.float32)
+    address = memory.add(x)
+    assert address % 256 == x.ctypes.data % 256
+    with pytest.raises(EmulatorError, match="is memory at"):
+        memory.add(x, address)
+    other = memory.add(x[::-2])  # from the ninth element down to the second
+    found = memory.buffer(other, other + 36)
+    assert (found.address, found.size) == (other, 36)
+    memory.remove(address)
+    assert memory.find(address, address + 1) is None
+    with pytest.raises(EmulatorError, match="no memory"):
+        memory.remove(address)

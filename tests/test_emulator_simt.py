@@ -1,0 +1,211 @@
+"""cute_simt's compiled kernels, host code included, multiply right on an emulated GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from gpu_cases import matrix
+from hypothesis import given, settings
+from reference import EVERYWHERE, NUMPY, Case, check_case
+from reference import cases as draw_cases
+from unigemm.backends.cute_simt.configs import candidates
+from unigemm.backends.workspace import workspace_bytes
+
+import unigemm
+from unigemm.dtypes import DType, numpy_dtype
+from unigemm.emulator import EmulatorError, KernelFault, device
+from unigemm.emulator.host import missing
+from unigemm.plans import Raster
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+SIZES = [(129, 65, 33), (64, 200, 129)]
+ALIGNED, ODD = (16, 0), (3, 1)
+ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+
+
+@pytest.mark.parametrize(("layout", "place"), [("nn", ODD), ("tt", ALIGNED)], ids=str)
+@pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
+def test_layouts_dtypes_and_offsets_at_awkward_sizes(dtype, layout, place):
+    pad, shift = place
+    arch = ARCHS[(EVERYWHERE.index(dtype) + pad) % len(ARCHS)]
+    for seed, (m, n, k) in enumerate(SIZES):
+        case = Case(
+            a=matrix(m, k, layout[0] == "t", pad, shift),
+            b=matrix(k, n, layout[1] == "t", pad, shift),
+            d=matrix(m, n, False, pad, shift),
+            shape=(m, n),
+            dtype=dtype,
+            out_dtype=dtype,
+            exact=False,
+            seed=seed,
+        )
+        with device(arch, seed=seed):
+            check_case(NUMPY, case, backend="cute_simt")
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_blackwells_packed_sums_are_right(layout):
+    case = Case(
+        matrix(129, 33, layout[0] == "t", 16, 0), matrix(33, 65, layout[1] == "t", 16, 0),
+        matrix(129, 65, False, 3, 1), (129, 65), DType.FLOAT32, DType.FLOAT32, False, 7,
+    )  # fmt: skip
+    with device("sm_100a"):
+        check_case(NUMPY, case, backend="cute_simt")
+
+
+def test_drawn_products_are_right_and_touch_nothing_else():
+    @settings(max_examples=8)
+    @given(case=draw_cases(largest=70, dtypes=(DType.FLOAT32, DType.BFLOAT16), negative=True))
+    def run(case):
+        with device("sm_80"):
+            check_case(NUMPY, case, backend="cute_simt")
+
+    run()
+
+
+@pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
+def test_few_rows_of_either_operand_give_the_product(dtype):
+    for seed, (m, n, k) in enumerate([(1, 1, 5001), (3, 40, 1027), (50, 2, 300)]):
+        case = Case(
+            matrix(m, k, False, 16, 0), matrix(k, n, True, 16, 0), matrix(m, n, False, 16, 0),
+            (m, n), dtype, dtype, False, seed,
+        )  # fmt: skip
+        with device("sm_90a") as gpu:
+            check_case(NUMPY, case, backend="cute_simt")
+        assert gpu.launches[0][0].kernel.startswith("simt_dot")
+
+
+@pytest.mark.parametrize("split", [1, 3])
+def test_configurations_rasters_and_orders_of_warps_give_the_product(split):
+    rng = np.random.default_rng(5)
+    m, n, k = 50, 45, 35
+    a = rng.integers(-2, 3, (m, k)).astype(np.float32)
+    b = rng.integers(-2, 3, (k, n)).astype(np.float32)
+    with device("sm_90a") as gpu:
+        first = unigemm.plan(a, b, backend="cute_simt")
+        found = candidates(first.problem, first.extents, first.target)
+        configs = list(dict.fromkeys(replace(c.config, split_k=1) for c in found))
+        for i, base in enumerate(configs[:3]):
+            gpu.seed, gpu.lockstep = i, i != 1
+            raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
+            scratch = workspace_bytes(first.problem, first.extents, split)
+            config = replace(base, split_k=split, raster=raster)
+            plan = replace(first, config=config, workspace_bytes=scratch)
+            out = np.full((m, n), np.nan, "f4")
+            unigemm.matmul(a, b, out, plan=plan)
+            np.testing.assert_array_equal(out, a @ b, err_msg=str(config))
+        assert len(gpu.launches) == len(configs[:3]) * (1 if split == 1 else 2)
+
+
+def test_the_order_of_warps_does_not_change_a_bit():
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal((65, 65)).astype(np.float32) for _ in range(2))
+    results = []
+    for seed, lockstep in ((0, True), (1, True), (2, False)):
+        with device("sm_80", seed=seed, lockstep=lockstep):
+            results.append(unigemm.matmul(a, b, backend="cute_simt").tobytes())
+    assert len(set(results)) == 1
+
+
+def test_sums_are_those_of_fused_multiply_adds_in_order():
+    """One rounding a step, from the first element of K to the last, as the hardware does it."""
+    from unigemm.emulator.rounding import fma32
+
+    rng = np.random.default_rng(8)
+    a, b = rng.standard_normal((40, 50)).astype("f4"), rng.standard_normal((50, 40)).astype("f4")
+    total = np.zeros((40, 40), np.float32)
+    for k in range(50):
+        total = fma32(a[:, k : k + 1], b[k], total)
+    with device("sm_80"):
+        plan = unigemm.plan(a, b, backend="cute_simt")
+        config = replace(plan.config, split_k=1)
+        got = unigemm.matmul(a, b, plan=replace(plan, config=config, workspace_bytes=0))
+    np.testing.assert_array_equal(got, total)
+
+
+def test_a_quarter_of_a_million_products_and_the_counts_of_instructions():
+    rng = np.random.default_rng(9)
+    a = rng.integers(-4, 5, (256, 256)).astype(np.float16)
+    with device("sm_80") as gpu:
+        got = unigemm.matmul(a, a.T, dtype="float32", backend="cute_simt")
+    np.testing.assert_array_equal(got, a.astype("f8") @ a.astype("f8").T)
+    counts = gpu.launches[0][1].instructions
+    fused = sum(count for op, count in counts.items() if op.startswith("fma.rn.f32"))
+    assert fused == 256**3 // 32
+
+
+# -- the device ------------------------------------------------------------------------------------
+
+
+def test_arrays_are_numpys_again_behind_the_block():
+    x = np.eye(3, dtype=np.float32)
+    with device("sm_80") as gpu:
+        assert unigemm.plan(x, x).target.arch == "sm_80"
+        assert unigemm.plan(x, x).backend == "cute_simt"
+        with pytest.raises(EmulatorError, match="another emulated device"), device("sm_90a"):
+            pass
+        with pytest.raises(unigemm.DeviceMismatch, match="runs on the CPU"):
+            unigemm.matmul(x, x, backend="numpy")
+    assert unigemm.plan(x, x).target.arch == "cpu"
+    unigemm.matmul(x, x)
+    assert not gpu.launches
+    with pytest.raises(EmulatorError, match="name an architecture"), device("cpu"):
+        pass
+    with pytest.raises(unigemm.DeviceMismatch, match="arrays are on the CPU"):
+        unigemm.matmul(x, x, backend="cute_simt")
+
+
+def test_kernels_see_the_arrays_that_are_alive_and_write_only_results():
+    a, b = np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)
+    with device("sm_80") as gpu:
+        d = unigemm.matmul(a, b, backend="cute_simt")
+        memory = gpu.memory()
+        for x in (a, b, d):
+            found = memory.find(x.ctypes.data, x.ctypes.data + x.nbytes)
+            assert found.size == x.nbytes
+            assert found.writable == (x is d)
+        place = b.ctypes.data
+        del b
+        assert gpu.memory().find(place, place + 1) is None
+        whole = np.arange(100, dtype=np.float32)
+        parts = gpu.see(whole[:60]), gpu.see(whole[30:], write=True)
+        found = gpu.memory().find(whole.ctypes.data, whole.ctypes.data + 400)
+        assert found.size == 400
+        assert found.writable
+        del parts
+    assert d.tolist() == [[8.0] * 8] * 8
+
+
+def test_a_kernel_that_reads_too_far_is_caught_in_the_host_call():
+    """The host function is called as the backend does, with one row too many."""
+    from unigemm.backends.cute_simt.backend import BACKEND
+
+    a, b = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32)
+    out = np.zeros((16, 16), np.float32)
+    with device("sm_80") as gpu:
+        plan = unigemm.plan(a, b, out, backend="cute_simt")
+        run = gpu.load(unigemm.compile(plan).entry.files, plan)
+        for x in (a, b, out):
+            gpu.see(x, write=x is out)
+
+        def call(rows):
+            addresses = (a.ctypes.data, b.ctypes.data, out.ctypes.data, 0)
+            strides = (16, 1, 0, 0) * 3
+            run(*addresses, rows, 16, 16, 1, 1, *strides, 1, 0, 8, 0)
+
+        call(16)
+        assert out.tolist() == [[16.0] * 16] * 16
+        with pytest.raises(KernelFault, match=r"cp\.async.*not registered") as error:
+            call(17)
+        assert error.value.site.warp is not None
+        assert error.value.site.cta == (0, 0, 0)
+        assert BACKEND.name in plan.backend
+    assert numpy_dtype(DType.FLOAT32) == out.dtype

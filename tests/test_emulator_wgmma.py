@@ -1,0 +1,202 @@
+"""cute_wgmma's compiled kernels multiply right on an emulated Hopper GPU of a few SMs."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from gpu_cases import matrix, tma_matrix
+from reference import NUMPY, Case, check_case
+from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
+from unigemm.backends.cute_wgmma.geometry import geometry
+
+import unigemm
+from unigemm.dtypes import DType, numpy_dtype, output_dtypes
+from unigemm.emulator import device
+from unigemm.emulator.host import missing
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+# Few SMs: each CTA has several tiles. The last turn that ping-pong groups pass is not taken.
+HOPPER = replace(unigemm.named_target("sm_90a"), sm_count=6)
+GPU = {"target": HOPPER, "leftovers": True}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "precision"),
+    [
+        (DType.BFLOAT16, "nt", "ieee"),
+        (DType.FLOAT16, "tn", "ieee"),
+        (DType.FLOAT32, "nt", "tf32"),
+        (DType.FLOAT32, "tt", "tf32"),
+        (DType.FLOAT32, "nn", "3xtf32"),
+        (DType.FLOAT8_E4M3FN, "nt", "ieee"),
+        (DType.INT8, "tn", "ieee"),
+    ],
+    ids=str,
+)
+def test_types_and_layouts_within_their_error_bounds(dtype, layout, precision):
+    for seed, (m, n, k) in enumerate([(129, 72, 200), (16, 136, 264)]):
+        case = Case(
+            a=tma_matrix(m, k, layout[0] == "t", 16),
+            b=tma_matrix(k, n, layout[1] == "t", 16),
+            d=None,
+            shape=(m, n),
+            dtype=dtype,
+            out_dtype=output_dtypes(dtype)[0],
+            exact=False,
+            seed=seed,
+            b_dtype=DType.FLOAT8_E5M2 if dtype is DType.FLOAT8_E4M3FN else None,
+        )
+        with device(**GPU, seed=seed):
+            check_case(NUMPY, case, backend="cute_wgmma", precision=precision)
+
+
+def test_operands_at_odd_places_are_repacked():
+    m, n, k = 77, 65, 103
+    case = Case(
+        matrix(m, k, True, 3, 1), matrix(k, n, False, 3, 1), matrix(m, n, True, 3, 1), (m, n),
+        DType.BFLOAT16, DType.BFLOAT16, False, 3,
+    )  # fmt: skip
+    with device(**GPU) as gpu:
+        check_case(NUMPY, case, backend="cute_wgmma")
+    assert [asked.kernel.split("_")[0] for asked, _ in gpu.launches] == ["repack", "wgmma"]
+
+
+def kind(problem, config):
+    geo = geometry(config.oriented(problem), config)
+    return {
+        "tile": config.tile,
+        "store": geo.store,
+        "cluster": config.cluster,
+        "cluster_k": config.cluster_k,
+        "slice_k": config.slice_k,
+        "schedule": config.schedule,
+        "split": config.split_k > 1,
+        "fragments": geo.fragments > 0,
+    }
+
+
+def chosen(plan, wanted, seed=0):
+    """Return a plan with a configuration of some kind, the same each time."""
+    found = [
+        config
+        for config in offered(plan.problem, plan.target)
+        if wanted.items() <= kind(plan.problem, config).items()
+    ]
+    config = random.Random(seed).choice(found)
+    scratch = scratch_bytes(plan.problem, plan.extents, config)
+    return replace(plan, config=config, workspace_bytes=scratch)
+
+
+def operands(dtype, layout, m, n, k, seed):
+    rng = np.random.default_rng(seed)
+    native = numpy_dtype(dtype)
+
+    def one(rows, columns, turned):
+        shape = (columns, rows) if turned else (rows, columns)
+        values = rng.integers(-3, 4, shape).astype(native)
+        return values.T if turned else values
+
+    return one(m, k, layout[0] == "t"), one(k, n, layout[1] == "t")
+
+
+def check_kind(dtype, layout, sizes, wanted, *, out=None, precision="ieee", seed=0, **options):
+    a, b = operands(dtype, layout, *sizes, seed)
+    native = numpy_dtype(out or output_dtypes(dtype)[0])
+    d = np.full((sizes[0], sizes[1]), 77, native)
+    with device(**{**GPU, **options}, seed=seed) as gpu:
+        plan = unigemm.plan(a, b, d, backend="cute_wgmma", precision=precision)
+        plan = chosen(plan, wanted, seed)
+        unigemm.matmul(a, b, d, plan=plan, precision=precision)
+    expected = (a.astype("f8") @ b.astype("f8")).astype(native)
+    np.testing.assert_array_equal(d.astype("f8"), expected.astype("f8"), err_msg=str(plan.config))
+    return gpu
+
+
+KINDS = [
+    (DType.FLOAT16, "nt", {"store": "tma", "schedule": "pingpong", "cluster": (1, 1)}),
+    (DType.BFLOAT16, "tn", {"store": "tma", "schedule": "cooperative", "cluster": (2, 1)}),
+    (DType.BFLOAT16, "nn", {"store": "tma", "schedule": "pingpong", "cluster": (1, 2)}),
+    (DType.FLOAT16, "nt", {"store": "direct", "cluster_k": 2, "split": False}),
+    (DType.BFLOAT16, "nt", {"slice_k": 2, "cluster_k": 1, "split": False}),
+    (DType.FLOAT32, "tt", {"fragments": True, "schedule": "cooperative", "cluster": (2, 1)}),
+    (DType.FLOAT8_E5M2, "nt", {"schedule": "cooperative", "cluster_k": 1, "split": True}),
+    (DType.INT8, "nt", {"cluster_k": 4, "split": False}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "layout", "wanted"), KINDS, ids=str)
+def test_every_way_of_sharing_and_storing(dtype, layout, wanted):
+    precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
+    gpu = check_kind(dtype, layout, (136, 72, 272), wanted, precision=precision)
+    names = [asked.kernel.rsplit("_", 1)[0] for asked, _ in gpu.launches]
+    assert names == ["wgmma_gemm", *["split_reduce"] * wanted.get("split", False)]
+    report = gpu.launches[0][1]
+    assert report.tma_loaded > 0
+    assert (report.tma_stored > 0) == (wanted.get("store") == "tma")
+
+
+@pytest.mark.skipif(
+    os.environ.get("UNIGEMM_TEST_ALL") != "1", reason="minutes; UNIGEMM_TEST_ALL=1 runs it"
+)
+@pytest.mark.parametrize("seed", range(60))
+def test_any_configuration_that_is_offered(seed):
+    rng = random.Random(seed)
+    dtype = rng.choice([*{d for d, _, _ in KINDS}])
+    layout = rng.choice(["nn", "nt", "tn", "tt"])
+    sizes = rng.choice([(130, 136, 200), (65, 67, 75), (200, 48, 328), (8, 520, 264)])
+    precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
+    out = rng.choice(output_dtypes(dtype))
+    check_kind(dtype, layout, sizes, {}, out=out, precision=precision, seed=seed)
+
+
+def test_the_order_of_warps_does_not_matter():
+    for seed in range(3):
+        wanted = {"store": "tma", "schedule": "pingpong", "cluster": (1, 1)}
+        a, b = operands(DType.FLOAT16, "nt", 65, 72, 200, 1)
+        d = np.empty((65, 72), np.float16)
+        with device(**GPU, seed=seed, lockstep=False):
+            plan = chosen(unigemm.plan(a, b, d, backend="cute_wgmma"), wanted)
+            unigemm.matmul(a, b, d, plan=plan)
+        np.testing.assert_array_equal(d, (a.astype("f8") @ b.astype("f8")).astype("f2"))
+
+
+def test_one_persistent_cta_multiplies_a_quarter_of_a_million_numbers():
+    one = replace(HOPPER, sm_count=1)
+    wanted = {"store": "tma", "tile": (128, 128, 64), "cluster": (1, 1)}
+    gpu = check_kind(DType.BFLOAT16, "nt", (256, 256, 256), wanted, target=one, conflicts=True)
+    asked, report = gpu.launches[0]
+    assert asked.grid == (1, 1, 1)
+    assert report.tma_stored == 256 * 256 * 2
+    assert report.tma_loaded == 2 * 2 * 256 * 256 * 2  # each operand once for each of two tiles
+    # Boxes are written to shared memory without conflicts, as geometry promises.
+    assert report.shared_passes == report.shared_accesses > 0
+    assert report.classes["wgmma.mma_async"] > 0
+    assert report.classes["cp.async"] > 0
+
+
+def test_a_compiled_kernel_that_expects_too_many_bytes_is_caught(monkeypatch):
+    """The PTX with one line changed, behind the same host code."""
+    from unigemm.emulator import KernelFault, devices
+
+    original = devices.launch
+
+    def tampered(ptx, *arguments, **options):
+        (line,) = [x for x in ptx.split("\n") if "arrive.expect_tx" in x]
+        register = line.split(",")[-1].strip(" ;")
+        more = f"add.s32 {register}, {register}, 16; {line}"
+        return original(ptx.replace(line, more), *arguments, **options)
+
+    monkeypatch.setattr(devices, "launch", tampered)
+    with pytest.raises(KernelFault, match="lacks 16 bytes of transfers") as error:
+        check_kind(DType.FLOAT16, "nt", (64, 72, 200), KINDS[0][2])
+    assert "deadlock" in str(error.value)

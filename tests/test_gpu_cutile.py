@@ -1,0 +1,270 @@
+"""cutile on a GPU: every type, layout and configuration against float64."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from gpu_cases import LIBRARIES, lib_named, matrix
+from reference import Case, check_case, compact, torch_lib
+from unigemm.backends.cutile.backend import BACKEND
+from unigemm.backends.cutile.configs import offered
+from unigemm.backends.cutile.geometry import features
+from unigemm.backends.workspace import workspace_bytes
+
+import unigemm
+from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
+from unigemm.plans import Raster
+from unigemm.problem import Extents, MatrixType, Problem
+
+pytestmark = pytest.mark.gpu
+
+SIXTEEN = (DType.BFLOAT16, DType.FLOAT16)
+LAYOUTS = ("nn", "nt", "tn", "tt")
+KINDS = [(dtype, "tf32" if dtype is DType.FLOAT32 else "ieee") for dtype in INPUTS]
+SIZES = [(1, 8, 8), (7, 8, 64), (1, 4096, 512), (130, 1, 200), (129, 127, 33), (300, 264, 1032)]
+
+
+@pytest.fixture(scope="module")
+def target():
+    """Return the first device's target: its first kernel says what is missing, if anything is."""
+    return unigemm.capabilities().devices[0].target
+
+
+def takes(target, dtype, precision="ieee"):
+    """Skip a type that this device's tensor cores do not multiply."""
+    kind = MatrixType(dtype, "k", 16)
+    problem = Problem(kind, kind, MatrixType(output_dtypes(dtype)[0], "n", 16), precision)
+    reason = BACKEND.refuse(problem, Extents(64, 64, 64), target)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def aligned(rows, columns, transposed, dtype, pad=1):
+    """Lines that start at multiples of 16 bytes, with poison between them."""
+    unit = 16 // dtype.itemsize
+    line = rows if transposed else columns
+    return matrix(rows, columns, transposed, -line % unit + pad * unit, 0)
+
+
+def fitted(target, sizes, dtype):
+    """Return sizes as they are where TMA reads them, else rounded up to whole vectors."""
+    unit = 1 if features(target).tma else 16 // dtype.itemsize
+    return tuple(-(-size // unit) * unit for size in sizes)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "precision"), KINDS, ids=str)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_products_at_awkward_sizes(target, name, dtype, precision, layout):
+    takes(target, dtype, precision)
+    if name == "cupy" and dtype in FLOAT8:
+        pytest.skip("the float8 arrays of CuPy are tested through PyTorch's")
+    lib = lib_named(name)
+    options = {"precision": precision} if dtype is DType.FLOAT32 else {}
+    for i, sizes in enumerate(SIZES):
+        m, n, k = fitted(target, sizes, dtype)
+        for out_dtype in output_dtypes(dtype):
+            for d in (
+                aligned(m, n, i % 2 == 1, out_dtype),
+                matrix(m, n, False, 3, 1),
+                matrix(m, n, i % 2 == 0, 2, 2),
+                compact((m, n)),
+            ):
+                case = Case(
+                    a=aligned(m, k, layout[0] == "t", dtype),
+                    b=aligned(k, n, layout[1] == "t", dtype),
+                    d=d,
+                    shape=(m, n),
+                    dtype=dtype,
+                    out_dtype=out_dtype,
+                    exact=i % 2 == 1,
+                    seed=i,
+                )
+                check_case(lib, case, backend="cutile", **options)
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_all_sizes_in_awkward_steps(target, first):
+    torch = pytest.importorskip("torch")
+    step = 1 if features(target).tma else 8
+    sizes = [step * size for size in range(1 + 17 * first, 301, 68)]
+    for m in sizes:
+        for n in sizes:
+            k = sizes[(m + n) // step % len(sizes)]
+            a = torch.randint(-2, 3, (m, -(-k // 8) * 8), device="cuda").bfloat16()[:, :k]
+            b = torch.randint(-2, 3, (n, -(-k // 8) * 8), device="cuda").bfloat16()[:, :k].T
+            out = torch.full((m, n), float("nan"), device="cuda")
+            unigemm.matmul(a, b, out, backend="cutile")
+            assert torch.equal(out.double(), a.double() @ b.double()), (m, n, k)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_lies_behind_k_is_not_multiplied(target, layout):
+    """Not-a-numbers between the lines, and a K that ends within a slab: zeros take their place."""
+    lib = torch_lib("cuda")
+    for k in fitted(target, (1, 7, 63, 65, 129, 1000), DType.BFLOAT16):
+        case = Case(
+            a=aligned(136, k, layout[0] == "t", DType.BFLOAT16, pad=8),
+            b=aligned(k, 72, layout[1] == "t", DType.BFLOAT16, pad=8),
+            d=compact((136, 72)),
+            shape=(136, 72),
+            dtype=DType.BFLOAT16,
+            out_dtype=DType.FLOAT32,
+            exact=False,
+            seed=k,
+        )
+        check_case(lib, case, backend="cutile")
+
+
+def test_stacks_and_shared_operands():
+    torch = pytest.importorskip("torch")
+    for a_shape, b_shape in [
+        ((3, 64, 72), (3, 72, 40)),
+        ((5, 2, 30, 64), (2, 64, 48)),
+        ((1, 4, 33, 64), (6, 1, 64, 24)),
+        ((2, 3, 1, 40, 16), (3, 5, 16, 8)),
+        ((7, 1, 64), (7, 64, 128)),
+        ((4, 16, 4096), (4, 4096, 16)),
+    ]:
+        a = torch.randint(-2, 3, a_shape, device="cuda").float()
+        b = torch.randint(-2, 3, b_shape, device="cuda").float()
+        expected = a.double() @ b.double()
+        got = unigemm.matmul(a.bfloat16(), b.bfloat16(), backend="cutile", dtype="float32")
+        assert torch.equal(got.double(), expected)
+        got = unigemm.matmul(a, b, backend="cutile", precision="tf32")
+        assert torch.equal(got.double(), expected)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("dtype", "precision"), KINDS, ids=str)
+def test_configurations_of_every_kind_give_the_product(target, dtype, precision, seed):
+    """A sample of all that are offered; whole numbers, so that every order of sums is exact."""
+    torch = pytest.importorskip("torch")
+    takes(target, dtype, precision)
+    draw = random.Random(f"{dtype}{seed}")
+    m, n, k = draw.choice([(712, 528, 912), (208, 784, 1552), (32, 400, 2064), (704, 528, 912)])
+    native = getattr(torch, dtype.value)
+    a = torch.randint(-2, 3, (m, k), device="cuda")
+    b = torch.randint(-2, 3, (k, n), device="cuda")
+    expected = a.double() @ b.double()
+    layout = draw.choice(LAYOUTS)
+    a, b = (
+        x.float().to(native) if letter == "n" else x.T.contiguous().float().to(native).T
+        for x, letter in zip((a, b), layout, strict=True)
+    )
+    for out_dtype in output_dtypes(dtype)[:2]:
+        options = {"dtype": out_dtype.value, "backend": "cutile", "precision": precision}
+        first = unigemm.plan(a, b, **options)
+        legal = list(offered(first.problem, first.target))
+        for i, base in enumerate(draw.sample(legal, min(8, len(legal)))):
+            raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
+            split = draw.choice((2, 3, 5)) if base.split_k > 1 else 1
+            config = replace(base, split_k=split, raster=raster)
+            seen, sizes = config.oriented(first.problem), config.oriented(first.extents)
+            scratch = workspace_bytes(seen, sizes, split)
+            plan = replace(first, config=config, workspace_bytes=scratch)
+            native_out = getattr(torch, out_dtype.value)
+            out = torch.full((m, n), 77, device="cuda", dtype=native_out)
+            unigemm.matmul(a, b, out, plan=plan, precision=precision)
+            rounded = expected.to(native_out).double()
+            assert torch.equal(out.double(), rounded), str(plan.config)
+
+
+def test_results_are_bitwise_equal_from_run_to_run():
+    torch = pytest.importorskip("torch")
+    for m, n, k in ((4096, 512, 1024), (64, 64, 16384), (16, 2048, 7168), (336, 776, 552)):
+        a = torch.randn(m, k, device="cuda").bfloat16()
+        b = torch.randn(k, n, device="cuda").bfloat16()
+        first = unigemm.matmul(a, b, backend="cutile")
+        assert all(torch.equal(unigemm.matmul(a, b, backend="cutile"), first) for _ in range(20))
+
+
+@pytest.mark.parametrize("shape", [(16, 2048, 7168), (336, 776, 552), (128, 128, 16384)])
+def test_a_captured_graph_replays_with_new_contents(shape):
+    torch = pytest.importorskip("torch")
+    m, n, k = shape
+    a, b = torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
+    out = torch.empty(m, n, device="cuda", dtype=torch.float16)
+    unigemm.matmul(a, b, out, backend="cutile")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        unigemm.matmul(a, b, out, backend="cutile")
+    for _ in range(3):
+        a.copy_(torch.randn_like(a))
+        out.fill_(float("nan"))
+        graph.replay()
+        expected = a.double() @ b.double()
+        torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-2)
+
+
+def test_products_that_follow_each_other_see_each_others_results():
+    """Kernels overlap the one before them: each must wait before it reads, and before it writes."""
+    torch = pytest.importorskip("torch")
+    a = torch.randint(-1, 2, (256, 256), device="cuda").bfloat16()
+    x, y = torch.empty_like(a), torch.empty_like(a)
+    turn = torch.eye(256, device="cuda").roll(1, 0).bfloat16()
+    x.copy_(a)
+    for _ in range(100):
+        unigemm.matmul(turn, x, y, backend="cutile")
+        unigemm.matmul(turn, y, x, backend="cutile")
+    assert torch.equal(x, a.roll(200, 0))
+
+
+def test_operands_beyond_two_to_the_31_elements_are_indexed_right():
+    torch = pytest.importorskip("torch")
+    rows = 2**31 // 4096 + 300
+    a = torch.zeros(rows, 4096, device="cuda", dtype=torch.float16)
+    b = torch.randn(4096, 8, device="cuda").half()
+    a[-200:] = torch.randn(200, 4096, device="cuda").half()
+    got = unigemm.matmul(a, b, dtype="float32", backend="cutile")
+    assert torch.count_nonzero(got[:-200]) == 0
+    expected = a[-200:].double() @ b.double()
+    torch.testing.assert_close(got[-200:].double(), expected, rtol=1e-4, atol=1e-2)
+
+
+def test_products_that_lie_far_apart_are_launched_one_by_one():
+    torch = pytest.importorskip("torch")
+    wide = 2**31 + 64
+    memory = torch.zeros(wide + 64 * 64, device="cuda", dtype=torch.float16)
+    a = torch.as_strided(memory, (2, 64, 64), (wide, 64, 1))
+    a.copy_(torch.randn(2, 64, 64, device="cuda"))
+    b = torch.randn(64, 32, device="cuda").half()
+    got = unigemm.matmul(a, b, dtype="float32", backend="cutile")
+    torch.testing.assert_close(got.double(), a.double() @ b.double(), rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8, ids=str)
+@pytest.mark.parametrize("shape", [(16, 256, 512), (128, 128, 8192), (300, 264, 1040)])
+def test_scaled_float8(target, dtype, shape):
+    torch = pytest.importorskip("torch")
+    takes(target, dtype)
+    m, n, k = shape
+    native = getattr(torch, dtype.value)
+    a = torch.randint(-2, 3, (m, k), device="cuda").float().to(native)
+    b = torch.randint(-2, 3, (n, k), device="cuda").float().to(native).T
+    scale = torch.full((1,), 0.5, device="cuda")
+    expected = a.float().double() @ b.float().double()
+    for scales, factor in (
+        ({"scale_a": 0.25}, 0.25),
+        ({"scale_b": scale}, 0.5),
+        ({"scale_a": scale, "scale_b": scale}, 0.25),
+        ({"scale_a": 2.0, "scale_b": scale}, 1.0),
+    ):
+        got = unigemm.matmul(a, b, backend="cutile", **scales)
+        assert torch.equal(got.double(), factor * expected)
+
+
+def test_small_matrices_for_the_sanitizer(target):
+    """A small set that `compute-sanitizer` runs in reasonable time (see bench/README.md)."""
+    lib = torch_lib("cuda")
+    for dtype in (DType.BFLOAT16, DType.FLOAT32, DType.INT8):
+        options = {"precision": "tf32"} if dtype is DType.FLOAT32 else {}
+        m, n, k = fitted(target, (33, 17, 1070), dtype)
+        for layout in ("nn", "tt"):
+            for d_of in (compact((m, n)), matrix(m, n, False, 3, 1)):
+                a = aligned(m, k, layout[0] == "t", dtype)
+                b = aligned(k, n, layout[1] == "t", dtype)
+                case = Case(a, b, d_of, (m, n), dtype, output_dtypes(dtype)[0], False, 1)
+                check_case(lib, case, backend="cutile", **options)

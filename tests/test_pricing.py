@@ -1,0 +1,254 @@
+"""What is priced and what is kept: shortlists, breakdowns, and the models' invariants."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from importlib import import_module
+from math import inf
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from unigemm.backends.cute_simt.backend import BACKEND as SIMT
+from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
+from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
+from unigemm.backends.cute_wgmma.geometry import illegal as wgmma_illegal
+from unigemm.backends.cutile.backend import BACKEND as CUTILE
+from unigemm.backends.cutile.configs import FLOAT64_FLOPS
+from unigemm.backends.cutile.geometry import illegal as cutile_illegal
+from unigemm.backends.shortlist import Shortlist
+
+import unigemm
+from unigemm.dtypes import INPUTS, DType, output_dtypes
+from unigemm.planner import choose
+from unigemm.plans import BOUNDS, PARTS, Breakdown, Plan
+from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.target import ARCHITECTURES, named_target
+
+H200 = named_target("sm_90a")
+ILLEGAL = {"cute_simt": simt_illegal, "cute_wgmma": wgmma_illegal, "cutile": cutile_illegal}
+targets = st.just(H200) | st.sampled_from([named_target(arch) for arch in ARCHITECTURES])
+
+
+@st.composite
+def problems(draw):
+    dtype = draw(st.sampled_from(INPUTS))
+    precision = "ieee"
+    if dtype is DType.FLOAT32:
+        precision = draw(st.sampled_from(["ieee", "tf32", "3xtf32"]))
+
+    def matrix(kind, majors):
+        major = draw(st.sampled_from(majors))
+        options = [x for x in (1, 2, 4, 8, 16) if x >= kind.itemsize]
+        alignment = kind.itemsize if major == "strided" else draw(st.sampled_from(options))
+        return MatrixType(kind, major, alignment)
+
+    out = draw(st.sampled_from(output_dtypes(dtype)))
+    return Problem(
+        matrix(dtype, ["k", "m", "strided"]),
+        matrix(dtype, ["k", "n", "strided"]),
+        matrix(out, ["n"]),
+        precision,
+    )
+
+
+sizes = st.one_of(st.integers(1, 300), st.integers(1, 20000))
+extents = st.builds(Extents, sizes, sizes, st.integers(1, 70000), st.integers(1, 5))
+
+
+def takers(problem, size, target):
+    return [b for b in (SIMT, WGMMA, CUTILE) if b.refuse(problem, size, target) is None]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.booleans())),
+    st.integers(1, 5),
+    st.sampled_from([10, inf]),
+)
+def test_a_shortlist_keeps_the_cheapest_and_whoever_costs_the_same(entries, most, above):
+    short = Shortlist(most, above)
+    for i, (price, legal) in enumerate(entries):
+        short.add(price, i, None if legal else f"reason {i % 2}")
+    legal = sorted((price, i) for i, (price, fine) in enumerate(entries) if fine)
+    bar = min(above, legal[most - 1][0]) if len(legal) >= most else above
+    assert short.bar == bar
+    assert sorted(short.kept()) == sorted(i for price, i in legal if price <= bar)
+    prices = [entries[i][0] for i in short.kept()]
+    assert prices == sorted(prices)
+    dear = [i for i, (price, fine) in enumerate(entries) if not fine and price <= bar]
+    assert sum(1 + others for _, _, others in short.refused()) == len(dear)
+    for i, reason, _ in short.refused():
+        assert reason == f"reason {i % 2}"
+        same = [entries[j][0] for j in dear if j % 2 == i % 2]
+        assert entries[i][0] == min(same)
+
+
+@given(problems(), extents, targets, st.integers(1, 12), st.sampled_from([0.5, 1.0, 1.2, inf]))
+def test_a_short_ranking_is_the_top_of_the_whole_one(problem, size, target, most, above):
+    for backend in takers(problem, size, target):
+        whole = backend.candidates(problem, size, target)
+        prices = sorted(c.prediction.us for c in whole)
+        short = backend.ranking(problem, size, target, most, above * prices[0])
+        bar = min(above * prices[0], prices[:most][-1])
+        expected = [c for c in whole if c.prediction.us <= bar]
+        assert sorted(map(str, short.candidates)) == sorted(map(str, expected))
+        for each in short.rejected:
+            config = each.config
+            reason = ILLEGAL[backend.name](config.oriented(problem), config, target)
+            assert reason == each.reason
+
+
+@given(problems(), extents, targets)
+def test_the_parts_of_a_prediction_add_up_and_none_is_negative(problem, size, target):
+    for backend in takers(problem, size, target):
+        for each in backend.ranking(problem, size, target, 20, inf).candidates:
+            made, prediction = each.prediction.parts, each.prediction
+            assert sum(getattr(made, name) for name in PARTS) == pytest.approx(prediction.us)
+            assert min(astuple(made)) >= -1e-9 * prediction.us
+            assert prediction.limiter == made.limiter
+            if prediction.limiter in BOUNDS:
+                assert getattr(made, prediction.limiter) == max(
+                    getattr(made, name) for name in BOUNDS
+                )
+
+
+def predicted(backend, problem, size, target, config):
+    predict = import_module(f"unigemm.backends.{backend.name}.configs").predict
+    if backend is not CUTILE:
+        problem, size = config.oriented(problem), config.oriented(size)
+    return predict(problem, size, target, config).us
+
+
+def grows(backend, config, size, dimension, target):
+    """Whether a configuration's price cannot fall as one size grows.
+
+    By design it may with M and N, while: TMA fills rows of wgmma's only tile along M with zeros,
+    which takes it longer than rows of A do; or fewer CTAs than SMs draw a part of the bandwidth.
+    """
+    if dimension in ("k", "batch"):
+        return True
+    seen = config.oriented(size)
+    (m, n, _), along_m = config.tile, (dimension == "m") != config.swap_ab
+    if backend is WGMMA:
+        return not along_m or seen.m >= m
+    tiles = -(-seen.m // m) * -(-seen.n // n) * seen.batch * config.split_k
+    return backend is CUTILE or config.schedule == "dot" or tiles >= target.sm_count
+
+
+@given(
+    problems(), extents, targets, st.sampled_from(["m", "n", "k", "batch"]), st.integers(1, 10000)
+)
+def test_more_work_never_takes_a_configuration_less_time(problem, size, target, dimension, more):
+    larger = replace(size, **{dimension: getattr(size, dimension) + more})
+    for backend in takers(problem, size, target):
+        if backend.refuse(problem, larger, target) is not None:
+            continue
+        for each in backend.ranking(problem, size, target, 3, inf).candidates:
+            if grows(backend, each.config, size, dimension, target):
+                after = predicted(backend, problem, larger, target, each.config)
+                assert after >= each.prediction.us * (1 - 1e-9), each.config
+
+
+def roofline_us(backend, problem, size, target):
+    """The least time by the data sheet: of the multiply-adds, and of the device memory."""
+    if backend is SIMT:
+        double = problem.accumulator is DType.FLOAT64
+        rate = target.fp64_lanes if double else target.fp32_lanes
+    elif problem.a.dtype is DType.FLOAT64:
+        rate = FLOAT64_FLOPS[target.capability[0]]
+    else:
+        rate = target.tensor_flops * 2 / problem.a.dtype.itemsize
+    multiply = size.flops / 2 / rate / target.sm_count / target.clock_mhz
+    return max(multiply, size.bytes_moved(problem) / target.dram_gbs / 1e3)
+
+
+def aligned(dtype):
+    out = output_dtypes(dtype)[0]
+    return Problem(
+        *[MatrixType(t, major, 16) for t, major in ((dtype, "k"), (dtype, "k"), (out, "n"))]
+    )
+
+
+@given(problems(), extents, targets)
+@example(aligned(DType.FLOAT64), Extents(4, 2713, 991, 11), named_target("sm_103a"))
+def test_no_prediction_is_under_the_roofline(problem, size, target):
+    for backend in takers(problem, size, target):
+        best = backend.ranking(problem, size, target, 1, inf).candidates[0]
+        assert best.prediction.us > roofline_us(backend, problem, size, target)
+
+
+@given(problems(), extents, targets)
+@example(aligned(DType.INT8), Extents(2170, 37, 1134, 40), H200)
+def test_a_backend_that_takes_a_problem_offers_what_can_run(problem, size, target):
+    able = takers(problem, size, target)
+    dtype = problem.a.dtype
+    if dtype.itemsize > 1:  # by CUDA cores
+        assert SIMT in able
+    if target is H200 and (dtype.itemsize < 4 or problem.precision != "ieee"):
+        assert WGMMA in able
+    for backend in able:
+        plan = choose(problem, size, target, [backend])
+        seen = plan.config.oriented(problem)
+        assert ILLEGAL[backend.name](seen, plan.config, target) is None
+
+
+def test_few_tiles_are_said_to_be_the_limit():
+    size = Extents(64, 64, 8192)
+    problem = aligned(DType.FLOAT64)
+    whole = [c for c in SIMT.candidates(problem, size, H200) if c.config.split_k == 1]
+    assert {c.prediction.limiter for c in whole} == {"waves"}
+    assert Breakdown(launch=2, dram=1).limiter == "launch"
+    assert Breakdown(launch=1, mainloop=9, waves=2, dram=8, l2=9).limiter == "l2"
+
+
+def plan_of(m, n, k, dtype="bfloat16", order="C", **options):
+    a, b = unigemm.ArraySpec((m, k), dtype), unigemm.ArraySpec((k, n), dtype, order)
+    return unigemm.plan(a, b, target="sm_90a", **options)
+
+
+def test_an_explanation_ranks_with_the_parts_of_each_time():
+    plan = plan_of(256, 2048, 7168, keep=3)
+    assert len(plan.alternatives) == 3
+    text = plan.explain()
+    table = [line for line in text.splitlines() if " | " in line]
+    names = table[0].replace("|", "").split()
+    for line, each in zip(table[1:], (plan, *plan.alternatives), strict=True):
+        cells = line.replace("|", "").split()
+        assert cells[names.index("us")] == f"{each.predicted_us:.1f}"
+        assert cells[names.index("limiter")] == each.limiter
+        for part in (*PARTS, *BOUNDS):
+            if part in names:
+                assert cells[names.index(part)] == f"{getattr(each.parts, part):.1f}"
+        assert line.endswith(f"{each.backend} {each.config}")
+    assert "fma" in names or all(x.parts.fma == 0 for x in plan.alternatives)
+    assert "not numpy: " in text
+
+
+def test_a_configuration_that_cannot_run_is_named_with_its_reason():
+    plan = plan_of(1, 4096, 4096, keep=1000)
+    refused = [each for each in plan.rejected if each.config is not None]
+    assert "the dot schedule reads K-major operands" in {each.reason for each in refused}
+    for each in refused:
+        assert f"not {each.backend} {each.config}: {each.reason}" in plan.explain()
+    assert Plan.from_json(plan.to_json()).rejected == plan.rejected
+    assert Plan.from_json(plan.to_json()).parts == plan.parts
+
+
+def test_a_plan_on_the_host_has_no_parts_to_show():
+    plan = unigemm.plan(*[unigemm.ArraySpec((8, 8), "float32")] * 2, target="cpu")
+    assert plan.parts == Breakdown()
+    assert "host" in plan.explain()
+
+
+def test_all_candidates_are_kept_where_all_are_asked_for():
+    plan = plan_of(300, 4096, 4096, keep=100000)
+    takers = (SIMT, WGMMA, CUTILE)
+    count = sum(len(b.candidates(plan.problem, plan.extents, H200)) for b in takers)
+    assert len(plan.alternatives) == count - 1
+    few = plan_of(300, 4096, 4096, keep=2)
+    assert few == plan
+    assert few.alternatives == plan.alternatives[:2]
+    assert replace(few, alternatives=()) == plan
+    assert plan_of(300, 4096, 4096, keep=0).alternatives == ()
+    with pytest.raises(unigemm.UnsupportedProblem, match="keep counts candidates and is -1"):
+        plan_of(300, 4096, 4096, keep=-1)

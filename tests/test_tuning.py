@@ -1,0 +1,299 @@
+"""Autotuning: what is decided, kept and taken up, on devices that only pose as such."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy")
+
+from fake_gpu import host, install
+
+import unigemm
+from unigemm import dispatch, tuning
+from unigemm.contest import Trial, decide
+from unigemm.dtypes import numpy_dtype
+from unigemm.env import own_tuning_file
+from unigemm.plans import Candidate, Config, Prediction
+from unigemm.target import named_target
+from unigemm.tuning import Tuned, read, record
+
+TILES = {"pick": (64, 64, 8), "second": (32, 64, 8), "third": (16, 64, 8)}
+
+
+@pytest.fixture(autouse=True)
+def own_file(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("UNIGEMM_TUNING", raising=False)
+    dispatch.replan()
+    dispatch.forget()
+    yield own_tuning_file()
+    dispatch.replan()
+    dispatch.forget()
+
+
+def specs(m=256, n=512, k=1024, dtype="bfloat16"):
+    return unigemm.ArraySpec((m, k), dtype), unigemm.ArraySpec((k, n), dtype, "F")
+
+
+def plan(target="sm_90a", size=(256, 512, 1024), **options):
+    return unigemm.plan(*specs(*size), target=target, **options)
+
+
+def tuned(asked="auto", rank=2, target="sm_90a"):
+    """A decision for the model's third choice."""
+    model = plan(target, backend=asked, tuned=False)
+    other = model.alternatives[rank]
+    best = replace(
+        model,
+        backend=other.backend,
+        config=other.config,
+        measured_us=5.0,
+        alternatives=(),
+        rejected=(),
+    )
+    source = dispatch.backend_named(best.backend).key(best).source
+    return Tuned(best, asked, source, f"{model.backend} {model.config}", 6.0, {"unigemm": "0"}, "d")
+
+
+def trials(pick, other, *, low=0.98, fault=None):
+    model = plan()
+    return [
+        Trial(model, pick, low * pick, fault),
+        Trial(replace(model, config=model.alternatives[0].config), other, low * other),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wins"),
+    [
+        ((10, 9), (10, 9), True),
+        ((10, 9), (10, 9.9), False),  # faster by chance
+        ((10, 9.85), (10, 9), False),  # within what the pick's own replays spread
+        ((10, 11), (10, 9), False),
+    ],
+)
+def test_the_pick_stays_unless_it_is_beaten_by_more_than_the_noise_twice(first, second, wins):
+    best, pick = decide(trials(*first), lambda plans: trials(*second))
+    assert pick.plan == plan()
+    assert (best.plan != pick.plan) == wins
+    if wins:
+        assert best.us == second[1]
+
+
+def test_a_hundredth_is_no_gain_however_steady_the_times_are():
+    steady = trials(10, 9.95, low=1.0)
+    best, pick = decide(steady, lambda plans: steady)
+    assert best is pick
+
+
+def test_a_wrong_pick_is_replaced_and_said():
+    wrong = trials(float("inf"), 9, fault="its result is wrong")
+    with pytest.warns(unigemm.TuningWarning, match="its result is wrong"):
+        best, _ = decide(wrong, lambda plans: pytest.fail("there is nothing to compare"))
+    assert best is wrong[1]
+    none = [replace(each, us=float("inf"), fault="it is wrong") for each in wrong]
+    with (
+        pytest.warns(unigemm.TuningWarning),
+        pytest.raises(unigemm.UnigemmError, match="none of 2"),
+    ):
+        decide(none, lambda plans: none)
+
+
+def test_a_decision_is_taken_by_later_plans_of_the_same_product_and_device(own_file):
+    found, model = tuned(), plan()
+    assert record([found]) == own_file
+    assert plan() == found.plan != model
+    assert plan().measured_us == 5.0
+    assert "chosen by autotune: 5.0 us measured" in plan().explain()
+    assert plan().alternatives[0].config == model.config
+    assert found.plan.config not in [each.config for each in plan().alternatives]
+    assert plan(tuned=False) == model
+    assert plan(keep=0).alternatives == ()
+    assert plan(size=(256, 512, 1025)).measured_us == 0
+    assert plan(backend=model.backend).measured_us == 0  # another question
+    assert plan(replace(named_target("sm_90a"), sm_count=114)).measured_us == 0
+    assert plan("sm_80").measured_us == 0
+
+
+def test_a_newer_decision_replaces_an_older_one_and_others_stay(own_file):
+    other = tuned(asked="cute_wgmma")
+    record([tuned(), other])
+    record([tuned(rank=3)])
+    assert sorted(map(str, read(own_file))) == sorted(map(str, [other, tuned(rank=3)]))
+    data = json.loads(own_file.read_text())
+    assert data["format"] == "unigemm tuning"
+    assert data["entries"][0]["plan"]["target"]["name"] == "NVIDIA H200"
+
+
+def test_a_shipped_file_is_read_and_the_users_own_comes_first(monkeypatch, tmp_path):
+    shipped = [tmp_path / "a.json", tmp_path / "b.json"]
+    record([tuned(rank=1)], shipped[0])
+    record([tuned(rank=2)], shipped[1])
+    monkeypatch.setenv("UNIGEMM_TUNING", os.pathsep.join(map(str, shipped)))
+    tuning.forget()
+    assert plan() == tuned(rank=1).plan
+    record([tuned(rank=3)])
+    assert plan() == tuned(rank=3).plan
+
+
+def test_a_shipped_file_that_is_not_there_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNIGEMM_TUNING", str(tmp_path / "gone.json"))
+    tuning.forget()
+    with pytest.warns(
+        unigemm.TuningWarning, match=r"gone\.json is left out: UNIGEMM_TUNING names it"
+    ):
+        assert plan().measured_us == 0
+
+
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(unigemm.CacheError, match=r"tuning\.json cannot be written"):
+        record([tuned()], tmp_path / "file" / "tuning.json")
+
+
+DAMAGE = {
+    "no JSON": "{",
+    "another object": "[1]",
+    "of another program": '{"format": "else"}',
+    "of another version": '{"format": "unigemm tuning", "version": 99, "entries": []}',
+    "no entries": '{"format": "unigemm tuning", "version": 1}',
+    "no list": '{"format": "unigemm tuning", "version": 1, "entries": 3}',
+    "an entry that is none": '{"format": "unigemm tuning", "version": 1, "entries": [{}]}',
+    "an entry without a time": None,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_or_foreign_file_is_left_out_with_a_warning(own_file, kind):
+    model = plan()
+    record([tuned()])
+    text = DAMAGE[kind]
+    if text is None:
+        data = json.loads(own_file.read_text())
+        del data["entries"][0]["pick_us"]
+        text = json.dumps(data)
+    own_file.write_text(text)
+    tuning.forget()
+    with pytest.warns(unigemm.TuningWarning, match=r"tuning\.json is left out"):
+        assert plan() == model
+    with pytest.warns(unigemm.TuningWarning):
+        record([tuned()])  # written anew
+    assert plan() == tuned().plan
+
+
+def test_a_kernel_that_has_changed_since_is_planned_by_the_model():
+    record([replace(tuned(), source="older")])
+    with pytest.warns(unigemm.TuningWarning, match="has changed since"):
+        assert plan().measured_us == 0
+
+
+class Stopwatch:
+    """Measures posing arrays by a clock that the fake kernels advance."""
+
+    name, l2_bytes = "stopwatch", 1 << 10
+
+    def __init__(self, driver, backend):
+        self.driver, self.clock, self.wrong = driver, 0.0, ()
+        self.us = dict.fromkeys(TILES.values(), 10e3)
+        backend.candidates = lambda problem, extents, target: [
+            Candidate(Config(tile), Prediction(1.0 + i, "fma")) for i, tile in enumerate(self.us)
+        ]
+        backend.bind = lambda kernel, plan, gemm: self.launcher(backend, kernel, plan, gemm)
+        self.launched = []
+
+    def launcher(self, backend, kernel, plan, gemm):
+        def launch(a, b, d, workspace, stream):
+            self.clock += self.us[plan.config.tile] / 1e6
+            self.launched.append(plan.config.tile)
+            if plan.config.tile not in self.wrong:
+                backend.launch(kernel, gemm, a, b, d, workspace, stream)
+
+        return launch
+
+    def operand(self, shape, dtype, transposed, offset):
+        x = self.driver.ones(shape[::-1] if transposed else shape, numpy_dtype(dtype))
+        return x.T if transposed else x
+
+    def empty(self, shape, dtype):
+        return self.driver.empty(shape, dtype)
+
+    def capture(self, calls):
+        return lambda: [call() for call in calls]
+
+    def seconds(self, run):
+        before = self.clock
+        run()
+        return self.clock - before
+
+    def worst_ratio(self, a, b, out, factor, rounding):
+        exact = host(a).astype(float) @ host(b).astype(float)
+        return 0.0 if np.array_equal(host(out), exact) else np.inf
+
+
+@pytest.fixture
+def stopwatch(monkeypatch, tmp_path):
+    from unigemm import cache
+
+    driver, backend = install(monkeypatch)
+    kept = cache.Cache(tmp_path / "kernels", [])
+    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    return Stopwatch(driver, backend)
+
+
+def arrays(driver):
+    return driver.ones((32, 16)), driver.ones((16, 8))
+
+
+def test_the_fastest_is_measured_kept_and_launched_from_then_on(stopwatch, own_file):
+    a, b = arrays(stopwatch.driver)
+    unigemm.matmul(a, b)
+    assert stopwatch.launched == [TILES["pick"]]
+    stopwatch.us[TILES["third"]] = 7e3
+    steps = []
+    plan = unigemm.autotune(a, b, device=stopwatch, report=lambda *step: steps.append(step))
+    assert plan.config.tile == TILES["third"]
+    assert plan.measured_us == pytest.approx(7e3)
+    assert [done for _, done, _ in steps] == list(range(len(steps)))
+    assert steps[-1][1] == steps[-1][2]
+    (entry,) = read(own_file)
+    assert entry.plan == plan
+    assert entry.pick == f"fake {Config(TILES['pick'])}"
+    assert entry.pick_us == pytest.approx(10e3)
+    assert entry.versions.keys() == {"unigemm", "fake"}
+    stopwatch.launched.clear()
+    product = unigemm.matmul(a, b)
+    np.testing.assert_array_equal(host(product), 16)
+    assert stopwatch.launched == [TILES["third"]]
+    assert unigemm.plan(a, b) == plan
+
+
+def test_only_as_many_are_measured_as_asked_for(stopwatch):
+    stopwatch.us[TILES["third"]] = 7e3
+    a, b = arrays(stopwatch.driver)
+    plan = unigemm.autotune(a, b, candidates=2, device=stopwatch)
+    assert plan.config.tile == TILES["pick"]
+    assert TILES["third"] not in stopwatch.launched
+
+
+def test_a_fast_kernel_with_a_wrong_result_is_left_out(stopwatch):
+    stopwatch.us |= {TILES["second"]: 2e3, TILES["third"]: 7e3}
+    stopwatch.wrong = (TILES["second"],)
+    with pytest.warns(unigemm.TuningWarning, match="its result is wrong"):
+        plan = unigemm.autotune(*arrays(stopwatch.driver), device=stopwatch)
+    assert plan.config.tile == TILES["third"]
+
+
+def test_what_autotune_cannot_measure_is_refused(stopwatch):
+    a, b = arrays(stopwatch.driver)
+    with pytest.raises(unigemm.UnsupportedProblem, match="at least one"):
+        unigemm.autotune(a, b, candidates=0, device=stopwatch)
+    with pytest.raises(unigemm.UnsupportedProblem, match="at least one"):
+        unigemm.autotune(a, b, budget=0, device=stopwatch)
+    steps = stopwatch.driver.ones((64, 32))[::2, ::2]
+    with pytest.raises(unigemm.UnsupportedProblem, match="compact operands"):
+        unigemm.autotune(steps, b, device=stopwatch)

@@ -1,0 +1,110 @@
+"""Runs cutile's kernels on the CPU: a stand-in for `cuda.tile` whose arrays lie in host memory.
+
+It takes what a launch passes, reads it by the documented layout of arguments, and executes every
+block in turn with NumPy. It is strict where the hardware is silent: a tile that lies outside its
+array, a promise of the signature that is broken, a store to an address that no call names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from unigemm.dtypes import numpy_dtype
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array parameter: a view of memory, by elements."""
+
+    memory: np.ndarray
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def dtype(self):
+        return self.memory.dtype
+
+    def places(self, ranges):
+        grid = np.ix_(*ranges)
+        return self.offset + sum(i * step for i, step in zip(grid, self.strides, strict=True))
+
+
+class Machine:
+    """The names that the kernels use of `cuda.tile`."""
+
+    class PaddingMode:
+        ZERO = "zero"
+
+    int8, int32 = np.dtype(np.int8), np.dtype(np.int32)
+    float64, float32 = np.dtype(np.float64), np.dtype(np.float32)
+    tfloat32 = np.dtype(np.float32)
+
+    @staticmethod
+    def cdiv(a, b):
+        return -(-a // b)
+
+    @staticmethod
+    def zeros(shape, dtype):
+        return np.zeros(shape, dtype)
+
+    @staticmethod
+    def _ranges(array, index, shape):
+        ranges = []
+        for i, size, extent in zip(index, shape, array.shape, strict=True):
+            assert 0 <= i * size < extent, f"tile {index} of {shape} lies outside {array.shape}"
+            ranges.append(range(i * size, min(i * size + size, extent)))
+        return ranges
+
+    @classmethod
+    def load(cls, array, index, shape, order="C", padding_mode=None):
+        assert padding_mode == "zero"
+        axes = range(len(shape)) if order == "C" else order
+        turned = Array(
+            array.memory,
+            array.offset,
+            tuple(array.shape[i] for i in axes),
+            tuple(array.strides[i] for i in axes),
+        )
+        ranges = cls._ranges(turned, index, shape)
+        tile = np.zeros(shape, array.dtype)
+        tile[tuple(slice(len(r)) for r in ranges)] = array.memory[turned.places(ranges)]
+        return tile
+
+    @classmethod
+    def store(cls, array, index, tile):
+        assert tile.dtype == array.dtype
+        ranges = cls._ranges(array, index, tile.shape)
+        array.memory[array.places(ranges)] = tile[tuple(slice(len(r)) for r in ranges)]
+
+    @staticmethod
+    def gather(array, index, padding_value):
+        (extent,) = array.shape
+        return array.memory[array.offset + index] if index < extent else np.float32(padding_value)
+
+    @staticmethod
+    def transpose(tile):
+        return tile.T
+
+    @staticmethod
+    def mma(x, y, total):
+        wide = np.float64 if total.dtype.kind == "f" else np.int64
+        return (total + x.astype(wide) @ y.astype(wide)).astype(total.dtype)
+
+
+def take_array(arguments, memories, size, dtype, dimensions=4, alignment=None):
+    """Read an array off the front of a call's arguments: address, extents, strides.
+
+    All strides but the last keep the promised alignment, and the last is one.
+    """
+    address, *rest = (arguments.pop(0) for _ in range(1 + 2 * dimensions))
+    shape, strides = tuple(rest[:dimensions]), tuple(rest[dimensions:])
+    memory, base = memories[address >> 32], (address >> 32) << 32
+    native = numpy_dtype(dtype)
+    assert memory.dtype == native
+    assert (address - base) % size == 0
+    assert all(step > 0 and step * size % (alignment or size) == 0 for step in strides[:-1])
+    assert strides[-1] == 1
+    return Array(memory, (address - base) // size, shape, strides)

@@ -1,0 +1,27 @@
+"""A GPU on the CPU: compiled CuTe kernels, host code included, executed from their PTX.
+
+`device` makes NumPy arrays lie on an emulated GPU, so that `unigemm.matmul` plans, compiles, caches
+and launches as it would there. `launch` runs any PTX text of the supported subset.
+
+It says whether a kernel computes the right thing, and finds mistakes on which hardware is silent.
+It says nothing about speed: there is no clock, no cache and no memory system.
+"""
+
+from __future__ import annotations
+
+from .devices import EmulatedDevice, device
+from .faults import EmulatorError, KernelFault, PtxError, Site
+from .launching import Report, launch
+from .memory import Memory
+
+__all__ = [
+    "EmulatedDevice",
+    "EmulatorError",
+    "KernelFault",
+    "Memory",
+    "PtxError",
+    "Report",
+    "Site",
+    "device",
+    "launch",
+]

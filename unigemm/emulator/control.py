@@ -1,0 +1,223 @@
+"""What ends a segment: branches, exits and barriers; and instructions that need no action here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .arithmetic import instruction
+from .faults import Fault
+from .flow import EXIT, Segment
+from .program import Builder, Op
+from .ptx import Immediate, Instruction, Symbol
+
+__all__ = ["STOPS", "stop"]
+
+Stop = Callable[[Builder, Instruction, Segment, int], Op]
+STOPS: dict[str, Stop] = {}
+
+
+def stop(*names: str) -> Callable[[Stop], Stop]:
+    """Enter a builder of what ends a segment."""
+
+    def enter(make: Stop) -> Stop:
+        for name in names:
+            STOPS[name] = make
+        return make
+
+    return enter
+
+
+def guard(b: Builder, i: Instruction) -> Any:
+    """Compile a guard: a function that returns where it holds."""
+    if i.predicate is None:
+        return None
+    p = b.source(i.predicate, "pred")
+    if i.negated:
+        return lambda V: ~V[p]
+    return lambda V: V[p]
+
+
+def unguarded(b: Builder, i: Instruction) -> None:
+    """Refuse a guard.
+
+    Raises
+    ------
+    PtxError
+        There is one.
+    """
+    if i.predicate is not None:
+        raise b.error("a guard on this instruction is not supported")
+
+
+@stop("bra")
+def bra(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
+    """Jump, in the lanes where the guard holds."""
+    (where,) = i.operands
+    assert isinstance(where, Symbol)
+    target = b.flow.at.get(b.kernel.labels[where.name], EXIT)
+    holds, meet = guard(b, i), segment.meet
+    if holds is None:
+        return lambda V, m, g: g.machine.go(g, target)
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        taken = holds(V)
+        here = taken if m is True else taken & m
+        if not here.any():
+            g.machine.go(g, follow)
+        elif (here if m is True else here | ~m).all():
+            g.machine.go(g, target)
+        else:
+            g.machine.branch(g, taken, m, target, follow, meet)
+
+    return op
+
+
+@stop("ret", "exit")
+def ret(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
+    """End the lanes where the guard holds."""
+    holds = guard(b, i)
+    if holds is None:
+        return lambda V, m, g: g.machine.leave(g, m, follow)
+    return lambda V, m, g: g.machine.leave(g, holds(V) & m, follow)
+
+
+@stop("trap")
+def trap(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
+    """Fail, where the guard holds."""
+    holds = guard(b, i)
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        if holds is None or (holds(V) & m).any():
+            raise Fault("the kernel traps")
+        g.machine.go(g, follow)
+
+    return op
+
+
+def _barrier(b: Builder, i: Instruction) -> Any:
+    """Compile the operands of a barrier: (number, threads) of a group of warps."""
+    number = b.source(i.operands[0], "u32")
+    count = b.source(i.operands[1], "u32") if len(i.operands) > 1 else None
+
+    def read(V: list[Any], m: Any, g: Any) -> tuple[Any, Any]:
+        shape = (g.n, 32)
+        threads = g.machine.geometry.warps * 32
+        numbers = np.broadcast_to(V[number], shape)
+        counts = np.broadcast_to(threads if count is None else V[count], shape)
+        for values in (numbers, counts):
+            if (np.where(m, values, 0) != np.where(m, values.max(-1, keepdims=True), 0)).any():
+                raise Fault("the lanes of a warp name different barriers")
+        numbers, counts = numbers.max(-1), counts.max(-1)
+        if (numbers > 15).any():
+            raise Fault("there are barriers 0 to 15")
+        if (counts % 32).any() or (counts > threads).any() or (counts == 0).any():
+            raise Fault(f"a barrier cannot be for {int(counts.max())} of {threads} threads")
+        return numbers, counts
+
+    return read
+
+
+@stop("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync")
+def bar_sync(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
+    """Wait at a named barrier until all its threads are there."""
+    unguarded(b, i)
+    read, line = _barrier(b, i), i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        machine.converged(g, m, "bar.sync")
+        numbers, counts = read(V, m, g)
+        waits = [
+            machine.arrive(row, int(numbers[n]), int(counts[n]), True, line)
+            for n, row in enumerate(range(g.lo, g.hi))
+        ]
+        machine.go(g, follow)
+        for n, row in enumerate(range(g.lo, g.hi)):
+            # One that came early in this group may have been let go by one that came later.
+            if waits[n] and machine.is_waiting(row, int(numbers[n])):
+                machine.block(row, f"bar.sync {int(numbers[n])} waits for other threads")
+
+    return op
+
+
+@instruction("bar.arrive", "barrier.arrive", "barrier.cta.arrive")
+def bar_arrive(b: Builder, i: Instruction) -> Op:
+    """Count at a named barrier, and go on."""
+    if len(i.operands) != 2:
+        raise b.error("the number of threads is expected")
+    read, line = _barrier(b, i), i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        g.machine.converged(g, m, "bar.arrive")
+        numbers, counts = read(V, m, g)
+        for n, row in enumerate(range(g.lo, g.hi)):
+            g.machine.arrive(row, int(numbers[n]), int(counts[n]), False, line)
+
+    return op
+
+
+@instruction("barrier.cluster.arrive")
+def cluster_arrive(b: Builder, i: Instruction) -> Op:
+    """Count at the cluster's barrier, and go on."""
+    unguarded(b, i)
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        machine.converged(g, m, "barrier.cluster.arrive")
+        for row in range(g.lo, g.hi):
+            cluster = machine.cluster_of(row)
+            if row in machine.cluster_phases:
+                raise Fault("a second barrier.cluster.arrive comes before the wait for the first")
+            machine.cluster_phases[row] = cluster.phase
+            cluster.arrived.add(row)
+            machine.cluster_arrived(cluster)
+
+    return op
+
+
+@stop("barrier.cluster.wait")
+def cluster_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
+    """Wait until all threads of the cluster have arrived."""
+    unguarded(b, i)
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        machine.converged(g, m, "barrier.cluster.wait")
+        machine.go(g, follow)
+        for row in range(g.lo, g.hi):
+            phase = machine.cluster_phases.pop(row, None)
+            if phase is None:
+                raise Fault("barrier.cluster.wait comes without an arrive before it")
+            cluster = machine.cluster_of(row)
+            if cluster.phase == phase:
+                cluster.waiting.append(row)
+                machine.block(row, "barrier.cluster.wait waits for other threads")
+
+    return op
+
+
+def _nothing(b: Builder, i: Instruction) -> Op:
+    return lambda V, m, g: None
+
+
+#: Memory is always up to date here, a launch never overlaps another, and caches are not modelled.
+instruction(
+    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init", "griddepcontrol",
+    "prefetch", "prefetchu", "createpolicy", "nanosleep", "discard", "applypriority",
+)(_nothing)  # fmt: skip
+
+
+@instruction("setmaxnreg")
+def setmaxnreg(b: Builder, i: Instruction) -> Op:
+    """Check the number; registers are not modelled."""
+    (count,) = i.operands
+    if not isinstance(count, Immediate) or not 24 <= count.value <= 256 or count.value % 8:
+        raise b.error("the number must be a multiple of 8 from 24 to 256")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        g.machine.converged(g, m, "setmaxnreg")
+
+    return op

@@ -1,0 +1,65 @@
+"""What the emulator reports: PTX it does not know, and faults of a kernel that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UnigemmError
+
+__all__ = ["EmulatorError", "Fault", "KernelFault", "PtxError", "Site"]
+
+
+class EmulatorError(UnigemmError):
+    """Base of all errors of the emulator."""
+
+
+class PtxError(EmulatorError):
+    """PTX that is malformed, or that this emulator does not implement; it names the line."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(f"PTX line {line}: {message}")
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a fault happened: line of the PTX text, CTA of the grid, warp of the CTA, lane."""
+
+    line: int
+    cta: tuple[int, int, int] | None = None
+    warp: int | None = None
+    lane: int | None = None
+
+    def __str__(self) -> str:
+        parts = [f"PTX line {self.line}"]
+        if self.cta is not None:
+            parts.append(f"CTA {self.cta}")
+        if self.warp is not None:
+            parts.append(f"warp {self.warp}")
+        if self.lane is not None:
+            parts.append(f"lane {self.lane}")
+        return ", ".join(parts)
+
+
+class KernelFault(EmulatorError):
+    """A kernel did what it must not: `site` says where, `text` the line of PTX."""
+
+    def __init__(self, message: str, site: Site, text: str = "") -> None:
+        quoted = f" `{text.strip()}`" if text else ""
+        super().__init__(f"{site}{quoted}: {message}")
+        self.message = message
+        self.site = site
+
+
+class Fault(Exception):
+    """A fault on its way to a `KernelFault`: an instruction knows what, the scheduler where.
+
+    Attributes
+    ----------
+    thread
+        Index among the threads of the warps that ran the instruction together; None for all.
+    """
+
+    def __init__(self, message: str, thread: int | None = None) -> None:
+        super().__init__(message)
+        self.thread = thread

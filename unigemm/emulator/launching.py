@@ -1,0 +1,248 @@
+"""Launches: from PTX text, sizes and parameters to memory that has changed."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from . import control, conversions, matrices, mbarriers, moves, tma, transfer, warp, wgmma
+from .faults import EmulatorError
+from .grid import Geometry
+from .machine import Machine, Options
+from .memory import Memory
+from .parser import parse
+from .program import Builder, Program
+from .ptx import Kernel
+
+__all__ = ["Report", "compiled", "launch", "pack_parameters"]
+
+_ENTERED = (conversions, matrices, mbarriers, moves, tma, warp, wgmma)  # their instructions
+TOGETHER = 64  # warps that are run at once, at most (but at least one cluster)
+MAX_INSTRUCTIONS = 60_000_000  # warp instructions: minutes
+
+
+_TWO_PARTS = ("ld", "st", "atom", "red", "cp", "bar", "barrier", "mbarrier", "fence", "wgmma")
+
+
+@dataclass
+class Report:
+    """What a launch did.
+
+    Attributes
+    ----------
+    instructions
+        How many times warps ran each opcode.
+    tma_loaded, tma_stored
+        Bytes of the boxes that TMA brought to each CTA, and stored.
+    shared_accesses, shared_passes
+        With ``conflicts=True``: loads and stores of shared memory by warps (an 8x8 matrix counts as
+        one), and the passes of the banks that they took; see `memory.bank_passes`.
+    seconds
+        Of the emulation: nothing is said about a GPU.
+    """
+
+    instructions: dict[str, int] = field(default_factory=dict)
+    tma_loaded: int = 0
+    tma_stored: int = 0
+    shared_accesses: int = 0
+    shared_passes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """Warp instructions by class: ``"fma"``, ``"ld.shared"``, ``"wgmma.mma_async"``, ..."""
+        found: dict[str, int] = {}
+        for opcode, times in self.instructions.items():
+            parts = opcode.split(".")
+            name = ".".join(parts[: 2 if parts[0] in _TWO_PARTS else 1])
+            found[name] = found.get(name, 0) + times
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @property
+    def total(self) -> int:
+        """Warp instructions in all."""
+        return sum(self.instructions.values())
+
+
+@lru_cache(maxsize=64)
+def compiled(ptx: str, kernel: str | None = None) -> Program:
+    """Compile a kernel of a PTX text to closures.
+
+    Parameters
+    ----------
+    ptx, kernel
+        The text, and the name of an entry; None for the only one.
+
+    Raises
+    ------
+    PtxError
+        The text cannot be read, or has an instruction that is not implemented.
+    EmulatorError
+        There is no such kernel.
+    """
+    module = parse(ptx)
+    if kernel is None and len(module.kernels) == 1:
+        kernel = next(iter(module.kernels))
+    found = module.kernels.get(kernel or "")
+    if found is None:
+        names = ", ".join(module.kernels)
+        raise EmulatorError(f"there is no kernel {kernel!r}; the text has {names}")
+    return Builder(module, found).build(transfer.INSTRUCTIONS, control.STOPS)
+
+
+def pack_parameters(kernel: Kernel, values: Sequence[int | float | bytes]) -> bytes:
+    """Lay out parameters as a kernel expects them.
+
+    Parameters
+    ----------
+    values
+        One for each ``.param``: an integer, a float (for 4 or 8 bytes), or the bytes themselves.
+
+    Raises
+    ------
+    EmulatorError
+        The number of values is wrong, or one does not fit.
+    """
+    if len(values) != len(kernel.parameters):
+        raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} parameters")
+    out = bytearray(kernel.parameter_bytes)
+    for parameter, value in zip(kernel.parameters, values, strict=True):
+        size = parameter.size
+        if isinstance(value, float):
+            raw = struct.pack("<f" if size == 4 else "<d", value)
+        elif isinstance(value, int):
+            raw = (value % (1 << 8 * size)).to_bytes(size, "little")
+        else:
+            raw = bytes(value)
+        if len(raw) != size:
+            raise EmulatorError(f"{parameter.name} has {size} bytes, not {len(raw)}")
+        out[parameter.offset : parameter.offset + size] = raw
+    return bytes(out)
+
+
+def launch(
+    ptx: str,
+    kernel: str | None,
+    grid: Sequence[int],
+    block: Sequence[int],
+    cluster: Sequence[int] = (1, 1, 1),
+    smem: int = 0,
+    params: bytes | Sequence[int | float | bytes] = b"",
+    memory: Memory | None = None,
+    *,
+    seed: int = 0,
+    strict: bool = True,
+    lockstep: bool = True,
+    conflicts: bool = False,
+    leftovers: bool = False,
+) -> Report:
+    """Run a kernel on the CPU.
+
+    Parameters
+    ----------
+    ptx, kernel
+        The text, and the name of an entry; None for the only one.
+    grid, block, cluster
+        CTAs, threads of a CTA and CTAs of a cluster: up to three numbers each.
+    smem
+        Bytes of dynamic shared memory.
+    params
+        The kernel's parameters, laid out, or one value for each; see `pack_parameters`.
+    memory
+        The device memory that the kernel may use.
+    seed
+        Of the order in which warps run.
+    strict
+        Report shared memory that is read before it is written or its copy waited for, and other
+        mistakes that hardware does not report.
+    lockstep
+        Run warps that are at the same place together: faster. Otherwise one at a time, in an
+        order that is random.
+    conflicts
+        Count the passes of the banks that accesses to shared memory take.
+    leftovers
+        Accept ``bar.arrive``s that no one waited for when a CTA ends: the hardware forgets them.
+
+    Returns
+    -------
+    Report
+        Counts of what was run.
+
+    Raises
+    ------
+    PtxError
+        The text cannot be read, or has an instruction that is not implemented.
+    KernelFault
+        The kernel did what it must not, or its warps wait for each other.
+    EmulatorError
+        The sizes or parameters do not fit the kernel, or it runs for too long.
+    """
+    program = compiled(ptx, kernel)
+    geometry = Geometry(_three(grid), _three(block), _three(cluster), smem)
+    _check(program, geometry)
+    if not isinstance(params, (bytes, bytearray)):
+        params = pack_parameters(program.kernel, params)
+    if len(params) < program.kernel.parameter_bytes:
+        raise EmulatorError(
+            f"{program.kernel.name} takes {program.kernel.parameter_bytes} bytes of parameters"
+        )
+    start = time.perf_counter()
+    report = Report()
+    rng = random.Random(seed)
+    size = geometry.cluster_size
+    total = geometry.grid[0] * geometry.grid[1] * geometry.grid[2]
+    step = max(TOGETHER // (geometry.warps * size), 1) * size
+    for first in range(0, total, step):
+        machine = Machine(
+            program, geometry, first, min(step, total - first), bytes(params), memory or Memory(),
+            rng, Options(strict, lockstep, conflicts, leftovers, MAX_INSTRUCTIONS - report.total),
+        )  # fmt: skip
+        machine.run()
+        _count(report, program, machine)
+        share = min((first + step) / total, 1.0)
+        if report.total / share > MAX_INSTRUCTIONS:
+            seconds = time.perf_counter() - start
+            raise EmulatorError(
+                f"{program.kernel.name} takes too long: {report.total} warp instructions for "
+                f"{share:.2%} of its CTAs in {seconds:.1f} s, of some {seconds / share:.0f} s; "
+                "take a smaller problem"
+            )
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*sizes, 1, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def _check(program: Program, geometry: Geometry) -> None:
+    """Refuse sizes that no GPU takes, or that the kernel was not compiled for."""
+    wanted = program.kernel.directives.get(".reqntid")
+    if wanted is not None and _three(wanted) != geometry.block:
+        raise EmulatorError(
+            f"{program.kernel.name} is compiled for blocks of {_three(wanted)} threads, not "
+            f"{geometry.block}"
+        )
+    if not 0 < geometry.threads <= 1024:
+        raise EmulatorError(f"a block of {geometry.threads} threads cannot be launched")
+    for extent, part in zip(geometry.grid, geometry.cluster, strict=True):
+        if part < 1 or extent < 1 or extent % part:
+            raise EmulatorError(f"the grid {geometry.grid} is not made of {geometry.cluster}")
+
+
+def _count(report: Report, program: Program, machine: Machine) -> None:
+    body = program.kernel.body
+    for step, times in zip(program.steps, machine.executed, strict=True):
+        if times:
+            for instruction in body[step.segment.first : step.segment.last]:
+                opcode = instruction.opcode
+                report.instructions[opcode] = report.instructions.get(opcode, 0) + times
+    report.tma_loaded += machine.counts.tma_loaded
+    report.tma_stored += machine.counts.tma_stored
+    report.shared_accesses += machine.counts.accesses
+    report.shared_passes += machine.counts.passes

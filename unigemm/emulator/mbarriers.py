@@ -1,0 +1,346 @@
+"""mbarrier objects: phases, pending arrivals and bytes of transfers that are still to come.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A phase is complete
+when no arrivals are pending and the transaction count is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .arithmetic import instruction
+from .control import stop, unguarded
+from .faults import Fault, KernelFault, Site
+from .flow import Segment
+from .memory import Tickets
+from .program import Builder, Op
+from .ptx import Instruction, Register
+from .transfer import GENERIC_SHARED, RANK_SHIFT, active, address_of, flat_shared, scattered
+
+__all__ = ["Mbarrier", "barrier_at"]
+
+_MAX_COUNT = (1 << 20) - 1
+_HINTS = {
+    "shared", "shared::cta", "shared::cluster", "b64", "release", "acquire", "relaxed", "cta",
+    "cluster", "noComplete", "parity", "expect_tx",
+}  # fmt: skip
+
+
+@dataclass
+class Mbarrier:
+    """An mbarrier object.
+
+    Attributes
+    ----------
+    count
+        Arrivals of a phase.
+    pending, transactions
+        Arrivals and bytes that the current phase still lacks.
+    phase
+        Phases that are complete.
+    waiting
+        Warps that wait for a phase.
+    transfer
+        Line of the last transfer that the current phase counts; 0 for none.
+    unseen
+        Line of a transfer of the phase before that no one has waited for yet; 0 for none.
+    """
+
+    cta: int
+    address: int
+    count: int
+    pending: int
+    transactions: int = 0
+    phase: int = 0
+    waiting: list[int] = field(default_factory=list)
+    transfer: int = 0
+    unseen: int = 0
+
+    def __str__(self) -> str:
+        lacks = []
+        if self.pending:
+            lacks.append(f"{self.pending} of {self.count} arrivals")
+        if self.transactions:
+            lacks.append(f"{self.transactions} bytes of transfers")
+        return f"mbarrier at shared address {self.address} lacks {' and '.join(lacks)}"
+
+
+def _barriers(machine: Any) -> dict[int, Mbarrier]:
+    if "mbarriers" not in machine.extra:
+        machine.extra["mbarriers"] = {}
+        if machine.options.strict:
+            machine.finishing.append(lambda: _check_end(machine))
+    return machine.extra["mbarriers"]
+
+
+def barrier_at(machine: Any, place: int) -> Mbarrier:
+    """Return the mbarrier at a byte place of all shared memories.
+
+    Raises
+    ------
+    Fault
+        None was initialised there.
+    """
+    found = _barriers(machine).get(place)
+    if found is None:
+        address = place % machine.shared.pitch
+        raise Fault(f"there is no mbarrier at shared address {address}: it was not initialised")
+    return found
+
+
+def advance(machine: Any, barrier: Mbarrier) -> None:
+    """Complete the phase if nothing is missing.
+
+    Raises
+    ------
+    Fault
+        The phase before brought data that no one waited for.
+    """
+    if barrier.pending or barrier.transactions:
+        return
+    if barrier.transfer:
+        if barrier.unseen and machine.options.strict:
+            raise Fault(_unseen(barrier))
+        barrier.unseen = barrier.transfer
+    barrier.transfer = 0
+    barrier.phase += 1
+    barrier.pending = barrier.count
+    waiting, barrier.waiting = barrier.waiting, []
+    machine.wake(waiting)
+
+
+def _unseen(barrier: Mbarrier) -> str:
+    return (
+        f"no one waited for the transfer of line {barrier.unseen} to the mbarrier at shared "
+        f"address {barrier.address}"
+    )
+
+
+def arrive(machine: Any, barrier: Mbarrier, count: int, transactions: int = 0) -> int:
+    """Count arrivals, after adding to the transaction count; return the phase's number.
+
+    Raises
+    ------
+    Fault
+        More arrive than the phase still lacks.
+    """
+    if count > barrier.pending:
+        raise Fault(
+            f"{count} arrive at the mbarrier at shared address {barrier.address} and its phase "
+            f"lacks {barrier.pending}"
+        )
+    phase = barrier.phase
+    barrier.transactions += transactions
+    barrier.pending -= count
+    advance(machine, barrier)
+    return phase
+
+
+def complete(machine: Any, barrier: Mbarrier, size: int, line: int) -> None:
+    """Count the bytes of a transfer that is done."""
+    barrier.transactions -= size
+    barrier.transfer = line
+    advance(machine, barrier)
+
+
+def _check_end(machine: Any) -> None:
+    """Report transfers that are not waited for, and phases that lack bytes."""
+    program, warps = machine.program, machine.geometry.warps
+    for barrier in _barriers(machine).values():
+        if barrier.transactions:
+            text = f"the kernel ends and the {barrier}"
+        elif barrier.unseen:
+            text = f"the kernel ends and {_unseen(barrier)}"
+        else:
+            continue
+        line = barrier.unseen or barrier.transfer or program.kernel.body[-1].line
+        site = Site(line, machine.cta_of(barrier.cta * warps))
+        raise KernelFault(text, site, program.module.line(line))
+
+
+def _check(b: Builder, i: Instruction, first: int) -> None:
+    for part in i.parts[first:]:
+        if part not in _HINTS:
+            raise b.error(f"the modifier .{part} is not implemented")
+
+
+def _places(b: Builder, i: Instruction, operand: Any) -> Any:
+    """Compile the address of an mbarrier: to flat byte places of the active lanes."""
+    address = address_of(b, operand)
+    cluster = "shared::cluster" in i.parts
+
+    def places(V: list[Any], m: Any, g: Any) -> Any:
+        near = active(address(V), m, g)
+        return flat_shared(near, active(g.base, m, g), g, 8, cluster=cluster)
+
+    return places
+
+
+@instruction("mbarrier.init")
+def init(b: Builder, i: Instruction) -> Op:
+    """Make an mbarrier."""
+    _check(b, i, 2)
+    places, count = _places(b, i, i.operands[0]), b.source(i.operands[1], "u32")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        shared = g.machine.shared
+        for place, number in zip(places(V, m, g), active(V[count], m, g), strict=True):
+            if not 0 < number <= _MAX_COUNT:
+                raise Fault(f"an mbarrier cannot be for {number} arrivals")
+            cta, address = divmod(int(place), shared.pitch)
+            _barriers(g.machine)[int(place)] = Mbarrier(cta, address, int(number), int(number))
+            shared.words[place // 4 : place // 4 + 2] = Tickets.ALWAYS
+
+    return op
+
+
+@instruction("mbarrier.inval")
+def inval(b: Builder, i: Instruction) -> Op:
+    """Unmake an mbarrier."""
+    _check(b, i, 2)
+    places = _places(b, i, i.operands[0])
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for place in places(V, m, g):
+            barrier_at(g.machine, int(place))
+            del _barriers(g.machine)[int(place)]
+
+    return op
+
+
+@instruction("mbarrier.arrive")
+def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
+    """Arrive, maybe several times, maybe announcing bytes; the result is the phase."""
+    _check(b, i, 2)
+    expects = "expect_tx" in i.parts
+    operands = i.operands
+    result = operands[0] if isinstance(operands[0], Register) else None
+    if result is not None:
+        operands = operands[1:]
+    d = None if result is None or result.type == "sink" else b.target(result, "b64")
+    places = _places(b, i, operands[0])
+    number = b.source(operands[1], "u32") if len(operands) > 1 else b.constant(1, "u32")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        phases = []
+        numbers = active(V[number], m, g)
+        for place, value in zip(places(V, m, g), numbers, strict=True):
+            barrier = barrier_at(g.machine, int(place))
+            if expects:
+                phases.append(arrive(g.machine, barrier, 1, int(value)))
+            else:
+                phases.append(arrive(g.machine, barrier, int(value)))
+        if d is not None:
+            scattered(V[d], m, np.array(phases, np.uint64))
+
+    return op
+
+
+@instruction("mbarrier.expect_tx", "mbarrier.complete_tx")
+def transactions(b: Builder, i: Instruction) -> Op:
+    """Change the transaction count."""
+    _check(b, i, 2)
+    sign = 1 if i.parts[1] == "expect_tx" else -1
+    places, number = _places(b, i, i.operands[0]), b.source(i.operands[1], "u32")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for place, value in zip(places(V, m, g), active(V[number], m, g), strict=True):
+            barrier = barrier_at(g.machine, int(place))
+            barrier.transactions += sign * int(value)
+            if sign < 0:
+                advance(g.machine, barrier)
+
+    return op
+
+
+def _done(b: Builder, i: Instruction) -> Any:
+    """Compile what a wait asks: a function of an mbarrier and the operand's value."""
+    if "parity" in i.parts:
+        return "u32", lambda barrier, parity: (barrier.phase & 1) != (int(parity) & 1)
+    return "u64", lambda barrier, state: barrier.phase != int(state)
+
+
+@instruction("mbarrier.test_wait")
+def test_wait(b: Builder, i: Instruction) -> Op:
+    """Ask whether a phase is complete."""
+    _check(b, i, 2)
+    kind, done = _done(b, i)
+    p, places = b.target(i.operands[0], "pred"), _places(b, i, i.operands[1])
+    value = b.source(i.operands[2], kind)
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        found = []
+        for place, number in zip(places(V, m, g), active(V[value], m, g), strict=True):
+            barrier = barrier_at(g.machine, int(place))
+            found.append(done(barrier, number))
+            if found[-1]:
+                barrier.unseen = 0
+        scattered(V[p], m, np.array(found))
+
+    return op
+
+
+@stop("mbarrier.try_wait")
+def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
+    """Wait until a phase is complete: it never gives up, so its answer is always true."""
+    unguarded(b, i)
+    _check(b, i, 2)
+    kind, done = _done(b, i)
+    p, places = b.target(i.operands[0], "pred"), _places(b, i, i.operands[1])
+    value = b.source(i.operands[2], kind)
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        flat, numbers = places(V, m, g), active(V[value], m, g)
+        if m is True:
+            rows = np.repeat(np.arange(g.lo, g.hi), 32)
+        else:
+            rows = np.nonzero(np.broadcast_to(m, (g.n, 32)))[0] + g.lo
+        asked = dict.fromkeys(zip(rows.tolist(), flat.tolist(), numbers.tolist(), strict=True))
+        waits: dict[int, Mbarrier] = {}
+        for row, place, number in asked:
+            barrier = barrier_at(machine, place)
+            if done(barrier, number):
+                barrier.unseen = 0
+            else:
+                waits.setdefault(row, barrier)
+        np.copyto(V[p], True, where=m)
+        for row in range(g.lo, g.hi):
+            if row not in waits:
+                machine.send(row, follow)
+            else:
+                waits[row].waiting.append(row)
+                machine.block(row, waits[row])
+
+    return op
+
+
+@instruction("mapa")
+def mapa(b: Builder, i: Instruction) -> Op:
+    """Return the address of the same place in another CTA of the cluster."""
+    if i.parts[1:] not in (("shared::cluster", "u32"), ("u64",)):
+        raise b.error("this form is not implemented")
+    generic = i.parts[1] == "u64"
+    kind = "u64" if generic else "u32"
+    d, x = b.target(i.operands[0], kind), b.source(i.operands[1], kind)
+    rank = b.source(i.operands[2], "u32")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        low = V[x] - np.uint64(GENERIC_SHARED) if generic else V[x]
+        inside = low & low.dtype.type((1 << RANK_SHIFT) - 1)
+        found = inside + ((V[rank] + np.uint32(1)).astype(low.dtype) << low.dtype.type(RANK_SHIFT))
+        size = g.machine.geometry.cluster_size
+        if ((V[rank] >= size) & m).any():
+            raise Fault(f"there is no such CTA in this cluster of {size}")
+        np.copyto(V[d], found + np.uint64(GENERIC_SHARED) if generic else found, where=m)
+
+    return op
+
+
+@instruction("fence.proxy.async")
+def fence_proxy(b: Builder, i: Instruction) -> Op:
+    """Let TMA and wgmma see the ordinary stores of these warps."""
+    return lambda V, m, g: g.machine.writes.fence(g.lo, g.hi)

@@ -1,0 +1,406 @@
+"""PTX text to the dataclasses of `ptx`.
+
+Names are resolved here: registers and labels of an inner ``{ }`` get the number of their scope, so
+that all names of a kernel are different.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .faults import PtxError
+from .ptx import (
+    Address,
+    Immediate,
+    Instruction,
+    Kernel,
+    Module,
+    Operand,
+    Pair,
+    Parameter,
+    Register,
+    Symbol,
+    Variable,
+    Vector,
+)
+
+__all__ = ["parse"]
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skip>\s+|//[^\n]*|/\*.*?\*/)
+    |(?P<string>"[^"]*")
+    |(?P<float>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16})
+    |(?P<number>0[xX][0-9a-fA-F]+U?|\d+\.\d+(?:[eE][-+]?\d+)?|\d+U?)
+    |(?P<name>[A-Za-z_$%.][\w$.]*(?:::[\w.]+)*)
+    |(?P<mark>[{}\[\]()<>,;:@!|+=-])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
+_VALUES = {".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".reqnctapercluster"}
+_FLAGS = {".explicitcluster", ".visible", ".weak", ".noreturn"}
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    line: int
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at, line = 0, 1
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise PtxError(f"cannot be read at {text[at : at + 20]!r}", line)
+        kind, found = match.lastgroup or "", match.group()
+        if kind != "skip":
+            yield _Token(kind, found, line)
+        line += found.count("\n")
+        at = match.end()
+
+
+@lru_cache(maxsize=64)
+def parse(text: str) -> Module:
+    """Parse a PTX module.
+
+    Parameters
+    ----------
+    text
+        The whole text, as `ptxas` would take it.
+
+    Raises
+    ------
+    PtxError
+        It cannot be read, or uses a directive that is not known here (functions, say).
+    """
+    return _Parser(text).module()
+
+
+class _Parser:
+    """A recursive descent over the tokens; used once."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = tuple(text.split("\n"))
+        self.tokens = list(_tokens(text))
+        self.at = 0
+
+    # -- tokens
+
+    def peek(self, ahead: int = 0) -> str:
+        place = self.at + ahead
+        return self.tokens[place].text if place < len(self.tokens) else ""
+
+    @property
+    def line(self) -> int:
+        return self.tokens[min(self.at, len(self.tokens) - 1)].line if self.tokens else 1
+
+    def take(self, expected: str | None = None) -> str:
+        found = self.peek()
+        if not found or (expected is not None and found != expected):
+            raise PtxError(f"{expected or 'more'} is expected, not {found or 'the end'}", self.line)
+        self.at += 1
+        return found
+
+    def integer(self) -> int:
+        sign = -1 if self.peek() == "-" else 1
+        if sign < 0:
+            self.take()
+        try:
+            return sign * int(self.take().rstrip("U"), 0)
+        except ValueError:
+            raise PtxError(f"an integer is expected, not {self.peek(-1)}", self.line) from None
+
+    def integers(self) -> tuple[int, ...]:
+        values = [self.integer()]
+        while self.peek() == ",":
+            self.take()
+            values.append(self.integer())
+        return tuple(values)
+
+    # -- module level
+
+    def module(self) -> Module:
+        target, kernels, variables = "", {}, []
+        while self.peek():
+            word = self.take()
+            if word == ".version":
+                self.take()
+            elif word == ".target":
+                target = self.take()
+                while self.peek() == ",":
+                    self.take(), self.take()
+            elif word == ".address_size":
+                if self.integer() != 64:
+                    raise PtxError("only 64-bit addresses are supported", self.line)
+            elif word in (".visible", ".extern", ".weak"):
+                continue
+            elif word == ".shared":
+                variables.append(self.variable("shared"))
+            elif word == ".entry":
+                kernel = self.kernel()
+                kernels[kernel.name] = kernel
+            elif word == ".file":
+                self.integers(), self.take()
+            else:
+                raise PtxError(f"{word} is not supported at module level", self.line)
+        return Module(target, kernels, tuple(variables), self.lines)
+
+    def variable(self, space: str) -> Variable:
+        """``.align n .b8 name[size];`` behind the state space."""
+        alignment, width = 0, 0
+        while (word := self.take()).startswith("."):
+            if word == ".align":
+                alignment = self.integer()
+            else:
+                width = self.width(word)
+        count = 1
+        if self.peek() == "[":
+            self.take()
+            count = 0 if self.peek() == "]" else self.integer()
+            self.take("]")
+        self.take(";")
+        return Variable(word, space, max(alignment, width), count * width)
+
+    def width(self, word: str) -> int:
+        """Bytes of a type such as ``.b32``."""
+        size = _BYTES.get(word.lstrip(".")[1:])
+        if size is None:
+            raise PtxError(f"the type {word} is not supported", self.line)
+        return size
+
+    def kernel(self) -> Kernel:
+        name = self.take()
+        parameters = self.parameters()
+        directives: dict[str, tuple[int, ...]] = {}
+        while self.peek() != "{":
+            word = self.take()
+            if word in _VALUES:
+                directives[word] = self.integers()
+            elif word in _FLAGS:
+                directives[word] = ()
+            else:
+                raise PtxError(f"the directive {word} is not supported", self.line)
+        body = _Body(self)
+        body.scope()
+        return Kernel(
+            name,
+            parameters,
+            tuple(body.registers.values()),
+            tuple(body.variables),
+            body.resolved(),
+            {f"{label}@{scope}": at for (scope, label), at in body.labels.items()},
+            directives,
+        )
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        found: list[Parameter] = []
+        end = 0
+        if self.peek() != "(":
+            return ()
+        self.take("(")
+        while self.peek() != ")":
+            self.take(".param")
+            alignment, width = 0, 1
+            while (word := self.take()).startswith("."):
+                if word == ".align":
+                    alignment = self.integer()
+                elif word == ".ptr":
+                    while self.peek() in (".global", ".shared", ".const", ".local"):
+                        self.take()
+                else:
+                    width = self.width(word)
+            size = width
+            if self.peek() == "[":
+                self.take()
+                size = width * self.integer()
+                self.take("]")
+            step = max(alignment, width)
+            offset = -(-end // step) * step
+            found.append(Parameter(word, offset, size))
+            end = offset + size
+            if self.peek() == ",":
+                self.take()
+        self.take(")")
+        return tuple(found)
+
+
+class _Body:
+    """The statements of one kernel."""
+
+    def __init__(self, parser: _Parser) -> None:
+        self.parser = parser
+        self.registers: dict[str, Register] = {}
+        self.variables: list[Variable] = []
+        self.labels: dict[tuple[int, str], int] = {}
+        self.found: list[tuple[Instruction, tuple[int, ...]]] = []
+        self.chain: tuple[int, ...] = ()  # numbers of the scopes around, the innermost first
+        self.scopes = 0
+
+    def scope(self) -> None:
+        """Read ``{ ... }``."""
+        p = self.parser
+        p.take("{")
+        self.chain = (self.scopes, *self.chain)
+        self.scopes += 1
+        while p.peek() != "}":
+            if p.peek() == "{":
+                self.scope()
+            elif p.peek(1) == ":" and p.tokens[p.at].kind == "name":
+                label = (self.chain[0], p.take())
+                if label in self.labels:
+                    raise PtxError(f"the label {label[1]} is there twice", p.line)
+                self.labels[label] = len(self.found)
+                p.take(":")
+            elif p.peek().startswith("."):
+                self.directive()
+            else:
+                self.found.append((self.instruction(), self.chain))
+        p.take("}")
+        self.chain = self.chain[1:]
+
+    def directive(self) -> None:
+        p = self.parser
+        word = p.take()
+        if word == ".reg":
+            self.declare()
+        elif word in (".shared", ".local"):
+            self.variables.append(p.variable(word[1:]))
+        elif word == ".pragma":
+            p.take(), p.take(";")
+        elif word == ".loc":
+            p.integer(), p.integer(), p.integer()
+        else:
+            raise PtxError(f"the directive {word} is not supported", p.line)
+
+    def declare(self) -> None:
+        """``.reg .b32 %r<10>, x;``."""
+        p = self.parser
+        kind = p.take().lstrip(".")
+        while True:
+            name = p.take()
+            names = [name]
+            if p.peek() == "<":
+                p.take()
+                names = [f"{name}{i}" for i in range(p.integer())]
+                p.take(">")
+            for each in names:
+                own = self.own(each, self.chain[0])
+                self.registers[own] = Register(own, kind)
+            if p.peek() != ",":
+                break
+            p.take()
+        p.take(";")
+
+    @staticmethod
+    def own(name: str, scope: int) -> str:
+        """Return a register's name in a scope; those of the outermost keep theirs."""
+        return f"{name}@{scope}" if scope else name
+
+    def instruction(self) -> Instruction:
+        p = self.parser
+        line, predicate, negated = p.line, None, False
+        if p.peek() == "@":
+            p.take()
+            if p.peek() == "!":
+                p.take()
+                negated = True
+            named = self.named(p.take())
+            if not isinstance(named, Register) or named.type != "pred":
+                raise PtxError("a guard must be a predicate", line)
+            predicate = named
+        opcode = p.take()
+        operands: list[Operand] = []
+        while p.peek() != ";":
+            operands.append(self.operand())
+            if p.peek() == ",":
+                p.take()
+            elif p.peek() != ";":
+                raise PtxError(f"; is expected, not {p.peek()}", p.line)
+        p.take(";")
+        return Instruction(opcode, tuple(operands), predicate, negated, line)
+
+    def operand(self) -> Operand:
+        first = self.simple()
+        if self.parser.peek() == "|":
+            self.parser.take()
+            return Pair(first, self.simple())
+        return first
+
+    def simple(self) -> Operand:
+        p = self.parser
+        if p.peek() == "[":
+            return self.address()
+        if p.peek() == "{":
+            return self.vector()
+        token = p.tokens[p.at]
+        if token.kind == "float":
+            p.take()
+            return Immediate(int(token.text[2:], 16), len(token.text[2:]) // 2)
+        if token.kind == "number" or token.text == "-":
+            return Immediate(p.integer())
+        if token.kind == "name":
+            return self.named(p.take())
+        raise PtxError(f"an operand cannot begin with {token.text}", token.line)
+
+    def vector(self) -> Vector:
+        p = self.parser
+        p.take("{")
+        elements = [self.simple()]
+        while p.peek() == ",":
+            p.take()
+            elements.append(self.simple())
+        p.take("}")
+        return Vector(tuple(elements))
+
+    def address(self) -> Address:
+        p = self.parser
+        p.take("[")
+        base, offset, coordinates = self.simple(), 0, None
+        if p.peek() == "+":
+            p.take()
+            offset = p.integer()
+        elif p.peek() == "-":
+            offset = p.integer()
+        elif p.peek() == ",":
+            p.take()
+            coordinates = self.vector()
+        p.take("]")
+        return Address(base, offset, coordinates)
+
+    def named(self, name: str) -> Operand:
+        if name == "_":
+            return Register(name, "sink")
+        for scope in self.chain:
+            found = self.registers.get(self.own(name, scope))
+            if found is not None:
+                return found
+        if name.startswith("%"):
+            return Register(name, "special")
+        return Symbol(name)
+
+    def resolved(self) -> tuple[Instruction, ...]:
+        """Return the instructions with the labels that branches name made unique."""
+        done = []
+        for found, chain in self.found:
+            if not found.opcode.startswith("bra"):
+                done.append(found)
+                continue
+            (target,) = found.operands
+            scope = next((s for s in chain if (s, _name(target)) in self.labels), None)
+            if scope is None:
+                raise PtxError(f"there is no label {_name(target)}", found.line)
+            unique = Symbol(f"{_name(target)}@{scope}")
+            done.append(
+                Instruction(found.opcode, (unique,), found.predicate, found.negated, found.line)
+            )
+        return tuple(done)
+
+
+def _name(target: Operand) -> str:
+    return target.name if isinstance(target, Symbol) else ""

@@ -1,0 +1,171 @@
+"""Arithmetic that NumPy does not have with one exact rounding: fused multiply-add, conversions.
+
+All functions are elementwise on arrays of any shape, and round to nearest even unless named
+otherwise.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+__all__ = ["bf16_bits", "fma32", "fma64", "from_bf16", "rounded", "tf32", "to_integer", "wide"]
+
+_HALF = np.uint64(1 << 28)  # of the 29 bits that float64 has more than float32
+_BELOW = np.uint64((1 << 29) - 1)
+_SMALLEST = 2.0**-126  # of float32's normal numbers
+_SPLIT = 134217729.0  # 2**27 + 1: Veltkamp's splitter
+
+
+def fma32(a: Any, b: Any, c: Any) -> Any:
+    """Return ``a * b + c`` of float32, rounded once.
+
+    The product is exact in float64 and the sum is rounded there first. That is the same but where
+    the float64 lies half-way between two float32; there the error of the sum decides.
+    """
+    a, b, c = (np.asarray(x, np.float64) for x in (a, b, c))
+    product = a * b
+    total = product + c
+    doubtful = (total.view(np.uint64) & _BELOW) == _HALF
+    small = np.abs(total) < _SMALLEST
+    if small.any():
+        doubtful |= small & (total != 0)
+    if doubtful.any():
+        np.copyto(total, _to_odd(product, np.broadcast_to(c, total.shape), total), where=doubtful)
+    return total.astype(np.float32)
+
+
+def _to_odd(x: Any, y: Any, total: Any) -> Any:
+    """Return x + y with its last bit set where the sum was inexact (rounding to odd).
+
+    A second rounding to a format with at least two bits less is then the right one.
+    S. Boldo and G. Melquiond, "Emulation of FMA and Correctly Rounded Sums", 2008.
+    """
+    back = total - x
+    error = (x - (total - back)) + (y - back)
+    bits = total.view(np.int64)
+    towards = np.where((error > 0) == (total > 0), 1, -1)
+    moved = (bits + towards).view(np.float64)
+    change = (error != 0) & ((bits & 1) == 0) & np.isfinite(total)
+    return np.where(change, moved, total)
+
+
+def fma64(a: Any, b: Any, c: Any) -> Any:
+    """Return ``a * b + c`` of float64, rounded once (Boldo and Melquiond, as above)."""
+    a, b, c = np.broadcast_arrays(*(np.asarray(x, np.float64) for x in (a, b, c)))
+    high, low = _two_product(a, b)
+    carry, rest = _two_sum(c, low)
+    top, middle = _two_sum(high, carry)
+    tail = middle + rest
+    result = top + _to_odd(middle, rest, tail)
+    # Outside this range a step above could overflow or lose bits: exactly, one by one.
+    sizes = [np.abs(x) for x in (a, b, c, high)]
+    safe = np.ones(a.shape, bool)
+    for size in sizes:
+        safe &= ((size > 2.0**-450) & (size < 2.0**450)) | (size == 0)
+    plain = a * b + c
+    return np.where(safe, np.where((a == 0) | (b == 0), plain, result), _slow(a, b, c, plain, safe))
+
+
+def _slow(a: Any, b: Any, c: Any, plain: Any, safe: Any) -> Any:
+    if safe.all():
+        return plain
+    out = np.array(plain)
+    for at in zip(*np.nonzero(~safe), strict=True):
+        x, y, z = float(a[at]), float(b[at]), float(c[at])
+        if not np.isfinite([x, y, z]).all():
+            continue
+        exact = Fraction(x) * Fraction(y) + Fraction(z)
+        if exact:
+            try:
+                out[at] = exact.numerator / exact.denominator
+            except OverflowError:
+                out[at] = np.inf if exact > 0 else -np.inf
+    return out
+
+
+def _two_sum(x: Any, y: Any) -> tuple[Any, Any]:
+    total = x + y
+    back = total - x
+    return total, (x - (total - back)) + (y - back)
+
+
+def _two_product(x: Any, y: Any) -> tuple[Any, Any]:
+    high = x * y
+    (x1, x2), (y1, y2) = _halves(x), _halves(y)
+    return high, ((x1 * y1 - high) + x1 * y2 + x2 * y1) + x2 * y2
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    big = _SPLIT * x
+    top = big - (big - x)
+    return top, x - top
+
+
+def from_bf16(bits: Any) -> Any:
+    """Return bfloat16 bits (uint16) as float32."""
+    return (np.asarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def bf16_bits(values: Any) -> Any:
+    """Return float32 rounded to bfloat16, as uint16 bits."""
+    return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
+
+
+def tf32(values: Any) -> Any:
+    """Round float32 to TF32's 10 bits, ties away from zero (``cvt.rna.tf32.f32``), as uint32."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    turned = (bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+    return np.where((bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000), bits, turned)
+
+
+_NARROW = {
+    "e4m3": (ml_dtypes.float8_e4m3fn, 448.0),
+    "e5m2": (ml_dtypes.float8_e5m2, 57344.0),
+    "bf16": (ml_dtypes.bfloat16, 3.3895313892515355e38),
+    "f16": (np.float16, 65504.0),
+}
+
+
+def rounded(values: Any, kind: str, *, saturate: bool = False) -> Any:
+    """Return float32 or float64 rounded to ``"f16"``, ``"bf16"``, ``"e4m3"`` or ``"e5m2"``.
+
+    Parameters
+    ----------
+    saturate
+        Clamp to the largest finite number instead of overflowing; NaN stays NaN.
+
+    Returns
+    -------
+    array of that type
+    """
+    dtype, largest = _NARROW[kind]
+    values = np.asarray(values)
+    if saturate:
+        values = np.where(np.isnan(values), values, np.clip(values, -largest, largest))
+    return values.astype(dtype)
+
+
+def wide(bits: Any, kind: str) -> Any:
+    """Return bits of a narrow float type as float32."""
+    return np.asarray(bits).view(_NARROW[kind][0]).astype(np.float32)
+
+
+def to_integer(values: Any, dtype: Any, mode: str) -> Any:
+    """Convert floats to integers as PTX does: clamped to the range, NaN to zero.
+
+    Parameters
+    ----------
+    mode
+        ``"rni"``, ``"rzi"``, ``"rmi"`` or ``"rpi"``.
+    """
+    whole = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode]
+    info = np.iinfo(dtype)
+    turned = whole(np.asarray(values, np.float64))
+    out = np.nan_to_num(turned, nan=0.0).clip(float(info.min), float(info.max))
+    result = out.astype(dtype)
+    # float64 rounds the largest 64-bit integers up, out of their range.
+    return np.where(out >= float(info.max), info.max, result)

@@ -1,0 +1,400 @@
+"""Tensor copies by TMA: the 128-byte descriptor that CuTe's host code makes, loads and stores.
+
+A box of a tensor of up to five dimensions goes to or from shared memory, its first dimension
+contiguous there, its 16-byte units mixed by a swizzle of the shared address. Elements outside the
+tensor are read as zeros, and not written.
+
+Lanes of a warp that ask for the same thing ask for it once: the hardware's instructions (UTMALDG,
+UTMASTG) are run by a warp, not by its lanes, and compilers count on that.
+
+The descriptor (read off what CuTe DSL 4.8 writes, one input varied at a time):
+
+    bytes 0-7    address of the tensor
+    8-11         flags: 0-3 the kind (2: tiled), 4-6 dimensions minus one, 7-10 element type,
+                 13-14 swizzle (0 none, 1 of 32, 2 of 64, 3 of 128 bytes)
+    12-27        strides of dimensions 1 to 4 in units of 16 bytes (28-31: their high four bits)
+    32-51        extents minus one
+    52-54        steps between elements minus one, three bits each
+    55-59        extents of the box minus one
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .arithmetic import instruction
+from .faults import Fault
+from .mbarriers import barrier_at, complete
+from .memory import carrier
+from .program import Builder, Op
+from .ptx import Address, Immediate, Instruction
+from .transfer import GENERIC_PARAM, active, address_of, flat_shared
+
+__all__ = ["Descriptor", "decode", "swizzled", "unready"]
+
+# Element type numbers to bytes: integers as in CUtensorMapDataType; 10 is bfloat16.
+_ITEM_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 2}
+# Bits 16, 18 and 21 are hints: TF32, a constant, and a tensor of at least 128 KiB.
+_IGNORED = (1 << 16) | (1 << 18) | (1 << 21)
+_FIELDS = 0x7F | 0xF << 7 | 3 << 13
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A tensor map: all sizes in elements, strides in bytes, the contiguous dimension first."""
+
+    address: int
+    itemsize: int
+    swizzle: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a box in shared memory."""
+        size = self.itemsize
+        for extent in self.box:
+            size *= extent
+        return size
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the box."""
+        return self.box[0] * self.itemsize
+
+
+@lru_cache(maxsize=64)
+def decode(raw: bytes) -> Descriptor:
+    """Read a descriptor.
+
+    Raises
+    ------
+    Fault
+        It is none, or uses what is not known here.
+    """
+    address, flags = struct.unpack_from("<QI", raw)
+    if flags & 15 != 2 or flags & ~(_FIELDS | _IGNORED):
+        raise Fault(f"these 128 bytes are no tensor map that is known here (flags {flags:#x})")
+    rank = (flags >> 4 & 7) + 1
+    itemsize = _ITEM_BYTES.get(flags >> 7 & 15)
+    if rank > 5 or itemsize is None:
+        raise Fault(f"a tensor map has unknown flags {flags:#x}")
+    lows = struct.unpack_from("<4I", raw, 12)
+    (highs,) = struct.unpack_from("<I", raw, 28)
+    strides = [(low | (highs >> 4 * n & 15) << 32) * 16 for n, low in enumerate(lows)]
+    extents = [extent + 1 for extent in struct.unpack_from("<5I", raw, 32)]
+    if any(raw[52:55]):
+        raise Fault("a tensor map with steps between elements is not implemented")
+    box = [extent + 1 for extent in raw[55:60]]
+    swizzle = (0, 32, 64, 128)[flags >> 13 & 3]
+    found = Descriptor(
+        address, itemsize, swizzle, tuple(extents[:rank]), (itemsize, *strides[: rank - 1]),
+        tuple(box[:rank]),
+    )  # fmt: skip
+    if address % 16 or found.row_bytes % 16:
+        raise Fault("a tensor map needs an address and rows of its box that are 16-byte multiples")
+    if swizzle and found.row_bytes > swizzle:
+        raise Fault(f"rows of {found.row_bytes} bytes do not fit a swizzle of {swizzle}")
+    return found
+
+
+def swizzled(places: Any, swizzle: int) -> Any:
+    """Mix the 16-byte units of shared addresses: bits 4-6 with bits 7-9, as wide as the swizzle."""
+    if not swizzle:
+        return places
+    mask = swizzle // 16 - 1
+    return places ^ (((places >> 7) & mask) << 4)
+
+
+def unready(machine: Any, places: Any) -> tuple[Any, Any]:
+    """Return the tickets of 16-byte units, and which units the asynchronous proxy must not read."""
+    words = machine.shared.words.take((places >> 2)[..., None] + np.arange(4))
+    return words, ~machine.shared.tickets.fenced.take(words).all(-1)
+
+
+def explain(machine: Any, words: Any, bad: Any) -> str:
+    """Say why the asynchronous proxy must not read units."""
+    tickets = machine.shared.tickets
+    seen = words[bad].reshape(-1)
+    worst = int(seen[int(np.argmin(tickets.fenced.take(seen)))])
+    if worst == 0:
+        return "shared memory that nothing wrote"
+    if tickets.readable[worst]:
+        return "shared memory written by ordinary stores with no fence.proxy.async behind them"
+    return "shared memory that an asynchronous copy writes and that was not waited for"
+
+
+def _descriptor(machine: Any, address: int) -> Descriptor:
+    if GENERIC_PARAM <= address < GENERIC_PARAM + (1 << 40):
+        offset = address - GENERIC_PARAM
+        raw = machine.params[offset : offset + 128]
+    else:
+        buffer = machine.memory.buffer(address, address + 128)
+        raw = buffer.bytes[address - buffer.start :][:128].tobytes()
+    if len(raw) != 128 or address % 64:
+        raise Fault("a tensor map must be 128 bytes, aligned to 64")
+    return decode(raw)
+
+
+def _elements(d: Descriptor, at: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return device addresses of a box's elements, (rows, columns), and which of them exist."""
+    addresses = np.full((1,), d.address, np.int64)
+    inside = np.ones((1,), bool)
+    for n in range(len(d.box) - 1, -1, -1):
+        index = at[n] + np.arange(d.box[n], dtype=np.int64)
+        good = (index >= 0) & (index < d.extents[n])
+        addresses = (addresses[:, None] + index * d.strides[n]).reshape(-1)
+        inside = (inside[:, None] & good).reshape(-1)
+    return addresses.reshape(-1, d.box[0]), inside.reshape(-1, d.box[0])
+
+
+def _units(d: Descriptor, place: int) -> Any:
+    """Return the byte places of a box's 16-byte units in shared memory, in the box's order."""
+    return swizzled(place + 16 * np.arange(d.box_bytes // 16, dtype=np.int64), d.swizzle)
+
+
+def _coordinates(b: Builder, operand: Any) -> Any:
+    if not isinstance(operand, Address) or operand.coordinates is None:
+        raise b.error("a tensor and its coordinates are expected")
+    base = b.source(operand.base, "u64")
+    slots = [b.source(x, "s32") for x in operand.coordinates.elements]
+
+    def read(V: list[Any], m: Any, g: Any) -> list[tuple[int, tuple[int, ...]]]:
+        columns = [active(V[s], m, g).tolist() for s in slots]
+        return list(zip(active(V[base], m, g).tolist(), zip(*columns, strict=True), strict=True))
+
+    return read
+
+
+def _rows_of(m: Any, g: Any) -> Any:
+    """Return the warp and lane of each active lane."""
+    rows, lanes = np.nonzero(np.broadcast_to(m, (g.n, 32)))
+    return zip((rows + g.lo).tolist(), lanes.tolist(), strict=True)
+
+
+def _tensor(machine: Any, address: int, at: tuple[int, ...], rank: int) -> Descriptor:
+    d = _descriptor(machine, address)
+    if len(d.box) != rank or len(at) != rank:
+        raise Fault(f"the tensor map has {len(d.box)} dimensions and the instruction {rank}")
+    return d
+
+
+@instruction("cp.async.bulk.tensor")
+def bulk_tensor(b: Builder, i: Instruction) -> Op:
+    """Copy a box of a tensor, to or from shared memory."""
+    rank = int(i.parts[4].rstrip("d"))
+    if i.parts[5] == "global":
+        return _store(b, i, rank)
+    if i.parts[5] not in ("shared::cta", "shared::cluster") or i.parts[6] != "global":
+        raise b.error("this direction is not known")
+    known = {"tile", "mbarrier::complete_tx::bytes", "multicast::cluster", "L2::cache_hint"}
+    for part in i.parts[7:]:
+        if part not in known:
+            raise b.error(f"the modifier .{part} is not implemented")
+    multicast = "multicast::cluster" in i.parts
+    to, tensor = address_of(b, i.operands[0]), _coordinates(b, i.operands[1])
+    signal = address_of(b, i.operands[2])
+    mask = b.source(i.operands[3], "u16") if multicast else None
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        bases = active(g.base, m, g)
+        near, there = active(to(V), m, g), active(signal(V), m, g)
+        places = flat_shared(near, bases, g, 16, cluster=True)
+        signals = flat_shared(there, bases, g, 8, cluster=True)
+        masks = None if mask is None else active(V[mask], m, g)
+        asked = set()
+        for n, ((row, _), what) in enumerate(zip(_rows_of(m, g), tensor(V, m, g), strict=True)):
+            if (row, what, int(places[n])) in asked:
+                continue
+            asked.add((row, what, int(places[n])))
+            address, at = what
+            d = _tensor(machine, address, at, rank)
+            targets = [(int(places[n]), int(signals[n]))]
+            if masks is not None:
+                targets = _multicast(machine, int(masks[n]), int(bases[n]), *targets[0])
+            _load(machine, d, at, targets, line)
+
+    return op
+
+
+def _multicast(machine: Any, mask: int, base: int, place: int, signal: int) -> Any:
+    """Return the places in all CTAs of the mask."""
+    pitch, size = machine.shared.pitch, machine.geometry.cluster_size
+    if not mask or mask >> size:
+        raise Fault(f"the multicast mask {mask:#x} does not fit a cluster of {size}")
+    own = base // pitch
+    first = own - (machine.first + own) % size
+    ctas = [first + n for n in range(size) if mask >> n & 1]
+    return [(cta * pitch + place % pitch, cta * pitch + signal % pitch) for cta in ctas]
+
+
+def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: int) -> None:
+    """Bring a box at once; it may be read when the transfer is complete, which comes later."""
+    addresses, inside = _elements(d, at)
+    data = np.zeros(addresses.shape, carrier(d.itemsize))
+    if inside.any():
+        wanted = addresses[inside].astype(np.uint64)
+        data[inside] = machine.memory.load(wanted, d.itemsize)
+    units = data.reshape(-1).view(carrier(16))
+    shared = machine.shared
+    for place, signal in targets:
+        low = place % shared.pitch
+        if place % 128 or low + d.box_bytes > shared.base + shared.size:
+            raise Fault(f"a box of {d.box_bytes} bytes cannot go to shared address {low}")
+        barrier = barrier_at(machine, signal)
+        ticket = shared.tickets.new(readable=False, fenced=False)
+        shared.store(_units(d, place), units, 16, ticket)
+        machine.events.append(_arrival(machine, barrier, d.box_bytes, ticket, line))
+        machine.counts.tma_loaded += d.box_bytes
+
+
+def _arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int) -> Any:
+    def done() -> None:
+        tickets = machine.shared.tickets
+        tickets.readable[ticket] = tickets.fenced[ticket] = True
+        machine.line = line
+        complete(machine, barrier, size, line)
+
+    return done
+
+
+# -- stores ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Store:
+    """A store that has been started: shared memory is read when it is waited for, at the latest."""
+
+    descriptor: Descriptor
+    at: tuple[int, ...]
+    units: Any
+    words: Any
+    line: int
+    add: Any = None
+
+
+def _store(b: Builder, i: Instruction, rank: int) -> Op:
+    if i.parts[6] not in ("shared::cta",):
+        raise b.error("this direction is not known")
+    for part in i.parts[7:]:
+        if part not in ("tile", "bulk_group", "L2::cache_hint"):
+            raise b.error(f"the modifier .{part} is not implemented")
+    tensor, source = _coordinates(b, i.operands[0]), address_of(b, i.operands[1])
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
+        lanes = zip(_rows_of(m, g), tensor(V, m, g), places.tolist(), strict=True)
+        asked = set()
+        for who, (address, at), place in lanes:
+            if (who[0], address, at, place) in asked:
+                continue
+            asked.add((who[0], address, at, place))
+            d = _tensor(machine, address, at, rank)
+            low = place % machine.shared.pitch
+            if place % 128 or low + d.box_bytes > machine.shared.base + machine.shared.size:
+                raise Fault(f"a box of {d.box_bytes} bytes cannot come from shared address {low}")
+            units = _units(d, place)
+            words, bad = unready(machine, units)
+            if machine.options.strict and bad.any():
+                raise Fault(f"the store reads {explain(machine, words, bad)}")
+            _open_stores(machine, who).append(_Store(d, at, units, words, line))
+            machine.counts.tma_stored += d.box_bytes
+
+    return op
+
+
+def _stores(machine: Any) -> dict[tuple[int, int], list[list[_Store]]]:
+    """Return the groups of stores of each thread; the last is open."""
+    if "stores" not in machine.extra:
+        machine.extra["stores"] = {}
+        machine.finishing.append(lambda: _check_end(machine))
+    return machine.extra["stores"]
+
+
+def _open_stores(machine: Any, who: tuple[int, int]) -> list[_Store]:
+    return _stores(machine).setdefault(who, [[]])[-1]
+
+
+def _perform(machine: Any, store: _Store) -> None:
+    """Write a box to device memory."""
+    words, _ = unready(machine, store.units)
+    if machine.options.strict and (words != store.words).any():
+        raise Fault(
+            f"shared memory was overwritten before the store of line {store.line} had read it"
+        )
+    d = store.descriptor
+    data = machine.shared.views[16].take(store.units // 16).view(carrier(d.itemsize))
+    addresses, inside = _elements(d, store.at)
+    if inside.any():
+        values = data.reshape(inside.shape)[inside]
+        machine.memory.store(addresses[inside].astype(np.uint64), values, d.itemsize)
+
+
+def _check_end(machine: Any) -> None:
+    from .faults import KernelFault, Site
+
+    for (row, lane), groups in _stores(machine).items():
+        for store in (store for group in groups for store in group):
+            if machine.options.strict:
+                site = Site(store.line, machine.cta_of(row), row % machine.geometry.warps, lane)
+                text = "the kernel ends and no one waited for this store"
+                raise KernelFault(text, site, machine.program.module.line(store.line))
+            _perform(machine, store)
+
+
+@instruction("cp.async.bulk.commit_group")
+def bulk_commit(b: Builder, i: Instruction) -> Op:
+    """Close the group of the stores before."""
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for who in _rows_of(m, g):
+            groups = _stores(g.machine).get(who)
+            if groups is not None:
+                groups.append([])
+
+    return op
+
+
+@instruction("cp.async.bulk.wait_group")
+def bulk_wait(b: Builder, i: Instruction) -> Op:
+    """Wait for all groups of stores but the last few; with .read only until they have read."""
+    (keep,) = i.operands
+    if not isinstance(keep, Immediate):
+        raise b.error("the number must be a constant")
+    count = keep.value
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for who in _rows_of(m, g):
+            groups = _stores(g.machine).get(who, [])
+            done = len(groups) - 1 - count
+            for group in groups[: max(done, 0)]:
+                for store in group:
+                    _perform(g.machine, store)
+            if done > 0:
+                del groups[:done]
+
+    return op
+
+
+@instruction("prefetch.tensormap")
+def prefetch_tensormap(b: Builder, i: Instruction) -> Op:
+    """Check that a tensor map is there."""
+    if not isinstance(i.operands[0], Address):
+        raise b.error("an address is expected")
+    address = address_of(b, i.operands[0], "u64")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for one in set(active(address(V), m, g).tolist()):
+            _descriptor(g.machine, one)
+
+    return op

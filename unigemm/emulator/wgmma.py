@@ -1,0 +1,326 @@
+"""wgmma: products of a warpgroup, out of shared memory.
+
+The operands' addresses are checked when an instruction is issued; they are read, and the sums
+written, when its group is waited for: as late as hardware may. What is overwritten in between is an
+error. Layouts: PTX ISA, "Asynchronous warpgroup-level matrix instructions"; what the descriptor's
+two strides mean, also the comments on canonical layouts in CUTLASS's ``mma_sm90_desc.hpp``.
+
+Sums are exact before they are rounded to float32, once for each instruction; hardware keeps fewer
+bits, above all of float8 products.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from . import rounding
+from .arithmetic import instruction
+from .faults import Fault
+from .memory import carrier
+from .program import Builder, Op
+from .ptx import Immediate, Instruction, Vector
+from .tma import explain, swizzled, unready
+
+__all__: list[str] = []
+
+WARPGROUP = 4  # warps
+_SWIZZLES = (0, 128, 64, 32)  # by the descriptor's last two bits
+_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
+_FEWEST = 8  # rows of A that a tile has at least: what is wrong behind them may be of no use
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The shape and types of an instruction."""
+
+    n: int
+    k: int
+    sums: str
+    a: str
+    b: str
+    saturate: bool
+
+
+@dataclass
+class Matrix:
+    """An operand in shared memory: where its 16-byte units are, and who wrote them.
+
+    `units` is (lines, units of a line); a line is a row (K-major) or one K (MN-major).
+    """
+
+    units: Any
+    words: Any
+    k_major: bool
+    good: Any
+
+
+@dataclass
+class Product:
+    """An instruction that has been issued."""
+
+    kind: Kind
+    sums: tuple[int, ...]
+    a: Matrix | tuple[int, ...]
+    b: Matrix
+    keep: bool
+    signs: tuple[int, int]
+    line: int
+
+
+@dataclass
+class Queue:
+    """Products of a warpgroup that are not complete: groups, of which the last is open."""
+
+    groups: list[list[Product]] = field(default_factory=lambda: [[]])
+
+
+def _queue(machine: Any, first: int) -> Queue:
+    queues = machine.extra.setdefault("wgmma", {})
+    if not queues and machine.options.strict:
+        machine.finishing.append(lambda: _check_end(machine))
+    return queues.setdefault(first, Queue())
+
+
+def _check_end(machine: Any) -> None:
+    from .faults import KernelFault, Site
+
+    for first, queue in machine.extra["wgmma"].items():
+        for product in (product for group in queue.groups for product in group):
+            site = Site(product.line, machine.cta_of(first), first % machine.geometry.warps)
+            text = "the kernel ends and no one waited for this product"
+            raise KernelFault(text, site, machine.program.module.line(product.line))
+
+
+def _warpgroups(g: Any, m: Any, name: str) -> range:
+    g.machine.converged(g, m, name)
+    if (g.lo % g.machine.geometry.warps) % WARPGROUP or g.n % WARPGROUP:
+        raise Fault(f"{name} must be run by a whole warpgroup")
+    return range(g.lo, g.hi, WARPGROUP)
+
+
+# -- operands --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _pattern(lines: int, units: int, k_major: bool, swizzle: int, leading: int, stride: int) -> Any:
+    """Return offsets of an operand's 16-byte units from its start, before they are swizzled."""
+    line = np.arange(lines)[:, None]
+    unit = np.arange(units)[None, :]
+    if not swizzle:  # core matrices of eight lines of 16 bytes
+        over, along = (stride, leading) if k_major else (leading, stride)
+        return (line // 8) * over + (line % 8) * 16 + unit * along
+    wide = swizzle // 16
+    if k_major:
+        return (line // 8) * stride + (line % 8) * swizzle + unit * 16
+    return (line // 8) * stride + (line % 8) * swizzle + (unit // wide) * leading + unit % wide * 16
+
+
+def _operand(machine: Any, row: int, word: int, rows: int, kind: str, k: int, k_major: bool,
+             fewest: int) -> Matrix:  # fmt: skip
+    """Find an operand by its descriptor, and check that it may be read.
+
+    Parameters
+    ----------
+    rows, k
+        Extents in elements.
+    fewest
+        So many rows must be good; products of those behind that are not become NaN.
+    """
+    start = (word & 0x3FFF) << 4
+    leading, stride = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4
+    if word >> 49 & 7:
+        raise Fault("a matrix descriptor with a base offset is not implemented")
+    swizzle = _SWIZZLES[word >> 62]
+    size = _BYTES[kind]
+    if not k_major and size != 2:
+        raise Fault(f"operands of .{kind} must be K-major")
+    lines, across = (rows, k * size // 16) if k_major else (k, rows * size // 16)
+    shared = machine.shared
+    places = start + _pattern(lines, across, k_major, swizzle, leading, stride)
+    if places.min() < shared.base or places.max() + 16 > shared.base + shared.size:
+        raise Fault("a matrix descriptor reaches out of shared memory")
+    units = swizzled(places, swizzle) + int(machine.bases[row, 0])
+    words, bad = unready(machine, units)
+    if not machine.options.strict or not bad.any():
+        return Matrix(units, words, k_major, None)
+    wrong = bad[:fewest] if k_major else bad[:, : fewest * size // 16]
+    if wrong.any():
+        part = words[:fewest] if k_major else words[:, : fewest * size // 16]
+        raise Fault(f"wgmma reads {explain(machine, part, wrong)}")
+    good = ~bad.any(-1) if k_major else ~np.repeat(bad.any(0), 16 // size)
+    return Matrix(units, words, k_major, good)
+
+
+def _unchanged(machine: Any, matrix: Matrix, line: int) -> None:
+    now, _ = unready(machine, matrix.units)
+    changed = (now != matrix.words).any(-1)
+    if matrix.good is not None:
+        lines = matrix.good if matrix.k_major else matrix.good[:: len(matrix.good) //
+                                                               matrix.units.shape[1]]  # fmt: skip
+        changed = changed & (lines[:, None] if matrix.k_major else lines)
+    if machine.options.strict and changed.any():
+        raise Fault(f"shared memory was overwritten while wgmma of line {line} could still read it")
+
+
+def _read(machine: Any, matrix: Matrix, kind: str, line: int) -> Any:
+    """Return an operand as float64 (or integers), (rows, K)."""
+    _unchanged(machine, matrix, line)
+    raw = machine.shared.views[16].take(matrix.units // 16)
+    values = _numbers(raw.view(carrier(_BYTES[kind])), kind)
+    if not matrix.k_major:
+        values = values.T
+    if matrix.good is not None and values.dtype.kind == "f":
+        values = np.where(matrix.good[:, None], values, np.nan)
+    return values
+
+
+def _numbers(bits: Any, kind: str) -> Any:
+    """Return the numbers that bits stand for."""
+    if kind == "tf32":  # the low 13 bits of a float32 are not looked at
+        return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    if kind in ("s8", "u8"):
+        return bits.view(np.int8 if kind == "s8" else np.uint8).astype(np.float64)
+    return rounding.wide(bits, kind).astype(np.float64)
+
+
+def _fragment(V: list[Any], slots: tuple[int, ...], kind: str) -> Any:
+    """Return A out of registers, (64, K): a warp has 16 rows, a thread four bytes of a row."""
+    raw = np.empty((WARPGROUP, 2, 8, 2, 4), np.uint32)  # warp, half, row, K half, thread of a row
+    for n, slot in enumerate(slots):
+        raw[:, n & 1, :, n >> 1] = V[slot].reshape(WARPGROUP, 8, 4)
+    return _numbers(raw.reshape(64, 8).view(carrier(_BYTES[kind])), kind)
+
+
+# -- instructions ----------------------------------------------------------------------------------
+
+
+def _kind_of(b: Builder, i: Instruction) -> Kind:
+    found = re.fullmatch(
+        r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(f32|s32)\.(\w+)\.(\w+)",
+        i.opcode,
+    )
+    if found is None or found[5] not in _BYTES or found[6] not in _BYTES:
+        raise b.error("this kind of wgmma is not implemented")
+    kind = Kind(int(found[1]), int(found[2]), found[4], found[5], found[6], bool(found[3]))
+    if kind.k * _BYTES[kind.a] != 32 or _BYTES[kind.a] != _BYTES[kind.b] or kind.n % 8:
+        raise b.error("this shape of wgmma is not known")
+    return kind
+
+
+@instruction("wgmma.mma_async")
+def mma_async(b: Builder, i: Instruction) -> Op:
+    """Start one product."""
+    kind = _kind_of(b, i)
+    target, a_operand, b_operand, *rest = i.operands
+    if not isinstance(target, Vector) or len(target.elements) != kind.n // 2:
+        raise b.error(f"{kind.n // 2} sums are expected")
+    sums = tuple(b.target(x, kind.sums) for x in target.elements)
+    fragment = isinstance(a_operand, Vector)
+    a_slots: tuple[int, ...]
+    if isinstance(a_operand, Vector):
+        a_slots = tuple(b.source(x, "b32") for x in a_operand.elements)
+    else:
+        a_slots = (b.source(a_operand, "b64"),)
+    b_slot, keep = b.source(b_operand, "b64"), b.source(rest[0], "pred")
+    numbers = [x.value for x in rest[1:] if isinstance(x, Immediate)]
+    signs = (numbers[0], numbers[1]) if len(numbers) >= 2 else (1, 1)
+    majors = numbers[2:]
+    if len(majors) != (0 if _BYTES[kind.a] != 2 else 1 if fragment else 2):
+        raise b.error("the number of operands is wrong")
+    a_k = fragment or not majors or majors[0] == 0
+    b_k = not majors or majors[-1] == 0
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        for first in _warpgroups(g, m, "wgmma.mma_async"):
+            at = slice(first - g.lo, first - g.lo + WARPGROUP)
+
+            def word(slot: int, at: slice = at) -> int:
+                values = np.broadcast_to(V[slot], (g.n, 32))[at]
+                if (values != values[0, 0]).any():
+                    raise Fault("the threads of a warpgroup have different operands")
+                return int(values[0, 0])
+
+            a: Any = a_slots
+            if not fragment:
+                a = _operand(machine, first, word(a_slots[0]), 64, kind.a, kind.k, a_k, _FEWEST)
+            other = _operand(machine, first, word(b_slot), kind.n, kind.b, kind.k, b_k, kind.n)
+            product = Product(kind, sums, a, other, bool(word(keep)), signs, line)
+            _queue(machine, first).groups[-1].append(product)
+
+    return op
+
+
+def _perform(machine: Any, first: int, product: Product) -> None:
+    """Multiply, and write the sums to the registers."""
+    kind = product.kind
+    V = machine.rows(first, first + WARPGROUP).V
+    if isinstance(product.a, Matrix):
+        left = _read(machine, product.a, kind.a, product.line)
+    else:
+        left = _fragment(V, product.a, kind.a)
+    right = _read(machine, product.b, kind.b, product.line)
+    total = (product.signs[0] * left) @ (product.signs[1] * right).T  # (64, N)
+    # Row 16 warp + 8 half + lane / 4, columns 8 j + 2 (lane % 4) and the next.
+    parts = total.reshape(WARPGROUP, 2, 8, kind.n // 8, 4, 2)
+    for n, slot in enumerate(product.sums):
+        block, half, column = n // 4, n // 2 % 2, n % 2
+        added = parts[:, half, :, block, :, column].reshape(WARPGROUP, 32)
+        before = V[slot].astype(np.float64) if product.keep else 0.0
+        V[slot][...] = _rounded(before + added, kind)
+
+
+def _rounded(values: Any, kind: Kind) -> Any:
+    if kind.sums == "f32":
+        return values.astype(np.float32)
+    if kind.saturate:
+        return np.clip(values, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+    return np.nan_to_num(values).astype(np.int64).astype(np.int32)
+
+
+@instruction("wgmma.fence")
+def fence(b: Builder, i: Instruction) -> Op:
+    """Order registers before wgmma: they are read and written in order here."""
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        _warpgroups(g, m, "wgmma.fence")
+
+    return op
+
+
+@instruction("wgmma.commit_group")
+def commit(b: Builder, i: Instruction) -> Op:
+    """Close the group of the products before."""
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for first in _warpgroups(g, m, "wgmma.commit_group"):
+            _queue(g.machine, first).groups.append([])
+
+    return op
+
+
+@instruction("wgmma.wait_group")
+def wait(b: Builder, i: Instruction) -> Op:
+    """Wait for all groups but the last few."""
+    (number,) = i.operands
+    if not isinstance(number, Immediate):
+        raise b.error("the number must be a constant")
+    keep = number.value
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for first in _warpgroups(g, m, "wgmma.wait_group"):
+            groups = _queue(g.machine, first).groups
+            done = len(groups) - 1 - keep
+            for group in groups[: max(done, 0)]:
+                for product in group:
+                    _perform(g.machine, first, product)
+            if done > 0:
+                del groups[:done]
+
+    return op

@@ -1,0 +1,90 @@
+"""Who wrote shared memory, warp by warp, and counts of what was moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .memory import Tickets, bank_passes
+
+__all__ = ["Counts", "Writes"]
+
+
+class Writes:
+    """The tickets that warps write under; see `memory.Tickets`.
+
+    Attributes
+    ----------
+    stores
+        Those of ordinary stores, (warps, 32): new ones behind each proxy fence.
+    """
+
+    def __init__(self, tickets: Tickets, warps: int, *, strict: bool) -> None:
+        self.tickets, self.strict = tickets, strict
+        self.stores = np.full((warps, 32), Tickets.ALWAYS, np.int32)
+        self._open = np.zeros((warps, 32), np.int32)  # of the cp.async group that is open
+        self._groups: list[list[int]] = [[] for _ in range(warps)]
+        if strict:
+            for row in range(warps):
+                self._begin(row)
+
+    def _begin(self, row: int) -> None:
+        self.stores[row] = self.tickets.new(readable=True, fenced=False)
+
+    def fence(self, lo: int, hi: int) -> None:
+        """Let the asynchronous proxy see what warps `lo` to `hi` stored."""
+        if self.strict:
+            for row in range(lo, hi):
+                self.tickets.fenced[int(self.stores[row, 0])] = True
+                self._begin(row)
+
+    def copies(self, lo: int, hi: int) -> Any:
+        """Return the tickets of the open cp.async groups, new where there are none, (n, 32)."""
+        for row in range(lo, hi):
+            if not self._open[row, 0]:
+                self._open[row] = self.tickets.new(readable=False, fenced=False)
+        return self._open[lo:hi]
+
+    def commit(self, lo: int, hi: int) -> None:
+        """Close the open groups (empty ones count)."""
+        for row in range(lo, hi):
+            self._groups[row].append(int(self._open[row, 0]) or Tickets.ALWAYS)
+        self._open[lo:hi] = 0
+
+    def wait(self, lo: int, hi: int, keep: int) -> None:
+        """Let all groups but the last `keep` be read."""
+        for row in range(lo, hi):
+            groups = self._groups[row]
+            done = max(len(groups) - keep, 0)
+            self.tickets.readable[groups[:done]] = True
+            del groups[:done]
+
+    def unwaited(self, row: int) -> bool:
+        """Whether a warp has copies that it did not wait for."""
+        open_ticket = int(self._open[row, 0])
+        return bool(open_ticket) or any(not self.tickets.readable[t] for t in self._groups[row])
+
+
+class Counts:
+    """Bytes that TMA moved; accesses of shared memory by warps, and passes of its banks."""
+
+    def __init__(self, conflicts: bool) -> None:
+        self.conflicts = conflicts
+        self.tma_loaded = self.tma_stored = 0
+        self.accesses = self.passes = 0
+
+    def access(self, places: Any, m: Any, shape: tuple[int, int], width: int) -> None:
+        """Count loads or stores: byte places of the active lanes of some warps."""
+        if self.conflicts:
+            mask = np.broadcast_to(m, shape)
+            whole = np.full(shape, -1, np.int64)
+            whole[mask] = places.reshape(-1)
+            self.accesses += int(mask.any(-1).sum())
+            self.passes += bank_passes(whole, width)
+
+    def matrix(self, rows: Any) -> None:
+        """Count an 8x8 matrix of some warps, by the places of its rows, (warps, 8)."""
+        if self.conflicts:
+            self.accesses += len(rows)
+            self.passes += bank_passes(rows, 16)
