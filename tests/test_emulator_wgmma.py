@@ -25,9 +25,9 @@ pytestmark = [
     pytest.mark.compile,
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
-# Few SMs: each CTA has several tiles. The last turn that ping-pong groups pass is not taken.
+# Few SMs: each CTA has several tiles.
 HOPPER = replace(unigemm.named_target("sm_90a"), sm_count=6)
-GPU = {"target": HOPPER, "leftovers": True}
+GPU = {"target": HOPPER}
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,13 @@ def test_one_persistent_cta_multiplies_a_quarter_of_a_million_numbers():
     assert report.shared_passes == report.shared_accesses > 0
     assert report.classes["wgmma.mma_async"] > 0
     assert report.classes["cp.async"] > 0
+
+
+def test_the_last_turn_that_ping_pong_groups_pass_is_not_taken():
+    from unigemm.emulator import KernelFault
+
+    with pytest.raises(KernelFault, match=r"bar.arrive.* is left unbalanced: 128 of 256"):
+        check_kind(DType.FLOAT16, "nt", (64, 72, 200), KINDS[0][2], leftovers=False)
 
 
 def test_a_compiled_kernel_that_expects_too_many_bytes_is_caught(monkeypatch):
