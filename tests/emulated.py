@@ -6,7 +6,7 @@ import numpy as np
 
 from unigemm.emulator import Memory, launch
 
-HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
+HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 BYTES = {"pred": 4, "b16": 2, "b32": 4, "b64": 8, "f32": 4, "f64": 8, "f16": 2}
 
 REGISTERS = """
