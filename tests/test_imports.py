@@ -42,7 +42,7 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # The emulator's modules, in the same way; what they need of the core is named below.
 EMULATOR_LAYERS = [
-    {"faults", "grid", "ptx", "rounding"},
+    {"divergence", "faults", "grid", "ptx", "rounding", "timeline"},
     {"parser", "flow", "memory"},
     {"program", "writes"},
     {"machine", "arithmetic"},
