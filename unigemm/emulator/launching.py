@@ -9,7 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from . import control, conversions, matrices, mbarriers, moves, tma, transfer, warp, wgmma
+from . import (
+    control,
+    conversions,
+    matrices,
+    mbarriers,
+    moves,
+    tcgen05,
+    tensor_memory,
+    tensor_moves,
+    tma,
+    transfer,
+    warp,
+    wgmma,
+)
 from .faults import EmulatorError
 from .grid import Geometry
 from .machine import Machine, Options
@@ -20,12 +33,15 @@ from .ptx import Kernel
 
 __all__ = ["Report", "compiled", "launch", "pack_parameters"]
 
-_ENTERED = (conversions, matrices, mbarriers, moves, tma, warp, wgmma)  # their instructions
+_ENTERED = (  # their instructions
+    conversions, matrices, mbarriers, moves, tcgen05, tensor_memory, tensor_moves, tma, warp, wgmma,
+)  # fmt: skip
 TOGETHER = 64  # warps that are run at once, at most (but at least one cluster)
 MAX_INSTRUCTIONS = 60_000_000  # warp instructions: minutes
 
 
-_TWO_PARTS = ("ld", "st", "atom", "red", "cp", "bar", "barrier", "mbarrier", "fence", "wgmma")
+_TWO_PARTS = ("ld", "st", "atom", "red", "cp", "bar", "barrier", "mbarrier", "fence", "wgmma",
+              "tcgen05")  # fmt: skip
 
 
 @dataclass
