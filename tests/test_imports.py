@@ -50,7 +50,7 @@ EMULATOR_LAYERS = [
     {"matrices", "mbarriers", "tensor_memory"},
     {"tma", "tensor_moves"},
     {"wgmma"},
-    {"mma_descriptors"},
+    {"mma_descriptors", "cluster_launch"},
     {"tcgen05"},
     {"launching"},
     {"host"},

@@ -216,6 +216,10 @@ class Builder:
             raise self.error(f"{register.name} is a {register.type} register, not of .{kind}")
         return self._register(register.name, storage, DTYPES[kind])
 
+    def half(self, register: Register, name: str) -> int:
+        """Return the slot of a half of a 128-bit register, ``"low"`` or ``"high"``."""
+        return self._register(f"{name} half of {register.name}", 8, np.uint64)
+
     def special(self, name: str, kind: str) -> int:
         """Return the slot of a special register."""
         if name not in SPECIALS:

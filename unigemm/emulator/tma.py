@@ -36,7 +36,7 @@ from .program import Builder, Op
 from .ptx import Address, Immediate, Instruction
 from .transfer import GENERIC_PARAM, active, address_of, flat_shared
 
-__all__ = ["Descriptor", "decode", "swizzled", "unready"]
+__all__ = ["Descriptor", "arrival", "decode", "swizzled", "unready"]
 
 # Element type numbers to bytes: integers as in CUtensorMapDataType; 10 is bfloat16.
 _ITEM_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 2}
@@ -286,11 +286,13 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
         barrier = barrier_at(machine, signal)
         ticket = shared.tickets.new(readable=False, fenced=False)
         shared.store(_units(d, place), units, 16, ticket)
-        machine.events.append(_arrival(machine, barrier, d.box_bytes, ticket, line))
+        machine.events.append(arrival(machine, barrier, d.box_bytes, ticket, line))
         machine.counts.tma_loaded += d.box_bytes
 
 
-def _arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int) -> Any:
+def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int) -> Any:
+    """Return the event of a transfer's end: its data may be read, and its bytes are counted."""
+
     def done() -> None:
         tickets = machine.shared.tickets
         tickets.readable[ticket] = tickets.fenced[ticket] = True
@@ -416,6 +418,22 @@ def bulk_wait(b: Builder, i: Instruction) -> Op:
                     _perform(g.machine, store)
             if done > 0:
                 del groups[:done]
+
+    return op
+
+
+@instruction("cp.async.bulk.prefetch.tensor")
+def prefetch_box(b: Builder, i: Instruction) -> Op:
+    """Check that a box can be brought: caches are not modelled."""
+    rank = int(i.parts[5].rstrip("d"))
+    for part in i.parts[6:]:
+        if part not in ("L2", "global", "tile", "L2::cache_hint"):
+            raise b.error(f"the modifier .{part} is not implemented")
+    tensor = _coordinates(b, i.operands[0])
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for address, at in set(tensor(V, m, g)):
+            _tensor(g.machine, address, at, rank)
 
     return op
 
