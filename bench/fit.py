@@ -18,14 +18,15 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unigemm.plans import Plan
+from unigemm.plans import Config, Plan
+from unigemm.registry import backend_named
 
 _ERROR_CUT, _LOSS_CUT, _SHARPNESS = 0.5, 0.5, 40.0
 GIVEN = ("multicast[(1, 1)]",)  # not to be fitted: others are counted in it
@@ -66,11 +67,18 @@ class Sweep:
 def read(paths: Iterable[Path], backend: str) -> Sweep:
     """Read the launches of a backend that have a time; of repeated ones the last.
 
+    Configurations that the backend has offered then, and does not now, are left out.
+
     Raises
     ------
     SystemExit
         There are none.
     """
+
+    @cache
+    def offered(*product: Any) -> set[Config]:
+        return {each.config for each in backend_named(backend).candidates(*product)}
+
     found: dict[Any, tuple[Plan, float]] = {}
     for path in paths:
         for line in path.read_text().splitlines():
@@ -78,6 +86,11 @@ def read(paths: Iterable[Path], backend: str) -> Sweep:
             if record["backend"] == backend and "us" in record:
                 plan = Plan.from_dict(record["plan"])
                 found[plan.problem, plan.extents, plan.config] = (plan, record["us"])
+    found = {
+        (problem, extents, config): (plan, us)
+        for (problem, extents, config), (plan, us) in found.items()
+        if config in offered(problem, extents, plan.target)
+    }
     if not found:
         raise SystemExit(f"no launch of {backend} in these files")
     number: dict[Any, int] = {}

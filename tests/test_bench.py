@@ -171,6 +171,8 @@ def measured(tmp_path, backend, truth):
         for plan in contenders(first, 8, 4, 0):
             lines.append({"backend": backend, "plan": plan.to_dict(), "us": 1.0})
             lines.append({"backend": "other", "plan": plan.to_dict(), "us": 1.0})
+            gone = replace(plan, config=replace(plan.config, stages=99))  # not offered any more
+            lines.append({"backend": backend, "plan": gone.to_dict(), "us": 1.0})
             lines.append({"backend": backend, "plan": plan.to_dict(), "error_of_bound": 2.0})
     path = tmp_path / "sweep.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
@@ -184,6 +186,7 @@ def test_a_fit_comes_near_the_figures_that_the_times_were_made_with(tmp_path, ba
     truth = with_numbers(figures, FITTED[backend][1])
     sweep = measured(tmp_path, backend, truth)
     assert sweep.problem.max() == 3
+    assert 99 not in {plan.config.stages for plan in sweep.plans}
     exact = predicted(sweep, backend, truth)
     assert summary(sweep, exact)["mean regret %"] == summary(sweep, exact)["mean error %"] == 0
     before = loss(sweep, predicted(sweep, backend, figures))

@@ -155,7 +155,7 @@ def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
     here = Path(__file__).parent
     own = here.parent / name
-    shared = (here / "device.py", here / "repack.py", here.parent / "workspace.py")
+    shared = (*sorted(set(here.glob("*.py")) - {here / "backend.py"}), here.parent / "workspace.py")
     prices = {own / f"{module}.py" for module in ("choices", "configs", "figures", "backend")}
     sources = sorted(set(own.glob("*.py")) - prices)
     return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

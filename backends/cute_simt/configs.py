@@ -293,10 +293,11 @@ def _dot_times(
     ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch * split_k
     threads = WARP * config.warps[1] * config.slice_k
     at_once = target.sm_count * max(1, f.resident // threads)
-    step = WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
+    of_warp = WARP * min(problem.a.vector, problem.b.vector)
+    step = of_warp * config.slice_k
     turns = ceil(ceil(extents.k / split_k / step) / dot_unroll(config))
     cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
-    if extents.k < step:
+    if extents.k < of_warp:
         cta = f.short_us
     rounds = ctas / at_once
     waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)

@@ -24,7 +24,6 @@ Operands that cannot be read where they lie are repacked into the workspace by a
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -32,22 +31,23 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from unigemm.problem import MatrixType, Problem
+from unigemm.problem import Problem
 
 from ..cute import device
-from ..cute.device import (
-    GMEM,
-    Divisor,
-    global_vector,
-    launch_reduction,
-    raster,
-    read,
-    select,
-    tile_coordinates,
-    workspace_pitches,
+from ..cute.device import launch_reduction, read, select, workspace_pitches
+from ..cute.persistent import (
+    Work,
+    advance,
+    batched,
+    operands,
+    pinned,
+    scale_of,
+    skip,
+    slab_source,
+    unit_order,
+    work_unit,
 )
-from ..cute.repack import Repack, depth, launch_repack, packed_pitch
-from ..workspace import PART_ALIGNMENT
+from ..cute.repack import depth
 from .epilogue import (
     add_cluster,
     add_slices,
@@ -61,11 +61,9 @@ from .geometry import (
     STORE_ROWS,
     SWIZZLE_BYTES,
     WARPGROUP,
-    is_repacked,
 )
 from .spec import Spec
 
-TURNS = 128  # places along K where tiles start that all read the same few rows
 ATOM_BYTES = 8 * SWIZZLE_BYTES  # what a swizzle mixes
 TURN_BARRIER = 1  # and the next: named barriers that pass the turn between ping-pong groups
 
@@ -137,25 +135,6 @@ def tiled_mma(spec: Spec) -> cute.TiledMma:
     return cute.make_tiled_mma(cute.make_mma_atom(op), (geo.wg_m, geo.wg_n, 1))
 
 
-def batched(
-    address: Int64,
-    dtype: type,
-    rows: Int32,
-    columns: Int32,
-    steps: tuple,
-    deep: tuple,
-    row_major: bool,
-) -> cute.Tensor:
-    """View matrices as (rows, columns, L0, L1), `deep` of them along the batch indices."""
-    unit = 16 * 8 // dtype.width
-    lead = cute.assume(steps[0] if row_major else steps[1], divby=unit)
-    strides = (lead, 1) if row_major else (1, lead)
-    outer = [cute.assume(step, divby=unit) for step in steps[2:]]
-    pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=16)
-    layout = cute.make_layout((rows, columns, *deep), stride=(*strides, *outer))
-    return cute.make_tensor(pointer, layout)
-
-
 def load_atom(
     tensor: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int
 ) -> tuple[cute.CopyAtom, cute.Tensor]:
@@ -169,75 +148,7 @@ def load_atom(
     return cpasync.make_tiled_tma_atom(op, tensor, one, tile, num_multicast=sharers)
 
 
-# -- work units ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Work:
-    """One work unit, as this CTA sees it."""
-
-    tile_m: Int32
-    tile_n: Int32
-    i0: Int32
-    i1: Int32
-    part: Int32
-    first: Int32
-    step: Int32
-    slabs: Int32
-    turned: Int32
-
-
-def unit_order(spec: Spec, sizes: tuple, l0: Int32, knobs: tuple) -> tuple:
-    """Work out on the host what `work_unit` counts and divides by."""
-    m, n, k = sizes
-    split_k, along_n, group, turn_m, turn_n = knobs
-    tile_m, tile_n, tile_k = spec.config.tile
-    cm, cn = spec.config.cluster
-    tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
-    tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
-    slabs = (k + tile_k - 1) // tile_k
-    step = split_k * spec.config.cluster_k
-    divisors = [Divisor(number) for number in (split_k, step, l0, slabs)]
-    return (raster(tiles_m, tiles_n, along_n, group), *divisors, turn_m, turn_n)
-
-
-def work_unit(spec: Spec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
-    """Decode a running number into the fields of `Work`: tile, part of K, batch, slabs.
-
-    The slabs are taken from the `turned` one on, then those before it: where all tiles read the
-    same few rows they should not want the same ones at once.
-    """
-    tiles, split_k, step, l0, slabs_k, turn_m, turn_n = order
-    rank_m, rank_n, rank_k = ranks
-    cm, cn = spec.config.cluster
-    tm, tn, batch = tile_coordinates(unit, tiles)
-    part = Int32(0)
-    if spec.split:
-        batch, part = divmod(batch, split_k)
-    slabs = slabs_k.divisor * spec.products
-    # Parts take slabs in turn: CTAs that run at once then read neighbours in device memory.
-    first = part * spec.config.cluster_k + rank_k
-    if spec.split or spec.config.cluster_k > 1:
-        slabs = (slabs - first + step.divisor - 1) // step
-    turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
-    i1, i0 = divmod(batch, l0)
-    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, step.divisor, slabs, turned
-
-
 # -- pipeline --------------------------------------------------------------------------------------
-
-
-def advance(stage: Int32, phase: Int32, stages: int, by: int = 1) -> tuple[Int32, Int32]:
-    """Next stage, or the one `by` further on; the phase turns when the ring does."""
-    turns = stage >= stages - by
-    return stage + select(turns, Int32(by - stages), Int32(by)), select(turns, phase ^ 1, phase)
-
-
-def skip(stage: Int32, phase: Int32, slabs: Int32, stages: int) -> tuple[Int32, Int32]:
-    """Return the stage `slabs` further on."""
-    total = stage + slabs
-    turns = total // stages
-    return total - turns * stages, phase ^ (turns & 1)
 
 
 @cute.jit
@@ -259,32 +170,6 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 
 
 # -- roles -----------------------------------------------------------------------------------------
-
-
-def slab_source(
-    spec: Spec, work: Work, index: Int32, slabs_k: Divisor
-) -> tuple[Int32, Int32, Int32]:
-    """Return where a unit's slab lies along K, and whether it is of A's and of B's low half.
-
-    Three products make one of split operands: low times high, high times low, high times high,
-    the small ones first.
-    """
-    slab = work.turned + index
-    slab -= select(slab >= work.slabs, work.slabs, Int32(0))
-    slab = work.first + slab * work.step
-    if spec.products == 1:
-        return slab, Int32(0), Int32(0)
-    product, slab = divmod(slab, slabs_k)
-    low_a = select(product == 0, Int32(1), Int32(0))
-    low_b = select(product == 1, Int32(1), Int32(0))
-    return slab, low_a, low_b
-
-
-def pinned(value: Int32) -> Int32:
-    """Return the value, worked out here: the compiler would do it again for every slab."""
-    return cute.arch.inline_ptx(
-        "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[Int32(value)]
-    )
 
 
 def bring(
@@ -314,8 +199,10 @@ def produce(
         work = Work(*fields)
         a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
         a_part, b_part = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
-        for index in cutlass.range(work.slabs, unroll=1):
-            k, low_a, low_b = slab_source(spec, work, index, order[4])
+        end = pinned(work.first + work.slabs * work.step)
+        at = work.first + work.turned * work.step
+        for _ in cutlass.range(work.slabs, unroll=1):
+            k, low_a, low_b = slab_source(spec, at, order[4])
             a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
@@ -325,6 +212,8 @@ def produce(
             slab_b = from_b[None, work.tile_n, k, b0, b1]
             bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, cm)
             stage, phase = advance(stage, phase, config.stages)
+            at += work.step
+            at = select(at >= end, work.first, at)
         unit += step
         if unit < units:
             fields = work_unit(spec, unit, order, ranks)
@@ -561,19 +450,6 @@ def slab_from_registers(
 
 
 @cute.jit
-def scale_of(spec: cutlass.Constexpr, scales: tuple) -> Float32:
-    """Return what sums are multiplied by: the numbers at two addresses, if any, and a factor."""
-    scale = Float32(1)
-    if const_expr(spec.problem.scaled):
-        scale = scales[2]
-        if scales[0] != 0:
-            scale = scale * read(global_vector(scales[0], Float32, 1), 1)[0]
-        if scales[1] != 0:
-            scale = scale * read(global_vector(scales[1], Float32, 1), 1)[0]
-    return scale
-
-
-@cute.jit
 def consume(
     spec: cutlass.Constexpr, sizes: tuple, order: tuple, mma: cute.TiledMma, shared: tuple,
     barriers: tuple, store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
@@ -688,6 +564,21 @@ def consume(
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
+@cute.jit
+def init_barriers(spec: cutlass.Constexpr, full: cute.Pointer, warp: Int32) -> None:
+    """Initialise the stages' barriers, `full` and behind them `empty`: each warp some of them."""
+    stages, (cm, cn) = spec.config.stages, spec.config.cluster
+    leaving = spec.geometry.takers * (cm + cn - 1)
+    warps = const_expr(spec.geometry.threads // 32)
+    with cute.arch.elect_one():
+        for i in range_constexpr((2 * stages + warps - 1) // warps):
+            index = warp + i * warps
+            if index < 2 * stages:
+                arrivals = select(index < stages, Int32(1), Int32(leaving))
+                cute.arch.mbarrier_init(full + index, arrivals)
+        cute.arch.mbarrier_init_fence()
+
+
 # -- kernel ----------------------------------------------------------------------------------------
 
 
@@ -717,16 +608,20 @@ def gemm_kernel(
     tile_m, tile_n, tile_k = config.tile
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    across, rank_n, rank_k = cute.arch.block_idx()
+    across, along, deep = cute.arch.block_idx()
     wide, _, _ = cute.arch.grid_dim()
     cluster_index, clusters = across // cm, wide // cm
-    rank_m = across - cluster_index * cm
-    ranks = (rank_m, rank_n, rank_k)
+    ranks = (  # constants where the cluster has one CTA that way
+        across - cluster_index * cm if const_expr(cm > 1) else Int32(0),
+        along if const_expr(cn > 1) else Int32(0),
+        deep if const_expr(config.cluster_k > 1) else Int32(0),
+    )
+    rank_m, rank_n, rank_k = ranks
 
     # -- shared memory: barriers, stages of A, stages of B, boxes of D
     smem = cutlass.memory.SmemAllocator()
-    full = smem.allocate_array(cutlass.Int64, config.stages)
-    empty = smem.allocate_array(cutlass.Int64, config.stages)
+    full = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    empty = full + config.stages
     shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
     whole_a = cute.make_tensor(shared_a.iterator, whole_rows(spec, layout_a).outer)
     shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
@@ -737,16 +632,13 @@ def gemm_kernel(
     if const_expr(box_bytes > 0):
         boxes = cute.recast_ptr(smem.allocate(box_bytes, 1024), dtype=spec.output)
 
+    init_barriers(spec, full, warp)
     if warp == 0:
-        if thread < config.stages:
-            cute.arch.mbarrier_init(full + thread, 1)
-            cute.arch.mbarrier_init(empty + thread, geo.takers * (cm + cn - 1))
-        cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(atom_a)
         cpasync.prefetch_descriptor(atom_b)
     first = work_unit(spec, cluster_index, order, ranks)
     if const_expr(cm * cn * config.cluster_k > 1):
-        cute.arch.cluster_arrive()
+        cute.arch.cluster_arrive_relaxed()  # the fence has published the barriers
         cute.arch.cluster_wait()
     else:
         cute.arch.sync_threads()
@@ -791,65 +683,6 @@ def gemm_kernel(
 
 
 # -- host ------------------------------------------------------------------------------------------
-
-
-def operands(
-    spec: Spec, addresses: tuple, sizes: tuple, batch: tuple, a_steps: tuple, b_steps: tuple,
-    stream: cuda.CUstream,
-) -> tuple:  # fmt: skip
-    """Return views of A (M, K) and B (N, K), repacked if need be, and the workspace behind them."""
-    m, n, k = sizes
-    problem, workspace = spec.problem, addresses[2]
-    views, kinds, jobs = [], [], []
-    for name, dtype, k_major, address, rows, steps in (
-        ("a", spec.operands[0], spec.k_major[0], addresses[0], m, a_steps),
-        ("b", spec.operands[1], spec.k_major[1], addresses[1], n, b_steps),
-    ):
-        deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
-        if is_repacked(problem, name, spec.config.tile[0]):
-            kind = repack_of(spec, getattr(problem, name), k_major)
-            job, view, workspace = packed(kind, address, (rows, k), steps, deep, k_major, workspace)
-            kinds.append(kind)
-            jobs.append(job)
-            views.append(batched(job[3], dtype, rows, k, *view, k_major))
-        else:
-            views.append(batched(address, dtype, rows, k, steps, deep, k_major))
-    if kinds:
-        launch_repack(tuple(kinds), tuple(jobs), stream)
-    return (*views, workspace)
-
-
-def packed(
-    kind: Repack, address: Int64, sizes: tuple, steps: tuple, deep: tuple, k_major: bool,
-    workspace: Int64,
-) -> tuple:  # fmt: skip
-    """Return the job of one copy, the copy's (strides, depths), and the workspace behind it."""
-    rows, k = sizes
-    # The copy's lines run along its major index.
-    lines, along = (rows, k) if k_major else (k, rows)
-    source = steps if k_major else (steps[1], steps[0], *steps[2:])
-    pitch = packed_pitch(kind.itemsize, along)
-    apart = pitch * lines
-    part = apart * deep[0] * deep[1] * kind.itemsize
-    job = ((lines, along, *deep), address, source, workspace, pitch, part)
-    line = (pitch, Int64(1)) if k_major else (Int64(1), pitch)
-    # The low halves of a split follow the high ones along L1.
-    view = ((*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies))
-    size = part * kind.copies
-    end = workspace + (size + PART_ALIGNMENT - 1) // PART_ALIGNMENT * PART_ALIGNMENT
-    return job, view, end
-
-
-def repack_of(spec: Spec, matrix: MatrixType, k_major: bool) -> Repack:
-    """Say how an operand is copied."""
-    contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
-    return Repack(
-        itemsize=matrix.dtype.itemsize,
-        contiguous=contiguous,
-        vector=matrix.vector if contiguous else 1,
-        transpose=matrix.major != "strided" and not contiguous,
-        split=spec.products > 1,
-    )
 
 
 def start(

@@ -7,7 +7,7 @@ import cutlass
 from unigemm.dtypes import DType
 
 from ..cute import device
-from .geometry import Geometry, geometry, products, shared_major
+from .geometry import Geometry, geometry, is_repacked, products, shared_major
 
 __all__ = ["Spec"]
 
@@ -38,6 +38,12 @@ class Spec(device.Spec):
         rows = self.config.tile[0]
         a, b = (shared_major(self.problem, "a", rows), shared_major(self.problem, "b", rows))
         return a == "k", b == "k"
+
+    @property
+    def repacked(self) -> tuple[bool, bool]:
+        """Whether A and B are copied into the workspace first."""
+        rows = self.config.tile[0]
+        return is_repacked(self.problem, "a", rows), is_repacked(self.problem, "b", rows)
 
     @property
     def down(self) -> bool:

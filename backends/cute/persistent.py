@@ -1,0 +1,243 @@
+"""What persistent kernels fed by TMA share: work units, the ring of stages, operands in place.
+
+A work unit is a tile of D, one part of K and one batch; units are dealt to clusters round robin.
+Operands that TMA or the tensor cores cannot read where they lie are repacked into the workspace.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from dataclasses import dataclass
+from typing import Protocol
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr
+
+from unigemm.plans import Config
+from unigemm.problem import MatrixType, Problem
+
+from ..workspace import PART_ALIGNMENT
+from .device import GMEM, Divisor, global_vector, raster, read, select, tile_coordinates
+from .repack import Repack, depth, launch_repack, packed_pitch
+
+TURNS = 128  # places along K where tiles start that all read the same few rows
+
+
+class TileSpec(Protocol):
+    """What is compiled into such a kernel.
+
+    Attributes
+    ----------
+    problem, config, split
+        See `device.Spec`.
+    operands
+        Types of A and B in shared memory.
+    k_major
+        Whether A and B are K-major there.
+    repacked
+        Whether A and B are copied into the workspace first.
+    products
+        Passes over K, three where float32 is split in two.
+    """
+
+    @property
+    def problem(self) -> Problem: ...  # noqa: D102
+    @property
+    def config(self) -> Config: ...  # noqa: D102
+    @property
+    def split(self) -> bool: ...  # noqa: D102
+    @property
+    def operands(self) -> tuple[type, type]: ...  # noqa: D102
+    @property
+    def k_major(self) -> tuple[bool, bool]: ...  # noqa: D102
+    @property
+    def repacked(self) -> tuple[bool, bool]: ...  # noqa: D102
+    @property
+    def products(self) -> int: ...  # noqa: D102
+
+
+# -- work units ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """One work unit, as this CTA sees it."""
+
+    tile_m: Int32
+    tile_n: Int32
+    i0: Int32
+    i1: Int32
+    part: Int32
+    first: Int32
+    step: Int32
+    slabs: Int32
+    turned: Int32
+
+
+def unit_order(spec: TileSpec, sizes: tuple, l0: Int32, knobs: tuple) -> tuple:
+    """Work out on the host what `work_unit` counts and divides by."""
+    m, n, k = sizes
+    split_k, along_n, group, turn_m, turn_n = knobs
+    tile_m, tile_n, tile_k = spec.config.tile
+    cm, cn = spec.config.cluster
+    tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
+    tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
+    slabs = (k + tile_k - 1) // tile_k
+    step = split_k * spec.config.cluster_k
+    divisors = [Divisor(number) for number in (split_k, step, l0, slabs)]
+    return (raster(tiles_m, tiles_n, along_n, group), *divisors, turn_m, turn_n)
+
+
+def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
+    """Decode a running number into the fields of `Work`: tile, part of K, batch, slabs.
+
+    The slabs are taken from the `turned` one on, then those before it: where all tiles read the
+    same few rows they should not want the same ones at once.
+    """
+    tiles, split_k, step, l0, slabs_k, turn_m, turn_n = order
+    rank_m, rank_n, rank_k = ranks
+    cm, cn = spec.config.cluster
+    tm, tn, batch = tile_coordinates(unit, tiles)
+    part = Int32(0)
+    if spec.split:
+        batch, part = divmod(batch, split_k)
+    slabs = slabs_k.divisor * spec.products
+    # Parts take slabs in turn: CTAs that run at once then read neighbours in device memory.
+    first, apart = Int32(0), Int32(1)
+    if spec.split or spec.config.cluster_k > 1:
+        first, apart = part * spec.config.cluster_k + rank_k, step.divisor
+        slabs = (slabs - first + apart - 1) // step
+    turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
+    i1, i0 = divmod(batch, l0)
+    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, slabs, turned
+
+
+# -- the ring of stages ----------------------------------------------------------------------------
+
+
+def advance(stage: Int32, phase: Int32, stages: int, by: int = 1) -> tuple[Int32, Int32]:
+    """Next stage, or the one `by` further on; the phase turns when the ring does."""
+    turns = stage >= stages - by
+    return stage + select(turns, Int32(by - stages), Int32(by)), select(turns, phase ^ 1, phase)
+
+
+def skip(stage: Int32, phase: Int32, slabs: Int32, stages: int) -> tuple[Int32, Int32]:
+    """Return the stage `slabs` further on."""
+    total = stage + slabs
+    turns = total // stages
+    return total - turns * stages, phase ^ (turns & 1)
+
+
+def slab_source(spec: TileSpec, at: Int32, slabs: Divisor) -> tuple[Int32, Int32, Int32]:
+    """Return where a running slab lies along K, and whether it is of A's and of B's low half.
+
+    Three products make one of split operands: low times high, high times low, high times high,
+    the small ones first.
+    """
+    if spec.products == 1:
+        return at, Int32(0), Int32(0)
+    product, slab = divmod(at, slabs)
+    low_a = select(product == 0, Int32(1), Int32(0))
+    low_b = select(product == 1, Int32(1), Int32(0))
+    return slab, low_a, low_b
+
+
+def pinned(value: Int32) -> Int32:
+    """Return the value, worked out here: the compiler would do it again for every slab."""
+    return cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[Int32(value)]
+    )
+
+
+@cute.jit
+def scale_of(spec: cutlass.Constexpr, scales: tuple) -> Float32:
+    """Return what sums are multiplied by: the numbers at two addresses, if any, and a factor."""
+    scale = Float32(1)
+    if const_expr(spec.problem.scaled):
+        scale = scales[2]
+        if scales[0] != 0:
+            scale = scale * read(global_vector(scales[0], Float32, 1), 1)[0]
+        if scales[1] != 0:
+            scale = scale * read(global_vector(scales[1], Float32, 1), 1)[0]
+    return scale
+
+
+# -- operands (host) -------------------------------------------------------------------------------
+
+
+def batched(
+    address: Int64,
+    dtype: type,
+    rows: Int32,
+    columns: Int32,
+    steps: tuple,
+    deep: tuple,
+    row_major: bool,
+) -> cute.Tensor:
+    """View matrices as (rows, columns, L0, L1), `deep` of them along the batch indices."""
+    unit = 16 * 8 // dtype.width
+    lead = cute.assume(steps[0] if row_major else steps[1], divby=unit)
+    strides = (lead, 1) if row_major else (1, lead)
+    outer = [cute.assume(step, divby=unit) for step in steps[2:]]
+    pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=16)
+    layout = cute.make_layout((rows, columns, *deep), stride=(*strides, *outer))
+    return cute.make_tensor(pointer, layout)
+
+
+def operands(
+    spec: TileSpec, addresses: tuple, sizes: tuple, batch: tuple, a_steps: tuple, b_steps: tuple,
+    stream: cuda.CUstream,
+) -> tuple:  # fmt: skip
+    """Return views of A (M, K) and B (N, K), repacked if need be, and the workspace behind them."""
+    m, n, k = sizes
+    problem, workspace = spec.problem, addresses[2]
+    views, kinds, jobs = [], [], []
+    for name, dtype, k_major, repacked, address, rows, steps in (
+        ("a", spec.operands[0], spec.k_major[0], spec.repacked[0], addresses[0], m, a_steps),
+        ("b", spec.operands[1], spec.k_major[1], spec.repacked[1], addresses[1], n, b_steps),
+    ):
+        deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
+        if repacked:
+            kind = repack_of(spec, getattr(problem, name), k_major)
+            job, view, workspace = packed(kind, address, (rows, k), steps, deep, k_major, workspace)
+            kinds.append(kind)
+            jobs.append(job)
+            views.append(batched(job[3], dtype, rows, k, *view, k_major))
+        else:
+            views.append(batched(address, dtype, rows, k, steps, deep, k_major))
+    if kinds:
+        launch_repack(tuple(kinds), tuple(jobs), stream)
+    return (*views, workspace)
+
+
+def packed(
+    kind: Repack, address: Int64, sizes: tuple, steps: tuple, deep: tuple, k_major: bool,
+    workspace: Int64,
+) -> tuple:  # fmt: skip
+    """Return the job of one copy, the copy's (strides, depths), and the workspace behind it."""
+    rows, k = sizes
+    # The copy's lines run along its major index.
+    lines, along = (rows, k) if k_major else (k, rows)
+    source = steps if k_major else (steps[1], steps[0], *steps[2:])
+    pitch = packed_pitch(kind.itemsize, along)
+    apart = pitch * lines
+    part = apart * deep[0] * deep[1] * kind.itemsize
+    job = ((lines, along, *deep), address, source, workspace, pitch, part)
+    line = (pitch, Int64(1)) if k_major else (Int64(1), pitch)
+    # The low halves of a split follow the high ones along L1.
+    view = ((*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies))
+    size = part * kind.copies
+    end = workspace + (size + PART_ALIGNMENT - 1) // PART_ALIGNMENT * PART_ALIGNMENT
+    return job, view, end
+
+
+def repack_of(spec: TileSpec, matrix: MatrixType, k_major: bool) -> Repack:
+    """Say how an operand is copied."""
+    contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
+    return Repack(
+        itemsize=matrix.dtype.itemsize,
+        contiguous=contiguous,
+        vector=matrix.vector if contiguous else 1,
+        transpose=matrix.major != "strided" and not contiguous,
+        split=spec.products > 1,
+    )
