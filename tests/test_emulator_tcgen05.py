@@ -378,6 +378,22 @@ def test_the_order_of_warps_does_not_matter():
         assert sums_of(out.reshape(256, 32), "f32").tolist() == (2 * a @ b.T).tolist()
 
 
+def test_lanes_that_are_left_out():
+    """The second product leaves out every second lane of the second warp, and the last lane."""
+
+    def edit(text):
+        second = "mov.b32 %r40, 0; mov.b32 %r41, 0x55555555; mov.b32 %r42, 0x80000000;\n"
+        plain = "%d3, %d4, %r7, %p6;"
+        text = text.replace(plain, "%d3, %d4, %r7, {%r40, %r41, %r40, %r42}, %p6;")
+        return text.replace("mov.pred %p5, 0;", second + "mov.pred %p5, 0;")
+
+    out, a, b = multiply(128, 32, edit=edit)
+    times = np.full((128, 1), 2)
+    times[32:64:2] = 1
+    times[127] = 1
+    assert sums_of(out[0], "f32").tolist() == (times * (a @ b.T)).tolist()
+
+
 def test_a_from_tensor_memory():
     """A, as float16 in eight columns behind the sums, times B."""
     a, b = numbers((128, 16), np.float16), numbers((32, 16), np.float16)

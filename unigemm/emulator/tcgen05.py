@@ -11,7 +11,7 @@ are rounded, once for each instruction; hardware keeps fewer bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -73,13 +73,17 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """A product that has been issued; `a`, `b` and `sums` have an element for each CTA."""
+    """A product that has been issued; `a`, `b` and `sums` have an element for each CTA.
+
+    `disabled` has a bit for each lane of tensor memory that is left as it is.
+    """
 
     descriptor: InstructionDescriptor
     a: tuple[Matrix | Region, ...]
     b: tuple[Matrix, ...]
     sums: tuple[Region, ...]
     keep: bool
+    disabled: int
     line: int
 
 
@@ -220,8 +224,9 @@ def mma(b: Builder, i: Instruction) -> Op:
         def value(slot: int) -> int:
             return int(np.broadcast_to(V[slot], (g.n, 32))[row - g.lo, lane])
 
-        if any(value(x) for x in masks):
-            raise Fault("lanes of tensor memory to leave out are not implemented")
+        disabled = sum(value(x) << 32 * n for n, x in enumerate(masks))
+        if disabled and group == 2:
+            raise Fault("lanes to leave out are not implemented for a pair of CTAs")
         d = instruction_of(value(word_slot), kind, group)
         ctas = _active_pair(machine, row, group)
         columns = d.n // 2 if (group, d.m) == (2, 128) else d.n
@@ -234,7 +239,8 @@ def mma(b: Builder, i: Instruction) -> Op:
         rows = d.n // group
         right = [_matrix(machine, cta, value(b_slot), rows, d.b, d.b_k_major) for cta in ctas]
         sums = [_region(machine, cta, value(d_slot), d, columns) for cta in ctas]
-        return Product(d, tuple(a), tuple(right), tuple(sums), bool(value(keep_slot)), line)
+        keep = bool(value(keep_slot))
+        return Product(d, tuple(a), tuple(right), tuple(sums), keep, disabled, line)
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         for row, lane in _issuers(m, g, "tcgen05.mma"):
@@ -309,6 +315,9 @@ def _perform(machine: Any, product: Product) -> None:
             added = np.concatenate([left[:64] @ b[:half].T, left[64:] @ b[half:].T])
         else:
             added = left @ b.T
+        if product.disabled:
+            chosen = np.array([not product.disabled >> int(lane) & 1 for lane in sums.lanes])
+            sums, added = replace(sums, lanes=sums.lanes[chosen]), added[chosen]
         _add(machine, sums, added, d, keep=product.keep)
 
 
