@@ -173,10 +173,12 @@ def test_a_waiter_that_sleeps_through_two_phases_is_found():
         ("mbarrier.arrive.shared.b64 _, [%r10+16];", "was not initialised"),
         ("mbarrier.arrive.shared.b64 _, [%r10+8], 3;", "and its phase lacks"),
         ("mbarrier.init.shared.b64 [%r10+16], 0;", "cannot be for 0"),
-        ("mapa.shared::cluster.u32 %r5, %r10, 1;", "no such CTA"),
+        ("mapa.shared::cluster.u32 %r5, %r10, 1; ld.shared::cluster.b32 %r5, [%r5];",
+         "a CTA that is not in this cluster"),
         ("cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes "
          "[%r11], [%d1, {%r20, %r20}], [%r10];", "no tensor map"),
         ("prefetch.tensormap [%d10];", "are not registered"),
+        ("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%d1, {%r20, %r20}];", "no tensor map"),
     ],
 )  # fmt: skip
 def test_mbarriers_that_are_used_wrongly(line, reason):

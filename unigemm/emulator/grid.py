@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["SPECIALS", "Geometry", "cta_coordinates", "special", "threads_of"]
+__all__ = ["RANK_SHIFT", "SPECIALS", "Geometry", "cta_coordinates", "special", "threads_of"]
+
+#: Above these bits, an address in shared memory names a CTA of the cluster by its rank. Hardware
+#: does the same, and CUTLASS counts on it: it names the even CTA of a pair by clearing bit 24.
+RANK_SHIFT = 24
 
 _AXES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid")
 #: Special registers that `special` gives.
@@ -75,6 +79,8 @@ def special(g: Geometry, first: int, count: int, name: str, dtype: Any) -> Any:
         found = warps % g.warps
     elif base == "smid":
         found = ctas
+    elif base == "shared":  # an address in the cluster's shared memory
+        found = (ctas % g.cluster_size << RANK_SHIFT) + int(axis)
     elif base == "cluster_ctarank":
         found = ctas % g.cluster_size
     else:

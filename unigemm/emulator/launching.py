@@ -9,7 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from . import control, conversions, matrices, mbarriers, moves, tma, transfer, warp, wgmma
+from . import (
+    cluster_launch,
+    control,
+    conversions,
+    matrices,
+    mbarriers,
+    moves,
+    tcgen05,
+    tensor_memory,
+    tensor_moves,
+    tma,
+    transfer,
+    warp,
+    wgmma,
+)
 from .faults import EmulatorError
 from .grid import Geometry
 from .machine import Machine, Options
@@ -21,12 +35,16 @@ from .timeline import Event, Traced
 
 __all__ = ["Report", "compiled", "launch", "pack_parameters"]
 
-_ENTERED = (conversions, matrices, mbarriers, moves, tma, warp, wgmma)  # their instructions
+_ENTERED = (  # their instructions
+    cluster_launch, conversions, matrices, mbarriers, moves, tcgen05, tensor_memory, tensor_moves,
+    tma, warp, wgmma,
+)  # fmt: skip
 TOGETHER = 64  # warps that are run at once, at most (but at least one cluster)
 MAX_INSTRUCTIONS = 60_000_000  # warp instructions: minutes
 
 
-_TWO_PARTS = ("ld", "st", "atom", "red", "cp", "bar", "barrier", "mbarrier", "fence", "wgmma")
+_TWO_PARTS = ("ld", "st", "atom", "red", "cp", "bar", "barrier", "mbarrier", "fence", "wgmma",
+              "tcgen05")  # fmt: skip
 
 
 @dataclass
@@ -209,17 +227,22 @@ def launch(
     size = geometry.cluster_size
     total = geometry.grid[0] * geometry.grid[1] * geometry.grid[2]
     step = max(TOGETHER // (geometry.warps * size), 1) * size
-    for first in range(0, total, step):
+    if cluster_launch.asks(program.kernel):  # not all at once, that there is something to cancel
+        step = min(rng.randint(1, total // size) * size, step)
+    clusters = cluster_launch.Clusters(total, size)
+    while clusters.next < total:
+        first, count = clusters.take(step)
         machine = Machine(
-            program, geometry, first, min(step, total - first), bytes(params), memory or Memory(),
+            program, geometry, first, count, bytes(params), memory or Memory(),
             rng, Options(
                 strict, lockstep, conflicts, events, trace, leftovers,
                 MAX_INSTRUCTIONS - report.total,
             ),
         )  # fmt: skip
+        machine.extra["clusters"] = clusters
         machine.run()
         _count(report, program, machine)
-        share = min((first + step) / total, 1.0)
+        share = clusters.next / total
         if report.total / share > MAX_INSTRUCTIONS:
             seconds = time.perf_counter() - start
             raise EmulatorError(

@@ -471,7 +471,7 @@ class Machine:
             self.wake(waiting)
 
     def cluster_bases(self, bases: Any, ranks: Any) -> Any:
-        """Return where other CTAs' shared memories begin; `ranks` are one more than theirs.
+        """Return where the shared memories of CTAs of the cluster begin, by their ranks.
 
         Raises
         ------
@@ -479,11 +479,11 @@ class Machine:
             There is no such CTA in the cluster.
         """
         size, pitch = self.geometry.cluster_size, self.shared.pitch
-        if (ranks > size).any():
+        if (ranks >= size).any():
             raise Fault(f"an address names a CTA that is not in this cluster of {size}")
         own = bases // pitch
         first = own - (self.first + own) % size
-        return np.where(ranks > 0, (first + ranks.astype(np.int64) - 1) * pitch, bases)
+        return (first + ranks.astype(np.int64)) * pitch
 
     # -- other memories, counts
 

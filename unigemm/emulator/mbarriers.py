@@ -15,10 +15,11 @@ from .arithmetic import instruction
 from .control import stop, unguarded
 from .faults import Fault, KernelFault, Site
 from .flow import Segment
+from .grid import RANK_SHIFT
 from .memory import Tickets
 from .program import Builder, Op
 from .ptx import Instruction, Register
-from .transfer import GENERIC_SHARED, RANK_SHIFT, active, address_of, flat_shared, scattered
+from .transfer import GENERIC_SHARED, active, address_of, flat_shared, scattered
 
 __all__ = ["Mbarrier", "barrier_at"]
 
@@ -330,7 +331,10 @@ def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
 
 @instruction("mapa")
 def mapa(b: Builder, i: Instruction) -> Op:
-    """Return the address of the same place in another CTA of the cluster."""
+    """Return the address of the same place in another CTA of the cluster.
+
+    The CTA need not exist: CUTLASS has lanes that do not use the address take one all the same.
+    """
     if i.parts[1:] not in (("shared::cluster", "u32"), ("u64",)):
         raise b.error("this form is not implemented")
     generic = i.parts[1] == "u64"
@@ -341,10 +345,9 @@ def mapa(b: Builder, i: Instruction) -> Op:
     def op(V: list[Any], m: Any, g: Any) -> None:
         low = V[x] - np.uint64(GENERIC_SHARED) if generic else V[x]
         inside = low & low.dtype.type((1 << RANK_SHIFT) - 1)
-        found = inside + ((V[rank] + np.uint32(1)).astype(low.dtype) << low.dtype.type(RANK_SHIFT))
-        size = g.machine.geometry.cluster_size
-        if ((V[rank] >= size) & m).any():
-            raise Fault(f"there is no such CTA in this cluster of {size}")
+        found = inside + (
+            (V[rank] & np.uint32(0xFF)).astype(low.dtype) << low.dtype.type(RANK_SHIFT)
+        )
         np.copyto(V[d], found + np.uint64(GENERIC_SHARED) if generic else found, where=m)
 
     return op

@@ -187,6 +187,8 @@ class Builder:
         if isinstance(operand, Immediate):
             return self.constant(operand.value, kind, operand.width)
         if isinstance(operand, Symbol):
+            if operand.name in self.shared_places:
+                return self._special(f"%shared.{self.address_of(operand)}", kind)
             return self.constant(self.address_of(operand), kind)
         if not isinstance(operand, Register) or operand.type == "sink":
             raise self.error("an operand is not of the kind that this instruction takes")
@@ -214,10 +216,17 @@ class Builder:
             raise self.error(f"{register.name} is a {register.type} register, not of .{kind}")
         return self._register(register.name, storage, DTYPES[kind])
 
+    def half(self, register: Register, name: str) -> int:
+        """Return the slot of a half of a 128-bit register, ``"low"`` or ``"high"``."""
+        return self._register(f"{name} half of {register.name}", 8, np.uint64)
+
     def special(self, name: str, kind: str) -> int:
         """Return the slot of a special register."""
         if name not in SPECIALS:
             raise self.error(f"the register {name} is not known")
+        return self._special(name, kind)
+
+    def _special(self, name: str, kind: str) -> int:
         key = (name, np.dtype(DTYPES[kind]).char)
         number = self._specials.setdefault(key, len(self._specials))
         return self._slot("special", number)
@@ -229,7 +238,10 @@ class Builder:
         return self._slot("param", number)
 
     def address_of(self, symbol: Symbol) -> int:
-        """Return the address of a variable in its own state space."""
+        """Return the address of a variable in its own state space.
+
+        In shared memory it lacks the CTA's rank, which only the machine knows; see `source`.
+        """
         from .memory import SharedMemory
 
         if symbol.name in self.shared_places:

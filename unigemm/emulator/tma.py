@@ -11,7 +11,8 @@ The descriptor (read off what CuTe DSL 4.8 writes, one input varied at a time):
 
     bytes 0-7    address of the tensor
     8-11         flags: 0-3 the kind (2: tiled), 4-6 dimensions minus one, 7-10 element type,
-                 13-14 swizzle (0 none, 1 of 32, 2 of 64, 3 of 128 bytes)
+                 13-14 swizzle (0 none, 1 of 32, 2 of 64, 3 of 128 bytes), 19-20 its units
+                 (0 of 16, 1 of 32 bytes)
     12-27        strides of dimensions 1 to 4 in units of 16 bytes (28-31: their high four bits)
     32-51        extents minus one
     52-54        steps between elements minus one, three bits each
@@ -35,13 +36,13 @@ from .program import Builder, Op
 from .ptx import Address, Immediate, Instruction
 from .transfer import GENERIC_PARAM, active, address_of, flat_shared
 
-__all__ = ["Descriptor", "decode", "swizzled", "unready"]
+__all__ = ["Descriptor", "arrival", "decode", "swizzled", "unready"]
 
 # Element type numbers to bytes: integers as in CUtensorMapDataType; 10 is bfloat16.
 _ITEM_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 2}
 # Bits 16, 18 and 21 are hints: TF32, a constant, and a tensor of at least 128 KiB.
 _IGNORED = (1 << 16) | (1 << 18) | (1 << 21)
-_FIELDS = 0x7F | 0xF << 7 | 3 << 13
+_FIELDS = 0x7F | 0xF << 7 | 3 << 13 | 1 << 19
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Descriptor:
     extents: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    coarse: bool = False  # the swizzle mixes units of 32 bytes instead of 16
 
     @property
     def box_bytes(self) -> int:
@@ -95,19 +97,26 @@ def decode(raw: bytes) -> Descriptor:
     swizzle = (0, 32, 64, 128)[flags >> 13 & 3]
     found = Descriptor(
         address, itemsize, swizzle, tuple(extents[:rank]), (itemsize, *strides[: rank - 1]),
-        tuple(box[:rank]),
+        tuple(box[:rank]), bool(flags >> 19 & 1),
     )  # fmt: skip
     if address % 16 or found.row_bytes % 16:
         raise Fault("a tensor map needs an address and rows of its box that are 16-byte multiples")
     if swizzle and found.row_bytes > swizzle:
         raise Fault(f"rows of {found.row_bytes} bytes do not fit a swizzle of {swizzle}")
+    if found.coarse and swizzle != 128:
+        raise Fault("a swizzle in units of 32 bytes must be of 128 bytes")
     return found
 
 
-def swizzled(places: Any, swizzle: int) -> Any:
-    """Mix the 16-byte units of shared addresses: bits 4-6 with bits 7-9, as wide as the swizzle."""
+def swizzled(places: Any, swizzle: int, *, coarse: bool = False) -> Any:
+    """Mix the 16-byte units of shared addresses: bits 4-6 with bits 7-9, as wide as the swizzle.
+
+    With `coarse` units of 32 bytes are mixed: bits 5 and 6 with bits 7 and 8.
+    """
     if not swizzle:
         return places
+    if coarse:
+        return places ^ (((places >> 7) & 3) << 5)
     mask = swizzle // 16 - 1
     return places ^ (((places >> 7) & mask) << 4)
 
@@ -156,7 +165,8 @@ def _elements(d: Descriptor, at: tuple[int, ...]) -> tuple[Any, Any]:
 
 def _units(d: Descriptor, place: int) -> Any:
     """Return the byte places of a box's 16-byte units in shared memory, in the box's order."""
-    return swizzled(place + 16 * np.arange(d.box_bytes // 16, dtype=np.int64), d.swizzle)
+    units = place + 16 * np.arange(d.box_bytes // 16, dtype=np.int64)
+    return swizzled(units, d.swizzle, coarse=d.coarse)
 
 
 def _coordinates(b: Builder, operand: Any) -> Any:
@@ -189,12 +199,14 @@ def _tensor(machine: Any, address: int, at: tuple[int, ...], rank: int) -> Descr
 def bulk_tensor(b: Builder, i: Instruction) -> Op:
     """Copy a box of a tensor, to or from shared memory."""
     rank = int(i.parts[4].rstrip("d"))
-    if i.parts[5] == "global":
+    pair = "cta_group::2" in i.parts
+    parts = [part for part in i.parts if not part.startswith("cta_group::")]
+    if parts[5] == "global":
         return _store(b, i, rank)
-    if i.parts[5] not in ("shared::cta", "shared::cluster") or i.parts[6] != "global":
+    if parts[5] not in ("shared::cta", "shared::cluster") or parts[6] != "global":
         raise b.error("this direction is not known")
     known = {"tile", "mbarrier::complete_tx::bytes", "multicast::cluster", "L2::cache_hint"}
-    for part in i.parts[7:]:
+    for part in parts[7:]:
         if part not in known:
             raise b.error(f"the modifier .{part} is not implemented")
     multicast = "multicast::cluster" in i.parts
@@ -220,21 +232,43 @@ def bulk_tensor(b: Builder, i: Instruction) -> Op:
             targets = [(int(places[n]), int(signals[n]))]
             machine.record("load", f"{at} to shared address {near[n]}", line, row)
             if masks is not None:
-                targets = _multicast(machine, int(masks[n]), int(bases[n]), *targets[0])
+                targets = _multicast(machine, int(masks[n]), int(bases[n]), *targets[0], pair)
+            _check_signals(machine, targets, pair, n)
             _load(machine, d, at, targets, line)
 
     return op
 
 
-def _multicast(machine: Any, mask: int, base: int, place: int, signal: int) -> Any:
-    """Return the places in all CTAs of the mask."""
+def _multicast(machine: Any, mask: int, base: int, place: int, signal: int, pair: bool) -> Any:
+    """Return the places in all CTAs of the mask.
+
+    The mbarrier is at the same offset in each CTA; in a pair, in the even or the odd CTA of each,
+    as the one that was named.
+    """
     pitch, size = machine.shared.pitch, machine.geometry.cluster_size
     if not mask or mask >> size:
         raise Fault(f"the multicast mask {mask:#x} does not fit a cluster of {size}")
     own = base // pitch
     first = own - (machine.first + own) % size
-    ctas = [first + n for n in range(size) if mask >> n & 1]
-    return [(cta * pitch + place % pitch, cta * pitch + signal % pitch) for cta in ctas]
+    odd = signal // pitch - first & 1
+    found = []
+    for n in range(size):
+        if mask >> n & 1:
+            to = n & ~1 | odd if pair else n
+            found.append(
+                ((first + n) * pitch + place % pitch, (first + to) * pitch + signal % pitch)
+            )
+    return found
+
+
+def _check_signals(machine: Any, targets: Any, pair: bool, thread: int) -> None:
+    """Check that each mbarrier is where the data goes: in the same CTA, or in its pair."""
+    pitch = machine.shared.pitch
+    for place, signal in targets:
+        cta, other = place // pitch, signal // pitch
+        if cta != other and not (pair and cta ^ 1 == other):
+            text = "the mbarrier is not in the CTA that the data goes to, nor in its pair"
+            raise Fault(text, thread)
 
 
 def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: int) -> None:
@@ -253,11 +287,13 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
         barrier = barrier_at(machine, signal)
         ticket = shared.tickets.new(readable=False, fenced=False)
         shared.store(_units(d, place), units, 16, ticket)
-        machine.events.append(_arrival(machine, barrier, d.box_bytes, ticket, line))
+        machine.events.append(arrival(machine, barrier, d.box_bytes, ticket, line))
         machine.counts.tma_loaded += d.box_bytes
 
 
-def _arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int) -> Any:
+def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int) -> Any:
+    """Return the event of a transfer's end: its data may be read, and its bytes are counted."""
+
     def done() -> None:
         tickets = machine.shared.tickets
         tickets.readable[ticket] = tickets.fenced[ticket] = True
@@ -387,6 +423,22 @@ def bulk_wait(b: Builder, i: Instruction) -> Op:
                     _perform(g.machine, store)
             if done > 0:
                 del groups[:done]
+
+    return op
+
+
+@instruction("cp.async.bulk.prefetch.tensor")
+def prefetch_box(b: Builder, i: Instruction) -> Op:
+    """Check that a box can be brought: caches are not modelled."""
+    rank = int(i.parts[5].rstrip("d"))
+    for part in i.parts[6:]:
+        if part not in ("L2", "global", "tile", "L2::cache_hint"):
+            raise b.error(f"the modifier .{part} is not implemented")
+    tensor = _coordinates(b, i.operands[0])
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for address, at in set(tensor(V, m, g)):
+            _tensor(g.machine, address, at, rank)
 
     return op
 

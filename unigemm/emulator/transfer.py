@@ -8,6 +8,7 @@ import numpy as np
 
 from .arithmetic import INSTRUCTIONS, instruction
 from .faults import Fault
+from .grid import RANK_SHIFT
 from .memory import carrier
 from .program import DTYPES, Builder, Op, width_of
 from .ptx import Address, Immediate, Instruction, Register, Symbol, Vector
@@ -17,7 +18,6 @@ __all__ = ["INSTRUCTIONS", "address_of", "flat_shared"]
 GENERIC_SHARED = 0x7E00_0000_0000_0000  # windows of the generic address space
 GENERIC_PARAM = 0x7D00_0000_0000_0000
 _WINDOW = 1 << 40
-RANK_SHIFT = 24  # of a shared::cluster address: 0 for this CTA, else rank + 1
 
 #: Hints about caches and ordering: all accesses are ordered here.
 _HINTS = {
@@ -55,6 +55,10 @@ def address_of(b: Builder, operand: Any, kind: str = "u32") -> Any:
         raise b.error("an address in [ ] is expected")
     base, offset = operand.base, operand.offset
     dtype = DTYPES[kind]
+    if isinstance(base, Symbol) and base.name in b.shared_places:
+        place = b.source(base, kind)
+        ahead = np.array(offset % (1 << 8 * width_of(kind)), dtype)
+        return lambda V: V[place] + ahead
     if isinstance(base, (Symbol, Immediate)):
         value = base.value if isinstance(base, Immediate) else b.address_of(base)
         constant = np.array((value + offset) % (1 << 8 * np.dtype(dtype).itemsize), dtype)
@@ -96,8 +100,12 @@ def flat_shared(addresses: Any, bases: Any, g: Any, width: int, *, cluster: bool
     """
     shared = g.machine.shared
     ranks = addresses >> np.uint32(RANK_SHIFT)
-    if cluster and ranks.any():
-        bases = g.machine.cluster_bases(bases, ranks)
+    if g.machine.geometry.cluster_size > 1 or ranks.any():
+        named = g.machine.cluster_bases(bases, ranks)
+        if not cluster and (named != bases).any():
+            lane = int(np.argmax(named != bases))
+            raise Fault("an address in another CTA's shared memory needs .shared::cluster", lane)
+        bases = named
         addresses = addresses & np.uint32((1 << RANK_SHIFT) - 1)
     shared.check(addresses, width)
     return addresses + bases

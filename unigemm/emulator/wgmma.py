@@ -26,7 +26,7 @@ from .program import Builder, Op
 from .ptx import Immediate, Instruction, Vector
 from .tma import explain, swizzled, unready
 
-__all__: list[str] = []
+__all__ = ["numbers", "pattern"]
 
 WARPGROUP = 4  # warps
 _SWIZZLES = (0, 128, 64, 32)  # by the descriptor's last two bits
@@ -109,7 +109,7 @@ def _warpgroups(g: Any, m: Any, name: str) -> range:
 
 
 @lru_cache(maxsize=256)
-def _pattern(lines: int, units: int, k_major: bool, swizzle: int, leading: int, stride: int) -> Any:
+def pattern(lines: int, units: int, k_major: bool, swizzle: int, leading: int, stride: int) -> Any:
     """Return offsets of an operand's 16-byte units from its start, before they are swizzled."""
     line = np.arange(lines)[:, None]
     unit = np.arange(units)[None, :]
@@ -143,7 +143,7 @@ def _operand(machine: Any, row: int, word: int, rows: int, kind: str, k: int, k_
         raise Fault(f"operands of .{kind} must be K-major")
     lines, across = (rows, k * size // 16) if k_major else (k, rows * size // 16)
     shared = machine.shared
-    places = start + _pattern(lines, across, k_major, swizzle, leading, stride)
+    places = start + pattern(lines, across, k_major, swizzle, leading, stride)
     if places.min() < shared.base or places.max() + 16 > shared.base + shared.size:
         raise Fault("a matrix descriptor reaches out of shared memory")
     units = swizzled(places, swizzle) + int(machine.bases[row, 0])
@@ -174,7 +174,7 @@ def _read(machine: Any, matrix: Matrix, kind: str, line: int) -> Any:
         It was overwritten after its product was issued.
     """
     values = machine.shared.views[16].take(matrix.units // 16).view(carrier(_BYTES[kind]))
-    values = _numbers(values if matrix.k_major else values.T, kind)
+    values = numbers(values if matrix.k_major else values.T, kind)
     if machine.options.strict:
         now, _ = unready(machine, matrix.units)
         lost = _rows(matrix, (now != matrix.words).any(-1), _BYTES[kind])
@@ -188,7 +188,7 @@ def _read(machine: Any, matrix: Matrix, kind: str, line: int) -> Any:
     return values
 
 
-def _numbers(bits: Any, kind: str) -> Any:
+def numbers(bits: Any, kind: str) -> Any:
     """Return the numbers that bits stand for."""
     if kind == "tf32":  # the low 13 bits of a float32 are not looked at
         return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
@@ -202,7 +202,7 @@ def _fragment(V: list[Any], slots: tuple[int, ...], kind: str) -> Any:
     raw = np.empty((WARPGROUP, 2, 8, 2, 4), np.uint32)  # warp, half, row, K half, thread of a row
     for n, slot in enumerate(slots):
         raw[:, n & 1, :, n >> 1] = V[slot].reshape(WARPGROUP, 8, 4)
-    return _numbers(raw.reshape(64, 8).view(carrier(_BYTES[kind])), kind)
+    return numbers(raw.reshape(64, 8).view(carrier(_BYTES[kind])), kind)
 
 
 # -- instructions ----------------------------------------------------------------------------------
@@ -236,9 +236,9 @@ def mma_async(b: Builder, i: Instruction) -> Op:
     else:
         a_slots = (b.source(a_operand, "b64"),)
     b_slot, keep = b.source(b_operand, "b64"), b.source(rest[0], "pred")
-    numbers = [x.value for x in rest[1:] if isinstance(x, Immediate)]
-    signs = (numbers[0], numbers[1]) if len(numbers) >= 2 else (1, 1)
-    majors = numbers[2:]
+    flags = [x.value for x in rest[1:] if isinstance(x, Immediate)]
+    signs = (flags[0], flags[1]) if len(flags) >= 2 else (1, 1)
+    majors = flags[2:]
     if len(majors) != (0 if _BYTES[kind.a] != 2 else 1 if fragment else 2):
         raise b.error("the number of operands is wrong")
     a_k = fragment or not majors or majors[0] == 0

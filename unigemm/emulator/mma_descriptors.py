@@ -1,0 +1,169 @@
+"""The descriptors of tcgen05.mma: what is multiplied, and where a matrix lies in shared memory.
+
+PTX ISA, "tcgen05: instruction descriptor", "tcgen05: shared memory descriptor" and "tcgen05:
+canonical layouts"; the same fields are named in CUTLASS's ``mma_sm100_desc.hpp``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .faults import Fault
+from .tma import swizzled
+from .wgmma import pattern
+
+__all__ = ["BYTES", "InstructionDescriptor", "MatrixDescriptor", "instruction_of", "matrix_of"]
+
+#: Bytes of an element of A and B; K is 32 bytes.
+BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
+_FORMATS = {
+    "f16": {0: "f16", 1: "bf16"},
+    "tf32": {2: "tf32"},
+    "f8f6f4": {0: "e4m3", 1: "e5m2"},
+    "i8": {0: "u8", 1: "s8"},
+}
+_SUMS = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"},
+         "i8": {2: "s32"}}  # fmt: skip
+_SPARSE = 0b111  # the flag, and which metadata
+_UNKNOWN = 1 << 6 | 1 << 23 | 1 << 29 | 3 << 30  # must be zero; the last two of .ws only
+_SWIZZLES = {0: 0, 2: 128, 4: 64, 6: 32}
+_COARSE = 1  # 128 bytes, in units of 32
+
+
+@dataclass(frozen=True)
+class InstructionDescriptor:
+    """What an instruction multiplies: M and N of all its CTAs, K, and element types."""
+
+    m: int
+    n: int
+    a: str
+    b: str
+    sums: str
+    a_k_major: bool
+    b_k_major: bool
+    a_sign: int
+    b_sign: int
+    saturate: bool
+
+    @property
+    def k(self) -> int:
+        """Extent of the inner dimension: 32 bytes."""
+        return 32 // BYTES[self.a]
+
+
+@lru_cache(maxsize=256)
+def instruction_of(word: int, kind: str, group: int) -> InstructionDescriptor:
+    """Read an instruction descriptor.
+
+    Parameters
+    ----------
+    kind, group
+        The instruction's ``.kind`` and ``.cta_group``.
+
+    Raises
+    ------
+    Fault
+        It does not fit the instruction, or uses what is not implemented.
+    """
+    if word & _SPARSE:
+        raise Fault("sparse matrices are not implemented")
+    if word & _UNKNOWN:
+        raise Fault(f"the instruction descriptor {word:#010x} sets bits that must be zero")
+    a, b = _FORMATS[kind].get(word >> 7 & 7), _FORMATS[kind].get(word >> 10 & 7)
+    sums = _SUMS[kind].get(word >> 4 & 3)
+    if a is None or b is None or sums is None or (kind == "f16" and a != b):
+        raise Fault(f"the instruction descriptor {word:#010x} has types that are not of .{kind}")
+    saturate, signs = bool(word >> 3 & 1), (word >> 13 & 1, word >> 14 & 1)
+    if (saturate and kind != "i8") or (any(signs) and kind == "i8"):
+        raise Fault(f"the instruction descriptor {word:#010x} has flags that are not of .{kind}")
+    m, n = (word >> 24 & 31) << 4, (word >> 17 & 63) << 3
+    _check_shape(m, n, kind, group)
+    return InstructionDescriptor(
+        m, n, a, b, sums, not word >> 15 & 1, not word >> 16 & 1,
+        -1 if signs[0] else 1, -1 if signs[1] else 1, saturate,
+    )  # fmt: skip
+
+
+def _check_shape(m: int, n: int, kind: str, group: int) -> None:
+    """PTX ISA, "tcgen05: matrix shape", without ``.ws``; N of M = 128 as CUTLASS has it."""
+    if m not in ((64, 128) if group == 1 else (128, 256)):
+        raise Fault(f"M is {m}, which .cta_group::{group} has not")
+    if kind == "i8":
+        good = n % (16 * group) == 0 or (m == 64 and n in (8, 24))
+    else:
+        good = n % (8 if m == 64 else 16) == 0
+    if not good or not 0 < n <= 256:
+        raise Fault(f"N is {n}, which M = {m} of .kind::{kind} has not")
+
+
+@dataclass(frozen=True)
+class MatrixDescriptor:
+    """Where a matrix lies in shared memory; offsets in bytes.
+
+    Attributes
+    ----------
+    leading, stride
+        Between the pieces of a matrix; what they mean depends on the layout.
+    swizzle
+        Bytes; `coarse` where its units are 32 bytes instead of 16.
+    """
+
+    start: int
+    leading: int
+    stride: int
+    swizzle: int
+    coarse: bool
+
+    def units(self, rows: int, itemsize: int, *, k_major: bool) -> Any:
+        """Return addresses of a matrix's 16-byte units.
+
+        Returns
+        -------
+        array
+            (rows, 2) where it is K-major; else (K, units of a column).
+
+        Raises
+        ------
+        Fault
+            The layout is not one that such matrices have.
+        """
+        k = 32 // itemsize
+        lines, across = (rows, 2) if k_major else (k, -(-rows * itemsize // 16))
+        if not self.coarse:
+            if itemsize == 4 and not k_major:
+                raise Fault("MN-major .tf32 needs a swizzle of 128 bytes in units of 32")
+            found = pattern(lines, across, k_major, self.swizzle, self.leading, self.stride)
+            return swizzled(self.start + found, self.swizzle)
+        if k_major or itemsize != 4:
+            raise Fault("a swizzle in units of 32 bytes is for MN-major .tf32 only")
+        line, unit = np.arange(lines)[:, None], np.arange(across)
+        found = line // 4 * self.stride + line % 4 * 128 + unit // 8 * self.leading + unit % 8 * 16
+        return swizzled(self.start + found, self.swizzle, coarse=True)
+
+
+@lru_cache(maxsize=4096)
+def matrix_of(word: int) -> MatrixDescriptor:
+    """Read a shared memory descriptor.
+
+    Raises
+    ------
+    Fault
+        It is none for this architecture, or uses what is not implemented.
+    """
+    if word >> 46 & 3 != 1:
+        raise Fault(f"the matrix descriptor {word:#018x} has another version than sm_100's, 1")
+    if word >> 49 & 15:
+        raise Fault("a matrix descriptor with a base offset or absolute leading dimension is not "
+                    "implemented")  # fmt: skip
+    if word >> 53 & 0xFF:
+        raise Fault(f"the matrix descriptor {word:#018x} sets bits that must be zero")
+    mode = word >> 61
+    if mode != _COARSE and mode not in _SWIZZLES:
+        raise Fault(f"the matrix descriptor {word:#018x} has an unknown swizzle")
+    start, leading, stride = ((word >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
+    swizzle = 128 if mode == _COARSE else _SWIZZLES[mode]
+    return MatrixDescriptor(start, leading, stride, swizzle, mode == _COARSE)
