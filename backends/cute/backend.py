@@ -38,6 +38,8 @@ class CuteBackend:
     offer
         (problem, extents, target, most, bar) to its `most` cheapest candidates, or to all if None,
         that are expected to take no longer than the bar (us).
+    price_one
+        (problem, extents, target, config) to the candidate.
     illegal
         (problem as the kernel sees it, config, target) to why the configuration cannot run, or
         None.
@@ -52,6 +54,7 @@ class CuteBackend:
     name: str
     unfit: Callable[[Problem, Extents, Target], str | None]
     offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
+    price_one: Callable[[Problem, Extents, Target, Config], Candidate]
     illegal: Callable[[Problem, Config, Target], str | None]
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
@@ -78,6 +81,12 @@ class CuteBackend:
     ) -> Ranking:
         """Return the cheapest of them under the bar, and those as cheap that cannot run."""
         return self.offer(problem, extents, target, most, bar)
+
+    def price(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> Candidate:
+        """Return one of them for other extents; see `unigemm.backend.InvariantBackend`."""
+        return self.price_one(problem, extents, target, config)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""

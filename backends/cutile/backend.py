@@ -12,13 +12,13 @@ from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Plan, Ranking
+from unigemm.plans import Candidate, Config, Plan, Ranking
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..compiling import refuse_sizes, specialisation
 from . import arguments, toolchain
-from .configs import ranking
+from .configs import price, ranking
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
 from .launch import launcher, load
 
@@ -52,6 +52,15 @@ class CutileBackend:
     ) -> Ranking:
         """Return the cheapest of them under the bar."""
         return ranking(problem, extents, target, most, bar)
+
+    def price(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> Candidate:
+        """Return one of them for other extents; see `unigemm.backend.InvariantBackend`.
+
+        One class and configuration are one compiled kernel, whose sums are in the order of K.
+        """
+        return price(problem, extents, target, config)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""
