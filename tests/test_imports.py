@@ -35,8 +35,8 @@ LAYERS = [
     {"cache", "arrays.numpy_arrays", "arrays.cupy_arrays", "arrays.torch_arrays"},
     {"dispatch", "arrays.dlpack_arrays"},
     {"api"},
-    {"show", "contest"},
-    {"cli_cache", "demo"},
+    {"show", "contest", "sweep"},
+    {"cli_cache", "cli_sweep", "demo"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -228,8 +228,7 @@ def test_every_public_name_exists():
 
 
 def test_backends_is_a_package_and_a_function():
-    import unigemm.backends.numpy
-
     import unigemm
+    import unigemm.backends.numpy
 
     assert "numpy" in [backend.name for backend in unigemm.backends()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from .artifact import Artifact, KernelKey
 from .gemm import Gemm
@@ -17,6 +17,7 @@ __all__ = [
     "HostBackend",
     "InvariantBackend",
     "Launcher",
+    "PricingBackend",
     "RankingBackend",
 ]
 
@@ -61,18 +62,31 @@ class RankingBackend(Backend, Protocol):
 
 
 @runtime_checkable
-class InvariantBackend(Backend, Protocol):
+class PricingBackend(Backend, Protocol):
+    """A backend that also prices configurations that it would not offer for a product."""
+
+    def price(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> Candidate:
+        """Return a configuration as a candidate.
+
+        Raises
+        ------
+        UnsupportedProblem
+            It cannot run.
+        """
+        ...
+
+
+@runtime_checkable
+class InvariantBackend(PricingBackend, Protocol):
     """A backend that keeps the promise of `batch_invariant`.
 
     In one class, with one configuration, N and K, the order of a row's sums depends on nothing
     else: not on M, the batch, the row's place or the raster.
     """
 
-    def price(
-        self, problem: Problem, extents: Extents, target: Target, config: Config
-    ) -> Candidate:
-        """Return a configuration of another M and batch as a candidate for these extents."""
-        ...
+    batch_invariant: ClassVar[bool]
 
 
 @runtime_checkable

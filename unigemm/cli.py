@@ -1,4 +1,4 @@
-"""The command line: `unigemm demo | info | plan | compile | tune | cache`, each with ``--json``.
+"""The command line: `unigemm demo | info | plan | compile | tune | sweep | cache`, with ``--json``.
 
 Exit codes: 0 done, 1 something was found wrong (a product, a damaged kernel), 2 the request
 cannot be met, which one sentence on stderr (or a JSON object on stdout) explains.
@@ -16,6 +16,7 @@ import typer
 from . import api, show
 from .arrays.operands import ArraySpec
 from .cli_cache import cache_app
+from .cli_sweep import sweep_command
 from .dtypes import INPUTS, dtype_named
 from .errors import UnigemmError, UnsupportedProblem
 from .planner import KEPT
@@ -30,6 +31,7 @@ app = typer.Typer(
     help="One matmul for CuPy, NumPy, PyTorch and DLPack arrays.",
 )
 app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kernels.")
+app.command("sweep")(sweep_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Extent = Annotated[int, typer.Argument(min=1)]

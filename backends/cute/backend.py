@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
@@ -51,6 +51,7 @@ class CuteBackend:
         Integers of a plan that its kernels take after those that all kernels take.
     """
 
+    batch_invariant: ClassVar[bool] = True
     name: str
     unfit: Callable[[Problem, Extents, Target], str | None]
     offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
@@ -85,7 +86,16 @@ class CuteBackend:
     def price(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> Candidate:
-        """Return one of them for other extents; see `unigemm.backend.InvariantBackend`."""
+        """Return a configuration, priced.
+
+        Raises
+        ------
+        UnsupportedProblem
+            It cannot run.
+        """
+        reason = self.illegal(config.oriented(self.compiled(problem)), config, target)
+        if reason is not None:
+            raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
         return self.price_one(problem, extents, target, config)
 
     def oriented(self, plan: Plan) -> Problem:

@@ -395,7 +395,9 @@ def _times(
     rows, columns = min(m, extents.m), min(n, extents.n)
     latency = tile.issue_us + f.zero_row_us * (m - rows)
     bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
-    l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * f.multicast[cluster]
+    # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
+    multicast = f.multicast.get(cluster) or max(f.multicast.values())
+    l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * multicast
     store = _store_us(tile, cluster_k)
     exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
     adding = _adding_us(work, tile, split_k, cluster_k, at_once)

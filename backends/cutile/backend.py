@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
@@ -29,6 +29,8 @@ __all__ = ["BACKEND"]
 class CutileBackend:
     """A backend whose kernels are cuTile; see `unigemm.backend.CompilingBackend`."""
 
+    # One class and configuration are one compiled kernel, whose sums are in the order of K.
+    batch_invariant: ClassVar[bool] = True
     name: str = "cutile"
 
     def missing(self) -> str | None:
@@ -56,10 +58,16 @@ class CutileBackend:
     def price(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> Candidate:
-        """Return one of them for other extents; see `unigemm.backend.InvariantBackend`.
+        """Return a configuration, priced.
 
-        One class and configuration are one compiled kernel, whose sums are in the order of K.
+        Raises
+        ------
+        UnsupportedProblem
+            It cannot run.
         """
+        reason = illegal(config.oriented(kernel_problem(problem)), config, target)
+        if reason is not None:
+            raise UnsupportedProblem(f"cutile cannot run it: {reason}")
         return price(problem, extents, target, config)
 
     def oriented(self, plan: Plan) -> Problem:
