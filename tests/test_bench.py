@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import unigemm
+from bench import regret
 from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
 from bench.report import geometric_mean, load, markdown, summarise
 from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, sample, workloads
@@ -167,3 +168,44 @@ def test_a_file_without_launches_of_the_backend_is_refused(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(SystemExit, match="no launch of cute_simt"):
         read([tmp_path / "empty.jsonl"], "cute_simt")
+
+
+def launch(plan, us, **more):
+    return {"backend": plan.backend, "plan": plan.to_dict(), "us": us, **more}
+
+
+def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tmp_path):
+    lines = []
+    for m in (4096, 64):  # of two suites
+        a = unigemm.ArraySpec((m, 4096), "bfloat16")
+        b = unigemm.ArraySpec((4096, 4096), "bfloat16", "F")
+        first = unigemm.plan(a, b, target="sm_90a", backend="cute_wgmma")
+        plans = contenders([first], 12)
+        # The pick takes twice its price, the tenth 1.6 times less, the third 1.25 times less.
+        times = [2 * plans[0].predicted_us / {2: 1.25, 9: 1.6}.get(i, 1) for i in range(12)]
+        lines += [launch(p, us, cublas_us=times[0]) for p, us in zip(plans, times, strict=True)]
+        gone = replace(plans[0], config=replace(plans[0].config, stages=99))
+        lines += [launch(gone, 0.1), {**launch(plans[3], 0.1), "us": 0.2}]
+        del lines[-1]["us"]
+    path = tmp_path / "sweep.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = regret.table(regret.launches([path]))
+    assert [(row["suite"], row["dtype"]) for row in rows] == [
+        *(("squares", "bfloat16"), ("layers", "bfloat16"), ("all", "bfloat16"), ("all", "all"))
+    ]
+    for row in rows:
+        assert row["launches"] == 12 * row["problems"]
+        assert row["regret"] == row["worst"] == pytest.approx(60)
+        assert row["eight"] == pytest.approx(100 * (1.6 / 1.25 - 1))
+        assert row["error"] == pytest.approx(100)
+        assert row["within"] == 0
+        assert row["first"] == row["ratio"] == 1
+    assert rows[-1]["problems"] == 2
+    assert "| squares | bfloat16 | 1, 12 | 100% | 60.0 |" in regret.markdown(rows)
+
+    # Without the model's first choice the next one is the pick, and that is said.
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines[2:12]))
+    (*_, row) = regret.table(regret.launches([path]))
+    assert row["first"] == 0
+    assert row["regret"] == pytest.approx(100 * (1.6 / 1.25 - 1))
+    assert regret.launches([path], "cute_simt") == []
