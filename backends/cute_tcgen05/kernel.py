@@ -190,8 +190,10 @@ def store(
             held = cute.make_rmem_tensor(
                 read.partition_D(cute.make_identity_tensor((ROWS, columns))).shape, spec.sums
             )
-            cute.copy(read, source[None, None, None, 0, part], held)
-            cute.arch.fence_view_async_tmem_load()
+            held.fill(0)
+            if work.slabs > 0:  # else this part of K is empty, and nothing has been summed
+                cute.copy(read, source[None, None, None, 0, part], held)
+                cute.arch.fence_view_async_tmem_load()
             if const_expr(part == tile_n // columns - 1):
                 leave(drained + buffer, geo.ctas)
             column = work.tile_n * tile_n + part * columns
