@@ -35,6 +35,8 @@ class Tile:
     ----------
     problem, target, config
         What it is; the problem as the kernel sees it.
+    narrower
+        Columns of the next narrower tile of its kind; 0 if there is none.
     ctas, places
         CTAs that multiply together, and how many of such run at once.
     slab
@@ -48,6 +50,7 @@ class Tile:
     problem: Problem
     target: Target
     config: Config
+    narrower: int
     ctas: int
     places: int
     slab: tuple[float, float, float]
@@ -67,7 +70,8 @@ def ranking(
     short: Shortlist[tuple[Tile, int, Breakdown]] = Shortlist(most, bar)
     for tile in tiles(problem, target):
         sizes = tile.config.oriented(extents)
-        if not _worthwhile(tile.config, sizes):
+        # No wider than needed, and turned only where that helps.
+        if tile.narrower >= sizes.n or (tile.config.swap_ab and sizes.n > _NARROW):
             continue
         for split_k in _splits(tile, sizes):
             if workspace_bytes(tile.problem, sizes, split_k) <= _MAX_WORKSPACE:
@@ -97,12 +101,15 @@ def tiles(problem: Problem, target: Target) -> tuple[Tile, ...]:
     found = []
     for swap_ab, seen in ((False, problem), (True, problem.transposed)):
         for schedule, ctas in (("single", 1), ("pair", 2)):
+            narrower = 0
             for columns in range(16 * ctas, 257, 16 * ctas):
                 if swap_ab and columns > _NARROW:
                     continue
                 config = _deepest(seen, target, columns, schedule, ctas)
                 if config is not None:
-                    found.append(_tile(seen, target, replace(config, swap_ab=swap_ab)))
+                    config = replace(config, swap_ab=swap_ab)
+                    found.append(_tile(seen, target, config, narrower))
+                    narrower = columns
     return tuple(found)
 
 
@@ -123,7 +130,7 @@ def _deepest(
     return config
 
 
-def _tile(problem: Problem, target: Target, config: Config) -> Tile:
+def _tile(problem: Problem, target: Target, config: Config, narrower: int = 0) -> Tile:
     geo, size = geometry(problem, config), problem.a.dtype.itemsize
     _, n, k = config.tile
     clocks = target.clock_mhz
@@ -135,6 +142,7 @@ def _tile(problem: Problem, target: Target, config: Config) -> Tile:
         problem=problem,
         target=target,
         config=config,
+        narrower=narrower,
         ctas=geo.ctas,
         places=max(1, target.sm_count // geo.ctas),
         slab=(
@@ -145,14 +153,6 @@ def _tile(problem: Problem, target: Target, config: Config) -> Tile:
         brought=geo.ctas * (geo.a_bytes + geo.b_bytes),
         store_us=B200.store_us[problem.d.major == "m"] * n / 256,
     )
-
-
-def _worthwhile(config: Config, sizes: Extents) -> bool:
-    """Whether a tile is no wider than needed, and turned only where that helps."""
-    step = 32 if config.schedule == "pair" else 16
-    if config.swap_ab and sizes.n > _NARROW:
-        return False
-    return config.tile[1] - step < sizes.n
 
 
 def _splits(tile: Tile, sizes: Extents) -> list[int]:

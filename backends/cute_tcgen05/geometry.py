@@ -106,6 +106,11 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     geo = geometry(problem, config)
     if n % (16 * geo.ctas) or not 16 * geo.ctas <= n <= 256:
         return f"tile N {n} is not a multiple of {16 * geo.ctas} up to 256"
+    rows_of_b = geo.loaded * problem.b.dtype.itemsize  # bytes, where it is N-major
+    if shared_major(problem, "b") == "n" and problem.b.dtype.itemsize == 4 and rows_of_b % 128:
+        return (
+            "N-major TF32 is read in rows of 128 bytes only (PTX ISA, tcgen05 matrix descriptors)"
+        )
     if problem.accumulator is DType.INT32 and n % 32:
         return f"tile N {n} is no multiple of 32, as int8 wants it"
     if config.cluster != (geo.ctas, 1) or config.cluster_k * config.slice_k != 1:
