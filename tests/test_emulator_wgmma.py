@@ -20,6 +20,8 @@ import unigemm
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
+from unigemm.measure import Workload
+from unigemm.sweep import Lists, contenders, starts
 
 pytestmark = [
     pytest.mark.compile,
@@ -157,6 +159,28 @@ def test_any_configuration_that_is_offered(seed):
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
     out = rng.choice(output_dtypes(dtype))
     check_kind(dtype, layout, sizes, {}, out=out, precision=precision, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        Lists(cluster=((2, 2),)),
+        Lists(cluster=((1, 4), (8, 1))),
+        Lists(split_k=(3, 5), order=("m",), group=(1, 3)),
+        Lists(tile=((64, 40),), stages=(2, 3)),
+    ],
+    ids=str,
+)
+def test_configurations_that_are_only_swept_multiply_right(lists):
+    a, b = operands(DType.BFLOAT16, "nt", 200, 264, 520, 3)
+    work = Workload(200, 264, 520, DType.BFLOAT16, "nt")
+    expected = (a.astype("f8") @ b.astype("f8")).astype(a.dtype)
+    with device(**GPU):
+        plans, _ = starts(work, ("cute_wgmma",), HOPPER)
+        for plan in contenders(plans, 1, 2, seed=1, lists=lists):
+            d = np.full(expected.shape, 77, a.dtype)
+            unigemm.matmul(a, b, d, plan=plan)
+            np.testing.assert_array_equal(d, expected, err_msg=str(plan.config))
 
 
 def test_the_order_of_warps_does_not_matter():
