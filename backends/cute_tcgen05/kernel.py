@@ -78,6 +78,16 @@ def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -
 # -- roles -----------------------------------------------------------------------------------------
 
 
+def after_sync() -> None:
+    """Order what tcgen05 does next behind the barrier that was waited for (PTX ISA)."""
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+
+
+def before_sync() -> None:
+    """Order what tcgen05 has done before the barrier that is arrived at next (PTX ISA)."""
+    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+
+
 @cute.jit
 def load(
     spec: cutlass.Constexpr, order: tuple, loads: tuple, barriers: tuple, flags: tuple,
@@ -133,10 +143,12 @@ def multiply(
     while unit < units:
         work = Work(*work_unit(spec, unit, order, ranks))
         cute.arch.mbarrier_wait(drained + buffer, turn)
+        after_sync()
         into = sums[None, None, None, buffer]
         mma.set(tcgen05.Field.ACCUMULATE, False)
         for _ in cutlass.range(work.slabs, unroll=1):
             cute.arch.mbarrier_wait(full + stage, phase)
+            after_sync()
             for block in range_constexpr(cute.size(a, mode=[2])):
                 at = (None, None, block, stage)
                 cute.gemm(mma, into, a[at], b[at], into)
@@ -179,6 +191,7 @@ def store(
     while unit < units:
         work = Work(*work_unit(spec, unit, order, ranks))
         cute.arch.mbarrier_wait(summed + buffer, turn)
+        after_sync()
         parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
         source = read.partition_S(parts)
         row = work.tile_m * tile_m + thread
@@ -206,6 +219,7 @@ def store(
 @cute.jit
 def leave(drained: cute.Pointer, ctas: cutlass.Constexpr) -> None:
     """Tell the CTA that multiplies that this warp has read a buffer."""
+    before_sync()
     with cute.arch.elect_one():
         if const_expr(ctas == 2):
             cute.arch.mbarrier_arrive(drained, Int32(0))
@@ -305,7 +319,9 @@ def gemm_kernel(
     if warp == LOAD_WARP:
         cpasync.prefetch_descriptor(atom_a)
         cpasync.prefetch_descriptor(atom_b)
+    before_sync()
     cute.arch.sync_threads()
+    after_sync()
     if const_expr(two):
         cute.arch.cluster_arrive_relaxed()
         cute.arch.cluster_wait()
@@ -347,10 +363,12 @@ def gemm_kernel(
             spec, order, sums, (summed, drained), out, d_strides, sizes, cluster_index, units,
             clusters, ranks, thread, scales,
         )  # fmt: skip
+    before_sync()
     cute.arch.sync_threads()
     if const_expr(two):
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
+    after_sync()
     if warp == MULTIPLY_WARP:
         cute.arch.dealloc_tmem(held, geo.tensor_columns, is_two_cta=two)
 
