@@ -378,6 +378,18 @@ def test_the_order_of_warps_does_not_matter():
         assert sums_of(out.reshape(256, 32), "f32").tolist() == (2 * a @ b.T).tolist()
 
 
+def test_sums_at_an_offset():
+    """The address of the sums has a constant added; they do not begin at the first column."""
+
+    def edit(text):
+        assert text.count("add.s32 %r8, %r8, 0;") == 1
+        text = text.replace("[%r9], %d3", "[%r9+64], %d3")
+        return text.replace("add.s32 %r8, %r8, 0;", "add.s32 %r8, %r8, 64;")
+
+    out, a, b = multiply(128, 32, edit=edit)
+    assert sums_of(out[0], "f32").tolist() == (2 * a @ b.T).tolist()
+
+
 def test_lanes_that_are_left_out():
     """The second product leaves out every second lane of the second warp, and the last lane."""
 
