@@ -14,19 +14,18 @@ exp(-40 log price), so that the loss has no steps.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unigemm.plans import Config, Plan
-from unigemm.registry import backend_named
+from bench.regret import launches
+from unigemm.plans import Plan
 
 _ERROR_CUT, _LOSS_CUT, _SHARPNESS = 0.5, 0.5, 40.0
 GIVEN = ("multicast[(1, 1)]",)  # not to be fitted: others are counted in it
@@ -74,22 +73,9 @@ def read(paths: Iterable[Path], backend: str) -> Sweep:
     SystemExit
         There are none.
     """
-
-    @cache
-    def offered(*product: Any) -> set[Config]:
-        return {each.config for each in backend_named(backend).candidates(*product)}
-
-    found: dict[Any, tuple[Plan, float]] = {}
-    for path in paths:
-        for line in path.read_text().splitlines():
-            record = json.loads(line)
-            if record["backend"] == backend and "us" in record:
-                plan = Plan.from_dict(record["plan"])
-                found[plan.problem, plan.extents, plan.config] = (plan, record["us"])
     found = {
-        (problem, extents, config): (plan, us)
-        for (problem, extents, config), (plan, us) in found.items()
-        if config in offered(problem, extents, plan.target)
+        (each.plan.problem, each.plan.extents, each.plan.config): (each.plan, each.us)
+        for each in launches(paths, backend)
     }
     if not found:
         raise SystemExit(f"no launch of {backend} in these files")

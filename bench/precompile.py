@@ -7,44 +7,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import unigemm
 from bench.suites import LAYOUTS, workloads
-from unigemm.backend import CompilingBackend
-from unigemm.measure import Workload
-from unigemm.registry import backend_named
-
-
-def spec_of(work: Workload) -> tuple[unigemm.ArraySpec, unigemm.ArraySpec]:
-    """Return the operands of a problem as `Workload.arrays` lays them out."""
-    lead = () if work.batch == 1 else (work.batch,)
-    orders = ["F" if letter == "t" else "C" for letter in work.layout]
-    start = work.offset * work.dtype.itemsize
-    alignment = min(16, start & -start) if start else 16
-    return (
-        unigemm.ArraySpec((*lead, work.m, work.k), work.dtype, orders[0], alignment=alignment),  # type: ignore[arg-type]
-        unigemm.ArraySpec((*lead, work.k, work.n), work.dtype, orders[1], alignment=alignment),  # type: ignore[arg-type]
-    )
-
-
-def make(plan: unigemm.Plan) -> bool:
-    """Compile one plan; returns whether that was needed."""
-    return not unigemm.compile(plan).cached
-
-
-def compile_all(plans: Iterable[unigemm.Plan]) -> tuple[int, int]:
-    """Compile each kernel of these plans once, on all cores; returns (kernels, compiled now)."""
-    kernels = {}
-    for plan in plans:
-        maker = backend_named(plan.backend)
-        if isinstance(maker, CompilingBackend):
-            kernels[maker.key(plan).digest] = plan
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        return len(kernels), sum(pool.map(make, kernels.values()))
+from unigemm.sweep import compile_all, spec_of
 
 
 def main() -> None:

@@ -1,83 +1,21 @@
 """Measure what the planner chooses among: ``python -m bench.sweep --suite layers``.
 
 For each problem the candidates with the best predictions and some of the others are compiled on all
-cores, checked against float64, and timed against cuBLAS in one run. One JSON line a launch: what
-the prices of a backend are fitted to, and how far its first pick is from the best.
+cores, checked against float64, and timed against cuBLAS in one run (`unigemm.sweep`). One JSON line
+a launch: what `bench.fit` fits the prices to, and `bench.regret` judges them by. A sweep that was
+stopped goes on where it was when it is started again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import random
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import unigemm
-from bench.precompile import compile_all, spec_of
 from bench.suites import LAYOUTS, sample, workloads
 from unigemm.errors import UnsupportedProblem
-from unigemm.measure import Device, Workload, best_device, error_ratio, measure, rotation
-from unigemm.registry import backend_named
-
-
-def contenders(plan: unigemm.Plan, top: int, others: int, seed: int) -> list[unigemm.Plan]:
-    """Return plans of the `top` best priced candidates, and of some of the others, best first."""
-    backend = backend_named(plan.backend)
-    priced = sorted(
-        backend.candidates(plan.problem, plan.extents, plan.target),
-        key=lambda candidate: (candidate.prediction.us, str(candidate.config)),
-    )
-    drawn = random.Random(seed).sample(priced[top:], min(others, len(priced[top:])))
-    return [
-        replace(
-            plan,
-            config=candidate.config,
-            workspace_bytes=candidate.workspace_bytes,
-            predicted_us=candidate.prediction.us,
-            limiter=candidate.prediction.limiter,
-            parts=candidate.prediction.parts,
-            alternatives=(),
-            rejected=(),
-        )
-        for candidate in [*priced[:top], *drawn]
-    ]
-
-
-def sweep(work: Workload, plans: Sequence[unigemm.Plan], device: Device) -> list[dict[str, Any]]:
-    """Check and time plans of one problem; a wrong one has no time."""
-    sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
-    contestants = {"cublas": [device.baseline(*arrays, work.precision) for arrays in sets]}
-    records: dict[str, dict[str, Any]] = {}
-    for plan in plans:
-        name = str(plan.config)
-        calls = [_call(*arrays, plan, work.precision) for arrays in sets]
-        checked = (*sets[0][:2], work.result(device))  # not what another one has written
-        _call(*checked, plan, work.precision)()
-        ratio = error_ratio(work, device, *checked)
-        records[name] = {
-            "problem": str(work),
-            "shape": [work.batch, work.m, work.n, work.k],
-            "backend": plan.backend,
-            "config": name,
-            "predicted_us": plan.predicted_us,
-            "error_of_bound": ratio,
-            "plan": plan.to_dict(),
-        }
-        if ratio <= 1:
-            contestants[name] = calls
-    for name, timing in measure(contestants, device, budget_ms=8.0).items():
-        if name == "cublas":
-            cublas_us = timing.us
-        else:
-            records[name] |= {"us": timing.us, "cublas_us": cublas_us}
-    return list(records.values())
-
-
-def _call(a: Any, b: Any, out: Any, plan: unigemm.Plan, precision: str) -> Any:
-    return lambda: unigemm.matmul(a, b, out, plan=plan, precision=precision)
+from unigemm.measure import best_device
+from unigemm.sweep import compile_all, contenders, starts, sweep_into
 
 
 def main() -> None:
@@ -103,29 +41,26 @@ def main() -> None:
     target = unigemm.capabilities().devices[0].target
     plans = {}
     for work in problems:
-        options = {"precision": work.precision, "dtype": work.out_dtype, "backend": args.backend}
-        first = unigemm.plan(*spec_of(work), target=target, **options)
+        try:
+            first, _ = starts(work, args.backend.split(","), target)
+        except UnsupportedProblem as error:
+            print(f"{work}: {error}")
+            continue
         plans[work] = contenders(first, args.top, args.others, args.seed)
-    kernels, made = compile_all(plan for each in plans.values() for plan in each)
+    kernels, made = compile_all((plan for each in plans.values() for plan in each), strict=False)
     print(f"{kernels} kernels, {made} compiled now")
-    with args.out.open("w") as lines:
-        for work, each in plans.items():
-            try:
-                records = sweep(work, each, device)
-            except UnsupportedProblem as error:
-                print(f"{work}: no baseline ({error})")
-                continue
-            lines.writelines(json.dumps(record) + "\n" for record in records)
-            timed = sorted((r for r in records if "us" in r), key=lambda r: r["us"])
-            if not timed:
-                print(f"{work}: every result is wrong")
-                continue
-            pick, best = next(r for r in records if "us" in r), timed[0]
-            print(
-                f"{work} cublas {pick['cublas_us']:.1f} pick {pick['us']:.1f} {pick['config']} "
-                f"best {best['us']:.1f} {best['config']}",
-                flush=True,
-            )
+    for work, each in plans.items():
+        timed = [r for r in sweep_into(args.out, work, each, device) if "us" in r]
+        if not timed:
+            print(f"{work}: every result is wrong")
+            continue
+        pick, best = timed[0], min(timed, key=lambda r: r["us"])
+        print(
+            f"{work} cublas {pick.get('cublas_us', float('nan')):.1f} pick {pick['us']:.1f} "
+            f"{pick['backend']} {pick['config']} best {best['us']:.1f} {best['backend']} "
+            f"{best['config']}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

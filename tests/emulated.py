@@ -6,7 +6,7 @@ import numpy as np
 
 from unigemm.emulator import Memory, launch
 
-HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
+HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 BYTES = {"pred": 4, "b16": 2, "b32": 4, "b64": 8, "f32": 4, "f64": 8, "f16": 2}
 
 REGISTERS = """
@@ -44,12 +44,12 @@ def run(ptx, arrays=(), *, threads=32, ctas=1, smem=0, cluster=(1, 1, 1), more=(
     return launch(ptx, "k", grid, (threads,), cluster, smem, params, memory, **options)
 
 
-def probe(instruction, result, operands, values):
-    """Run one instruction on many operands, one a thread.
+def probe_text(instruction, result, operands, count):
+    """Return a kernel that runs one instruction on many operands, one a thread.
 
-    `instruction` has the places {d}, {a}, {b}, {c}; `result` and `operands` are register types.
+    `instruction` has the places {d}, {a}, {b}, {c}; `result` and `operands` are register types. Its
+    parameters are the operands' addresses and the results'; blocks have 128 threads.
     """
-    count = len(values[0])
     files = {2: "%h", 4: "%r", 8: "%d"}
     body = "mov.u32 %r40, %tid.x;\n mov.u32 %r41, %ctaid.x;\n mad.lo.s32 %r40, %r41, 128, %r40;\n"
     body += "setp.ge.s32 %p15, %r40, %r59;\n @%p15 ret;\n"
@@ -71,9 +71,14 @@ def probe(instruction, result, operands, values):
     last = len(operands)
     body += f"mad.wide.s32 %d29, %r40, {size}, %d1{last};\n"
     body += f"st.global.b{8 * size} [%d29], {target};\n"
-    ptx = kernel(body, ("u64",) * (last + 1) + ("u32",) * 0)
-    ptx = ptx.replace("%r59", str(count))
-    out = np.zeros(count, f"u{size}")
+    return kernel(body, ("u64",) * (last + 1)).replace("%r59", str(count))
+
+
+def probe(instruction, result, operands, values):
+    """Run a probe; see `probe_text`."""
+    count = len(values[0])
+    ptx = probe_text(instruction, result, operands, count)
+    out = np.zeros(count, f"u{BYTES[result]}")
     raw = [np.ascontiguousarray(v) for v in values]
     run(ptx, (*raw, out), threads=128, ctas=-(-count // 128))
     return out

@@ -12,16 +12,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from test_demo import HostDevice
-
 import unigemm
+from bench import regret
 from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
-from bench.precompile import spec_of
 from bench.report import geometric_mean, load, markdown, summarise
 from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, sample, workloads
-from bench.sweep import contenders, sweep
 from unigemm.dtypes import DType
-from unigemm.measure import Workload
+from unigemm.sweep import contenders
 
 
 def test_the_suites_hold_the_shapes_that_are_compared():
@@ -111,47 +108,6 @@ def test_records_are_read_from_both_kinds_of_files(tmp_path):
     assert load(ours) == load(theirs) == [one]
 
 
-def test_a_sweep_takes_the_best_priced_and_a_few_others():
-    work = Workload(300, 4096, 4096, DType.BFLOAT16, "nt")
-    plan = unigemm.plan(*spec_of(work), target="sm_90a", backend="cute_wgmma")
-    found = contenders(plan, 5, 4, seed=1)
-    assert found[0].config == plan.config
-    prices = [each.predicted_us for each in found]
-    assert len(found) == 9
-    assert prices[:5] == sorted(prices[:5])
-    assert min(prices[5:]) >= prices[4]
-    assert len({str(each.config) for each in found}) == 9
-    assert contenders(plan, 5, 4, seed=1) == found
-
-
-def test_a_sweep_checks_and_times_each_plan_beside_the_baseline():
-    work = Workload(9, 7, 5, DType.FLOAT32)
-    device = HostDevice()
-    plan = unigemm.plan(*work.arrays(device))
-    (record,) = sweep(work, contenders(plan, 3, 3, seed=0), device)
-    assert record["config"] == str(plan.config)
-    assert record["error_of_bound"] <= 1
-    assert record["us"] > 0
-    assert record["cublas_us"] > 0
-
-
-def test_a_plan_that_writes_nothing_is_not_excused_by_the_one_before_it(monkeypatch):
-    work = Workload(9, 7, 5, DType.FLOAT32)
-    device = HostDevice()
-    plan = unigemm.plan(*work.arrays(device))
-    other = replace(plan, config=replace(plan.config, tile=(4, 4, 4)))
-    multiply = unigemm.matmul
-
-    def writes_for_one(a, b, out, plan, **options):
-        return multiply(a, b, out, **options) if plan is not other else out
-
-    monkeypatch.setattr(unigemm, "matmul", writes_for_one)
-    first, second = sweep(work, [plan, other], device)
-    assert first["error_of_bound"] <= 1
-    assert not second["error_of_bound"] <= 1
-    assert "us" not in second
-
-
 FITTED = {
     "cute_wgmma": ("bfloat16", {"fixed_us": 3.0, "slab_us[1]": 0.2, "exchange_us": 0.1}),
     "cute_simt": ("float32", {"latency_us": 1.4, "dot.cta_us": 3.0}),
@@ -168,7 +124,7 @@ def measured(tmp_path, backend, truth):
             for shape, order in (((m, k), "C"), ((k, n), "F"))
         )
         first = unigemm.plan(a, b, target="sm_90a", backend=backend)
-        for plan in contenders(first, 8, 4, 0):
+        for plan in contenders([first], 8, 4):
             lines.append({"backend": backend, "plan": plan.to_dict(), "us": 1.0})
             lines.append({"backend": "other", "plan": plan.to_dict(), "us": 1.0})
             gone = replace(plan, config=replace(plan.config, stages=99))  # not offered any more
@@ -212,3 +168,44 @@ def test_a_file_without_launches_of_the_backend_is_refused(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(SystemExit, match="no launch of cute_simt"):
         read([tmp_path / "empty.jsonl"], "cute_simt")
+
+
+def launch(plan, us, **more):
+    return {"backend": plan.backend, "plan": plan.to_dict(), "us": us, **more}
+
+
+def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tmp_path):
+    lines = []
+    for m in (4096, 64):  # of two suites
+        a = unigemm.ArraySpec((m, 4096), "bfloat16")
+        b = unigemm.ArraySpec((4096, 4096), "bfloat16", "F")
+        first = unigemm.plan(a, b, target="sm_90a", backend="cute_wgmma")
+        plans = contenders([first], 12)
+        # The pick takes twice its price, the tenth 1.6 times less, the third 1.25 times less.
+        times = [2 * plans[0].predicted_us / {2: 1.25, 9: 1.6}.get(i, 1) for i in range(12)]
+        lines += [launch(p, us, cublas_us=times[0]) for p, us in zip(plans, times, strict=True)]
+        gone = replace(plans[0], config=replace(plans[0].config, stages=99))
+        lines += [launch(gone, 0.1), {**launch(plans[3], 0.1), "us": 0.2}]
+        del lines[-1]["us"]
+    path = tmp_path / "sweep.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = regret.table(regret.launches([path]))
+    assert [(row["suite"], row["dtype"]) for row in rows] == [
+        *(("squares", "bfloat16"), ("layers", "bfloat16"), ("all", "bfloat16"), ("all", "all"))
+    ]
+    for row in rows:
+        assert row["launches"] == 12 * row["problems"]
+        assert row["regret"] == row["worst"] == pytest.approx(60)
+        assert row["eight"] == pytest.approx(100 * (1.6 / 1.25 - 1))
+        assert row["error"] == pytest.approx(100)
+        assert row["within"] == 0
+        assert row["first"] == row["ratio"] == 1
+    assert rows[-1]["problems"] == 2
+    assert "| squares | bfloat16 | 1, 12 | 100% | 60.0 |" in regret.markdown(rows)
+
+    # Without the model's first choice the next one is the pick, and that is said.
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines[2:12]))
+    (*_, row) = regret.table(regret.launches([path]))
+    assert row["first"] == 0
+    assert row["regret"] == pytest.approx(100 * (1.6 / 1.25 - 1))
+    assert regret.launches([path], "cute_simt") == []

@@ -119,7 +119,8 @@ def test_as_many_configurations_are_ranked_as_asked_for(tmp_path):
 
 @pytest.mark.skipif(device_count() > 0, reason="there is a device to measure on")
 def test_tuning_needs_a_device(tmp_path):
-    assert "needs a CUDA device" in run("tune", 64, 64, 64, cache=tmp_path, code=2).stderr
+    for command in ("tune", "sweep"):
+        assert "needs a CUDA device" in run(command, 64, 64, 64, cache=tmp_path, code=2).stderr
 
 
 USER_ERRORS = {

@@ -583,14 +583,21 @@ def test_what_lies_behind_the_rows_of_a_small_tile_becomes_nan():
     text = product(PRODUCT.replace("[%r10], 9216", "[%r10], 2048").replace(
         "[%r11], [%d1", "[%r11], [%d1"
     ).replace("+8192]", "+65536]").replace("%d6, %d5, 512", "%d6, %d5, 4096"))  # fmt: skip
-    go(text, arrays, [(0, (64, 8), 128), MAPS[1]], threads=128, smem=81920)
+    small = [(0, (64, 8), 128), MAPS[1]]
+    go(text, arrays, small, threads=128, smem=81920)
     out = arrays[2]
     assert np.isfinite(out[:32, :2]).all()
     assert np.isnan(out[:32, 2:]).all()
     assert np.isnan(out[32:]).all()
+    # Such rows may change while the product runs; the first eight may not.
+    late = "commit_group.sync.aligned;\n mov.b32 %r30, 0;\n st.shared.b32 [%r11+PLACE], %r30;"
+    after = text.replace("commit_group.sync.aligned;", late)
+    go(after.replace("PLACE", "1024"), product_arrays(), small, threads=128, smem=81920)
+    with pytest.raises(KernelFault, match="was overwritten while wgmma"):
+        go(after.replace("PLACE", "1020"), product_arrays(), small, threads=128, smem=81920)
     none = text.replace("[%r11], [%d1", "[%r11+8192], [%d1")
     with pytest.raises(KernelFault, match="nothing wrote"):
-        go(none, product_arrays(), [(0, (64, 8), 128), MAPS[1]], threads=128, smem=81920)
+        go(none, product_arrays(), small, threads=128, smem=81920)
 
 
 @pytest.mark.parametrize(
@@ -608,3 +615,44 @@ def test_forms_of_wgmma_that_are_not_known_are_refused(change, reason):
 
     with pytest.raises(PtxError, match=reason):
         compiled(product().replace(*change), "k")
+
+
+# -- inspection ------------------------------------------------------------------------------------
+
+
+def test_events_tell_the_story_of_a_load_in_order():
+    from unigemm.emulator import as_svg, as_text
+
+    arrays, text = loading()
+    assert go(text, arrays, BOX).events == []
+    events = go(text, arrays, BOX, events=True).events
+    story = [event.what for event in events if event.what != "barrier"]
+    assert story == ["arrive", "load", "loaded", "complete", "waited"]
+    assert [event.warp for event in events if event.what in ("loaded", "complete")] == [None, None]
+    shown = as_text(events)
+    assert shown.count("\n") == len(events) - 1
+    line = line_of(text, "cp.async.bulk.tensor")
+    assert f"CTA (0, 0, 0) warp 0: load (0, 0) to shared address 2048 (line {line})" in shown
+    picture = as_svg(events)
+    assert picture.count("<rect") == len(events) + 10
+    assert picture.startswith("<svg")
+    assert "hardware" in picture
+
+
+def test_a_trace_holds_the_instructions_of_one_warp():
+    body = """
+        setp.lt.u32 %p2, %r1, 40;
+        @%p2 bra low;
+        add.s32 %r5, %r1, 1;
+        low:
+        add.s32 %r6, %r1, 2;
+    """
+    out = np.zeros(4, np.uint32)
+    trace = go(hopper(body), (out,), threads=64, trace=((0, 0, 0), 1)).trace
+    lanes = {step.text: step.lanes for step in trace}
+    assert lanes["add.s32 %r5, %r1, 1;"] == 0xFFFFFF00
+    assert lanes["add.s32 %r6, %r1, 2;"] == 0xFFFFFFFF
+    assert [step.line for step in trace if "bra low" in step.text] == [
+        line_of(hopper(body), "bra low")
+    ]
+    assert go(hopper(body), (out,), threads=64, trace=((7, 0, 0), 1)).trace == []

@@ -334,6 +334,16 @@ def test_packed_fma_of_float32_is_two_of_them():
     assert same(found.view(np.float32), np.array(wanted, np.float32))
 
 
+@pytest.mark.parametrize("name", ["add", "mul", "sub"])
+def test_packed_sums_and_products_are_those_of_their_halves(name):
+    x, y = floats(np.float32), floats(np.float32)[::-1].copy()
+    words = [v.view(np.uint64) for v in (x, y)]
+    function = {"add": np.add, "mul": np.multiply, "sub": np.subtract}[name]
+    found = probe(f"{name}.rn.f32x2 {{d}}, {{a}}, {{b}};", "b64", ("b64",) * 2, words)
+    with np.errstate(all="ignore"):
+        assert same(found.view(np.float32), function(x, y))
+
+
 def test_mixed_fma_multiplies_narrow_numbers():
     x, y = (RNG.standard_normal(200).astype(ml_dtypes.bfloat16) for _ in range(2))
     z = RNG.standard_normal(200).astype(np.float32)

@@ -20,14 +20,16 @@ import unigemm
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
+from unigemm.measure import Workload
+from unigemm.sweep import Lists, contenders, starts
 
 pytestmark = [
     pytest.mark.compile,
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
-# Few SMs: each CTA has several tiles. The last turn that ping-pong groups pass is not taken.
+# Few SMs: each CTA has several tiles.
 HOPPER = replace(unigemm.named_target("sm_90a"), sm_count=6)
-GPU = {"target": HOPPER, "leftovers": True}
+GPU = {"target": HOPPER}
 
 
 @pytest.mark.parametrize(
@@ -159,6 +161,28 @@ def test_any_configuration_that_is_offered(seed):
     check_kind(dtype, layout, sizes, {}, out=out, precision=precision, seed=seed)
 
 
+@pytest.mark.parametrize(
+    "lists",
+    [
+        Lists(cluster=((2, 2),)),
+        Lists(cluster=((1, 4), (8, 1))),
+        Lists(split_k=(3, 5), order=("m",), group=(1, 3)),
+        Lists(tile=((64, 40),), stages=(2, 3)),
+    ],
+    ids=str,
+)
+def test_configurations_that_are_only_swept_multiply_right(lists):
+    a, b = operands(DType.BFLOAT16, "nt", 200, 264, 520, 3)
+    work = Workload(200, 264, 520, DType.BFLOAT16, "nt")
+    expected = (a.astype("f8") @ b.astype("f8")).astype(a.dtype)
+    with device(**GPU):
+        plans, _ = starts(work, ("cute_wgmma",), HOPPER)
+        for plan in contenders(plans, 1, 2, seed=1, lists=lists):
+            d = np.full(expected.shape, 77, a.dtype)
+            unigemm.matmul(a, b, d, plan=plan)
+            np.testing.assert_array_equal(d, expected, err_msg=str(plan.config))
+
+
 def test_the_order_of_warps_does_not_matter():
     for seed in range(3):
         wanted = {"store": "tma", "schedule": "pingpong", "cluster": (1, 1)}
@@ -182,6 +206,13 @@ def test_one_persistent_cta_multiplies_a_quarter_of_a_million_numbers():
     assert report.shared_passes == report.shared_accesses > 0
     assert report.classes["wgmma.mma_async"] > 0
     assert report.classes["cp.async"] > 0
+
+
+def test_the_last_turn_that_ping_pong_groups_pass_is_not_taken():
+    from unigemm.emulator import KernelFault
+
+    with pytest.raises(KernelFault, match=r"bar.arrive.* is left unbalanced: 128 of 256"):
+        check_kind(DType.FLOAT16, "nt", (64, 72, 200), KINDS[0][2], leftovers=False)
 
 
 def test_a_compiled_kernel_that_expects_too_many_bytes_is_caught(monkeypatch):

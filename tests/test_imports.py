@@ -35,14 +35,14 @@ LAYERS = [
     {"cache", "arrays.numpy_arrays", "arrays.cupy_arrays", "arrays.torch_arrays"},
     {"dispatch", "arrays.dlpack_arrays"},
     {"api"},
-    {"show", "contest"},
-    {"cli_cache", "demo"},
+    {"show", "contest", "sweep"},
+    {"cli_cache", "cli_sweep", "demo"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # The emulator's modules, in the same way; what they need of the core is named below.
 EMULATOR_LAYERS = [
-    {"faults", "grid", "ptx", "rounding"},
+    {"divergence", "faults", "grid", "ptx", "rounding", "timeline"},
     {"parser", "flow", "memory"},
     {"program", "writes"},
     {"machine", "arithmetic"},

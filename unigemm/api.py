@@ -53,6 +53,7 @@ def matmul(
     dtype: Any = None,
     precision: str = "ieee",
     deterministic: bool = False,
+    batch_invariant: bool = False,
     backend: str = "auto",
     plan: Plan | None = None,
     stream: Any = None,
@@ -88,6 +89,11 @@ def matmul(
         in float32 always, and a kernel may be better than what is accepted.
     deterministic : bool
         Ask for bitwise equal results from run to run.
+    batch_invariant : bool
+        Ask for rows of the result that are bitwise the same however many rows (and products of a
+        stack) are computed with them. The configuration is then the best for 128 rows, whatever M
+        is, and tuning files are left aside. The rows of `a` and of `out` must be contiguous, and
+        aligned as those of compact arrays are. For GPUs: BLAS promises no such thing.
     backend : str
         A name from `backends`, or "auto" for the one with the least predicted time.
     plan : Plan, optional
@@ -148,27 +154,30 @@ def matmul(
             raise UnsupportedProblem(
                 "scale_a and scale_b are for float8 arrays of NumPy, CuPy and PyTorch"
             )
-        return _foreign(a, b, out, stream, dtype, precision, deterministic, backend, plan)
+        options = Options(
+            dtype, precision, deterministic, backend, plan, batch_invariant=batch_invariant
+        )
+        return _foreign(a, b, out, stream, options)
     key: Any
     bound: Bound | None
     try:
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
         same = plan and id(plan)  # hashing a plan costs more than the rest; `Bound` keeps it alive
+        asked = dtype, precision, deterministic, batch_invariant, backend, same, scaled
         if out is None:
             d_at = 0
             places = a_at & 15, b_at & 15
-            key = (a_key, b_key, places, dtype, precision, deterministic, backend, same, scaled)
+            key = (a_key, b_key, places, asked)
         else:
             d_at, d_key = library.read(out)
             places = a_at & 15, b_at & 15, d_at & 15  # type: ignore[assignment]
-            asked = dtype, precision, deterministic, backend, same, scaled
             key = (a_key, b_key, places, asked, d_key)
         bound = library.table.get(key)
     except Exception:
         key = bound = None  # something is wrong with an argument: `bind` says what
     if bound is None:
-        options = Options(dtype, precision, deterministic, backend, plan, scaled)
+        options = Options(dtype, precision, deterministic, backend, plan, scaled, batch_invariant)
         bound = bind(library, a, b, out, options)
         if key is not None:
             store(library.table, key, bound)
@@ -248,27 +257,18 @@ def _stream_for(device: int, stream: Any) -> int:
     return stream_handle(stream)
 
 
-def _foreign(
-    a: Any,
-    b: Any,
-    out: Any,
-    stream: Any,
-    dtype: Any,
-    precision: str,
-    deterministic: bool,
-    backend: str,
-    plan: Plan | None,
-) -> Any:
+def _foreign(a: Any, b: Any, out: Any, stream: Any, options: Options) -> Any:
     from .arrays.dlpack_arrays import matmul_foreign
 
-    options = {
-        "dtype": dtype,
-        "precision": precision,
-        "deterministic": deterministic,
-        "backend": backend,
-        "plan": plan,
+    asked = {
+        "dtype": options.dtype,
+        "precision": options.precision,
+        "deterministic": options.deterministic,
+        "batch_invariant": options.batch_invariant,
+        "backend": options.backend,
+        "plan": options.plan,
     }
-    return matmul_foreign(matmul, a, b, out, stream, options)
+    return matmul_foreign(matmul, a, b, out, stream, asked)
 
 
 def plan(
@@ -279,6 +279,7 @@ def plan(
     dtype: Any = None,
     precision: str = "ieee",
     deterministic: bool = False,
+    batch_invariant: bool = False,
     backend: str = "auto",
     target: str | Target | None = None,
     scaled: bool = False,
@@ -291,7 +292,7 @@ def plan(
     ----------
     a, b, out : array or ArraySpec
         As in `matmul`; an `ArraySpec` stands for an array that is not there.
-    dtype, precision, deterministic, backend
+    dtype, precision, deterministic, batch_invariant, backend
         As in `matmul`.
     target : str or Target, optional
         An architecture such as ``"sm_90a"``, ``"cpu"``, or a `Target`. By default the arrays'
@@ -301,7 +302,8 @@ def plan(
     keep : int
         How many of the candidates that lost `Plan.alternatives` holds.
     tuned : bool
-        Take what `autotune` has found for this product, where it has.
+        Take what `autotune` has found for this product, where it has (never where
+        `batch_invariant`).
 
     Returns
     -------
@@ -315,7 +317,14 @@ def plan(
     BackendUnavailable
         The named backend does not exist, or is to run here and cannot.
     """
-    options = Options(dtype, precision, deterministic, backend, scaled=bool(scaled))
+    options = Options(
+        dtype,
+        precision,
+        deterministic,
+        backend,
+        scaled=bool(scaled),
+        batch_invariant=bool(batch_invariant),
+    )
     check_options(options)
     if keep < 0:
         raise UnsupportedProblem(f"keep counts candidates and is {keep}; pass 0 or more")
@@ -336,6 +345,7 @@ def plan(
         precision=options.precision,
         deterministic=bool(deterministic),
         scaled=options.scaled,
+        batch_invariant=options.batch_invariant,
     )
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
     return plan_gemm(

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from .artifact import Artifact, KernelKey
 from .gemm import Gemm
-from .plans import Candidate, Plan, Ranking
+from .plans import Candidate, Config, Plan, Ranking
 from .problem import Extents, Problem
 from .target import Target
 
-__all__ = ["Backend", "CompilingBackend", "HostBackend", "Launcher", "RankingBackend"]
+__all__ = [
+    "Backend",
+    "CompilingBackend",
+    "HostBackend",
+    "InvariantBackend",
+    "Launcher",
+    "PricingBackend",
+    "RankingBackend",
+]
 
 #: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
 #: of a scaled product also the addresses of the two scales (0: there is none) and a factor.
@@ -51,6 +59,34 @@ class RankingBackend(Backend, Protocol):
         Of candidates that cost the same, more may be returned; none above the bar (us).
         """
         ...
+
+
+@runtime_checkable
+class PricingBackend(Backend, Protocol):
+    """A backend that also prices configurations that it would not offer for a product."""
+
+    def price(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> Candidate:
+        """Return a configuration as a candidate.
+
+        Raises
+        ------
+        UnsupportedProblem
+            It cannot run.
+        """
+        ...
+
+
+@runtime_checkable
+class InvariantBackend(PricingBackend, Protocol):
+    """A backend that keeps the promise of `batch_invariant`.
+
+    In one class, with one configuration, N and K, the order of a row's sums depends on nothing
+    else: not on M, the batch, the row's place or the raster.
+    """
+
+    batch_invariant: ClassVar[bool]
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""The command line: `unigemm demo | info | plan | compile | tune | cache`, each with ``--json``.
+"""The command line: `unigemm demo | info | plan | compile | tune | sweep | cache`, with ``--json``.
 
 Exit codes: 0 done, 1 something was found wrong (a product, a damaged kernel), 2 the request
 cannot be met, which one sentence on stderr (or a JSON object on stdout) explains.
@@ -16,6 +16,7 @@ import typer
 from . import api, show
 from .arrays.operands import ArraySpec
 from .cli_cache import cache_app
+from .cli_sweep import sweep_command
 from .dtypes import INPUTS, dtype_named
 from .errors import UnigemmError, UnsupportedProblem
 from .planner import KEPT
@@ -30,6 +31,7 @@ app = typer.Typer(
     help="One matmul for CuPy, NumPy, PyTorch and DLPack arrays.",
 )
 app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kernels.")
+app.command("sweep")(sweep_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Extent = Annotated[int, typer.Argument(min=1)]
@@ -53,6 +55,9 @@ Precision = Annotated[
     str, typer.Option("--precision", help=f"Coarsest for float32: {', '.join(PRECISIONS)}.")
 ]
 
+BatchInvariant = Annotated[
+    bool, typer.Option("--batch-invariant", help="One configuration for every M, rows bitwise.")
+]
 Top = Annotated[int, typer.Option("--top", min=1, help="Configurations to rank, best first.")]
 
 # The base of all usage errors, of click or of the copy in newer Typers, which export its children.
@@ -138,6 +143,7 @@ def plan_command(
     target: Target = None,
     backend: BackendName = "auto",
     precision: Precision = "ieee",
+    batch_invariant: BatchInvariant = False,
     top: Top = KEPT + 1,
     as_json: Json = False,
 ) -> None:
@@ -146,7 +152,8 @@ def plan_command(
     The ranking splits each predicted time (us) into parts that add up, left of the bar, and shows
     right of it what bounds the main loop.
     """
-    options = {"backend": backend, "precision": precision, "keep": top - 1}
+    options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": top - 1}
+    options["batch_invariant"] = batch_invariant
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
     if as_json:
         data = [plan_json(plan) for plan in plans]
@@ -168,10 +175,11 @@ def compile_command(
     target: Target = None,
     backend: BackendName = "auto",
     precision: Precision = "ieee",
+    batch_invariant: BatchInvariant = False,
     as_json: Json = False,
 ) -> None:
     """Compile the kernel of an M x N x K product into the cache."""
-    options = {"backend": backend, "precision": precision}
+    options = {"backend": backend, "precision": precision, "batch_invariant": batch_invariant}
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
     made = show.compile_all(plans, quiet=as_json)
     if as_json:

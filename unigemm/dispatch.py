@@ -33,7 +33,7 @@ from .errors import (
 )
 from .gemm import Gemm, Layout, canonical, result_shape
 from .overlap import may_share
-from .planner import KEPT, choose
+from .planner import KEPT, choose, invariant_extents, moved
 from .plans import Plan
 from .problem import PRECISIONS, Extents, Problem
 from .registry import backend_named, backend_names
@@ -70,6 +70,7 @@ class Options:
     backend: str = "auto"
     plan: Plan | None = None
     scaled: bool = False
+    batch_invariant: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +223,8 @@ def plan_gemm(
     keep
         How many of the candidates that lost the plan remembers.
     tuned
-        Take what `unigemm.autotune` has found, where it has.
+        Take what `unigemm.autotune` has found, where it has; it measures one M, so that a
+        batch-invariant product takes nothing from it.
 
     Raises
     ------
@@ -233,6 +235,7 @@ def plan_gemm(
     BackendUnavailable
         The named backend cannot be used here.
     """
+    tuned = tuned and not gemm.problem.batch_invariant
     found = _tuned(gemm, target, backend, usable) if tuned else None
     if found is None:
         return _modelled(gemm, target, backend, usable, keep)
@@ -302,6 +305,9 @@ def _chosen(
     missing: tuple[tuple[str, str], ...],
     keep: int,
 ) -> Plan:
+    if problem.batch_invariant and extents != invariant_extents(extents):
+        fixed = _chosen(problem, invariant_extents(extents), target, backends, missing, keep)
+        return moved(fixed, extents, backend_named)
     return choose(problem, extents, target, backends, missing=dict(missing), keep=keep)
 
 
@@ -408,6 +414,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         precision=options.precision,
         deterministic=bool(options.deterministic),
         scaled=options.scaled,
+        batch_invariant=bool(options.batch_invariant),
     )
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     if z is not None:
@@ -562,6 +569,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("precision", plan.problem.precision, gemm.problem.precision),
         ("deterministic", plan.problem.deterministic, gemm.problem.deterministic),
         ("scaled", plan.problem.scaled, gemm.problem.scaled),
+        ("batch_invariant", plan.problem.batch_invariant, gemm.problem.batch_invariant),
         ("size", plan.extents, gemm.extents),
         ("architecture", plan.target.arch, target.arch),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from .dtypes import DType
-from .errors import OverlapError, ShapeMismatch
+from .errors import OverlapError, ShapeMismatch, UnsupportedProblem
 from .overlap import overlaps_itself
 from .problem import Extents, Major, MatrixType, Precision, Problem
 
@@ -125,6 +125,7 @@ def canonical(
     precision: Precision = "ieee",
     deterministic: bool = False,
     scaled: bool = False,
+    batch_invariant: bool = False,
 ) -> Gemm:
     """State ``d = a @ b`` as one canonical product.
 
@@ -132,8 +133,9 @@ def canonical(
     ----------
     a, b, d
         Layouts that `numpy.matmul` would accept; `d` has the shape `result_shape` gives.
-    precision, deterministic
-        As in `unigemm.matmul`.
+    precision, deterministic, batch_invariant
+        As in `unigemm.matmul`. With the last, the rows of `d` stay rows of D, products of a stack
+        never become columns, and the classes of A and D are those of compact rows.
     scaled
         See `unigemm.problem.Problem`.
 
@@ -143,6 +145,9 @@ def canonical(
         The shapes do not fit.
     OverlapError
         Two elements of `d` share one address.
+    UnsupportedProblem
+        `batch_invariant`, and the rows of `a` or `d` are not contiguous or not aligned as those of
+        a compact array.
     """
     shape = result_shape(a.shape, b.shape)
     if d.shape != shape:
@@ -167,15 +172,16 @@ def canonical(
             strict=True,
         )
     ]
-    m, n, a_mat, b_mat, d_mat, dims = _fold(am, n, a_mat, b_mat, d_mat, dims)
+    columns_grow = not batch_invariant
+    m, n, a_mat, b_mat, d_mat, dims = _fold(am, n, a_mat, b_mat, d_mat, dims, columns_grow)
 
-    swapped = _prefers_transpose((m, n), d_mat)
+    swapped = not batch_invariant and _prefers_transpose((m, n), d_mat)
     if swapped:
         m, n = n, m
         a, b = b, a
         a_mat, b_mat, d_mat = b_mat[::-1], a_mat[::-1], d_mat[::-1]
         dims = [(e, sb, sa, sd) for e, sa, sb, sd in dims]
-    asked = (precision, deterministic, scaled)
+    asked = (precision, deterministic, scaled, batch_invariant)
     return _assemble((m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked)
 
 
@@ -185,7 +191,7 @@ def _assemble(
     strides: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
     dims: list[tuple[int, int, int, int]],
     swapped: bool,
-    asked: tuple[Precision, bool, bool],
+    asked: tuple[Precision, bool, bool, bool],
 ) -> Gemm:
     m, n, k = sizes
     names: tuple[tuple[Major, Major], ...] = (("m", "k"), ("k", "n"), ("m", "n"))
@@ -194,8 +200,12 @@ def _assemble(
     fixed = []
     for index in range(3):
         batch_steps = [dim[1 + index] for dim in dims]
-        kind, pair = _classify(
-            layouts[index], shapes[index], strides[index], names[index], batch_steps
+        rows_only = asked[-1] and index != 1
+        own = strides[index]
+        if asked[-1] and index == 1:
+            own = _stacked(shapes[index], own)
+        kind, pair = (_classify_rows if rows_only else _classify)(
+            layouts[index], shapes[index], own, names[index], batch_steps
         )
         types.append(kind)
         fixed.append(pair)
@@ -259,6 +269,7 @@ def _fold(
     b: tuple[int, int],
     d: tuple[int, int],
     dims: list[tuple[int, int, int, int]],
+    columns_grow: bool,
 ) -> tuple[int, int, tuple[int, int], tuple[int, int], tuple[int, int], list]:
     """Fold batch dimensions into M or N (one operand shared), or into each other.
 
@@ -266,6 +277,8 @@ def _fold(
     ----------
     dims
         (extent, A stride, B stride, D stride), slowest first.
+    columns_grow
+        Whether N may take up a dimension.
 
     Returns
     -------
@@ -280,7 +293,7 @@ def _fold(
                 a, d = ((sa, a[1]), (sd, d[1])) if m == 1 else (a, d)
                 m *= extent
                 continue
-            if sa == 0 and (n == 1 or (sb == n * b[1] and sd == n * d[1])):
+            if columns_grow and sa == 0 and (n == 1 or (sb == n * b[1] and sd == n * d[1])):
                 b, d = ((b[0], sb), (d[0], sd)) if n == 1 else (b, d)
                 n *= extent
                 continue
@@ -323,8 +336,7 @@ def _classify(
         if names == ("m", "n") and strides[other] < 0:
             continue  # so that who stores whole tiles can tell
         # TMA steps forward: 16 promises that no stride is negative and that rows do not repeat.
-        forward = min(steps) >= 0 and (strides[other] > 0 or shape[other] == 1)
-        widest = MAX_ALIGNMENT if forward else MAX_ALIGNMENT // 2
+        widest = MAX_ALIGNMENT if _is_forward(steps, shape[other]) else MAX_ALIGNMENT // 2
         if names == ("m", "n"):
             # TMA stores whole 16-byte units: a row of D must end at the end of one (seen on an
             # H200: zeros in the padding after N).
@@ -336,6 +348,51 @@ def _classify(
     if best is None:
         return MatrixType(layout.dtype, "strided", size), strides
     return best[1], best[2]
+
+
+def _classify_rows(
+    layout: Layout,
+    shape: tuple[int, int],
+    strides: tuple[int, int],
+    names: tuple[Major, Major],
+    batch_steps: Sequence[int],
+) -> tuple[MatrixType, tuple[int, int]]:
+    """Return the class of compact rows, which does not depend on how many there are.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A kernel of that class cannot take the matrix.
+    """
+    size, name = layout.dtype.itemsize, "a" if names == ("m", "k") else "out"
+    alignment = _alignment(MAX_ALIGNMENT, size, [shape[1]])
+    steps = [strides[0], *batch_steps]
+    if (shape[1] > 1 and strides[1] != 1) or not _is_forward(steps, shape[0]):
+        raise UnsupportedProblem(
+            f"batch_invariant=True takes contiguous rows, one behind the other, and {name} has "
+            f"strides {layout.strides} (elements); pass a compact copy"
+        )
+    if _alignment(layout.alignment, size, steps) < alignment:
+        raise UnsupportedProblem(
+            f"batch_invariant=True takes rows aligned as compact ones are, to {alignment} bytes, "
+            f"and those of {name} are not; pass a compact copy"
+        )
+    return MatrixType(layout.dtype, names[1], alignment), (strides[0], 1)
+
+
+def _stacked(shape: tuple[int, int], strides: tuple[int, int]) -> tuple[int, int]:
+    """Step over a compact line where there is only one: so do the products of a stack."""
+    (rows, columns), (down, along) = shape, strides
+    if columns == 1 and (down == 1 or rows == 1):
+        along = rows
+    if rows == 1 and (strides[1] == 1 or columns == 1):
+        down = columns
+    return down, along
+
+
+def _is_forward(steps: Sequence[int], rows: int) -> bool:
+    """Whether no step is negative and rows, the first step apart, do not repeat."""
+    return min(steps) >= 0 and (steps[0] > 0 or rows == 1)
 
 
 def _alignment(base: int, itemsize: int, steps: Sequence[int]) -> int:

@@ -61,7 +61,9 @@ class MatrixType:
 class Problem:
     """The class of a product D = A B: all that decides which kernel is needed, but no extents.
 
-    A `scaled` one multiplies its sums by a number for each operand before they are rounded.
+    A `scaled` one multiplies its sums by a number for each operand before they are rounded. A
+    `batch_invariant` one has one configuration for every M and batch (see `unigemm.planner`), and
+    classes of A and D that depend on neither.
 
     D is never "m"-major: `unigemm.gemm` states such a product as its transpose, D' = B' A'. (A
     backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
@@ -73,6 +75,7 @@ class Problem:
     precision: Precision = "ieee"
     deterministic: bool = False
     scaled: bool = False
+    batch_invariant: bool = False
 
     @property
     def accumulator(self) -> DType:
@@ -92,10 +95,11 @@ class Problem:
         return first + second
 
     def __str__(self) -> str:
-        scaled = ", scaled" if self.scaled else ""
+        more = ", scaled" if self.scaled else ""
+        more += ", batch-invariant" if self.batch_invariant else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
-            f"({self.precision}, sums in {self.accumulator}{scaled})"
+            f"({self.precision}, sums in {self.accumulator}{more})"
         )
 
 

@@ -15,6 +15,7 @@ ENTRY_POINTS = "unigemm.backends"
 BUILTIN: dict[str, str] = {
     "numpy": "unigemm.backends.numpy:BACKEND",
     "cute_wgmma": "unigemm.backends.cute_wgmma:BACKEND",
+    "cute_tcgen05": "unigemm.backends.cute_tcgen05:BACKEND",
     "cutile": "unigemm.backends.cutile:BACKEND",
     "cute_simt": "unigemm.backends.cute_simt:BACKEND",
 }

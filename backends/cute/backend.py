@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
@@ -38,6 +38,8 @@ class CuteBackend:
     offer
         (problem, extents, target, most, bar) to its `most` cheapest candidates, or to all if None,
         that are expected to take no longer than the bar (us).
+    price_one
+        (problem, extents, target, config) to the candidate.
     illegal
         (problem as the kernel sees it, config, target) to why the configuration cannot run, or
         None.
@@ -49,9 +51,11 @@ class CuteBackend:
         Integers of a plan that its kernels take after those that all kernels take.
     """
 
+    batch_invariant: ClassVar[bool] = True
     name: str
     unfit: Callable[[Problem, Extents, Target], str | None]
     offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
+    price_one: Callable[[Problem, Extents, Target, Config], Candidate]
     illegal: Callable[[Problem, Config, Target], str | None]
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
@@ -78,6 +82,21 @@ class CuteBackend:
     ) -> Ranking:
         """Return the cheapest of them under the bar, and those as cheap that cannot run."""
         return self.offer(problem, extents, target, most, bar)
+
+    def price(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> Candidate:
+        """Return a configuration, priced.
+
+        Raises
+        ------
+        UnsupportedProblem
+            It cannot run.
+        """
+        reason = self.illegal(config.oriented(self.compiled(problem)), config, target)
+        if reason is not None:
+            raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
+        return self.price_one(problem, extents, target, config)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""

@@ -5,6 +5,7 @@ Operands that TMA or the tensor cores cannot read where they lie are repacked in
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 
 from ..workspace import PART_ALIGNMENT
+from . import device
 from .device import GMEM, Divisor, global_vector, raster, read, select, tile_coordinates
 from .repack import Repack, depth, launch_repack, packed_pitch
 
@@ -241,3 +243,55 @@ def repack_of(spec: TileSpec, matrix: MatrixType, k_major: bool) -> Repack:
         transpose=matrix.major != "strided" and not contiguous,
         split=spec.products > 1,
     )
+
+
+# -- the host function -----------------------------------------------------------------------------
+
+
+def make_host(spec: TileSpec, start: Callable) -> Callable:
+    """Return the function to compile: raw addresses, sizes, element strides and a stream.
+
+    `start` launches the kernels of a backend.
+    """
+
+    @cute.jit
+    def gemm(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n), (), stream,
+        )  # fmt: skip
+
+    @cute.jit
+    def scaled(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n),
+            (scale_a, scale_b, factor), stream,
+        )  # fmt: skip
+
+    return scaled if spec.problem.scaled else gemm
+
+
+def example_arguments(problem: Problem) -> list:
+    """Return arguments of the host function's types, for compiling."""
+    return device.example_arguments(extra=3, scaled=problem.scaled)  # multiprocessors and turns

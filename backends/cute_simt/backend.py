@@ -10,7 +10,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
-from .configs import ranking
+from .configs import price, ranking
 from .geometry import dot_smem_bytes, geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -24,7 +24,7 @@ def kernel_problem(problem: Problem) -> Problem:
     narrow = problem.d.alignment < 16 or problem.d.major == "strided"
     alignment = problem.d.dtype.itemsize if narrow else problem.d.alignment
     d = replace(problem.d, alignment=alignment)
-    return replace(problem, d=d, precision="ieee", deterministic=False)
+    return replace(problem, d=d, precision="ieee", deterministic=False, batch_invariant=False)
 
 
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
@@ -44,4 +44,4 @@ def _smem_bytes(problem: Problem, config: Config) -> int:
     return geometry(problem, config).smem_bytes
 
 
-BACKEND = CuteBackend("cute_simt", _unfit, ranking, illegal, kernel_problem, _smem_bytes)
+BACKEND = CuteBackend("cute_simt", _unfit, ranking, price, illegal, kernel_problem, _smem_bytes)

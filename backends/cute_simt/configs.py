@@ -28,6 +28,7 @@ __all__ = [
     "base_configs",
     "candidates",
     "predict",
+    "price",
     "ranking",
     "split_options",
 ]
@@ -257,6 +258,13 @@ def predict(
     else:
         times = _times(_measured(problem, target, config, figures), extents, config.split_k)
     return _prediction(times)
+
+
+def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
+    """Return a configuration as a candidate; problem and extents as the caller sees them."""
+    seen, sizes = config.oriented(problem), config.oriented(extents)
+    scratch = workspace_bytes(seen, sizes, config.split_k)
+    return Candidate(config, predict(seen, sizes, target, config), scratch)
 
 
 def _prediction(times: Times) -> Prediction:

@@ -10,7 +10,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
-from .configs import ranking, turns
+from .configs import price, ranking, turns
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -20,7 +20,9 @@ def kernel_problem(problem: Problem) -> Problem:
     """Return the class that is compiled for a problem: what makes no difference is left out."""
     d = problem.d
     wide = d.alignment if d.alignment in (16, d.dtype.itemsize) else 2 * d.dtype.itemsize
-    return replace(problem, d=replace(d, alignment=wide), deterministic=False)
+    return replace(
+        problem, d=replace(d, alignment=wide), deterministic=False, batch_invariant=False
+    )
 
 
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
@@ -48,5 +50,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_wgmma", _unfit, ranking, illegal, kernel_problem, _smem_bytes, _arguments
+    "cute_wgmma", _unfit, ranking, price, illegal, kernel_problem, _smem_bytes, _arguments
 )

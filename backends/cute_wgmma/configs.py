@@ -34,7 +34,7 @@ from .geometry import (
     shared_major,
 )
 
-__all__ = ["candidates", "offered", "predict", "ranking", "scratch_bytes", "turns"]
+__all__ = ["candidates", "offered", "predict", "price", "ranking", "scratch_bytes", "turns"]
 
 
 _MOST_STAGES = 12
@@ -270,8 +270,11 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
 
     Where all tiles along N read the same few rows of A, those that run at once then read different
     ones (11.3 against 11.8 us at 1x4096x4096 on an H200). Not where B is N-major: there they
-    read neighbours in device memory as long as they keep step (11.4 against 11.2 us).
+    read neighbours in device memory as long as they keep step (11.4 against 11.2 us). Not where
+    results are to be the same for every M: the start decides the order of the sums.
     """
+    if problem.batch_invariant:
+        return 0, 0
     size = extents.k * problem.a.dtype.itemsize * extents.batch
     few_m = extents.m <= config.tile[0] * config.cluster[0] and extents.m * size <= _TURNED_BYTES
     few_n = extents.n <= config.tile[1] * config.cluster[1] and extents.n * size <= _TURNED_BYTES
@@ -310,6 +313,13 @@ def predict(
     times = _times(work, tile, config.cluster, config.split_k, config.cluster_k, inf)
     assert times is not None, "nothing is above infinity"
     return _prediction(times, figures)
+
+
+def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
+    """Return a configuration as a candidate; problem and extents as the caller sees them."""
+    seen, sizes = config.oriented(problem), config.oriented(extents)
+    scratch = scratch_bytes(seen, sizes, config)
+    return Candidate(config, predict(seen, sizes, target, config), scratch)
 
 
 def _work(family: Family, extents: Extents) -> Work:
@@ -385,7 +395,9 @@ def _times(
     rows, columns = min(m, extents.m), min(n, extents.n)
     latency = tile.issue_us + f.zero_row_us * (m - rows)
     bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
-    l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * f.multicast[cluster]
+    # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
+    multicast = f.multicast.get(cluster) or max(f.multicast.values())
+    l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * multicast
     store = _store_us(tile, cluster_k)
     exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
     adding = _adding_us(work, tile, split_k, cluster_k, at_once)

@@ -28,17 +28,16 @@ from collections.abc import Callable
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from unigemm.problem import Problem
-
-from ..cute import device
+from ..cute import persistent
 from ..cute.device import launch_reduction, read, select, workspace_pitches
 from ..cute.persistent import (
     Work,
     advance,
     batched,
+    example_arguments,
     operands,
     pinned,
     scale_of,
@@ -63,6 +62,8 @@ from .geometry import (
     WARPGROUP,
 )
 from .spec import Spec
+
+__all__ = ["Spec", "example_arguments", "make_host"]
 
 ATOM_BYTES = 8 * SWIZZLE_BYTES  # what a swizzle mixes
 TURN_BARRIER = 1  # and the next: named barriers that pass the turn between ping-pong groups
@@ -748,48 +749,7 @@ def start(
 
 def make_host(spec: Spec) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream."""
-
-    @cute.jit
-    def gemm(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        turn_m: Int32, turn_n: Int32,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        start(
-            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
-            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, turn_m, turn_n), (), stream,
-        )  # fmt: skip
-
-    @cute.jit
-    def scaled(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        turn_m: Int32, turn_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float32,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        start(
-            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
-            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, turn_m, turn_n),
-            (scale_a, scale_b, factor), stream,
-        )  # fmt: skip
-
-    return scaled if spec.problem.scaled else gemm
-
-
-def example_arguments(problem: Problem) -> list:
-    """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments(extra=3, scaled=problem.scaled)  # multiprocessors and turns
+    return persistent.make_host(spec, start)
 
 
 gemm_kernel.set_name_prefix("wgmma_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

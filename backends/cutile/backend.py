@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Plan, Ranking
+from unigemm.plans import Candidate, Config, Plan, Ranking
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..compiling import refuse_sizes, specialisation
 from . import arguments, toolchain
-from .configs import ranking
+from .configs import price, ranking
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
 from .launch import launcher, load
 
@@ -29,6 +29,8 @@ __all__ = ["BACKEND"]
 class CutileBackend:
     """A backend whose kernels are cuTile; see `unigemm.backend.CompilingBackend`."""
 
+    # One class and configuration are one compiled kernel, whose sums are in the order of K.
+    batch_invariant: ClassVar[bool] = True
     name: str = "cutile"
 
     def missing(self) -> str | None:
@@ -52,6 +54,21 @@ class CutileBackend:
     ) -> Ranking:
         """Return the cheapest of them under the bar."""
         return ranking(problem, extents, target, most, bar)
+
+    def price(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> Candidate:
+        """Return a configuration, priced.
+
+        Raises
+        ------
+        UnsupportedProblem
+            It cannot run.
+        """
+        reason = illegal(config.oriented(kernel_problem(problem)), config, target)
+        if reason is not None:
+            raise UnsupportedProblem(f"cutile cannot run it: {reason}")
+        return price(problem, extents, target, config)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""

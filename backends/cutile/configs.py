@@ -19,7 +19,7 @@ from .figures import FIGURES, Figures
 from .geometry import config_of, features
 from .tiles import ALIGNMENT, NARROW, SCHEDULES, Shape, shapes
 
-__all__ = ["FLOAT64_FLOPS", "candidates", "offered", "predict", "ranking"]
+__all__ = ["FLOAT64_FLOPS", "candidates", "offered", "predict", "price", "ranking"]
 
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
@@ -226,6 +226,12 @@ def predict(problem: Problem, extents: Extents, target: Target, config: Config) 
     """Price one configuration."""
     base = _measured(config.oriented(problem), target, config)
     return _prediction(_times(base, config.oriented(extents), config.split_k))
+
+
+def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
+    """Return a configuration as a candidate; problem and extents as the caller sees them."""
+    scratch = workspace_bytes(config.oriented(problem), config.oriented(extents), config.split_k)
+    return Candidate(config, predict(problem, extents, target, config), scratch)
 
 
 def _prediction(times: Times) -> Prediction:

@@ -36,7 +36,11 @@ class NumpyBackend:
 
     def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
-        return "it runs on the host's processor only" if target.is_gpu else None
+        if target.is_gpu:
+            return "it runs on the host's processor only"
+        if problem.batch_invariant:
+            return "BLAS adds up in an order that may depend on M; use a GPU"
+        return None
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return the one way it has."""

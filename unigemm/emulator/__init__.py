@@ -13,15 +13,19 @@ from .devices import EmulatedDevice, device
 from .faults import EmulatorError, KernelFault, PtxError, Site
 from .launching import Report, launch
 from .memory import Memory
+from .timeline import Event, as_svg, as_text
 
 __all__ = [
     "EmulatedDevice",
     "EmulatorError",
+    "Event",
     "KernelFault",
     "Memory",
     "PtxError",
     "Report",
     "Site",
+    "as_svg",
+    "as_text",
     "device",
     "launch",
 ]

@@ -99,6 +99,20 @@ def packed(function: Any, kind: str) -> Any:
     return lifted
 
 
+def paired(function: Any) -> Any:
+    """Lift a function of float32 to both halves of registers of 64 bits."""
+
+    def lifted(*words: Any) -> Any:
+        out = np.uint64(0)
+        for shift in (np.uint64(0), np.uint64(32)):
+            halves = [(np.asarray(w, np.uint64) >> shift).astype(np.uint32) for w in words]
+            done = np.asarray(function(*[h.view(np.float32) for h in halves]), np.float32)
+            out = out | (done.view(np.uint32).astype(np.uint64) << shift)
+        return out
+
+    return lifted
+
+
 def float_op(function: Any, kind: str, b: Builder, i: Instruction) -> Op:
     """Compile a float operation with one rounding, of any float type."""
     if kind in ("f32", "f64"):
@@ -107,6 +121,8 @@ def float_op(function: Any, kind: str, b: Builder, i: Instruction) -> Op:
         return ufunc(function, kind, b, i)
     if kind == "bf16":
         return computed(narrow(function), kind, kind, b, i)
+    if kind == "f32x2":
+        return computed(paired(function), kind, kind, b, i)
     return computed(packed(function, kind), kind, kind, b, i)
 
 
@@ -255,7 +271,7 @@ def fma(b: Builder, i: Instruction) -> Op:
     kind, narrow_kind = kinds[0], kinds[-1]
     d = b.target(i.operands[0], kind)
     if kind == "f32x2":
-        return computed(_pair_fma, kind, kind, b, i)
+        return computed(paired(rounding.fma32), kind, kind, b, i)
     if kind not in ("f32", "f64"):
         return computed(_narrow_fma(kind), kind, kind, b, i)
     x, y = (b.source(operand, narrow_kind) for operand in i.operands[1:3])
@@ -273,16 +289,6 @@ def fma(b: Builder, i: Instruction) -> Op:
         np.copyto(V[d], function(V[x], V[y], V[z]), where=m)
 
     return op
-
-
-def _pair_fma(*words: Any) -> Any:
-    """Multiply and add both float32 halves of registers of 64 bits."""
-    out = np.uint64(0)
-    for shift in (np.uint64(0), np.uint64(32)):
-        halves = [(np.asarray(w, np.uint64) >> shift).astype(np.uint32) for w in words]
-        done = np.asarray(rounding.fma32(*[h.view(np.float32) for h in halves]), np.float32)
-        out = out | (done.view(np.uint32).astype(np.uint64) << shift)
-    return out
 
 
 def _narrow_fma(kind: str) -> Any:

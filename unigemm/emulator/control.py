@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import instruction
+from .divergence import branch, leave
 from .faults import Fault
 from .flow import EXIT, Segment
 from .program import Builder, Op
@@ -70,7 +71,7 @@ def bra(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
         elif (here if m is True else here | ~m).all():
             g.machine.go(g, target)
         else:
-            g.machine.branch(g, taken, m, target, follow, meet)
+            branch(g, taken, m, target, follow, meet)
 
     return op
 
@@ -80,8 +81,8 @@ def ret(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     """End the lanes where the guard holds."""
     holds = guard(b, i)
     if holds is None:
-        return lambda V, m, g: g.machine.leave(g, m, follow)
-    return lambda V, m, g: g.machine.leave(g, holds(V) & m, follow)
+        return lambda V, m, g: leave(g, m, follow)
+    return lambda V, m, g: leave(g, holds(V) & m, follow)
 
 
 @stop("trap")
@@ -130,6 +131,8 @@ def bar_sync(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
         machine = g.machine
         machine.converged(g, m, "bar.sync")
         numbers, counts = read(V, m, g)
+        for n, row in enumerate(range(g.lo, g.hi)):
+            machine.record("barrier", str(numbers[n]), line, row)
         waits = [
             machine.arrive(row, int(numbers[n]), int(counts[n]), True, line)
             for n, row in enumerate(range(g.lo, g.hi))
@@ -154,6 +157,7 @@ def bar_arrive(b: Builder, i: Instruction) -> Op:
         g.machine.converged(g, m, "bar.arrive")
         numbers, counts = read(V, m, g)
         for n, row in enumerate(range(g.lo, g.hi)):
+            g.machine.record("barrier", f"{numbers[n]}, not waiting", line, row)
             g.machine.arrive(row, int(numbers[n]), int(counts[n]), False, line)
 
     return op

@@ -40,7 +40,7 @@ class EmulatedDevice:
         What its kernels are planned for.
     launches
         (launch, report) of every kernel that ran.
-    seed, strict, lockstep, conflicts, leftovers
+    seed, strict, lockstep, conflicts, events, leftovers
         As in `launch`.
     """
 
@@ -50,7 +50,8 @@ class EmulatedDevice:
     strict: bool = True
     lockstep: bool = True
     conflicts: bool = False
-    leftovers: bool = False
+    events: bool = False
+    leftovers: bool = True
     launches: list[tuple[host.Launch, Report]] = field(default_factory=list)
     _arrays: dict[int, Any] = field(default_factory=dict, repr=False)
     _written: set[int] = field(default_factory=set, repr=False)
@@ -111,7 +112,8 @@ class EmulatedDevice:
         report = launch(
             ptx, asked.kernel, asked.grid, asked.block, asked.cluster, asked.shared_bytes,
             asked.params, self.memory(), seed=self.seed + len(self.launches), strict=self.strict,
-            lockstep=self.lockstep, conflicts=self.conflicts, leftovers=self.leftovers,
+            lockstep=self.lockstep, conflicts=self.conflicts, events=self.events,
+            leftovers=self.leftovers,
         )  # fmt: skip
         self.launches.append((asked, report))
 
@@ -155,7 +157,8 @@ def device(
     strict: bool = True,
     lockstep: bool = True,
     conflicts: bool = False,
-    leftovers: bool = False,
+    events: bool = False,
+    leftovers: bool = True,
 ) -> Iterator[EmulatedDevice]:
     """Emulate a GPU: inside, NumPy arrays lie on it.
 
@@ -163,8 +166,9 @@ def device(
     ----------
     target
         An architecture such as ``"sm_90a"``, or a `Target`.
-    seed, strict, lockstep, conflicts, leftovers
-        As in `launch`.
+    seed, strict, lockstep, conflicts, events, leftovers
+        As in `launch`. Arrivals that are left over are accepted: the ping-pong kernels of
+        cute_wgmma pass a last turn that nobody takes.
 
     Yields
     ------
@@ -192,7 +196,9 @@ def device(
     chosen = target if isinstance(target, Target) else named_target(target)
     if not chosen.is_gpu:
         raise EmulatorError("a GPU is emulated; name an architecture such as 'sm_90a'")
-    made = EmulatedDevice(chosen, next(_NUMBERS), seed, strict, lockstep, conflicts, leftovers)
+    made = EmulatedDevice(
+        chosen, next(_NUMBERS), seed, strict, lockstep, conflicts, events, leftovers
+    )
     before = KNOWN.get(np.ndarray)
     VIRTUAL[made.index] = chosen
     LOADERS[made.index] = made.load

@@ -7,6 +7,7 @@ answer what the host code asks and hand on grid, block, cluster, shared memory a
 from __future__ import annotations
 
 import ctypes
+import itertools
 import shutil
 import subprocess
 import tempfile
@@ -167,7 +168,7 @@ def open_host(
     reason = missing()
     if reason is not None:
         raise BackendUnavailable(f"the emulator cannot run host code: {reason}")
-    target = _folder() / f"host{len(list(_folder().iterdir()))}.so"
+    target = _folder() / f"host{next(_NUMBERS)}.so"
     # -Bsymbolic: these functions and no others, even where the real runtime is loaded.
     _run([_compiler(), "-shared", "-Wl,-Bsymbolic", "-o", target, object_file, _stand_in()])
     return HostFunction(target, parse(ptx), shared_bytes, launch)
@@ -180,6 +181,7 @@ def _folder() -> Path:
     return Path(holder.name)
 
 
+_NUMBERS = itertools.count()
 _KEPT: list[Any] = []  # temporary folders live as long as the process
 
 

@@ -31,6 +31,7 @@ from .memory import Memory
 from .parser import parse
 from .program import Builder, Program
 from .ptx import Kernel
+from .timeline import Event, Traced
 
 __all__ = ["Report", "compiled", "launch", "pack_parameters"]
 
@@ -59,6 +60,10 @@ class Report:
     shared_accesses, shared_passes
         With ``conflicts=True``: loads and stores of shared memory by warps (an 8x8 matrix counts as
         one), and the passes of the banks that they took; see `memory.bank_passes`.
+    events
+        With ``events=True``: what happened in the pipelines; `timeline` shows them.
+    trace
+        With ``trace=(cta, warp)``: each instruction that this warp ran.
     seconds
         Of the emulation: nothing is said about a GPU.
     """
@@ -68,6 +73,8 @@ class Report:
     tma_stored: int = 0
     shared_accesses: int = 0
     shared_passes: int = 0
+    events: list[Event] = field(default_factory=list, repr=False)
+    trace: list[Traced] = field(default_factory=list, repr=False)
     seconds: float = 0.0
 
     @property
@@ -156,6 +163,8 @@ def launch(
     strict: bool = True,
     lockstep: bool = True,
     conflicts: bool = False,
+    events: bool = False,
+    trace: tuple[tuple[int, int, int], int] | None = None,
     leftovers: bool = False,
 ) -> Report:
     """Run a kernel on the CPU.
@@ -182,6 +191,10 @@ def launch(
         order that is random.
     conflicts
         Count the passes of the banks that accesses to shared memory take.
+    events
+        Keep the events of pipelines.
+    trace
+        A CTA's place in the grid and a warp of it: keep all instructions that it runs.
     leftovers
         Accept ``bar.arrive``s that no one waited for when a CTA ends: the hardware forgets them.
 
@@ -221,7 +234,10 @@ def launch(
         first, count = clusters.take(step)
         machine = Machine(
             program, geometry, first, count, bytes(params), memory or Memory(),
-            rng, Options(strict, lockstep, conflicts, leftovers, MAX_INSTRUCTIONS - report.total),
+            rng, Options(
+                strict, lockstep, conflicts, events, trace, leftovers,
+                MAX_INSTRUCTIONS - report.total,
+            ),
         )  # fmt: skip
         machine.extra["clusters"] = clusters
         machine.run()
@@ -269,3 +285,9 @@ def _count(report: Report, program: Program, machine: Machine) -> None:
     report.tma_stored += machine.counts.tma_stored
     report.shared_accesses += machine.counts.accesses
     report.shared_passes += machine.counts.passes
+    report.events += machine.log
+    for place, lanes in machine.traced:
+        segment = program.steps[place].segment
+        for instruction in body[segment.first : segment.last]:
+            text = program.module.line(instruction.line).strip()
+            report.trace.append(Traced(instruction.line, text, lanes))

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from .divergence import Path
 from .faults import EmulatorError, Fault, KernelFault, Site
 from .flow import EXIT
 from .grid import Geometry, cta_coordinates, special, threads_of
 from .memory import Memory, SharedMemory, carrier
 from .program import Program, Step
+from .timeline import Event
 from .writes import Counts, Writes
 
 __all__ = ["Machine", "Options", "Rows"]
@@ -36,17 +38,10 @@ class Options:
     strict: bool = True
     lockstep: bool = True
     conflicts: bool = False
+    events: bool = False
+    trace: tuple[tuple[int, int, int], int] | None = None
     leftovers: bool = False  # arrivals at a named barrier may be left over at the end
     budget: int = 1 << 62  # warp instructions that may be run
-
-
-@dataclass
-class Path:
-    """A divergent branch: lanes that still have to come to where its paths meet."""
-
-    meet: int
-    waiting: list[tuple[int, Any]]
-    mask: Any
 
 
 @dataclass
@@ -132,6 +127,9 @@ class Machine:
         self.events: list[Callable[[], None]] = []
         self.finishing: list[Callable[[], None]] = []  # run at the end: is anything left over?
         self.extra: dict[str, Any] = {}  # what the parts for Hopper keep
+        self.log: list[Event] = []
+        self.traced: list[tuple[int, int]] = []  # (segment, lanes) of the warp that is traced
+        self._traced_row = self._row_of(options.trace)
         self.ran = 0
         self.executed = [0] * len(program.steps)
         self._rows: dict[tuple[int, int], Rows] = {}
@@ -258,6 +256,9 @@ class Machine:
                 f"{self.program.kernel.name} takes too long: {self.ran} warp instructions, and it "
                 "has not ended; take a smaller problem"
             )
+        if lo <= self._traced_row < hi:
+            lanes = self.mask[self._traced_row]
+            self.traced.append((self.at[lo], int((lanes * (1 << np.arange(32))).sum())))
         V, i = g.V, -1
         try:
             for i, op in enumerate(step.ops):  # noqa: B007
@@ -286,6 +287,22 @@ class Machine:
         """Return the place in the grid of a warp's CTA."""
         x, y, z = cta_coordinates(self.geometry, self.first + row // self.geometry.warps)
         return int(x), int(y), int(z)
+
+    def _row_of(self, trace: tuple[tuple[int, int, int], int] | None) -> int:
+        """Return the row of the warp to trace; -1 where it is not here."""
+        if trace is not None:
+            for n in range(self.count):
+                if self.cta_of(n * self.geometry.warps) == tuple(trace[0]):
+                    return n * self.geometry.warps + trace[1]
+        return -1
+
+    def record(
+        self, what: str, detail: str, line: int, row: int, *, hardware: bool = False
+    ) -> None:
+        """Keep an event, if events are asked for; `row` is a warp of the CTA where it happens."""
+        if self.options.events:
+            warp = None if hardware else row % self.geometry.warps
+            self.log.append(Event(self.cta_of(row), warp, what, detail, line))
 
     def deadlock(self) -> KernelFault:
         """Say who waits for what."""
@@ -349,62 +366,30 @@ class Machine:
                 mask = top.mask
             mask = mask & self.alive[row]
             if mask.any():
-                self._activate(row, mask)
+                self.activate(row, mask)
             elif stack:  # all lanes of this path have ended: it is over
                 place = stack[-1].meet
             else:
                 place = EXIT
         if place == EXIT:
-            self._end(row)
+            self.end(row)
             return
         self.at[row] = place
         self.status[row] = READY
 
-    def _activate(self, row: int, mask: Any) -> None:
+    def activate(self, row: int, mask: Any) -> None:
+        """Let these lanes of a warp run."""
         self.mask[row] = mask
         self.full[row] = bool(mask.all())
 
-    def branch(self, g: Rows, taken: Any, m: Any, target: int, other: int, meet: int) -> None:
-        """Send warps where their lanes' conditions say, one path after the other."""
-        here = taken & m
-        yes = here.any(-1)
-        no = ((~taken) & m).any(-1)
-        first_taken = self.rng.random() < 0.5
-        for n, row in enumerate(range(g.lo, g.hi)):
-            if not no[n]:
-                self.send(row, target)
-            elif not yes[n]:
-                self.send(row, other)
-            else:
-                mask = self.mask[row].copy()
-                paths = [(other, mask & ~here[n]), (target, mask & here[n])]
-                if not first_taken:
-                    paths.reverse()
-                place, part = paths.pop()
-                self.stack[row].append(Path(meet, paths, mask))
-                self._activate(row, part)
-                self.send(row, place)
+    def end(self, row: int) -> None:
+        """End a warp.
 
-    def leave(self, g: Rows, m: Any, other: int) -> None:
-        """End the active lanes (`m`); the others of a guarded exit go on at `other`."""
-        ending = np.broadcast_to(m, (g.n, 32))
-        for n, row in enumerate(range(g.lo, g.hi)):
-            rest = self.mask[row] & ~ending[n]
-            self.alive[row] &= ~ending[n]
-            if rest.any():
-                self._activate(row, rest)
-                self.send(row, other)
-            else:
-                self._path_ended(row)
-
-    def _path_ended(self, row: int) -> None:
-        stack = self.stack[row]
-        if stack:
-            self.send(row, stack[-1].meet)
-        else:
-            self._end(row)
-
-    def _end(self, row: int) -> None:
+        Raises
+        ------
+        Fault
+            It did not wait for its copies.
+        """
         self.status[row] = DONE
         self.alive[row] = False
         if self.options.strict and self.writes.unwaited(row):

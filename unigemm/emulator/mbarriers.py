@@ -107,6 +107,9 @@ def advance(machine: Any, barrier: Mbarrier) -> None:
             raise Fault(_unseen(barrier))
         barrier.unseen = barrier.transfer
     barrier.transfer = 0
+    row = barrier.cta * machine.geometry.warps
+    detail = f"phase {barrier.phase} of mbarrier {barrier.address}"
+    machine.record("complete", detail, machine.line, row, hardware=True)
     barrier.phase += 1
     barrier.pending = barrier.count
     waiting, barrier.waiting = barrier.waiting, []
@@ -224,12 +227,15 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
     d = None if result is None or result.type == "sink" else b.target(result, "b64")
     places = _places(b, i, operands[0])
     number = b.source(operands[1], "u32") if len(operands) > 1 else b.constant(1, "u32")
+    line = i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         phases = []
         numbers = active(V[number], m, g)
-        for place, value in zip(places(V, m, g), numbers, strict=True):
+        rows = warps_of(m, g)
+        for row, place, value in zip(rows, places(V, m, g), numbers, strict=True):
             barrier = barrier_at(g.machine, int(place))
+            g.machine.record("arrive", f"at mbarrier {barrier.address}", line, row)
             if expects:
                 phases.append(arrive(g.machine, barrier, 1, int(value)))
             else:
@@ -255,6 +261,11 @@ def transactions(b: Builder, i: Instruction) -> Op:
                 advance(g.machine, barrier)
 
     return op
+
+
+def warps_of(m: Any, g: Any) -> list[int]:
+    """Return the warp of each active lane."""
+    return (np.nonzero(np.broadcast_to(m, (g.n, 32)))[0] + g.lo).tolist()
 
 
 def _done(b: Builder, i: Instruction) -> Any:
@@ -292,20 +303,19 @@ def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     kind, done = _done(b, i)
     p, places = b.target(i.operands[0], "pred"), _places(b, i, i.operands[1])
     value = b.source(i.operands[2], kind)
+    line = i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine
         flat, numbers = places(V, m, g), active(V[value], m, g)
-        if m is True:
-            rows = np.repeat(np.arange(g.lo, g.hi), 32)
-        else:
-            rows = np.nonzero(np.broadcast_to(m, (g.n, 32)))[0] + g.lo
-        asked = dict.fromkeys(zip(rows.tolist(), flat.tolist(), numbers.tolist(), strict=True))
+        rows = warps_of(m, g)
+        asked = dict.fromkeys(zip(rows, flat.tolist(), numbers.tolist(), strict=True))
         waits: dict[int, Mbarrier] = {}
         for row, place, number in asked:
             barrier = barrier_at(machine, place)
             if done(barrier, number):
                 barrier.unseen = 0
+                machine.record("waited", f"for mbarrier {barrier.address}", line, row)
             else:
                 waits.setdefault(row, barrier)
         np.copyto(V[p], True, where=m)

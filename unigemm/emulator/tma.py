@@ -230,6 +230,7 @@ def bulk_tensor(b: Builder, i: Instruction) -> Op:
             address, at = what
             d = _tensor(machine, address, at, rank)
             targets = [(int(places[n]), int(signals[n]))]
+            machine.record("load", f"{at} to shared address {near[n]}", line, row)
             if masks is not None:
                 targets = _multicast(machine, int(masks[n]), int(bases[n]), *targets[0], pair)
             _check_signals(machine, targets, pair, n)
@@ -297,6 +298,8 @@ def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int) -> An
         tickets = machine.shared.tickets
         tickets.readable[ticket] = tickets.fenced[ticket] = True
         machine.line = line
+        row = barrier.cta * machine.geometry.warps
+        machine.record("loaded", f"{size} bytes", line, row, hardware=True)
         complete(machine, barrier, size, line)
 
     return done
@@ -340,6 +343,7 @@ def _store(b: Builder, i: Instruction, rank: int) -> Op:
             if place % 128 or low + d.box_bytes > machine.shared.base + machine.shared.size:
                 raise Fault(f"a box of {d.box_bytes} bytes cannot come from shared address {low}")
             units = _units(d, place)
+            machine.record("store", f"{at} from shared address {low}", line, who[0])
             words, bad = unready(machine, units)
             if machine.options.strict and bad.any():
                 raise Fault(f"the store reads {explain(machine, words, bad)}")
@@ -415,6 +419,7 @@ def bulk_wait(b: Builder, i: Instruction) -> Op:
             done = len(groups) - 1 - count
             for group in groups[: max(done, 0)]:
                 for store in group:
+                    g.machine.record("stored", str(store.at), store.line, who[0])
                     _perform(g.machine, store)
             if done > 0:
                 del groups[:done]

@@ -50,13 +50,15 @@ class Kind:
 class Matrix:
     """An operand in shared memory: where its 16-byte units are, and who wrote them.
 
-    `units` is (lines, units of a line); a line is a row (K-major) or one K (MN-major).
+    `units` is (lines, units of a line); a line is a row (K-major) or one K (MN-major). At least the
+    first `fewest` rows must be good; `bad` are rows behind them that must not be read.
     """
 
     units: Any
     words: Any
     k_major: bool
-    good: Any
+    fewest: int
+    bad: Any
 
 
 @dataclass
@@ -146,36 +148,43 @@ def _operand(machine: Any, row: int, word: int, rows: int, kind: str, k: int, k_
         raise Fault("a matrix descriptor reaches out of shared memory")
     units = swizzled(places, swizzle) + int(machine.bases[row, 0])
     words, bad = unready(machine, units)
-    if not machine.options.strict or not bad.any():
-        return Matrix(units, words, k_major, None)
-    wrong = bad[:fewest] if k_major else bad[:, : fewest * size // 16]
-    if wrong.any():
-        part = words[:fewest] if k_major else words[:, : fewest * size // 16]
-        raise Fault(f"wgmma reads {explain(machine, part, wrong)}")
-    good = ~bad.any(-1) if k_major else ~np.repeat(bad.any(0), 16 // size)
-    return Matrix(units, words, k_major, good)
+    found = Matrix(units, words, k_major, fewest, np.zeros(rows, bool))
+    if machine.options.strict and bad.any():
+        found.bad = _rows(found, bad, size)
+        if found.bad[:fewest].any():
+            first = bad[:fewest] if k_major else bad[:, : -(-fewest * size // 16)]
+            part = words[:fewest] if k_major else words[:, : -(-fewest * size // 16)]
+            raise Fault(f"wgmma reads {explain(machine, part, first)}")
+    return found
 
 
-def _unchanged(machine: Any, matrix: Matrix, line: int) -> None:
-    now, _ = unready(machine, matrix.units)
-    changed = (now != matrix.words).any(-1)
-    if matrix.good is not None:
-        lines = matrix.good if matrix.k_major else matrix.good[:: len(matrix.good) //
-                                                               matrix.units.shape[1]]  # fmt: skip
-        changed = changed & (lines[:, None] if matrix.k_major else lines)
-    if machine.options.strict and changed.any():
-        raise Fault(f"shared memory was overwritten while wgmma of line {line} could still read it")
+def _rows(matrix: Matrix, units: Any, size: int) -> Any:
+    """Return which rows of an operand have a unit that is marked."""
+    if matrix.k_major:
+        return units.any(-1)
+    return np.repeat(units.any(0), 16 // size)
 
 
 def _read(machine: Any, matrix: Matrix, kind: str, line: int) -> Any:
-    """Return an operand as float64 (or integers), (rows, K)."""
-    _unchanged(machine, matrix, line)
-    raw = machine.shared.views[16].take(matrix.units // 16)
-    values = numbers(raw.view(carrier(_BYTES[kind])), kind)
-    if not matrix.k_major:
-        values = values.T
-    if matrix.good is not None and values.dtype.kind == "f":
-        values = np.where(matrix.good[:, None], values, np.nan)
+    """Return an operand as float64, (rows, K); NaN in rows that are of no use.
+
+    Raises
+    ------
+    Fault
+        It was overwritten after its product was issued.
+    """
+    values = machine.shared.views[16].take(matrix.units // 16).view(carrier(_BYTES[kind]))
+    values = numbers(values if matrix.k_major else values.T, kind)
+    if machine.options.strict:
+        now, _ = unready(machine, matrix.units)
+        lost = _rows(matrix, (now != matrix.words).any(-1), _BYTES[kind])
+        if lost[: matrix.fewest].any():
+            raise Fault(
+                f"shared memory was overwritten while wgmma of line {line} could still read it"
+            )
+        useless = lost | matrix.bad
+        if useless.any() and kind not in ("s8", "u8"):
+            values = np.where(useless[:, None], np.nan, values)
     return values
 
 
@@ -297,10 +306,14 @@ def fence(b: Builder, i: Instruction) -> Op:
 @instruction("wgmma.commit_group")
 def commit(b: Builder, i: Instruction) -> Op:
     """Close the group of the products before."""
+    line = i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         for first in _warpgroups(g, m, "wgmma.commit_group"):
-            _queue(g.machine, first).groups.append([])
+            groups = _queue(g.machine, first).groups
+            for row in range(first, first + WARPGROUP):
+                g.machine.record("multiply", f"{len(groups[-1])} products", line, row)
+            groups.append([])
 
     return op
 
@@ -311,7 +324,7 @@ def wait(b: Builder, i: Instruction) -> Op:
     (number,) = i.operands
     if not isinstance(number, Immediate):
         raise b.error("the number must be a constant")
-    keep = number.value
+    keep, line = number.value, i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         for first in _warpgroups(g, m, "wgmma.wait_group"):
@@ -320,6 +333,8 @@ def wait(b: Builder, i: Instruction) -> Op:
             for group in groups[: max(done, 0)]:
                 for product in group:
                     _perform(g.machine, first, product)
+                for row in range(first, first + WARPGROUP):
+                    g.machine.record("multiplied", f"{len(group)} products", line, row)
             if done > 0:
                 del groups[:done]
 

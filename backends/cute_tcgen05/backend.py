@@ -1,0 +1,50 @@
+"""`cute_tcgen05` as the core sees it: what it takes, what it offers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unigemm.dtypes import DType
+from unigemm.plans import Config, Plan
+from unigemm.problem import Extents, Problem
+from unigemm.target import Target
+
+from ..cute.backend import CuteBackend
+from .configs import ranking
+from .geometry import geometry, illegal
+
+__all__ = ["BACKEND", "kernel_problem"]
+
+_ARCHITECTURES = ("sm_100a", "sm_103a")
+
+
+def kernel_problem(problem: Problem) -> Problem:
+    """Return the class that is compiled for a problem: what makes no difference is left out."""
+    return replace(problem, deterministic=False)
+
+
+def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
+    if target.arch not in _ARCHITECTURES:
+        return (
+            f"tcgen05 is an instruction of sm_100a and sm_103a, not of {target.arch}; use another "
+            "backend"
+        )
+    dtype = problem.a.dtype
+    if dtype is DType.FLOAT64:
+        return "tcgen05 does not multiply float64; use another backend"
+    if dtype is DType.FLOAT32 and problem.precision != "tf32":
+        return "tcgen05 cuts float32 to TF32; accept that with precision='tf32', or use cute_simt"
+    return None
+
+
+def _smem_bytes(problem: Problem, config: Config) -> int:
+    return geometry(problem, config).smem_bytes
+
+
+def _arguments(plan: Plan) -> tuple[int, ...]:
+    return (plan.target.sm_count, 0, 0)
+
+
+BACKEND = CuteBackend(
+    "cute_tcgen05", _unfit, ranking, illegal, kernel_problem, _smem_bytes, _arguments
+)

@@ -1,0 +1,124 @@
+"""The arithmetic of one Blackwell configuration: computed once, for the planner, kernel and tests.
+
+A CTA has four warps that store, one that multiplies and one that loads. Sums lie in tensor memory,
+twice, so that one tile is stored while the next is summed. With the pair schedule two CTAs along M
+multiply together (cta_group::2): each loads its own rows of A and half the columns of B, and holds
+its own rows of D; the even one gives the instructions.
+
+Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from unigemm.dtypes import DType
+from unigemm.plans import Config
+from unigemm.problem import Major, MatrixType, Problem
+from unigemm.target import Target
+
+__all__ = ["Geometry", "geometry", "illegal", "is_repacked", "shared_major"]
+
+ROWS = 128  # of a CTA's tile: the lanes of tensor memory
+SLAB_BYTES = 128  # of K: a row of the widest swizzle
+STORE_WARPS = 4  # each reads its own quarter of the lanes (PTX ISA, tcgen05.ld)
+MULTIPLY_WARP, LOAD_WARP, WARPS = 4, 5, 6
+BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
+TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
+BUFFERS = 2  # of sums in tensor memory
+COLUMNS = 512  # of tensor memory, 32 bits each
+LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Derived numbers of a configuration.
+
+    Attributes
+    ----------
+    ctas
+        CTAs that multiply together.
+    mma
+        (M, N) of one instruction, over all of them.
+    loaded
+        Columns of B that one CTA loads.
+    a_bytes, b_bytes
+        One stage of an operand in one CTA.
+    tensor_columns
+        Of tensor memory that are allocated.
+    smem_bytes
+        All of a CTA's shared memory.
+    """
+
+    ctas: int
+    mma: tuple[int, int]
+    loaded: int
+    a_bytes: int
+    b_bytes: int
+    tensor_columns: int
+    smem_bytes: int
+
+
+def shared_major(problem: Problem, name: str) -> Major:
+    """Return the majorness of A or B in shared memory: strided ones are made K-major."""
+    matrix: MatrixType = getattr(problem, name)
+    return "k" if matrix.major == "strided" else matrix.major
+
+
+def is_repacked(problem: Problem, name: str) -> bool:
+    """Whether A or B is copied into the workspace before it is multiplied."""
+    matrix: MatrixType = getattr(problem, name)
+    return matrix.major == "strided" or matrix.alignment < TMA_BYTES
+
+
+@lru_cache(maxsize=8192)
+def geometry(problem: Problem, config: Config) -> Geometry:
+    """Return the derived numbers of a configuration."""
+    m, n, k = config.tile
+    ctas = 2 if config.schedule == "pair" else 1
+    size = problem.a.dtype.itemsize
+    loaded = n // ctas
+    a_bytes, b_bytes = m * k * size, loaded * k * size
+    columns = LEAST_COLUMNS
+    while columns < BUFFERS * n:
+        columns *= 2
+    return Geometry(
+        ctas=ctas,
+        mma=(m * ctas, n),
+        loaded=loaded,
+        a_bytes=a_bytes,
+        b_bytes=b_bytes,
+        tensor_columns=columns,
+        smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes),
+    )
+
+
+def illegal(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say why a configuration cannot run on the target; None when it can."""
+    m, n, k = config.tile
+    if config.schedule not in ("single", "pair"):
+        return f"schedule {config.schedule!r} is neither single nor pair"
+    if m != ROWS:
+        return f"tile M {m} is not {ROWS}, the rows of one CTA"
+    if k * problem.a.dtype.itemsize != SLAB_BYTES:
+        return f"a K slab must be {SLAB_BYTES} bytes"
+    geo = geometry(problem, config)
+    if n % (16 * geo.ctas) or not 16 * geo.ctas <= n <= 256:
+        return f"tile N {n} is not a multiple of {16 * geo.ctas} up to 256"
+    rows_of_b = geo.loaded * problem.b.dtype.itemsize  # bytes, where it is N-major
+    if shared_major(problem, "b") == "n" and problem.b.dtype.itemsize == 4 and rows_of_b % 128:
+        return (
+            "N-major TF32 is read in rows of 128 bytes only (PTX ISA, tcgen05 matrix descriptors)"
+        )
+    if problem.accumulator is DType.INT32 and n % 32:
+        return f"tile N {n} is no multiple of 32, as int8 wants it"
+    if config.cluster != (geo.ctas, 1) or config.cluster_k * config.slice_k != 1:
+        return "a cluster is the CTAs that multiply together"
+    if config.stages < 2:
+        return "the pipeline needs at least 2 stages"
+    if geo.smem_bytes > target.smem_per_block:
+        return (
+            f"{geo.smem_bytes} bytes of shared memory exceed the {target.smem_per_block} of a CTA"
+        )
+    return None

@@ -1,0 +1,415 @@
+"""Device code of the Blackwell GEMM: TMA, tcgen05, tensor memory, persistent, warp-specialised.
+
+The story of one CTA
+--------------------
+    load       one warp. For each work unit and slab of K: wait until the stage is free (`empty`),
+               announce the bytes (`full`), start the TMA loads of A and B.
+    multiply   one warp. Wait until a buffer of sums is free (`drained`); for each slab wait `full`,
+               issue the tcgen05 instructions, and have their end announced at `empty`; the end of
+               the unit at `summed`.
+    store      four warps. Wait `summed`, read the sums from tensor memory, hand the buffer back
+               (`drained`) and store the rows of D.
+
+In a pair both CTAs load, and the even one's `full` counts the bytes of both; it alone multiplies,
+and what it announces reaches both. Both store the rows that they hold.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.utils import blackwell_helpers
+
+from ..cute import persistent
+from ..cute.device import launch_reduction, select, store_vector, workspace_pitches
+from ..cute.persistent import (
+    Work,
+    advance,
+    example_arguments,
+    operands,
+    pinned,
+    scale_of,
+    slab_source,
+    unit_order,
+    work_unit,
+)
+from .geometry import BUFFERS, LOAD_WARP, MULTIPLY_WARP, ROWS, STORE_WARPS, WARPS
+from .spec import Spec
+
+__all__ = ["Spec", "example_arguments", "make_host"]
+
+CHUNK = 32  # columns of sums that a thread reads at once, or half as many
+
+
+# -- instructions and layouts (host) ---------------------------------------------------------------
+
+
+def tiled_mma(spec: Spec) -> cute.TiledMma:
+    """Return the tcgen05 instruction of one CTA or of a pair."""
+    geo, (dtype, other) = spec.geometry, spec.operands
+    majors = [OperandMajorMode.K if k else OperandMajorMode.MN for k in spec.k_major]
+    group = tcgen05.CtaGroup.TWO if geo.ctas == 2 else tcgen05.CtaGroup.ONE
+    return blackwell_helpers.make_trivial_tiled_mma(
+        dtype, other, *majors, spec.sums, group, geo.mma
+    )
+
+
+def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -> list:
+    """Return the TMA loads of one stage of A and B, each an atom and the tensor it reads."""
+    geo = spec.geometry
+    group = tcgen05.CtaGroup.TWO if geo.ctas == 2 else tcgen05.CtaGroup.ONE
+    op = cpasync.CopyBulkTensorTileG2SOp(group)
+    tiler = (*geo.mma, spec.config.tile[2])
+    across = cute.make_layout(((geo.ctas,), 1, 1, 1)).shape
+    made = []
+    for make, tensor, layout in zip(
+        (cute.nvgpu.make_tiled_tma_atom_A, cute.nvgpu.make_tiled_tma_atom_B), tensors, layouts,
+        strict=True,
+    ):  # fmt: skip
+        one = cute.select(layout, mode=[0, 1, 2])
+        made.append(make(op, tensor, one, tiler, mma, across))
+    return made
+
+
+# -- roles -----------------------------------------------------------------------------------------
+
+
+@cute.jit
+def load(
+    spec: cutlass.Constexpr, order: tuple, loads: tuple, barriers: tuple, flags: tuple,
+    first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+) -> None:  # fmt: skip
+    """Bring every slab of every unit of this CTA; one warp."""
+    config, geo = spec.config, spec.geometry
+    atom_a, from_a, into_a, atom_b, from_b, into_b = loads
+    full, empty = barriers
+    stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
+    unit = first_unit
+    while unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
+        a1, b1 = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
+        end = pinned(work.first + work.slabs * work.step)
+        at = work.first + work.turned * work.step
+        for _ in cutlass.range(work.slabs, unroll=1):
+            k, _, _ = slab_source(spec, at, order[4])
+            cute.arch.mbarrier_wait(empty + stage, phase)
+            if ranks[0] == 0:
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(
+                        full + stage, geo.ctas * (geo.a_bytes + geo.b_bytes)
+                    )
+            slab_a = from_a[None, work.tile_m // geo.ctas, k, a0, a1]
+            cute.copy(atom_a, slab_a, into_a[None, stage], tma_bar_ptr=full + stage)
+            slab_b = from_b[None, work.tile_n, k, b0, b1]
+            cute.copy(atom_b, slab_b, into_b[None, stage], tma_bar_ptr=full + stage)
+            stage, phase = advance(stage, phase, config.stages)
+            at += work.step
+            at = select(at >= end, work.first, at)
+        unit += step
+    # The end of every multiplication reaches this CTA while it is there.
+    for _ in range_constexpr(config.stages):
+        cute.arch.mbarrier_wait(empty + stage, phase)
+        stage, phase = advance(stage, phase, config.stages)
+
+
+@cute.jit
+def multiply(
+    spec: cutlass.Constexpr, order: tuple, mma: cute.TiledMma, a: cute.Tensor, b: cute.Tensor,
+    sums: cute.Tensor, barriers: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+) -> None:  # fmt: skip
+    """Multiply every slab of every unit; one warp, of the even CTA of a pair."""
+    config, geo = spec.config, spec.geometry
+    full, empty, summed, drained = barriers
+    both = Int32(3) if const_expr(geo.ctas == 2) else None
+    group = tcgen05.CtaGroup.TWO if const_expr(geo.ctas == 2) else tcgen05.CtaGroup.ONE
+    stage, phase = Int32(0), Int32(0)
+    buffer, turn = Int32(0), Int32(1)
+    unit = first_unit
+    while unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        cute.arch.mbarrier_wait(drained + buffer, turn)
+        into = sums[None, None, None, buffer]
+        mma.set(tcgen05.Field.ACCUMULATE, False)
+        for _ in cutlass.range(work.slabs, unroll=1):
+            cute.arch.mbarrier_wait(full + stage, phase)
+            for block in range_constexpr(cute.size(a, mode=[2])):
+                at = (None, None, block, stage)
+                cute.gemm(mma, into, a[at], b[at], into)
+                mma.set(tcgen05.Field.ACCUMULATE, True)
+            with cute.arch.elect_one():
+                tcgen05.commit(empty + stage, both, group)
+            stage, phase = advance(stage, phase, config.stages)
+        with cute.arch.elect_one():
+            tcgen05.commit(summed + buffer, both, group)
+        buffer, turn = advance(buffer, turn, BUFFERS)
+        unit += step
+    # The buffers are read to the end while this CTA is there to be told so.
+    for _ in range_constexpr(BUFFERS):
+        cute.arch.mbarrier_wait(drained + buffer, turn)
+        buffer, turn = advance(buffer, turn, BUFFERS)
+
+
+@cute.jit
+def store(
+    spec: cutlass.Constexpr, order: tuple, sums: cute.Tensor, barriers: tuple, out: Int64,
+    d_strides: tuple, sizes: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+    thread: Int32, scales: tuple,
+) -> None:  # fmt: skip
+    """Store the sums of every unit; four warps, a row of D each thread."""
+    geo = spec.geometry
+    summed, drained = barriers
+    m, n = sizes
+    tile_m, tile_n, _ = spec.config.tile
+    size = spec.output.width // 8
+    columns = const_expr(CHUNK if tile_n % CHUNK == 0 else CHUNK // 2)
+    scale = scale_of(spec, scales)
+    read = tcgen05.make_tmem_copy(
+        cute.make_copy_atom(
+            tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
+        ),
+        cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
+    ).get_slice(thread)
+    buffer, turn = Int32(0), Int32(0)
+    unit = first_unit
+    while unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        cute.arch.mbarrier_wait(summed + buffer, turn)
+        parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
+        source = read.partition_S(parts)
+        row = work.tile_m * tile_m + thread
+        base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
+        if const_expr(spec.split):
+            base += Int64(work.part) * d_strides[4] * size
+        line = base + Int64(row) * d_strides[0] * size
+        for part in range_constexpr(tile_n // columns):
+            held = cute.make_rmem_tensor(
+                read.partition_D(cute.make_identity_tensor((ROWS, columns))).shape, spec.sums
+            )
+            held.fill(0)
+            if work.slabs > 0:  # else this part of K is empty, and nothing has been summed
+                cute.copy(read, source[None, None, None, 0, part], held)
+                cute.arch.fence_view_async_tmem_load()
+            if const_expr(part == tile_n // columns - 1):
+                leave(drained + buffer, geo.ctas)
+            column = work.tile_n * tile_n + part * columns
+            if row < m:
+                store_row(spec, held, line, d_strides[1], column, n, scale)
+        buffer, turn = advance(buffer, turn, BUFFERS)
+        unit += step
+
+
+@cute.jit
+def leave(drained: cute.Pointer, ctas: cutlass.Constexpr) -> None:
+    """Tell the CTA that multiplies that this warp has read a buffer."""
+    with cute.arch.elect_one():
+        if const_expr(ctas == 2):
+            cute.arch.mbarrier_arrive(drained, Int32(0))
+        else:
+            cute.arch.mbarrier_arrive(drained)
+
+
+@cute.jit
+def store_row(
+    spec: cutlass.Constexpr, held: cute.Tensor, line: Int64, apart: Int64, column: Int32, n: Int32,
+    scale: Float32,
+) -> None:  # fmt: skip
+    """Store neighbouring columns of one row of D."""
+    count = const_expr(cute.size(held))
+    size = spec.output.width // 8
+    wide = const_expr(1 if spec.down else store_width(spec))
+    for first in range_constexpr(0, count, wide):
+        values = cute.make_rmem_tensor(wide, spec.output)
+        for i in range_constexpr(wide):
+            value = held[first + i]
+            if const_expr(spec.problem.scaled):
+                value = value * scale
+            values[i] = value.to(spec.output)
+        where = line + Int64(column + first) * apart * size
+        if column + first < n:
+            store_vector(values, where, n - column - first, spec.output)
+
+
+def store_width(spec: Spec) -> int:
+    """Return the elements of D that one store takes."""
+    if spec.split:
+        return 128 // spec.output.width
+    return spec.problem.d.vector
+
+
+# -- kernel ----------------------------------------------------------------------------------------
+
+
+@cute.jit
+def init_barriers(spec: cutlass.Constexpr, barriers: tuple, warp: Int32) -> None:
+    """Initialise all barriers; one warp."""
+    full, empty, summed, drained = barriers
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in range_constexpr(spec.config.stages):
+                cute.arch.mbarrier_init(full + i, 1)
+                cute.arch.mbarrier_init(empty + i, 1)
+            for i in range_constexpr(BUFFERS):
+                cute.arch.mbarrier_init(summed + i, 1)
+                cute.arch.mbarrier_init(drained + i, STORE_WARPS * spec.geometry.ctas)
+            cute.arch.mbarrier_init_fence()
+
+
+@cute.kernel
+def gemm_kernel(
+    spec: cutlass.Constexpr,
+    mma: cute.TiledMma,
+    atom_a: cute.CopyAtom,
+    tensor_a: cute.Tensor,
+    atom_b: cute.CopyAtom,
+    tensor_b: cute.Tensor,
+    layout_a: cute.ComposedLayout,
+    layout_b: cute.ComposedLayout,
+    out: Int64,
+    d_strides: tuple,
+    flags: tuple,
+    sizes: tuple,
+    order: tuple,
+    units: Int32,
+    scales: tuple,
+) -> None:
+    """Multiply the units that fall to this CTA."""
+    config, geo = spec.config, spec.geometry
+    tile_k = config.tile[2]
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    across, _, _ = cute.arch.block_idx()
+    wide, _, _ = cute.arch.grid_dim()
+    cluster_index, clusters = across // geo.ctas, wide // geo.ctas
+    rank = across - cluster_index * geo.ctas if const_expr(geo.ctas > 1) else Int32(0)
+    ranks = (rank, Int32(0), Int32(0))
+
+    smem = cutlass.memory.SmemAllocator()
+    full = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * BUFFERS)
+    empty = full + config.stages
+    summed = empty + config.stages
+    drained = summed + BUFFERS
+    holder = smem.allocate_array(cutlass.Int32, 1)
+    shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
+    shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
+
+    init_barriers(spec, (full, empty, summed, drained), warp)
+    two = geo.ctas == 2
+    if warp == MULTIPLY_WARP:
+        cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=two)
+        cute.arch.relinquish_tmem_alloc_permit(is_two_cta=two)
+    if warp == LOAD_WARP:
+        cpasync.prefetch_descriptor(atom_a)
+        cpasync.prefetch_descriptor(atom_b)
+    cute.arch.sync_threads()
+    if const_expr(two):
+        cute.arch.cluster_arrive_relaxed()
+        cute.arch.cluster_wait()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
+
+    held = cute.arch.retrieve_tmem_ptr(spec.sums, 16, holder)
+    of_tile = mma.partition_shape_C(geo.mma)
+    sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, BUFFERS)).layout)
+    if warp == LOAD_WARP:
+        mine = mma.get_slice(rank)
+        tiles_a = mine.partition_A(
+            cute.local_tile(tensor_a, (geo.mma[0], tile_k), (None, None, None, None))
+        )
+        tiles_b = mine.partition_B(
+            cute.local_tile(tensor_b, (geo.mma[1], tile_k), (None, None, None, None))
+        )
+        into_a, from_a = cpasync.tma_partition(
+            atom_a, 0, cute.make_layout(1),
+            cute.group_modes(shared_a, 0, 3), cute.group_modes(tiles_a, 0, 3),
+        )  # fmt: skip
+        into_b, from_b = cpasync.tma_partition(
+            atom_b, 0, cute.make_layout(1),
+            cute.group_modes(shared_b, 0, 3), cute.group_modes(tiles_b, 0, 3),
+        )  # fmt: skip
+        load(
+            spec, order, (atom_a, from_a, into_a, atom_b, from_b, into_b), (full, empty), flags,
+            cluster_index, units, clusters, ranks,
+        )  # fmt: skip
+    elif warp == MULTIPLY_WARP:
+        if rank == 0:
+            a, b = mma.make_fragment_A(shared_a), mma.make_fragment_B(shared_b)
+            multiply(
+                spec, order, mma, a, b, sums, (full, empty, summed, drained), cluster_index, units,
+                clusters, ranks,
+            )  # fmt: skip
+    else:
+        store(
+            spec, order, sums, (summed, drained), out, d_strides, sizes, cluster_index, units,
+            clusters, ranks, thread, scales,
+        )  # fmt: skip
+    cute.arch.sync_threads()
+    if const_expr(two):
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+    if warp == MULTIPLY_WARP:
+        cute.arch.dealloc_tmem(held, geo.tensor_columns, is_two_cta=two)
+
+
+# -- host ------------------------------------------------------------------------------------------
+
+
+def start(
+    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    knobs: tuple, scales: tuple, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch the copies that are needed, the product, and the reduction of its parts."""
+    a, b, d, workspace = addresses
+    m, n, k, l0, l1 = sizes
+    d_m, d_n, d_l0, d_l1 = d_steps
+    split_k, along_n, group, multiprocessors, turn_m, turn_n = knobs
+    geo, config = spec.geometry, spec.config
+    tiler = (*geo.mma, config.tile[2])
+    mma = tiled_mma(spec)
+    a_m, a_k, a_l0, a_l1 = a_steps
+    b_k, b_n, b_l0, b_l1 = b_steps
+    view_a, view_b, parts = operands(
+        spec, (a, b, workspace), (m, n, k), (l0, l1),
+        (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
+    )  # fmt: skip
+    layouts = (
+        blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
+        blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
+    )
+    (atom_a, tensor_a), (atom_b, tensor_b) = load_atoms(spec, mma, (view_a, view_b), layouts)
+    out, out_strides = d, (d_m, d_n, d_l0, d_l1)
+    if const_expr(spec.split):
+        lines, line = (n, m) if const_expr(spec.down) else (m, n)
+        row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
+        steps = (Int64(1), row_pitch) if const_expr(spec.down) else (row_pitch, Int64(1))
+        out = parts
+        out_strides = (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
+    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
+    units = order[0][2].divisor * split_k * l0 * l1
+    clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.ctas, Int32(1)))
+    flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
+    gemm_kernel(
+        spec, mma, atom_a, tensor_a, atom_b, tensor_b, *layouts, out, out_strides, tuple(flags),
+        (m, n), order, units, scales,
+    ).launch(
+        grid=(clusters * geo.ctas, 1, 1), block=(32 * WARPS, 1, 1), cluster=(geo.ctas, 1, 1),
+        stream=stream, min_blocks_per_mp=1, use_pdl=True,
+    )  # fmt: skip
+    if const_expr(spec.split):
+        lines, line = (n, m) if const_expr(spec.down) else (m, n)
+        steps = (d_n, d_m) if const_expr(spec.down) else (d_m, d_n)
+        launch_reduction(
+            spec.reduction, parts, d, lines, line, (l0, l1), (*steps, d_l0, d_l1), split_k, stream
+        )
+
+
+def make_host(spec: Spec) -> Callable:
+    """Return the function to compile: raw addresses, sizes, element strides and a stream."""
+    return persistent.make_host(spec, start)
+
+
+gemm_kernel.set_name_prefix("tcgen05_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

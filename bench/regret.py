@@ -1,0 +1,194 @@
+"""What the prices are worth, from sweeps: ``python -m bench.regret sweep.jsonl more.jsonl``.
+
+Reads the launches that `bench.sweep` and `unigemm sweep` have written, prices them by the model as
+it is now, and prints a Markdown table by suite and dtype. Needs no GPU. Of each problem the pick is
+what has the least price among all that was measured, of whatever backend, and its regret is what
+its time is above the best one's. Configurations that are not offered any more are left out; where
+the model would rather have one that was not measured, the pick is not the first choice ("first").
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench.report import geometric_mean
+from bench.suites import SUITES
+from unigemm.plans import Config, Plan
+from unigemm.registry import backend_named
+from unigemm.sweep import read
+
+WITHIN = 0.15  # of the measured time: a prediction that near is right
+FEW = 8
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A measured launch.
+
+    Attributes
+    ----------
+    plan
+        What was launched.
+    us, cublas_us
+        Its time and that of cuBLAS in the same run; None where that was not measured.
+    price_us
+        What the model predicts now.
+    is_first
+        No configuration of its backend is cheaper.
+    """
+
+    plan: Plan
+    us: float
+    cublas_us: float | None
+    price_us: float
+    is_first: bool
+
+    @property
+    def kind(self) -> str:
+        """The inputs' type, or the precision of float32 ones."""
+        problem = self.plan.problem
+        return str(problem.a.dtype) if problem.precision == "ieee" else problem.precision
+
+    @property
+    def suite(self) -> str:
+        """The first suite that has such sizes."""
+        e = self.plan.extents
+        shape = (e.m, e.n, e.k) if e.batch == 1 else (e.batch, e.m, e.n, e.k)
+        return next((name for name, shapes in SUITES.items() if shape in shapes), "other")
+
+
+def launches(paths: Iterable[Path], backend: str | None = None) -> list[Launch]:
+    """Read the launches that have a time and are offered now; of repeated ones the last.
+
+    Parameters
+    ----------
+    paths
+        Files of JSON lines.
+    backend
+        Only this backend's; None for all.
+    """
+
+    @cache
+    def prices(name: str, *product: Any) -> dict[Config, float]:
+        found = backend_named(name).candidates(*product)
+        return {each.config: each.prediction.us for each in found}
+
+    last: dict[Any, tuple[Plan, dict[str, Any]]] = {}
+    for record in (record for path in paths for record in read(path)):
+        if "us" in record and backend in (None, record["backend"]):
+            plan = Plan.from_dict(record["plan"])
+            key = (record["backend"], plan.problem, plan.extents, plan.target, plan.config)
+            last[key] = plan, record
+    found = []
+    for (name, *product, config), (plan, record) in last.items():
+        offered = prices(name, *product)
+        if config in offered:
+            price = offered[config]
+            is_first = price == min(offered.values())
+            found.append(Launch(plan, record["us"], record.get("cublas_us"), price, is_first))
+    return found
+
+
+def judged(of_problem: Sequence[Launch]) -> dict[str, Any]:
+    """Return what the prices are worth for the launches of one problem.
+
+    "regret" and "eight" are what the pick, and the fastest of the first eight, take over the best;
+    "error" is the pick's price over its time; "ratio" is cuBLAS's time over the pick's, or None;
+    "first" says that the model would pick it among all that is offered.
+    """
+    ranked = sorted(of_problem, key=lambda each: (each.price_us, str(each.plan.config)))
+    best, pick = min(each.us for each in ranked), ranked[0]
+    return {
+        "problem": f"{pick.plan.extents} {pick.plan.problem.layout}",
+        "regret": pick.us / best,
+        "eight": min(each.us for each in ranked[:FEW]) / best,
+        "error": pick.price_us / pick.us,
+        "ratio": pick.cublas_us / pick.us if pick.cublas_us else None,
+        "first": pick.is_first,
+    }
+
+
+def table(measured: Iterable[Launch]) -> list[dict[str, Any]]:
+    """Return a row for each suite and dtype, one for each dtype, and one for all.
+
+    Regrets and errors are in percent: geometric means and the worst.
+    """
+    problems: dict[Any, list[Launch]] = defaultdict(list)
+    for each in measured:
+        problems[each.plan.problem, each.plan.extents, each.plan.target].append(each)
+    groups: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    for of_problem in problems.values():
+        verdict, first = judged(of_problem), of_problem[0]
+        for suite, kind in ((first.suite, first.kind), ("all", first.kind), ("all", "all")):
+            groups[suite, kind].append((len(of_problem), verdict))
+    order = [*SUITES, "other", "all"]
+    ranked = sorted(groups, key=lambda key: (key[1] == "all", key[1], order.index(key[0])))
+    return [_row(*key, groups[key]) for key in ranked]
+
+
+def _row(suite: str, kind: str, found: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    verdicts = [verdict for _, verdict in found]
+
+    def percent(factors: Sequence[float]) -> float:
+        return 100 * (geometric_mean(list(factors)) - 1)
+
+    worst = max(verdicts, key=lambda each: each["regret"])
+    errors = [abs(math.log(each["error"])) for each in verdicts]
+    ratios = [each["ratio"] for each in verdicts if each["ratio"] is not None]
+    return {
+        "suite": suite,
+        "dtype": kind,
+        "problems": len(found),
+        "launches": sum(count for count, _ in found),
+        "first": sum(each["first"] for each in verdicts) / len(verdicts),
+        "regret": percent([each["regret"] for each in verdicts]),
+        "worst": 100 * (worst["regret"] - 1),
+        "worst_problem": worst["problem"],
+        "eight": percent([each["eight"] for each in verdicts]),
+        "error": 100 * math.expm1(sum(errors) / len(errors)),
+        "within": sum(abs(each["error"] - 1) <= WITHIN for each in verdicts) / len(verdicts),
+        "ratio": geometric_mean(ratios) if ratios else None,
+    }
+
+
+def markdown(rows: Iterable[dict[str, Any]]) -> str:
+    """Return the rows as a Markdown table."""
+    lines = [
+        "| suite | dtype | problems, launches | first | regret % | worst % | at | best of 8 % | "
+        "error % | within 15 % | of cuBLAS |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
+        regrets = f"{row['regret']:.1f} | {row['worst']:.1f} | {row['worst_problem']}"
+        lines.append(
+            f"| {row['suite']} | {row['dtype']} | {row['problems']}, {row['launches']} | "
+            f"{row['first']:.0%} | {regrets} | {row['eight']:.2f} | {row['error']:.1f} | "
+            f"{row['within']:.0%} | {ratio} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table of some files."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("files", type=Path, nargs="+", help="JSON lines of sweeps")
+    parser.add_argument("--backend", help="only this backend's launches")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rows = table(launches(args.files, args.backend))
+    if not rows:
+        raise SystemExit("no launch in these files has a time and is still offered")
+    print(json.dumps(rows) if args.json else markdown(rows))
+
+
+if __name__ == "__main__":
+    main()

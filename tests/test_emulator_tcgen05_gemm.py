@@ -1,0 +1,151 @@
+"""cute_tcgen05's compiled kernels multiply right on an emulated Blackwell GPU of a few SMs."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from gpu_cases import matrix
+from reference import NUMPY, Case, check_case
+from unigemm.backends.cute_tcgen05.configs import offered, scratch_bytes
+
+import unigemm
+from unigemm.dtypes import DType, numpy_dtype, output_dtypes
+from unigemm.emulator import device
+from unigemm.emulator.host import missing
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+# Few SMs: each CTA has several tiles.
+GPU = {"target": replace(unigemm.named_target("sm_100a"), sm_count=4), "leftovers": True}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [
+        (DType.BFLOAT16, "nn"),
+        (DType.FLOAT16, "tt"),
+        (DType.FLOAT32, "nt"),
+        (DType.FLOAT32, "tn"),
+        (DType.FLOAT8_E4M3FN, "tn"),
+        (DType.INT8, "nn"),
+    ],
+    ids=str,
+)
+def test_types_and_layouts_within_their_error_bounds(dtype, layout):
+    precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
+    unit = 16 // dtype.itemsize
+
+    def aligned(rows, columns, turned):
+        return matrix(rows, columns, turned, -(rows if turned else columns) % unit + unit, 0)
+
+    for seed, (m, n, k) in enumerate([(129, 72, 200), (16, 136, 75)]):
+        case = Case(
+            a=aligned(m, k, layout[0] == "t"),
+            b=aligned(k, n, layout[1] == "t"),
+            d=matrix(m, n, seed == 1, 3, 1),
+            shape=(m, n),
+            dtype=dtype,
+            out_dtype=output_dtypes(dtype)[seed % len(output_dtypes(dtype))],
+            exact=False,
+            seed=seed,
+            b_dtype=DType.FLOAT8_E5M2 if dtype is DType.FLOAT8_E4M3FN else None,
+        )
+        with device(**GPU, seed=seed):
+            check_case(NUMPY, case, backend="cute_tcgen05", precision=precision)
+
+
+def test_operands_at_odd_places_are_repacked():
+    m, n, k = 77, 65, 103
+    case = Case(
+        matrix(m, k, True, 3, 1), matrix(k, n, False, 3, 1), matrix(m, n, True, 3, 1), (m, n),
+        DType.BFLOAT16, DType.BFLOAT16, False, 3,
+    )  # fmt: skip
+    with device(**GPU) as gpu:
+        check_case(NUMPY, case, backend="cute_tcgen05")
+    assert [asked.kernel.split("_")[0] for asked, _ in gpu.launches] == ["repack", "tcgen05"]
+
+
+def test_stacks_share_operands_and_auto_takes_it():
+    rng = np.random.default_rng(3)
+    native = numpy_dtype(DType.BFLOAT16)
+    a = rng.integers(-3, 4, (3, 1, 130, 72)).astype(native)
+    b = rng.integers(-3, 4, (2, 72, 136)).astype(native)
+    with device(**GPU):
+        got = unigemm.matmul(a, b, backend="cute_tcgen05")
+    np.testing.assert_array_equal(got.astype("f8"), (a.astype("f8") @ b.astype("f8")))
+
+
+def test_scales_multiply_the_product():
+    native = numpy_dtype(DType.FLOAT8_E4M3FN)
+    rng = np.random.default_rng(4)
+    a, b = (rng.integers(-2, 3, shape).astype(native) for shape in ((130, 64), (64, 48)))
+    expected = a.astype("f8") @ b.astype("f8")
+    with device(**GPU):
+        got = unigemm.matmul(
+            a, b, backend="cute_tcgen05", scale_a=0.5, scale_b=np.array([4.0], np.float32)
+        )
+    np.testing.assert_array_equal(got.astype("f8"), 2 * expected)
+
+
+def check(dtype, layout, sizes, wanted, seed, out=None):
+    rng = np.random.default_rng(seed)
+    native, (m, n, k) = numpy_dtype(dtype), sizes
+    precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
+
+    def one(rows, columns, turned):
+        values = rng.integers(-3, 4, (columns, rows) if turned else (rows, columns)).astype(native)
+        return values.T if turned else values
+
+    a, b = one(m, k, layout[0] == "t"), one(k, n, layout[1] == "t")
+    d = np.full((m, n), 77, numpy_dtype(out or output_dtypes(dtype)[0]))
+    with device(**GPU, seed=seed):
+        plan = unigemm.plan(a, b, d, backend="cute_tcgen05", precision=precision)
+        found = [
+            config
+            for config in offered(plan.problem, plan.target)
+            if all(getattr(config, name) == value for name, value in wanted.items())
+        ]
+        config = random.Random(seed).choice(found)
+        seen, size = config.oriented(plan.problem), config.oriented(plan.extents)
+        plan = replace(plan, config=config, workspace_bytes=scratch_bytes(seen, size, config))
+        unigemm.matmul(a, b, d, plan=plan, precision=precision)
+    expected = (a.astype("f8") @ b.astype("f8")).astype(d.dtype)
+    np.testing.assert_array_equal(d.astype("f8"), expected.astype("f8"), err_msg=str(config))
+
+
+KINDS = [
+    (DType.BFLOAT16, "nt", (300, 280, 264), {"schedule": "pair", "swap_ab": False, "split_k": 1}),
+    (DType.FLOAT16, "nn", (130, 136, 200), {"schedule": "single", "split_k": 2}),
+    (DType.FLOAT8_E5M2, "tn", (8, 520, 264), {"schedule": "pair", "swap_ab": True}),
+    (DType.INT8, "tt", (200, 48, 328), {"schedule": "pair", "split_k": 2}),
+    # The second part of K is empty: zeros, not what tensor memory held.
+    (DType.FLOAT16, "nn", (130, 64, 64), {"schedule": "single", "split_k": 2}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "layout", "sizes", "wanted"), KINDS, ids=str)
+def test_every_way_of_sharing(dtype, layout, sizes, wanted):
+    check(dtype, layout, sizes, wanted, 1)
+
+
+@pytest.mark.skipif(
+    os.environ.get("UNIGEMM_TEST_ALL") != "1", reason="minutes; UNIGEMM_TEST_ALL=1 runs it"
+)
+@pytest.mark.parametrize("seed", range(120))
+def test_any_configuration_that_is_offered(seed):
+    draw = random.Random(seed)
+    dtype = draw.choice([*{dtype for dtype, *_ in KINDS}, DType.FLOAT32])
+    layout = draw.choice(["nn", "nt", "tn", "tt"])
+    sizes = draw.choice(
+        [(130, 136, 200), (65, 67, 75), (200, 48, 328), (8, 520, 264), (1, 33, 130)]
+    )
+    check(dtype, layout, sizes, {}, seed, draw.choice(output_dtypes(dtype)))

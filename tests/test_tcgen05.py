@@ -1,0 +1,173 @@
+"""cute_tcgen05 without a GPU: its arithmetic by counting, its kernels compiled and read as SASS."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+from unigemm.backends.cute_tcgen05.backend import BACKEND
+from unigemm.backends.cute_tcgen05.configs import candidates, offered, predict
+from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry, illegal, is_repacked
+
+import unigemm
+from unigemm.dtypes import INPUTS, DType, output_dtypes
+from unigemm.plans import Config, Plan
+from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.target import ARCHITECTURES, named_target
+
+B200 = named_target("sm_100a")
+EXTENTS = Extents(512, 512, 512)
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+
+def problem_of(dtype, layout="nt", out=None, d_major="n", alignment=16, scaled=False):
+    a = MatrixType(dtype, {"n": "k", "t": "m", "s": "strided"}[layout[0]], alignment)
+    b = MatrixType(dtype, {"n": "n", "t": "k", "s": "strided"}[layout[1]], alignment)
+    out = out or output_dtypes(dtype)[0]
+    precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
+    return Problem(a, b, MatrixType(out, d_major, 16), precision, scaled=scaled)
+
+
+TYPES = [dtype for dtype in INPUTS if dtype is not DType.FLOAT64]
+PROBLEMS = [
+    problem_of(dtype, layout, out, d_major)
+    for dtype in TYPES
+    for layout in LAYOUTS
+    for out in output_dtypes(dtype)
+    for d_major in "nm"
+]
+
+
+def plans_of(problem, target=B200):
+    return [Plan("cute_tcgen05", c, problem, EXTENTS, target) for c in offered(problem, target)]
+
+
+@pytest.mark.parametrize("problem", random.Random(3).sample(PROBLEMS, 12), ids=str)
+def test_every_offered_configuration_is_legal_and_fills_shared_memory(problem):
+    plans = plans_of(problem)
+    assert {plan.config.schedule for plan in plans} == {"single", "pair"}
+    assert {plan.config.swap_ab for plan in plans} == {False, True}
+    for plan in plans:
+        seen = plan.config.oriented(plan.problem)
+        assert illegal(seen, plan.config, B200) is None
+        deeper = replace(plan.config, stages=plan.config.stages + 1)
+        assert plan.config.stages == 12 or illegal(seen, deeper, B200) is not None
+
+
+def test_a_stage_and_the_sums_are_what_their_elements_take():
+    problem = problem_of(DType.BFLOAT16)
+    for plan in plans_of(problem):
+        geo, (m, n, k) = geometry(problem, plan.config), plan.config.tile
+        ctas = 2 if plan.config.schedule == "pair" else 1
+        assert geo.a_bytes == m * k * 2
+        assert geo.b_bytes * ctas == n * k * 2
+        assert geo.smem_bytes == 1024 + plan.config.stages * (geo.a_bytes + geo.b_bytes)
+        assert 2 * n <= geo.tensor_columns <= COLUMNS
+        assert geo.tensor_columns & (geo.tensor_columns - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tile": (64, 128, 64)}, "rows of one CTA"),
+        ({"tile": (128, 24, 64)}, "multiple of 16"),
+        ({"tile": (128, 272, 64)}, "up to 256"),
+        ({"tile": (128, 128, 32)}, "128 bytes"),
+        ({"schedule": "pingpong"}, "neither single nor pair"),
+        ({"cluster": (2, 1)}, "multiply together"),
+        ({"stages": 1}, "at least 2"),
+        ({"stages": 8}, "shared memory"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_reason(change, words):
+    good = Config((128, 128, 64), (1, 1), stages=4, warps=(4, 1), schedule="single")
+    problem = problem_of(DType.BFLOAT16)
+    assert illegal(problem, good, B200) is None
+    assert words in illegal(problem, replace(good, **change), B200)
+
+
+def test_what_tma_cannot_read_is_repacked():
+    assert not is_repacked(problem_of(DType.INT8, "tn"), "a")
+    assert is_repacked(problem_of(DType.INT8, "tn", alignment=8), "a")
+    assert is_repacked(problem_of(DType.BFLOAT16, "ss", alignment=2), "b")
+
+
+def refused(dtype, arch="sm_100a", **options):
+    return BACKEND.refuse(problem_of(dtype, **options), EXTENTS, named_target(arch))
+
+
+def test_what_it_does_not_take_is_refused_with_what_would_do():
+    for arch in ARCHITECTURES:
+        reason = refused(DType.BFLOAT16, arch)
+        assert (reason is None) == (arch in ("sm_100a", "sm_103a"))
+        assert reason is None or "another backend" in reason
+    assert "float64" in refused(DType.FLOAT64)
+    ieee = replace(problem_of(DType.FLOAT32), precision="ieee")
+    assert "precision='tf32'" in BACKEND.refuse(ieee, EXTENTS, B200)
+
+
+def test_no_prediction_is_under_the_roofline():
+    for problem in random.Random(5).sample(PROBLEMS, 8):
+        for extents in (Extents(8192, 8192, 8192), Extents(1, 4096, 4096), Extents(300, 200, 5000)):
+            least = extents.bytes_moved(problem) / (B200.dram_gbs * 1e3)
+            rate = B200.tensor_flops * {1: 2.0, 2: 1.0, 4: 0.5}[problem.a.dtype.itemsize]
+            products = extents.m * extents.n * extents.k
+            least = max(least, products / (rate * B200.clock_mhz * B200.sm_count))
+            for candidate in candidates(problem, extents, B200):
+                assert candidate.prediction.us >= least
+                again = predict(problem, extents, B200, candidate.config)
+                assert again.us == pytest.approx(candidate.prediction.us)
+
+
+def test_large_products_get_pairs_and_few_rows_are_turned():
+    def chosen(m, n, k):
+        a, b = (unigemm.ArraySpec(shape, "bfloat16") for shape in ((m, k), (k, n)))
+        return unigemm.plan(a, b, target="sm_100a", backend="cute_tcgen05").config
+
+    large = chosen(8192, 8192, 8192)
+    assert (large.schedule, large.tile) == ("pair", (128, 256, 64))
+    few = chosen(7, 4096, 4096)
+    assert few.swap_ab
+    assert few.tile[1] == 16
+
+
+def sampled():
+    draw = random.Random(20261121)
+    if os.environ.get("UNIGEMM_TEST_ALL") == "1":
+        return [plan for problem in PROBLEMS for plan in plans_of(problem)]
+    problems = draw.sample(PROBLEMS, 14)
+    problems += [
+        problem_of(DType.FLOAT8_E4M3FN, scaled=True),
+        problem_of(DType.FLOAT16, "ss", alignment=2),
+    ]
+    return [
+        draw.choice(plans_of(problem, named_target(draw.choice(["sm_100a", "sm_103a"]))))
+        for problem in problems
+    ]
+
+
+def name(plan):
+    p, c = plan.problem, plan.config
+    swap = "-swap" if c.swap_ab else ""
+    kind = f"{plan.target.arch}-{p.a.dtype}-{p.layout}-{p.d.dtype}-{p.d.major}"
+    return f"{kind}-{c.tile[1]}-{c.schedule}-split{c.split_k}{swap}"
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("plan", sampled(), ids=name)
+def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    if plan.problem.a.dtype is DType.INT8 and plan.target.arch == "sm_103a":
+        pytest.skip("sm_103a has no tcgen05 of int8")
+    info = BACKEND.compile(plan).info
+    assert info.spill_bytes == 0
+    ops = info.instructions
+    multiplies = {DType.INT8: "UTCIMMA", DType.FLOAT8_E4M3FN: "UTCQMMA"}
+    multiplies[DType.FLOAT8_E5M2] = "UTCQMMA"
+    # Four instructions of 32 bytes of K for a slab; the ends of slabs and units are announced.
+    assert ops[multiplies.get(plan.problem.a.dtype, "UTCHMMA")] == 4
+    assert ops["UTCBAR"] == 2
+    assert ops["UTMALDG"] >= 2
+    assert ops["LDTM"] >= 1
