@@ -224,9 +224,9 @@ def test_auto_takes_it_for_sixteen_bits_where_no_other_backend_has_tensor_cores(
                 assert plan.backend == "cutile", str(plan)
 
 
-def test_auto_takes_it_on_datacenter_blackwell_but_not_where_wgmma_is():
+def test_auto_does_not_take_it_where_wgmma_or_tcgen05_is():
     for dtype in ("bfloat16", "float16"):
-        assert chosen("sm_100a", 4096, 4096, 4096, dtype).backend == "cutile"
+        assert chosen("sm_100a", 4096, 4096, 4096, dtype).backend == "cute_tcgen05"
         assert chosen("sm_90a", 4096, 4096, 4096, dtype).backend == "cute_wgmma"
     assert chosen("sm_80", 2048, 2048, 2048, "float32", precision="tf32").backend == "cutile"
     assert chosen("sm_80", 2048, 2048, 2048, "float32").backend == "cute_simt"

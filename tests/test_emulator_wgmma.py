@@ -38,7 +38,6 @@ GPU = {"target": HOPPER}
         (DType.BFLOAT16, "nt", "ieee"),
         (DType.FLOAT16, "tn", "ieee"),
         (DType.FLOAT32, "nt", "tf32"),
-        (DType.FLOAT32, "tt", "tf32"),
         (DType.FLOAT32, "nn", "3xtf32"),
         (DType.FLOAT8_E4M3FN, "nt", "ieee"),
         (DType.INT8, "tn", "ieee"),

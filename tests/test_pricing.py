@@ -11,6 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
 from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
+from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
+from unigemm.backends.cute_tcgen05.geometry import illegal as tcgen05_illegal
 from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
 from unigemm.backends.cute_wgmma.geometry import illegal as wgmma_illegal
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
@@ -26,7 +28,12 @@ from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import ARCHITECTURES, named_target
 
 H200 = named_target("sm_90a")
-ILLEGAL = {"cute_simt": simt_illegal, "cute_wgmma": wgmma_illegal, "cutile": cutile_illegal}
+ILLEGAL = {
+    "cute_simt": simt_illegal,
+    "cute_tcgen05": tcgen05_illegal,
+    "cute_wgmma": wgmma_illegal,
+    "cutile": cutile_illegal,
+}
 targets = st.just(H200) | st.sampled_from([named_target(arch) for arch in ARCHITECTURES])
 
 
@@ -57,7 +64,7 @@ extents = st.builds(Extents, sizes, sizes, st.integers(1, 70000), st.integers(1,
 
 
 def takers(problem, size, target):
-    return [b for b in (SIMT, WGMMA, CUTILE) if b.refuse(problem, size, target) is None]
+    return [b for b in (SIMT, WGMMA, TCGEN05, CUTILE) if b.refuse(problem, size, target) is None]
 
 
 @given(
@@ -114,7 +121,7 @@ def test_the_parts_of_a_prediction_add_up_and_none_is_negative(problem, size, ta
 
 def predicted(backend, problem, size, target, config):
     predict = import_module(f"unigemm.backends.{backend.name}.configs").predict
-    if backend is not CUTILE:
+    if backend not in (CUTILE, TCGEN05):
         problem, size = config.oriented(problem), config.oriented(size)
     return predict(problem, size, target, config).us
 
@@ -132,7 +139,9 @@ def grows(backend, config, size, dimension, target):
     if backend is WGMMA:
         return not along_m or seen.m >= m
     tiles = -(-seen.m // m) * -(-seen.n // n) * seen.batch * config.split_k
-    return backend is CUTILE or config.schedule == "dot" or tiles >= target.sm_count
+    if backend in (CUTILE, TCGEN05):
+        return True
+    return config.schedule == "dot" or tiles >= target.sm_count
 
 
 @given(

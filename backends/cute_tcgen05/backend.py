@@ -10,7 +10,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
-from .configs import ranking
+from .configs import price, ranking
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -46,5 +46,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_tcgen05", _unfit, ranking, illegal, kernel_problem, _smem_bytes, _arguments
+    "cute_tcgen05", _unfit, ranking, price, illegal, kernel_problem, _smem_bytes, _arguments
 )

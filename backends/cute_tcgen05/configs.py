@@ -17,7 +17,7 @@ from ..workspace import packed_bytes, workspace_bytes
 from .figures import B200
 from .geometry import ROWS, SLAB_BYTES, geometry, illegal, is_repacked, shared_major
 
-__all__ = ["candidates", "offered", "predict", "ranking", "scratch_bytes"]
+__all__ = ["candidates", "offered", "predict", "price", "ranking", "scratch_bytes"]
 
 _MOST_STAGES, _LEAST_STAGES = 12, 3
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
@@ -172,6 +172,12 @@ def predict(problem: Problem, extents: Extents, target: Target, config: Config) 
     tile = _tile(config.oriented(problem), target, config)
     parts = _parts(tile, config.oriented(extents), config.split_k)
     return Prediction(_total(parts), parts.limiter, parts)
+
+
+def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
+    """Return a configuration as a candidate; problem and extents as the caller sees them."""
+    scratch = scratch_bytes(config.oriented(problem), config.oriented(extents), config)
+    return Candidate(config, predict(problem, extents, target, config), scratch)
 
 
 def _total(parts: Breakdown) -> float:
