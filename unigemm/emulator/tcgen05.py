@@ -249,6 +249,7 @@ def mma(b: Builder, i: Instruction) -> Op:
         for row, lane in _issuers(m, g, "tcgen05.mma"):
             with of_thread(m, g, row - g.lo, lane):
                 made = product(V, g, row, lane)
+            g.machine.record("multiply", f"to column {made.sums[0].first}", line, row)
             _queues(g.machine).setdefault(row, Queue()).waiting.append(made)
 
     return op
@@ -405,7 +406,11 @@ def _progress(machine: Any, queue: Queue) -> None:
     for place in item.signals:
         if machine.options.strict and _ended(machine, place // machine.shared.pitch):
             raise Fault("the CTA whose mbarrier is signalled has ended")
-        arrive(machine, barrier_at(machine, place), 1)
+        barrier = barrier_at(machine, place)
+        at = barrier.cta * machine.geometry.warps
+        detail = f"for mbarrier {barrier.address}"
+        machine.record("multiplied", detail, item.line, at, hardware=True)
+        arrive(machine, barrier, 1)
 
 
 @instruction("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
