@@ -13,10 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import unigemm
-from bench import regret
+from bench import everything, regret
 from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
 from bench.report import geometric_mean, load, markdown, summarise
-from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, sample, workloads
+from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, kind_named, sample, workloads
 from unigemm.dtypes import DType
 from unigemm.sweep import contenders
 
@@ -209,3 +209,12 @@ def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tm
     assert row["first"] == 0
     assert row["regret"] == pytest.approx(100 * (1.6 / 1.25 - 1))
     assert regret.launches([path], "cute_simt") == []
+
+
+def test_everything_tests_first_and_shares_the_time_among_the_kinds(tmp_path):
+    tests, *runs = everything.steps(tmp_path, minutes=7)
+    assert tests[0] == "pytest"
+    kinds = [run[run.index("--dtype") + 1] for run in runs]
+    assert [kind_named(each) for kind in kinds for each in kind.split(",")]
+    assert {float(run[run.index("--budget") + 1]) for run in runs} == {60.0}
+    assert len({run[-1] for run in runs}) == len(runs)
