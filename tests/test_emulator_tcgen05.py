@@ -227,7 +227,7 @@ def place(form, lane, register):
 
 
 def multiply(m, n, group=1, a="f16", b=None, sums="f32", swizzles=(128, 128), mn=(False, False),
-             negate=0, form="32x32b", edit=None, **options):  # fmt: skip
+             negate=0, form="32x32b", edit=None, events=None, **options):  # fmt: skip
     """Multiply in a probe; return what each CTA's threads loaded, and A and B."""
     a_type, b_type = TYPES[a][0], TYPES[b or a][0]
     k = 32 // np.dtype(a_type).itemsize
@@ -257,7 +257,9 @@ def multiply(m, n, group=1, a="f16", b=None, sums="f32", swizzles=(128, 128), mn
     )  # fmt: skip
     if edit is not None:
         text = edit(text)
-    launch(text, (image, out), group=group, **options)
+    report = launch(text, (image, out), group=group, events=events is not None, **options)
+    if events is not None:
+        events += [(e.cta[0], e.what) for e in report.events if e.what.startswith("multipl")]
     return out.reshape(group, 128, count), left.astype(np.float64), right.astype(np.float64)
 
 
@@ -376,6 +378,26 @@ def test_the_order_of_warps_does_not_matter():
     for seed in range(3):
         out, a, b = multiply(256, 32, 2, seed=seed, lockstep=False)
         assert sums_of(out.reshape(256, 32), "f32").tolist() == (2 * a @ b.T).tolist()
+
+
+def test_events_of_products():
+    """Two products of the even CTA, and its commit, which both CTAs hear of."""
+    seen = []
+    multiply(256, 32, 2, "f16", events=seen)
+    assert seen[:2] == [(0, "multiply")] * 2
+    assert sorted(seen[2:]) == [(0, "multiplied"), (1, "multiplied")]
+
+
+def test_sums_at_an_offset():
+    """The address of the sums has a constant added; they do not begin at the first column."""
+
+    def edit(text):
+        assert text.count("add.s32 %r8, %r8, 0;") == 1
+        text = text.replace("[%r9], %d3", "[%r9+64], %d3")
+        return text.replace("add.s32 %r8, %r8, 0;", "add.s32 %r8, %r8, 64;")
+
+    out, a, b = multiply(128, 32, edit=edit)
+    assert sums_of(out[0], "f32").tolist() == (2 * a @ b.T).tolist()
 
 
 def test_lanes_that_are_left_out():

@@ -204,9 +204,12 @@ def mma(b: Builder, i: Instruction) -> Op:
     """Issue one product."""
     kind, group = _kind_of(b, i), cta_group(b, i)
     d_operand, a_operand, *rest = i.operands
-    d_slot = _tensor_address(b, d_operand)
-    in_tensor = isinstance(a_operand, Address)
-    a_slot = _tensor_address(b, a_operand) if in_tensor else b.source(a_operand, "b64")
+    d_slot, d_ahead = _tensor_address(b, d_operand)
+    in_tensor, a_ahead = isinstance(a_operand, Address), 0
+    if in_tensor:
+        a_slot, a_ahead = _tensor_address(b, a_operand)
+    else:
+        a_slot = b.source(a_operand, "b64")
     b_slot, word_slot = b.source(rest[0], "b64"), b.source(rest[1], "b32")
     masks: tuple[int, ...] = ()
     if isinstance(rest[2], Vector):
@@ -232,13 +235,13 @@ def mma(b: Builder, i: Instruction) -> Op:
         columns = d.n // 2 if (group, d.m) == (2, 128) else d.n
         a: list[Any]
         if in_tensor:
-            a = [_region(machine, cta, value(a_slot), d, 8) for cta in ctas]
+            a = [_region(machine, cta, value(a_slot) + a_ahead, d, 8) for cta in ctas]
         else:
             rows = d.m // group
             a = [_matrix(machine, cta, value(a_slot), rows, d.a, d.a_k_major) for cta in ctas]
         rows = d.n // group
         right = [_matrix(machine, cta, value(b_slot), rows, d.b, d.b_k_major) for cta in ctas]
-        sums = [_region(machine, cta, value(d_slot), d, columns) for cta in ctas]
+        sums = [_region(machine, cta, value(d_slot) + d_ahead, d, columns) for cta in ctas]
         keep = bool(value(keep_slot))
         return Product(d, tuple(a), tuple(right), tuple(sums), keep, disabled, line)
 
@@ -246,6 +249,7 @@ def mma(b: Builder, i: Instruction) -> Op:
         for row, lane in _issuers(m, g, "tcgen05.mma"):
             with of_thread(m, g, row - g.lo, lane):
                 made = product(V, g, row, lane)
+            g.machine.record("multiply", f"to column {made.sums[0].first}", line, row)
             _queues(g.machine).setdefault(row, Queue()).waiting.append(made)
 
     return op
@@ -268,10 +272,11 @@ def _kind_of(b: Builder, i: Instruction) -> str:
     return kind
 
 
-def _tensor_address(b: Builder, operand: Any) -> int:
-    if not isinstance(operand, Address) or operand.offset:
-        raise b.error("an address in tensor memory, in a register, is expected")
-    return b.source(operand.base, "b32")
+def _tensor_address(b: Builder, operand: Any) -> tuple[int, int]:
+    """Return the slot of an address in tensor memory, and what is added to it."""
+    if not isinstance(operand, Address):
+        raise b.error("an address in tensor memory is expected")
+    return b.source(operand.base, "b32"), operand.offset
 
 
 def _issuers(m: Any, g: Any, name: str) -> list[tuple[int, int]]:
@@ -401,7 +406,11 @@ def _progress(machine: Any, queue: Queue) -> None:
     for place in item.signals:
         if machine.options.strict and _ended(machine, place // machine.shared.pitch):
             raise Fault("the CTA whose mbarrier is signalled has ended")
-        arrive(machine, barrier_at(machine, place), 1)
+        barrier = barrier_at(machine, place)
+        at = barrier.cta * machine.geometry.warps
+        detail = f"for mbarrier {barrier.address}"
+        machine.record("multiplied", detail, item.line, at, hardware=True)
+        arrive(machine, barrier, 1)
 
 
 @instruction("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
