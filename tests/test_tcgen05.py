@@ -104,6 +104,8 @@ def test_what_it_does_not_take_is_refused_with_what_would_do():
         assert (reason is None) == (arch in ("sm_100a", "sm_103a"))
         assert reason is None or "another backend" in reason
     assert "float64" in refused(DType.FLOAT64)
+    assert refused(DType.INT8) is None
+    assert "sm_100a" in refused(DType.INT8, "sm_103a")
     ieee = replace(problem_of(DType.FLOAT32), precision="ieee")
     assert "precision='tf32'" in BACKEND.refuse(ieee, EXTENTS, B200)
 

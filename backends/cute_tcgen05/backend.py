@@ -32,6 +32,8 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
     dtype = problem.a.dtype
     if dtype is DType.FLOAT64:
         return "tcgen05 does not multiply float64; use another backend"
+    if dtype is DType.INT8 and target.arch != "sm_100a":
+        return f"tcgen05 multiplies int8 on sm_100a, not on {target.arch}; convert it to float16"
     if dtype is DType.FLOAT32 and problem.precision != "tf32":
         return "tcgen05 cuts float32 to TF32; accept that with precision='tf32', or use cute_simt"
     return None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
 
-from unigemm.dtypes import DType
 from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
@@ -24,7 +23,6 @@ _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _GROUP = 8  # tiles of a band
 _NARROW = 64  # columns: only tiles so narrow lie along M, which has 128 rows at least
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
-_SLOW_INT8 = (10, 3)  # has no tcgen05 of int8 worth its name (PTX ISA: kind::i8 is of sm_100a)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +133,6 @@ def _tile(problem: Problem, target: Target, config: Config, narrower: int = 0) -
     _, n, k = config.tile
     clocks = target.clock_mhz
     rate = target.tensor_flops * _RATE[size] * B200.share
-    if problem.a.dtype is DType.INT8 and target.capability == _SLOW_INT8:
-        rate /= 16
     read = geo.a_bytes + geo.b_bytes  # of each SM, for the instructions of a slab
     return Tile(
         problem=problem,
