@@ -22,6 +22,7 @@ CUTE_TYPES = {
     DType.INT8: cutlass.Int8,
     DType.INT32: cutlass.Int32,
 }
+_OPERANDS = {**CUTE_TYPES, DType.FLOAT32: cutlass.TFloat32}
 GMEM = cute.AddressSpace.gmem
 REDUCE_THREADS = 128
 
@@ -59,6 +60,16 @@ class Spec:
     def inputs(self) -> tuple[type, type]:
         """Types of A and B."""
         return CUTE_TYPES[self.problem.a.dtype], CUTE_TYPES[self.problem.b.dtype]
+
+    @property
+    def operands(self) -> tuple[type, type]:
+        """Types of A and B as tensor cores read them: float32 as TF32."""
+        return _OPERANDS[self.problem.a.dtype], _OPERANDS[self.problem.b.dtype]
+
+    @property
+    def down(self) -> bool:
+        """Whether columns of D, not rows, are contiguous."""
+        return self.problem.d.major == "m"
 
     @property
     def reduction(self) -> tuple:

@@ -25,15 +25,17 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
 from ..cute import persistent
-from ..cute.device import launch_reduction, select, store_vector, workspace_pitches
+from ..cute.device import select, store_vector
 from ..cute.persistent import (
     Work,
     advance,
     example_arguments,
     operands,
     pinned,
+    reduce_parts,
     scale_of,
     slab_source,
+    target_of_sums,
     unit_order,
     work_unit,
 )
@@ -383,7 +385,6 @@ def start(
     """Launch the copies that are needed, the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
     m, n, k, l0, l1 = sizes
-    d_m, d_n, d_l0, d_l1 = d_steps
     split_k, along_n, group, multiprocessors, turn_m, turn_n = knobs
     geo, config = spec.geometry, spec.config
     tiler = (*geo.mma, config.tile[2])
@@ -399,13 +400,7 @@ def start(
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
     )
     (atom_a, tensor_a), (atom_b, tensor_b) = load_atoms(spec, mma, (view_a, view_b), layouts)
-    out, out_strides = d, (d_m, d_n, d_l0, d_l1)
-    if const_expr(spec.split):
-        lines, line = (n, m) if const_expr(spec.down) else (m, n)
-        row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
-        steps = (Int64(1), row_pitch) if const_expr(spec.down) else (row_pitch, Int64(1))
-        out = parts
-        out_strides = (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
+    out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
     order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
     units = order[0][2].divisor * split_k * l0 * l1
     clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.ctas, Int32(1)))
@@ -417,12 +412,7 @@ def start(
         grid=(clusters * geo.ctas, 1, 1), block=(32 * WARPS, 1, 1), cluster=(geo.ctas, 1, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
-    if const_expr(spec.split):
-        lines, line = (n, m) if const_expr(spec.down) else (m, n)
-        steps = (d_n, d_m) if const_expr(spec.down) else (d_m, d_n)
-        launch_reduction(
-            spec.reduction, parts, d, lines, line, (l0, l1), (*steps, d_l0, d_l1), split_k, stream
-        )
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, stream)
 
 
 def make_host(spec: Spec) -> Callable:

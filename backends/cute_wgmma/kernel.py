@@ -32,7 +32,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from ..cute import persistent
-from ..cute.device import launch_reduction, read, select, workspace_pitches
+from ..cute.device import read, select
 from ..cute.persistent import (
     Work,
     advance,
@@ -40,9 +40,11 @@ from ..cute.persistent import (
     example_arguments,
     operands,
     pinned,
+    reduce_parts,
     scale_of,
     skip,
     slab_source,
+    target_of_sums,
     unit_order,
     work_unit,
 )
@@ -709,13 +711,7 @@ def start(
     layout_b = operand_layout(spec, spec.operands[1], tile_n, spec.k_major[1], geo.b_swizzle)
     atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
     atom_b, tensor_b = load_atom(view_b, layout_b, (tile_n, tile_k), cm)
-    out, out_strides = d, (d_m, d_n, d_l0, d_l1)
-    if const_expr(spec.split):
-        lines, line = (n, m) if const_expr(spec.down) else (m, n)
-        row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
-        steps = (Int64(1), row_pitch) if const_expr(spec.down) else (row_pitch, Int64(1))
-        out = parts
-        out_strides = (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
+    out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
     atom_d, tensor_d = atom_a, tensor_a
     if const_expr(geo.store == "tma"):
         deep = (depth(d_l0, l0), depth(d_l1, l1))
@@ -739,12 +735,7 @@ def start(
         cluster=(cm, cn, config.cluster_k),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
-    if const_expr(spec.split):
-        lines, line = (n, m) if const_expr(spec.down) else (m, n)
-        steps = (d_n, d_m) if const_expr(spec.down) else (d_m, d_n)
-        launch_reduction(
-            spec.reduction, parts, d, lines, line, batch, (*steps, d_l0, d_l1), split_k, stream
-        )
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, stream)
 
 
 def make_host(spec: Spec) -> Callable:
