@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
-from importlib import import_module
 from math import inf
 
 import pytest
@@ -119,13 +118,6 @@ def test_the_parts_of_a_prediction_add_up_and_none_is_negative(problem, size, ta
                 )
 
 
-def predicted(backend, problem, size, target, config):
-    predict = import_module(f"unigemm.backends.{backend.name}.configs").predict
-    if backend not in (CUTILE, TCGEN05):
-        problem, size = config.oriented(problem), config.oriented(size)
-    return predict(problem, size, target, config).us
-
-
 def grows(backend, config, size, dimension, target):
     """Whether a configuration's price cannot fall as one size grows.
 
@@ -154,8 +146,8 @@ def test_more_work_never_takes_a_configuration_less_time(problem, size, target, 
             continue
         for each in backend.ranking(problem, size, target, 3, inf).candidates:
             if grows(backend, each.config, size, dimension, target):
-                after = predicted(backend, problem, larger, target, each.config)
-                assert after >= each.prediction.us * (1 - 1e-9), each.config
+                after = backend.price(problem, larger, target, each.config).prediction
+                assert after.us >= each.prediction.us * (1 - 1e-9), each.config
 
 
 def roofline_us(backend, problem, size, target):

@@ -266,22 +266,7 @@ def _workload(plan: Plan) -> Workload:
 
 def _contenders(first: Plan) -> list[Plan]:
     """Return the model's pick and what comes next, as plans."""
-    alone = replace(first, alternatives=(), rejected=())
-    return [
-        alone,
-        *(
-            replace(
-                alone,
-                backend=other.backend,
-                config=other.config,
-                workspace_bytes=other.workspace_bytes,
-                predicted_us=other.predicted_us,
-                limiter=other.limiter,
-                parts=other.parts,
-            )
-            for other in first.alternatives
-        ),
-    ]
+    return [first.taking(each) for each in (first.as_alternative, *first.alternatives)]
 
 
 def _compile(plan: Plan) -> None:

@@ -87,9 +87,7 @@ def choose(
         limiter=best.prediction.limiter,
         parts=best.prediction.parts,
         alternatives=tuple(
-            Alternative(other, c.config, p.us, p.limiter, p.parts, c.workspace_bytes)
-            for _, _, other, c in entries[1 : 1 + keep]
-            for p in (c.prediction,)
+            Alternative.of(other, candidate) for _, _, other, candidate in entries[1 : 1 + keep]
         ),
         rejected=tuple(rejected),
     )
@@ -128,19 +126,12 @@ def moved(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) ->
         backend = backend_of(each.backend)
         assert isinstance(backend, InvariantBackend), "others were rejected"
         found = backend.price(plan.problem, extents, plan.target, each.config)
-        price = found.prediction
-        return Alternative(
-            each.backend, each.config, price.us, price.limiter, price.parts, found.workspace_bytes
-        )
+        return Alternative.of(each.backend, found)
 
-    best = priced(plan.as_alternative)
     return replace(
-        plan,
+        plan.taking(priced(plan.as_alternative)),
         extents=extents,
-        workspace_bytes=best.workspace_bytes,
-        predicted_us=best.predicted_us,
-        limiter=best.limiter,
-        parts=best.parts,
+        rejected=plan.rejected,
         alternatives=tuple(priced(each) for each in plan.alternatives),
     )
 

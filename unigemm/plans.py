@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from .errors import UnsupportedProblem
@@ -209,6 +209,19 @@ class Alternative:
     parts: Breakdown = Breakdown()
     workspace_bytes: int = 0
 
+    @classmethod
+    def of(cls, backend: str, candidate: Candidate) -> Alternative:
+        """Return a backend's candidate as an alternative."""
+        price = candidate.prediction
+        return cls(
+            backend,
+            candidate.config,
+            price.us,
+            price.limiter,
+            price.parts,
+            candidate.workspace_bytes,
+        )
+
 
 @dataclass(frozen=True)
 class Rejection:
@@ -294,6 +307,21 @@ class Plan:
             self.limiter,
             self.parts,
             self.workspace_bytes,
+        )
+
+    def taking(self, other: Alternative) -> Plan:
+        """Return the plan that would have been made had another one won, with nothing beside it."""
+        return replace(
+            self,
+            backend=other.backend,
+            config=other.config,
+            workspace_bytes=other.workspace_bytes,
+            predicted_us=other.predicted_us,
+            limiter=other.limiter,
+            parts=other.parts,
+            measured_us=0.0,
+            alternatives=(),
+            rejected=(),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from .arrays.operands import ArraySpec
 from .backend import CompilingBackend, PricingBackend
 from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from .measure import Device, Workload, error_ratio, measure, rotation
-from .plans import Candidate, Config, Plan, Raster
+from .plans import Alternative, Config, Plan, Raster
 from .registry import backend_named, backend_names
 
 __all__ = [
@@ -196,21 +196,7 @@ def _priced(plan: Plan, lists: Lists, refused: dict[str, int]) -> Iterator[Plan]
             if candidate is None:
                 refused[str(reason)] = refused.get(str(reason), 0) + 1
                 continue
-        yield _with(plan, candidate)
-
-
-def _with(plan: Plan, candidate: Candidate) -> Plan:
-    return replace(
-        plan,
-        config=candidate.config,
-        workspace_bytes=candidate.workspace_bytes,
-        predicted_us=candidate.prediction.us,
-        limiter=candidate.prediction.limiter,
-        parts=candidate.prediction.parts,
-        measured_us=0.0,
-        alternatives=(),
-        rejected=(),
-    )
+        yield plan.taking(Alternative.of(backend.name, candidate))
 
 
 def _empty_parts(plan: Plan, config: Config) -> str | None:

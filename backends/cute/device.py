@@ -269,4 +269,32 @@ def workspace_pitches(sums: type, m: Int32, n: Int32, batches: Int32) -> tuple[I
     return row_pitch, row_pitch * m * batches
 
 
+def target_of_sums(
+    spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: tuple
+) -> tuple[Int64, tuple]:
+    """Return where the main kernel writes, and its strides: D, or the parts in the workspace."""
+    if not spec.split:
+        return d, d_steps
+    m, n, l0, l1 = sizes
+    lines, line = (n, m) if spec.down else (m, n)
+    row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
+    steps = (Int64(1), row_pitch) if spec.down else (row_pitch, Int64(1))
+    return parts, (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
+
+
+def reduce_parts(
+    spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: tuple, split_k: Int32,
+    stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch the reduction of the parts, if there are any, into D."""
+    if not spec.split:
+        return
+    m, n, l0, l1 = sizes
+    d_m, d_n, d_l0, d_l1 = d_steps
+    lines, line, steps = (n, m, (d_n, d_m)) if spec.down else (m, n, (d_m, d_n))
+    launch_reduction(
+        spec.reduction, parts, d, lines, line, (l0, l1), (*steps, d_l0, d_l1), split_k, stream
+    )
+
+
 reduce_kernel.set_name_prefix("split_reduce", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -23,12 +23,10 @@ from .device import (
     GMEM,
     Divisor,
     global_vector,
-    launch_reduction,
     raster,
     read,
     select,
     tile_coordinates,
-    workspace_pitches,
 )
 from .repack import Repack, depth, launch_repack, packed_pitch
 
@@ -50,8 +48,6 @@ class TileSpec(Protocol):
         Whether A and B are copied into the workspace first.
     products
         Passes over K, three where float32 is split in two.
-    sums, down, reduction
-        See `device.Spec`.
     """
 
     @property
@@ -68,12 +64,6 @@ class TileSpec(Protocol):
     def repacked(self) -> tuple[bool, bool]: ...  # noqa: D102
     @property
     def products(self) -> int: ...  # noqa: D102
-    @property
-    def sums(self) -> type: ...  # noqa: D102
-    @property
-    def down(self) -> bool: ...  # noqa: D102
-    @property
-    def reduction(self) -> tuple: ...  # noqa: D102
 
 
 # -- work units ------------------------------------------------------------------------------------
@@ -260,37 +250,6 @@ def repack_of(spec: TileSpec, matrix: MatrixType, k_major: bool) -> Repack:
         vector=matrix.vector if contiguous else 1,
         transpose=matrix.major != "strided" and not contiguous,
         split=spec.products > 1,
-    )
-
-
-# -- sums of parts of K (host) ---------------------------------------------------------------------
-
-
-def target_of_sums(
-    spec: TileSpec, parts: Int64, d: Int64, sizes: tuple, d_steps: tuple
-) -> tuple[Int64, tuple]:
-    """Return where the main kernel writes, and its strides: D, or the parts in the workspace."""
-    if not spec.split:
-        return d, d_steps
-    m, n, l0, l1 = sizes
-    lines, line = (n, m) if spec.down else (m, n)
-    row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
-    steps = (Int64(1), row_pitch) if spec.down else (row_pitch, Int64(1))
-    return parts, (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
-
-
-def reduce_parts(
-    spec: TileSpec, parts: Int64, d: Int64, sizes: tuple, d_steps: tuple, split_k: Int32,
-    stream: cuda.CUstream,
-) -> None:  # fmt: skip
-    """Launch the reduction of the parts, if there are any, into D."""
-    if not spec.split:
-        return
-    m, n, l0, l1 = sizes
-    d_m, d_n, d_l0, d_l1 = d_steps
-    lines, line, steps = (n, m, (d_n, d_m)) if spec.down else (m, n, (d_m, d_n))
-    launch_reduction(
-        spec.reduction, parts, d, lines, line, (l0, l1), (*steps, d_l0, d_l1), split_k, stream
     )
 
 

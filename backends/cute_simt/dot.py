@@ -19,10 +19,10 @@ from ..cute.device import (
     Spec,
     elements,
     global_vector,
-    launch_reduction,
     read,
+    reduce_parts,
     select,
-    workspace_pitches,
+    target_of_sums,
     write,
 )
 from .geometry import DOT_THREADS, WARP, dot_unroll
@@ -181,16 +181,8 @@ def make_host(spec: Spec) -> Callable:
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
         tile_m, tile_n, _ = spec.config.tile
-        down = const_expr(spec.problem.d.major == "m")
-        lines, line = (n, m) if down else (m, n)
-        row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
-        out, steps = d, (d_m, d_n, d_l0, d_l1, Int64(0))
-        if const_expr(spec.split):
-            pitches = (Int64(1), row_pitch) if down else (row_pitch, Int64(1))
-            out, steps = (
-                workspace,
-                (*pitches, row_pitch * lines, row_pitch * lines * l0, part_pitch),
-            )
+        sizes, d_steps = (m, n, l0, l1), (d_m, d_n, d_l0, d_l1)
+        out, steps = target_of_sums(spec, workspace, d, sizes, d_steps)
         tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
         dot_kernel(
             spec, a, b, out, m, n, k,
@@ -203,12 +195,7 @@ def make_host(spec: Spec) -> Callable:
             min_blocks_per_mp=DOT_THREADS // (WARP * spec.config.warps[1] * spec.config.slice_k),
             preferred_smem_carveout=0,
         )  # fmt: skip
-        if const_expr(spec.split):
-            d_steps = (d_n, d_m) if down else (d_m, d_n)
-            launch_reduction(
-                spec.reduction, workspace, d, lines, line, (l0, l1), (*d_steps, d_l0, d_l1),
-                split_k, stream,
-            )  # fmt: skip
+        reduce_parts(spec, workspace, d, sizes, d_steps, split_k, stream)
 
     return gemm
 

@@ -25,17 +25,20 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
 from ..cute import persistent
-from ..cute.device import select, store_vector
+from ..cute.device import (
+    reduce_parts,
+    select,
+    store_vector,
+    target_of_sums,
+)
 from ..cute.persistent import (
     Work,
     advance,
     example_arguments,
     operands,
     pinned,
-    reduce_parts,
     scale_of,
     slab_source,
-    target_of_sums,
     unit_order,
     work_unit,
 )

@@ -32,7 +32,12 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from ..cute import persistent
-from ..cute.device import read, select
+from ..cute.device import (
+    read,
+    reduce_parts,
+    select,
+    target_of_sums,
+)
 from ..cute.persistent import (
     Work,
     advance,
@@ -40,11 +45,9 @@ from ..cute.persistent import (
     example_arguments,
     operands,
     pinned,
-    reduce_parts,
     scale_of,
     skip,
     slab_source,
-    target_of_sums,
     unit_order,
     work_unit,
 )
