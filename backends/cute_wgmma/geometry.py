@@ -41,7 +41,6 @@ __all__ = [
 WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
-MMA_K_BYTES = 32  # K of one wgmma, in bytes, for every type
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 _FEW_ROWS = (8, 16, 32)  # of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
