@@ -23,10 +23,11 @@ def matrix(rows, columns, transposed, pad, shift):
     return lay_out((rows, columns), order, (pad, 0), 1, shift)
 
 
-def tma_matrix(rows, columns, transposed, pad=8):
-    """Rows that start at multiples of 16 bytes, with poison between them."""
+def tma_matrix(rows, columns, transposed, itemsize=2, units=1):
+    """Lines that start at multiples of 16 bytes, at least 16 * units bytes of poison between."""
+    unit = 16 // itemsize
     line = rows if transposed else columns
-    return matrix(rows, columns, transposed, -line % 8 + pad, 0)
+    return matrix(rows, columns, transposed, -line % unit + units * unit, 0)
 
 
 def needs_hopper():

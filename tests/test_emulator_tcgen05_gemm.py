@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from gpu_cases import matrix
+from gpu_cases import matrix, tma_matrix
 from reference import NUMPY, Case, check_case
 from unigemm.backends.cute_tcgen05.configs import offered, scratch_bytes
 
@@ -42,15 +42,10 @@ GPU = {"target": replace(unigemm.named_target("sm_100a"), sm_count=4), "leftover
 )
 def test_types_and_layouts_within_their_error_bounds(dtype, layout):
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
-    unit = 16 // dtype.itemsize
-
-    def aligned(rows, columns, turned):
-        return matrix(rows, columns, turned, -(rows if turned else columns) % unit + unit, 0)
-
     for seed, (m, n, k) in enumerate([(129, 72, 200), (16, 136, 75)]):
         case = Case(
-            a=aligned(m, k, layout[0] == "t"),
-            b=aligned(k, n, layout[1] == "t"),
+            a=tma_matrix(m, k, layout[0] == "t", dtype.itemsize),
+            b=tma_matrix(k, n, layout[1] == "t", dtype.itemsize),
             d=matrix(m, n, seed == 1, 3, 1),
             shape=(m, n),
             dtype=dtype,

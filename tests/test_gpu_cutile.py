@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from gpu_cases import LIBRARIES, lib_named, matrix
+from gpu_cases import LIBRARIES, lib_named, matrix, tma_matrix
 from reference import Case, check_case, compact, torch_lib
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import offered
@@ -41,13 +41,6 @@ def takes(target, dtype, precision="ieee"):
         pytest.skip(reason)
 
 
-def aligned(rows, columns, transposed, dtype, pad=1):
-    """Lines that start at multiples of 16 bytes, with poison between them."""
-    unit = 16 // dtype.itemsize
-    line = rows if transposed else columns
-    return matrix(rows, columns, transposed, -line % unit + pad * unit, 0)
-
-
 def fitted(target, sizes, dtype):
     """Return sizes as they are where TMA reads them, else rounded up to whole vectors."""
     unit = 1 if features(target).tma else 16 // dtype.itemsize
@@ -67,14 +60,14 @@ def test_products_at_awkward_sizes(target, name, dtype, precision, layout):
         m, n, k = fitted(target, sizes, dtype)
         for out_dtype in output_dtypes(dtype):
             for d in (
-                aligned(m, n, i % 2 == 1, out_dtype),
+                tma_matrix(m, n, i % 2 == 1, out_dtype.itemsize),
                 matrix(m, n, False, 3, 1),
                 matrix(m, n, i % 2 == 0, 2, 2),
                 compact((m, n)),
             ):
                 case = Case(
-                    a=aligned(m, k, layout[0] == "t", dtype),
-                    b=aligned(k, n, layout[1] == "t", dtype),
+                    a=tma_matrix(m, k, layout[0] == "t", dtype.itemsize),
+                    b=tma_matrix(k, n, layout[1] == "t", dtype.itemsize),
                     d=d,
                     shape=(m, n),
                     dtype=dtype,
@@ -106,8 +99,8 @@ def test_what_lies_behind_k_is_not_multiplied(target, layout):
     lib = torch_lib("cuda")
     for k in fitted(target, (1, 7, 63, 65, 129, 1000), DType.BFLOAT16):
         case = Case(
-            a=aligned(136, k, layout[0] == "t", DType.BFLOAT16, pad=8),
-            b=aligned(k, 72, layout[1] == "t", DType.BFLOAT16, pad=8),
+            a=tma_matrix(136, k, layout[0] == "t", DType.BFLOAT16.itemsize, units=8),
+            b=tma_matrix(k, 72, layout[1] == "t", DType.BFLOAT16.itemsize, units=8),
             d=compact((136, 72)),
             shape=(136, 72),
             dtype=DType.BFLOAT16,
@@ -264,7 +257,7 @@ def test_small_matrices_for_the_sanitizer(target):
         m, n, k = fitted(target, (33, 17, 1070), dtype)
         for layout in ("nn", "tt"):
             for d_of in (compact((m, n)), matrix(m, n, False, 3, 1)):
-                a = aligned(m, k, layout[0] == "t", dtype)
-                b = aligned(k, n, layout[1] == "t", dtype)
+                a = tma_matrix(m, k, layout[0] == "t", dtype.itemsize)
+                b = tma_matrix(k, n, layout[1] == "t", dtype.itemsize)
                 case = Case(a, b, d_of, (m, n), dtype, output_dtypes(dtype)[0], False, 1)
                 check_case(lib, case, backend="cutile", **options)
