@@ -47,8 +47,8 @@ GPU = {"target": HOPPER}
 def test_types_and_layouts_within_their_error_bounds(dtype, layout, precision):
     for seed, (m, n, k) in enumerate([(129, 72, 200), (16, 136, 264)]):
         case = Case(
-            a=tma_matrix(m, k, layout[0] == "t", units=2),
-            b=tma_matrix(k, n, layout[1] == "t", units=2),
+            a=tma_matrix(m, k, layout[0] == "t", dtype.itemsize, 2),
+            b=tma_matrix(k, n, layout[1] == "t", dtype.itemsize, 2),
             d=None,
             shape=(m, n),
             dtype=dtype,
