@@ -1,18 +1,23 @@
 """A small kernel for each form of an instruction, to hold the emulator against a real GPU.
 
-`python tests/probes.py` on a machine with a Hopper GPU runs them there and writes the digests of
-what came out to `probe_results.json`, which CI replays; see test_emulator_probes.py.
+`python tests/probes.py` on a machine with a Hopper GPU runs them there and writes what came out to
+`probe_results.json`, which CI replays; see test_emulator_probes.py. Kept are digests, and the sums
+themselves where the tensor cores round them in their own way. A probe that does not compile or run
+there is named in the file and does not stop the others: each failure ends only a process.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import multiprocessing
 import zlib
 from pathlib import Path
 
 import numpy as np
-from emulated import BYTES, probe, probe_text
+from emulated import BYTES, probe, probe_text, run
+from matrix_probes import MATRIX_PROBES, TYPES
 
 RESULTS = Path(__file__).parent / "probe_results.json"
 COUNT = 2048
@@ -170,24 +175,111 @@ def emulated(text, result, operands, drawn):
 
 def on_device(text, result, operands, drawn):
     """Run a probe on the current CUDA device, its PTX compiled by the driver."""
+    ptx = probe_text(text, result, operands, COUNT)
+    values = operands_of(text, operands, drawn)
+    return _launched(ptx, values, np.zeros(COUNT, f"u{BYTES[result]}"), COUNT // 128, 128, 0)
+
+
+def _launched(ptx, arrays, out, ctas, threads, smem):
     import cupy
 
     module = cupy.cuda.function.Module()
-    module.load(probe_text(text, result, operands, COUNT).encode())
-    values = [cupy.asarray(x) for x in operands_of(text, operands, drawn)]
-    out = cupy.zeros(COUNT, f"u{BYTES[result]}")
-    addresses = [np.uint64(x.data.ptr) for x in (*values, out)]
-    module.get_function("k")((COUNT // 128,), (128,), addresses)
-    return cupy.asnumpy(out)
+    module.load(ptx.encode())
+    there = [cupy.asarray(x) for x in (*arrays, out)]
+    addresses = [np.uint64(x.data.ptr) for x in there]
+    module.get_function("k")((ctas,), (threads,), addresses, shared_mem=smem)
+    return cupy.asnumpy(there[-1])
+
+
+def matrix_emulated(found):
+    """Run a probe of a tensor core's instruction in the emulator; return D."""
+    out = np.zeros(found.out_shape, TYPES[found.sums])
+    run(found.text, (*found.arrays, out), threads=found.threads, smem=found.smem)
+    return found.matrix(out)
+
+
+def matrix_on_device(found):
+    """Run it on the current CUDA device."""
+    out = np.zeros(found.out_shape, TYPES[found.sums])
+    return found.matrix(_launched(found.text, found.arrays, out, 1, found.threads, found.smem))
+
+
+def matrix_digest(d):
+    """Return what is kept of exact sums."""
+    return hashlib.sha256(d.tobytes()).hexdigest()[:16]
+
+
+def packed(d):
+    """Return what is kept of sums that are rounded in the hardware's own way."""
+    return base64.b64encode(zlib.compress(d.tobytes(), 9)).decode()
+
+
+def unpacked(text, found):
+    """Return them as they were: the inverse of `packed`."""
+    raw = zlib.decompress(base64.b64decode(text))
+    return np.frombuffer(raw, TYPES[found.sums]).reshape(found.c.shape)
+
+
+# -- on a device -----------------------------------------------------------------------------------
+
+TOGETHER = {text: rest for text, *rest in PROBES}
+NAMES = (*TOGETHER, *MATRIX_PROBES)
+PATIENCE = 120  # seconds
+
+
+def measured(name):
+    """Run one probe on the device; return where its result belongs, and the result."""
+    if name in TOGETHER:
+        return "digests", digest(name, on_device(name, *TOGETHER[name]))
+    found = MATRIX_PROBES[name]
+    d = matrix_on_device(found)
+    return ("digests", matrix_digest(d)) if found.exact else ("values", packed(d))
+
+
+def _work(connection, first):
+    """Run probes in their order, up to the first that fails: it may leave the device useless."""
+    for name in NAMES[first:]:
+        try:
+            connection.send((name, *measured(name)))
+        except Exception as error:
+            connection.send((name, "failed", f"{type(error).__name__}: {error}"[:500]))
+            return
+
+
+def all_measured(work=_work):
+    """Run all probes on the device, and go on behind those that fail."""
+    kept = {"digests": {}, "values": {}, "failed": {}}
+    context = multiprocessing.get_context("spawn")
+    done = 0
+    while done < len(NAMES):
+        mine, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=work, args=(theirs, done), daemon=True)
+        process.start()
+        theirs.close()
+        failed = False
+        while done < len(NAMES) and not failed:
+            try:
+                answer = mine.recv() if mine.poll(PATIENCE) else None
+            except EOFError:
+                answer = NAMES[done], "failed", "the process ended"
+            name, place, value = answer or (NAMES[done], "failed", "there was no answer")
+            kept[place][name] = value
+            failed = place == "failed"
+            done += 1
+        process.kill()
+        process.join()
+    return kept
 
 
 def main():
     import cupy
 
-    found = {text: digest(text, on_device(text, *rest)) for text, *rest in PROBES}
-    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    RESULTS.write_text(json.dumps({"device": name, "digests": found}, indent=1) + "\n")
-    print(f"{len(found)} probes written to {RESULTS}")
+    device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    kept = all_measured()
+    RESULTS.write_text(json.dumps({"device": device, **kept}, indent=1) + "\n")
+    for name, why in kept["failed"].items():
+        print(f"failed: {name}: {why}")
+    print(f"{len(NAMES) - len(kept['failed'])} of {len(NAMES)} probes written to {RESULTS}")
 
 
 if __name__ == "__main__":

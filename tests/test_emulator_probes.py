@@ -7,41 +7,127 @@ import json
 import numpy as np
 import pytest
 from gpu_cases import needs_hopper
-from probes import PROBES, RESULTS, canonical, digest, emulated, on_device
+from matrix_probes import MATRIX_PROBES
+from probes import (
+    NAMES,
+    PROBES,
+    RESULTS,
+    all_measured,
+    canonical,
+    digest,
+    emulated,
+    matrix_digest,
+    matrix_emulated,
+    matrix_on_device,
+    on_device,
+    unpacked,
+)
 
 import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
 
-KEPT = json.loads(RESULTS.read_text())["digests"] if RESULTS.exists() else {}
+KEPT = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+FAILED = KEPT.get("failed", {})
 
 
-def name(probe):
+def kept(place, name):
+    """Return what the device gave for a probe; skip where it has not run there."""
+    if name in FAILED:
+        pytest.skip(f"it did not run on {KEPT['device']}: {FAILED[name]}")
+    if name not in KEPT.get(place, {}):
+        pytest.skip("there is no result of a device: python tests/probes.py writes it")
+    return KEPT[place][name]
+
+
+def first(probe):
     return probe[0]
 
 
 def test_every_probe_is_there_once():
-    texts = [text for text, *_ in PROBES]
-    assert len(set(texts)) == len(texts) > 120
-    assert set(KEPT) <= set(texts), "results of probes that are gone: write them again"
+    assert len(set(NAMES)) == len(NAMES) > 290
+    there = {name for place in ("digests", "values", "failed") for name in KEPT.get(place, {})}
+    assert there <= set(NAMES), "results of probes that are gone: write them again"
 
 
-@pytest.mark.parametrize("probe", PROBES, ids=name)
-def test_a_probe_runs_and_gives_what_the_device_gave(probe):
+@pytest.mark.parametrize("probe", PROBES, ids=first)
+def test_a_probe_runs_the_same_each_time(probe):
     found = emulated(*probe)
-    assert digest(probe[0], found) == digest(probe[0], emulated(*probe)), "the same each time"
+    assert digest(probe[0], found) == digest(probe[0], emulated(*probe))
     assert len(np.unique(found)) > 1
-    if KEPT:
-        assert digest(probe[0], found) == KEPT.get(probe[0]), "python tests/probes.py writes it"
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=first)
+def test_a_probe_gives_what_the_device_gave(probe):
+    wanted = kept("digests", probe[0])
+    assert digest(probe[0], emulated(*probe)) == wanted
+
+
+def near(probe, d, reference):
+    """Check sums against others, within what the probe allows."""
+    error = np.abs(d.astype("f8") - reference.astype("f8"))
+    assert (error <= probe.bound()).all(), float((error / probe.bound()).max())
+
+
+@pytest.mark.parametrize("name", MATRIX_PROBES)
+def test_products_of_the_tensor_cores_are_right(name):
+    """Against float64, with operands laid out element by element."""
+    probe = MATRIX_PROBES[name]
+    d = matrix_emulated(probe)
+    assert len(np.unique(d)) > 8
+    if probe.exact:
+        np.testing.assert_array_equal(d, probe.expected())
+    else:
+        near(probe, d, probe.expected())
+
+
+@pytest.mark.parametrize("name", MATRIX_PROBES)
+def test_products_of_the_tensor_cores_are_those_of_the_device(name):
+    probe = MATRIX_PROBES[name]
+    if probe.exact:
+        wanted = kept("digests", name)
+        assert matrix_digest(matrix_emulated(probe)) == wanted
+    else:
+        near(probe, matrix_emulated(probe), unpacked(kept("values", name), probe))
+
+
+def some_fail(connection, first):
+    """Answer as a device on which the third and the last probe fail, one silently."""
+    for name in NAMES[first:]:
+        if name == NAMES[2]:
+            connection.send((name, "failed", "no such instruction"))
+            return
+        if name == NAMES[-1]:
+            return
+        connection.send((name, "digests", name))
+
+
+def test_probes_that_fail_on_a_device_do_not_stop_the_others():
+    found = all_measured(some_fail)
+    last = {NAMES[2]: "no such instruction", NAMES[-1]: "the process ended"}
+    assert found["failed"] == last
+    assert list(found["digests"]) == [name for name in NAMES if name not in last]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("probe", PROBES, ids=name)
+@pytest.mark.parametrize("probe", PROBES, ids=first)
 def test_a_probe_gives_the_same_here_and_on_the_device(probe):
     needs_hopper()
     mine, real = (canonical(probe[0], x) for x in (emulated(*probe), on_device(*probe)))
     wrong = np.flatnonzero(mine != real)
     assert not len(wrong), [(int(i), hex(mine[i]), hex(real[i])) for i in wrong[:4]]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MATRIX_PROBES)
+def test_products_are_the_same_here_and_on_the_device(name):
+    needs_hopper()
+    probe = MATRIX_PROBES[name]
+    mine, real = matrix_emulated(probe), matrix_on_device(probe)
+    if probe.exact:
+        np.testing.assert_array_equal(mine, real)
+    else:
+        near(probe, mine, real)
 
 
 @pytest.mark.gpu

@@ -551,6 +551,34 @@ def test_shuffles_votes_and_reductions():
         assert out[:, n].tolist() == column.astype(int).tolist(), n
 
 
+MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r0, %r1, %r2, %r3}, {%r4, %r5, %r6, %r7}, {%r8, %r9}, {%r0, %r1, %r2, %r3};"  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("f16.f16.f32 {", "f16.f16.f16 {"), "this kind of mma"),
+        (("row.col", "col.col"), "this kind of mma"),
+        (("f32.f16.f16", "f32.f16.bf16"), "shape of mma is not known for these types"),
+        (("m16n8k16", "m16n8k32"), "shape of mma"),
+        (("row.col", "row.col.satfinite"), "the modifier .satfinite"),
+        (("m16n8k16", "m16n8k8"), "2 registers of .b32 are expected"),
+        (("f32.f16.f16", "f32.e4m3.e5m2"), "the target sm_80 has no such instruction"),
+    ],
+)
+def test_forms_of_mma_that_are_not_known_are_refused(change, reason):
+    assert change[0] in MMA
+    text = kernel(MMA.replace(*change)).replace("sm_90a", "sm_80")
+    with pytest.raises(PtxError, match=reason):
+        compiled(text, "k")
+
+
+def test_mma_is_for_a_whole_warp():
+    some = "mov.u32 %r10, %tid.x; setp.lt.u32 %p1, %r10, 16;\n@!%p1 bra out;\n" + MMA + "\nout:"
+    with pytest.raises(KernelFault, match=r"mma.sync is reached by a part of a warp only"):
+        run(kernel(some), (np.zeros(1, np.uint32),))
+
+
 def test_atomic_operations_lose_no_update():
     body = """
         mov.u32 %r1, %tid.x;

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from .faults import Fault
+from .fragments import BYTES
 from .tma import swizzled
 from .wgmma import pattern
 
-__all__ = ["BYTES", "InstructionDescriptor", "MatrixDescriptor", "instruction_of", "matrix_of"]
+__all__ = ["InstructionDescriptor", "MatrixDescriptor", "instruction_of", "matrix_of"]
 
-#: Bytes of an element of A and B; K is 32 bytes.
-BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 _FORMATS = {
     "f16": {0: "f16", 1: "bf16"},
     "tf32": {2: "tf32"},

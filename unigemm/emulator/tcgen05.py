@@ -18,10 +18,11 @@ import numpy as np
 
 from .arithmetic import instruction
 from .faults import Fault, KernelFault, Site
+from .fragments import BYTES, numbers
 from .machine import DONE
 from .mbarriers import arrive, barrier_at
 from .memory import carrier
-from .mma_descriptors import BYTES, InstructionDescriptor, instruction_of, matrix_of
+from .mma_descriptors import InstructionDescriptor, instruction_of, matrix_of
 from .program import Builder, Op
 from .ptx import Address, Instruction, Vector
 from .tensor_memory import (
@@ -36,7 +37,6 @@ from .tensor_memory import (
 )
 from .tma import explain, unready
 from .transfer import active, address_of, flat_shared
-from .wgmma import numbers
 
 __all__ = ["Queue", "Region"]
 

@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from . import rounding
 from .arithmetic import instruction
 from .faults import Fault
+from .fragments import BYTES, factor, numbers, read_sums, sum_kinds, sum_registers, write_sums
 from .memory import carrier
 from .program import Builder, Op
 from .ptx import Immediate, Instruction, Vector
 from .tma import explain, swizzled, unready
 
-__all__ = ["numbers", "pattern"]
+__all__ = ["pattern"]
 
 WARPGROUP = 4  # warps
 _SWIZZLES = (0, 128, 64, 32)  # by the descriptor's last two bits
-_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 _FEWEST = 8  # rows of A that a tile has at least: what is wrong behind them may be of no use
 
 
@@ -138,7 +137,7 @@ def _operand(machine: Any, row: int, word: int, rows: int, kind: str, k: int, k_
     if word >> 49 & 7:
         raise Fault("a matrix descriptor with a base offset is not implemented")
     swizzle = _SWIZZLES[word >> 62]
-    size = _BYTES[kind]
+    size = BYTES[kind]
     if not k_major and size != 2:
         raise Fault(f"operands of .{kind} must be K-major")
     lines, across = (rows, k * size // 16) if k_major else (k, rows * size // 16)
@@ -173,11 +172,11 @@ def _read(machine: Any, matrix: Matrix, kind: str, line: int) -> Any:
     Fault
         It was overwritten after its product was issued.
     """
-    values = machine.shared.views[16].take(matrix.units // 16).view(carrier(_BYTES[kind]))
+    values = machine.shared.views[16].take(matrix.units // 16).view(carrier(BYTES[kind]))
     values = numbers(values if matrix.k_major else values.T, kind)
     if machine.options.strict:
         now, _ = unready(machine, matrix.units)
-        lost = _rows(matrix, (now != matrix.words).any(-1), _BYTES[kind])
+        lost = _rows(matrix, (now != matrix.words).any(-1), BYTES[kind])
         if lost[: matrix.fewest].any():
             raise Fault(
                 f"shared memory was overwritten while wgmma of line {line} could still read it"
@@ -188,35 +187,18 @@ def _read(machine: Any, matrix: Matrix, kind: str, line: int) -> Any:
     return values
 
 
-def numbers(bits: Any, kind: str) -> Any:
-    """Return the numbers that bits stand for."""
-    if kind == "tf32":  # the low 13 bits of a float32 are not looked at
-        return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-    if kind in ("s8", "u8"):
-        return bits.view(np.int8 if kind == "s8" else np.uint8).astype(np.float64)
-    return rounding.wide(bits, kind).astype(np.float64)
-
-
-def _fragment(V: list[Any], slots: tuple[int, ...], kind: str) -> Any:
-    """Return A out of registers, (64, K): a warp has 16 rows, a thread four bytes of a row."""
-    raw = np.empty((WARPGROUP, 2, 8, 2, 4), np.uint32)  # warp, half, row, K half, thread of a row
-    for n, slot in enumerate(slots):
-        raw[:, n & 1, :, n >> 1] = V[slot].reshape(WARPGROUP, 8, 4)
-    return numbers(raw.reshape(64, 8).view(carrier(_BYTES[kind])), kind)
-
-
 # -- instructions ----------------------------------------------------------------------------------
 
 
 def _kind_of(b: Builder, i: Instruction) -> Kind:
     found = re.fullmatch(
-        r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(f32|s32)\.(\w+)\.(\w+)",
+        r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)",
         i.opcode,
     )
-    if found is None or found[5] not in _BYTES or found[6] not in _BYTES:
+    if found is None or found[4] not in sum_kinds(found[5], found[6]) or found[5] == "f64":
         raise b.error("this kind of wgmma is not implemented")
     kind = Kind(int(found[1]), int(found[2]), found[4], found[5], found[6], bool(found[3]))
-    if kind.k * _BYTES[kind.a] != 32 or _BYTES[kind.a] != _BYTES[kind.b] or kind.n % 8:
+    if kind.k * BYTES[kind.a] != 32 or kind.n % 8 or not 0 < kind.n <= 256:
         raise b.error("this shape of wgmma is not known")
     return kind
 
@@ -226,9 +208,11 @@ def mma_async(b: Builder, i: Instruction) -> Op:
     """Start one product."""
     kind = _kind_of(b, i)
     target, a_operand, b_operand, *rest = i.operands
-    if not isinstance(target, Vector) or len(target.elements) != kind.n // 2:
-        raise b.error(f"{kind.n // 2} sums are expected")
-    sums = tuple(b.target(x, kind.sums) for x in target.elements)
+    count = sum_registers(kind.sums, 16, kind.n)
+    if not isinstance(target, Vector) or len(target.elements) != count:
+        raise b.error(f"{count} registers of sums are expected")
+    held = "b32" if kind.sums == "f16" else kind.sums
+    sums = tuple(b.target(x, held) for x in target.elements)
     fragment = isinstance(a_operand, Vector)
     a_slots: tuple[int, ...]
     if isinstance(a_operand, Vector):
@@ -239,7 +223,7 @@ def mma_async(b: Builder, i: Instruction) -> Op:
     flags = [x.value for x in rest[1:] if isinstance(x, Immediate)]
     signs = (flags[0], flags[1]) if len(flags) >= 2 else (1, 1)
     majors = flags[2:]
-    if len(majors) != (0 if _BYTES[kind.a] != 2 else 1 if fragment else 2):
+    if len(majors) != (0 if BYTES[kind.a] != 2 else 1 if fragment else 2):
         raise b.error("the number of operands is wrong")
     a_k = fragment or not majors or majors[0] == 0
     b_k = not majors or majors[-1] == 0
@@ -273,24 +257,13 @@ def _perform(machine: Any, first: int, product: Product) -> None:
     if isinstance(product.a, Matrix):
         left = _read(machine, product.a, kind.a, product.line)
     else:
-        left = _fragment(V, product.a, kind.a)
+        left = factor(V, product.a, kind.a, WARPGROUP, 2).reshape(64, kind.k)
     right = _read(machine, product.b, kind.b, product.line)
     total = (product.signs[0] * left) @ (product.signs[1] * right).T  # (64, N)
-    # Row 16 warp + 8 half + lane / 4, columns 8 j + 2 (lane % 4) and the next.
-    parts = total.reshape(WARPGROUP, 2, 8, kind.n // 8, 4, 2)
-    for n, slot in enumerate(product.sums):
-        block, half, column = n // 4, n // 2 % 2, n % 2
-        added = parts[:, half, :, block, :, column].reshape(WARPGROUP, 32)
-        before = V[slot].astype(np.float64) if product.keep else 0.0
-        V[slot][...] = _rounded(before + added, kind)
-
-
-def _rounded(values: Any, kind: Kind) -> Any:
-    if kind.sums == "f32":
-        return values.astype(np.float32)
-    if kind.saturate:
-        return np.clip(values, -(2.0**31), 2.0**31 - 1).astype(np.int32)
-    return np.nan_to_num(values).astype(np.int64).astype(np.int32)
+    total = total.reshape(WARPGROUP, 16, kind.n)
+    if product.keep:
+        total = read_sums(V, product.sums, kind.sums, WARPGROUP, 2) + total
+    write_sums(V, product.sums, total, kind.sums, True, saturate=kind.saturate)
 
 
 @instruction("wgmma.fence")
