@@ -51,19 +51,25 @@ def test_every_problem_has_a_legal_configuration_on_every_architecture(arch):
         assert all(illegal(problem, c, named_target(arch)) is None for c in offered)
 
 
+def first_place(tile, thread, threads):
+    """Line and place in it of a thread's first copy."""
+    if tile.turned:
+        return thread % tile.slab, thread // tile.slab
+    per_line = tile.line // tile.copy
+    return divmod(thread, per_line) if per_line <= threads else (0, thread)
+
+
 def test_the_copies_of_all_threads_fill_each_tile_exactly_once():
     for problem, config in OFFERED:
         geo = geometry(problem, config)
         for tile in (geo.a, geo.b):
-            per_line = tile.line // tile.copy
             filled = set()
             for i, copy in enumerate(copy_schedule(tile, geo.threads)):
                 for thread in range(geo.threads):
                     if copy.partial and thread >= tile.copies - i * geo.threads:
                         continue
-                    line = (thread // per_line if per_line <= geo.threads else 0) + copy.line
-                    at = (thread % per_line if per_line <= geo.threads else thread) * tile.copy
-                    place = (line, at + copy.position)
+                    line, at = first_place(tile, thread, geo.threads)
+                    place = (line + copy.line, at * tile.copy + copy.position)
                     assert place not in filled
                     filled.add(place)
             assert filled == set(product(range(tile.lines), range(0, tile.line, tile.copy)))
@@ -194,7 +200,7 @@ def test_the_key_of_a_kernel_does_not_know_the_extents(sizes):
 
 def test_the_key_knows_all_that_is_compiled_in():
     problem = problem_of(DType.FLOAT32, "k", "n")
-    config = next(iter(base_configs(problem, H200)))
+    config = next(c for c in base_configs(problem, H200) if c.tile == (128, 64, 16))
     plan = Plan("cute_simt", config, problem, Extents(64, 64, 64), H200)
     others = [
         replace(plan, problem=problem_of(DType.FLOAT32, "m", "n")),
@@ -203,6 +209,7 @@ def test_the_key_knows_all_that_is_compiled_in():
         replace(plan, target=named_target("sm_80")),
         *(replace(plan, config=replace(config, **change)) for change in (
             {"split_k": 2}, {"stages": 4}, {"tile": (64, 64, 16)}, {"warps": (4, 2)},
+            {"occupancy": 1},
         )),
     ]  # fmt: skip
     assert len({BACKEND.key(p).digest for p in [plan, *others]}) == 1 + len(others)

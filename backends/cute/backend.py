@@ -131,7 +131,8 @@ class CuteBackend:
             module = _kernel_module(self.name)
             capability = plan.target.capability
             overlap, packed = capability >= (9, 0), capability[0] == 10
-            return module.make_host(module.Spec(problem, config, overlap, packed))
+            spec = module.Spec(problem, config, overlap, packed, plan.target.smem_per_sm)
+            return module.make_host(spec)
 
         def arguments() -> Sequence[Any]:
             return _kernel_module(self.name).example_arguments(problem)

@@ -33,13 +33,14 @@ class Spec:
 
     `overlap` says whether a launch may overlap the one before it (sm_90 and newer), `packed`
     whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_120 has it
-    in PTX alone).
+    in PTX alone), `smem_per_sm` the bytes of shared memory that the CTAs of an SM share.
     """
 
     problem: Problem
     config: Config
     overlap: bool
     packed: bool
+    smem_per_sm: int
 
     @property
     def split(self) -> bool:

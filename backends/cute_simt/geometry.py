@@ -26,15 +26,17 @@ __all__ = [
     "Geometry",
     "OperandTile",
     "copy_schedule",
+    "copy_step",
     "geometry",
     "illegal",
+    "launched_smem",
 ]
 
 WARP = 32
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
 MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 8 or 16)
-# Seen beyond accumulators and fragments (sm_90a): about 32, and some for each copy's address.
-BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 32, 4, 6
+# Seen beyond accumulators and fragments (sm_90a): about 40, and some for each copy's address.
+BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 40, 4, 6
 DOT_ROWS = (1, 2, 4, 8)  # of A
 DOT_THREADS = 512  # of an SM, at least: 128 registers each
 _DOT_REGISTERS = 32
@@ -51,6 +53,8 @@ class OperandTile:
         Element type.
     k_major
         Stored (extent, K) with K contiguous; else (K, extent).
+    turned
+        Turned by the copies: K-major in device memory, stored (K, extent).
     extent, slab
         Sizes along M (or N) and K.
     pitch
@@ -66,6 +70,7 @@ class OperandTile:
 
     dtype: DType
     k_major: bool
+    turned: bool
     extent: int
     slab: int
     pitch: int
@@ -174,17 +179,21 @@ class Copy:
 
 def copy_schedule(tile: OperandTile, threads: int) -> list[Copy]:
     """Spread the copies of a tile over the threads, neighbours along the contiguous index."""
-    per_line = tile.line // tile.copy
     rounds = -(-tile.copies // threads)
-    schedule = []
-    for i in range(rounds):
-        partial = (i + 1) * threads > tile.copies
-        if per_line <= threads:
-            schedule.append(Copy(i * (threads // per_line), 0, partial))
-        else:
-            wide = per_line // threads
-            schedule.append(Copy(i // wide, (i % wide) * threads * tile.copy, partial))
-    return schedule
+    return [
+        Copy(*copy_step(tile, threads, i), (i + 1) * threads > tile.copies) for i in range(rounds)
+    ]
+
+
+def copy_step(tile: OperandTile, threads: int, index: int) -> tuple[int, int]:
+    """Return a thread's steps, in lines and along them, to its copy `index`."""
+    per_line = tile.line // tile.copy
+    if tile.turned:  # neighbours along K
+        return 0, index * (threads // tile.slab)
+    if per_line <= threads:
+        return index * (threads // per_line), 0
+    wide = per_line // threads
+    return index // wide, (index % wide) * threads * tile.copy
 
 
 def _lanes(config: Config) -> tuple[int, int]:
@@ -195,20 +204,26 @@ def _lanes(config: Config) -> tuple[int, int]:
     )
 
 
-def _operand(kind: MatrixType, extent: int, slab: int, lanes: int, rows: int) -> OperandTile:
+def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> OperandTile:
+    """Return the tile of A (mode 0) or B (mode 1)."""
+    extent, slab, rows = config.tile[mode], config.tile[2], config.thread[mode]
     size = kind.dtype.itemsize
     widest = BANK_VECTOR // size
-    k_major = kind.major == "k"
-    # A pitch of an odd number of 16-byte units puts eight neighbouring rows in distinct banks.
-    pitch = slab + widest if k_major else extent
+    turned = kind.major == "k" and kind.dtype is DType.FLOAT32 and _is_big(config)
+    k_major = kind.major == "k" and not turned
+    # A pitch of an odd number of 16-byte units puts eight neighbouring rows in distinct banks, and
+    # what the copies of a turned tile write at once in half of them.
+    pitch = slab + widest if k_major else extent + widest if turned else extent
     run = 1 if k_major else min(rows, widest)
+    along = slab if k_major else extent
     return OperandTile(
         dtype=kind.dtype,
         k_major=k_major,
+        turned=turned,
         extent=extent,
         slab=slab,
         pitch=pitch,
-        copy=1 if kind.major == "strided" else min(kind.vector, slab if k_major else extent),
+        copy=1 if turned or kind.major == "strided" else min(kind.vector, along),
         lanes=lanes,
         rows=rows,
         run=run,
@@ -217,13 +232,18 @@ def _operand(kind: MatrixType, extent: int, slab: int, lanes: int, rows: int) ->
     )
 
 
+def _is_big(config: Config) -> bool:
+    """Whether FMAs outweigh four times the copies, which turning a tile costs."""
+    return config.thread[0] * config.thread[1] >= 64
+
+
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a legal configuration."""
-    m, n, k = config.tile
+    m, n, _ = config.tile
     lanes = _lanes(config)
-    a = _operand(problem.a, m, k, lanes[0], config.thread[0])
-    b = _operand(problem.b, n, k, lanes[1], config.thread[1])
+    a = _operand(problem.a, config, 0, lanes[0])
+    b = _operand(problem.b, config, 1, lanes[1])
     sums = problem.accumulator.itemsize
     warps = config.warps[0] * config.warps[1]
     warp_tile = (m // config.warps[0], n // config.warps[1])
@@ -267,6 +287,13 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
 
 def _is_power_of_two(*numbers: int) -> bool:
     return all(n > 0 and n & (n - 1) == 0 for n in numbers)
+
+
+def launched_smem(geo: Geometry, config: Config, smem_per_sm: int) -> int:
+    """Return the shared memory to ask for: so much that no more CTAs fit than are to be there."""
+    if config.occupancy == 0:
+        return geo.smem_bytes
+    return max(geo.smem_bytes, smem_per_sm // (config.occupancy + 1))
 
 
 def dot_unroll(config: Config) -> int:
@@ -317,6 +344,8 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     registers = config.thread[0] * config.thread[1] * problem.accumulator.itemsize // 4
     if registers > MAX_ACCUMULATOR_REGISTERS:
         return f"{registers} accumulator registers a thread leave too few of 255 for the rest"
+    if registers > MAX_ACCUMULATOR_REGISTERS // 2 and problem.a.dtype.itemsize == 2:
+        return f"{registers} accumulators leave no registers to widen 16-bit operands in"
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     derived = geometry(problem, config)

@@ -45,7 +45,16 @@ from ..cute.device import (
     write,
 )
 from .dot import make_host as make_dot
-from .geometry import WARP, Copy, Geometry, OperandTile, copy_schedule, geometry
+from .geometry import (
+    WARP,
+    Copy,
+    Geometry,
+    OperandTile,
+    copy_schedule,
+    copy_step,
+    geometry,
+    launched_smem,
+)
 
 
 class Spec(device.Spec):
@@ -95,8 +104,12 @@ class Source:
         self.schedule = copy_schedule(tile, threads)
         self.thread, self.threads = thread, threads
         per_line = tile.line // tile.copy
-        self.line = thread // per_line if per_line <= threads else Int32(0)
-        self.position = (thread % per_line if per_line <= threads else thread) * tile.copy
+        if tile.turned:
+            self.line, self.position = thread % tile.slab, thread // tile.slab
+        elif per_line <= threads:
+            self.line, self.position = thread // per_line, (thread % per_line) * tile.copy
+        else:
+            self.line, self.position = Int32(0), thread * tile.copy
         row, k = (self.line, self.position) if tile.k_major else (self.position, self.line)
         k_step = Int64(1) if kind.major == "k" else strides[1]
         row_step = Int64(1) if kind.major in ("m", "n") else strides[0]
@@ -108,35 +121,48 @@ class Source:
         self.first = first_row + row
         self.rows = rows
 
-    def existing(self, copy: Copy, remaining: Int32) -> Int32:
-        """Bytes of one copy that lie inside the operand and inside `remaining` K."""
+    def existing(self, line: Int32, position: Int32, remaining: Int32) -> Int32:
+        """Bytes of a copy that lie inside the operand and inside `remaining` K.
+
+        `line` and `position` are steps from the thread's first copy.
+        """
         limit = Int32(self.tile.copy * self.size)
         zero = Int32(0)
         if self.tile.k_major:
-            inside = (remaining - (self.position + copy.position)) * self.size
+            inside = (remaining - (self.position + position)) * self.size
             inside = cutlass.min(cutlass.max(inside, zero), limit)
-            return select(self.first + copy.line < self.rows, inside, zero)
-        inside = (self.rows - (self.first + copy.position)) * self.size
+            return select(self.first + line < self.rows, inside, zero)
+        inside = (self.rows - (self.first + position)) * self.size
         inside = cutlass.min(cutlass.max(inside, zero), limit)
-        return select(self.line + copy.line < remaining, inside, zero)
+        return select(self.line + line < remaining, inside, zero)
 
-    def place(self, copy: Copy) -> Int32:
-        """Element offset of one copy in a stage."""
-        return (self.line + copy.line) * self.tile.pitch + self.position + copy.position
+    def place(self, line: Int32, position: Int32) -> Int32:
+        """Element offset of a copy in a stage."""
+        return (self.line + line) * self.tile.pitch + self.position + position
 
-    def at(self, copy: Copy, slab: Int64) -> Int64:
-        """Device address of one copy; `slab` is the byte offset of the slab."""
-        where = self.address + slab
-        if copy.line:
-            where += self.line_bytes * copy.line
-        if copy.position:
-            where += self.position_bytes * copy.position
-        return where
+    def step(self, line: Int32, position: Int32) -> Int64:
+        """Bytes in device memory of steps in lines and along them."""
+        return Int64(line) * self.line_bytes + Int64(position) * self.position_bytes
 
     def owns(self, copy: Copy) -> cutlass.Boolean | None:
         """Whether this thread takes part in a copy that not all threads are needed for."""
         index = self.schedule.index(copy)
         return self.thread < self.tile.copies - index * self.threads if copy.partial else None
+
+
+def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[Int32, Int32]:
+    """Return where a tile begins, and the least K left with which its slab need not be checked.
+
+    A tile that would stick out moves back, where copies may begin at any row and stores at every
+    `align`-th: it computes again, bit for bit, what its neighbour does. One that sticks out all the
+    same is always checked.
+    """
+    if tile.k_major or tile.copy == 1:
+        last = rows - tile.extent
+        moves = (last >= 0) & (last % align == 0)
+        first = select(moves, cutlass.min(first, last), first)
+    sticks_out = first + tile.extent > rows
+    return first, select(sticks_out, Int32(2**31 - 1), Int32(tile.slab))
 
 
 def batch_offset(
@@ -146,20 +172,57 @@ def batch_offset(
     return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
 
 
-def start_async(source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32) -> None:
-    """Start the cp.async copies of one slab of one operand."""
+def start_whole(source: Source, stage: cute.Pointer, slab: Int64) -> None:
+    """Start the cp.async copies of one slab that lies inside its operand."""
+    where, before = source.address + slab, source.schedule[0]
+    for copy in source.schedule:
+        if copy != before:
+            step = source.step(copy.line - before.line, copy.position - before.position)
+            where = advanced(where, step)
+        before = copy
+        place = source.place(copy.line, copy.position)
+        copy_async(source, stage + place, where, None, source.owns(copy))
+
+
+def advanced(where: Int64, step: Int64) -> Int64:
+    """Add to an address, in a way that LLVM does not turn into products with the first one."""
+    return cute.arch.inline_ptx(
+        "add.s64 {$w0}, {$r0}, {$r1};", write_only_types=[Int64], read_only_args=[where, step]
+    )
+
+
+def start_checked(
+    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, index: Int32
+) -> None:
+    """Start copy `index` of one slab; zeros stand for what is not there."""
+    line, position = copy_step(source.tile, source.threads, index)
+    line, position = Int32(line), Int32(position)
+    copy_async(
+        source,
+        stage + source.place(line, position),
+        source.address + slab + source.step(line, position),
+        source.existing(line, position, remaining),
+        source.thread < source.tile.copies - index * source.threads,
+    )
+
+
+def copy_async(
+    source: Source,
+    target: cute.Pointer,
+    where: Int64,
+    size: Int32 | None,
+    takes_part: cutlass.Boolean | None,
+) -> None:
+    """Start one copy of `size` bytes, or of all that it has; the rest becomes zeros."""
     width = source.tile.copy * source.size
     cache = "cg" if width == 16 else "ca"
-    for copy in source.schedule:
-        cute.arch.inline_ptx(
-            f"cp.async.{cache}.shared.global [{{$r0}}], [{{$r1}}], {width}, {{$r2}};",
-            read_only_args=[
-                (stage + source.place(copy)).toint(),
-                source.at(copy, slab),
-                source.existing(copy, remaining),
-            ],
-            predicate=source.owns(copy),
-        )
+    some = "" if size is None else ", {$r2}"
+    sizes = [] if size is None else [size]
+    cute.arch.inline_ptx(
+        f"cp.async.{cache}.shared.global [{{$r0}}], [{{$r1}}], {width}{some};",
+        read_only_args=[target.toint(), where, *sizes],
+        predicate=takes_part,
+    )
 
 
 @cute.jit
@@ -183,25 +246,36 @@ def store_element(
 def load_plain(source: Source, slab: Int64, remaining: Int32, held: cute.Tensor) -> None:
     """Load one slab of a 2-byte operand at odd addresses into registers, as bits."""
     for i, copy in enumerate(source.schedule):
-        exists = source.existing(copy, remaining) > 0
+        exists = source.existing(copy.line, copy.position, remaining) > 0
         if copy.partial:
             exists = exists & source.owns(copy)
-        held[i] = load_element(source.at(copy, slab), exists)
+        where = source.address + slab + source.step(copy.line, copy.position)
+        held[i] = load_element(where, exists)
 
 
 def store_plain(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
     """Store what `load_plain` brought."""
     for i, copy in enumerate(source.schedule):
         owns = source.owns(copy) if copy.partial else cutlass.Boolean(True)
-        store_element(stage, source.place(copy), held[i], owns)
+        store_element(stage, source.place(copy.line, copy.position), held[i], owns)
 
 
+@cute.jit
 def start_slab(
-    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, held: cute.Tensor
+    source: cutlass.Constexpr,
+    stage: cute.Pointer,
+    slab: Int64,
+    remaining: Int32,
+    within: Int32,
+    held: cute.Tensor,
 ) -> None:
-    """Start bringing one slab of one operand."""
-    if source.tile.asynchronous:
-        start_async(source, stage, slab, remaining)
+    """Start bringing one slab of one operand; with less K left than `within` it is checked."""
+    if const_expr(source.tile.asynchronous):
+        if remaining >= within:
+            start_whole(source, stage, slab)
+        else:  # rarely: a loop keeps it out of the others' registers
+            for index in cutlass.range(len(source.schedule), unroll=1):
+                start_checked(source, stage, slab, remaining, index)
     else:
         load_plain(source, slab, remaining, held)
 
@@ -257,9 +331,19 @@ def multiply(
             elif pairs == "m":
                 add_pairs(sums, right[kk], left[kk], 1)
             else:
-                for i in range(geo.a.rows):
-                    for j in range(geo.b.rows):
-                        sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+                for i, j in product_order(geo.a.rows, geo.b.rows):
+                    sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+
+
+def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
+    """Return in which order to make the products of a column of A and a row of B.
+
+    There and back along the shorter side, so that each product has an operand of the one before:
+    an FMA that reads three registers takes two issue slots on an H200 (bench/NOTES.md).
+    """
+    if rows < columns:
+        return [(i, j) for j, i in product_order(columns, rows)]
+    return [(i, j if i % 2 == 0 else columns - 1 - j) for i in range(rows) for j in range(columns)]
 
 
 def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None:
@@ -357,6 +441,8 @@ def gemm_kernel(
     first_k = part * slabs * tile_k
     end_k = cutlass.min(k, first_k + slabs * tile_k)
     remaining = cutlass.max(end_k - first_k, Int32(0))
+    first_m, within_a = placed(geo.a, tm * tile_m, m, 1)
+    first_n, within_b = placed(geo.b, tn * tile_n, n, geo.store)
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
     smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
@@ -365,12 +451,12 @@ def gemm_kernel(
     source_a = Source(
         geo.a, spec.problem.a,
         a + batch_offset(a_strides, i0, i1, first_k, a_strides[1], geo.a.dtype.itemsize),
-        (a_strides[0], a_strides[1]), tm * tile_m, m, thread, geo.threads,
+        (a_strides[0], a_strides[1]), first_m, m, thread, geo.threads,
     )  # fmt: skip
     source_b = Source(
         geo.b, spec.problem.b,
         b + batch_offset(b_strides, i0, i1, first_k, b_strides[0], geo.b.dtype.itemsize),
-        (b_strides[1], b_strides[0]), tn * tile_n, n, thread, geo.threads,
+        (b_strides[1], b_strides[0]), first_n, n, thread, geo.threads,
     )  # fmt: skip
     held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
     held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
@@ -382,10 +468,12 @@ def gemm_kernel(
     # -- prologue
     slab_a, slab_b = Int64(0), Int64(0)
     for stage in range_constexpr(config.stages - 1):
-        start_slab(source_a, shared_a + stage * geo.a.elements, slab_a, remaining, held_a)
-        start_slab(source_b, shared_b + stage * geo.b.elements, slab_b, remaining, held_b)
-        finish_slab(source_a, shared_a + stage * geo.a.elements, held_a)
-        finish_slab(source_b, shared_b + stage * geo.b.elements, held_b)
+        to_a = shared_a + stage * geo.a.elements
+        to_b = shared_b + stage * geo.b.elements
+        start_slab(source_a, to_a, slab_a, remaining, within_a, held_a)
+        start_slab(source_b, to_b, slab_b, remaining, within_b, held_b)
+        finish_slab(source_a, to_a, held_a)
+        finish_slab(source_b, to_b, held_b)
         cute.arch.cp_async_commit_group()
         slab_a += source_a.slab_bytes
         slab_b += source_b.slab_bytes
@@ -404,8 +492,8 @@ def gemm_kernel(
         cute.arch.sync_threads()
         into_a = shared_a + writing * geo.a.elements
         into_b = shared_b + writing * geo.b.elements
-        start_slab(source_a, into_a, slab_a, remaining, held_a)
-        start_slab(source_b, into_b, slab_b, remaining, held_b)
+        start_slab(source_a, into_a, slab_a, remaining, within_a, held_a)
+        start_slab(source_b, into_b, slab_b, remaining, within_b, held_b)
         cute.arch.cp_async_commit_group()
         multiply(
             spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
@@ -429,7 +517,7 @@ def gemm_kernel(
         out += Int64(part) * d_strides[4] * size
     store_tile(
         spec, sums, patch, out, d_strides[0], d_strides[1],
-        tm * tile_m + warp_m * geo.warp_tile[0], tn * tile_n + warp_n * geo.warp_tile[1],
+        first_m + warp_m * geo.warp_tile[0], first_n + warp_n * geo.warp_tile[1],
         m, n, lane,
     )  # fmt: skip
 
@@ -470,7 +558,7 @@ def make_host(spec: Spec) -> Callable:
             slabs, raster(tiles_m, tiles_n, along_n, group), Divisor(split_k), Divisor(l0),
         ).launch(
             grid=(tiles_m * tiles_n * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
-            smem=geo.smem_bytes, stream=stream,
+            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
             use_pdl=spec.overlap,
         )  # fmt: skip
