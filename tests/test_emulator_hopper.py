@@ -624,6 +624,7 @@ def test_forms_of_wgmma_that_are_not_known_are_refused(change, reason):
 
 def test_events_tell_the_story_of_a_load_in_order():
     from unigemm.emulator import as_svg, as_text
+    from unigemm.emulator.timeline import COLOURS
 
     arrays, text = loading()
     assert go(text, arrays, BOX).events == []
@@ -636,7 +637,7 @@ def test_events_tell_the_story_of_a_load_in_order():
     line = line_of(text, "cp.async.bulk.tensor")
     assert f"CTA (0, 0, 0) warp 0: load (0, 0) to shared address 2048 (line {line})" in shown
     picture = as_svg(events)
-    assert picture.count("<rect") == len(events) + 10
+    assert picture.count("<rect") == len(events) + len(COLOURS)
     assert picture.startswith("<svg")
     assert "hardware" in picture
 

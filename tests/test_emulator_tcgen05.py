@@ -629,9 +629,14 @@ def test_mistakes_with_tensor_memory_are_found(line, reason):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("tcgen05.cp.cta_group::1.128x256b [%r9], %d1;", "tcgen05.cp.cta_group::1.128x256b is not"),
+        ("tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r9], %d1;", "this form is not"),
+        ("tcgen05.cp.cta_group::1.32x128b [%r9], %d1;", "this form is not"),
         ("tcgen05.shift.cta_group::1.down [%r9];", "is not implemented"),
-        ("tcgen05.mma.cta_group::1.kind::mxf4 [%r9], %d1, %d2, %r7, %p5;", "kind::mxf4"),
+        ("tcgen05.mma.cta_group::1.kind::mxf4 [%r9], %d1, %d2, %r7, %p5;", ".block_scale and"),
+        ("tcgen05.mma.cta_group::1.kind::f16.block_scale [%r9], %d1, %d2, %r7, [%r5], [%r6], %p5;",
+         ".block_scale and .kind"),
+        ("tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale [%r9], %d1, %d2, %r7, [%r5], [%r6],"
+         "%p5;", "needs one of scale_vec::2X, block32, scale_vec::4X, block16"),
         ("tcgen05.mma.ws.cta_group::1.kind::f16 [%r9], %d1, %d2, %r7, %p5;", "modifier"),
         ("tcgen05.mma.cta_group::1.kind::f16 [%r9], %d1, %d2, %r7, %p5, 3;", "scale-input-d"),
         ("tcgen05.ld.sync.aligned.32x32b.x3.b32 {%r1, %r2, %r3}, [%r9];", "repeated 3 times"),

@@ -18,8 +18,10 @@ from . import (
     mma,
     moves,
     tcgen05,
+    tensor_copies,
     tensor_memory,
     tensor_moves,
+    tensor_queue,
     tma,
     transfer,
     warp,
@@ -37,8 +39,8 @@ from .timeline import Event, Traced
 __all__ = ["Report", "compiled", "launch", "pack_parameters"]
 
 _ENTERED = (  # their instructions
-    cluster_launch, conversions, matrices, mbarriers, mma, moves, tcgen05, tensor_memory,
-    tensor_moves, tma, warp, wgmma,
+    cluster_launch, conversions, matrices, mbarriers, mma, moves, tcgen05, tensor_copies,
+    tensor_memory, tensor_moves, tensor_queue, tma, warp, wgmma,
 )  # fmt: skip
 TOGETHER = 64  # warps that are run at once, at most (but at least one cluster)
 MAX_INSTRUCTIONS = 60_000_000  # warp instructions: minutes

@@ -14,31 +14,36 @@ import numpy as np
 
 from .faults import Fault
 from .fragments import BYTES
+from .narrow import BITS, PACKED, Scaling
 from .tma import swizzled
 from .wgmma import pattern
 
 __all__ = ["InstructionDescriptor", "MatrixDescriptor", "instruction_of", "matrix_of"]
 
+_F8F6F4 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 _FORMATS = {
-    "f16": {0: "f16", 1: "bf16"},
-    "tf32": {2: "tf32"},
-    "f8f6f4": {0: "e4m3", 1: "e5m2"},
-    "i8": {0: "u8", 1: "s8"},
-}
+    "f16": {0: "f16", 1: "bf16"}, "tf32": {2: "tf32"}, "i8": {0: "u8", 1: "s8"},
+    "f8f6f4": _F8F6F4, "mxf8f6f4": _F8F6F4, "mxf4": {1: PACKED}, "mxf4nvf4": {1: PACKED},
+}  # fmt: skip
 _SUMS = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"},
          "i8": {2: "s32"}}  # fmt: skip
 _SPARSE = 0b111  # the flag, and which metadata
 _UNKNOWN = 1 << 6 | 1 << 23 | 1 << 29 | 3 << 30  # must be zero; the last two of .ws only
+_UNKNOWN_SCALED = 1 << 3 | 1 << 6 | 1 << 31  # the last: K of 96
 _SWIZZLES = {0: 0, 2: 128, 4: 64, 6: 32}
 _COARSE = 1  # 128 bytes, in units of 32
 
 
 @dataclass(frozen=True)
 class InstructionDescriptor:
-    """What an instruction multiplies: M and N of all its CTAs, K, and element types."""
+    """What an instruction multiplies: M and N of all its CTAs, K, and element types.
+
+    K is 32 bytes; elements of fewer than 8 bits take one, but for those of mxf4.
+    """
 
     m: int
     n: int
+    k: int
     a: str
     b: str
     sums: str
@@ -46,22 +51,20 @@ class InstructionDescriptor:
     b_k_major: bool
     a_sign: int
     b_sign: int
-    saturate: bool
-
-    @property
-    def k(self) -> int:
-        """Extent of the inner dimension: 32 bytes."""
-        return 32 // BYTES[self.a]
+    saturate: bool = False
+    scaling: Scaling | None = None
 
 
 @lru_cache(maxsize=256)
-def instruction_of(word: int, kind: str, group: int) -> InstructionDescriptor:
+def instruction_of(word: int, kind: str, group: int, block: int = 0) -> InstructionDescriptor:
     """Read an instruction descriptor.
 
     Parameters
     ----------
     kind, group
         The instruction's ``.kind`` and ``.cta_group``.
+    block
+        Elements along K that share a scale; 0 without scales.
 
     Raises
     ------
@@ -70,21 +73,45 @@ def instruction_of(word: int, kind: str, group: int) -> InstructionDescriptor:
     """
     if word & _SPARSE:
         raise Fault("sparse matrices are not implemented")
-    if word & _UNKNOWN:
+    if word & (_UNKNOWN_SCALED if block else _UNKNOWN):
         raise Fault(f"the instruction descriptor {word:#010x} sets bits that must be zero")
     a, b = _FORMATS[kind].get(word >> 7 & 7), _FORMATS[kind].get(word >> 10 & 7)
-    sums = _SUMS[kind].get(word >> 4 & 3)
+    sums = "f32" if block else _SUMS[kind].get(word >> 4 & 3)
     if a is None or b is None or sums is None or (kind == "f16" and a != b):
         raise Fault(f"the instruction descriptor {word:#010x} has types that are not of .{kind}")
     saturate, signs = bool(word >> 3 & 1), (word >> 13 & 1, word >> 14 & 1)
-    if (saturate and kind != "i8") or (any(signs) and kind == "i8"):
+    majors = word >> 15 & 1, word >> 16 & 1
+    along_mn = any(x in BITS and major for x, major in zip((a, b), majors, strict=True))
+    if (saturate and kind != "i8") or (any(signs) and kind == "i8") or along_mn:
         raise Fault(f"the instruction descriptor {word:#010x} has flags that are not of .{kind}")
     m, n = (word >> 24 & 31) << 4, (word >> 17 & 63) << 3
-    _check_shape(m, n, kind, group)
+    k = 64 if PACKED in (a, b) else 32 // BYTES.get(a, 1)
+    scaling = _scaling(word, kind, k, block) if block else None
+    (_check_scaled_shape if block else _check_shape)(m, n, kind, group)
     return InstructionDescriptor(
-        m, n, a, b, sums, not word >> 15 & 1, not word >> 16 & 1,
-        -1 if signs[0] else 1, -1 if signs[1] else 1, saturate,
+        m, n, k, a, b, sums, not majors[0], not majors[1],
+        -1 if signs[0] else 1, -1 if signs[1] else 1, saturate, scaling,
     )  # fmt: skip
+
+
+def _scaling(word: int, kind: str, k: int, block: int) -> Scaling:
+    """Read what an instruction descriptor says about scales."""
+    found = Scaling(
+        "ue8m0" if word >> 23 & 1 else "ue4m3", block, k // block, word >> 29 & 3, word >> 4 & 3
+    )
+    if found.kind == "ue4m3" and block != 16:
+        raise Fault(f"scales of .ue4m3 are for 16 elements, not for the {block} of .{kind}")
+    if found.a_byte % found.count or found.b_byte % found.count:
+        raise Fault(f"{found.count} scales cannot begin at bytes {found.a_byte} and {found.b_byte}")
+    return found
+
+
+def _check_scaled_shape(m: int, n: int, kind: str, group: int) -> None:
+    """Refuse shapes; half of 128 rows in each CTA of a pair is not implemented."""
+    if m != 128 * group:
+        raise Fault(f"M is {m}; scaled products are implemented for {128 * group}")
+    if n % (8 * group) or not 0 < n <= 256:
+        raise Fault(f"N is {n}, which M = {m} of .kind::{kind} has not")
 
 
 def _check_shape(m: int, n: int, kind: str, group: int) -> None:

@@ -12,7 +12,7 @@ __all__ = ["Event", "Traced", "as_svg", "as_text"]
 COLOURS = {
     "load": "#4477aa", "loaded": "#66ccee", "arrive": "#ccbb44", "complete": "#bbbbbb",
     "waited": "#228833", "multiply": "#ee6677", "multiplied": "#aa3377", "store": "#999933",
-    "stored": "#ddaa33", "barrier": "#000000",
+    "stored": "#ddaa33", "barrier": "#000000", "copy": "#332288",
 }  # fmt: skip
 
 
@@ -27,7 +27,8 @@ class Event:
     what
         ``"load"`` and ``"store"`` (TMA is started), ``"loaded"``, ``"stored"`` (it has written, or
         read, shared memory), ``"arrive"``, ``"complete"``, ``"waited"`` (mbarriers),
-        ``"multiply"``, ``"multiplied"`` (groups of wgmma), ``"barrier"`` (a warp comes to one).
+        ``"multiply"``, ``"multiplied"`` (groups of wgmma, products of tcgen05), ``"copy"``
+        (tcgen05.cp is issued), ``"barrier"`` (a warp comes to one).
     detail
         Which barrier, and the like.
     line
