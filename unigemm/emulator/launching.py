@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from . import (
+    bulk_copies,
+    bulk_stores,
     cluster_launch,
     control,
     conversions,
@@ -22,6 +24,7 @@ from . import (
     tensor_memory,
     tensor_moves,
     tensor_queue,
+    tensor_stores,
     tma,
     transfer,
     warp,
@@ -39,8 +42,9 @@ from .timeline import Event, Traced
 __all__ = ["Report", "compiled", "launch", "pack_parameters"]
 
 _ENTERED = (  # their instructions
-    cluster_launch, conversions, matrices, mbarriers, mma, moves, tcgen05, tensor_copies,
-    tensor_memory, tensor_moves, tensor_queue, tma, warp, wgmma,
+    bulk_copies, bulk_stores, cluster_launch, conversions, matrices, mbarriers, mma, moves,
+    tcgen05, tensor_copies, tensor_memory, tensor_moves, tensor_queue, tensor_stores, tma, warp,
+    wgmma,
 )  # fmt: skip
 TOGETHER = 64  # warps that are run at once, at most (but at least one cluster)
 MAX_INSTRUCTIONS = 60_000_000  # warp instructions: minutes

@@ -6,6 +6,7 @@ when no arrivals are pending and the transaction count is zero.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -325,6 +326,38 @@ def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
             else:
                 waits[row].waiting.append(row)
                 machine.block(row, waits[row])
+
+    return op
+
+
+@instruction("cp.async.mbarrier.arrive")
+def copies_arrive(b: Builder, i: Instruction) -> Op:
+    """Have each thread arrive when its cp.async copies before are complete.
+
+    The copies of a warp complete together. Without ``.noinc`` the phase lacks one arrival more.
+    """
+    for part in i.parts[4:]:
+        if part not in ("noinc", "shared", "shared::cta", "b64"):
+            raise b.error(f"the modifier .{part} is not implemented")
+    places, more = _places(b, i, i.operands[0]), "noinc" not in i.parts
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        counts = Counter(zip(warps_of(m, g), places(V, m, g).tolist(), strict=True))
+        for (row, place), count in counts.items():
+            barrier = barrier_at(machine, place)
+            barrier.pending += count * more
+            tickets = machine.writes.track(row)
+
+            def done(
+                barrier: Mbarrier = barrier, tickets: Any = tickets, count: int = count
+            ) -> None:
+                machine.line = line
+                machine.shared.tickets.readable[tickets] = True
+                arrive(machine, barrier, count)
+
+            machine.events.append(done)
 
     return op
 

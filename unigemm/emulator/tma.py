@@ -1,4 +1,4 @@
-"""Tensor copies by TMA: the 128-byte descriptor that CuTe's host code makes, loads and stores.
+"""Tensor copies by TMA: the 128-byte descriptor that CuTe's host code makes, boxes, and loads.
 
 A box of a tensor of up to five dimensions goes to or from shared memory, its first dimension
 contiguous there, its 16-byte units mixed by a swizzle of the shared address. Elements outside the
@@ -33,13 +33,29 @@ from .faults import Fault
 from .mbarriers import barrier_at, complete
 from .memory import carrier
 from .program import Builder, Op
-from .ptx import Address, Immediate, Instruction
+from .ptx import Address, Instruction
 from .transfer import GENERIC_PARAM, active, address_of, flat_shared
 
-__all__ = ["Descriptor", "arrival", "decode", "swizzled", "unready"]
+__all__ = [
+    "Descriptor",
+    "arrival",
+    "box_elements",
+    "box_units",
+    "coordinates_of",
+    "decode",
+    "explain",
+    "multicast_places",
+    "swizzled",
+    "tensor_at",
+    "threads_of",
+    "unready",
+]
 
-# Element type numbers to bytes: integers as in CUtensorMapDataType; 10 is bfloat16.
-_ITEM_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 2}
+# Element type numbers to bytes and types: integers as in CUtensorMapDataType; 10 is bfloat16.
+_ITEMS = {
+    0: (1, ""), 1: (2, ""), 2: (4, "u32"), 3: (4, "s32"), 4: (8, "u64"), 5: (8, "s64"),
+    6: (2, "f16"), 7: (4, "f32"), 8: (8, "f64"), 9: (2, ""), 10: (2, "bf16"),
+}  # fmt: skip
 # Bits 16, 18 and 21 are hints: TF32, a constant, and a tensor of at least 128 KiB.
 _IGNORED = (1 << 16) | (1 << 18) | (1 << 21)
 _FIELDS = 0x7F | 0xF << 7 | 3 << 13 | 1 << 19
@@ -47,10 +63,14 @@ _FIELDS = 0x7F | 0xF << 7 | 3 << 13 | 1 << 19
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A tensor map: all sizes in elements, strides in bytes, the contiguous dimension first."""
+    """A tensor map: all sizes in elements, strides in bytes, the contiguous dimension first.
+
+    `kind` is the type of its elements, empty where reductions have none of it.
+    """
 
     address: int
     itemsize: int
+    kind: str
     swizzle: int
     extents: tuple[int, ...]
     strides: tuple[int, ...]
@@ -84,8 +104,8 @@ def decode(raw: bytes) -> Descriptor:
     if flags & 15 != 2 or flags & ~(_FIELDS | _IGNORED):
         raise Fault(f"these 128 bytes are no tensor map that is known here (flags {flags:#x})")
     rank = (flags >> 4 & 7) + 1
-    itemsize = _ITEM_BYTES.get(flags >> 7 & 15)
-    if rank > 5 or itemsize is None:
+    itemsize, kind = _ITEMS.get(flags >> 7 & 15, (0, ""))
+    if rank > 5 or not itemsize:
         raise Fault(f"a tensor map has unknown flags {flags:#x}")
     lows = struct.unpack_from("<4I", raw, 12)
     (highs,) = struct.unpack_from("<I", raw, 28)
@@ -96,7 +116,7 @@ def decode(raw: bytes) -> Descriptor:
     box = [extent + 1 for extent in raw[55:60]]
     swizzle = (0, 32, 64, 128)[flags >> 13 & 3]
     found = Descriptor(
-        address, itemsize, swizzle, tuple(extents[:rank]), (itemsize, *strides[: rank - 1]),
+        address, itemsize, kind, swizzle, tuple(extents[:rank]), (itemsize, *strides[: rank - 1]),
         tuple(box[:rank]), bool(flags >> 19 & 1),
     )  # fmt: skip
     if address % 16 or found.row_bytes % 16:
@@ -151,7 +171,7 @@ def _descriptor(machine: Any, address: int) -> Descriptor:
     return decode(raw)
 
 
-def _elements(d: Descriptor, at: tuple[int, ...]) -> tuple[Any, Any]:
+def box_elements(d: Descriptor, at: tuple[int, ...]) -> tuple[Any, Any]:
     """Return device addresses of a box's elements, (rows, columns), and which of them exist."""
     addresses = np.full((1,), d.address, np.int64)
     inside = np.ones((1,), bool)
@@ -163,13 +183,14 @@ def _elements(d: Descriptor, at: tuple[int, ...]) -> tuple[Any, Any]:
     return addresses.reshape(-1, d.box[0]), inside.reshape(-1, d.box[0])
 
 
-def _units(d: Descriptor, place: int) -> Any:
+def box_units(d: Descriptor, place: int) -> Any:
     """Return the byte places of a box's 16-byte units in shared memory, in the box's order."""
     units = place + 16 * np.arange(d.box_bytes // 16, dtype=np.int64)
     return swizzled(units, d.swizzle, coarse=d.coarse)
 
 
-def _coordinates(b: Builder, operand: Any) -> Any:
+def coordinates_of(b: Builder, operand: Any) -> Any:
+    """Compile ``[map, {coordinates}]``: a list of both for the active lanes."""
     if not isinstance(operand, Address) or operand.coordinates is None:
         raise b.error("a tensor and its coordinates are expected")
     base = b.source(operand.base, "u64")
@@ -182,13 +203,20 @@ def _coordinates(b: Builder, operand: Any) -> Any:
     return read
 
 
-def _rows_of(m: Any, g: Any) -> Any:
+def threads_of(m: Any, g: Any) -> Any:
     """Return the warp and lane of each active lane."""
     rows, lanes = np.nonzero(np.broadcast_to(m, (g.n, 32)))
     return zip((rows + g.lo).tolist(), lanes.tolist(), strict=True)
 
 
-def _tensor(machine: Any, address: int, at: tuple[int, ...], rank: int) -> Descriptor:
+def tensor_at(machine: Any, address: int, at: tuple[int, ...], rank: int) -> Descriptor:
+    """Return the tensor map at an address.
+
+    Raises
+    ------
+    Fault
+        There is none, or of other dimensions.
+    """
     d = _descriptor(machine, address)
     if len(d.box) != rank or len(at) != rank:
         raise Fault(f"the tensor map has {len(d.box)} dimensions and the instruction {rank}")
@@ -196,13 +224,11 @@ def _tensor(machine: Any, address: int, at: tuple[int, ...], rank: int) -> Descr
 
 
 @instruction("cp.async.bulk.tensor")
-def bulk_tensor(b: Builder, i: Instruction) -> Op:
-    """Copy a box of a tensor, to or from shared memory."""
+def load_box(b: Builder, i: Instruction) -> Op:
+    """Copy a box of a tensor to shared memory."""
     rank = int(i.parts[4].rstrip("d"))
     pair = "cta_group::2" in i.parts
     parts = [part for part in i.parts if not part.startswith("cta_group::")]
-    if parts[5] == "global":
-        return _store(b, i, rank)
     if parts[5] not in ("shared::cta", "shared::cluster") or parts[6] != "global":
         raise b.error("this direction is not known")
     known = {"tile", "mbarrier::complete_tx::bytes", "multicast::cluster", "L2::cache_hint"}
@@ -210,7 +236,7 @@ def bulk_tensor(b: Builder, i: Instruction) -> Op:
         if part not in known:
             raise b.error(f"the modifier .{part} is not implemented")
     multicast = "multicast::cluster" in i.parts
-    to, tensor = address_of(b, i.operands[0]), _coordinates(b, i.operands[1])
+    to, tensor = address_of(b, i.operands[0]), coordinates_of(b, i.operands[1])
     signal = address_of(b, i.operands[2])
     mask = b.source(i.operands[3], "u16") if multicast else None
     line = i.line
@@ -223,23 +249,25 @@ def bulk_tensor(b: Builder, i: Instruction) -> Op:
         signals = flat_shared(there, bases, g, 8, cluster=True)
         masks = None if mask is None else active(V[mask], m, g)
         asked = set()
-        for n, ((row, _), what) in enumerate(zip(_rows_of(m, g), tensor(V, m, g), strict=True)):
+        for n, ((row, _), what) in enumerate(zip(threads_of(m, g), tensor(V, m, g), strict=True)):
             if (row, what, int(places[n])) in asked:
                 continue
             asked.add((row, what, int(places[n])))
             address, at = what
-            d = _tensor(machine, address, at, rank)
+            d = tensor_at(machine, address, at, rank)
             targets = [(int(places[n]), int(signals[n]))]
             machine.record("load", f"{at} to shared address {near[n]}", line, row)
             if masks is not None:
-                targets = _multicast(machine, int(masks[n]), int(bases[n]), *targets[0], pair)
+                targets = multicast_places(machine, int(masks[n]), int(bases[n]), *targets[0], pair)
             _check_signals(machine, targets, pair, n)
             _load(machine, d, at, targets, line)
 
     return op
 
 
-def _multicast(machine: Any, mask: int, base: int, place: int, signal: int, pair: bool) -> Any:
+def multicast_places(
+    machine: Any, mask: int, base: int, place: int, signal: int, pair: bool
+) -> Any:
     """Return the places in all CTAs of the mask.
 
     The mbarrier is at the same offset in each CTA; in a pair, in the even or the odd CTA of each,
@@ -273,7 +301,7 @@ def _check_signals(machine: Any, targets: Any, pair: bool, thread: int) -> None:
 
 def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: int) -> None:
     """Bring a box at once; it may be read when the transfer is complete, which comes later."""
-    addresses, inside = _elements(d, at)
+    addresses, inside = box_elements(d, at)
     data = np.zeros(addresses.shape, carrier(d.itemsize))
     if inside.any():
         wanted = addresses[inside].astype(np.uint64)
@@ -286,7 +314,7 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
             raise Fault(f"a box of {d.box_bytes} bytes cannot go to shared address {low}")
         barrier = barrier_at(machine, signal)
         ticket = shared.tickets.new(readable=False, fenced=False)
-        shared.store(_units(d, place), units, 16, ticket)
+        shared.store(box_units(d, place), units, 16, ticket)
         machine.events.append(arrival(machine, barrier, d.box_bytes, ticket, line))
         machine.counts.tma_loaded += d.box_bytes
 
@@ -305,128 +333,6 @@ def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int) -> An
     return done
 
 
-# -- stores ----------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Store:
-    """A store that has been started: shared memory is read when it is waited for, at the latest."""
-
-    descriptor: Descriptor
-    at: tuple[int, ...]
-    units: Any
-    words: Any
-    line: int
-    add: Any = None
-
-
-def _store(b: Builder, i: Instruction, rank: int) -> Op:
-    if i.parts[6] not in ("shared::cta",):
-        raise b.error("this direction is not known")
-    for part in i.parts[7:]:
-        if part not in ("tile", "bulk_group", "L2::cache_hint"):
-            raise b.error(f"the modifier .{part} is not implemented")
-    tensor, source = _coordinates(b, i.operands[0]), address_of(b, i.operands[1])
-    line = i.line
-
-    def op(V: list[Any], m: Any, g: Any) -> None:
-        machine = g.machine
-        places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
-        lanes = zip(_rows_of(m, g), tensor(V, m, g), places.tolist(), strict=True)
-        asked = set()
-        for who, (address, at), place in lanes:
-            if (who[0], address, at, place) in asked:
-                continue
-            asked.add((who[0], address, at, place))
-            d = _tensor(machine, address, at, rank)
-            low = place % machine.shared.pitch
-            if place % 128 or low + d.box_bytes > machine.shared.base + machine.shared.size:
-                raise Fault(f"a box of {d.box_bytes} bytes cannot come from shared address {low}")
-            units = _units(d, place)
-            machine.record("store", f"{at} from shared address {low}", line, who[0])
-            words, bad = unready(machine, units)
-            if machine.options.strict and bad.any():
-                raise Fault(f"the store reads {explain(machine, words, bad)}")
-            _open_stores(machine, who).append(_Store(d, at, units, words, line))
-            machine.counts.tma_stored += d.box_bytes
-
-    return op
-
-
-def _stores(machine: Any) -> dict[tuple[int, int], list[list[_Store]]]:
-    """Return the groups of stores of each thread; the last is open."""
-    if "stores" not in machine.extra:
-        machine.extra["stores"] = {}
-        machine.finishing.append(lambda: _check_end(machine))
-    return machine.extra["stores"]
-
-
-def _open_stores(machine: Any, who: tuple[int, int]) -> list[_Store]:
-    return _stores(machine).setdefault(who, [[]])[-1]
-
-
-def _perform(machine: Any, store: _Store) -> None:
-    """Write a box to device memory."""
-    words, _ = unready(machine, store.units)
-    if machine.options.strict and (words != store.words).any():
-        raise Fault(
-            f"shared memory was overwritten before the store of line {store.line} had read it"
-        )
-    d = store.descriptor
-    data = machine.shared.views[16].take(store.units // 16).view(carrier(d.itemsize))
-    addresses, inside = _elements(d, store.at)
-    if inside.any():
-        values = data.reshape(inside.shape)[inside]
-        machine.memory.store(addresses[inside].astype(np.uint64), values, d.itemsize)
-
-
-def _check_end(machine: Any) -> None:
-    from .faults import KernelFault, Site
-
-    for (row, lane), groups in _stores(machine).items():
-        for store in (store for group in groups for store in group):
-            if machine.options.strict:
-                site = Site(store.line, machine.cta_of(row), row % machine.geometry.warps, lane)
-                text = "the kernel ends and no one waited for this store"
-                raise KernelFault(text, site, machine.program.module.line(store.line))
-            _perform(machine, store)
-
-
-@instruction("cp.async.bulk.commit_group")
-def bulk_commit(b: Builder, i: Instruction) -> Op:
-    """Close the group of the stores before."""
-
-    def op(V: list[Any], m: Any, g: Any) -> None:
-        for who in _rows_of(m, g):
-            groups = _stores(g.machine).get(who)
-            if groups is not None:
-                groups.append([])
-
-    return op
-
-
-@instruction("cp.async.bulk.wait_group")
-def bulk_wait(b: Builder, i: Instruction) -> Op:
-    """Wait for all groups of stores but the last few; with .read only until they have read."""
-    (keep,) = i.operands
-    if not isinstance(keep, Immediate):
-        raise b.error("the number must be a constant")
-    count = keep.value
-
-    def op(V: list[Any], m: Any, g: Any) -> None:
-        for who in _rows_of(m, g):
-            groups = _stores(g.machine).get(who, [])
-            done = len(groups) - 1 - count
-            for group in groups[: max(done, 0)]:
-                for store in group:
-                    g.machine.record("stored", str(store.at), store.line, who[0])
-                    _perform(g.machine, store)
-            if done > 0:
-                del groups[:done]
-
-    return op
-
-
 @instruction("cp.async.bulk.prefetch.tensor")
 def prefetch_box(b: Builder, i: Instruction) -> Op:
     """Check that a box can be brought: caches are not modelled."""
@@ -434,11 +340,11 @@ def prefetch_box(b: Builder, i: Instruction) -> Op:
     for part in i.parts[6:]:
         if part not in ("L2", "global", "tile", "L2::cache_hint"):
             raise b.error(f"the modifier .{part} is not implemented")
-    tensor = _coordinates(b, i.operands[0])
+    tensor = coordinates_of(b, i.operands[0])
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         for address, at in set(tensor(V, m, g)):
-            _tensor(g.machine, address, at, rank)
+            tensor_at(g.machine, address, at, rank)
 
     return op
 

@@ -12,6 +12,7 @@ from .grid import RANK_SHIFT
 from .memory import carrier
 from .program import DTYPES, Builder, Op, width_of
 from .ptx import Address, Immediate, Instruction, Register, Symbol, Vector
+from .updates import NAMES, update_of
 
 __all__ = ["INSTRUCTIONS", "address_of", "flat_shared"]
 
@@ -306,62 +307,78 @@ def cvta(b: Builder, i: Instruction) -> Op:
 
 # -- atomic operations -----------------------------------------------------------------------------
 
-_UPDATES: dict[str, Any] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum,
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
-
 
 @instruction("atom", "red")
 def atomic(b: Builder, i: Instruction) -> Op:
-    """Read-modify-write, the lanes one after the other in the order of their numbers."""
-    names = [part for part in i.parts[1:-1] if part in _UPDATES or part in ("exch", "cas")]
+    """Read-modify-write, the lanes one after the other in the order of their numbers.
+
+    The elements of a vector are each an operation of its own.
+    """
+    names = [part for part in i.parts[1:-1] if part in (*NAMES, "exch", "cas")]
     if len(names) != 1:
-        raise b.error("one of add, min, max, and, or, xor, exch and cas is expected")
-    space, kind, _ = _modifiers(b, i, (names[0],))
-    if kind.startswith("bf") or kind.endswith("x2"):
-        raise b.error(f"atomic operations on .{kind} are not implemented")
+        raise b.error(f"one of {', '.join((*NAMES, 'exch', 'cas'))} is expected")
+    space, kind, count = _modifiers(b, i, (names[0],))
     name = names[0]
     returns = i.parts[0] == "atom"
-    if not returns and name in ("exch", "cas"):
-        raise b.error(f"red has no .{name}")
-    d = b.target(i.operands[0], kind) if returns else None
-    where = i.operands[1 if returns else 0]
-    sources = [b.source(x, kind) for x in i.operands[2 if returns else 1 :]]
+    update = update_of(name, kind)
+    if update is None and (name not in ("exch", "cas") or not returns):
+        raise b.error(f"there is no {i.parts[0]}.{name}.{kind}")
+    sources = [_elements(b, x, count) for x in i.operands[2 if returns else 1 :]]
     if len(sources) != (2 if name == "cas" else 1):
         raise b.error("the number of operands is wrong")
-    places_of = _places(b, space, where, width_of(kind))
+    d = [b.target(x, kind) for x in _elements(b, i.operands[0], count)] if returns else None
+    slots = [[b.source(x, kind) for x in elements] for elements in sources]
+    where = i.operands[1 if returns else 0]
+    places_of = _places(b, space, where, width_of(kind), count)
     native = DTYPES[kind]
-    update: Any = _UPDATES.get(name)
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         view, places = places_of(V, m, g)
         view = view.view(native)
-        values = [active(V[x], m, g) for x in sources]
-        if d is None:
-            update.at(view, places, values[0])
-            return
-        before = np.empty(len(places), native)
-        for n, place in enumerate(places):
-            old = before[n] = view[place]
-            if name == "cas":
-                view[place] = values[1][n] if old == values[0][n] else old
-            else:
-                view[place] = values[0][n] if update is None else update(old, values[0][n])
-        scattered(V[d], m, before)
+        for n in range(count):
+            values = [active(V[each[n]], m, g) for each in slots]
+            if d is None and isinstance(update, np.ufunc):
+                update.at(view, places + n, values[0])
+                continue
+            before = _one_by_one(view, places + n, values, name, update)
+            if d is not None:
+                scattered(V[d[n]], m, before)
 
     return op
 
 
-def _places(b: Builder, space: str, where: Any, width: int) -> Any:
+def _elements(b: Builder, operand: Any, count: int) -> tuple[Any, ...]:
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    if len(elements) != count:
+        raise b.error(f"{count} values are expected")
+    return elements
+
+
+def _one_by_one(view: Any, places: Any, values: Any, name: str, update: Any) -> Any:
+    """Update elements in order; return what was there before each."""
+    before = np.empty(len(places), view.dtype)
+    for n, place in enumerate(places):
+        old = before[n] = view[place]
+        if name == "cas":
+            view[place] = values[1][n] if old == values[0][n] else old
+        else:
+            view[place] = values[0][n] if update is None else update(old, values[0][n])
+    return before
+
+
+def _places(b: Builder, space: str, where: Any, width: int, count: int) -> Any:
     if space in ("global", "generic"):
         address = address_of(b, where, "u64")
 
         def outside(V: list[Any], m: Any, g: Any) -> Any:
-            return g.machine.memory.places(active(address(V), m, g), width)
+            flat = active(address(V), m, g)
+            view, places = g.machine.memory.places(flat, width)
+            if count > 1:
+                g.machine.memory.places(flat, width * count)  # all of it is there, and aligned
+            return view, places
 
         return outside
-    if not space.startswith("shared"):
+    if not space.startswith("shared") or count > 1:
         raise b.error(f"atomic operations in .{space} are not implemented")
     near = address_of(b, where)
     cluster = space == "shared::cluster"

@@ -24,7 +24,9 @@ class Writes:
         self.tickets, self.strict = tickets, strict
         self.stores = np.full((warps, 32), Tickets.ALWAYS, np.int32)
         self._open = np.zeros((warps, 32), np.int32)  # of the cp.async group that is open
-        self._groups: list[list[int]] = [[] for _ in range(warps)]
+        self._parts: list[list[int]] = [[] for _ in range(warps)]  # of that group, before
+        self._groups: list[list[list[int]]] = [[] for _ in range(warps)]
+        self._tracked: set[int] = set()
         if strict:
             for row in range(warps):
                 self._begin(row)
@@ -49,21 +51,40 @@ class Writes:
     def commit(self, lo: int, hi: int) -> None:
         """Close the open groups (empty ones count)."""
         for row in range(lo, hi):
-            self._groups[row].append(int(self._open[row, 0]) or Tickets.ALWAYS)
-        self._open[lo:hi] = 0
+            self._groups[row].append(self._close(row))
 
     def wait(self, lo: int, hi: int, keep: int) -> None:
         """Let all groups but the last `keep` be read."""
         for row in range(lo, hi):
             groups = self._groups[row]
             done = max(len(groups) - keep, 0)
-            self.tickets.readable[groups[:done]] = True
+            for group in groups[:done]:
+                self.tickets.readable[group] = True
             del groups[:done]
 
+    def _close(self, row: int) -> list[int]:
+        """Return the tickets of the open group, which is empty then."""
+        found, self._parts[row] = self._parts[row], []
+        if self._open[row, 0]:
+            found.append(int(self._open[row, 0]))
+        self._open[row] = 0
+        return found
+
+    def track(self, row: int) -> list[int]:
+        """Return the tickets of all copies of a warp before: an mbarrier will count them."""
+        self._parts[row] = self._close(row)
+        found = [t for group in (*self._groups[row], self._parts[row]) for t in group]
+        self._tracked.update(found)
+        return found
+
     def unwaited(self, row: int) -> bool:
-        """Whether a warp has copies that it did not wait for."""
-        open_ticket = int(self._open[row, 0])
-        return bool(open_ticket) or any(not self.tickets.readable[t] for t in self._groups[row])
+        """Whether a warp has copies that neither it nor an mbarrier waits for."""
+        groups = (*self._groups[row], self._parts[row], [int(t) for t in self._open[row, :1] if t])
+        return any(
+            not self.tickets.readable[t] and t not in self._tracked
+            for group in groups
+            for t in group
+        )
 
 
 class Counts:
