@@ -28,10 +28,13 @@ _TWO = (
     "div.u32 rem.s32 rem.u32 and.b32 or.b32 xor.b32 shl.b32 shr.s32 shr.u32"
 )
 _TWO64 = "add.s64 sub.s64 mul.lo.s64 mul.hi.s64 mul.hi.u64 min.s64 max.u64 div.s64 div.u64"
-_ONE = "not.b32 neg.s32 abs.s32 popc.b32 clz.b32 cvt.s32.s8 cvt.s32.s16 cvt.u32.u8"
+_ONE = (
+    "not.b32 neg.s32 abs.s32 popc.b32 clz.b32 cvt.s32.s8 cvt.s32.s16 cvt.u32.u8 brev.b32 "
+    "bfind.u32 bfind.s32 bfind.shiftamt.u32 bfind.shiftamt.s32"
+)
 _THREE = (
     "mad.lo.s32 mad.hi.s32 mad.hi.u32 prmt.b32 shf.l.wrap.b32 shf.l.clamp.b32 shf.r.wrap.b32 "
-    "shf.r.clamp.b32 bfe.u32 bfe.s32"
+    "shf.r.clamp.b32 bfe.u32 bfe.s32 dp4a.u32.u32 dp4a.s32.s32 dp4a.s32.u32"
 )
 _COMPARED = "eq ne lt le gt ge equ neu ltu leu gtu geu num nan"
 
@@ -49,6 +52,9 @@ def _probes():
     for name in _THREE.split():
         drawn = "field" if name.startswith(("bfe", "shf")) else "bits"
         yield f"{name} {{d}}, {{a}}, {{b}}, {{c}};", INT, (INT,) * 3, drawn
+    for first, count in ((0, 32), (7, 9), (20, 30), (31, 1), (5, 0)):
+        text = f"bfi.b32 {{d}}, {{a}}, {{b}}, {first}, {count};"
+        yield text, INT, (INT, INT), "bits"
     for table in (0x96, 0xEA, 0x1B):
         yield f"lop3.b32 {{d}}, {{a}}, {{b}}, {{c}}, {table};", INT, (INT,) * 3, "bits"
     for kind, register in (("f32", INT), ("f64", INT64)):
@@ -76,7 +82,13 @@ def _probes():
     yield "cvt.rn.f32.u32 {d}, {a};", INT, (INT,), "bits"
     yield "cvt.rn.f64.s64 {d}, {a};", INT64, (INT64,), "bits"
     yield "cvt.rn.f32.s64 {d}, {a};", INT, (INT64,), "bits"
-    yield "cvt.rna.tf32.f32 {d}, {a};", INT, (INT,), "finite"
+    for mode in ("rna", "rn", "rz"):
+        yield f"cvt.{mode}.tf32.f32 {{d}}, {{a}};", INT, (INT,), "finite"
+    for kind in ("f16", "bf16"):
+        yield f"cvt.rz.{kind}.f32 {{d}}, {{a}};", HALF, (INT,), "f32"
+        yield f"cvt.rz.{kind}x2.f32 {{d}}, {{a}}, {{b}};", INT, (INT, INT), "f32"
+    yield "cvt.rz.f32.f64 {d}, {a};", INT, (INT64,), "f64"
+    yield "cvt.rz.f16.f64 {d}, {a};", HALF, (INT64,), "f64"
     for mode in ("rni", "rzi", "rmi", "rpi"):
         yield f"cvt.{mode}.s32.f32 {{d}}, {{a}};", INT, (INT,), "f32"
         yield f"cvt.{mode}.u32.f32 {{d}}, {{a}};", INT, (INT,), "f32"
@@ -93,6 +105,10 @@ def _probes():
     for name in ("add.s32", "min.s32", "max.u32", "and.b32", "or.b32", "xor.b32"):
         drawn = {"and": "dense", "or": "sparse"}.get(name.split(".")[0], "bits")
         yield f"redux.sync.{name} {{d}}, {{a}}, -1;", INT, (INT,), drawn
+    yield "movmatrix.sync.aligned.m8n8.trans.b16 {d}, {a};", INT, (INT,), "bits"
+    for name in ("all", "any", "uni"):
+        text = f"setp.ne.s32 %p1, {{a}}, 0; vote.sync.{name}.pred {{d}}, %p1, -1;"
+        yield text, "pred", (INT,), "dense" if name == "all" else "sparse"
     yield (
         "setp.lt.s32 %p1, {a}, 0; vote.sync.ballot.b32 {d}, %p1, -1;", INT, (INT,), "bits"
     )  # fmt: skip

@@ -60,7 +60,7 @@ def test_a_module_is_read_into_plain_data():
         ("mov.b32 %r1, nothing;", "no variable nothing"),
         ("bra nowhere;", "no label nowhere"),
         ("add.s32 %r1, %r2", "; is expected"),
-        ("cvt.rz.f16.f32 %h1, %r1;", "rounding towards zero"),
+        ("cvt.rz.e4m3x2.f32 %h1, %r1, %r2;", "does not round towards zero"),
         ("ld.shared.frob.b32 %r1, [%r2];", "modifier .frob"),
         ("mov.u32 %r1, %clock;", "register %clock"),
         (".byte 3;", "directive .byte"),
@@ -191,7 +191,29 @@ def field(x, first, count, *, sign):
     return sum((bits[first + n] if n < count and first + n < 32 else fill) << n for n in range(32))
 
 
+def inserted(x, into, first, count):
+    bits = [into >> n & 1 for n in range(32)]
+    for n in range(min(count & 255, 32)):
+        if (first & 255) + n < 32:
+            bits[(first & 255) + n] = x >> n & 1
+    return sum(bit << n for n, bit in enumerate(bits))
+
+
+def dot4(x, y, z, kinds):
+    total = z
+    for n in range(4):
+        pair = [v >> 8 * n & 255 for v in (x, y)]
+        pair = [signed(v, 8) if k == "s" else v for v, k in zip(pair, kinds, strict=True)]
+        total += pair[0] * pair[1]
+    return total
+
+
 THREE = {
+    "bfi.b32 {d}, {a}, {b}, {c}, 9;": lambda x, y, z: inserted(x, y, z, 9),
+    "bfi.b32 {d}, {a}, {b}, 17, {c};": lambda x, y, z: inserted(x, y, 17, z),
+    "dp4a.u32.u32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "uu"),
+    "dp4a.s32.u32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "su"),
+    "dp4a.s32.s32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "ss"),
     "mad.lo.s32 {d}, {a}, {b}, {c};": lambda x, y, z: x * y + z,
     "mad.hi.u32 {d}, {a}, {b}, {c};": lambda x, y, z: (x * y >> 32) + z,
     "prmt.b32 {d}, {a}, {b}, {c};": permuted,
@@ -208,13 +230,19 @@ THREE = {
 def test_instructions_of_three_integers_are_exact(text):
     (x, y), z = pairs(), words()
     if text.startswith("bfe"):
-        y[:300], z[:300] = y[:300] % 40, z[:300] % 40
+        y[:300] = y[:300] % 40
+    if text.startswith("bf"):
+        z[:300] = z[:300] % 40
     found = probe(text, "b32", ("b32", "b32", "b32"), (x, y, z))
     wanted = [THREE[text](int(a), int(b), int(c)) for a, b, c in zip(x, y, z, strict=True)]
     assert found.tolist() == [value % (1 << 32) for value in wanted]
 
 
 ONE = {
+    "brev.b32 {d}, {a};": lambda x: int(f"{x:032b}"[::-1], 2),
+    "bfind.u32 {d}, {a};": lambda x: x.bit_length() - 1,
+    "bfind.s32 {d}, {a};": lambda x: (~x & 0xFFFFFFFF if x >> 31 else x).bit_length() - 1,
+    "bfind.shiftamt.u32 {d}, {a};": lambda x: 32 - x.bit_length() if x else -1,
     "popc.b32 {d}, {a};": lambda x: bin(x).count("1"),
     "clz.b32 {d}, {a};": lambda x: 32 - x.bit_length(),
     "not.b32 {d}, {a};": lambda x: ~x,
@@ -384,6 +412,30 @@ def test_conversions_round_to_nearest_even(opcode):
     assert np.array_equal(*real, equal_nan=True)
 
 
+@pytest.mark.parametrize(
+    ("opcode", "target"),
+    [
+        ("cvt.rz.f16.f32", np.float16),
+        ("cvt.rz.bf16.f32", ml_dtypes.bfloat16),
+        ("cvt.rz.f32.f64", np.float32),
+        ("cvt.rz.f16.f64", np.float16),
+    ],
+)
+def test_conversions_towards_zero_take_the_largest_that_is_not_larger(opcode, target):
+    source = np.float64 if opcode.endswith("f64") else np.float32
+    with np.errstate(over="ignore"):
+        values = np.concatenate([floats(np.float32), RNG.standard_normal(200)]).astype(source)
+    values = values[np.isfinite(values)]
+    width = np.dtype(target).itemsize
+    kinds = f"b{8 * width}", (f"b{8 * values.itemsize}",)
+    raw = probe(opcode + " {d}, {a};", *kinds, (values.view(f"u{values.itemsize}"),))
+    found = np.abs(raw.view(target).astype(np.float64))
+    larger = ((raw & ~raw.dtype.type(1 << 8 * width - 1)) + raw.dtype.type(1)).view(target)
+    assert (found <= np.abs(values)).all()
+    assert (larger.astype(np.float64) > np.abs(values)).all()
+    assert (np.signbit(raw.view(target)) == np.signbit(values)).all()
+
+
 def test_conversions_to_integers_clamp():
     values = np.array([0.5, 1.5, -1.5, 2.5, 3e9, -3e9, np.nan, np.inf], np.float32)
     found = probe("cvt.rzi.s32.f32 {d}, {a};", "b32", ("b32",), (values.view(np.uint32),))
@@ -396,6 +448,15 @@ def test_tf32_rounds_ties_away_from_zero():
     values = np.array([1.0, 1 + 2.0**-11, -(1 + 2.0**-11), 1 + 2.0**-12, np.inf], np.float32)
     found = probe("cvt.rna.tf32.f32 {d}, {a};", "b32", ("b32",), (values.view(np.uint32),))
     assert found.view(np.float32).tolist() == [1, 1 + 2.0**-10, -(1 + 2.0**-10), 1, np.inf]
+
+
+def test_tf32_rounds_to_even_and_towards_zero():
+    ulp = 2.0**-10
+    values = np.array([1 + ulp / 2, 1 + 1.5 * ulp, -1 - 0.75 * ulp, np.inf], np.float32)
+    for mode, wanted in (("rn", [1, 1 + 2 * ulp, -1 - ulp, np.inf]),
+                         ("rz", [1, 1 + ulp, -1, np.inf])):  # fmt: skip
+        found = probe(f"cvt.{mode}.tf32.f32 {{d}}, {{a}};", "b32", ("b32",), (values.view("u4"),))
+        assert found.view(np.float32).tolist() == wanted
 
 
 def test_packed_conversions_put_the_first_source_on_top():
@@ -590,6 +651,125 @@ def test_atomic_operations_lose_no_update():
     out = np.zeros(5, np.uint32)
     run(kernel(body), (out,), threads=96)
     assert out.tolist() == [sum(range(n, 96, 4)) for n in range(4)] + [95]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "dtype"),
+    [("add.noftz.f16", np.float16), ("add.noftz.bf16", ml_dtypes.bfloat16), ("add.f32", "f4"),
+     ("add.noftz.f16x2", np.float16), ("add.noftz.bf16x2", ml_dtypes.bfloat16),
+     ("add.f64", "f8")],
+)  # fmt: skip
+@pytest.mark.parametrize("returns", [False, True])
+def test_atomic_operations_on_floats(opcode, dtype, returns):
+    """Each of 64 threads adds its own numbers to one of four places: small whole ones, exactly."""
+    kind = opcode.split(".")[-1]
+    count = 2 if kind.endswith("x2") else 1
+    width = np.dtype(dtype).itemsize * count
+    register = {2: "%h1", 4: "%r5", 8: "%d5"}[width]
+    form = f"atom.global.{opcode} {register}," if returns else f"red.global.{opcode}"
+    body = f"""
+        mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 3;
+        mad.wide.s32 %d1, %r1, {width}, %d10; ld.global.b{8 * width} {register}, [%d1];
+        mad.wide.s32 %d2, %r2, {width}, %d11;
+        {form} [%d2], {register};
+    """
+    values = RNG.integers(-3, 4, (64, count)).astype(dtype)
+    out = np.zeros((4, count), dtype)
+    run(kernel(body, ("u64", "u64")), (values, out), threads=64)
+    wanted = values.astype(np.float64).reshape(16, 4, count).sum(0)
+    assert out.astype(np.float64).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "count"),
+    [
+        ("add.v4.f32", np.float32, 4),
+        ("add.v2.f32", np.float32, 2),
+        ("add.noftz.v4.bf16x2", ml_dtypes.bfloat16, 8),
+        ("min.noftz.v2.f16x2", np.float16, 4),
+    ],
+)
+def test_vectors_in_memory_are_updated(form, dtype, count):
+    words = count * np.dtype(dtype).itemsize // 4
+    listed = ", ".join(f"%r{4 + n}" for n in range(words))
+    body = f"""
+        mov.u32 %r1, %tid.x;
+        mad.wide.s32 %d1, %r1, {4 * words}, %d10; ld.global.v{words}.b32 {{{listed}}}, [%d1];
+        red.global.{form} [%d11], {{{listed}}};
+    """
+    values = RNG.integers(-3, 4, (32, count)).astype(dtype)
+    out = np.zeros(count, dtype)
+    run(kernel(body, ("u64", "u64")), (values, out))
+    numbers = values.astype(np.float64)
+    wanted = numbers.sum(0) if form.startswith("add") else np.minimum(numbers.min(0), 0)
+    assert out.tolist() == wanted.tolist()
+
+
+def test_counters_wrap_around():
+    out = np.array([0, 5], np.uint32)
+    body = "atom.global.inc.u32 %r1, [%d10], 9; atom.global.dec.u32 %r2, [%d10+4], 9;"
+    run(kernel(body), (out,), threads=32)
+    assert out.tolist() == [32 % 10, (5 - 32) % 10]
+
+
+MATRICES = """
+    mov.u32 %r1, %tid.x; mov.b32 %r2, buffer;
+    mad.lo.s32 %r3, %r1, 16, %r2; mad.wide.s32 %d1, %r1, 16, %d10;
+    ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%d1];
+    st.shared.v4.b32 [%r3], {%r4, %r5, %r6, %r7};
+    mov.b32 %r4, 0; mov.b32 %r5, 0; mov.b32 %r6, 0; mov.b32 %r7, 0;
+    bar.warp.sync -1;
+    LOAD
+    mad.wide.s32 %d1, %r1, 16, %d11;
+    st.global.v4.b32 [%d1], {%r4, %r5, %r6, %r7};
+"""
+
+
+@pytest.mark.parametrize("turned", ["", ".trans"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_matrices_are_loaded_and_transposed(count, turned):
+    """Row r of matrix j is at the address of lane 8 j + r; a lane gets two neighbours of a row."""
+    registers = ", ".join(f"%r{4 + n}" for n in range(count))
+    load = f"ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {{{registers}}}, [%r3];"
+    data = RNG.integers(0, 1 << 16, (4, 8, 8)).astype(np.uint16)
+    out = np.zeros((32, 4, 2), np.uint16)
+    text = kernel(MATRICES.replace("LOAD", load), ("u64", "u64"),
+                  shared=".shared .align 16 .b8 buffer[512];")  # fmt: skip
+    run(text, (data, out))
+    wanted = data.swapaxes(1, 2) if turned else data
+    for lane in range(32):
+        row, column = lane // 4, 2 * (lane % 4)
+        for j in range(4):
+            pair = wanted[j, row, column : column + 2].tolist() if j < count else [0, 0]
+            assert out[lane, j].tolist() == pair
+
+
+def test_a_matrix_is_transposed_in_registers():
+    data = RNG.integers(0, 1 << 16, (8, 8)).astype(np.uint16)
+    found = probe("movmatrix.sync.aligned.m8n8.trans.b16 {d}, {a};", "b32", ("b32",),
+                  (data.view(np.uint32).ravel(),))  # fmt: skip
+    assert found.view(np.uint16).reshape(8, 8).tolist() == data.T.tolist()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("setp.lt.u32 %p1, %r1, 96; @!%p1 bra out;\nsetmaxnreg.dec.sync.aligned.u32 40;\nout:",
+         "the other warps of the warpgroup did not run"),
+        ("setmaxnreg.dec.sync.aligned.u32 40;\nsetmaxnreg.inc.sync.aligned.u32 32;",
+         "40 registers, and 32 are no increase"),
+        ("setp.lt.u32 %p1, %r1, 3; @!%p1 bra out;\nsetmaxnreg.dec.sync.aligned.u32 40;\nout:",
+         "reached by a part of a warp"),
+    ],
+)  # fmt: skip
+def test_register_counts_that_are_changed_wrongly(body, reason):
+    text = kernel("mov.u32 %r1, %tid.x;\n" + body)
+    with pytest.raises(KernelFault, match=reason) as error:
+        run(text, (np.zeros(1),), threads=128)
+    assert "setmaxnreg" in str(error.value)
+    good = "setmaxnreg.dec.sync.aligned.u32 40;\nsetmaxnreg.inc.sync.aligned.u32 232;"
+    run(kernel(good + "\ngriddepcontrol.wait;\ngriddepcontrol.launch_dependents;"),
+        (np.zeros(1),), threads=256)  # fmt: skip
 
 
 def test_local_memory_is_each_threads_own():

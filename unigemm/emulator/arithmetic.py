@@ -226,6 +226,27 @@ def mad(b: Builder, i: Instruction) -> Op:
     return op
 
 
+@instruction("dp4a")
+def dp4a(b: Builder, i: Instruction) -> Op:
+    """Add the products of four pairs of bytes."""
+    check(b, i, set(), 4)
+    kinds = i.parts[1:]
+    if len(kinds) != 2 or not set(kinds) <= {"u32", "s32"}:
+        raise b.error("two types, .u32 or .s32, are expected")
+
+    def function(x: Any, y: Any, z: Any) -> Any:
+        total = np.asarray(z).astype(np.int64)
+        for n in range(4):
+            pair = [(np.asarray(v) >> np.uint32(8 * n)).astype(np.uint8) for v in (x, y)]
+            signed = [
+                v.view(np.int8) if k == "s32" else v for v, k in zip(pair, kinds, strict=True)
+            ]
+            total = total + signed[0].astype(np.int64) * signed[1]
+        return total.astype(np.uint32)
+
+    return computed(function, "b32", "b32", b, i)
+
+
 @instruction("div")
 def div(b: Builder, i: Instruction) -> Op:
     """Quotients: of integers towards zero (all ones for a zero divisor), of floats rounded."""

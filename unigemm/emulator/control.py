@@ -9,7 +9,7 @@ import numpy as np
 
 from .arithmetic import instruction
 from .divergence import branch, leave
-from .faults import Fault
+from .faults import Fault, KernelFault, Site
 from .flow import EXIT, Segment
 from .program import Builder, Op
 from .ptx import Immediate, Instruction, Symbol
@@ -209,19 +209,47 @@ def _nothing(b: Builder, i: Instruction) -> Op:
 
 #: Memory is always up to date here, a launch never overlaps another, and caches are not modelled.
 instruction(
-    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init", "griddepcontrol",
-    "prefetch", "prefetchu", "createpolicy", "nanosleep", "discard", "applypriority",
+    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init", "griddepcontrol.wait",
+    "griddepcontrol.launch_dependents", "prefetch", "prefetchu", "createpolicy", "nanosleep",
+    "discard", "applypriority",
 )(_nothing)  # fmt: skip
 
 
-@instruction("setmaxnreg")
+@instruction("setmaxnreg.inc", "setmaxnreg.dec")
 def setmaxnreg(b: Builder, i: Instruction) -> Op:
-    """Check the number; registers are not modelled."""
+    """Check the number, and that all warps of a warpgroup agree; registers are not modelled."""
     (count,) = i.operands
     if not isinstance(count, Immediate) or not 24 <= count.value <= 256 or count.value % 8:
         raise b.error("the number must be a multiple of 8 from 24 to 256")
+    line, wanted, more = i.line, count.value, i.parts[1] == "inc"
 
     def op(V: list[Any], m: Any, g: Any) -> None:
-        g.machine.converged(g, m, "setmaxnreg")
+        machine = g.machine
+        machine.converged(g, m, "setmaxnreg")
+        if "setmaxnreg" not in machine.extra:
+            machine.extra["setmaxnreg"] = {}
+            machine.finishing.append(lambda: _check_registers(machine))
+        for row in range(g.lo, g.hi):
+            told = machine.extra["setmaxnreg"].setdefault(row, [])
+            if told and (told[-1][0] > wanted if more else told[-1][0] < wanted):
+                raise Fault(f"the warp has {told[-1][0]} registers, and {wanted} are no "
+                            f"{'increase' if more else 'decrease'}")  # fmt: skip
+            told.append((wanted, line))
 
     return op
+
+
+def _check_registers(machine: Any) -> None:
+    """Report warpgroups whose warps did not all run the same setmaxnreg."""
+    told = machine.extra["setmaxnreg"]
+    for row, mine in told.items() if machine.options.strict else ():
+        warp = row % machine.geometry.warps
+        first = row - warp % 4
+        others = range(first, first + 4)
+        if warp - warp % 4 + 4 > machine.geometry.warps or any(
+            told.get(other, []) != mine for other in others
+        ):
+            line = mine[-1][1]
+            site = Site(line, machine.cta_of(row), warp)
+            text = "the other warps of the warpgroup did not run this setmaxnreg"
+            raise KernelFault(text, site, machine.program.module.line(line))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from . import rounding
@@ -79,11 +81,12 @@ def _conversion(b: Builder, to: str, what: str, modes: list[str]) -> Any:
     to_float, from_float = DTYPES[to] in _NATIVE, DTYPES[what] in _NATIVE
     saturate = "satfinite" in modes
     if to == "tf32":
-        if "rna" not in modes:
-            raise b.error("only cvt.rna.tf32 is implemented")
-        return rounding.tf32
+        mode = next((m for m in modes if m in ("rna", "rn", "rz")), None)
+        if mode is None or len(modes) > 1:
+            raise b.error("only cvt.rna, .rn and .rz to .tf32 are implemented")
+        return partial(rounding.tf32, mode=mode)
     if "rz" in modes:
-        raise b.error("rounding towards zero is not implemented")
+        return _towards_zero(b, to, what)
     if what == "bf16" and to == "f32":
         return rounding.from_bf16
     if to == "bf16" and what == "f32":
@@ -104,17 +107,31 @@ def _conversion(b: Builder, to: str, what: str, modes: list[str]) -> Any:
     return lambda x: np.asarray(x).astype(DTYPES[to])
 
 
+def _towards_zero(b: Builder, to: str, what: str) -> Any:
+    """Return the conversion of a float to a narrower one that cuts."""
+    if what not in ("f32", "f64") or to not in ("f16", "bf16", "f32", "f16x2", "bf16x2"):
+        raise b.error("this conversion does not round towards zero here")
+    if to.endswith("x2"):
+        return _both(to[:-2], False, towards_zero=True)
+    if to == "bf16":
+        return lambda x: rounding.cut(x, ml_dtypes.bfloat16).view(np.uint16)
+    return lambda x: rounding.cut(x, DTYPES[to])
+
+
 _NATIVE = (np.float16, np.float32, np.float64)
 _PACKED = ("bf16", "bf16x2", "f16x2", "e4m3x2", "e5m2x2")
 
 
-def _both(kind: str, saturate: bool) -> Any:
+def _both(kind: str, saturate: bool, *, towards_zero: bool = False) -> Any:
     """Convert two float32; the first goes to the upper half."""
 
     def function(high: Any, low: Any) -> Any:
         parts = []
         for x in (low, high):
-            x = rounding.rounded(x, kind, saturate=saturate)
+            if towards_zero:
+                x = rounding.cut(x, np.float16 if kind == "f16" else ml_dtypes.bfloat16)
+            else:
+                x = rounding.rounded(x, kind, saturate=saturate)
             parts.append(x.view(f"u{x.itemsize}").astype(np.uint32))
         bits = 16 if kind in ("bf16", "f16") else 8
         return parts[0] | (parts[1] << np.uint32(bits))

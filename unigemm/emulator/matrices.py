@@ -1,4 +1,4 @@
-"""ldmatrix and stmatrix: 8x8 matrices between shared memory and the registers of a warp."""
+"""ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16-bit elements and the registers of a warp."""
 
 from __future__ import annotations
 
@@ -75,6 +75,23 @@ def ldmatrix(b: Builder, i: Instruction) -> Op:
                 for places in _halves(lines[:, j], turned)
             )
             np.copyto(V[d], (low | (high << np.uint32(16))).reshape(g.n, 32), where=m)
+
+    return op
+
+
+@instruction("movmatrix")
+def movmatrix(b: Builder, i: Instruction) -> Op:
+    """Transpose a matrix in registers."""
+    if i.parts[1:] != ("sync", "aligned", "m8n8", "trans", "b16"):
+        raise b.error("this form is not implemented")
+    d, x = b.target(i.operands[0], "b32"), b.source(i.operands[1], "b32")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        g.machine.converged(g, m, "movmatrix")
+        held = np.ascontiguousarray(np.broadcast_to(V[x], (g.n, 32)))
+        matrix = held.view(np.uint16).reshape(g.n, 8, 8)
+        turned = np.ascontiguousarray(matrix.swapaxes(1, 2))
+        np.copyto(V[d], turned.reshape(g.n, 64).view(np.uint32), where=m)
 
     return op
 

@@ -134,6 +134,56 @@ def bfe(b: Builder, i: Instruction) -> Op:
     return computed(function, (kind, "u32", "u32"), kind, b, i)
 
 
+@instruction("bfi")
+def bfi(b: Builder, i: Instruction) -> Op:
+    """Insert the low bits of the first into the second."""
+    check(b, i, set(), 5)
+    kind = i.parts[-1]
+    if width_of(kind) != 4:
+        raise b.error("only 32-bit fields are implemented")
+
+    def function(x: Any, into: Any, first: Any, count: Any) -> Any:
+        first, count = (np.asarray(v & np.uint32(255)).astype(np.uint64) for v in (first, count))
+        first, count = np.minimum(first, 32), np.minimum(count, 32)
+        mask = ((np.uint64(1) << count) - np.uint64(1)) << first
+        return (np.asarray(x).astype(np.uint64) << first) & mask | into & ~mask
+
+    return computed(function, (kind, kind, "u32", "u32"), kind, b, i)
+
+
+@instruction("brev")
+def brev(b: Builder, i: Instruction) -> Op:
+    """Reverse the bits."""
+    check(b, i, set(), 2)
+    kind = i.parts[-1]
+
+    def function(x: Any) -> Any:
+        raw = np.ascontiguousarray(x)[..., None].view(np.uint8)
+        bits = np.unpackbits(raw, axis=-1, bitorder="little")
+        turned = np.packbits(bits[..., ::-1], axis=-1, bitorder="little")
+        return turned.view(np.asarray(x).dtype)[..., 0]
+
+    return computed(function, kind, kind, b, i)
+
+
+@instruction("bfind")
+def bfind(b: Builder, i: Instruction) -> Op:
+    """Find the highest bit that is set, or is not the sign; all ones where there is none."""
+    check(b, i, {"shiftamt"}, 2)
+    kind = i.parts[-1]
+    width = 8 * width_of(kind)
+
+    def function(x: Any) -> Any:
+        raw = np.where(x < 0, ~x, x) if kind[0] == "s" else x
+        bits = np.unpackbits(np.ascontiguousarray(raw)[..., None].view(np.uint8), axis=-1,
+                             bitorder="little")  # fmt: skip
+        behind = np.argmax(bits[..., ::-1], -1)  # zeros above it
+        place = behind if "shiftamt" in i.parts else width - 1 - behind
+        return np.where(bits.any(-1), place, 0xFFFFFFFF)
+
+    return computed(function, kind, "u32", b, i)
+
+
 @instruction("popc", "clz")
 def bits_of(b: Builder, i: Instruction) -> Op:
     """Count the bits that are set, or the zeros before the first."""

@@ -12,7 +12,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["bf16_bits", "fma32", "fma64", "from_bf16", "rounded", "tf32", "to_integer", "wide"]
+__all__ = [
+    "bf16_bits",
+    "cut",
+    "fma32",
+    "fma64",
+    "from_bf16",
+    "rounded",
+    "tf32",
+    "to_integer",
+    "wide",
+]
 
 _HALF = np.uint64(1 << 28)  # of the 29 bits that float64 has more than float32
 _BELOW = np.uint64((1 << 29) - 1)
@@ -115,11 +125,29 @@ def bf16_bits(values: Any) -> Any:
     return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
 
 
-def tf32(values: Any) -> Any:
-    """Round float32 to TF32's 10 bits, ties away from zero (``cvt.rna.tf32.f32``), as uint32."""
+def tf32(values: Any, mode: str = "rna") -> Any:
+    """Round float32 to TF32's 10 bits, as uint32.
+
+    Parameters
+    ----------
+    mode
+        ``"rna"`` (ties away from zero), ``"rn"`` (to even) or ``"rz"``.
+    """
     bits = np.asarray(values, np.float32).view(np.uint32)
-    turned = (bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+    more: Any = np.uint32({"rna": 1 << 12, "rn": (1 << 12) - 1, "rz": 0}[mode])
+    if mode == "rn":
+        more = more + (bits >> np.uint32(13) & np.uint32(1))
+    turned = (bits + more) & np.uint32(0xFFFFE000)
     return np.where((bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000), bits, turned)
+
+
+def cut(values: Any, dtype: Any) -> Any:
+    """Return floats rounded towards zero to a narrower type of NumPy or ml_dtypes."""
+    values = np.asarray(values)
+    near = values.astype(dtype)
+    over = np.abs(near.astype(np.float64)) > np.abs(values.astype(np.float64))
+    bits = near.view(f"u{near.itemsize}")
+    return (bits - over.astype(bits.dtype)).view(dtype)  # sign and size: one less is nearer to zero
 
 
 _NARROW = {
