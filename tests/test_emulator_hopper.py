@@ -289,7 +289,9 @@ def test_a_wrong_transaction_count(size):
 
 def test_bytes_that_are_expected_and_never_come():
     text = hopper(INIT + "@%p1 mbarrier.expect_tx.shared.b64 [%r10], 16;")
-    assert "lacks 1 of 1 arrivals and 16 bytes" in fault_of(text, (np.zeros(4),), at="ret;")
+    assert "lacks 1 of 1 arrivals and 16 bytes" in fault_of(
+        text, (np.zeros(4),), at="mbarrier.expect_tx"
+    )
 
 
 def test_a_tensor_that_reaches_out_of_its_memory():

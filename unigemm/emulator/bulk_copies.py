@@ -12,7 +12,7 @@ import numpy as np
 
 from .arithmetic import instruction
 from .bulk_stores import start_store
-from .faults import Fault
+from .faults import Fault, at_thread
 from .mbarriers import barrier_at
 from .memory import carrier
 from .program import DTYPES, Builder, Op, width_of
@@ -85,7 +85,8 @@ def reduce_shared(b: Builder, i: Instruction) -> Op:
         raise b.error("this direction or type is not known")
     _known(b, i.parts[6:], "mbarrier::complete_tx::bytes", kind, *NAMES)
 
-    def start(machine: Any, source: int, size: int, targets: Any, line: int) -> None:
+    def start(machine: Any, source: int, size: int, targets: Any, line: int,
+              row: int) -> None:  # fmt: skip
         ((place, signal),) = targets
         units = _shared_units(machine, place, size)
         words, bad = unready(machine, units)
@@ -97,7 +98,7 @@ def reduce_shared(b: Builder, i: Instruction) -> Op:
             old = machine.shared.views[16].take(units // 16)
             return update(old.view(native), new.view(native)).view(carrier(16))
 
-        _later(machine, source, size, place, signal, line, join)
+        _later(machine, source, size, place, signal, line, row, join)
 
     return _counted(b, i, start)
 
@@ -127,20 +128,22 @@ def _counted(b: Builder, i: Instruction, start: Any) -> Op:
                 continue
             asked.add(key)
             targets = [(place, int(signals[n]))]
-            if masks is not None:
-                chosen = int(masks[n])
-                targets = multicast_places(machine, chosen, int(bases[n]), *targets[0], False)
-            for end, barrier in targets:
-                if end // machine.shared.pitch != barrier // machine.shared.pitch:
-                    raise Fault("the mbarrier is not in the CTA that the data goes to", n)
             where = place % machine.shared.pitch
             machine.record("load", f"{size} bytes to shared address {where}", line, row)
-            start(machine, int(sources[n]), size, targets, line)
+            with at_thread(n):
+                if masks is not None:
+                    chosen = int(masks[n])
+                    targets = multicast_places(machine, chosen, int(bases[n]), *targets[0], False)
+                for end, barrier in targets:
+                    if end // machine.shared.pitch != barrier // machine.shared.pitch:
+                        raise Fault("the mbarrier is not in the CTA that the data goes to")
+                start(machine, int(sources[n]), size, targets, line, row)
 
     return op
 
 
-def _load_global(machine: Any, source: int, size: int, targets: Any, line: int) -> None:
+def _load_global(machine: Any, source: int, size: int, targets: Any, line: int,
+                 row: int) -> None:  # fmt: skip
     shared = machine.shared
     for place, signal in targets:
         units = _shared_units(machine, place, size)
@@ -148,15 +151,16 @@ def _load_global(machine: Any, source: int, size: int, targets: Any, line: int) 
         ticket = shared.tickets.new(readable=False, fenced=False)
         shared.store(units, data, 16, ticket)
         machine.counts.tma_loaded += size
-        machine.events.append(arrival(machine, barrier_at(machine, signal), size, ticket, line))
+        arrival(machine, barrier_at(machine, signal), size, ticket, line, row)
 
 
-def _load_shared(machine: Any, source: int, size: int, targets: Any, line: int) -> None:
+def _load_shared(machine: Any, source: int, size: int, targets: Any, line: int,
+                 row: int) -> None:  # fmt: skip
     ((place, signal),) = targets
-    _later(machine, source, size, place, signal, line, lambda data: data)
+    _later(machine, source, size, place, signal, line, row, lambda data: data)
 
 
-def _later(machine: Any, source: int, size: int, place: int, signal: int, line: int,
+def _later(machine: Any, source: int, size: int, place: int, signal: int, line: int, row: int,
            join: Any) -> None:  # fmt: skip
     """Start a copy between CTAs: both ends are as if in use until it is complete."""
     shared, units = machine.shared, _shared_units(machine, source, size)
@@ -167,17 +171,14 @@ def _later(machine: Any, source: int, size: int, place: int, signal: int, line: 
     ticket = shared.tickets.new(readable=False, fenced=False)
     before = shared.views[16].take(to // 16)
     shared.store(to, before, 16, ticket)
-    counted = arrival(machine, barrier_at(machine, signal), size, ticket, line)
 
     def done() -> None:
-        machine.line = line
         now, _ = unready(machine, units)
         if machine.options.strict and (now != words).any():
             raise Fault(f"shared memory was overwritten before the copy of line {line} had read it")
         shared.store(to, join(shared.views[16].take(units // 16)), 16, ticket)
-        counted()
 
-    machine.events.append(done)
+    arrival(machine, barrier_at(machine, signal), size, ticket, line, row, done)
 
 
 # -- from shared memory ----------------------------------------------------------------------------
@@ -212,10 +213,11 @@ def _store(b: Builder, i: Instruction, kind: str, update: Any) -> Op:
             if key in asked:
                 continue
             asked.add(key)
-            units = _shared_units(machine, key[2], key[3])
-            write = _writer(machine, key[1], kind, update)
-            what = f"{key[3]} bytes from shared address {key[2] % machine.shared.pitch}"
-            start_store(machine, who, what, units, write, line)
+            with at_thread(n):
+                units = _shared_units(machine, key[2], key[3])
+                write = _writer(machine, key[1], kind, update)
+                what = f"{key[3]} bytes from shared address {key[2] % machine.shared.pitch}"
+                start_store(machine, who, what, units, write, line)
 
     return op
 
@@ -244,9 +246,11 @@ def prefetch(b: Builder, i: Instruction) -> Op:
     source, count = address_of(b, i.operands[0], "u64"), b.source(i.operands[1], "u32")
 
     def op(V: list[Any], m: Any, g: Any) -> None:
-        for address, size in zip(active(source(V), m, g), active(V[count], m, g), strict=True):
-            if size % 16:
-                raise Fault(f"a bulk copy of {size} bytes is no multiple of 16")
-            g.machine.memory.load(address + _units(0, int(size)).astype("u8"), 16)
+        threads = zip(active(source(V), m, g), active(V[count], m, g), strict=True)
+        for n, (address, size) in enumerate(threads):
+            with at_thread(n):
+                if size % 16:
+                    raise Fault(f"a bulk copy of {size} bytes is no multiple of 16")
+                g.machine.memory.load(address + _units(0, int(size)).astype("u8"), 16)
 
     return op

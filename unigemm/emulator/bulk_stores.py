@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .arithmetic import instruction
-from .faults import Fault, KernelFault, Site
+from .faults import Fault, at_thread
 from .program import Builder, Op
 from .ptx import Immediate, Instruction
 from .tma import explain, threads_of, unready
@@ -75,12 +75,11 @@ def _perform(machine: Any, store: Store) -> None:
 
 
 def _check_end(machine: Any) -> None:
-    for (row, lane), groups in _stores(machine).items():
+    for (row, _), groups in _stores(machine).items():
         for store in (store for group in groups for store in group):
             if machine.options.strict:
-                site = Site(store.line, machine.cta_of(row), row % machine.geometry.warps, lane)
                 text = "the kernel ends and no one waited for this store"
-                raise KernelFault(text, site, machine.program.module.line(store.line))
+                raise machine.blamed(text, store.line, row)
             _perform(machine, store)
 
 
@@ -106,13 +105,14 @@ def wait(b: Builder, i: Instruction) -> Op:
     count = keep.value
 
     def op(V: list[Any], m: Any, g: Any) -> None:
-        for who in threads_of(m, g):
+        for n, who in enumerate(threads_of(m, g)):
             groups = _stores(g.machine).get(who, [])
             done = len(groups) - 1 - count
             for group in groups[: max(done, 0)]:
                 for store in group:
                     g.machine.record("stored", store.what, store.line, who[0])
-                    _perform(g.machine, store)
+                    with at_thread(n):
+                        _perform(g.machine, store)
             if done > 0:
                 del groups[:done]
 

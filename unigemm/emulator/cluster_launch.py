@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .arithmetic import instruction
-from .faults import Fault
+from .faults import Fault, at_thread
 from .grid import cta_coordinates
 from .mbarriers import barrier_at
 from .memory import carrier
 from .program import Builder, Op
 from .ptx import Instruction, Register, Vector
-from .tma import arrival
+from .tma import arrival, threads_of
 from .transfer import active, address_of, flat_shared
 
 __all__ = ["Clusters", "asks"]
@@ -111,13 +112,15 @@ def try_cancel(b: Builder, i: Instruction) -> Op:
         bases = active(g.base, m, g)
         places = flat_shared(active(to(V), m, g), bases, g, 16)
         signals = flat_shared(active(signal(V), m, g), bases, g, 8)
-        for place, at in zip(places.tolist(), signals.tolist(), strict=True):
-            _ask(g.machine, place, at, everyone, line)
+        threads = zip(threads_of(m, g), places.tolist(), signals.tolist(), strict=True)
+        for n, ((row, _), place, at) in enumerate(threads):
+            with at_thread(n):
+                _ask(g.machine, place, at, everyone, line, row)
 
     return op
 
 
-def _ask(machine: Any, place: int, signal: int, everyone: bool, line: int) -> None:
+def _ask(machine: Any, place: int, signal: int, everyone: bool, line: int, row: int) -> None:
     clusters: Clusters = machine.extra["clusters"]
     pitch, size = machine.shared.pitch, machine.geometry.cluster_size
     own = place // pitch
@@ -135,18 +138,8 @@ def _ask(machine: Any, place: int, signal: int, everyone: bool, line: int) -> No
         barrier = barrier_at(machine, cta * pitch + signal % pitch)
         ticket = machine.shared.tickets.new(readable=False, fenced=False)
         machine.shared.store(np.array([here]), words.view(carrier(16)), 16, ticket)
-        done = arrival(machine, barrier, 16, ticket, line)
-        if found is None:
-            done = _failing(clusters, machine.first + cta, done)
-        machine.events.append(done)
-
-
-def _failing(clusters: Clusters, cta: int, done: Any) -> Any:
-    def failed() -> None:
-        clusters.failed.add(cta)
-        done()
-
-    return failed
+        failed = partial(clusters.failed.add, machine.first + cta) if found is None else None
+        arrival(machine, barrier, 16, ticket, line, row, failed)
 
 
 @instruction("clusterlaunchcontrol.query_cancel.is_canceled")

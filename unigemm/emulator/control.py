@@ -9,7 +9,7 @@ import numpy as np
 
 from .arithmetic import instruction
 from .divergence import branch, leave
-from .faults import Fault, KernelFault, Site
+from .faults import Fault, of_thread
 from .flow import EXIT, Segment
 from .program import Builder, Op
 from .ptx import Immediate, Instruction, Symbol
@@ -133,10 +133,10 @@ def bar_sync(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
         numbers, counts = read(V, m, g)
         for n, row in enumerate(range(g.lo, g.hi)):
             machine.record("barrier", str(numbers[n]), line, row)
-        waits = [
-            machine.arrive(row, int(numbers[n]), int(counts[n]), True, line)
-            for n, row in enumerate(range(g.lo, g.hi))
-        ]
+        waits = []
+        for n, row in enumerate(range(g.lo, g.hi)):
+            with of_thread(m, g, n):
+                waits.append(machine.arrive(row, int(numbers[n]), int(counts[n]), True, line))
         machine.go(g, follow)
         for n, row in enumerate(range(g.lo, g.hi)):
             # One that came early in this group may have been let go by one that came later.
@@ -158,7 +158,8 @@ def bar_arrive(b: Builder, i: Instruction) -> Op:
         numbers, counts = read(V, m, g)
         for n, row in enumerate(range(g.lo, g.hi)):
             g.machine.record("barrier", f"{numbers[n]}, not waiting", line, row)
-            g.machine.arrive(row, int(numbers[n]), int(counts[n]), False, line)
+            with of_thread(m, g, n):
+                g.machine.arrive(row, int(numbers[n]), int(counts[n]), False, line)
 
     return op
 
@@ -174,7 +175,8 @@ def cluster_arrive(b: Builder, i: Instruction) -> Op:
         for row in range(g.lo, g.hi):
             cluster = machine.cluster_of(row)
             if row in machine.cluster_phases:
-                raise Fault("a second barrier.cluster.arrive comes before the wait for the first")
+                text = "a second barrier.cluster.arrive comes before the wait for the first"
+                raise Fault(text, 32 * (row - g.lo))
             machine.cluster_phases[row] = cluster.phase
             cluster.arrived.add(row)
             machine.cluster_arrived(cluster)
@@ -194,7 +196,8 @@ def cluster_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> O
         for row in range(g.lo, g.hi):
             phase = machine.cluster_phases.pop(row, None)
             if phase is None:
-                raise Fault("barrier.cluster.wait comes without an arrive before it")
+                text = "barrier.cluster.wait comes without an arrive before it"
+                raise Fault(text, 32 * (row - g.lo))
             cluster = machine.cluster_of(row)
             if cluster.phase == phase:
                 cluster.waiting.append(row)
@@ -232,8 +235,9 @@ def setmaxnreg(b: Builder, i: Instruction) -> Op:
         for row in range(g.lo, g.hi):
             told = machine.extra["setmaxnreg"].setdefault(row, [])
             if told and (told[-1][0] > wanted if more else told[-1][0] < wanted):
-                raise Fault(f"the warp has {told[-1][0]} registers, and {wanted} are no "
-                            f"{'increase' if more else 'decrease'}")  # fmt: skip
+                way = "increase" if more else "decrease"
+                text = f"the warp has {told[-1][0]} registers, and {wanted} are no {way}"
+                raise Fault(text, 32 * (row - g.lo))
             told.append((wanted, line))
 
     return op
@@ -250,6 +254,5 @@ def _check_registers(machine: Any) -> None:
             told.get(other, []) != mine for other in others
         ):
             line = mine[-1][1]
-            site = Site(line, machine.cta_of(row), warp)
             text = "the other warps of the warpgroup did not run this setmaxnreg"
-            raise KernelFault(text, site, machine.program.module.line(line))
+            raise machine.blamed(text, line, row)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ..errors import UnigemmError
 
-__all__ = ["EmulatorError", "Fault", "KernelFault", "PtxError", "Site"]
+__all__ = ["EmulatorError", "Fault", "KernelFault", "PtxError", "Site", "at_thread", "of_thread"]
 
 
 class EmulatorError(UnigemmError):
@@ -63,3 +68,20 @@ class Fault(Exception):
     def __init__(self, message: str, thread: int | None = None) -> None:
         super().__init__(message)
         self.thread = thread
+
+
+@contextmanager
+def at_thread(thread: int) -> Iterator[None]:
+    """Say of a fault inside that it is one of a thread: its index among those that are active."""
+    try:
+        yield
+    except Fault as fault:
+        raise Fault(str(fault), thread if fault.thread is None else fault.thread) from None
+
+
+@contextmanager
+def of_thread(m: Any, g: Any, n: int, lane: int | None = None) -> Iterator[None]:
+    """Say of a fault inside that it is one of warp `n` of a group, and maybe of one lane."""
+    here = np.broadcast_to(m, (g.n, 32)).reshape(-1)
+    with at_thread(int(here[: 32 * n + (lane or 0)].sum())):
+        yield

@@ -46,12 +46,16 @@ class Options:
 
 @dataclass
 class Barrier:
-    """A named barrier of a CTA: warps that came, how many must, and those that wait."""
+    """A named barrier of a CTA: threads that came, how many must, and warps that wait.
+
+    `line` and `row` are those of the last that came.
+    """
 
     expected: int = 0
     arrived: int = 0
     waiting: list[int] = field(default_factory=list)
     line: int = 0
+    row: int = 0
 
 
 @dataclass
@@ -124,7 +128,7 @@ class Machine:
         self.clusters = [ClusterBarrier(range(i, i + size)) for i in range(0, total, size)]
         self.cluster_phases: dict[int, int] = {}  # of warps between arrive and wait
         self._together = [step.together for step in program.steps]
-        self.events: list[Callable[[], None]] = []
+        self.events: list[tuple[int, int, Callable[[], None]]] = []  # see `later`
         self.finishing: list[Callable[[], None]] = []  # run at the end: is anything left over?
         self.extra: dict[str, Any] = {}  # what the parts for Hopper keep
         self.log: list[Event] = []
@@ -203,12 +207,20 @@ class Machine:
 
     def deliver(self) -> None:
         """Let one of the things happen that hardware does in its own time."""
-        index = self.rng.randrange(len(self.events))
+        row, self.line, action = self.events.pop(self.rng.randrange(len(self.events)))
         try:
-            self.events.pop(index)()
+            action()
         except Fault as fault:
-            text = self.program.module.line(self.line)
-            raise KernelFault(str(fault), Site(self.line), text) from None
+            raise self.blamed(str(fault), self.line, row) from None
+
+    def later(self, row: int, line: int, action: Callable[[], None]) -> None:
+        """Have something happen in the hardware's own time, that a warp started."""
+        self.events.append((row, line, action))
+
+    def blamed(self, message: str, line: int, row: int) -> KernelFault:
+        """Return the fault of a line of a warp."""
+        site = Site(line, self.cta_of(row), row % self.geometry.warps)
+        return KernelFault(message, site, self.program.module.line(line))
 
     def pick(self) -> Rows | None:
         """Choose who runs: mostly those furthest behind, so that warps come together."""
@@ -305,7 +317,7 @@ class Machine:
             self.log.append(Event(self.cta_of(row), warp, what, detail, line))
 
     def deadlock(self) -> KernelFault:
-        """Say who waits for what."""
+        """Say who waits for what; first those that are the fewest, who are the likeliest cause."""
         blocked = [w for w, s in enumerate(self.status) if s != DONE]
         for w in blocked:
             if self.status[w] == READY:
@@ -315,17 +327,16 @@ class Machine:
         for w in blocked:
             seen.setdefault((self.waits_at[w], str(self.reason[w])), []).append(w)
         parts = []
-        for (line, reason), rows in sorted(seen.items()):
+        groups = sorted(seen.items(), key=lambda group: (len(group[1]), group[0]))
+        for (line, reason), rows in groups:
             names = ", ".join(f"{self.cta_of(w)}/{w % self.geometry.warps}" for w in rows[:8]) + (
                 ", ..." if len(rows) > 8 else ""
             )
             parts.append(f"line {line}: {reason} (CTA/warp {names})")
         done = sum(status == DONE for status in self.status)
-        row = blocked[0]
-        line = self.waits_at[row]
-        site = Site(line, self.cta_of(row), row % self.geometry.warps)
+        row = groups[0][1][0]
         text = f"deadlock, {done} of {self.warps} warps have ended; " + "; ".join(parts)
-        return KernelFault(text, site, self.program.module.line(line))
+        return self.blamed(text, self.waits_at[row], row)
 
     def finish(self) -> None:
         """Check that nothing is left over.
@@ -335,14 +346,13 @@ class Machine:
         KernelFault
             A barrier that some came to and others did not, a copy that nobody waited for.
         """
-        for (row, number), barrier in self.barriers.items():
+        for (_, number), barrier in self.barriers.items():
             if barrier.arrived and not self.options.leftovers:
-                site = Site(barrier.line, self.cta_of(row * self.geometry.warps))
-                raise KernelFault(
+                raise self.blamed(
                     f"barrier {number} is left unbalanced: {barrier.arrived} of "
                     f"{barrier.expected} threads came to it after it was last complete",
-                    site,
-                    self.program.module.line(barrier.line),
+                    barrier.line,
+                    barrier.row,
                 )
         for check in self.finishing:
             check()
@@ -387,13 +397,14 @@ class Machine:
 
         Raises
         ------
-        Fault
+        KernelFault
             It did not wait for its copies.
         """
         self.status[row] = DONE
         self.alive[row] = False
         if self.options.strict and self.writes.unwaited(row):
-            raise Fault("the warp ends and did not wait for its cp.async copies")
+            text = "the warp ends and did not wait for its cp.async copies"
+            raise self.blamed(text, self.line, row)
         cluster = self.cluster_of(row)
         self.cluster_arrived(cluster)
 
@@ -409,7 +420,8 @@ class Machine:
             return
         missing = (g.alive & ~np.broadcast_to(m, (g.n, 32))).any(-1)
         if missing.any():
-            raise Fault(f"{name} is reached by a part of a warp only")
+            here = np.broadcast_to(m, (g.n, 32))[: int(np.argmax(missing))]
+            raise Fault(f"{name} is reached by a part of a warp only", int(here.sum()))
 
     # -- waiting
 
@@ -440,7 +452,7 @@ class Machine:
                 f"barrier {number} is used for {threads} threads, and for {barrier.expected} by "
                 "those that came before"
             )
-        barrier.expected, barrier.line = threads, line
+        barrier.expected, barrier.line, barrier.row = threads, line, row
         barrier.arrived += 32
         if barrier.arrived > threads:
             raise Fault(f"more than {threads} threads come to barrier {number}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from .arithmetic import instruction
 from .control import stop, unguarded
-from .faults import Fault, KernelFault, Site
+from .faults import Fault, at_thread
 from .flow import Segment
 from .grid import RANK_SHIFT
 from .memory import Tickets
@@ -46,9 +46,11 @@ class Mbarrier:
     waiting
         Warps that wait for a phase.
     transfer
-        Line of the last transfer that the current phase counts; 0 for none.
+        Line and warp of the last transfer that the current phase counts.
     unseen
-        Line of a transfer of the phase before that no one has waited for yet; 0 for none.
+        Those of a transfer of the phase before that no one has waited for yet.
+    announced
+        Those of the last instruction that announced bytes.
     """
 
     cta: int
@@ -58,8 +60,9 @@ class Mbarrier:
     transactions: int = 0
     phase: int = 0
     waiting: list[int] = field(default_factory=list)
-    transfer: int = 0
-    unseen: int = 0
+    transfer: tuple[int, int] | None = None
+    unseen: tuple[int, int] | None = None
+    announced: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         lacks = []
@@ -107,7 +110,7 @@ def advance(machine: Any, barrier: Mbarrier) -> None:
         if barrier.unseen and machine.options.strict:
             raise Fault(_unseen(barrier))
         barrier.unseen = barrier.transfer
-    barrier.transfer = 0
+    barrier.transfer = None
     row = barrier.cta * machine.geometry.warps
     detail = f"phase {barrier.phase} of mbarrier {barrier.address}"
     machine.record("complete", detail, machine.line, row, hardware=True)
@@ -118,8 +121,9 @@ def advance(machine: Any, barrier: Mbarrier) -> None:
 
 
 def _unseen(barrier: Mbarrier) -> str:
+    assert barrier.unseen is not None
     return (
-        f"no one waited for the transfer of line {barrier.unseen} to the mbarrier at shared "
+        f"no one waited for the transfer of line {barrier.unseen[0]} to the mbarrier at shared "
         f"address {barrier.address}"
     )
 
@@ -144,16 +148,16 @@ def arrive(machine: Any, barrier: Mbarrier, count: int, transactions: int = 0) -
     return phase
 
 
-def complete(machine: Any, barrier: Mbarrier, size: int, line: int) -> None:
-    """Count the bytes of a transfer that is done."""
+def complete(machine: Any, barrier: Mbarrier, size: int, line: int, row: int) -> None:
+    """Count the bytes of a transfer that is done, and that a line of a warp had started."""
     barrier.transactions -= size
-    barrier.transfer = line
+    barrier.transfer = line, row
     advance(machine, barrier)
 
 
 def _check_end(machine: Any) -> None:
     """Report transfers that are not waited for, and phases that lack bytes."""
-    program, warps = machine.program, machine.geometry.warps
+    warps = machine.geometry.warps
     for barrier in _barriers(machine).values():
         if barrier.transactions:
             text = f"the kernel ends and the {barrier}"
@@ -161,9 +165,9 @@ def _check_end(machine: Any) -> None:
             text = f"the kernel ends and {_unseen(barrier)}"
         else:
             continue
-        line = barrier.unseen or barrier.transfer or program.kernel.body[-1].line
-        site = Site(line, machine.cta_of(barrier.cta * warps))
-        raise KernelFault(text, site, program.module.line(line))
+        last = machine.program.kernel.body[-1].line, barrier.cta * warps
+        culprit = barrier.unseen or barrier.transfer or barrier.announced or last
+        raise machine.blamed(text, *culprit)
 
 
 def _check(b: Builder, i: Instruction, first: int) -> None:
@@ -192,9 +196,10 @@ def init(b: Builder, i: Instruction) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         shared = g.machine.shared
-        for place, number in zip(places(V, m, g), active(V[count], m, g), strict=True):
+        numbers = active(V[count], m, g)
+        for n, (place, number) in enumerate(zip(places(V, m, g), numbers, strict=True)):
             if not 0 < number <= _MAX_COUNT:
-                raise Fault(f"an mbarrier cannot be for {number} arrivals")
+                raise Fault(f"an mbarrier cannot be for {number} arrivals", n)
             cta, address = divmod(int(place), shared.pitch)
             _barriers(g.machine)[int(place)] = Mbarrier(cta, address, int(number), int(number))
             shared.words[place // 4 : place // 4 + 2] = Tickets.ALWAYS
@@ -209,8 +214,9 @@ def inval(b: Builder, i: Instruction) -> Op:
     places = _places(b, i, i.operands[0])
 
     def op(V: list[Any], m: Any, g: Any) -> None:
-        for place in places(V, m, g):
-            barrier_at(g.machine, int(place))
+        for n, place in enumerate(places(V, m, g)):
+            with at_thread(n):
+                barrier_at(g.machine, int(place))
             del _barriers(g.machine)[int(place)]
 
     return op
@@ -234,13 +240,15 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
         phases = []
         numbers = active(V[number], m, g)
         rows = warps_of(m, g)
-        for row, place, value in zip(rows, places(V, m, g), numbers, strict=True):
-            barrier = barrier_at(g.machine, int(place))
-            g.machine.record("arrive", f"at mbarrier {barrier.address}", line, row)
-            if expects:
-                phases.append(arrive(g.machine, barrier, 1, int(value)))
-            else:
-                phases.append(arrive(g.machine, barrier, int(value)))
+        for n, (row, place) in enumerate(zip(rows, places(V, m, g), strict=True)):
+            with at_thread(n):
+                barrier = barrier_at(g.machine, int(place))
+                g.machine.record("arrive", f"at mbarrier {barrier.address}", line, row)
+                if expects:
+                    barrier.announced = line, row
+                    phases.append(arrive(g.machine, barrier, 1, int(numbers[n])))
+                else:
+                    phases.append(arrive(g.machine, barrier, int(numbers[n])))
         if d is not None:
             scattered(V[d], m, np.array(phases, np.uint64))
 
@@ -253,13 +261,17 @@ def transactions(b: Builder, i: Instruction) -> Op:
     _check(b, i, 2)
     sign = 1 if i.parts[1] == "expect_tx" else -1
     places, number = _places(b, i, i.operands[0]), b.source(i.operands[1], "u32")
+    line = i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
-        for place, value in zip(places(V, m, g), active(V[number], m, g), strict=True):
-            barrier = barrier_at(g.machine, int(place))
-            barrier.transactions += sign * int(value)
-            if sign < 0:
-                advance(g.machine, barrier)
+        threads = zip(warps_of(m, g), places(V, m, g), active(V[number], m, g), strict=True)
+        for n, (row, place, value) in enumerate(threads):
+            with at_thread(n):
+                barrier = barrier_at(g.machine, int(place))
+                barrier.transactions += sign * int(value)
+                barrier.announced = line, row
+                if sign < 0:
+                    advance(g.machine, barrier)
 
     return op
 
@@ -286,11 +298,13 @@ def test_wait(b: Builder, i: Instruction) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         found = []
-        for place, number in zip(places(V, m, g), active(V[value], m, g), strict=True):
-            barrier = barrier_at(g.machine, int(place))
-            found.append(done(barrier, number))
+        numbers = active(V[value], m, g)
+        for n, place in enumerate(places(V, m, g)):
+            with at_thread(n):
+                barrier = barrier_at(g.machine, int(place))
+            found.append(done(barrier, numbers[n]))
             if found[-1]:
-                barrier.unseen = 0
+                barrier.unseen = None
         scattered(V[p], m, np.array(found))
 
     return op
@@ -313,9 +327,10 @@ def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
         asked = dict.fromkeys(zip(rows, flat.tolist(), numbers.tolist(), strict=True))
         waits: dict[int, Mbarrier] = {}
         for row, place, number in asked:
-            barrier = barrier_at(machine, place)
+            with at_thread(rows.index(row)):
+                barrier = barrier_at(machine, place)
             if done(barrier, number):
-                barrier.unseen = 0
+                barrier.unseen = None
                 machine.record("waited", f"for mbarrier {barrier.address}", line, row)
             else:
                 waits.setdefault(row, barrier)
@@ -344,20 +359,21 @@ def copies_arrive(b: Builder, i: Instruction) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine
-        counts = Counter(zip(warps_of(m, g), places(V, m, g).tolist(), strict=True))
+        rows = warps_of(m, g)
+        counts = Counter(zip(rows, places(V, m, g).tolist(), strict=True))
         for (row, place), count in counts.items():
-            barrier = barrier_at(machine, place)
+            with at_thread(rows.index(row)):
+                barrier = barrier_at(machine, place)
             barrier.pending += count * more
             tickets = machine.writes.track(row)
 
             def done(
                 barrier: Mbarrier = barrier, tickets: Any = tickets, count: int = count
             ) -> None:
-                machine.line = line
                 machine.shared.tickets.readable[tickets] = True
                 arrive(machine, barrier, count)
 
-            machine.events.append(done)
+            machine.later(row, line, done)
 
     return op
 

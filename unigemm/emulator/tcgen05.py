@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import instruction
-from .faults import Fault
+from .faults import Fault, of_thread
 from .fragments import BYTES, numbers
 from .memory import carrier
 from .mma_descriptors import InstructionDescriptor, instruction_of, matrix_of
@@ -26,7 +26,6 @@ from .tensor_memory import (
     check_target,
     cta_group,
     memory_of,
-    of_thread,
     split_address,
 )
 from .tensor_queue import (

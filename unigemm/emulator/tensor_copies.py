@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import instruction
-from .faults import Fault
+from .faults import Fault, of_thread
 from .mma_descriptors import matrix_of
 from .program import Builder, Op
 from .ptx import Address, Instruction
-from .tensor_memory import LANES, cta_group, memory_of, of_thread, split_address
+from .tensor_memory import LANES, cta_group, memory_of, split_address
 from .tensor_queue import (
     Matrix,
     Pending,

@@ -6,8 +6,6 @@ the column below. With ``.cta_group::2`` the two CTAs of a pair allocate and fre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +13,7 @@ import numpy as np
 
 from .arithmetic import instruction
 from .control import stop, unguarded
-from .faults import Fault, KernelFault, Site
+from .faults import Fault, of_thread
 from .flow import Segment
 from .program import Builder, Op
 from .ptx import Instruction
@@ -30,7 +28,6 @@ __all__ = [
     "check_target",
     "cta_group",
     "memory_of",
-    "of_thread",
     "of_warp",
     "pair_of",
     "split_address",
@@ -53,7 +50,7 @@ class TensorMemory:
     state
         Of each word: never written, written, or stored and not waited for.
     allocated
-        Columns of each allocation by the first, and the line that made it.
+        Columns of each allocation by the first, and the line and warp that made it.
     group
         CTAs that allocate together, as the first allocation said; 0 before.
     wanted, granted
@@ -67,7 +64,7 @@ class TensorMemory:
     cta: int
     words: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.uint32))
     state: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.uint8))
-    allocated: dict[int, tuple[int, int]] = field(default_factory=dict)
+    allocated: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     group: int = 0
     wanted: int = 0
     granted: int | None = None
@@ -77,13 +74,13 @@ class TensorMemory:
     def room(self) -> Any:
         """Return which columns are free."""
         free = np.ones(COLUMNS, bool)
-        for first, (count, _) in self.allocated.items():
+        for first, (count, _, _) in self.allocated.items():
             free[first : first + count] = False
         return free
 
     def take(self, first: int, count: int, line: int) -> None:
         """Allocate columns; what they hold is not known."""
-        self.allocated[first] = (count, line)
+        self.allocated[first] = (count, line, self.asker or 0)
         self.state[:, first : first + count] = NEVER
 
     def check(self, column: int, count: int) -> None:
@@ -134,10 +131,9 @@ def memory_of(machine: Any, cta: int) -> TensorMemory:
 
 def _check_end(machine: Any) -> None:
     for memory in machine.extra["tensor_memory"]:
-        for first, (count, line) in memory.allocated.items():
-            site = Site(line, machine.cta_of(memory.cta * machine.geometry.warps))
+        for first, (count, line, row) in memory.allocated.items():
             text = f"the kernel ends and columns {first} to {first + count - 1} were not freed"
-            raise KernelFault(text, site, machine.program.module.line(line))
+            raise machine.blamed(text, line, row)
 
 
 def split_address(address: int) -> tuple[int, int]:
@@ -173,17 +169,6 @@ def pair_of(machine: Any, cta: int, group: int) -> tuple[int, ...]:
     if machine.geometry.cluster_size % 2:
         raise Fault(f"in a cluster of {machine.geometry.cluster_size} there are no pairs of CTAs")
     return (cta & ~1, cta | 1)
-
-
-@contextmanager
-def of_thread(m: Any, g: Any, n: int, lane: int | None = None) -> Iterator[None]:
-    """Say of a fault inside that it is one of warp `n` of a group, and maybe of one lane."""
-    try:
-        yield
-    except Fault as fault:
-        here = np.broadcast_to(m, (g.n, 32)).reshape(-1)
-        thread = int(here[: 32 * n + (lane or 0)].sum())
-        raise Fault(str(fault), thread if fault.thread is None else fault.thread) from None
 
 
 def of_warp(values: Any, m: Any, g: Any, n: int, name: str) -> int:
@@ -288,7 +273,7 @@ def _free(machine: Any, cta: int, first: int, columns: int, group: int) -> None:
     memory = memory_of(machine, cta)
     if memory.group not in (0, group):
         raise Fault("a kernel uses one .cta_group for all tcgen05 instructions")
-    if memory.allocated.get(first, (0, 0))[0] != columns:
+    if memory.allocated.get(first, (0,))[0] != columns:
         raise Fault(f"there is no allocation of {columns} columns from {first} on")
     for user in machine.extra.get("tensor_users", ()):
         user(cta, np.arange(LANES), slice(first, first + columns), "it is freed")

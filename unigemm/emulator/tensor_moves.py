@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import instruction
-from .faults import Fault
+from .faults import Fault, of_thread
 from .program import Builder, Op
 from .ptx import Address, Immediate, Instruction, Vector
 from .tensor_memory import (
@@ -26,7 +26,6 @@ from .tensor_memory import (
     TensorMemory,
     check_target,
     memory_of,
-    of_thread,
     of_warp,
     split_address,
 )

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .arithmetic import instruction
-from .faults import Fault, KernelFault, Site
+from .faults import Fault, of_thread
 from .machine import DONE
 from .mbarriers import arrive, barrier_at
 from .program import Builder, Op
@@ -138,9 +139,8 @@ def issue(machine: Any, row: int, item: Pending) -> None:
 def _check_end(machine: Any) -> None:
     for row, queue in machine.extra["tcgen05"].items():
         for item in queue.waiting:
-            site = Site(item.line, machine.cta_of(row), row % machine.geometry.warps)
             text = "the kernel ends and no tcgen05.commit of this warp follows"
-            raise KernelFault(text, site, machine.program.module.line(item.line))
+            raise machine.blamed(text, item.line, row)
 
 
 # -- operands --------------------------------------------------------------------------------------
@@ -236,14 +236,15 @@ def commit(b: Builder, i: Instruction) -> Op:
         machine = g.machine
         places = flat_shared(active(signal(V), m, g), active(g.base, m, g), g, 8, cluster=True)
         masks = None if mask is None else active(V[mask], m, g)
-        for n, (row, _) in enumerate(issuers(m, g, "tcgen05.commit")):
-            active_pair(machine, row, group)
+        for n, (row, lane) in enumerate(issuers(m, g, "tcgen05.commit")):
             signals: tuple[int, ...] = (int(places[n]),)
-            if masks is not None:
-                signals = _all(machine, row, int(masks[n]), signals[0])
+            with of_thread(m, g, row - g.lo, lane):
+                active_pair(machine, row, group)
+                if masks is not None:
+                    signals = _all(machine, row, int(masks[n]), signals[0])
             queue = _queues(machine).setdefault(row, Queue())
             queue.waiting.append(Commit(signals, line))
-            machine.events.append(lambda queue=queue: _progress(machine, queue))
+            machine.later(row, line, partial(_progress, machine, queue))
 
     return op
 

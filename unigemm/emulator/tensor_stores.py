@@ -6,7 +6,7 @@ from typing import Any
 
 from .arithmetic import instruction
 from .bulk_stores import start_store
-from .faults import Fault
+from .faults import Fault, at_thread
 from .memory import carrier
 from .program import DTYPES, Builder, Op
 from .ptx import Instruction
@@ -56,17 +56,19 @@ def _store(b: Builder, i: Instruction, at_rank: int, name: str) -> Op:
         places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
         lanes = zip(threads_of(m, g), tensor(V, m, g), places.tolist(), strict=True)
         asked = set()
-        for who, (address, at), place in lanes:
+        for n, (who, (address, at), place) in enumerate(lanes):
             if (who[0], address, at, place) in asked:
                 continue
             asked.add((who[0], address, at, place))
-            d = tensor_at(machine, address, at, rank)
-            low = place % machine.shared.pitch
-            if place % 128 or low + d.box_bytes > machine.shared.base + machine.shared.size:
-                raise Fault(f"a box of {d.box_bytes} bytes cannot come from shared address {low}")
-            what = f"{at} from shared address {low}"
-            write = _writer(machine, d, at, name)
-            start_store(machine, who, what, box_units(d, place), write, line)
+            with at_thread(n):
+                d = tensor_at(machine, address, at, rank)
+                low, end = place % machine.shared.pitch, machine.shared.base + machine.shared.size
+                if place % 128 or low + d.box_bytes > end:
+                    text = f"a box of {d.box_bytes} bytes cannot come from shared address {low}"
+                    raise Fault(text)
+                what = f"{at} from shared address {low}"
+                write = _writer(machine, d, at, name)
+                start_store(machine, who, what, box_units(d, place), write, line)
 
     return op
 

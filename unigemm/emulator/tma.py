@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import instruction
-from .faults import Fault
+from .faults import Fault, at_thread
 from .mbarriers import barrier_at, complete
 from .memory import carrier
 from .program import Builder, Op
@@ -238,7 +238,7 @@ def load_box(b: Builder, i: Instruction) -> Op:
     multicast = "multicast::cluster" in i.parts
     to, tensor = address_of(b, i.operands[0]), coordinates_of(b, i.operands[1])
     signal = address_of(b, i.operands[2])
-    mask = b.source(i.operands[3], "u16") if multicast else None
+    mask_slot = b.source(i.operands[3], "u16") if multicast else None
     line = i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
@@ -247,20 +247,22 @@ def load_box(b: Builder, i: Instruction) -> Op:
         near, there = active(to(V), m, g), active(signal(V), m, g)
         places = flat_shared(near, bases, g, 16, cluster=True)
         signals = flat_shared(there, bases, g, 8, cluster=True)
-        masks = None if mask is None else active(V[mask], m, g)
+        masks = None if mask_slot is None else active(V[mask_slot], m, g)
         asked = set()
         for n, ((row, _), what) in enumerate(zip(threads_of(m, g), tensor(V, m, g), strict=True)):
             if (row, what, int(places[n])) in asked:
                 continue
             asked.add((row, what, int(places[n])))
             address, at = what
-            d = tensor_at(machine, address, at, rank)
             targets = [(int(places[n]), int(signals[n]))]
-            machine.record("load", f"{at} to shared address {near[n]}", line, row)
-            if masks is not None:
-                targets = multicast_places(machine, int(masks[n]), int(bases[n]), *targets[0], pair)
-            _check_signals(machine, targets, pair, n)
-            _load(machine, d, at, targets, line)
+            with at_thread(n):
+                d = tensor_at(machine, address, at, rank)
+                machine.record("load", f"{at} to shared address {near[n]}", line, row)
+                if masks is not None:
+                    mask = int(masks[n])
+                    targets = multicast_places(machine, mask, int(bases[n]), *targets[0], pair)
+                _check_signals(machine, targets, pair)
+                _load(machine, d, at, targets, line, row)
 
     return op
 
@@ -289,17 +291,18 @@ def multicast_places(
     return found
 
 
-def _check_signals(machine: Any, targets: Any, pair: bool, thread: int) -> None:
+def _check_signals(machine: Any, targets: Any, pair: bool) -> None:
     """Check that each mbarrier is where the data goes: in the same CTA, or in its pair."""
     pitch = machine.shared.pitch
     for place, signal in targets:
         cta, other = place // pitch, signal // pitch
         if cta != other and not (pair and cta ^ 1 == other):
             text = "the mbarrier is not in the CTA that the data goes to, nor in its pair"
-            raise Fault(text, thread)
+            raise Fault(text)
 
 
-def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: int) -> None:
+def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: int,
+          row: int) -> None:  # fmt: skip
     """Bring a box at once; it may be read when the transfer is complete, which comes later."""
     addresses, inside = box_elements(d, at)
     data = np.zeros(addresses.shape, carrier(d.itemsize))
@@ -315,22 +318,32 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
         barrier = barrier_at(machine, signal)
         ticket = shared.tickets.new(readable=False, fenced=False)
         shared.store(box_units(d, place), units, 16, ticket)
-        machine.events.append(arrival(machine, barrier, d.box_bytes, ticket, line))
+        arrival(machine, barrier, d.box_bytes, ticket, line, row)
         machine.counts.tma_loaded += d.box_bytes
 
 
-def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int) -> Any:
-    """Return the event of a transfer's end: its data may be read, and its bytes are counted."""
+def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int, row: int,
+            first: Any = None) -> None:  # fmt: skip
+    """Let a transfer end some time later: its data may be read, and its bytes are counted.
+
+    Parameters
+    ----------
+    line, row
+        Where it was started.
+    first
+        Done before.
+    """
 
     def done() -> None:
+        if first is not None:
+            first()
         tickets = machine.shared.tickets
         tickets.readable[ticket] = tickets.fenced[ticket] = True
-        machine.line = line
-        row = barrier.cta * machine.geometry.warps
-        machine.record("loaded", f"{size} bytes", line, row, hardware=True)
-        complete(machine, barrier, size, line)
+        at = barrier.cta * machine.geometry.warps
+        machine.record("loaded", f"{size} bytes", line, at, hardware=True)
+        complete(machine, barrier, size, line, row)
 
-    return done
+    machine.later(row, line, done)
 
 
 @instruction("cp.async.bulk.prefetch.tensor")
@@ -343,8 +356,9 @@ def prefetch_box(b: Builder, i: Instruction) -> Op:
     tensor = coordinates_of(b, i.operands[0])
 
     def op(V: list[Any], m: Any, g: Any) -> None:
-        for address, at in set(tensor(V, m, g)):
-            tensor_at(g.machine, address, at, rank)
+        for n, (address, at) in enumerate(tensor(V, m, g)):
+            with at_thread(n):
+                tensor_at(g.machine, address, at, rank)
 
     return op
 
@@ -357,7 +371,8 @@ def prefetch_tensormap(b: Builder, i: Instruction) -> Op:
     address = address_of(b, i.operands[0], "u64")
 
     def op(V: list[Any], m: Any, g: Any) -> None:
-        for one in set(active(address(V), m, g).tolist()):
-            _descriptor(g.machine, one)
+        for n, one in enumerate(active(address(V), m, g).tolist()):
+            with at_thread(n):
+                _descriptor(g.machine, one)
 
     return op

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import instruction
-from .faults import Fault
+from .faults import Fault, of_thread
 from .fragments import BYTES, factor, numbers, read_sums, sum_kinds, sum_registers, write_sums
 from .memory import carrier
 from .program import Builder, Op
@@ -88,13 +88,10 @@ def _queue(machine: Any, first: int) -> Queue:
 
 
 def _check_end(machine: Any) -> None:
-    from .faults import KernelFault, Site
-
     for first, queue in machine.extra["wgmma"].items():
         for product in (product for group in queue.groups for product in group):
-            site = Site(product.line, machine.cta_of(first), first % machine.geometry.warps)
             text = "the kernel ends and no one waited for this product"
-            raise KernelFault(text, site, machine.program.module.line(product.line))
+            raise machine.blamed(text, product.line, first)
 
 
 def _warpgroups(g: Any, m: Any, name: str) -> range:
@@ -241,10 +238,11 @@ def mma_async(b: Builder, i: Instruction) -> Op:
                 return int(values[0, 0])
 
             a: Any = a_slots
-            if not fragment:
-                a = _operand(machine, first, word(a_slots[0]), 64, kind.a, kind.k, a_k, _FEWEST)
-            other = _operand(machine, first, word(b_slot), kind.n, kind.b, kind.k, b_k, kind.n)
-            product = Product(kind, sums, a, other, bool(word(keep)), signs, line)
+            with of_thread(m, g, first - g.lo):
+                if not fragment:
+                    a = _operand(machine, first, word(a_slots[0]), 64, kind.a, kind.k, a_k, _FEWEST)
+                other = _operand(machine, first, word(b_slot), kind.n, kind.b, kind.k, b_k, kind.n)
+                product = Product(kind, sums, a, other, bool(word(keep)), signs, line)
             _queue(machine, first).groups[-1].append(product)
 
     return op
@@ -304,8 +302,9 @@ def wait(b: Builder, i: Instruction) -> Op:
             groups = _queue(g.machine, first).groups
             done = len(groups) - 1 - keep
             for group in groups[: max(done, 0)]:
-                for product in group:
-                    _perform(g.machine, first, product)
+                with of_thread(m, g, first - g.lo):
+                    for product in group:
+                        _perform(g.machine, first, product)
                 for row in range(first, first + WARPGROUP):
                     g.machine.record("multiplied", f"{len(group)} products", line, row)
             if done > 0:
