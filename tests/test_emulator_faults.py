@@ -197,6 +197,32 @@ def test_warps_that_wait_for_each_other():
     assert "bar.sync 2 waits" in error.value.message
 
 
+@pytest.mark.parametrize(
+    ("form", "kind"), [("popc.u32", "u32"), ("and.pred", "p"), ("or.pred", "p")]
+)
+def test_a_barrier_counts_what_holds(form, kind):
+    """Twice at the same barrier: thread 40 alone, then all but it."""
+    read = "selp.b32 %r6, 1, 0, %p2;" if kind == "p" else ""
+    result = "%p2" if kind == "p" else "%r6"
+    body = f"""
+        setp.eq.u32 %p1, %r1, 40;
+        barrier.cta.red.{form} {result}, 1, 96, %p1;
+        {read} mov.b32 %r7, %r6;
+        not.pred %p1, %p1;
+        barrier.cta.red.{form} {result}, 1, 96, %p1;
+        {read} mad.lo.s32 %r7, %r7, 1000, %r6;
+        st.global.b32 [%d1], %r7;
+    """
+    wanted = {"popc.u32": 1095, "and.pred": 0, "or.pred": 1001}[form]
+    for options in ({}, {"lockstep": False}, {"seed": 3}):
+        out = np.zeros(96, np.uint32)
+        run(shared_kernel(body), (out,), threads=96, **options)
+        assert out.tolist() == [wanted] * 96
+    alone = body.replace("setp.eq.u32 %p1, %r1, 40;", "setp.ge.u32 %p1, %r1, 64;\n@%p1 ret;")
+    with pytest.raises(KernelFault, match=r"bar.red 1 waits for other threads"):
+        run(shared_kernel(alone), (np.zeros(96, np.uint32),), threads=96)
+
+
 def test_named_barriers_pass_turns():
     """A producer warp arrives, a consumer waits; twice, on two barriers."""
     text = shared_kernel(

@@ -138,6 +138,29 @@ def test_phases_count_arrivals_and_turn():
         assert out.tolist() == [12] * 96
 
 
+def test_a_thread_that_leaves_is_not_waited_for_again():
+    """Lane 0 leaves in the first phase, of 32 arrivals; the second has 31."""
+    body = INIT.replace("[%r10+8], 64", "[%r10+8], 32") + """
+        @!%p1 bra staying;
+        mbarrier.arrive_drop.shared.b64 _, [%r10+8];
+        bra.uni over;
+        staying:
+        mbarrier.arrive.shared.b64 _, [%r10+8];
+        over:
+    """ + wait(8, "0", "first") + """
+        @!%p1 mbarrier.arrive.shared.b64 _, [%r10+8];
+    """ + wait(8, "1") + """
+        mad.wide.u32 %d4, %r1, 4, %d10;
+        st.global.b32 [%d4], 7;
+    """  # fmt: skip
+    out = np.zeros(32, np.uint32)
+    go(hopper(body), (out,))
+    assert out.tolist() == [7] * 32
+    again = body.replace("arrive_drop", "arrive")
+    with pytest.raises(KernelFault, match="lacks 1 of 32 arrivals"):
+        go(hopper(again), (out,))
+
+
 def test_a_waiter_that_sleeps_through_two_phases_is_found():
     """It looks at the phase's parity, which is the same again: some order of the warps shows it."""
     body = INIT + """

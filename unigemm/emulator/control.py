@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from .divergence import branch, leave
 from .faults import Fault, of_thread
 from .flow import EXIT, Segment
 from .program import Builder, Op
-from .ptx import Immediate, Instruction, Symbol
+from .ptx import Immediate, Instruction, Operand, Symbol
 
 __all__ = ["STOPS", "stop"]
 
@@ -98,10 +98,10 @@ def trap(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     return op
 
 
-def _barrier(b: Builder, i: Instruction) -> Any:
+def _barrier(b: Builder, operands: Sequence[Operand]) -> Any:
     """Compile the operands of a barrier: (number, threads) of a group of warps."""
-    number = b.source(i.operands[0], "u32")
-    count = b.source(i.operands[1], "u32") if len(i.operands) > 1 else None
+    number = b.source(operands[0], "u32")
+    count = b.source(operands[1], "u32") if len(operands) > 1 else None
 
     def read(V: list[Any], m: Any, g: Any) -> tuple[Any, Any]:
         shape = (g.n, 32)
@@ -125,7 +125,7 @@ def _barrier(b: Builder, i: Instruction) -> Any:
 def bar_sync(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     """Wait at a named barrier until all its threads are there."""
     unguarded(b, i)
-    read, line = _barrier(b, i), i.line
+    read, line = _barrier(b, i.operands), i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine
@@ -146,12 +146,48 @@ def bar_sync(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     return op
 
 
-@instruction("bar.arrive", "barrier.arrive", "barrier.cta.arrive")
+@stop("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red")
+def bar_reduce(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
+    """Wait at a named barrier, and learn in how many, any or all of its threads something holds."""
+    unguarded(b, i)
+    names = [part for part in i.parts if part in ("popc", "and", "or")]
+    if len(names) != 1:
+        raise b.error("one of .popc, .and and .or is expected")
+    target, *numbered, asked = i.operands
+    d = b.target(target, "u32" if names[0] == "popc" else "pred")
+    read, line, p = _barrier(b, numbered), i.line, b.source(asked, "pred")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        machine.converged(g, m, "bar.red")
+        numbers, counts = read(V, m, g)
+        here, holds = np.broadcast_to(m, (g.n, 32)), np.broadcast_to(V[p] & m, (g.n, 32))
+        votes = machine.extra.setdefault("votes", {})
+        machine.go(g, follow)
+        for n, row in enumerate(range(g.lo, g.hi)):
+            number = int(numbers[n])
+            told = votes.setdefault((row // machine.geometry.warps, number), [])
+            told.append((row, here[n].copy(), holds[n].copy()))
+            with of_thread(m, g, n):
+                waits = machine.arrive(row, number, int(counts[n]), True, line)
+            if waits:
+                machine.block(row, f"bar.red {number} waits for other threads")
+                continue
+            whole, true = (sum(int(vote[k].sum()) for vote in told) for k in (1, 2))
+            found = {"popc": true, "and": true == whole, "or": true > 0}[names[0]]
+            for other, lanes, _ in told:
+                np.copyto(machine.rows(other, other + 1).V[d][0], found, where=lanes)
+            told.clear()
+
+    return op
+
+
+@instruction("bar.arrive", "bar.cta.arrive", "barrier.arrive", "barrier.cta.arrive")
 def bar_arrive(b: Builder, i: Instruction) -> Op:
     """Count at a named barrier, and go on."""
     if len(i.operands) != 2:
         raise b.error("the number of threads is expected")
-    read, line = _barrier(b, i), i.line
+    read, line = _barrier(b, i.operands), i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         g.machine.converged(g, m, "bar.arrive")

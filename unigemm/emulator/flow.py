@@ -16,7 +16,8 @@ EXIT = -1  # the segment behind the last: paths that only meet at the end of the
 
 _ENDS = ("bra", "ret", "exit", "trap")
 #: These may wait. Those of the second kind are tried again, so each begins a segment of its own.
-_WAITS = ("bar.sync", "barrier.sync", "barrier.cta.sync", "barrier.cluster.wait")
+_BARRIERS = ("bar", "bar.cta", "barrier", "barrier.cta")
+_WAITS = (*(f"{b}.{form}" for b in _BARRIERS for form in ("sync", "red")), "barrier.cluster.wait")
 _RETRIED = ("mbarrier.try_wait", "tcgen05.alloc")
 _YIELDS = ("mbarrier.test_wait", "nanosleep")
 

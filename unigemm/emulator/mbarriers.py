@@ -222,11 +222,14 @@ def inval(b: Builder, i: Instruction) -> Op:
     return op
 
 
-@instruction("mbarrier.arrive")
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop")
 def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
-    """Arrive, maybe several times, maybe announcing bytes; the result is the phase."""
+    """Arrive, maybe several times, maybe announcing bytes; the result is the phase.
+
+    With ``_drop`` the phases behind it expect so many arrivals less.
+    """
     _check(b, i, 2)
-    expects = "expect_tx" in i.parts
+    expects, drops = "expect_tx" in i.parts, i.parts[1] == "arrive_drop"
     operands = i.operands
     result = operands[0] if isinstance(operands[0], Register) else None
     if result is not None:
@@ -244,11 +247,12 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
             with at_thread(n):
                 barrier = barrier_at(g.machine, int(place))
                 g.machine.record("arrive", f"at mbarrier {barrier.address}", line, row)
+                count, more = (1, int(numbers[n])) if expects else (int(numbers[n]), 0)
                 if expects:
                     barrier.announced = line, row
-                    phases.append(arrive(g.machine, barrier, 1, int(numbers[n])))
-                else:
-                    phases.append(arrive(g.machine, barrier, int(numbers[n])))
+                if drops:
+                    barrier.count -= count
+                phases.append(arrive(g.machine, barrier, count, more))
         if d is not None:
             scattered(V[d], m, np.array(phases, np.uint64))
 
