@@ -3,7 +3,7 @@
 `python tests/probes.py` on a machine with a Hopper GPU runs them there and writes what came out to
 `probe_results.json`, which CI replays; see test_emulator_probes.py. Kept are digests, and the sums
 themselves where the tensor cores round them in their own way. A probe that does not compile or run
-there is named in the file and does not stop the others: each failure ends only a process.
+there is named in the file and does not stop the others, which go on in another process if need be.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from emulated import BYTES, probe, probe_text, run
 from matrix_probes import MATRIX_PROBES, TYPES
+from memory_probes import MAP_PROBES, MEMORY_PROBES, QUESTIONS
 
 RESULTS = Path(__file__).parent / "probe_results.json"
 COUNT = 2048
@@ -222,7 +223,12 @@ def matrix_on_device(found):
 
 def matrix_digest(d):
     """Return what is kept of exact sums."""
-    return hashlib.sha256(d.tobytes()).hexdigest()[:16]
+    return memory_digest(d.tobytes())
+
+
+def memory_digest(raw):
+    """Return what is kept of bytes."""
+    return hashlib.sha256(raw).hexdigest()[:16]
 
 
 def packed(d):
@@ -239,32 +245,52 @@ def unpacked(text, found):
 # -- on a device -----------------------------------------------------------------------------------
 
 TOGETHER = {text: rest for text, *rest in PROBES}
-NAMES = (*TOGETHER, *MATRIX_PROBES)
-PATIENCE = 120  # seconds
+NAMES = (*TOGETHER, *MATRIX_PROBES, *MEMORY_PROBES, *MAP_PROBES, *QUESTIONS)
+MAP_ADDRESS = 0x7F00_0000_0000
+PATIENCE = 60  # seconds
 
 
 def measured(name):
     """Run one probe on the device; return where its result belongs, and the result."""
     if name in TOGETHER:
         return "digests", digest(name, on_device(name, *TOGETHER[name]))
+    if name in MEMORY_PROBES:
+        return "digests", memory_digest(MEMORY_PROBES[name].on_device())
+    if name in MAP_PROBES:
+        return "maps", MAP_PROBES[name].encoded(MAP_ADDRESS).tobytes().hex()
+    if name in QUESTIONS:
+        return "answers", QUESTIONS[name].on_device().hex()
     found = MATRIX_PROBES[name]
     d = matrix_on_device(found)
     return ("digests", matrix_digest(d)) if found.exact else ("values", packed(d))
 
 
+def usable():
+    """Whether the device still works after a failure."""
+    import cupy
+
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+    except Exception:
+        return False
+    return True
+
+
 def _work(connection, first):
-    """Run probes in their order, up to the first that fails: it may leave the device useless."""
+    """Run probes in their order, until one leaves the device useless; None is the end."""
     for name in NAMES[first:]:
         try:
             connection.send((name, *measured(name)))
         except Exception as error:
             connection.send((name, "failed", f"{type(error).__name__}: {error}"[:500]))
-            return
+            if not usable():
+                break
+    connection.send(None)
 
 
 def all_measured(work=_work):
     """Run all probes on the device, and go on behind those that fail."""
-    kept = {"digests": {}, "values": {}, "failed": {}}
+    kept = {"digests": {}, "values": {}, "maps": {}, "answers": {}, "failed": {}}
     context = multiprocessing.get_context("spawn")
     done = 0
     while done < len(NAMES):
@@ -272,16 +298,17 @@ def all_measured(work=_work):
         process = context.Process(target=work, args=(theirs, done), daemon=True)
         process.start()
         theirs.close()
-        failed = False
-        while done < len(NAMES) and not failed:
+        answer = ("",)
+        while answer is not None and done < len(NAMES):
             try:
-                answer = mine.recv() if mine.poll(PATIENCE) else None
+                answer = mine.recv() if mine.poll(PATIENCE) else (NAMES[done], "", "no answer")
             except EOFError:
-                answer = NAMES[done], "failed", "the process ended"
-            name, place, value = answer or (NAMES[done], "failed", "there was no answer")
-            kept[place][name] = value
-            failed = place == "failed"
-            done += 1
+                answer = NAMES[done], "", "the process ended"
+            if answer is not None:
+                name, place, value = answer
+                kept[place or "failed"][name] = value
+                done += 1
+                answer = answer if place else None
         process.kill()
         process.join()
     return kept

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from gpu_cases import needs_hopper
 from matrix_probes import MATRIX_PROBES
+from memory_probes import MAP_PROBES, MEMORY_PROBES, TYPES
 from probes import (
+    MAP_ADDRESS,
     NAMES,
     PROBES,
     RESULTS,
@@ -19,6 +21,7 @@ from probes import (
     matrix_digest,
     matrix_emulated,
     matrix_on_device,
+    memory_digest,
     on_device,
     unpacked,
 )
@@ -26,6 +29,7 @@ from probes import (
 import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
+from unigemm.emulator.tma import decode
 
 KEPT = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 FAILED = KEPT.get("failed", {})
@@ -46,7 +50,7 @@ def first(probe):
 
 def test_every_probe_is_there_once():
     assert len(set(NAMES)) == len(NAMES) > 290
-    there = {name for place in ("digests", "values", "failed") for name in KEPT.get(place, {})}
+    there = {name for place, found in KEPT.items() if place != "device" for name in found}
     assert there <= set(NAMES), "results of probes that are gone: write them again"
 
 
@@ -91,22 +95,59 @@ def test_products_of_the_tensor_cores_are_those_of_the_device(name):
         near(probe, matrix_emulated(probe), unpacked(kept("values", name), probe))
 
 
+@pytest.mark.parametrize("name", MEMORY_PROBES)
+def test_a_memory_probe_runs_and_changes_memory(name):
+    probe = MEMORY_PROBES[name]
+    assert probe.emulated() != b"".join(x.tobytes() for x in probe.arrays)
+
+
+@pytest.mark.parametrize("name", MEMORY_PROBES)
+def test_memory_is_what_the_device_made_of_it(name):
+    wanted = kept("digests", name)
+    assert memory_digest(MEMORY_PROBES[name].emulated()) == wanted
+
+
+def check_map(wanted, raw):
+    """Check what the emulator reads in a descriptor."""
+    found = decode(bytes(raw))
+    assert (found.address, found.swizzle, found.coarse) == (MAP_ADDRESS, wanted.swizzle, False)
+    assert (found.kind, found.itemsize) == (
+        {"u8": ""}.get(wanted.kind, wanted.kind), np.dtype(TYPES[wanted.kind]).itemsize,
+    )  # fmt: skip
+    assert (found.extents, found.box) == (wanted.extents, wanted.box)
+    assert found.strides == wanted.strides
+
+
+@pytest.mark.parametrize("name", MAP_PROBES)
+def test_descriptors_are_read_as_they_are_written(name):
+    check_map(MAP_PROBES[name], MAP_PROBES[name].written(MAP_ADDRESS))
+
+
+@pytest.mark.parametrize("name", MAP_PROBES)
+def test_descriptors_of_the_driver_are_read(name):
+    check_map(MAP_PROBES[name], bytes.fromhex(kept("maps", name)))
+
+
 def some_fail(connection, first):
-    """Answer as a device on which the third and the last probe fail, one silently."""
+    """Answer as a device that one probe breaks, one hurts, and one brings down with its process."""
     for name in NAMES[first:]:
-        if name == NAMES[2]:
+        if name in (NAMES[2], NAMES[5]):
             connection.send((name, "failed", "no such instruction"))
+            if name == NAMES[2]:
+                break
+        elif name in (NAMES[7], NAMES[-1]):
             return
-        if name == NAMES[-1]:
-            return
-        connection.send((name, "digests", name))
+        else:
+            connection.send((name, "digests", name))
+    connection.send(None)
 
 
 def test_probes_that_fail_on_a_device_do_not_stop_the_others():
     found = all_measured(some_fail)
-    last = {NAMES[2]: "no such instruction", NAMES[-1]: "the process ended"}
-    assert found["failed"] == last
-    assert list(found["digests"]) == [name for name in NAMES if name not in last]
+    down = dict.fromkeys((NAMES[7], NAMES[-1]), "the process ended")
+    failed = dict.fromkeys((NAMES[2], NAMES[5]), "no such instruction") | down
+    assert found["failed"] == failed
+    assert list(found["digests"]) == [name for name in NAMES if name not in failed]
 
 
 @pytest.mark.gpu
@@ -128,6 +169,13 @@ def test_products_are_the_same_here_and_on_the_device(name):
         np.testing.assert_array_equal(mine, real)
     else:
         near(probe, mine, real)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MEMORY_PROBES)
+def test_memory_is_the_same_here_and_on_the_device(name):
+    needs_hopper()
+    assert MEMORY_PROBES[name].emulated() == MEMORY_PROBES[name].on_device()
 
 
 @pytest.mark.gpu
