@@ -5,9 +5,12 @@ Layouts are made here, byte by byte, from the published figures, not with the em
 
 from __future__ import annotations
 
+import struct
+
 import ml_dtypes
 import numpy as np
 import pytest
+from test_emulator_hopper import aligned, fetch, tensor_map
 from test_emulator_tcgen05 import (
     COMMIT,
     IMAGE,
@@ -21,7 +24,8 @@ from test_emulator_tcgen05 import (
     mixed,
 )
 
-from unigemm.emulator import KernelFault
+from unigemm.emulator import KernelFault, Memory
+from unigemm.emulator import launch as launch_ptx
 from unigemm.emulator.faults import Fault
 from unigemm.emulator.mma_descriptors import instruction_of
 
@@ -269,6 +273,65 @@ def test_copies_of_each_form(form, swizzle):
     for place in places:
         found, wanted = copies(form, swizzle, place)
         assert found.tolist() == wanted.tolist()
+
+
+# -- TMA of narrow elements ------------------------------------------------------------------------
+
+
+def narrow_map(array, address, number, box, swizzle):
+    """Write the descriptor of rows of bytes that hold narrow elements; the box in elements."""
+    raw = bytearray(tensor_map(array, address, box, swizzle))
+    (flags,) = struct.unpack_from("<I", raw, 8)
+    struct.pack_into("<I", raw, 8, flags & ~(15 << 7) | number << 7)
+    bits = 6 if number == 13 else 4
+    struct.pack_into("<I", raw, 32, 8 * array.shape[1] // bits // 32 * 32 - 1)
+    return bytes(raw)
+
+
+def fetch_narrow(number, box, swizzle, at, size, moved, rows=24):
+    """Load a box to shared memory, and copy `size` bytes of it out."""
+    source, out = aligned((rows, 128), np.uint8), aligned(size, np.uint8)
+    source[...] = RNG.integers(0, 256, source.shape)
+    memory = Memory()
+    place = memory.add(source)
+    params = [narrow_map(source, place, number, box, swizzle), bytes(128), memory.add(out)]
+    text = fetch(*at, size).replace(f"_, [%r10], {size};", f"_, [%r10], {moved};")
+    text = text.replace("sm_90a", "sm_100a")
+    launch_ptx(text, "k", (1,), (32,), smem=16384, params=params, memory=memory)
+    return source, out
+
+
+def test_packed_elements_of_four_bits_are_loaded():
+    source, out = fetch_narrow(11, (128, 16), 64, (128, 12), 1024, 1024)
+    wanted = np.zeros((16, 64), np.uint8)
+    wanted[:12] = source[12:, 64:]
+    assert out.tolist() == unswizzled_to(wanted, 64).tolist()
+
+
+@pytest.mark.parametrize(("number", "bits"), [(12, 4), (13, 6)])
+def test_padded_elements_are_counted_without_their_padding(number, bits):
+    """A box of 8 rows of 128 elements from row 2 on, behind the first 32 elements."""
+    source, out = fetch_narrow(number, (128, 8), 128, (32, 2), 1024, 128 * bits)
+    units = out.reshape(64, 16)
+    found = np.zeros((8, 8, 2 * bits), np.uint8)
+    for row in range(8):
+        for unit in range(8):
+            found[row, unit] = units[8 * row + (unit ^ row), : 2 * bits]
+    first = 32 * bits // 8
+    assert found.reshape(8, -1).tolist() == source[2:10, first : first + 16 * bits].tolist()
+
+
+def unswizzled_to(rows, swizzle):
+    """Return rows of bytes as they lie in shared memory."""
+    flat, out = rows.reshape(-1), np.zeros(rows.size, np.uint8)
+    for n, byte in enumerate(flat):
+        out[mixed(n, swizzle)] = byte
+    return out
+
+
+def test_boxes_that_begin_within_a_byte_are_refused():
+    with pytest.raises(KernelFault, match="begins within a byte: at element 3 of 4 bits"):
+        fetch_narrow(11, (128, 16), 64, (3, 0), 1024, 1024)
 
 
 # -- mistakes --------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ def _store(b: Builder, i: Instruction, at_rank: int, name: str) -> Op:
             asked.add((who[0], address, at, place))
             with at_thread(n):
                 d = tensor_at(machine, address, at, rank)
+                if d.padded:
+                    raise Fault("elements that are padded in shared memory cannot be stored")
                 low, end = place % machine.shared.pitch, machine.shared.base + machine.shared.size
                 if place % 128 or low + d.box_bytes > end:
                     text = f"a box of {d.box_bytes} bytes cannot come from shared address {low}"

@@ -10,7 +10,8 @@ UTMASTG) are run by a warp, not by its lanes, and compilers count on that.
 The descriptor (read off what CuTe DSL 4.8 writes, one input varied at a time):
 
     bytes 0-7    address of the tensor
-    8-11         flags: 0-3 the kind (2: tiled), 4-6 dimensions minus one, 7-10 element type,
+    8-11         flags: 0-3 the kind (2: tiled), 4-6 dimensions minus one, 7-10 element type (11
+                 and 12: four bits, packed and padded in shared memory; 13: six bits),
                  13-14 swizzle (0 none, 1 of 32, 2 of 64, 3 of 128 bytes), 19-20 its units
                  (0 of 16, 1 of 32 bytes)
     12-27        strides of dimensions 1 to 4 in units of 16 bytes (28-31: their high four bits)
@@ -24,6 +25,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,8 @@ _ITEMS = {
     0: (1, ""), 1: (2, ""), 2: (4, "u32"), 3: (4, "s32"), 4: (8, "u64"), 5: (8, "s64"),
     6: (2, "f16"), 7: (4, "f32"), 8: (8, "f64"), 9: (2, ""), 10: (2, "bf16"),
 }  # fmt: skip
+# Bits of narrow elements; and whether sixteen of them take 16 bytes of shared memory.
+_NARROW = {11: (4, False), 12: (4, True), 13: (6, True)}
 # Bits 16, 18 and 21 are hints: TF32, a constant, and a tensor of at least 128 KiB.
 _IGNORED = (1 << 16) | (1 << 18) | (1 << 21)
 _FIELDS = 0x7F | 0xF << 7 | 3 << 13 | 1 << 19
@@ -65,7 +69,9 @@ _FIELDS = 0x7F | 0xF << 7 | 3 << 13 | 1 << 19
 class Descriptor:
     """A tensor map: all sizes in elements, strides in bytes, the contiguous dimension first.
 
-    `kind` is the type of its elements, empty where reductions have none of it.
+    `kind` is the type of its elements, empty where reductions have none of it. Elements of fewer
+    than 8 `bits` are taken as the bytes that hold them; with `padded`, those of sixteen elements
+    begin each 16 bytes of shared memory.
     """
 
     address: int
@@ -76,19 +82,24 @@ class Descriptor:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     coarse: bool = False  # the swizzle mixes units of 32 bytes instead of 16
+    bits: int = 8
+    padded: bool = False
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of a box as an mbarrier counts them: without padding."""
+        return self.itemsize * prod(self.box)
 
     @property
     def box_bytes(self) -> int:
         """Bytes of a box in shared memory."""
-        size = self.itemsize
-        for extent in self.box:
-            size *= extent
-        return size
+        return self.moved_bytes * 8 // self.bits if self.padded else self.moved_bytes
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of the box."""
-        return self.box[0] * self.itemsize
+        """Bytes of a row of the box in shared memory."""
+        size = self.box[0] * self.itemsize
+        return size * 8 // self.bits if self.padded else size
 
 
 @lru_cache(maxsize=64)
@@ -104,7 +115,8 @@ def decode(raw: bytes) -> Descriptor:
     if flags & 15 != 2 or flags & ~(_FIELDS | _IGNORED):
         raise Fault(f"these 128 bytes are no tensor map that is known here (flags {flags:#x})")
     rank = (flags >> 4 & 7) + 1
-    itemsize, kind = _ITEMS.get(flags >> 7 & 15, (0, ""))
+    number = flags >> 7 & 15
+    itemsize, kind = _ITEMS.get(number, (1 if number in _NARROW else 0, ""))
     if rank > 5 or not itemsize:
         raise Fault(f"a tensor map has unknown flags {flags:#x}")
     lows = struct.unpack_from("<4I", raw, 12)
@@ -114,10 +126,14 @@ def decode(raw: bytes) -> Descriptor:
     if any(raw[52:55]):
         raise Fault("a tensor map with steps between elements is not implemented")
     box = [extent + 1 for extent in raw[55:60]]
+    bits, padded = _NARROW.get(number, (8, False))
+    if extents[0] * bits % 8 or box[0] * bits % 8 or (padded and box[0] % 16):
+        raise Fault(f"a tensor of elements of {bits} bits has rows of whole bytes")
+    extents[0], box[0] = extents[0] * bits // 8, box[0] * bits // 8
     swizzle = (0, 32, 64, 128)[flags >> 13 & 3]
     found = Descriptor(
         address, itemsize, kind, swizzle, tuple(extents[:rank]), (itemsize, *strides[: rank - 1]),
-        tuple(box[:rank]), bool(flags >> 19 & 1),
+        tuple(box[:rank]), bool(flags >> 19 & 1), bits, padded,
     )  # fmt: skip
     if address % 16 or found.row_bytes % 16:
         raise Fault("a tensor map needs an address and rows of its box that are 16-byte multiples")
@@ -175,6 +191,9 @@ def box_elements(d: Descriptor, at: tuple[int, ...]) -> tuple[Any, Any]:
     """Return device addresses of a box's elements, (rows, columns), and which of them exist."""
     addresses = np.full((1,), d.address, np.int64)
     inside = np.ones((1,), bool)
+    if at[0] * d.bits % 8:
+        raise Fault(f"the box begins within a byte: at element {at[0]} of {d.bits} bits")
+    at = (at[0] * d.bits // 8, *at[1:])
     for n in range(len(d.box) - 1, -1, -1):
         index = at[n] + np.arange(d.box[n], dtype=np.int64)
         good = (index >= 0) & (index < d.extents[n])
@@ -309,6 +328,10 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
     if inside.any():
         wanted = addresses[inside].astype(np.uint64)
         data[inside] = machine.memory.load(wanted, d.itemsize)
+    if d.padded:  # what is behind the data is not said: anything
+        groups = data.reshape(-1, 2 * d.bits)
+        data = np.full((len(groups), 16), 0xFF, np.uint8)
+        data[:, : 2 * d.bits] = groups
     units = data.reshape(-1).view(carrier(16))
     shared = machine.shared
     for place, signal in targets:
@@ -318,8 +341,8 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
         barrier = barrier_at(machine, signal)
         ticket = shared.tickets.new(readable=False, fenced=False)
         shared.store(box_units(d, place), units, 16, ticket)
-        arrival(machine, barrier, d.box_bytes, ticket, line, row)
-        machine.counts.tma_loaded += d.box_bytes
+        arrival(machine, barrier, d.moved_bytes, ticket, line, row)
+        machine.counts.tma_loaded += d.moved_bytes
 
 
 def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int, row: int,
