@@ -116,6 +116,22 @@ def test_fragment_reads_have_no_bank_conflicts():
             assert wavefronts(addresses, width) <= max(1, WARP * width // 128), (config, tile)
 
 
+def test_copies_that_turn_a_tile_have_no_bank_conflicts():
+    turned = 0
+    for problem, config in OFFERED:
+        geo = geometry(problem, config)
+        for tile in (tile for tile in (geo.a, geo.b) if tile.turned):
+            assert tile.copy == 1
+            assert geo.threads // tile.slab % 4 == 0, "a step keeps its place in a vector of rows"
+            for first in range(0, geo.threads, WARP):
+                places = [first_place(tile, first + lane, geo.threads) for lane in range(WARP)]
+                at = [k * tile.pitch + (row ^ tile.twist(k)) for k, row in places]
+                assert wavefronts([4 * each for each in at], 4) == 1
+                assert len(set(at)) == WARP
+            turned += 1
+    assert turned > 100
+
+
 def test_every_shared_memory_access_is_aligned_to_its_width():
     for problem, config in OFFERED:
         geo = geometry(problem, config)

@@ -41,23 +41,24 @@ class Shape(NamedTuple):
     ----------
     tile, warps, thread
         (M, N) of a CTA; its warps; accumulators of a thread.
-    slab_bytes, stages
-        K of a slab, in bytes of a 4-byte type; slabs in shared memory.
+    stages
+        Slabs in shared memory.
     """
 
     tile: tuple[int, int]
     warps: tuple[int, int]
     thread: tuple[int, int]
-    slab_bytes: int = 64  # four 16-byte vectors of each K-major row
     stages: int = 3
 
 
 SHAPES = (
-    Shape((256, 128), (4, 2), (8, 16), 128, 2),
-    Shape((128, 256), (2, 4), (8, 16), 128, 2),
+    Shape((256, 128), (4, 2), (8, 16)),
+    Shape((128, 256), (2, 4), (8, 16)),
     Shape((128, 128), (2, 2), (8, 16)),
-    Shape((128, 128), (2, 4), (8, 8), 128, 2),
+    Shape((128, 128), (2, 4), (8, 8)),
     Shape((64, 256), (1, 4), (8, 16)),
+    Shape((128, 64), (2, 1), (8, 16)),
+    Shape((64, 128), (1, 2), (8, 16)),
     Shape((128, 64), (2, 2), (8, 8)),
     Shape((64, 128), (2, 2), (8, 8)),
     Shape((64, 64), (2, 2), (4, 8), stages=4),
@@ -70,6 +71,7 @@ SHAPES = (
 )
 #: Of the dot schedule: columns of a warp, warps along N, groups of warps along K.
 DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
+_SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row
 _DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 _MAX_SPLIT = 256
 _MAX_WORKSPACE = 256 << 20  # bytes
@@ -136,12 +138,12 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
     found = {}
     size = max(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
-    for (m, n), warps, thread, slab_bytes, stages in SHAPES:
+    for (m, n), warps, thread, stages in SHAPES:
         if problem.accumulator is DType.FLOAT64 and thread == (8, 8):
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
         config = Config(
-            tile=(m, n, slab_bytes // max(size, 4)),
+            tile=(m, n, _SLAB_BYTES // max(size, 4)),
             stages=stages,
             warps=warps,
             thread=thread,

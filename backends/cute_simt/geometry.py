@@ -111,6 +111,14 @@ class OperandTile:
         """Shared memory of one stage of this operand."""
         return self.elements * self.dtype.itemsize
 
+    def twist(self, k: int) -> int:
+        """Return what to combine (exclusive or) with a row of a turned tile for where it is stored.
+
+        With the pitch this spreads over the banks what the copies of a warp write at once. Never by
+        an odd number: the compiler has FMAs read one even and one odd register, for all K alike.
+        """
+        return (k >> 3 & 1) * 2 if self.turned else 0
+
     def row(self, index: int) -> int:
         """Return the offset along the extent, within a warp, of accumulator `index` of lane 0."""
         return (index // self.run) * self.lanes * self.run + index % self.run
@@ -211,8 +219,7 @@ def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> Operand
     widest = BANK_VECTOR // size
     turned = kind.major == "k" and kind.dtype is DType.FLOAT32 and _is_big(config)
     k_major = kind.major == "k" and not turned
-    # A pitch of an odd number of 16-byte units puts eight neighbouring rows in distinct banks, and
-    # what the copies of a turned tile write at once in half of them.
+    # A pitch of an odd number of 16-byte units puts eight neighbouring lines in distinct banks.
     pitch = slab + widest if k_major else extent + widest if turned else extent
     run = 1 if k_major else min(rows, widest)
     along = slab if k_major else extent
@@ -350,6 +357,8 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return "the pipeline needs at least 2 stages"
     derived = geometry(problem, config)
     for name, tile in (("A", derived.a), ("B", derived.b)):
+        if tile.turned and (k > WARP or threads // k % 4):
+            return f"{threads} threads cannot turn a slab of {k} of {name} on its way"
         if k * tile.dtype.itemsize < BANK_VECTOR:
             return f"a slab of {k} is less than one 16-byte vector of {name}"
     if derived.smem_bytes > target.smem_per_block:

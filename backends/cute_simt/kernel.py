@@ -18,7 +18,8 @@ Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments 
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Literal
 
 import cuda.bindings.driver as cuda
@@ -118,6 +119,7 @@ class Source:
         self.slab_bytes = k_step * (tile.slab * self.size)
         offset = Int64(first_row + row) * row_step + Int64(k) * k_step
         self.address = base + offset * self.size
+        self.first_place = self.line * tile.pitch + (self.position ^ tile.twist(self.line))
         self.first = first_row + row
         self.rows = rows
 
@@ -138,7 +140,7 @@ class Source:
 
     def place(self, line: Int32, position: Int32) -> Int32:
         """Element offset of a copy in a stage."""
-        return (self.line + line) * self.tile.pitch + self.position + position
+        return self.first_place + line * self.tile.pitch + position
 
     def step(self, line: Int32, position: Int32) -> Int64:
         """Bytes in device memory of steps in lines and along them."""
@@ -172,16 +174,20 @@ def batch_offset(
     return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
 
 
-def start_whole(source: Source, stage: cute.Pointer, slab: Int64) -> None:
-    """Start the cp.async copies of one slab that lies inside its operand."""
+def whole_copies(
+    source: Source, stage: cute.Pointer, slab: Int64, whole: cutlass.Boolean
+) -> Iterator[None]:
+    """Start, one at a time, the cp.async copies of a slab where it lies inside its operand."""
     where, before = source.address + slab, source.schedule[0]
     for copy in source.schedule:
         if copy != before:
             step = source.step(copy.line - before.line, copy.position - before.position)
             where = advanced(where, step)
         before = copy
-        place = source.place(copy.line, copy.position)
-        copy_async(source, stage + place, where, None, source.owns(copy))
+        owns = source.owns(copy)
+        target = stage + source.place(copy.line, copy.position)
+        copy_async(source, target, where, None, whole if owns is None else whole & owns)
+        yield
 
 
 def advanced(where: Int64, step: Int64) -> Int64:
@@ -261,23 +267,46 @@ def store_plain(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
 
 
 @cute.jit
-def start_slab(
+def start_checked_slab(
     source: cutlass.Constexpr,
+    stage: cute.Pointer,
+    slab: Int64,
+    remaining: Int32,
+    whole: cutlass.Boolean,
+) -> None:
+    """Start the copies of one slab of one operand that is not whole.
+
+    That is rare: a loop keeps it out of the way of the others' registers.
+    """
+    if not whole:
+        for index in cutlass.range(len(source.schedule), unroll=1):
+            start_checked(source, stage, slab, remaining, index)
+
+
+def start_slab(
+    source: Source,
     stage: cute.Pointer,
     slab: Int64,
     remaining: Int32,
     within: Int32,
     held: cute.Tensor,
-) -> None:
-    """Start bringing one slab of one operand; with less K left than `within` it is checked."""
-    if const_expr(source.tile.asynchronous):
-        if remaining >= within:
-            start_whole(source, stage, slab)
-        else:  # rarely: a loop keeps it out of the others' registers
-            for index in cutlass.range(len(source.schedule), unroll=1):
-                start_checked(source, stage, slab, remaining, index)
-    else:
+) -> Iterator[None]:
+    """Start bringing one slab of one operand; return what starts the rest of it, bit by bit.
+
+    With less K left than `within` it is checked.
+    """
+    if not source.tile.asynchronous:
         load_plain(source, slab, remaining, held)
+        return iter(())
+    whole = remaining >= within
+    start_checked_slab(source, stage, slab, remaining, whole)
+    return whole_copies(source, stage, slab, whole)
+
+
+def start_now(copies: Iterator[None]) -> None:
+    """Start all of some copies."""
+    for _ in copies:
+        pass
 
 
 def finish_slab(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
@@ -308,7 +337,7 @@ def load_fragment(
                 offset = (k + kk) * tile.pitch + first + tile.row(row)
                 fragment = read(shared_vector(stage, offset, width), width)
                 for i in range(width):
-                    values[kk][row + i] = fragment[i].to(sums)
+                    values[kk][row + (i ^ tile.twist(k + kk))] = fragment[i].to(sums)
     return values
 
 
@@ -319,10 +348,18 @@ def multiply(
     first_a: Int32,
     first_b: Int32,
     sums: cute.Tensor,
+    *copies: Iterator[None],
 ) -> None:
-    """Add one slab's products to the accumulators (rows of A, rows of B)."""
+    """Add one slab's products to the accumulators (rows of A, rows of B).
+
+    In between the copies of a later slab are started: all at once they would wait for each other.
+    """
     geo, pairs = spec.geometry, spec.pairs
+    steps = spec.config.tile[2] // geo.step
+    starting = sum(len(copy_schedule(tile, geo.threads)) for tile in (geo.a, geo.b))
+    each, rest = -(-starting // steps), chain(*copies)
     for k in range(0, spec.config.tile[2], geo.step):
+        start_now(islice(rest, each))
         left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
         right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
         for kk in range(geo.step):
@@ -341,9 +378,9 @@ def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
     There and back along the shorter side, so that each product has an operand of the one before:
     an FMA that reads three registers takes two issue slots on an H200 (bench/NOTES.md).
     """
-    if rows < columns:
+    if rows > columns:
         return [(i, j) for j, i in product_order(columns, rows)]
-    return [(i, j if i % 2 == 0 else columns - 1 - j) for i in range(rows) for j in range(columns)]
+    return [(i if j % 2 == 0 else rows - 1 - i, j) for j in range(columns) for i in range(rows)]
 
 
 def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None:
@@ -470,8 +507,8 @@ def gemm_kernel(
     for stage in range_constexpr(config.stages - 1):
         to_a = shared_a + stage * geo.a.elements
         to_b = shared_b + stage * geo.b.elements
-        start_slab(source_a, to_a, slab_a, remaining, within_a, held_a)
-        start_slab(source_b, to_b, slab_b, remaining, within_b, held_b)
+        start_now(start_slab(source_a, to_a, slab_a, remaining, within_a, held_a))
+        start_now(start_slab(source_b, to_b, slab_b, remaining, within_b, held_b))
         finish_slab(source_a, to_a, held_a)
         finish_slab(source_b, to_b, held_b)
         cute.arch.cp_async_commit_group()
@@ -492,13 +529,13 @@ def gemm_kernel(
         cute.arch.sync_threads()
         into_a = shared_a + writing * geo.a.elements
         into_b = shared_b + writing * geo.b.elements
-        start_slab(source_a, into_a, slab_a, remaining, within_a, held_a)
-        start_slab(source_b, into_b, slab_b, remaining, within_b, held_b)
-        cute.arch.cp_async_commit_group()
         multiply(
             spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
             first_a, first_b, sums,
+            start_slab(source_a, into_a, slab_a, remaining, within_a, held_a),
+            start_slab(source_b, into_b, slab_b, remaining, within_b, held_b),
         )  # fmt: skip
+        cute.arch.cp_async_commit_group()
         finish_slab(source_a, into_a, held_a)
         finish_slab(source_b, into_b, held_b)
         slab_a += source_a.slab_bytes
