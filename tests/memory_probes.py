@@ -25,7 +25,7 @@ TYPES: dict[str, Any] = {
 #: Names of the driver's element types, and their numbers in a descriptor.
 DRIVER_TYPES = {
     "u8": ("UINT8", 0), "u32": ("UINT32", 2), "s32": ("INT32", 3), "u64": ("UINT64", 4),
-    "s64": ("INT64", 5), "f16": ("FLOAT16", 6), "f32": ("FLOAT32", 7), "f64": ("FLOAT64", 8),
+    "s64": ("INT64", 5), "f16": ("FLOAT16", 6), "f32": ("FLOAT32", 7), "f64": ("FLOAT64", 9),
     "bf16": ("BFLOAT16", 10),
 }  # fmt: skip
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
@@ -83,10 +83,12 @@ class Map:
         rank = len(self.shape)
         kind, _ = DRIVER_TYPES[self.kind]
         swizzle = "NONE" if not self.swizzle else f"{self.swizzle}B"
+        # The driver refuses no strides at all: one dimension has one that nothing uses.
+        strides = self.strides[1:] or (self.shape[0] * self.strides[0],)
         error, found = cu.cuTensorMapEncodeTiled(
             getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"), rank, address,
             [cu.cuuint64_t(n) for n in self.extents],
-            [cu.cuuint64_t(n) for n in self.strides[1:]],
+            [cu.cuuint64_t(n) for n in strides],
             [cu.cuuint32_t(n) for n in self.box], [cu.cuuint32_t(1)] * rank,
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(cu.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + swizzle),
@@ -242,21 +244,29 @@ MAPS = [
 ]  # fmt: skip
 
 
+def behind(m):
+    """Return where a box begins that ends behind the tensor: in the middle of its last elements.
+
+    Along the contiguous dimension a box begins at a multiple of 16 bytes: anything else is an
+    illegal instruction.
+    """
+    at = [extent - (size + 1) // 2 for extent, size in zip(m.extents, m.box, strict=True)]
+    return at[0] - at[0] % (16 // m.strides[0]), *at[1:]
+
+
 def memory_probes():
     for m in MAPS:
-        rank = len(m.shape)
-        extents = m.shape[::-1]
-        inside = (0,) * rank
-        outside = tuple(
-            -(m.box[n] // 2) if n % 2 else extents[n] - (m.box[n] + 1) // 2 for n in range(rank)
-        )
-        for at in (inside, outside):
+        inside, far = (0,) * len(m.shape), behind(m)
+        # A load may begin before the tensor; a store there is an illegal instruction.
+        before = tuple(-(size // 2) if n % 2 else far[n] for n, size in enumerate(m.box))
+        for at in dict.fromkeys((inside, before)):
             yield tensor_load(m, at)
+        for at in (inside, far):
             yield tensor_store(m, at)
     for m in MAPS[:3] + MAPS[3:4] + MAPS[5:9]:
         names = {"f32": ["add"], "f64": ["add"]}.get(m.kind, ["add", "min", "max"])
         for name in names + (["and", "or", "xor"] if m.kind[0] in "us" else []):
-            yield tensor_store(m, (8, -3), name)
+            yield tensor_store(m, (8, m.extents[1] - 3), name)
     yield from _plain()
     yield from _matrices()
     yield from _atomics()
@@ -359,13 +369,17 @@ def _atomics():
 
 MEMORY_PROBES = {probe.name: probe for probe in memory_probes()}
 MAP_PROBES = {m.name: m for m in MAPS}
-#: What the ISA does not say, to be read from a GPU's answer: what a store writes behind rows that
-#: end within 16 bytes (all of the source's numbers are other than zero).
+#: What the ISA does not say, to be read from a GPU's answer: what becomes of rows that end within
+#: 16 bytes (no number there is zero).
 QUESTIONS = {
     probe.name: probe
     for probe in (
         tensor_store(Map("f16", (10, 24), (32, 8), 0, 13), (0, 4)),
-        tensor_store(Map("f32", (10, 24), (8, 8), 0, 5), (-2, 0)),
-        tensor_store(Map("f16", (10, 24), (16, 8), 0, 13), (-1, 0), "add"),
+        tensor_store(Map("f32", (10, 24), (8, 8), 0, 5), (0, 4)),
+        tensor_store(Map("u8", (10, 48), (32, 8), 0, 21), (0, 0)),
+        tensor_store(Map("f16", (10, 24), (16, 8), 0, 13), (0, 0), "add"),
+        tensor_store(Map("f32", (10, 24), (8, 8), 0, 5), (0, 4), "add"),
+        tensor_load(Map("f16", (10, 24), (32, 8), 0, 13), (0, 4)),
+        tensor_load(Map("u8", (10, 48), (32, 8), 0, 21), (0, 0)),
     )
 }

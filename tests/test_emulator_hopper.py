@@ -263,7 +263,7 @@ def mixed(box, swizzle):
     ("float16", 128, (64, 16)), ("float16", 64, (32, 16)), ("bfloat16", 32, (16, 32)),
     ("float32", 0, (8, 40)), ("uint8", 128, (128, 8)),
 ])  # fmt: skip
-@pytest.mark.parametrize("at", [(0, 0), (30, 40), (-8, -3), (1000, 0)])
+@pytest.mark.parametrize("at", [(0, 0), (32, 40), (-16, -3), (1008, 0)])
 def test_a_box_is_loaded_swizzled_with_zeros_outside(dtype, swizzle, box, at):
     native = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
     source = numbers((50, 80), native)
@@ -281,6 +281,13 @@ def test_a_box_is_loaded_swizzled_with_zeros_outside(dtype, swizzle, box, at):
 
 
 BOX = [(0, (64, 16), 128)]
+
+
+def test_a_box_that_begins_within_16_bytes_of_a_row():
+    """An H200 answers with an illegal instruction."""
+    source, out = numbers((50, 80), np.float16), aligned(2048, np.uint8)
+    message = fault_of(fetch(20, 0, 2048), (source, out), BOX, at="cp.async.bulk.tensor.2d")
+    assert "begins at byte 40 of a row" in message
 
 
 def loading():
@@ -434,8 +441,8 @@ STORE = """
 """
 
 
-def storing(column=0):
-    return hopper(f"mov.b32 %r21, {column};\n" + STORE)
+def storing(column=0, row=0):
+    return hopper(f"mov.b32 %r21, {column}; mov.b32 %r20, {row};\n" + STORE)
 
 
 def test_a_box_is_stored_and_what_lies_outside_is_left_alone():
@@ -446,6 +453,18 @@ def test_a_box_is_stored_and_what_lies_outside_is_left_alone():
     wanted[:, 28:] = image[:20, :12]
     assert out.tolist() == wanted.tolist()
     assert report.tma_stored == 2048
+
+
+@pytest.mark.parametrize("at", [(-4, 0), (0, -1)])
+def test_a_store_that_begins_before_the_tensor(at):
+    """An H200 answers with an illegal instruction; loads may begin there."""
+    out = aligned((20, 40), np.uint32)
+    message = fault_of(
+        storing(*at), (out,), [(0, (16, 32), 0)], at="cp.async.bulk.tensor.2d.global"
+    )
+    assert "cannot begin before the tensor" in message
+    message = fault_of(storing(2), (out,), [(0, (16, 32), 0)], at="cp.async.bulk.tensor.2d.global")
+    assert "begins at byte 8 of a row" in message
 
 
 def test_a_store_with_no_proxy_fence_before_it():

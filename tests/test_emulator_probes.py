@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gpu_cases import needs_hopper
 from matrix_probes import MATRIX_PROBES
-from memory_probes import MAP_PROBES, MEMORY_PROBES, TYPES
+from memory_probes import MAP_PROBES, MEMORY_PROBES, QUESTIONS, TYPES
 from probes import (
     MAP_ADDRESS,
     NAMES,
@@ -31,6 +31,7 @@ from unigemm.emulator import device
 from unigemm.emulator.host import missing
 from unigemm.emulator.tma import decode
 
+PLACES = ("digests", "values", "maps", "answers")
 KEPT = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 FAILED = KEPT.get("failed", {})
 
@@ -50,7 +51,7 @@ def first(probe):
 
 def test_every_probe_is_there_once():
     assert len(set(NAMES)) == len(NAMES) > 290
-    there = {name for place, found in KEPT.items() if place != "device" for name in found}
+    there = {name for place in PLACES for name in KEPT.get(place, {})}
     assert there <= set(NAMES), "results of probes that are gone: write them again"
 
 
@@ -105,6 +106,12 @@ def test_a_memory_probe_runs_and_changes_memory(name):
 def test_memory_is_what_the_device_made_of_it(name):
     wanted = kept("digests", name)
     assert memory_digest(MEMORY_PROBES[name].emulated()) == wanted
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_the_isa_leaves_open_is_as_on_the_device(name):
+    wanted = bytes.fromhex(kept("answers", name))
+    assert QUESTIONS[name].emulated() == wanted
 
 
 def check_map(wanted, raw):

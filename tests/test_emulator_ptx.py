@@ -442,6 +442,11 @@ def test_conversions_to_integers_clamp():
     assert found.view(np.int32).tolist() == [0, 1, -1, 2, 2**31 - 1, -(2**31), 0, 2**31 - 1]
     found = probe("cvt.rni.s32.f32 {d}, {a};", "b32", ("b32",), (values.view(np.uint32),))
     assert found.view(np.int32).tolist()[:4] == [0, 2, -2, 2]
+    nan = np.array([np.nan])
+    for kind, wanted in (("s64", 1 << 63), ("u64", 1 << 63), ("s32", 1 << 31), ("u32", 1 << 31)):
+        register = "b64" if kind[1:] == "64" else "b32"
+        opcode = f"cvt.rzi.{kind}.f64 {{d}}, {{a}};"
+        assert probe(opcode, register, ("b64",), (nan.view(np.uint64),)).tolist() == [wanted]
 
 
 def test_tf32_rounds_ties_away_from_zero():

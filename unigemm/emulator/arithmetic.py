@@ -139,8 +139,6 @@ def _simple(function: Any, floats: Any = None, known: frozenset[str] = frozenset
 
 instruction("add")(_simple(np.add))
 instruction("sub")(_simple(np.subtract))
-instruction("neg")(_simple(np.negative))
-instruction("abs")(_simple(np.absolute))
 instruction("min")(_simple(np.minimum, np.fmin))  # NaN loses against a number
 instruction("max")(_simple(np.maximum, np.fmax))
 instruction("not")(
@@ -156,6 +154,34 @@ for _name, _bits, _logical in (
         return ufunc(logical if i.parts[-1] == "pred" else bits, i.parts[-1], b, i)
 
     instruction(_name)(_logic)
+
+
+@instruction("neg", "abs")
+def sign(b: Builder, i: Instruction) -> Op:
+    """Change the sign, or clear it."""
+    check(b, i, {"rn"}, 2)
+    kind = i.parts[-1]
+    function = np.negative if i.parts[0] == "neg" else np.absolute
+    if kind in ("f32", "f64"):
+        return computed(_but_nan(function), kind, kind, b, i)
+    return (float_op if kind in _FLOATS else ufunc)(function, kind, b, i)
+
+
+def _but_nan(function: Any) -> Any:
+    """Let NaN through as an H200 does; the ISA leaves it open.
+
+    All of float32 become one; one of float64 becomes quiet, and keeps its sign and payload.
+    """
+
+    def lifted(x: Any) -> Any:
+        bits = np.asarray(x)
+        if bits.itemsize == 4:
+            nan = np.uint32(0x7FFFFFFF)
+        else:
+            nan = bits.view(np.uint64) | np.uint64(1 << 51)
+        return np.where(np.isnan(x), nan, function(bits).view(nan.dtype)).view(bits.dtype)
+
+    return lifted
 
 
 @instruction("mul")

@@ -183,7 +183,9 @@ def wide(bits: Any, kind: str) -> Any:
 
 
 def to_integer(values: Any, dtype: Any, mode: str) -> Any:
-    """Convert floats to integers as PTX does: clamped to the range, NaN to zero.
+    """Convert floats to integers as PTX does: clamped to the range.
+
+    NaN becomes zero; the number whose only bit is the highest where either side has 64 bits.
 
     Parameters
     ----------
@@ -192,8 +194,13 @@ def to_integer(values: Any, dtype: Any, mode: str) -> Any:
     """
     whole = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode]
     info = np.iinfo(dtype)
-    turned = whole(np.asarray(values, np.float64))
+    given = np.asarray(values)
+    turned = whole(given.astype(np.float64))
     out = np.nan_to_num(turned, nan=0.0).clip(float(info.min), float(info.max))
     result = out.astype(dtype)
     # float64 rounds the largest 64-bit integers up, out of their range.
-    return np.where(out >= float(info.max), info.max, result)
+    result = np.where(out >= float(info.max), info.max, result)
+    if max(given.itemsize, result.itemsize) < 8:
+        return result
+    highest = info.min if info.min else info.max // 2 + 1
+    return np.where(np.isnan(turned), np.array(highest, dtype), result)

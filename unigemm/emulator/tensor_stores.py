@@ -14,6 +14,7 @@ from .tma import (
     Descriptor,
     box_elements,
     box_units,
+    check_corner,
     coordinates_of,
     tensor_at,
     threads_of,
@@ -62,6 +63,7 @@ def _store(b: Builder, i: Instruction, at_rank: int, name: str) -> Op:
             asked.add((who[0], address, at, place))
             with at_thread(n):
                 d = tensor_at(machine, address, at, rank)
+                check_corner(d, at, stored=True)
                 if d.padded:
                     raise Fault("elements that are padded in shared memory cannot be stored")
                 low, end = place % machine.shared.pitch, machine.shared.base + machine.shared.size
@@ -82,7 +84,7 @@ def _writer(machine: Any, d: Descriptor, at: tuple[int, ...], name: str) -> Any:
         raise Fault(f"there is no reduction .{name} of these elements")
 
     def write(units: Any) -> None:
-        addresses, inside = box_elements(d, at)
+        addresses, inside = box_elements(d, at, stored=True)
         if not inside.any():
             return
         there, size = addresses[inside].astype("u8"), d.itemsize

@@ -2,22 +2,25 @@
 
 A box of a tensor of up to five dimensions goes to or from shared memory, its first dimension
 contiguous there, its 16-byte units mixed by a swizzle of the shared address. Elements outside the
-tensor are read as zeros, and not written.
+tensor are read as zeros, and not written; but a store fills the 16 bytes that a row ends in.
 
 Lanes of a warp that ask for the same thing ask for it once: the hardware's instructions (UTMALDG,
 UTMASTG) are run by a warp, not by its lanes, and compilers count on that.
 
-The descriptor (read off what CuTe DSL 4.8 writes, one input varied at a time):
+The descriptor (read off what CuTe DSL 4.8 writes, one input varied at a time, and off what the
+driver of an H200 wrote, see tests/probe_results.json):
 
     bytes 0-7    address of the tensor
-    8-11         flags: 0-3 the kind (2: tiled), 4-6 dimensions minus one, 7-10 element type (11
-                 and 12: four bits, packed and padded in shared memory; 13: six bits),
+    8-11         flags: 0-3 the kind (tiled: 2 from CuTe DSL, 0 from the driver), 4-6 dimensions
+                 minus one, 7-10 element type (11 and 12: four bits, packed and padded in shared
+                 memory; 13: six bits),
                  13-14 swizzle (0 none, 1 of 32, 2 of 64, 3 of 128 bytes), 19-20 its units
                  (0 of 16, 1 of 32 bytes)
     12-27        strides of dimensions 1 to 4 in units of 16 bytes (28-31: their high four bits)
     32-51        extents minus one
     52-54        steps between elements minus one, three bits each
     55-59        extents of the box minus one
+    60-127       not looked at: sizes of the box, from the driver
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ __all__ = [
     "arrival",
     "box_elements",
     "box_units",
+    "check_corner",
     "coordinates_of",
     "decode",
     "explain",
@@ -53,10 +57,11 @@ __all__ = [
     "unready",
 ]
 
-# Element type numbers to bytes and types: integers as in CUtensorMapDataType; 10 is bfloat16.
+# Element type numbers to bytes and types. Up to 7 they are those of CUtensorMapDataType; the others
+# are from descriptors that the driver made.
 _ITEMS = {
     0: (1, ""), 1: (2, ""), 2: (4, "u32"), 3: (4, "s32"), 4: (8, "u64"), 5: (8, "s64"),
-    6: (2, "f16"), 7: (4, "f32"), 8: (8, "f64"), 9: (2, ""), 10: (2, "bf16"),
+    6: (2, "f16"), 7: (4, "f32"), 9: (8, "f64"), 10: (2, "bf16"),
 }  # fmt: skip
 # Bits of narrow elements; and whether sixteen of them take 16 bytes of shared memory.
 _NARROW = {11: (4, False), 12: (4, True), 13: (6, True)}
@@ -112,7 +117,7 @@ def decode(raw: bytes) -> Descriptor:
         It is none, or uses what is not known here.
     """
     address, flags = struct.unpack_from("<QI", raw)
-    if flags & 15 != 2 or flags & ~(_FIELDS | _IGNORED):
+    if flags & 15 not in (0, 2) or not any(raw) or flags & ~(_FIELDS | _IGNORED):
         raise Fault(f"these 128 bytes are no tensor map that is known here (flags {flags:#x})")
     rank = (flags >> 4 & 7) + 1
     number = flags >> 7 & 15
@@ -187,16 +192,37 @@ def _descriptor(machine: Any, address: int) -> Descriptor:
     return decode(raw)
 
 
-def box_elements(d: Descriptor, at: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return device addresses of a box's elements, (rows, columns), and which of them exist."""
+def check_corner(d: Descriptor, at: tuple[int, ...], *, stored: bool = False) -> None:
+    """Check the first element of a box.
+
+    Raises
+    ------
+    Fault
+        An H200 answers with an illegal instruction. (Blackwell's padded elements have other rules.)
+    """
+    bits = at[0] * d.itemsize * d.bits
+    if bits % 8:
+        raise Fault(f"the box begins within a byte: at element {at[0]} of {d.bits} bits")
+    if bits % 128 and not d.padded:
+        text = f"the box begins at byte {bits // 8} of a row, which is no multiple of 16"
+        raise Fault(text)
+    if stored and min(at) < 0:
+        raise Fault(f"a box that is stored cannot begin before the tensor, at {at}")
+
+
+def box_elements(d: Descriptor, at: tuple[int, ...], *, stored: bool = False) -> tuple[Any, Any]:
+    """Return device addresses of a box's elements, (rows, columns), and which of them exist.
+
+    What is `stored` goes to all of the 16 bytes that a row of the tensor ends in.
+    """
     addresses = np.full((1,), d.address, np.int64)
     inside = np.ones((1,), bool)
-    if at[0] * d.bits % 8:
-        raise Fault(f"the box begins within a byte: at element {at[0]} of {d.bits} bits")
     at = (at[0] * d.bits // 8, *at[1:])
+    unit = 16 // d.itemsize if stored else 1
+    extents = (-(-d.extents[0] // unit) * unit, *d.extents[1:])
     for n in range(len(d.box) - 1, -1, -1):
         index = at[n] + np.arange(d.box[n], dtype=np.int64)
-        good = (index >= 0) & (index < d.extents[n])
+        good = (index >= 0) & (index < extents[n])
         addresses = (addresses[:, None] + index * d.strides[n]).reshape(-1)
         inside = (inside[:, None] & good).reshape(-1)
     return addresses.reshape(-1, d.box[0]), inside.reshape(-1, d.box[0])
@@ -276,6 +302,7 @@ def load_box(b: Builder, i: Instruction) -> Op:
             targets = [(int(places[n]), int(signals[n]))]
             with at_thread(n):
                 d = tensor_at(machine, address, at, rank)
+                check_corner(d, at)
                 machine.record("load", f"{at} to shared address {near[n]}", line, row)
                 if masks is not None:
                     mask = int(masks[n])
