@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -59,11 +60,16 @@ def test_every_offered_configuration_is_legal_and_fills_shared_memory(problem):
 def test_a_stage_and_the_sums_are_what_their_elements_take():
     problem = problem_of(DType.BFLOAT16)
     for plan in plans_of(problem):
-        geo, (m, n, k) = geometry(problem, plan.config), plan.config.tile
+        geo = geometry(plan.config.oriented(problem), plan.config)
+        m, n, k = plan.config.tile
         ctas = 2 if plan.config.schedule == "pair" else 1
         assert geo.a_bytes == m * k * 2
         assert geo.b_bytes * ctas == n * k * 2
-        assert geo.smem_bytes == 1024 + plan.config.stages * (geo.a_bytes + geo.b_bytes)
+        size = 4 if plan.config.split_k > 1 else 2  # of what is stored: sums, or D
+        boxes = 4 * 2 * 32 * geo.box_columns * size  # two of each warp of 32 rows
+        turned = plan.config.oriented(problem).d.major == "m"
+        assert (geo.store, geo.box_columns > 0) == (("direct", False) if turned else ("tma", True))
+        assert geo.smem_bytes == 1024 + plan.config.stages * (geo.a_bytes + geo.b_bytes) + boxes
         assert 2 * n <= geo.tensor_columns <= COLUMNS
         assert geo.tensor_columns & (geo.tensor_columns - 1) == 0
 
@@ -163,7 +169,8 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     if plan.problem.a.dtype is DType.INT8 and plan.target.arch == "sm_103a":
         pytest.skip("sm_103a has no tcgen05 of int8")
-    info = BACKEND.compile(plan).info
+    artifact = BACKEND.compile(plan)
+    info = artifact.info
     assert info.spill_bytes == 0
     ops = info.instructions
     multiplies = {DType.INT8: "UTCIMMA", DType.FLOAT8_E4M3FN: "UTCQMMA"}
@@ -173,3 +180,18 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
     assert ops["UTCBAR"] == 2
     assert ops["UTMALDG"] >= 2
     assert ops["LDTM"] >= 1
+    geo = geometry(plan.config.oriented(plan.problem), plan.config)
+    boxes = plan.config.tile[1] // geo.box_columns if geo.store == "tma" else 0
+    assert ops.get("UTMASTG", 0) == boxes
+    assert_loads_are_waited_for(artifact.files["kernel.ptx"].decode())
+
+
+def assert_loads_are_waited_for(ptx):
+    """The emulator loads at once; hardware may still read when a buffer is handed back."""
+    steps = re.findall(r"tcgen05\.ld|tcgen05\.wait::ld|mbarrier\.arrive", ptx)
+    reading = False
+    for step in steps:
+        assert not (reading and step == "mbarrier.arrive")
+        reading = step == "tcgen05.ld" or (reading and step != "tcgen05.wait::ld")
+    assert "tcgen05.ld" in steps
+    assert not reading

@@ -33,6 +33,8 @@ class Tile:
     ----------
     problem, target, config
         What it is; the problem as the kernel sees it.
+    parted
+        The configuration for a K in parts, whose boxes of sums leave room for other stages.
     narrower
         Columns of the next narrower tile of its kind; 0 if there is none.
     ctas, places
@@ -48,6 +50,7 @@ class Tile:
     problem: Problem
     target: Target
     config: Config
+    parted: Config
     narrower: int
     ctas: int
     places: int
@@ -81,7 +84,8 @@ def ranking(
 def _candidate(extents: Extents, tile: Tile, split_k: int, parts: Breakdown) -> Candidate:
     sizes = tile.config.oriented(extents)
     tall = sizes.m * tile.config.tile[1] >= sizes.n * ROWS
-    config = replace(tile.config, split_k=split_k, raster=Raster("m" if tall else "n", _GROUP))
+    base = tile.parted if split_k > 1 else tile.config
+    config = replace(base, split_k=split_k, raster=Raster("m" if tall else "n", _GROUP))
     scratch = scratch_bytes(tile.problem, sizes, config)
     return Candidate(config, Prediction(_total(parts), parts.limiter, parts), scratch)
 
@@ -90,7 +94,7 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every configuration that some sizes may get, K whole or in two parts."""
     for tile in tiles(problem, target):
         yield tile.config
-        yield replace(tile.config, split_k=2)
+        yield tile.parted
 
 
 @lru_cache(maxsize=256)
@@ -103,21 +107,28 @@ def tiles(problem: Problem, target: Target) -> tuple[Tile, ...]:
             for columns in range(16 * ctas, 257, 16 * ctas):
                 if swap_ab and columns > _NARROW:
                     continue
-                config = _deepest(seen, target, columns, schedule, ctas)
-                if config is not None:
-                    config = replace(config, swap_ab=swap_ab)
-                    found.append(_tile(seen, target, config, narrower))
+                whole, parted = (
+                    _deepest(seen, target, columns, schedule, ctas, split_k) for split_k in (1, 2)
+                )
+                if whole is not None and parted is not None:
+                    whole, parted = (replace(c, swap_ab=swap_ab) for c in (whole, parted))
+                    found.append(_tile(seen, target, whole, parted, narrower))
                     narrower = columns
     return tuple(found)
 
 
 def _deepest(
-    problem: Problem, target: Target, columns: int, schedule: str, ctas: int
+    problem: Problem, target: Target, columns: int, schedule: str, ctas: int, split_k: int
 ) -> Config | None:
     """Return the configuration with as many stages as fit; None where it cannot run."""
     slab = SLAB_BYTES // problem.a.dtype.itemsize
     config = Config(
-        tile=(ROWS, columns, slab), cluster=(ctas, 1), warps=(4, 1), schedule=schedule, stages=1
+        tile=(ROWS, columns, slab),
+        cluster=(ctas, 1),
+        warps=(4, 1),
+        schedule=schedule,
+        stages=1,
+        split_k=split_k,
     )
     geo = geometry(problem, config)
     each = geo.a_bytes + geo.b_bytes
@@ -128,7 +139,9 @@ def _deepest(
     return config
 
 
-def _tile(problem: Problem, target: Target, config: Config, narrower: int = 0) -> Tile:
+def _tile(
+    problem: Problem, target: Target, config: Config, parted: Config, narrower: int = 0
+) -> Tile:
     geo, size = geometry(problem, config), problem.a.dtype.itemsize
     _, n, k = config.tile
     clocks = target.clock_mhz
@@ -138,6 +151,7 @@ def _tile(problem: Problem, target: Target, config: Config, narrower: int = 0) -
         problem=problem,
         target=target,
         config=config,
+        parted=parted,
         narrower=narrower,
         ctas=geo.ctas,
         places=max(1, target.sm_count // geo.ctas),
@@ -147,7 +161,7 @@ def _tile(problem: Problem, target: Target, config: Config, narrower: int = 0) -
             B200.slab_us,
         ),
         brought=geo.ctas * (geo.a_bytes + geo.b_bytes),
-        store_us=B200.store_us[problem.d.major == "m"] * n / 256,
+        store_us=B200.store_us[geo.store == "direct"] * n / 256 * problem.d.dtype.itemsize / 2,
     )
 
 
@@ -165,7 +179,7 @@ def _count(tile: Tile, sizes: Extents) -> int:
 
 def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
     """Price one configuration; problem and extents as the caller's."""
-    tile = _tile(config.oriented(problem), target, config)
+    tile = _tile(config.oriented(problem), target, config, config)
     parts = _parts(tile, config.oriented(extents), config.split_k)
     return Prediction(_total(parts), parts.limiter, parts)
 

@@ -30,7 +30,7 @@ class Figures:
     overlap
         Exponent of the norm that joins times which overlap.
     store_us
-        Of a 128x256 tile with rows of D, and of one whose columns are contiguous.
+        Of a 128x256 tile of 16-bit elements by TMA, and of one that the threads store.
     reduce_us, part_us, reduce_gbs
         A dependent kernel that sums the parts; each part; its traffic.
     repack_us, repack_gbs
@@ -56,8 +56,8 @@ class Figures:
 
 #: Assumed. The share: 1600 to 1770 TFLOP/s of 2250 for the best published fp16 kernels at 8192
 #: cubed on a B200 (issue 8). Shared memory: 128 bytes a clock (CUDA C++ Programming Guide). The
-#: rest is cute_wgmma's fit on an H200, an L2 of the same bytes a clock, and stores of rows by
-#: threads.
+#: rest is cute_wgmma's fit on an H200 and an L2 of the same bytes a clock; a store by TMA takes
+#: twice what its bytes take on their way to that L2, one by threads what it took on the H200.
 B200 = Figures(
     share=0.78,
     fixed_us=3.0,
@@ -68,7 +68,7 @@ B200 = Figures(
     dram_efficiency=0.90,
     shared_read=0.2,
     overlap=3.0,
-    store_us=(3.5, 3.5),
+    store_us=(1.2, 3.5),
     reduce_us=1.65,
     part_us=0.04,
     reduce_gbs=9680.0,

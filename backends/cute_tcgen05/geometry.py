@@ -5,6 +5,9 @@ twice, so that one tile is stored while the next is summed. With the pair schedu
 multiply together (cta_group::2): each loads its own rows of A and half the columns of B, and holds
 its own rows of D; the even one gives the instructions.
 
+Sums go to D through boxes in shared memory that TMA stores, some columns of one warp's rows each,
+where TMA can write D: rows that begin and end at multiples of 16 bytes. The parts of a split K do.
+
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
@@ -27,6 +31,9 @@ MULTIPLY_WARP, LOAD_WARP, WARPS = 4, 5, 6
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 BUFFERS = 2  # of sums in tensor memory
+BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
+BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
+BOXES = 2  # of a warp: one is filled while the other is stored
 COLUMNS = 512  # of tensor memory, 32 bits each
 LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
 
@@ -47,6 +54,12 @@ class Geometry:
         One stage of an operand in one CTA.
     tensor_columns
         Of tensor memory that are allocated.
+    store
+        How D is written: by "tma" out of boxes in shared memory, or "direct" from registers.
+    box_columns
+        Of D in a box; 0 where there is none.
+    box_bytes
+        Of all boxes.
     smem_bytes
         All of a CTA's shared memory.
     """
@@ -57,6 +70,9 @@ class Geometry:
     a_bytes: int
     b_bytes: int
     tensor_columns: int
+    store: Literal["tma", "direct"]
+    box_columns: int
+    box_bytes: int
     smem_bytes: int
 
 
@@ -83,6 +99,9 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     columns = LEAST_COLUMNS
     while columns < BUFFERS * n:
         columns *= 2
+    stored = problem.accumulator.itemsize if config.split_k > 1 else problem.d.dtype.itemsize
+    box_columns = _box_columns(problem, config, stored)
+    box_bytes = STORE_WARPS * BOXES * BOX_ROWS * box_columns * stored
     return Geometry(
         ctas=ctas,
         mma=(m * ctas, n),
@@ -90,8 +109,22 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         a_bytes=a_bytes,
         b_bytes=b_bytes,
         tensor_columns=columns,
-        smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes),
+        store="tma" if box_columns else "direct",
+        box_columns=box_columns,
+        box_bytes=box_bytes,
+        smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes) + box_bytes,
     )
+
+
+def _box_columns(problem: Problem, config: Config, size: int) -> int:
+    """Return the columns of a box whose elements have a size; 0 where TMA cannot write D."""
+    d = problem.d
+    if d.major == "m" or (config.split_k == 1 and (d.major != "n" or d.alignment < TMA_BYTES)):
+        return 0
+    columns = BOX_BYTES // size
+    while config.tile[1] % columns:
+        columns //= 2
+    return columns
 
 
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:

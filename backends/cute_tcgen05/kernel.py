@@ -7,8 +7,9 @@ The story of one CTA
     multiply   one warp. Wait until a buffer of sums is free (`drained`); for each slab wait `full`,
                issue the tcgen05 instructions, and have their end announced at `empty`; the end of
                the unit at `summed`.
-    store      four warps. Wait `summed`, read the sums from tensor memory, hand the buffer back
-               (`drained`) and store the rows of D.
+    store      four warps. Wait `summed`, read the sums from tensor memory some columns at a time,
+               hand the buffer back (`drained`) with the last, and store them: by TMA out of a box
+               in shared memory while the next columns are read, or straight from registers.
 
 In a pair both CTAs load, and the even one's `full` counts the bytes of both; it alone multiplies,
 and what it announces reaches both. Both store the rows that they hold.
@@ -20,35 +21,37 @@ from collections.abc import Callable
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
 from ..cute import persistent
-from ..cute.device import (
-    reduce_parts,
-    select,
-    store_vector,
-    target_of_sums,
-)
+from ..cute.boxes import box_atom
+from ..cute.device import reduce_parts, select, target_of_sums
 from ..cute.persistent import (
     Work,
     advance,
+    batched,
     example_arguments,
     operands,
     pinned,
-    scale_of,
     slab_source,
     unit_order,
     work_unit,
 )
-from .geometry import BUFFERS, LOAD_WARP, MULTIPLY_WARP, ROWS, STORE_WARPS, WARPS
+from ..cute.repack import depth
+from .epilogue import after_sync, before_sync, store
+from .geometry import (
+    BOX_ROWS,
+    BUFFERS,
+    LOAD_WARP,
+    MULTIPLY_WARP,
+    STORE_WARPS,
+    WARPS,
+)
 from .spec import Spec
 
 __all__ = ["Spec", "example_arguments", "make_host"]
-
-CHUNK = 32  # columns of sums that a thread reads at once, or half as many
-
 
 # -- instructions and layouts (host) ---------------------------------------------------------------
 
@@ -81,16 +84,6 @@ def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -
 
 
 # -- roles -----------------------------------------------------------------------------------------
-
-
-def after_sync() -> None:
-    """Order what tcgen05 does next behind the barrier that was waited for (PTX ISA)."""
-    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-
-
-def before_sync() -> None:
-    """Order what tcgen05 has done before the barrier that is arrived at next (PTX ISA)."""
-    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
 
 
 @cute.jit
@@ -171,95 +164,6 @@ def multiply(
         buffer, turn = advance(buffer, turn, BUFFERS)
 
 
-@cute.jit
-def store(
-    spec: cutlass.Constexpr, order: tuple, sums: cute.Tensor, barriers: tuple, out: Int64,
-    d_strides: tuple, sizes: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
-    thread: Int32, scales: tuple,
-) -> None:  # fmt: skip
-    """Store the sums of every unit; four warps, a row of D each thread."""
-    geo = spec.geometry
-    summed, drained = barriers
-    m, n = sizes
-    tile_m, tile_n, _ = spec.config.tile
-    size = spec.output.width // 8
-    columns = const_expr(CHUNK if tile_n % CHUNK == 0 else CHUNK // 2)
-    scale = scale_of(spec, scales)
-    read = tcgen05.make_tmem_copy(
-        cute.make_copy_atom(
-            tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
-        ),
-        cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
-    ).get_slice(thread)
-    buffer, turn = Int32(0), Int32(0)
-    unit = first_unit
-    while unit < units:
-        work = Work(*work_unit(spec, unit, order, ranks))
-        cute.arch.mbarrier_wait(summed + buffer, turn)
-        after_sync()
-        parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
-        source = read.partition_S(parts)
-        row = work.tile_m * tile_m + thread
-        base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
-        if const_expr(spec.split):
-            base += Int64(work.part) * d_strides[4] * size
-        line = base + Int64(row) * d_strides[0] * size
-        for part in range_constexpr(tile_n // columns):
-            held = cute.make_rmem_tensor(
-                read.partition_D(cute.make_identity_tensor((ROWS, columns))).shape, spec.sums
-            )
-            held.fill(0)
-            if work.slabs > 0:  # else this part of K is empty, and nothing has been summed
-                cute.copy(read, source[None, None, None, 0, part], held)
-                cute.arch.fence_view_async_tmem_load()
-            if const_expr(part == tile_n // columns - 1):
-                leave(drained + buffer, geo.ctas)
-            column = work.tile_n * tile_n + part * columns
-            if row < m:
-                store_row(spec, held, line, d_strides[1], column, n, scale)
-        buffer, turn = advance(buffer, turn, BUFFERS)
-        unit += step
-
-
-@cute.jit
-def leave(drained: cute.Pointer, ctas: cutlass.Constexpr) -> None:
-    """Tell the CTA that multiplies that this warp has read a buffer."""
-    before_sync()
-    with cute.arch.elect_one():
-        if const_expr(ctas == 2):
-            cute.arch.mbarrier_arrive(drained, Int32(0))
-        else:
-            cute.arch.mbarrier_arrive(drained)
-
-
-@cute.jit
-def store_row(
-    spec: cutlass.Constexpr, held: cute.Tensor, line: Int64, apart: Int64, column: Int32, n: Int32,
-    scale: Float32,
-) -> None:  # fmt: skip
-    """Store neighbouring columns of one row of D."""
-    count = const_expr(cute.size(held))
-    size = spec.output.width // 8
-    wide = const_expr(1 if spec.down else store_width(spec))
-    for first in range_constexpr(0, count, wide):
-        values = cute.make_rmem_tensor(wide, spec.output)
-        for i in range_constexpr(wide):
-            value = held[first + i]
-            if const_expr(spec.problem.scaled):
-                value = value * scale
-            values[i] = value.to(spec.output)
-        where = line + Int64(column + first) * apart * size
-        if column + first < n:
-            store_vector(values, where, n - column - first, spec.output)
-
-
-def store_width(spec: Spec) -> int:
-    """Return the elements of D that one store takes."""
-    if spec.split:
-        return 128 // spec.output.width
-    return spec.problem.d.vector
-
-
 # -- kernel ----------------------------------------------------------------------------------------
 
 
@@ -286,6 +190,8 @@ def gemm_kernel(
     tensor_a: cute.Tensor,
     atom_b: cute.CopyAtom,
     tensor_b: cute.Tensor,
+    atom_d: cute.CopyAtom,
+    tensor_d: cute.Tensor,
     layout_a: cute.ComposedLayout,
     layout_b: cute.ComposedLayout,
     out: Int64,
@@ -315,6 +221,9 @@ def gemm_kernel(
     holder = smem.allocate_array(cutlass.Int32, 1)
     shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
     shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
+    boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
+    if const_expr(geo.box_bytes > 0):
+        boxes = cute.recast_ptr(smem.allocate(geo.box_bytes, 1024), dtype=spec.output)
 
     init_barriers(spec, (full, empty, summed, drained), warp)
     two = geo.ctas == 2
@@ -324,6 +233,8 @@ def gemm_kernel(
     if warp == LOAD_WARP:
         cpasync.prefetch_descriptor(atom_a)
         cpasync.prefetch_descriptor(atom_b)
+        if const_expr(geo.store == "tma"):
+            cpasync.prefetch_descriptor(atom_d)
     before_sync()
     cute.arch.sync_threads()
     after_sync()
@@ -365,8 +276,8 @@ def gemm_kernel(
             )  # fmt: skip
     else:
         store(
-            spec, order, sums, (summed, drained), out, d_strides, sizes, cluster_index, units,
-            clusters, ranks, thread, scales,
+            spec, order, sums, (summed, drained), (atom_d, tensor_d, boxes), out, d_strides, sizes,
+            cluster_index, units, clusters, ranks, thread, scales,
         )  # fmt: skip
     before_sync()
     cute.arch.sync_threads()
@@ -404,18 +315,32 @@ def start(
     )
     (atom_a, tensor_a), (atom_b, tensor_b) = load_atoms(spec, mma, (view_a, view_b), layouts)
     out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
+    atom_d, tensor_d = atom_a, tensor_a
+    if const_expr(geo.store == "tma"):
+        view_d = target_view(spec, out, (m, n, l0, l1), out_strides, split_k)
+        atom_d, tensor_d = box_atom(view_d, (BOX_ROWS, geo.box_columns))
     order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
     units = order[0][2].divisor * split_k * l0 * l1
     clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.ctas, Int32(1)))
     flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
     gemm_kernel(
-        spec, mma, atom_a, tensor_a, atom_b, tensor_b, *layouts, out, out_strides, tuple(flags),
-        (m, n), order, units, scales,
+        spec, mma, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
+        tuple(flags), (m, n), order, units, scales,
     ).launch(
         grid=(clusters * geo.ctas, 1, 1), block=(32 * WARPS, 1, 1), cluster=(geo.ctas, 1, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
     reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, stream)
+
+
+def target_view(spec: Spec, out: Int64, sizes: tuple, steps: tuple, split_k: Int32) -> cute.Tensor:
+    """View what is stored as (M, N, L0, L1), or as (M, N, batches, parts of K)."""
+    m, n, l0, l1 = sizes
+    row, column, inner, outer = steps[:4]
+    deep = (depth(inner, l0), depth(outer, l1))
+    if spec.split:
+        outer, deep = steps[4], (l0 * l1, split_k)
+    return batched(out, spec.output, m, n, (row, column, inner, outer), deep, True)
 
 
 def make_host(spec: Spec) -> Callable:

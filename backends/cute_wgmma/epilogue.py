@@ -1,20 +1,18 @@
 """What happens to the accumulators: added up along a cluster, rounded, and stored."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint16, Uint32, const_expr, range_constexpr
-from cutlass.cute.nvgpu import cpasync
 
+from ..cute.boxes import pack, send_box, swizzled_unit
 from ..cute.device import elements, global_vector, read, select, write
 from .geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
 from .spec import Spec
 
 STORE_BARRIER = 4  # and on: a named barrier for each consumer warpgroup
 _IN_FLIGHT = 16  # 16-byte loads of a thread from the cluster's shared memories
-_SWIZZLED = {64: 0, 32: 1, 16: 2}  # columns of a box to the row bits that its swizzle leaves out
 
 
 def number(geo: Geometry, i: int, j: int) -> int:
@@ -24,16 +22,6 @@ def number(geo: Geometry, i: int, j: int) -> int:
     wgmma.mma_async, fragment D).
     """
     return 4 * (geo.mma_n // 8 * i + j)
-
-
-def pack(low: Any, high: Any, dtype: type) -> Uint32:
-    """Round two accumulators to 16 bits and pack them."""
-    name = "bf16x2" if dtype is cutlass.BFloat16 else "f16x2"
-    return cute.arch.inline_ptx(
-        f"cvt.rn.{name}.f32 {{$w0}}, {{$r1}}, {{$r0}};",
-        write_only_types=[Uint32],
-        read_only_args=[low, high],
-    )
 
 
 def store_matrices(address: Int32, words: list) -> None:
@@ -270,9 +258,8 @@ def store_direct(
 
 def box_address(spec: Spec, box: Int32, row: Int32, unit: Int32) -> Int32:
     """Return where a unit of eight 16-bit elements of a row lies in shared memory."""
-    columns = spec.geometry.store_columns
-    if spec.geometry.store == "tma" and columns in _SWIZZLED:
-        unit = unit ^ ((row >> _SWIZZLED[columns]) & (columns // 8 - 1))
+    if spec.geometry.store == "tma":
+        unit = swizzled_unit(row, unit, 2 * spec.geometry.store_columns)
     return box + row * spec.geometry.box_pitch + unit * 16
 
 
@@ -362,16 +349,17 @@ def shared_word(address: Int32) -> Uint32:
 
 @cute.jit
 def store_by_tma(
-    spec: cutlass.Constexpr, sums: cute.Tensor, atom: cute.CopyAtom, layout: cute.Layout,
-    target: cute.Tensor, boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32,
-    column: Int32, i0: Int32, i1: Int32, used: Int32,
+    spec: cutlass.Constexpr, sums: cute.Tensor, atom: cute.CopyAtom, target: cute.Tensor,
+    boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32, column: Int32, i0: Int32,
+    i1: Int32, used: Int32,
 ) -> Int32:  # fmt: skip
     """Store a warpgroup's accumulators box by box; returns the count of boxes ever used."""
-    geo, dtype = spec.geometry, spec.output
+    geo = spec.geometry
+    columns = geo.store_columns
     for i in range_constexpr(geo.repeats_m):
-        for block in range_constexpr(geo.mma_n // geo.store_columns):
+        for block in range_constexpr(geo.mma_n // columns):
             slot = used % geo.store_buffers
-            box = boxes + slot * (STORE_ROWS * geo.store_columns)
+            box = boxes + slot * (STORE_ROWS * columns)
             if thread // 32 == 0:
                 cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
@@ -379,17 +367,7 @@ def store_by_tma(
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
             if thread // 32 == 0:
-                view = cute.make_tensor(cute.recast_ptr(box, swizzle_=None, dtype=dtype), layout)
-                tile = cute.local_tile(
-                    target, (STORE_ROWS, geo.store_columns), (None, None, None, None)
-                )
-                source, out = cpasync.tma_partition(
-                    atom, 0, cute.make_layout(1),
-                    cute.group_modes(view, 0, 2), cute.group_modes(tile, 0, 2),
-                )  # fmt: skip
-                to_row = row // STORE_ROWS + i * geo.wg_m
-                to_column = column // geo.store_columns + block
-                cute.copy(atom, source, out[None, to_row, to_column, i0, i1])
-                cute.arch.cp_async_bulk_commit_group()
+                to = (row // STORE_ROWS + i * geo.wg_m, column // columns + block, i0, i1)
+                send_box(atom, target, box, (STORE_ROWS, columns), to)
             used += 1
     return used

@@ -32,6 +32,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from ..cute import persistent
+from ..cute.boxes import box_atom
 from ..cute.device import (
     read,
     reduce_parts,
@@ -110,18 +111,6 @@ def whole_rows(spec: Spec, layout: cute.ComposedLayout) -> cute.ComposedLayout:
         whole = cute.tile_to_shape(atom, (MMA_M, columns, 1), order=(1, 0, 2))
     outer = cute.make_layout((*whole.shape[:2], stages), stride=(*whole.stride[:2], rows * columns))
     return cute.make_composed_layout(layout.inner, 0, outer)
-
-
-def store_layout(spec: Spec) -> cute.ComposedLayout:
-    """Shared-memory layout (rows, columns) of the box that a warpgroup stores."""
-    columns = spec.geometry.store_columns
-    kinds = warpgroup.SmemLayoutAtomKind
-    kind = {64: kinds.K_SW128, 32: kinds.K_SW64, 16: kinds.K_SW32}.get(columns)
-    if kind is None:
-        plain = cute.make_layout((STORE_ROWS, columns), stride=(columns, 1))
-        return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, plain)
-    atom = warpgroup.make_smem_layout_atom(kind, spec.output)
-    return cute.tile_to_shape(atom, (STORE_ROWS, columns), order=(0, 1))
 
 
 def tiled_mma(spec: Spec) -> cute.TiledMma:
@@ -518,8 +507,8 @@ def consume(
         column = work.tile_n * tile_n + wg_n * geo.mma_n
         if const_expr(geo.store == "tma"):
             used = store_by_tma(
-                spec, total, atom, store_layout(spec).outer, target, boxes, consumer, in_wg,
-                row, column, work.i0, work.i1, used,
+                spec, total, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1,
+                used,
             )  # fmt: skip
         else:
             base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
@@ -719,10 +708,7 @@ def start(
     if const_expr(geo.store == "tma"):
         deep = (depth(d_l0, l0), depth(d_l1, l1))
         view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
-        atom_d, tensor_d = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileS2GOp(), view_d, store_layout(spec),
-            (STORE_ROWS, geo.store_columns),
-        )  # fmt: skip
+        atom_d, tensor_d = box_atom(view_d, (STORE_ROWS, geo.store_columns))
     order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
     units = order[0][2].divisor * split_k * l0 * l1
     clusters = units

@@ -1,0 +1,226 @@
+"""What happens to the sums in tensor memory: read, scaled, rounded and stored."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
+from cutlass.cute.nvgpu import tcgen05
+
+from ..cute.boxes import pack, send_box, swizzled_unit
+from ..cute.device import shared_vector, store_vector, write
+from ..cute.persistent import Work, advance, scale_of, work_unit
+from .geometry import BOX_ROWS, BOXES, BUFFERS, ROWS, STORE_WARPS
+from .spec import Spec
+
+_CHUNK = 32  # columns of sums that a thread reads at once where it stores directly, or half as many
+
+
+def after_sync() -> None:
+    """Order what tcgen05 does next behind the barrier that was waited for (PTX ISA)."""
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+
+
+def before_sync() -> None:
+    """Order what tcgen05 has done before the barrier that is arrived at next (PTX ISA)."""
+    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+
+
+@cute.jit
+def store(
+    spec: cutlass.Constexpr, order: tuple, sums: cute.Tensor, barriers: tuple, boxes: tuple,
+    out: Int64, d_strides: tuple, sizes: tuple, first_unit: Int32, units: Int32, step: Int32,
+    ranks: tuple, thread: Int32, scales: tuple,
+) -> None:  # fmt: skip
+    """Store the sums of every unit; four warps, a row of D each thread."""
+    geo = spec.geometry
+    summed, drained = barriers
+    tile_m, tile_n, _ = spec.config.tile
+    size = spec.output.width // 8
+    columns = const_expr(chunk(spec))
+    scale = scale_of(spec, scales)
+    read = tcgen05.make_tmem_copy(
+        cute.make_copy_atom(
+            tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
+        ),
+        cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
+    ).get_slice(thread)
+    buffer, turn, used = Int32(0), Int32(0), Int32(0)
+    unit = first_unit
+    while unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        cute.arch.mbarrier_wait(summed + buffer, turn)
+        after_sync()
+        parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
+        reading = (read, read.partition_S(parts), work.slabs, drained + buffer)
+        if const_expr(geo.store == "tma"):
+            place = (work.tile_m, work.tile_n, work.i0, work.i1)
+            if const_expr(spec.split):  # the batches of a part follow one another
+                place = (work.tile_m, work.tile_n, work.i0 + work.i1 * order[3].divisor, work.part)
+            used = store_boxes(spec, reading, boxes, place, thread, scale, used)
+        else:
+            base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
+            if const_expr(spec.split):
+                base += Int64(work.part) * d_strides[4] * size
+            corner = (work.tile_m * tile_m, work.tile_n * tile_n)
+            store_rows(spec, reading, base, d_strides, corner, sizes, thread, scale)
+        buffer, turn = advance(buffer, turn, BUFFERS)
+        unit += step
+    if const_expr(geo.store == "tma"):
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+# -- tensor memory ---------------------------------------------------------------------------------
+
+
+def chunk(spec: Spec) -> int:
+    """Return the columns of sums that a thread reads at once."""
+    if spec.geometry.store == "tma":
+        return spec.geometry.box_columns
+    return _CHUNK if spec.config.tile[1] % _CHUNK == 0 else _CHUNK // 2
+
+
+@cute.jit
+def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> cute.Tensor:
+    """Start to read some columns of a thread's row; `arrived` waits for them."""
+    read, source, slabs, _ = reading
+    identity = cute.make_identity_tensor((ROWS, chunk(spec)))
+    held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
+    if const_expr(spec.split):
+        held.fill(0)
+        if slabs > 0:  # else this part of K is empty, and nothing has been summed
+            cute.copy(read, source[None, None, None, 0, part], held)
+    else:
+        cute.copy(read, source[None, None, None, 0, part], held)
+    return held
+
+
+def arrived() -> None:
+    """Wait for the columns that this warp has begun to read."""
+    cute.arch.fence_view_async_tmem_load()
+
+
+@cute.jit
+def leave(drained: cute.Pointer, ctas: cutlass.Constexpr) -> None:
+    """Tell the CTA that multiplies that this warp has read a buffer."""
+    before_sync()
+    with cute.arch.elect_one():
+        if const_expr(ctas == 2):
+            cute.arch.mbarrier_arrive(drained, Int32(0))
+        else:
+            cute.arch.mbarrier_arrive(drained)
+
+
+def scaled(spec: Spec, value: Any, scale: Float32) -> Any:
+    """Return a sum as it is rounded."""
+    return value * scale if spec.problem.scaled else value
+
+
+# -- through shared memory -------------------------------------------------------------------------
+
+
+@cute.jit
+def store_boxes(
+    spec: cutlass.Constexpr, reading: tuple, boxes: tuple, place: tuple, thread: Int32,
+    scale: Float32, used: Int32,
+) -> Int32:  # fmt: skip
+    """Store a tile by TMA, each warp its rows; returns the box of a warp that is the next.
+
+    While a box is filled the next columns are on their way out of tensor memory, and the box before
+    on its way to device memory.
+    """
+    geo = spec.geometry
+    atom, target, area = boxes
+    columns = geo.box_columns
+    count = const_expr(spec.config.tile[1] // columns)
+    box = const_expr((BOX_ROWS, columns))
+    elements = const_expr(BOX_ROWS * columns)
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    own = area + warp * (BOXES * elements)
+    tile_m, tile_n, i0, i1 = place
+    coming = begin(spec, reading, 0)
+    for part in range_constexpr(count):
+        held = coming
+        arrived()
+        if const_expr(part + 1 < count):
+            coming = begin(spec, reading, part + 1)
+        else:
+            leave(reading[3], geo.ctas)
+        slot = own + (used + part) % BOXES * elements
+        cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)
+        cute.arch.sync_warp()
+        fill_box(spec, held, slot, thread % 32, scale)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        to = (tile_m * STORE_WARPS + warp, tile_n * count + part, i0, i1)
+        send_box(atom, target, slot, box, to)
+    return used if const_expr(count % BOXES == 0) else (used + count) % BOXES
+
+
+@cute.jit
+def fill_box(
+    spec: cutlass.Constexpr, held: cute.Tensor, box: cute.Pointer, lane: Int32, scale: Float32
+) -> None:
+    """Round a thread's part of a row into shared memory, 16 bytes at a time."""
+    dtype = spec.output
+    row_bytes = const_expr(spec.geometry.box_columns * dtype.width // 8)
+    each = const_expr(128 // dtype.width)
+    row = cute.recast_ptr(box, dtype=Uint32) + lane * (row_bytes // 4)
+    for unit in range_constexpr(row_bytes // 16):
+        values = [scaled(spec, held[unit * each + i], scale) for i in range(each)]
+        words = values
+        if const_expr(dtype.width == 16):
+            words = [pack(values[i], values[i + 1], dtype) for i in range(0, each, 2)]
+        at = 4 * swizzled_unit(lane, Int32(unit), row_bytes)
+        where = cute.recast_ptr(row, dtype=Uint32 if dtype.width == 16 else dtype)
+        write(words, shared_vector(where, at, 4))
+
+
+# -- straight from registers -----------------------------------------------------------------------
+
+
+@cute.jit
+def store_rows(
+    spec: cutlass.Constexpr, reading: tuple, base: Int64, d_strides: tuple, corner: tuple,
+    sizes: tuple, thread: Int32, scale: Float32,
+) -> None:  # fmt: skip
+    """Store a tile, each thread its row."""
+    m, n = sizes
+    columns = const_expr(chunk(spec))
+    count = const_expr(spec.config.tile[1] // columns)
+    row = corner[0] + thread
+    line = base + Int64(row) * d_strides[0] * (spec.output.width // 8)
+    for part in range_constexpr(count):
+        held = begin(spec, reading, part)
+        arrived()
+        if const_expr(part == count - 1):
+            leave(reading[3], spec.geometry.ctas)
+        column = corner[1] + part * columns
+        if row < m:
+            store_row(spec, held, line, d_strides[1], column, n, scale)
+
+
+@cute.jit
+def store_row(
+    spec: cutlass.Constexpr, held: cute.Tensor, line: Int64, apart: Int64, column: Int32, n: Int32,
+    scale: Float32,
+) -> None:  # fmt: skip
+    """Store neighbouring columns of one row of D."""
+    count = const_expr(cute.size(held))
+    size = spec.output.width // 8
+    wide = const_expr(1 if spec.down else store_width(spec))
+    for first in range_constexpr(0, count, wide):
+        values = cute.make_rmem_tensor(wide, spec.output)
+        for i in range_constexpr(wide):
+            values[i] = scaled(spec, held[first + i], scale).to(spec.output)
+        where = line + Int64(column + first) * apart * size
+        if column + first < n:
+            store_vector(values, where, n - column - first, spec.output)
+
+
+def store_width(spec: Spec) -> int:
+    """Return the elements of D that one store takes."""
+    if spec.split:
+        return 128 // spec.output.width
+    return spec.problem.d.vector
