@@ -22,7 +22,15 @@ from unigemm.plans import Config
 from unigemm.problem import Major, MatrixType, Problem
 from unigemm.target import Target
 
-__all__ = ["Geometry", "geometry", "illegal", "is_repacked", "shared_major"]
+__all__ = [
+    "Geometry",
+    "geometry",
+    "illegal",
+    "instruction_kind",
+    "instruction_word",
+    "is_repacked",
+    "shared_major",
+]
 
 ROWS = 128  # of a CTA's tile: the lanes of tensor memory
 SLAB_BYTES = 128  # of K: a row of the widest swizzle
@@ -34,8 +42,20 @@ BUFFERS = 2  # of sums in tensor memory
 BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
 BOXES = 2  # of a warp: one is filled while the other is stored
+K_BYTES = 32  # of one instruction
 COLUMNS = 512  # of tensor memory, 32 bits each
 LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
+
+# Numbers of element types within their kind (PTX ISA, tcgen05 instruction descriptor).
+_FORMATS = {
+    DType.FLOAT16: 0,
+    DType.BFLOAT16: 1,
+    DType.FLOAT32: 2,
+    DType.FLOAT8_E4M3FN: 0,
+    DType.FLOAT8_E5M2: 1,
+    DType.INT8: 1,
+}
+_SUMS = {DType.FLOAT32: 1, DType.INT32: 2}
 
 
 @dataclass(frozen=True)
@@ -125,6 +145,28 @@ def _box_columns(problem: Problem, config: Config, size: int) -> int:
     while config.tile[1] % columns:
         columns //= 2
     return columns
+
+
+def instruction_kind(problem: Problem) -> str:
+    """Return the ``.kind`` of tcgen05.mma."""
+    if problem.a.dtype is DType.INT8:
+        return "i8"
+    return {1: "f8f6f4", 2: "f16", 4: "tf32"}[problem.a.dtype.itemsize]
+
+
+def instruction_word(problem: Problem, config: Config) -> int:
+    """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates)."""
+    m, n = geometry(problem, config).mma
+    fields = {
+        4: _SUMS[problem.accumulator],
+        7: _FORMATS[problem.a.dtype],
+        10: _FORMATS[problem.b.dtype],
+        15: shared_major(problem, "a") == "m",
+        16: shared_major(problem, "b") == "n",
+        17: n // 8,
+        24: m // 16,
+    }
+    return sum(int(value) << bit for bit, value in fields.items())
 
 
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:

@@ -44,10 +44,14 @@ from .epilogue import after_sync, before_sync, store
 from .geometry import (
     BOX_ROWS,
     BUFFERS,
+    K_BYTES,
     LOAD_WARP,
     MULTIPLY_WARP,
+    SLAB_BYTES,
     STORE_WARPS,
     WARPS,
+    instruction_kind,
+    instruction_word,
 )
 from .spec import Spec
 
@@ -125,10 +129,26 @@ def load(
         stage, phase = advance(stage, phase, config.stages)
 
 
+def issue(spec: Spec, into: Int32, a: cute.Tensor, b: cute.Tensor, keep: Int32) -> None:
+    """Multiply 32 bytes of K, added to the sums at `into` if they are kept; one thread.
+
+    In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
+    to leave out.
+    """
+    kind, word = instruction_kind(spec.problem), instruction_word(spec.problem, spec.config)
+    found = [tcgen05.smem_descriptor_to_int(x.iterator) for x in (a, b)]
+    cute.arch.inline_ptx(
+        "{ .reg .pred keep; setp.ne.b32 keep, {$r3}, 0; "
+        f"tcgen05.mma.cta_group::{spec.geometry.ctas}.kind::{kind} "
+        "[{$r0}], {$r1}, {$r2}, {$r4}, keep; }",
+        read_only_args=[into, *found, keep, Int32(word)],
+    )
+
+
 @cute.jit
 def multiply(
-    spec: cutlass.Constexpr, order: tuple, mma: cute.TiledMma, a: cute.Tensor, b: cute.Tensor,
-    sums: cute.Tensor, barriers: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+    spec: cutlass.Constexpr, order: tuple, a: cute.Tensor, b: cute.Tensor, sums: cute.Tensor,
+    barriers: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Multiply every slab of every unit; one warp, of the even CTA of a pair."""
     config, geo = spec.config, spec.geometry
@@ -142,18 +162,19 @@ def multiply(
         work = Work(*work_unit(spec, unit, order, ranks))
         cute.arch.mbarrier_wait(drained + buffer, turn)
         after_sync()
-        into = sums[None, None, None, buffer]
-        mma.set(tcgen05.Field.ACCUMULATE, False)
+        into = sums[None, None, None, buffer].iterator.toint()
+        keep = Int32(0)
         for _ in cutlass.range(work.slabs, unroll=1):
             cute.arch.mbarrier_wait(full + stage, phase)
             after_sync()
-            for block in range_constexpr(cute.size(a, mode=[2])):
+            for block in range_constexpr(SLAB_BYTES // K_BYTES):
                 at = (None, None, block, stage)
-                cute.gemm(mma, into, a[at], b[at], into)
-                mma.set(tcgen05.Field.ACCUMULATE, True)
+                with cute.arch.elect_one():
+                    issue(spec, into, a[at], b[at], keep if block == 0 else Int32(1))
             with cute.arch.elect_one():
                 tcgen05.commit(empty + stage, both, group)
             stage, phase = advance(stage, phase, config.stages)
+            keep = Int32(1)
         with cute.arch.elect_one():
             tcgen05.commit(summed + buffer, both, group)
         buffer, turn = advance(buffer, turn, BUFFERS)
@@ -185,7 +206,6 @@ def init_barriers(spec: cutlass.Constexpr, barriers: tuple, warp: Int32) -> None
 @cute.kernel
 def gemm_kernel(
     spec: cutlass.Constexpr,
-    mma: cute.TiledMma,
     atom_a: cute.CopyAtom,
     tensor_a: cute.Tensor,
     atom_b: cute.CopyAtom,
@@ -244,6 +264,7 @@ def gemm_kernel(
     cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
 
+    mma = tiled_mma(spec)
     held = cute.arch.retrieve_tmem_ptr(spec.sums, 16, holder)
     of_tile = mma.partition_shape_C(geo.mma)
     sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, BUFFERS)).layout)
@@ -271,7 +292,7 @@ def gemm_kernel(
         if rank == 0:
             a, b = mma.make_fragment_A(shared_a), mma.make_fragment_B(shared_b)
             multiply(
-                spec, order, mma, a, b, sums, (full, empty, summed, drained), cluster_index, units,
+                spec, order, a, b, sums, (full, empty, summed, drained), cluster_index, units,
                 clusters, ranks,
             )  # fmt: skip
     else:
@@ -324,7 +345,7 @@ def start(
     clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.ctas, Int32(1)))
     flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
     gemm_kernel(
-        spec, mma, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
+        spec, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
         tuple(flags), (m, n), order, units, scales,
     ).launch(
         grid=(clusters * geo.ctas, 1, 1), block=(32 * WARPS, 1, 1), cluster=(geo.ctas, 1, 1),
