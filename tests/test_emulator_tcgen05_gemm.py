@@ -126,6 +126,10 @@ KINDS = [
     (DType.FLOAT16, "nn", (130, 136, 200), {"schedule": "single", "split_k": 2}),
     (DType.FLOAT8_E5M2, "tn", (8, 520, 264), {"schedule": "pair", "swap_ab": True}),
     (DType.INT8, "tt", (200, 48, 328), {"schedule": "pair", "split_k": 2}),
+    (DType.FLOAT16, "tn", (900, 280, 136), {"schedule": "pair-dynamic", "cluster": (4, 1)}),
+    (DType.BFLOAT16, "nn", (600, 600, 264), {"schedule": "pair", "cluster": (2, 2)}),
+    (DType.BFLOAT16, "tt", (300, 1030, 72), {"schedule": "pair-dynamic", "cluster": (2, 2)}),
+    (DType.FLOAT8_E4M3FN, "nt", (300, 280, 264), {"schedule": "single-dynamic", "swap_ab": False}),
     # The second part of K is empty: zeros, not what tensor memory held.
     (DType.FLOAT16, "nn", (130, 64, 64), {"schedule": "single", "split_k": 2}),
 ]
@@ -145,6 +149,13 @@ def test_any_configuration_that_is_offered(seed):
     dtype = draw.choice([*{dtype for dtype, *_ in KINDS}, DType.FLOAT32])
     layout = draw.choice(["nn", "nt", "tn", "tt"])
     sizes = draw.choice(
-        [(130, 136, 200), (65, 67, 75), (200, 48, 328), (8, 520, 264), (1, 33, 130)]
+        [
+            (130, 136, 200),
+            (65, 67, 75),
+            (200, 48, 328),
+            (8, 520, 264),
+            (1, 33, 130),
+            (900, 600, 136),
+        ]
     )
     check(dtype, layout, sizes, {}, seed, draw.choice(output_dtypes(dtype)))

@@ -21,7 +21,17 @@ CORE = sorted(
 )
 BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
 #: Device code is Python that a kernel language reads, so these modules are written in one.
-DEVICE_CODE = ("kernel", "dot", "device", "boxes", "persistent", "repack", "epilogue", "spec")
+DEVICE_CODE = (
+    "kernel",
+    "dot",
+    "device",
+    "boxes",
+    "scheduling",
+    "persistent",
+    "repack",
+    "epilogue",
+    "spec",
+)
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 # A module may import only from lines above its own.

@@ -10,7 +10,14 @@ from dataclasses import replace
 import pytest
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.backends.cute_tcgen05.configs import candidates, offered, predict
-from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry, illegal, is_repacked
+from unigemm.backends.cute_tcgen05.figures import LADDER
+from unigemm.backends.cute_tcgen05.geometry import (
+    COLUMNS,
+    SCHEDULES,
+    geometry,
+    illegal,
+    is_repacked,
+)
 
 import unigemm
 from unigemm.dtypes import INPUTS, DType, output_dtypes
@@ -48,7 +55,7 @@ def plans_of(problem, target=B200):
 @pytest.mark.parametrize("problem", random.Random(3).sample(PROBLEMS, 12), ids=str)
 def test_every_offered_configuration_is_legal_and_fills_shared_memory(problem):
     plans = plans_of(problem)
-    assert {plan.config.schedule for plan in plans} == {"single", "pair"}
+    assert {plan.config.schedule for plan in plans} == set(SCHEDULES)
     assert {plan.config.swap_ab for plan in plans} == {False, True}
     for plan in plans:
         seen = plan.config.oriented(plan.problem)
@@ -62,7 +69,7 @@ def test_a_stage_and_the_sums_are_what_their_elements_take():
     for plan in plans_of(problem):
         geo = geometry(plan.config.oriented(problem), plan.config)
         m, n, k = plan.config.tile
-        ctas = 2 if plan.config.schedule == "pair" else 1
+        ctas = 2 if "pair" in plan.config.schedule else 1
         assert geo.a_bytes == m * k * 2
         assert geo.b_bytes * ctas == n * k * 2
         size = 4 if plan.config.split_k > 1 else 2  # of what is stored: sums, or D
@@ -81,8 +88,10 @@ def test_a_stage_and_the_sums_are_what_their_elements_take():
         ({"tile": (128, 24, 64)}, "multiple of 16"),
         ({"tile": (128, 272, 64)}, "up to 256"),
         ({"tile": (128, 128, 32)}, "128 bytes"),
-        ({"schedule": "pingpong"}, "neither single nor pair"),
-        ({"cluster": (2, 1)}, "multiply together"),
+        ({"schedule": "pingpong"}, "none of single, pair"),
+        ({"schedule": "pair"}, "whole pairs"),
+        ({"cluster": (4, 4)}, "not portable"),
+        ({"cluster": (3, 1)}, "cannot be shared"),
         ({"stages": 1}, "at least 2"),
         ({"stages": 8}, "shared memory"),
     ],
@@ -135,10 +144,38 @@ def test_large_products_get_pairs_and_few_rows_are_turned():
         return unigemm.plan(a, b, target="sm_100a", backend="cute_tcgen05").config
 
     large = chosen(8192, 8192, 8192)
-    assert (large.schedule, large.tile) == ("pair", (128, 256, 64))
+    assert (large.schedule, large.tile) == ("pair-dynamic", (128, 256, 64))
     few = chosen(7, 4096, 4096)
     assert few.swap_ab
     assert few.tile[1] == 16
+
+
+def test_the_model_knows_what_is_reached_on_a_b200():
+    extents, problem = Extents(8192, 8192, 8192), problem_of(DType.FLOAT16)
+
+    def tflops(schedule, **changes):
+        known = replace(problem, d=replace(problem.d, **changes))
+        found = [c for c in candidates(known, extents, B200) if schedule in c.config.schedule]
+        return extents.flops / min(c.prediction.us for c in found) / 1e6
+
+    low, high = LADDER["best"]
+    assert low <= tflops("pair") <= high
+    # One CTA alone has prefetch, but its L2 has more to bring; it hides its stores too.
+    assert LADDER["prefetch"] < tflops("single") < LADDER["vectorised stores"]
+    # Stores by element are not hidden where K is short.
+    short = Extents(8192, 8192, 512)
+    us = [
+        min(c.prediction.us for c in candidates(one, short, B200))
+        for one in (problem, replace(problem, d=replace(problem.d, alignment=2)))
+    ]
+    assert us[1] > 1.5 * us[0]
+
+
+def test_units_are_asked_for_where_there_are_more_than_fit():
+    for size, dynamic in ((2048, False), (8192, True)):
+        best = candidates(problem_of(DType.BFLOAT16), Extents(size, size, 4096), B200)
+        best = min(best, key=lambda c: c.prediction.us).config
+        assert best.schedule.endswith("dynamic") == dynamic
 
 
 def sampled():
@@ -179,6 +216,7 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
     assert ops[multiplies.get(plan.problem.a.dtype, "UTCHMMA")] == 4
     assert ops["UTCBAR"] == 2
     assert ops["UTMALDG"] >= 2
+    assert ("UGETNEXTWORKID" in ops) == ("dynamic" in plan.config.schedule)
     assert ops["LDTM"] >= 1
     geo = geometry(plan.config.oriented(plan.problem), plan.config)
     boxes = plan.config.tile[1] // geo.box_columns if geo.store == "tma" else 0

@@ -152,6 +152,17 @@ def slab_source(spec: TileSpec, at: Int32, slabs: Divisor) -> tuple[Int32, Int32
     return slab, low_a, low_b
 
 
+def bring(
+    atom: cute.CopyAtom, source: cute.Tensor, into: cute.Tensor, full: cute.Pointer, mask: Int32,
+    sharers: int,
+) -> None:  # fmt: skip
+    """Start the TMA load of one operand's slab, to all CTAs that share it."""
+    if sharers > 1:
+        cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask)
+    else:
+        cute.copy(atom, source, into, tma_bar_ptr=full)
+
+
 def pinned(value: Int32) -> Int32:
     """Return the value, worked out here: the compiler would do it again for every slab."""
     return cute.arch.inline_ptx(

@@ -10,7 +10,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
-from .configs import price, ranking
+from .configs import places, price, ranking
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -44,7 +44,8 @@ def _smem_bytes(problem: Problem, config: Config) -> int:
 
 
 def _arguments(plan: Plan) -> tuple[int, ...]:
-    return (plan.target.sm_count, 0, 0)
+    cm, cn = plan.config.cluster
+    return (places(plan.target, plan.config) * cm * cn, 0, 0)
 
 
 BACKEND = CuteBackend(

@@ -14,13 +14,14 @@ from unigemm.target import Target
 from ..shortlist import Shortlist
 from ..workspace import packed_bytes, workspace_bytes
 from .figures import B200
-from .geometry import ROWS, SLAB_BYTES, geometry, illegal, is_repacked, shared_major
+from .geometry import ROWS, SLAB_BYTES, Geometry, geometry, illegal, is_repacked, shared_major
 
-__all__ = ["candidates", "offered", "predict", "price", "ranking", "scratch_bytes"]
+__all__ = ["candidates", "offered", "places", "predict", "price", "ranking", "scratch_bytes"]
 
 _MOST_STAGES, _LEAST_STAGES = 12, 3
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _GROUP = 8  # tiles of a band
+_WIDE = 128  # columns of tiles whose pairs may share operands with others
 _NARROW = 64  # columns: only tiles so narrow lie along M, which has 128 rows at least
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
 
@@ -37,12 +38,12 @@ class Tile:
         The configuration for a K in parts, whose boxes of sums leave room for other stages.
     narrower
         Columns of the next narrower tile of its kind; 0 if there is none.
-    ctas, places
-        CTAs that multiply together, and how many of such run at once.
+    places
+        Clusters that run at once.
     slab
         Time of a slab by shared memory, the tensor cores and its least, microseconds.
     brought
-        Bytes of a slab that its CTAs bring from the L2.
+        Bytes of a slab that its cluster brings from the L2.
     store_us
         Of a tile.
     """
@@ -52,7 +53,6 @@ class Tile:
     config: Config
     parted: Config
     narrower: int
-    ctas: int
     places: int
     slab: tuple[float, float, float]
     brought: int
@@ -71,8 +71,7 @@ def ranking(
     short: Shortlist[tuple[Tile, int, Breakdown]] = Shortlist(most, bar)
     for tile in tiles(problem, target):
         sizes = tile.config.oriented(extents)
-        # No wider than needed, and turned only where that helps.
-        if tile.narrower >= sizes.n or (tile.config.swap_ab and sizes.n > _NARROW):
+        if not _fits(tile, sizes):
             continue
         for split_k in _splits(tile, sizes):
             if workspace_bytes(tile.problem, sizes, split_k) <= _MAX_WORKSPACE:
@@ -81,11 +80,22 @@ def ranking(
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
 
 
+def _fits(tile: Tile, sizes: Extents) -> bool:
+    """Whether a tile is no wider than needed, its cluster too, and turned only where that helps."""
+    (cm, cn), (_, n, _) = tile.config.cluster, tile.config.tile
+    if tile.narrower >= sizes.n or (tile.config.swap_ab and sizes.n > _NARROW):
+        return False
+    used = cn == 1 or n * (cn - 1) < sizes.n
+    return used and (cm <= 2 or ROWS * (cm - 2) < sizes.m)
+
+
 def _candidate(extents: Extents, tile: Tile, split_k: int, parts: Breakdown) -> Candidate:
     sizes = tile.config.oriented(extents)
     tall = sizes.m * tile.config.tile[1] >= sizes.n * ROWS
     base = tile.parted if split_k > 1 else tile.config
     config = replace(base, split_k=split_k, raster=Raster("m" if tall else "n", _GROUP))
+    if _count(tile, sizes) * split_k > tile.places:
+        config = replace(config, schedule=f"{config.schedule}-dynamic")
     scratch = scratch_bytes(tile.problem, sizes, config)
     return Candidate(config, Prediction(_total(parts), parts.limiter, parts), scratch)
 
@@ -93,8 +103,9 @@ def _candidate(extents: Extents, tile: Tile, split_k: int, parts: Breakdown) -> 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every configuration that some sizes may get, K whole or in two parts."""
     for tile in tiles(problem, target):
-        yield tile.config
-        yield tile.parted
+        for config in (tile.config, tile.parted):
+            yield config
+            yield replace(config, schedule=f"{config.schedule}-dynamic")
 
 
 @lru_cache(maxsize=256)
@@ -107,29 +118,39 @@ def tiles(problem: Problem, target: Target) -> tuple[Tile, ...]:
             for columns in range(16 * ctas, 257, 16 * ctas):
                 if swap_ab and columns > _NARROW:
                     continue
-                whole, parted = (
-                    _deepest(seen, target, columns, schedule, ctas, split_k) for split_k in (1, 2)
-                )
-                if whole is not None and parted is not None:
-                    whole, parted = (replace(c, swap_ab=swap_ab) for c in (whole, parted))
-                    found.append(_tile(seen, target, whole, parted, narrower))
-                    narrower = columns
+                made = [
+                    tile
+                    for cluster in _clusters(ctas, columns)
+                    if (tile := _deepest_tile(seen, target, columns, schedule, cluster, swap_ab))
+                ]
+                found += [replace(tile, narrower=narrower) for tile in made]
+                narrower = columns if made else narrower
     return tuple(found)
 
 
-def _deepest(
-    problem: Problem, target: Target, columns: int, schedule: str, ctas: int, split_k: int
-) -> Config | None:
-    """Return the configuration with as many stages as fit; None where it cannot run."""
+def _clusters(ctas: int, columns: int) -> tuple[tuple[int, int], ...]:
+    """Return the clusters worth considering: wide ones where the L2 may be the limit."""
+    alone = (ctas, 1)
+    return (alone, (4, 1), (2, 2)) if ctas == 2 and columns >= _WIDE else (alone,)
+
+
+def _deepest_tile(
+    problem: Problem,
+    target: Target,
+    columns: int,
+    schedule: str,
+    cluster: tuple[int, int],
+    swap_ab: bool,
+) -> Tile | None:
+    """Return a tile, of K whole and in parts, with as many stages as fit; None where it cannot."""
     slab = SLAB_BYTES // problem.a.dtype.itemsize
-    config = Config(
-        tile=(ROWS, columns, slab),
-        cluster=(ctas, 1),
-        warps=(4, 1),
-        schedule=schedule,
-        stages=1,
-        split_k=split_k,
-    )
+    base = Config((ROWS, columns, slab), cluster, warps=(4, 1), schedule=schedule, swap_ab=swap_ab)
+    whole, parted = (_deepest(problem, target, replace(base, split_k=k)) for k in (1, 2))
+    return None if whole is None or parted is None else _tile(problem, target, whole, parted)
+
+
+def _deepest(problem: Problem, target: Target, config: Config) -> Config | None:
+    """Return a configuration with as many stages as fit; None where it cannot run."""
     geo = geometry(problem, config)
     each = geo.a_bytes + geo.b_bytes
     stages = min(_MOST_STAGES, 1 + (target.smem_per_block - geo.smem_bytes) // each)
@@ -139,9 +160,15 @@ def _deepest(
     return config
 
 
-def _tile(
-    problem: Problem, target: Target, config: Config, parted: Config, narrower: int = 0
-) -> Tile:
+def places(target: Target, config: Config) -> int:
+    """Return the clusters that run at once, each CTA alone on its SM."""
+    cm, cn = config.cluster
+    known = dict(B200.clusters)
+    whole = known[1]
+    return max(1, known.get(cm * cn, whole // (cm * cn)) * target.sm_count // whole)
+
+
+def _tile(problem: Problem, target: Target, config: Config, parted: Config) -> Tile:
     geo, size = geometry(problem, config), problem.a.dtype.itemsize
     _, n, k = config.tile
     clocks = target.clock_mhz
@@ -152,17 +179,25 @@ def _tile(
         target=target,
         config=config,
         parted=parted,
-        narrower=narrower,
-        ctas=geo.ctas,
-        places=max(1, target.sm_count // geo.ctas),
+        narrower=0,
+        places=places(target, config),
         slab=(
             read / (B200.shared_bytes * clocks),
             ROWS * n * k / (rate * clocks),
             B200.slab_us,
         ),
-        brought=geo.ctas * (geo.a_bytes + geo.b_bytes),
-        store_us=B200.store_us[geo.store == "direct"] * n / 256 * problem.d.dtype.itemsize / 2,
+        brought=geo.cluster * (geo.a_bytes // config.cluster[1] + geo.b_bytes // geo.pairs),
+        store_us=_store_us(problem, geo) * n / 256 * problem.d.dtype.itemsize / 2,
     )
+
+
+def _store_us(problem: Problem, geo: Geometry) -> float:
+    """Return the time of storing 128x256 elements of 16 bits."""
+    if geo.store == "tma":
+        return B200.store_us[0]
+    # Threads that store rows do so in as many instructions as there are vectors.
+    narrow = 16 // problem.d.alignment if problem.d.major == "n" else 1
+    return B200.store_us[1] * narrow
 
 
 def _splits(tile: Tile, sizes: Extents) -> list[int]:
@@ -173,8 +208,8 @@ def _splits(tile: Tile, sizes: Extents) -> list[int]:
 
 
 def _count(tile: Tile, sizes: Extents) -> int:
-    rows = ROWS * tile.ctas
-    return -(-sizes.m // rows) * -(-sizes.n // tile.config.tile[1]) * sizes.batch
+    cm, cn = tile.config.cluster
+    return -(-sizes.m // (ROWS * cm)) * -(-sizes.n // (tile.config.tile[1] * cn)) * sizes.batch
 
 
 def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
@@ -234,7 +269,8 @@ def _parts(tile: Tile, sizes: Extents, split_k: int) -> Breakdown:
 
 def _dram_us(tile: Tile, sizes: Extents) -> float:
     """Return the time of the device memory's traffic."""
-    again = (sizes.n > tile.config.tile[1]) * sizes.m + (sizes.m > ROWS * tile.ctas) * sizes.n
+    cm, cn = tile.config.cluster
+    again = (sizes.n > tile.config.tile[1] * cn) * sizes.m + (sizes.m > ROWS * cm) * sizes.n
     again *= sizes.k * sizes.batch * tile.problem.a.dtype.itemsize
     moved = sizes.bytes_moved(tile.problem) + B200.shared_read * again
     return moved / (tile.target.dram_gbs * B200.dram_efficiency * 1e3)

@@ -12,6 +12,7 @@ from ..cute.boxes import pack, send_box, swizzled_unit
 from ..cute.device import shared_vector, store_vector, write
 from ..cute.persistent import Work, advance, scale_of, work_unit
 from .geometry import BOX_ROWS, BOXES, BUFFERS, ROWS, STORE_WARPS
+from .scheduling import following
 from .spec import Spec
 
 _CHUNK = 32  # columns of sums that a thread reads at once where it stores directly, or half as many
@@ -27,11 +28,17 @@ def before_sync() -> None:
     cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
 
 
+def pair_rank(spec: Spec, ranks: tuple) -> Int32:
+    """Return the rank in its cluster of the CTA that multiplies for this one."""
+    rank_m, rank_n, _ = ranks
+    return rank_m - rank_m % spec.geometry.ctas + spec.config.cluster[0] * rank_n
+
+
 @cute.jit
 def store(
-    spec: cutlass.Constexpr, order: tuple, sums: cute.Tensor, barriers: tuple, boxes: tuple,
-    out: Int64, d_strides: tuple, sizes: tuple, first_unit: Int32, units: Int32, step: Int32,
-    ranks: tuple, thread: Int32, scales: tuple,
+    spec: cutlass.Constexpr, order: tuple, queue: tuple, sums: cute.Tensor, barriers: tuple,
+    boxes: tuple, out: Int64, d_strides: tuple, sizes: tuple, first_unit: Int32, units: Int32,
+    step: Int32, ranks: tuple, thread: Int32, scales: tuple,
 ) -> None:  # fmt: skip
     """Store the sums of every unit; four warps, a row of D each thread."""
     geo = spec.geometry
@@ -46,14 +53,16 @@ def store(
         ),
         cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
     ).get_slice(thread)
+    pair = pair_rank(spec, ranks)
     buffer, turn, used = Int32(0), Int32(0), Int32(0)
+    answer, heard = Int32(0), Int32(0)
     unit = first_unit
     while unit < units:
         work = Work(*work_unit(spec, unit, order, ranks))
         cute.arch.mbarrier_wait(summed + buffer, turn)
         after_sync()
         parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
-        reading = (read, read.partition_S(parts), work.slabs, drained + buffer)
+        reading = (read, read.partition_S(parts), work.slabs, drained + buffer, pair)
         if const_expr(geo.store == "tma"):
             place = (work.tile_m, work.tile_n, work.i0, work.i1)
             if const_expr(spec.split):  # the batches of a part follow one another
@@ -66,7 +75,7 @@ def store(
             corner = (work.tile_m * tile_m, work.tile_n * tile_n)
             store_rows(spec, reading, base, d_strides, corner, sizes, thread, scale)
         buffer, turn = advance(buffer, turn, BUFFERS)
-        unit += step
+        unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
     if const_expr(geo.store == "tma"):
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -84,7 +93,7 @@ def chunk(spec: Spec) -> int:
 @cute.jit
 def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> cute.Tensor:
     """Start to read some columns of a thread's row; `arrived` waits for them."""
-    read, source, slabs, _ = reading
+    read, source, slabs, _, _ = reading
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
     held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
     if const_expr(spec.split):
@@ -102,12 +111,12 @@ def arrived() -> None:
 
 
 @cute.jit
-def leave(drained: cute.Pointer, ctas: cutlass.Constexpr) -> None:
-    """Tell the CTA that multiplies that this warp has read a buffer."""
+def leave(drained: cute.Pointer, pair: Int32, ctas: cutlass.Constexpr) -> None:
+    """Tell the CTA that multiplies, of that rank, that this warp has read a buffer."""
     before_sync()
     with cute.arch.elect_one():
         if const_expr(ctas == 2):
-            cute.arch.mbarrier_arrive(drained, Int32(0))
+            cute.arch.mbarrier_arrive(drained, pair)
         else:
             cute.arch.mbarrier_arrive(drained)
 
@@ -146,7 +155,7 @@ def store_boxes(
         if const_expr(part + 1 < count):
             coming = begin(spec, reading, part + 1)
         else:
-            leave(reading[3], geo.ctas)
+            leave(reading[3], reading[4], geo.ctas)
         slot = own + (used + part) % BOXES * elements
         cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)
         cute.arch.sync_warp()
@@ -195,7 +204,7 @@ def store_rows(
         held = begin(spec, reading, part)
         arrived()
         if const_expr(part == count - 1):
-            leave(reading[3], spec.geometry.ctas)
+            leave(reading[3], reading[4], spec.geometry.ctas)
         column = corner[1] + part * columns
         if row < m:
             store_row(spec, held, line, d_strides[1], column, n, scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["B200", "Figures"]
+__all__ = ["B200", "LADDER", "Figures"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -13,6 +13,8 @@ class Figures:
 
     Attributes
     ----------
+    clusters
+        CTAs of a cluster, and how many such run at once on a B200, each CTA alone on its SM.
     share
         Part of the tensor cores' peak rate (`Target.tensor_flops`) that the largest tiles reach.
     fixed_us
@@ -30,13 +32,14 @@ class Figures:
     overlap
         Exponent of the norm that joins times which overlap.
     store_us
-        Of a 128x256 tile of 16-bit elements by TMA, and of one that the threads store.
+        Of a 128x256 tile of 16-bit elements by TMA, and by threads in vectors of 16 bytes.
     reduce_us, part_us, reduce_gbs
         A dependent kernel that sums the parts; each part; its traffic.
     repack_us, repack_gbs
         A kernel before.
     """
 
+    clusters: tuple[tuple[int, int], ...]
     share: float
     fixed_us: float
     round_us: float
@@ -54,12 +57,18 @@ class Figures:
     repack_gbs: float
 
 
-#: Assumed. The share: 1600 to 1770 TFLOP/s of 2250 for the best published fp16 kernels at 8192
-#: cubed on a B200 (issue 8). Shared memory: 128 bytes a clock (CUDA C++ Programming Guide). The
-#: rest is cute_wgmma's fit on an H200 and an L2 of the same bytes a clock; a store by TMA takes
-#: twice what its bytes take on their way to that L2, one by threads what it took on the H200.
+#: TFLOP/s of fp16 at 8192 cubed on a B200 (issue 8): a kernel that does nothing special, one with
+#: prefetch, one with vectorised stores besides, and the range of the best published ones.
+LADDER = {"naive": 450, "prefetch": 880, "vectorised stores": 1400, "best": (1600, 1770)}
+
+#: Assumed. The share brings the best prediction at 8192 cubed to the top of that ladder. Shared
+#: memory: 128 bytes a clock (CUDA C++ Programming Guide). The rest is cute_wgmma's fit on an H200
+#: and an L2 of the same bytes a clock; a store by TMA takes twice what its bytes take on their way
+#: to that L2, one by threads what it took on the H200. Clusters lie within a GPC: of 18 or 20 SMs
+#: each, some are left over by those of four and eight.
 B200 = Figures(
-    share=0.78,
+    clusters=((1, 148), (2, 74), (4, 34), (8, 16)),
+    share=0.88,
     fixed_us=3.0,
     round_us=0.2,
     slab_us=0.06,

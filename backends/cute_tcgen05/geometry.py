@@ -5,6 +5,9 @@ twice, so that one tile is stored while the next is summed. With the pair schedu
 multiply together (cta_group::2): each loads its own rows of A and half the columns of B, and holds
 its own rows of D; the even one gives the instructions.
 
+With a dynamic schedule a grid has a cluster for each unit of work, and clusters that run take over
+those that have not begun, one after the other (PTX ISA, clusterlaunchcontrol): one more warp asks.
+
 Sums go to D through boxes in shared memory that TMA stores, some columns of one warp's rows each,
 where TMA can write D: rows that begin and end at multiples of 16 bytes. The parts of a split K do.
 
@@ -35,9 +38,12 @@ __all__ = [
 ROWS = 128  # of a CTA's tile: the lanes of tensor memory
 SLAB_BYTES = 128  # of K: a row of the widest swizzle
 STORE_WARPS = 4  # each reads its own quarter of the lanes (PTX ISA, tcgen05.ld)
-MULTIPLY_WARP, LOAD_WARP, WARPS = 4, 5, 6
+MULTIPLY_WARP, LOAD_WARP, SCHEDULE_WARP = 4, 5, 6
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
+MOST_CTAS = 8  # of a cluster
+ANSWERS = 2  # of the hardware's scheduler that are kept
+SCHEDULES = ("single", "pair", "single-dynamic", "pair-dynamic")
 BUFFERS = 2  # of sums in tensor memory
 BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
@@ -66,6 +72,16 @@ class Geometry:
     ----------
     ctas
         CTAs that multiply together.
+    pairs
+        Such along M of a cluster: they share B.
+    cluster
+        CTAs of a cluster.
+    readers
+        CTAs that multiply what one CTA loads, a pair counted once.
+    dynamic
+        Whether units are asked for as they are needed, not dealt beforehand.
+    warps
+        Of a CTA.
     mma
         (M, N) of one instruction, over all of them.
     loaded
@@ -85,6 +101,11 @@ class Geometry:
     """
 
     ctas: int
+    pairs: int
+    cluster: int
+    readers: int
+    dynamic: bool
+    warps: int
     mma: tuple[int, int]
     loaded: int
     a_bytes: int
@@ -112,7 +133,8 @@ def is_repacked(problem: Problem, name: str) -> bool:
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
     m, n, k = config.tile
-    ctas = 2 if config.schedule == "pair" else 1
+    ctas = 2 if config.schedule.startswith("pair") else 1
+    dynamic = config.schedule.endswith("dynamic")
     size = problem.a.dtype.itemsize
     loaded = n // ctas
     a_bytes, b_bytes = m * k * size, loaded * k * size
@@ -124,6 +146,11 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     box_bytes = STORE_WARPS * BOXES * BOX_ROWS * box_columns * stored
     return Geometry(
         ctas=ctas,
+        pairs=config.cluster[0] // ctas,
+        cluster=config.cluster[0] * config.cluster[1],
+        readers=config.cluster[0] // ctas + config.cluster[1] - 1,
+        dynamic=dynamic,
+        warps=SCHEDULE_WARP + dynamic,
         mma=(m * ctas, n),
         loaded=loaded,
         a_bytes=a_bytes,
@@ -172,8 +199,8 @@ def instruction_word(problem: Problem, config: Config) -> int:
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
     m, n, k = config.tile
-    if config.schedule not in ("single", "pair"):
-        return f"schedule {config.schedule!r} is neither single nor pair"
+    if config.schedule not in SCHEDULES:
+        return f"schedule {config.schedule!r} is none of {', '.join(SCHEDULES)}"
     if m != ROWS:
         return f"tile M {m} is not {ROWS}, the rows of one CTA"
     if k * problem.a.dtype.itemsize != SLAB_BYTES:
@@ -188,12 +215,24 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         )
     if problem.accumulator is DType.INT32 and n % 32:
         return f"tile N {n} is no multiple of 32, as int8 wants it"
-    if config.cluster != (geo.ctas, 1) or config.cluster_k * config.slice_k != 1:
-        return "a cluster is the CTAs that multiply together"
+    reason = _illegal_cluster(config, geo)
+    if reason is not None:
+        return reason
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     if geo.smem_bytes > target.smem_per_block:
         return (
             f"{geo.smem_bytes} bytes of shared memory exceed the {target.smem_per_block} of a CTA"
         )
+    return None
+
+
+def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
+    cm, cn = config.cluster
+    if cm % geo.ctas or config.cluster_k * config.slice_k != 1:
+        return "a cluster is whole pairs or single CTAs that multiply, and none lies along K"
+    if geo.cluster > MOST_CTAS:
+        return f"clusters of more than {MOST_CTAS} CTAs are not portable"
+    if geo.loaded % (8 * geo.pairs) or ROWS % (8 * cn):
+        return "the rows of an operand cannot be shared by the cluster's CTAs"
     return None

@@ -10,9 +10,13 @@ The story of one CTA
     store      four warps. Wait `summed`, read the sums from tensor memory some columns at a time,
                hand the buffer back (`drained`) with the last, and store them: by TMA out of a box
                in shared memory while the next columns are read, or straight from registers.
+    ask        one warp of a cluster, where the schedule is dynamic: see `scheduling`.
 
 In a pair both CTAs load, and the even one's `full` counts the bytes of both; it alone multiplies,
 and what it announces reaches both. Both store the rows that they hold.
+
+In a wider cluster the tiles of a row share A and those of a column B: each CTA loads its part and
+sends it to all that share it, once all of them have left the stage.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -32,6 +36,7 @@ from ..cute.persistent import (
     Work,
     advance,
     batched,
+    bring,
     example_arguments,
     operands,
     pinned,
@@ -40,7 +45,8 @@ from ..cute.persistent import (
     work_unit,
 )
 from ..cute.repack import depth
-from .epilogue import after_sync, before_sync, store
+from . import scheduling
+from .epilogue import after_sync, before_sync, pair_rank, store
 from .geometry import (
     BOX_ROWS,
     BUFFERS,
@@ -49,10 +55,10 @@ from .geometry import (
     MULTIPLY_WARP,
     SLAB_BYTES,
     STORE_WARPS,
-    WARPS,
     instruction_kind,
     instruction_word,
 )
+from .scheduling import ask, following
 from .spec import Spec
 
 __all__ = ["Spec", "example_arguments", "make_host"]
@@ -74,17 +80,37 @@ def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -
     """Return the TMA loads of one stage of A and B, each an atom and the tensor it reads."""
     geo = spec.geometry
     group = tcgen05.CtaGroup.TWO if geo.ctas == 2 else tcgen05.CtaGroup.ONE
-    op = cpasync.CopyBulkTensorTileG2SOp(group)
     tiler = (*geo.mma, spec.config.tile[2])
-    across = cute.make_layout(((geo.ctas,), 1, 1, 1)).shape
+    across = cute.make_layout(((geo.ctas,), geo.pairs, spec.config.cluster[1], 1)).shape
     made = []
-    for make, tensor, layout in zip(
+    for make, tensor, layout, sharers in zip(
         (cute.nvgpu.make_tiled_tma_atom_A, cute.nvgpu.make_tiled_tma_atom_B), tensors, layouts,
-        strict=True,
+        (spec.config.cluster[1], geo.pairs), strict=True,
     ):  # fmt: skip
+        kind = (
+            cpasync.CopyBulkTensorTileG2SMulticastOp
+            if sharers > 1
+            else cpasync.CopyBulkTensorTileG2SOp
+        )
         one = cute.select(layout, mode=[0, 1, 2])
-        made.append(make(op, tensor, one, tiler, mma, across))
+        made.append(make(kind(group), tensor, one, tiler, mma, across))
     return made
+
+
+def sharing(spec: Spec, ranks: tuple) -> tuple:
+    """Return bits of the CTAs that take part: (of A loaded here, of B, of what is multiplied here).
+
+    The last are those whose loads the products of this CTA's pair read, both CTAs of every pair.
+    """
+    ctas, (cm, cn) = spec.geometry.ctas, spec.config.cluster
+    rank_m, rank_n, _ = ranks
+    row = sum(1 << (cm * j) for j in range(cn))  # of the CTAs of a row, the first one's
+    column = sum(1 << (ctas * i) for i in range(cm // ctas))  # every second one of a column
+    pair = 2**ctas - 1
+    even = rank_m - rank_m % ctas if ctas > 1 else rank_m
+    down = Int32(column) << (cm * rank_n)
+    left = (Int32(row * pair) << even) | (down * pair)
+    return Int32(row) << rank_m, down << (rank_m - even), left
 
 
 # -- roles -----------------------------------------------------------------------------------------
@@ -92,13 +118,15 @@ def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -
 
 @cute.jit
 def load(
-    spec: cutlass.Constexpr, order: tuple, loads: tuple, barriers: tuple, flags: tuple,
-    first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+    spec: cutlass.Constexpr, order: tuple, queue: tuple, loads: tuple, barriers: tuple,
+    flags: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Bring every slab of every unit of this CTA; one warp."""
     config, geo = spec.config, spec.geometry
-    atom_a, from_a, into_a, atom_b, from_b, into_b = loads
+    atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b = loads
     full, empty = barriers
+    leads = ranks[0] % geo.ctas == 0
+    answer, heard = Int32(0), Int32(0)
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     unit = first_unit
     while unit < units:
@@ -110,19 +138,19 @@ def load(
         for _ in cutlass.range(work.slabs, unroll=1):
             k, _, _ = slab_source(spec, at, order[4])
             cute.arch.mbarrier_wait(empty + stage, phase)
-            if ranks[0] == 0:
+            if leads:
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(
                         full + stage, geo.ctas * (geo.a_bytes + geo.b_bytes)
                     )
             slab_a = from_a[None, work.tile_m // geo.ctas, k, a0, a1]
-            cute.copy(atom_a, slab_a, into_a[None, stage], tma_bar_ptr=full + stage)
+            bring(atom_a, slab_a, into_a[None, stage], full + stage, mask_a, config.cluster[1])
             slab_b = from_b[None, work.tile_n, k, b0, b1]
-            cute.copy(atom_b, slab_b, into_b[None, stage], tma_bar_ptr=full + stage)
+            bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, geo.pairs)
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
             at = select(at >= end, work.first, at)
-        unit += step
+        unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
     # The end of every multiplication reaches this CTA while it is there.
     for _ in range_constexpr(config.stages):
         cute.arch.mbarrier_wait(empty + stage, phase)
@@ -147,16 +175,18 @@ def issue(spec: Spec, into: Int32, a: cute.Tensor, b: cute.Tensor, keep: Int32) 
 
 @cute.jit
 def multiply(
-    spec: cutlass.Constexpr, order: tuple, a: cute.Tensor, b: cute.Tensor, sums: cute.Tensor,
-    barriers: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+    spec: cutlass.Constexpr, order: tuple, queue: tuple, a: cute.Tensor, b: cute.Tensor,
+    sums: cute.Tensor, barriers: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Multiply every slab of every unit; one warp, of the even CTA of a pair."""
     config, geo = spec.config, spec.geometry
     full, empty, summed, drained = barriers
-    both = Int32(3) if const_expr(geo.ctas == 2) else None
+    both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
+    free = sharing(spec, ranks)[2] if const_expr(geo.cluster > 1) else None
     group = tcgen05.CtaGroup.TWO if const_expr(geo.ctas == 2) else tcgen05.CtaGroup.ONE
     stage, phase = Int32(0), Int32(0)
     buffer, turn = Int32(0), Int32(1)
+    answer, heard = Int32(0), Int32(0)
     unit = first_unit
     while unit < units:
         work = Work(*work_unit(spec, unit, order, ranks))
@@ -172,13 +202,13 @@ def multiply(
                 with cute.arch.elect_one():
                     issue(spec, into, a[at], b[at], keep if block == 0 else Int32(1))
             with cute.arch.elect_one():
-                tcgen05.commit(empty + stage, both, group)
+                tcgen05.commit(empty + stage, free, group)
             stage, phase = advance(stage, phase, config.stages)
             keep = Int32(1)
         with cute.arch.elect_one():
             tcgen05.commit(summed + buffer, both, group)
         buffer, turn = advance(buffer, turn, BUFFERS)
-        unit += step
+        unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
     # The buffers are read to the end while this CTA is there to be told so.
     for _ in range_constexpr(BUFFERS):
         cute.arch.mbarrier_wait(drained + buffer, turn)
@@ -189,17 +219,18 @@ def multiply(
 
 
 @cute.jit
-def init_barriers(spec: cutlass.Constexpr, barriers: tuple, warp: Int32) -> None:
+def init_barriers(spec: cutlass.Constexpr, barriers: tuple, queue: tuple, warp: Int32) -> None:
     """Initialise all barriers; one warp."""
     full, empty, summed, drained = barriers
     if warp == 0:
         with cute.arch.elect_one():
             for i in range_constexpr(spec.config.stages):
                 cute.arch.mbarrier_init(full + i, 1)
-                cute.arch.mbarrier_init(empty + i, 1)
+                cute.arch.mbarrier_init(empty + i, spec.geometry.readers)
             for i in range_constexpr(BUFFERS):
                 cute.arch.mbarrier_init(summed + i, 1)
                 cute.arch.mbarrier_init(drained + i, STORE_WARPS * spec.geometry.ctas)
+            scheduling.init(spec.geometry, queue)
             cute.arch.mbarrier_init_fence()
 
 
@@ -227,11 +258,15 @@ def gemm_kernel(
     tile_k = config.tile[2]
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    across, _, _ = cute.arch.block_idx()
+    across, along, _ = cute.arch.block_idx()
     wide, _, _ = cute.arch.grid_dim()
-    cluster_index, clusters = across // geo.ctas, wide // geo.ctas
-    rank = across - cluster_index * geo.ctas if const_expr(geo.ctas > 1) else Int32(0)
-    ranks = (rank, Int32(0), Int32(0))
+    cm, cn = config.cluster
+    cluster_index, clusters = across // cm, wide // cm
+    ranks = (  # constants where the cluster has one CTA that way
+        across - cluster_index * cm if const_expr(cm > 1) else Int32(0),
+        along if const_expr(cn > 1) else Int32(0),
+        Int32(0),
+    )
 
     smem = cutlass.memory.SmemAllocator()
     full = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * BUFFERS)
@@ -239,13 +274,14 @@ def gemm_kernel(
     summed = empty + config.stages
     drained = summed + BUFFERS
     holder = smem.allocate_array(cutlass.Int32, 1)
+    queue = scheduling.allocate(geo, smem)
     shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
     shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
     boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
     if const_expr(geo.box_bytes > 0):
         boxes = cute.recast_ptr(smem.allocate(geo.box_bytes, 1024), dtype=spec.output)
 
-    init_barriers(spec, (full, empty, summed, drained), warp)
+    init_barriers(spec, (full, empty, summed, drained), queue, warp)
     two = geo.ctas == 2
     if warp == MULTIPLY_WARP:
         cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=two)
@@ -258,8 +294,8 @@ def gemm_kernel(
     before_sync()
     cute.arch.sync_threads()
     after_sync()
-    if const_expr(two):
-        cute.arch.cluster_arrive_relaxed()
+    if const_expr(geo.cluster > 1):
+        cute.arch.cluster_arrive_relaxed()  # the fence has published the barriers
         cute.arch.cluster_wait()
     cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
@@ -269,7 +305,7 @@ def gemm_kernel(
     of_tile = mma.partition_shape_C(geo.mma)
     sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, BUFFERS)).layout)
     if warp == LOAD_WARP:
-        mine = mma.get_slice(rank)
+        mine = mma.get_slice(ranks[0] % geo.ctas)
         tiles_a = mine.partition_A(
             cute.local_tile(tensor_a, (geo.mma[0], tile_k), (None, None, None, None))
         )
@@ -277,33 +313,38 @@ def gemm_kernel(
             cute.local_tile(tensor_b, (geo.mma[1], tile_k), (None, None, None, None))
         )
         into_a, from_a = cpasync.tma_partition(
-            atom_a, 0, cute.make_layout(1),
+            atom_a, ranks[1], cute.make_layout(cn),
             cute.group_modes(shared_a, 0, 3), cute.group_modes(tiles_a, 0, 3),
         )  # fmt: skip
         into_b, from_b = cpasync.tma_partition(
-            atom_b, 0, cute.make_layout(1),
+            atom_b, ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
             cute.group_modes(shared_b, 0, 3), cute.group_modes(tiles_b, 0, 3),
         )  # fmt: skip
+        masks = [cutlass.Int16(pinned(mask)) for mask in sharing(spec, ranks)[:2]]
         load(
-            spec, order, (atom_a, from_a, into_a, atom_b, from_b, into_b), (full, empty), flags,
-            cluster_index, units, clusters, ranks,
+            spec, order, queue, (atom_a, from_a, into_a, atom_b, from_b, into_b, *masks),
+            (full, empty), flags, cluster_index, units, clusters, ranks,
         )  # fmt: skip
     elif warp == MULTIPLY_WARP:
-        if rank == 0:
+        if ranks[0] % geo.ctas == 0:
             a, b = mma.make_fragment_A(shared_a), mma.make_fragment_B(shared_b)
             multiply(
-                spec, order, a, b, sums, (full, empty, summed, drained), cluster_index, units,
-                clusters, ranks,
+                spec, order, queue, a, b, sums, (full, empty, summed, drained), cluster_index,
+                units, clusters, ranks,
             )  # fmt: skip
-    else:
+    elif warp < STORE_WARPS:
         store(
-            spec, order, sums, (summed, drained), (atom_d, tensor_d, boxes), out, d_strides, sizes,
-            cluster_index, units, clusters, ranks, thread, scales,
+            spec, order, queue, sums, (summed, drained), (atom_d, tensor_d, boxes), out, d_strides,
+            sizes, cluster_index, units, clusters, ranks, thread, scales,
         )  # fmt: skip
+    elif const_expr(geo.dynamic):
+        if ranks[0] + ranks[1] == 0:
+            ask(spec, queue)
     before_sync()
     cute.arch.sync_threads()
-    if const_expr(two):
-        cute.arch.cluster_arrive()
+    if const_expr(two or (geo.dynamic and geo.cluster > 1)):
+        # Only tensor memory is given back behind it, and no one is told that an answer was read.
+        cute.arch.cluster_arrive_relaxed()
         cute.arch.cluster_wait()
     after_sync()
     if warp == MULTIPLY_WARP:
@@ -342,13 +383,16 @@ def start(
         atom_d, tensor_d = box_atom(view_d, (BOX_ROWS, geo.box_columns))
     order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
     units = order[0][2].divisor * split_k * l0 * l1
-    clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.ctas, Int32(1)))
+    cm, cn = config.cluster
+    clusters = units
+    if const_expr(not geo.dynamic):
+        clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.cluster, Int32(1)))
     flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
     gemm_kernel(
         spec, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
         tuple(flags), (m, n), order, units, scales,
     ).launch(
-        grid=(clusters * geo.ctas, 1, 1), block=(32 * WARPS, 1, 1), cluster=(geo.ctas, 1, 1),
+        grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
     reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, stream)

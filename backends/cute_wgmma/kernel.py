@@ -43,6 +43,7 @@ from ..cute.persistent import (
     Work,
     advance,
     batched,
+    bring,
     example_arguments,
     operands,
     pinned,
@@ -165,17 +166,6 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 
 
 # -- roles -----------------------------------------------------------------------------------------
-
-
-def bring(
-    atom: cute.CopyAtom, source: cute.Tensor, into: cute.Tensor, full: cute.Pointer, mask: Int32,
-    sharers: int,
-) -> None:  # fmt: skip
-    """Start the TMA load of one operand's slab, to all CTAs that share it."""
-    if sharers > 1:
-        cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask)
-    else:
-        cute.copy(atom, source, into, tma_bar_ptr=full)
 
 
 @cute.jit
