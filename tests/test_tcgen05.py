@@ -23,6 +23,7 @@ import unigemm
 from unigemm.dtypes import INPUTS, DType, output_dtypes
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.sass import disassemble
 from unigemm.target import ARCHITECTURES, named_target
 
 B200 = named_target("sm_100a")
@@ -233,3 +234,37 @@ def assert_loads_are_waited_for(ptx):
         reading = step == "tcgen05.ld" or (reading and step != "tcgen05.wait::ld")
     assert "tcgen05.ld" in steps
     assert not reading
+
+
+_LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;", re.M)
+
+
+def loop_of(sass, opcode, per_slab):
+    """Return the instructions of the smallest loop around an opcode for each slab, without NOPs."""
+    found = [(int(at, 16), text) for at, text in _LINE.findall(sass)]
+    bodies = []
+    for at, text in found:
+        target = re.match(r"BRA\b.*?(0x[0-9a-f]+)$", text)
+        if target and int(target[1], 16) < at:
+            body = [t for where, t in found if int(target[1], 16) <= where <= at and t != "NOP"]
+            if any(t.startswith(opcode) for t in body):
+                bodies.append(body)
+    body = min(bodies, key=len)
+    return len(body) * per_slab / sum(t.startswith(opcode) for t in body)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("schedule", "columns", "cluster"),
+    [("pair", 256, (2, 1)), ("pair-dynamic", 256, (2, 2)), ("single", 128, (1, 1))],
+)
+def test_the_inner_loops_have_no_more_instructions_than_known_good_kernels(
+    schedule, columns, cluster
+):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    config = Config((128, columns, 64), cluster, stages=6, warps=(4, 1), schedule=schedule)
+    plan = Plan("cute_tcgen05", config, problem_of(DType.BFLOAT16), EXTENTS, B200)
+    sass = disassemble(BACKEND.compile(plan).files["kernel.cubin"])
+    # bench/NOTES.md has the counts of NVIDIA's examples side by side.
+    assert loop_of(sass, "UTMALDG", 2) <= 34
+    assert loop_of(sass, "UTCHMMA", 4) <= 41

@@ -157,19 +157,31 @@ def load(
         stage, phase = advance(stage, phase, config.stages)
 
 
-def issue(spec: Spec, into: Int32, a: cute.Tensor, b: cute.Tensor, keep: Int32) -> None:
+def descriptor(matrix: cute.Tensor) -> tuple[Int32, Int32]:
+    """Return the words of the descriptor of an operand's first block; the lower has its address."""
+    word = tcgen05.smem_descriptor_to_int(matrix[None, None, 0, 0].iterator)
+    return pinned(Int32(word & 0xFFFFFFFF)), Int32(word >> 32)
+
+
+def further(matrix: cute.Tensor, word: Int32, block: int, stage: Int32) -> Int32:
+    """Return the lower word of the descriptor of a block of a stage."""
+    place = word + stage * cute.crd2idx((0, 0, 0, 1), matrix.layout)
+    return place + cute.crd2idx((0, 0, block, 0), matrix.layout)
+
+
+def issue(spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32) -> None:
     """Multiply 32 bytes of K, added to the sums at `into` if they are kept; one thread.
 
     In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
     to leave out.
     """
     kind, word = instruction_kind(spec.problem), instruction_word(spec.problem, spec.config)
-    found = [tcgen05.smem_descriptor_to_int(x.iterator) for x in (a, b)]
     cute.arch.inline_ptx(
-        "{ .reg .pred keep; setp.ne.b32 keep, {$r3}, 0; "
+        "{ .reg .b64 a, b; .reg .pred keep; setp.ne.b32 keep, {$r5}, 0; "
+        "mov.b64 a, {{$r1}, {$r2}}; mov.b64 b, {{$r3}, {$r4}}; "
         f"tcgen05.mma.cta_group::{spec.geometry.ctas}.kind::{kind} "
-        "[{$r0}], {$r1}, {$r2}, {$r4}, keep; }",
-        read_only_args=[into, *found, keep, Int32(word)],
+        "[{$r0}], a, b, {$r6}, keep; }",
+        read_only_args=[into, *a, *b, keep, Int32(word)],
     )
 
 
@@ -184,6 +196,7 @@ def multiply(
     both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
     free = sharing(spec, ranks)[2] if const_expr(geo.cluster > 1) else None
     group = tcgen05.CtaGroup.TWO if const_expr(geo.ctas == 2) else tcgen05.CtaGroup.ONE
+    words_a, words_b = descriptor(a), descriptor(b)
     stage, phase = Int32(0), Int32(0)
     buffer, turn = Int32(0), Int32(1)
     answer, heard = Int32(0), Int32(0)
@@ -198,9 +211,10 @@ def multiply(
             cute.arch.mbarrier_wait(full + stage, phase)
             after_sync()
             for block in range_constexpr(SLAB_BYTES // K_BYTES):
-                at = (None, None, block, stage)
+                at_a = (further(a, words_a[0], block, stage), words_a[1])
+                at_b = (further(b, words_b[0], block, stage), words_b[1])
                 with cute.arch.elect_one():
-                    issue(spec, into, a[at], b[at], keep if block == 0 else Int32(1))
+                    issue(spec, into, at_a, at_b, keep if block == 0 else Int32(1))
             with cute.arch.elect_one():
                 tcgen05.commit(empty + stage, free, group)
             stage, phase = advance(stage, phase, config.stages)
