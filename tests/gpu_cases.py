@@ -30,7 +30,15 @@ def tma_matrix(rows, columns, transposed, itemsize=2, units=1):
     return matrix(rows, columns, transposed, -line % unit + units * unit, 0)
 
 
-def needs_hopper():
+def needs(what, *architectures):
     target = unigemm.capabilities().devices[0].target
-    if target is None or target.arch != "sm_90a":
-        pytest.skip("wgmma runs on sm_90a only")
+    if target is None or target.arch not in architectures:
+        pytest.skip(f"{what} runs on {' and '.join(architectures)} only")
+
+
+def needs_hopper():
+    needs("wgmma", "sm_90a")
+
+
+def needs_blackwell():
+    needs("tcgen05", "sm_100a", "sm_103a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -211,10 +212,27 @@ def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tm
     assert regret.launches([path], "cute_simt") == []
 
 
-def test_everything_tests_first_and_shares_the_time_among_the_kinds(tmp_path):
-    tests, *runs = everything.steps(tmp_path, minutes=7)
+@pytest.mark.parametrize("own", [None, "cute_tcgen05"])
+def test_everything_tests_first_and_shares_the_time_among_the_kinds(tmp_path, own):
+    tests, *runs = everything.steps(tmp_path, 8, own)
     assert tests[0] == "pytest"
+    sweeps = [run for run in runs if run[0] == "bench.sweep"]
+    assert [run[run.index("--backend") + 1] for run in sweeps] == ([own] if own else [])
+    runs = [run for run in runs if run not in sweeps]
     kinds = [run[run.index("--dtype") + 1] for run in runs]
     assert [kind_named(each) for kind in kinds for each in kind.split(",")]
     assert {float(run[run.index("--budget") + 1]) for run in runs} == {60.0}
     assert len({run[-1] for run in runs}) == len(runs)
+    asked = {run[run.index("--backend") + 1] for run in runs}
+    assert asked == ({"auto", "auto,cute_tcgen05"} if own else {"auto"})
+
+
+def test_everything_ends_with_the_worst_exit_code_and_cuts_a_sweep_short(monkeypatch, capsys):
+    def run(command, timeout):
+        if timeout is not None:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, {"bad": 3, "good": 0}[command[2]])
+
+    monkeypatch.setattr(everything.subprocess, "run", run)
+    assert everything.run_all([["bad"], ["bench.sweep"], ["good"]], 7.0) == 3
+    assert "stopped after 7 s" in capsys.readouterr().out
