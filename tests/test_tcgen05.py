@@ -31,12 +31,14 @@ EXTENTS = Extents(512, 512, 512)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
-def problem_of(dtype, layout="nt", out=None, d_major="n", alignment=16, scaled=False):
+def problem_of(
+    dtype, layout="nt", out=None, d_major="n", alignment=16, scaled=False, d_alignment=16
+):
     a = MatrixType(dtype, {"n": "k", "t": "m", "s": "strided"}[layout[0]], alignment)
     b = MatrixType(dtype, {"n": "n", "t": "k", "s": "strided"}[layout[1]], alignment)
     out = out or output_dtypes(dtype)[0]
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
-    return Problem(a, b, MatrixType(out, d_major, 16), precision, scaled=scaled)
+    return Problem(a, b, MatrixType(out, d_major, d_alignment), precision, scaled=scaled)
 
 
 TYPES = [dtype for dtype in INPUTS if dtype is not DType.FLOAT64]
@@ -163,7 +165,7 @@ def test_the_model_knows_what_is_reached_on_a_b200():
     assert low <= tflops("pair") <= high
     # One CTA alone has prefetch, but its L2 has more to bring; it hides its stores too.
     assert LADDER["prefetch"] < tflops("single") < LADDER["vectorised stores"]
-    # Stores by element are not hidden where K is short.
+    # Stores of odd rows are not hidden where K is short.
     short = Extents(8192, 8192, 512)
     us = [
         min(c.prediction.us for c in candidates(one, short, B200))
@@ -187,6 +189,7 @@ def sampled():
     problems += [
         problem_of(DType.FLOAT8_E4M3FN, scaled=True),
         problem_of(DType.FLOAT16, "ss", alignment=2),
+        problem_of(DType.FLOAT16, d_alignment=2),
     ]
     return [
         draw.choice(plans_of(problem, named_target(draw.choice(["sm_100a", "sm_103a"]))))

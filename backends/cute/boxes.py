@@ -1,7 +1,7 @@
-"""Boxes of D: rows of a tile in shared memory, swizzled, that TMA stores.
+"""Boxes of D: rows of a tile in shared memory, stored by TMA, or row by row where TMA cannot.
 
-Rows of 128, 64 or 32 bytes are swizzled, so that threads that write the same 16-byte unit of
-neighbouring rows meet different banks; other rows lie as they are.
+What TMA stores are dense rows. Of 128, 64 or 32 bytes they are swizzled, so that threads that write
+the same 16-byte unit of neighbouring rows meet different banks; other rows lie as they are.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -9,8 +9,10 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Uint32
+from cutlass import Int32, Int64, Uint16, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
+
+from .device import global_vector
 
 _SWIZZLE_BITS = {128: 3, 64: 2, 32: 1}  # of a row's bytes: units of a row that change places
 
@@ -60,3 +62,54 @@ def send_box(
     place = (None, *to)
     cute.copy(atom, held, out[place])
     cute.arch.cp_async_bulk_commit_group()
+
+
+# -- row by row ------------------------------------------------------------------------------------
+
+
+@cute.jit
+def store_halves(
+    columns: cutlass.Constexpr, source: Int32, line: Int64, across: Int32, lane: Int32
+) -> None:
+    """Store a row of 16-bit elements by one warp: whole words, and halves at its ends."""
+    odd = Int32(line) >> 1 & 1  # elements before the first whole word
+    words = const_expr(columns // 2)
+    for start in range_constexpr(0, words, 32):
+        at = start + lane
+        if at < words:
+            here = shared_word(source + 4 * at)
+            before = shared_word(source + 4 * cutlass.max(at - 1, Int32(0)))
+            word = cute.arch.inline_ptx(
+                "shf.l.wrap.b32 {$w0}, {$r0}, {$r1}, {$r2};",
+                write_only_types=[Uint32],
+                read_only_args=[before, here, 16 * odd],
+            )
+            c = 2 * at - odd
+            where = line + Int64(c) * 2
+            if c >= 0:
+                if c + 1 < across:
+                    global_vector(where, Uint32, 1)[0] = word
+                elif c < across:
+                    global_vector(where, Uint16, 1)[0] = Uint16(word & 0xFFFF)
+            elif across > 0:
+                global_vector(line, Uint16, 1)[0] = Uint16(here & 0xFFFF)
+            if odd == 1 and at == words - 1 and across == columns:
+                last = line + 2 * (columns - 1)
+                global_vector(last, Uint16, 1)[0] = Uint16(here >> 16)
+
+
+def shared_word(address: Int32) -> Uint32:
+    """Read 32 bits of shared memory."""
+    pointer = cute.make_ptr(Uint32, address, cute.AddressSpace.smem, assumed_align=4)
+    return cute.make_tensor(pointer, cute.make_layout(1))[0]
+
+
+@cute.jit
+def store_words(
+    columns: cutlass.Constexpr, source: Int32, line: Int64, across: Int32, lane: Int32
+) -> None:
+    """Store a row of 32-bit elements by one warp."""
+    for start in range_constexpr(0, columns, 32):
+        at = start + lane
+        if at < cutlass.min(across, Int32(columns)):
+            global_vector(line + Int64(at) * 4, Uint32, 1)[0] = shared_word(source + 4 * at)

@@ -14,7 +14,16 @@ from unigemm.target import Target
 from ..shortlist import Shortlist
 from ..workspace import packed_bytes, workspace_bytes
 from .figures import B200
-from .geometry import ROWS, SLAB_BYTES, Geometry, geometry, illegal, is_repacked, shared_major
+from .geometry import (
+    BOX_BYTES,
+    ROWS,
+    SLAB_BYTES,
+    Geometry,
+    geometry,
+    illegal,
+    is_repacked,
+    shared_major,
+)
 
 __all__ = ["candidates", "offered", "places", "predict", "price", "ranking", "scratch_bytes"]
 
@@ -193,11 +202,12 @@ def _tile(problem: Problem, target: Target, config: Config, parted: Config) -> T
 
 def _store_us(problem: Problem, geo: Geometry) -> float:
     """Return the time of storing 128x256 elements of 16 bits."""
+    by_tma, by_rows, by_columns = B200.store_us
     if geo.store == "tma":
-        return B200.store_us[0]
-    # Threads that store rows do so in as many instructions as there are vectors.
-    narrow = 16 // problem.d.alignment if problem.d.major == "n" else 1
-    return B200.store_us[1] * narrow
+        return by_tma
+    if geo.store == "rows":  # as many instructions as there are rows of boxes
+        return by_rows * BOX_BYTES / (geo.box_columns * problem.d.dtype.itemsize)
+    return by_columns * (1 if problem.d.major == "m" else 8)  # the latter are not neighbours
 
 
 def _splits(tile: Tile, sizes: Extents) -> list[int]:

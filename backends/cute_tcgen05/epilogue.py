@@ -8,8 +8,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import tcgen05
 
-from ..cute.boxes import pack, send_box, swizzled_unit
-from ..cute.device import shared_vector, store_vector, write
+from ..cute.boxes import pack, send_box, store_halves, store_words, swizzled_unit
+from ..cute.device import global_vector, select, shared_vector, write
 from ..cute.persistent import Work, advance, scale_of, work_unit
 from .geometry import BOX_ROWS, BOXES, BUFFERS, ROWS, STORE_WARPS
 from .scheduling import following
@@ -73,7 +73,12 @@ def store(
             if const_expr(spec.split):
                 base += Int64(work.part) * d_strides[4] * size
             corner = (work.tile_m * tile_m, work.tile_n * tile_n)
-            store_rows(spec, reading, base, d_strides, corner, sizes, thread, scale)
+            if const_expr(geo.store == "rows"):
+                store_rows(
+                    spec, reading, boxes[2], base, d_strides[0], corner, sizes, thread, scale
+                )
+            else:
+                store_direct(spec, reading, base, d_strides, corner, sizes, thread, scale)
         buffer, turn = advance(buffer, turn, BUFFERS)
         unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
     if const_expr(geo.store == "tma"):
@@ -85,7 +90,7 @@ def store(
 
 def chunk(spec: Spec) -> int:
     """Return the columns of sums that a thread reads at once."""
-    if spec.geometry.store == "tma":
+    if spec.geometry.box_columns:
         return spec.geometry.box_columns
     return _CHUNK if spec.config.tile[1] % _CHUNK == 0 else _CHUNK // 2
 
@@ -173,24 +178,63 @@ def fill_box(
 ) -> None:
     """Round a thread's part of a row into shared memory, 16 bytes at a time."""
     dtype = spec.output
-    row_bytes = const_expr(spec.geometry.box_columns * dtype.width // 8)
+    geo = spec.geometry
+    row_bytes = const_expr(geo.box_columns * dtype.width // 8)
     each = const_expr(128 // dtype.width)
-    row = cute.recast_ptr(box, dtype=Uint32) + lane * (row_bytes // 4)
+    row = cute.recast_ptr(box, dtype=Uint32) + lane * (geo.box_pitch // 4)
     for unit in range_constexpr(row_bytes // 16):
         values = [scaled(spec, held[unit * each + i], scale) for i in range(each)]
         words = values
         if const_expr(dtype.width == 16):
             words = [pack(values[i], values[i + 1], dtype) for i in range(0, each, 2)]
-        at = 4 * swizzled_unit(lane, Int32(unit), row_bytes)
+        at = Int32(4 * unit)
+        if const_expr(geo.store == "tma"):
+            at = 4 * swizzled_unit(lane, Int32(unit), row_bytes)
         where = cute.recast_ptr(row, dtype=Uint32 if dtype.width == 16 else dtype)
         write(words, shared_vector(where, at, 4))
+
+
+@cute.jit
+def store_rows(
+    spec: cutlass.Constexpr, reading: tuple, area: cute.Pointer, base: Int64, row_step: Int64,
+    corner: tuple, sizes: tuple, thread: Int32, scale: Float32,
+) -> None:  # fmt: skip
+    """Store a tile whose rows begin at any element, each warp its rows one after the other."""
+    geo = spec.geometry
+    columns = geo.box_columns
+    count = const_expr(spec.config.tile[1] // columns)
+    size = spec.output.width // 8
+    store_line = const_expr(store_halves if size == 2 else store_words)
+    warp, lane = cute.arch.make_warp_uniform(thread // 32), thread % 32
+    own = area + warp * (BOX_ROWS * geo.box_pitch // size)
+    first = corner[0] + warp * BOX_ROWS
+    coming = begin(spec, reading, 0)
+    for part in range_constexpr(count):
+        held = coming
+        arrived()
+        if const_expr(part + 1 < count):
+            coming = begin(spec, reading, part + 1)
+        else:
+            leave(reading[3], reading[4], geo.ctas)
+        cute.arch.sync_warp()  # the rows of the box before are stored
+        fill_box(spec, held, own, lane, scale)
+        cute.arch.sync_warp()
+        column = corner[1] + part * columns
+        across = cutlass.min(sizes[1] - column, Int32(columns))
+        rows = cutlass.min(sizes[0] - first, Int32(BOX_ROWS))
+        line = base + (Int64(first) * row_step + column) * size
+        source = own.toint()
+        for _ in cutlass.range(select(across > 0, rows, Int32(0)), unroll=4):
+            store_line(columns, source, line, across, lane)
+            line += row_step * size
+            source += geo.box_pitch
 
 
 # -- straight from registers -----------------------------------------------------------------------
 
 
 @cute.jit
-def store_rows(
+def store_direct(
     spec: cutlass.Constexpr, reading: tuple, base: Int64, d_strides: tuple, corner: tuple,
     sizes: tuple, thread: Int32, scale: Float32,
 ) -> None:  # fmt: skip
@@ -215,21 +259,9 @@ def store_row(
     spec: cutlass.Constexpr, held: cute.Tensor, line: Int64, apart: Int64, column: Int32, n: Int32,
     scale: Float32,
 ) -> None:  # fmt: skip
-    """Store neighbouring columns of one row of D."""
-    count = const_expr(cute.size(held))
-    size = spec.output.width // 8
-    wide = const_expr(1 if spec.down else store_width(spec))
-    for first in range_constexpr(0, count, wide):
-        values = cute.make_rmem_tensor(wide, spec.output)
-        for i in range_constexpr(wide):
-            values[i] = scaled(spec, held[first + i], scale).to(spec.output)
-        where = line + Int64(column + first) * apart * size
-        if column + first < n:
-            store_vector(values, where, n - column - first, spec.output)
-
-
-def store_width(spec: Spec) -> int:
-    """Return the elements of D that one store takes."""
-    if spec.split:
-        return 128 // spec.output.width
-    return spec.problem.d.vector
+    """Store some columns of one row of D; the threads of a warp have neighbouring rows."""
+    dtype = spec.output
+    for i in range_constexpr(cute.size(held)):
+        if column + i < n:
+            where = line + Int64(column + i) * apart * (dtype.width // 8)
+            write([scaled(spec, held[i], scale)], global_vector(where, dtype, 1))

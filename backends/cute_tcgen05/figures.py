@@ -32,7 +32,7 @@ class Figures:
     overlap
         Exponent of the norm that joins times which overlap.
     store_us
-        Of a 128x256 tile of 16-bit elements by TMA, and by threads in vectors of 16 bytes.
+        Of a 128x256 tile of 16-bit elements by TMA, by rows of 128 bytes, and by columns.
     reduce_us, part_us, reduce_gbs
         A dependent kernel that sums the parts; each part; its traffic.
     repack_us, repack_gbs
@@ -49,7 +49,7 @@ class Figures:
     dram_efficiency: float
     shared_read: float
     overlap: float
-    store_us: tuple[float, float]
+    store_us: tuple[float, float, float]
     reduce_us: float
     part_us: float
     reduce_gbs: float
@@ -64,7 +64,7 @@ LADDER = {"naive": 450, "prefetch": 880, "vectorised stores": 1400, "best": (160
 #: Assumed. The share brings the best prediction at 8192 cubed to the top of that ladder. Shared
 #: memory: 128 bytes a clock (CUDA C++ Programming Guide). The rest is cute_wgmma's fit on an H200
 #: and an L2 of the same bytes a clock; a store by TMA takes twice what its bytes take on their way
-#: to that L2, one by threads what it took on the H200. Clusters lie within a GPC: of 18 or 20 SMs
+#: to that L2, one by threads what such took on the H200. Clusters lie within a GPC: of 18 or 20 SMs
 #: each, some are left over by those of four and eight.
 B200 = Figures(
     clusters=((1, 148), (2, 74), (4, 34), (8, 16)),
@@ -77,7 +77,7 @@ B200 = Figures(
     dram_efficiency=0.90,
     shared_read=0.2,
     overlap=3.0,
-    store_us=(1.2, 3.5),
+    store_us=(1.2, 8.0, 3.5),
     reduce_us=1.65,
     part_us=0.04,
     reduce_gbs=9680.0,

@@ -10,6 +10,7 @@ those that have not begun, one after the other (PTX ISA, clusterlaunchcontrol): 
 
 Sums go to D through boxes in shared memory that TMA stores, some columns of one warp's rows each,
 where TMA can write D: rows that begin and end at multiples of 16 bytes. The parts of a split K do.
+Other rows go through boxes too, and each is stored by all lanes of a warp.
 
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
@@ -91,9 +92,10 @@ class Geometry:
     tensor_columns
         Of tensor memory that are allocated.
     store
-        How D is written: by "tma" out of boxes in shared memory, or "direct" from registers.
-    box_columns
-        Of D in a box; 0 where there is none.
+        How D is written: out of boxes in shared memory by "tma" or in "rows", or "direct" from
+        registers.
+    box_columns, box_pitch
+        Columns of D in a box, and bytes between its rows; 0 where there is none.
     box_bytes
         Of all boxes.
     smem_bytes
@@ -111,8 +113,9 @@ class Geometry:
     a_bytes: int
     b_bytes: int
     tensor_columns: int
-    store: Literal["tma", "direct"]
+    store: Literal["tma", "rows", "direct"]
     box_columns: int
+    box_pitch: int
     box_bytes: int
     smem_bytes: int
 
@@ -142,8 +145,10 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     while columns < BUFFERS * n:
         columns *= 2
     stored = problem.accumulator.itemsize if config.split_k > 1 else problem.d.dtype.itemsize
-    box_columns = _box_columns(problem, config, stored)
-    box_bytes = STORE_WARPS * BOXES * BOX_ROWS * box_columns * stored
+    store = _store(problem, config)
+    box_columns, box_pitch = _box(store, n, stored)
+    boxes = {"tma": BOXES, "rows": 1, "direct": 0}[store]
+    box_bytes = STORE_WARPS * boxes * BOX_ROWS * box_pitch
     return Geometry(
         ctas=ctas,
         pairs=config.cluster[0] // ctas,
@@ -156,22 +161,34 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         a_bytes=a_bytes,
         b_bytes=b_bytes,
         tensor_columns=columns,
-        store="tma" if box_columns else "direct",
+        store=store,
         box_columns=box_columns,
+        box_pitch=box_pitch,
         box_bytes=box_bytes,
         smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes) + box_bytes,
     )
 
 
-def _box_columns(problem: Problem, config: Config, size: int) -> int:
-    """Return the columns of a box whose elements have a size; 0 where TMA cannot write D."""
+def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
     d = problem.d
-    if d.major == "m" or (config.split_k == 1 and (d.major != "n" or d.alignment < TMA_BYTES)):
-        return 0
+    if d.major == "m":
+        return "direct"
+    if config.split_k > 1 or (d.major == "n" and d.alignment == TMA_BYTES):
+        return "tma"
+    return "rows" if d.major == "n" else "direct"
+
+
+def _box(store: str, tile_n: int, size: int) -> tuple[int, int]:
+    """Return the columns of a box of elements of a size, and the pitch of its rows.
+
+    What TMA does not store has rows of an odd number of 16-byte units, which meet different banks.
+    """
+    if store == "direct":
+        return 0, 0
     columns = BOX_BYTES // size
-    while config.tile[1] % columns:
+    while tile_n % columns:
         columns //= 2
-    return columns
+    return columns, columns * size + (16 if store == "rows" else 0)
 
 
 def instruction_kind(problem: Problem) -> str:

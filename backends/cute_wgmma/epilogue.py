@@ -4,9 +4,9 @@
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint16, Uint32, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ..cute.boxes import pack, send_box, swizzled_unit
+from ..cute.boxes import pack, send_box, store_halves, swizzled_unit
 from ..cute.device import elements, global_vector, read, select, write
 from .geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
 from .spec import Spec
@@ -306,45 +306,8 @@ def store_rows(
             box = boxes.toint() + warp * geo.box_pitch
             for turn in range_constexpr(STORE_ROWS // 4):
                 if first + turn * 4 + warp < left[0]:
-                    store_row(columns, box + turn * 4 * geo.box_pitch, line, across, thread % 32)
+                    store_halves(columns, box + turn * 4 * geo.box_pitch, line, across, thread % 32)
                 line += row_step * 8
-
-
-@cute.jit
-def store_row(
-    columns: cutlass.Constexpr, source: Int32, line: Int64, across: Int32, lane: Int32
-) -> None:
-    """Store a row of 16-bit elements by one warp: whole words, and halves at its ends."""
-    odd = Int32(line) >> 1 & 1  # elements before the first whole word
-    words = const_expr(columns // 2)
-    for start in range_constexpr(0, words, 32):
-        at = start + lane
-        if at < words:
-            here = shared_word(source + 4 * at)
-            before = shared_word(source + 4 * cutlass.max(at - 1, Int32(0)))
-            word = cute.arch.inline_ptx(
-                "shf.l.wrap.b32 {$w0}, {$r0}, {$r1}, {$r2};",
-                write_only_types=[Uint32],
-                read_only_args=[before, here, 16 * odd],
-            )
-            c = 2 * at - odd
-            where = line + Int64(c) * 2
-            if c >= 0:
-                if c + 1 < across:
-                    global_vector(where, Uint32, 1)[0] = word
-                elif c < across:
-                    global_vector(where, Uint16, 1)[0] = Uint16(word & 0xFFFF)
-            elif across > 0:
-                global_vector(line, Uint16, 1)[0] = Uint16(here & 0xFFFF)
-            if odd == 1 and at == words - 1 and across == columns:
-                last = line + 2 * (columns - 1)
-                global_vector(last, Uint16, 1)[0] = Uint16(here >> 16)
-
-
-def shared_word(address: Int32) -> Uint32:
-    """Read 32 bits of shared memory."""
-    pointer = cute.make_ptr(Uint32, address, cute.AddressSpace.smem, assumed_align=4)
-    return cute.make_tensor(pointer, cute.make_layout(1))[0]
 
 
 @cute.jit
