@@ -250,6 +250,8 @@ def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
         return "a cluster is whole pairs or single CTAs that multiply, and none lies along K"
     if geo.cluster > MOST_CTAS:
         return f"clusters of more than {MOST_CTAS} CTAs are not portable"
+    if geo.pairs & (geo.pairs - 1) or cn & (cn - 1):
+        return "operands are shared by one, two or four pairs or columns of a cluster, or by eight"
     if geo.loaded % (8 * geo.pairs) or ROWS % (8 * cn):
         return "the rows of an operand cannot be shared by the cluster's CTAs"
     return None
