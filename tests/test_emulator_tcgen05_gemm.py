@@ -121,6 +121,25 @@ def check(dtype, layout, sizes, wanted, seed, out=None):
     np.testing.assert_array_equal(d.astype("f8"), expected.astype("f8"), err_msg=str(config))
 
 
+@pytest.mark.parametrize(("columns", "n"), [(256, 256), (96, 96), (64, 63)], ids=str)
+def test_boxes_of_sums_meet_no_bank_twice(columns, n):
+    native = numpy_dtype(DType.BFLOAT16)
+    a, b = np.ones((256, 64), native), np.ones((n, 64), native).T
+    d = np.zeros((256, n), native)
+    with device(**GPU, conflicts=True) as gpu:
+        plan = unigemm.plan(a, b, d, backend="cute_tcgen05")
+        config = replace(
+            plan.config, tile=(128, columns, 64), cluster=(2, 1), schedule="pair", stages=2,
+            split_k=1, swap_ab=False,
+        )  # fmt: skip
+        unigemm.matmul(a, b, d, plan=replace(plan, config=config, workspace_bytes=0))
+    np.testing.assert_array_equal(d.astype("f8"), np.full(d.shape, 64.0))
+    written = 256 * columns * 2 // 128  # passes of all 32 banks
+    read = 2 * 256 if n % 8 else 0  # each row twice, where the warps store it
+    report = gpu.launches[-1][1]
+    assert 0 <= report.shared_passes - written - read <= 16  # of barriers and tensor memory's place
+
+
 KINDS = [
     (DType.BFLOAT16, "nt", (300, 280, 264), {"schedule": "pair", "swap_ab": False, "split_k": 1}),
     (DType.FLOAT16, "nn", (130, 136, 200), {"schedule": "single", "split_k": 2}),
