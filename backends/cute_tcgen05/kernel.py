@@ -356,9 +356,8 @@ def gemm_kernel(
             ask(spec, queue)
     before_sync()
     cute.arch.sync_threads()
-    if const_expr(two or (geo.dynamic and geo.cluster > 1)):
-        # Only tensor memory is given back behind it, and no one is told that an answer was read.
-        cute.arch.cluster_arrive_relaxed()
+    if const_expr(two):
+        cute.arch.cluster_arrive_relaxed()  # only tensor memory is given back behind it
         cute.arch.cluster_wait()
     after_sync()
     if warp == MULTIPLY_WARP:

@@ -8,7 +8,7 @@ cluster, and two barriers for each. One warp of the first CTA asks. An answer re
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, const_expr
+from cutlass import Int32, const_expr, range_constexpr
 
 from ..cute.device import select
 from ..cute.persistent import advance
@@ -60,6 +60,10 @@ def ask(spec: cutlass.Constexpr, queue: tuple) -> None:
         cute.arch.mbarrier_wait(answered + slot, turn ^ 1)
         _, _, _, found = cute.arch.clc_response(place(answers, slot))
         more = cute.arch.make_warp_uniform(found)
+        slot, turn = advance(slot, turn, ANSWERS)
+    # All have read the last answers while this CTA is there to be told so.
+    for _ in range_constexpr(ANSWERS):
+        cute.arch.mbarrier_wait(taken + slot, turn)
         slot, turn = advance(slot, turn, ANSWERS)
 
 
