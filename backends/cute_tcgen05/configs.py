@@ -18,7 +18,6 @@ from .geometry import (
     BOX_BYTES,
     ROWS,
     SLAB_BYTES,
-    Geometry,
     geometry,
     illegal,
     is_repacked,
@@ -54,7 +53,7 @@ class Tile:
     brought
         Bytes of a slab that its cluster brings from the L2.
     store_us
-        Of a tile.
+        Of a tile: of D, and of a part's sums.
     """
 
     problem: Problem
@@ -65,7 +64,7 @@ class Tile:
     places: int
     slab: tuple[float, float, float]
     brought: int
-    store_us: float
+    store_us: tuple[float, float]
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
@@ -196,18 +195,21 @@ def _tile(problem: Problem, target: Target, config: Config, parted: Config) -> T
             B200.slab_us,
         ),
         brought=geo.cluster * (geo.a_bytes // config.cluster[1] + geo.b_bytes // geo.pairs),
-        store_us=_store_us(problem, geo) * n / 256 * problem.d.dtype.itemsize / 2,
+        store_us=(_store_us(problem, config), _store_us(problem, parted)),
     )
 
 
-def _store_us(problem: Problem, geo: Geometry) -> float:
-    """Return the time of storing 128x256 elements of 16 bits."""
+def _store_us(problem: Problem, config: Config) -> float:
+    """Return the time of storing a tile."""
+    geo = geometry(problem, config)
+    stored = problem.accumulator if config.split_k > 1 else problem.d.dtype
     by_tma, by_rows, by_columns = B200.store_us
-    if geo.store == "tma":
-        return by_tma
+    each = by_tma
     if geo.store == "rows":  # as many instructions as there are rows of boxes
-        return by_rows * BOX_BYTES / (geo.box_columns * problem.d.dtype.itemsize)
-    return by_columns * (1 if problem.d.major == "m" else 8)  # the latter are not neighbours
+        each = by_rows * BOX_BYTES / (geo.box_columns * stored.itemsize)
+    elif geo.store == "direct":
+        each = by_columns * (1 if problem.d.major == "m" else 8)  # the latter are no neighbours
+    return each * config.tile[1] / 256 * stored.itemsize / 2
 
 
 def _splits(tile: Tile, sizes: Extents) -> list[int]:
@@ -252,8 +254,9 @@ def _parts(tile: Tile, sizes: Extents, split_k: int) -> Breakdown:
     l2 = tile.brought * at_once / (B200.l2_bytes * target.sm_count * target.clock_mhz)
     slab = _joined(*tile.slab, l2)
     dram = _dram_us(tile, sizes)
+    store_us = tile.store_us[split_k > 1]
     # A tile is stored while the next is summed: of all stores but the last the longer counts.
-    each = max(slabs * slab, tile.store_us)
+    each = max(slabs * slab, store_us)
     loop = _joined((rounds - 1) * each + slabs * slab, dram)
     full = min(loop, _joined(units / tile.places * slabs * slab, dram))
     reduction = 0.0
@@ -266,7 +269,7 @@ def _parts(tile: Tile, sizes: Extents, split_k: int) -> Breakdown:
         launch=B200.fixed_us,
         mainloop=full,
         waves=loop - full + B200.round_us * (rounds - 1),
-        epilogue=tile.store_us,
+        epilogue=store_us,
         reduction=reduction,
         repack=B200.repack_us + 2 * copied / B200.repack_gbs / 1e3 if copied else 0.0,
         tensor=tensor,
