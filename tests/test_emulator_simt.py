@@ -13,14 +13,14 @@ from gpu_cases import matrix
 from hypothesis import given, settings
 from reference import EVERYWHERE, NUMPY, Case, check_case
 from reference import cases as draw_cases
-from unigemm.backends.cute_simt.configs import candidates
+from unigemm.backends.cute_simt.configs import SHAPES, candidates, price
 from unigemm.backends.workspace import workspace_bytes
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype
 from unigemm.emulator import EmulatorError, KernelFault, device
 from unigemm.emulator.host import missing
-from unigemm.plans import Raster
+from unigemm.plans import Alternative, Config, Raster
 
 pytestmark = [
     pytest.mark.compile,
@@ -103,6 +103,47 @@ def test_configurations_rasters_and_orders_of_warps_give_the_product(split):
             unigemm.matmul(a, b, out, plan=plan)
             np.testing.assert_array_equal(out, a @ b, err_msg=str(config))
         assert len(gpu.launches) == len(configs[:3]) * (1 if split == 1 else 2)
+
+
+def framed(shape, transposed, pad, values):
+    """Return a matrix among not-a-numbers, K-major or not, and all of its buffer."""
+    rows, columns = reversed(shape) if transposed else shape
+    buffer = np.full((rows + 2, columns + pad), np.nan, np.float32)
+    inner = buffer[1 : rows + 1, :columns]
+    view = inner.T if transposed else inner
+    if values is not None:
+        view[...] = values
+    return view, buffer
+
+
+BIG = [shape for shape in SHAPES if shape.thread[0] * shape.thread[1] >= 64]
+
+
+@pytest.mark.parametrize("number", range(len(BIG)))
+def test_big_sums_of_turned_and_moved_tiles_give_the_product(number):
+    """A tile that sticks out moves back where it can; fewer rows than a tile are checked."""
+    shape, rng = BIG[number], np.random.default_rng(number)
+    layout, pad = ("nn", "tn", "nt", "tt")[number % 4], (4, 1, 3)[number % 3]
+    m, n = (
+        each + extra for each, extra in zip(shape.tile, ((5, 3), (-9, 6))[number % 2], strict=True)
+    )
+    k = (37, 32, 18)[number % 3]
+    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
+    a, _ = framed((m, k), layout[0] == "t", pad, x)
+    b, _ = framed((k, n), layout[1] == "t", pad, y)
+    d, buffer = framed((m, n), False, pad, None)
+    with device("sm_90a", seed=number, lockstep=number % 2 == 0):
+        first = unigemm.plan(a, b, d, backend="cute_simt")
+        config = Config(
+            (*shape.tile, 16), stages=shape.stages, warps=shape.warps, thread=shape.thread
+        )
+        found = Alternative.of(
+            "cute_simt", price(first.problem, first.extents, first.target, config)
+        )
+        unigemm.matmul(a, b, d, plan=first.taking(found))
+    np.testing.assert_array_equal(d, x @ y)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
 
 
 def test_the_order_of_warps_does_not_change_a_bit():

@@ -76,6 +76,7 @@ _DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 _MAX_SPLIT = 256
 _MAX_WORKSPACE = 256 << 20  # bytes
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
+_SCHEDULERS = 4  # of an SM
 _RESERVED_SMEM = 1024  # of each CTA, by the driver, from sm_80 on
 
 
@@ -163,10 +164,12 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
     by_smem = target.smem_per_sm // (geo.smem_bytes + _RESERVED_SMEM)
     by_registers = 65536 // (geo.threads * geo.registers)
     lanes = _lanes(problem, target)
-    m, n, k = config.tile
-    # For one K a warp issues so many FMA clocks and so many vector reads of shared memory.
+    # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
     fma_clocks = config.thread[0] * config.thread[1] * 128 / lanes
     reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
+    copies = sum(tile.copies / geo.threads for tile in (geo.a, geo.b))
+    of_warp = config.tile[2] * (fma_clocks + f.read_clocks * reads)
+    of_warp += f.copy_clocks * copies + f.slab_clocks
     return Base(
         problem,
         target,
@@ -175,7 +178,7 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
         illegal(problem, config, target),
         threads=geo.threads,
         resident=max(1, min(by_smem, by_registers, 2048 // geo.threads, 16)),
-        clocks=m * n * k / lanes * (1 + f.read_clocks * reads / fma_clocks),
+        clocks=of_warp * geo.threads / WARP / _SCHEDULERS,
     )
 
 
@@ -373,11 +376,16 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     slabs = ceil(ceil(extents.k / k) / split_k)
     ctas = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
     per_sm = _per_sm(base, extents, split_k)
-    rounds = ceil(ctas / (target.sm_count * per_sm))
-    hiding = min(1.0, per_sm * base.threads // WARP / f.full_rate_warps)
-    fma = base.clocks / hiding * slabs * per_sm / target.clock_mhz
+    # The busiest SM has so many CTAs, `per_sm` at once but for the last of them.
+    busiest = ceil(ctas / target.sm_count)
+    warps = base.threads // WARP
+    last = busiest % per_sm
+    clocks = (busiest - last) * (1 + f.lone_warps / (warps * per_sm))
+    clocks += last * (1 + f.lone_warps / (warps * max(1, last)))
+    fma = clocks * base.clocks * slabs / target.clock_mhz
     latency = slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
-    sm_us = rounds * max(fma, latency)
+    latency *= ceil(busiest / per_sm)
+    sm_us = max(fma, latency)
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
@@ -389,7 +397,7 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     if split_k > 1:
         scratch = workspace_bytes(problem, extents, split_k)
         reduction = f.reduce_us + f.part_us * split_k
-        copied = _traffic_us(2 * scratch, target.dram_gbs)
+        copied = _traffic_us(2 * scratch, target.dram_gbs * f.scratch_to_dram)
         total += reduction
         total += copied
     return Times(
@@ -397,9 +405,9 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
         launch=f.launch_us + f.latency_us,
         loop=longest + rest,
         reduction=reduction + copied,
-        full=sum(_longest(sm_us * ctas / (rounds * target.sm_count * per_sm), dram, l2)),
-        fma=rounds * fma,
-        latency=rounds * latency,
+        full=sum(_longest(sm_us * ctas / (busiest * target.sm_count), dram, l2)),
+        fma=fma,
+        latency=latency,
         l2=l2 / busy,
         dram=dram / busy,
     )

@@ -64,26 +64,31 @@ class Figures:
         Part of the memory's bandwidth that is reached.
     l2_to_dram
         Bandwidth ratio for tiles that other CTAs have brought into the L2.
-    full_rate_warps
-        Resident warps of an SM that hide the latency of FMA and shared memory.
-    read_clocks
-        Clocks that a read of shared memory costs a warp beside its FMAs.
+    scratch_to_dram
+        Bandwidth ratio for the parts of K.
+    lone_warps
+        Resident warps of an SM with which half of the issue slots are lost.
+    read_clocks, copy_clocks, slab_clocks
+        Issue slots that a read of shared memory costs a warp beside its FMAs; a copy from device
+        memory; a slab.
     dot
         Those of the dot schedule.
     """
 
-    launch_us: float = 1.4
-    latency_us: float = 0.7
-    reduce_us: float = 2.5
-    part_us: float = 0.1
-    dram_efficiency: float = 0.85
-    l2_to_dram: float = 1.6
-    full_rate_warps: float = 8
-    read_clocks: float = 10
+    launch_us: float = 1.56
+    latency_us: float = 0.89
+    reduce_us: float = 0.95
+    part_us: float = 0.052
+    dram_efficiency: float = 0.89
+    l2_to_dram: float = 0.9
+    scratch_to_dram: float = 0.91
+    lone_warps: float = 1.15
+    read_clocks: float = 2.1
+    copy_clocks: float = 4.3
+    slab_clocks: float = 94
     dot: DotFigures = field(default_factory=DotFigures)
 
 
-#: For every architecture. The dot schedule's were fitted to 762 launches of 55 problems on an H200
-#: (bench/fit.py, bench/NOTES.md), and the clocks of a read to float32 squares of 768 to 4096 there
-#: (8x8 0.61, 4x8 0.52, 4x4 0.47, 2x4 0.30 of the FMA rate). The others are rough.
+#: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to
+#: 762 launches of 55 problems, the others to 1880 launches of 75 problems in float32.
 H200 = Figures()

@@ -29,6 +29,7 @@ __all__ = [
     "copy_step",
     "geometry",
     "illegal",
+    "is_big",
     "launched_smem",
 ]
 
@@ -217,7 +218,7 @@ def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> Operand
     extent, slab, rows = config.tile[mode], config.tile[2], config.thread[mode]
     size = kind.dtype.itemsize
     widest = BANK_VECTOR // size
-    turned = kind.major == "k" and kind.dtype is DType.FLOAT32 and _is_big(config)
+    turned = kind.major == "k" and kind.dtype is DType.FLOAT32 and is_big(config)
     k_major = kind.major == "k" and not turned
     # A pitch of an odd number of 16-byte units puts eight neighbouring lines in distinct banks.
     pitch = slab + widest if k_major else extent + widest if turned else extent
@@ -239,8 +240,8 @@ def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> Operand
     )
 
 
-def _is_big(config: Config) -> bool:
-    """Whether FMAs outweigh four times the copies, which turning a tile costs."""
+def is_big(config: Config) -> bool:
+    """Whether a thread has so many FMAs that they hide four times the copies: a turned tile's."""
     return config.thread[0] * config.thread[1] >= 64
 
 

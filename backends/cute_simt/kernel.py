@@ -54,6 +54,7 @@ from .geometry import (
     copy_schedule,
     copy_step,
     geometry,
+    is_big,
     launched_smem,
 )
 
@@ -353,13 +354,15 @@ def multiply(
     """Add one slab's products to the accumulators (rows of A, rows of B).
 
     In between the copies of a later slab are started: all at once they would wait for each other.
+    Few products do not hide that, and have them started first.
     """
     geo, pairs = spec.geometry, spec.pairs
     steps = spec.config.tile[2] // geo.step
     starting = sum(len(copy_schedule(tile, geo.threads)) for tile in (geo.a, geo.b))
     each, rest = -(-starting // steps), chain(*copies)
+    if not is_big(spec.config):
+        start_now(rest)
     for k in range(0, spec.config.tile[2], geo.step):
-        start_now(islice(rest, each))
         left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
         right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
         for kk in range(geo.step):
@@ -370,6 +373,7 @@ def multiply(
             else:
                 for i, j in product_order(geo.a.rows, geo.b.rows):
                     sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+        start_now(islice(rest, each))
 
 
 def product_order(rows: int, columns: int) -> list[tuple[int, int]]:

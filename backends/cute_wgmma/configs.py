@@ -394,6 +394,8 @@ def _times(
     slabs = -(-work.slabs // (split_k * cluster_k))
     rows, columns = min(m, extents.m), min(n, extents.n)
     latency = tile.issue_us + f.zero_row_us * (m - rows)
+    if geo.b_swizzle < SWIZZLE_BYTES:
+        latency += f.narrow_us * n
     bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
     # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
     multicast = f.multicast.get(cluster) or max(f.multicast.values())

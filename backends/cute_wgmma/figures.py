@@ -32,6 +32,8 @@ class Figures:
         memory), and with slices of K.
     zero_row_us
         Of a row of a slab that TMA fills with zeros.
+    narrow_us
+        Of a column of a slab of an N-major B in narrower swizzles than the widest.
     l2_gbs, multicast
         Rate of the L2, a multicast counted once; times what is left of the traffic, by the cluster.
     dram_efficiency
@@ -67,6 +69,7 @@ class Figures:
     slab_us: Mapping[int, float]
     sliced_slab_us: float
     zero_row_us: float
+    narrow_us: float
     l2_gbs: float
     multicast: Mapping[tuple[int, int], float]
     dram_efficiency: float
@@ -90,38 +93,39 @@ class Figures:
     repack_gbs: float
 
 
-#: Fitted to 6900 launches of 1100 problems on an H200 (bench/fit.py, bench/NOTES.md).
+#: Fitted to 3349 launches of 128 problems on an H200 (bench/fit.py, bench/NOTES.md).
 H200 = Figures(
-    fixed_us=1.97,
-    round_us=0.192,
-    tensor_tflops=870.0,
+    fixed_us=1.889,
+    round_us=0.1156,
+    tensor_tflops=906.6,
     efficiency={
-        **{8: 0.11, 16: 1.0, 32: 0.37, 64: 0.996},
-        **{96: 0.90, 128: 1.01, 192: 0.95, 256: 0.994},
+        **{8: 0.1395, 16: 0.7309, 32: 0.5675, 64: 1.003},
+        **{96: 0.9999, 128: 1.02, 192: 0.9016, 256: 0.97},
     },
-    single=0.92,
-    slab_us={1: 0.1015, 2: 0.169, 3: 0.245},
-    sliced_slab_us=0.0836,
-    zero_row_us=0.00227,
-    l2_gbs=13670.0,
-    multicast={(1, 1): 1.0, (2, 1): 1.023, (1, 2): 1.204},
-    dram_efficiency=0.902,
-    shared_read=0.202,
-    overlap=3.03,
-    store_us={"tma": 1.145, "direct": 6.76, "rows": 13.9},
-    store_wide=0.565,
-    store_down=1.88,
-    store_tall_rows=1.62,
-    store_exposed=0.744,
-    store_rows_gbs=20850.0,
-    store_ends=561,
-    exchange_us=0.644,
-    peer_us=0.263,
-    exchange_gbs=1637.0,
-    slices_us=0.240,
-    reduce_us=1.65,
-    part_us=0.0397,
-    reduce_gbs=9680.0,
-    repack_us=1.61,
-    repack_gbs=2366.0,
+    single=0.9361,
+    slab_us={1: 0.07224, 2: 0.1635, 3: 0.1879},
+    sliced_slab_us=0.02864,
+    zero_row_us=0.003283,
+    narrow_us=0.0004837,
+    l2_gbs=13230,
+    multicast={(1, 1): 1, (2, 1): 0.9901, (1, 2): 1.109},
+    dram_efficiency=0.9405,
+    shared_read=0.08992,
+    overlap=2.638,
+    store_us={"tma": 1.183, "direct": 4.449, "rows": 13.63},
+    store_wide=1.061,
+    store_down=0.519,
+    store_tall_rows=1.141,
+    store_exposed=0.6708,
+    store_rows_gbs=109500,
+    store_ends=53.27,
+    exchange_us=0.357,
+    peer_us=0.7511,
+    exchange_gbs=1440,
+    slices_us=0.1657,
+    reduce_us=1.568,
+    part_us=0.05518,
+    reduce_gbs=9196,
+    repack_us=1.022,
+    repack_gbs=2981,
 )
