@@ -84,7 +84,7 @@ def following(
         answers, answered, taken = queue
         cute.arch.mbarrier_wait(answered + slot, turn)
         x, _, _, found = cute.arch.clc_response(place(answers, slot))
-        # The next answer is written past the caches of this thread's reads.
+        # Orders this read before the next answer, which another proxy writes.
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
         with cute.arch.elect_one():
