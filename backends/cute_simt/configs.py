@@ -170,6 +170,8 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
     copies = sum(tile.copies / geo.threads for tile in (geo.a, geo.b))
     of_warp = config.tile[2] * (fma_clocks + f.read_clocks * reads)
     of_warp += f.copy_clocks * copies + f.slab_clocks
+    if problem.a.dtype.itemsize == 2:
+        of_warp += config.tile[2] * f.widen_clocks * sum(config.thread)
     return Base(
         problem,
         target,

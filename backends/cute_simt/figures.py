@@ -71,6 +71,8 @@ class Figures:
     read_clocks, copy_clocks, slab_clocks
         Issue slots that a read of shared memory costs a warp beside its FMAs; a copy from device
         memory; a slab.
+    widen_clocks
+        Issue slots of a 16-bit value's conversion (one instruction; not fitted).
     dot
         Those of the dot schedule.
     """
@@ -86,6 +88,7 @@ class Figures:
     read_clocks: float = 2.1
     copy_clocks: float = 4.3
     slab_clocks: float = 94
+    widen_clocks: float = 1
     dot: DotFigures = field(default_factory=DotFigures)
 
 

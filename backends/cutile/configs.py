@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil, inf
 from typing import NamedTuple
 
-from unigemm.dtypes import DType
+from unigemm.dtypes import FLOAT8, DType
 from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
@@ -343,7 +343,8 @@ def _peak(problem: Problem, target: Target) -> float:
     if dtype is DType.FLOAT64:
         return FLOAT64_FLOPS[target.capability[0]]
     slow = _SLOW_INT8.get(target.capability, 1.0) if dtype is DType.INT8 else 1.0
-    return target.tensor_flops * _RATE[dtype] * slow
+    converted = dtype in FLOAT8 and target.capability < (8, 9)  # to float16
+    return target.tensor_flops * (1.0 if converted else _RATE[dtype]) * slow
 
 
 def _between(knots: tuple[tuple[float, float], ...], at: float) -> float:

@@ -136,11 +136,6 @@ def _unfit_type(problem: Problem, capability: tuple[int, int]) -> str | None:
             f"the tensor cores of sm_{capability[0]}{capability[1]} have no float64 worth its name "
             "(sm_80, sm_90 and sm_100 do); use cute_simt"
         )
-    if dtype.itemsize == 1:
-        return (
-            f"cutile's products of {dtype} are not released: their tests at odd sizes failed on an "
-            "H200; convert it to float16, or use another backend"
-        )
     return None
 
 
