@@ -53,7 +53,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # The emulator's modules, in the same way; what they need of the core is named below.
 EMULATOR_LAYERS = [
     {"divergence", "faults", "grid", "ptx", "rounding", "timeline"},
-    {"parser", "flow", "memory"},
+    {"parser", "flow", "memory", "tensor_sums"},
     {"program", "writes"},
     {"machine", "arithmetic"},
     {"control", "conversions", "fragments", "moves", "updates", "warp"},

@@ -1,8 +1,8 @@
 """mma.sync: products of a warp, out of its registers.
 
-Dense products of the types and shapes that tensor cores have from sm_80 to sm_90. Sums are exact
-before they are rounded, once for each instruction; hardware keeps fewer bits. Those of float64 are
-fused multiply-adds in the order of K.
+Dense products of the types and shapes that tensor cores have from sm_80 to sm_90. Sums for sm_90
+are Hopper's; for other targets they are exact before they are rounded, once for each instruction,
+where hardware keeps fewer bits. Those of float64 are fused multiply-adds in the order of K.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .fragments import BYTES, factor, read_sums, sum_kinds, sum_registers, write
 from .program import Builder, Op
 from .ptx import Instruction, Vector
 from .rounding import fma64
+from .tensor_sums import summed, summed_by_halves
 
 __all__: list[str] = []
 
@@ -45,6 +46,7 @@ class Form:
     b: str
     sums: str
     saturate: bool
+    hopper: bool
 
     def registers(self, rows: int, kind: str) -> int:
         """Return how many registers of a lane hold A or B."""
@@ -56,7 +58,7 @@ def _form(b: Builder, i: Instruction) -> Form:
     if found is None or found[4] != found[7]:
         raise b.error("this kind of mma is not implemented")
     form = Form(int(found[1]), int(found[2]), found[5], found[6], found[4],
-                found[3] == ".satfinite")  # fmt: skip
+                found[3] == ".satfinite", b.module.target.startswith("sm_90"))  # fmt: skip
     since = _SHAPES.get(form.a, {}).get((form.m, form.k))
     if since is None or form.sums not in sum_kinds(form.a, form.b):
         raise b.error("this shape of mma is not known for these types")
@@ -103,7 +105,11 @@ def mma(b: Builder, i: Instruction) -> Op:
 def _added(c: Any, a: Any, b: Any, form: Form) -> Any:
     """Return C + A B of each warp; B is given as (warps, N, K)."""
     if form.sums != "f64":
-        return c + a @ np.swapaxes(b, -1, -2)
+        if not form.hopper:
+            return c + a @ np.swapaxes(b, -1, -2)
+        if form.a in ("e4m3", "e5m2"):
+            return summed_by_halves(c, a, b, form.sums)
+        return summed(c, a, b, form.a, form.sums)
     for k in range(form.k):
         c = fma64(a[:, :, None, k], b[:, None, :, k], c)
     return c

@@ -5,8 +5,7 @@ written, when its group is waited for: as late as hardware may. What is overwrit
 error. Layouts: PTX ISA, "Asynchronous warpgroup-level matrix instructions"; what the descriptor's
 two strides mean, also the comments on canonical layouts in CUTLASS's ``mma_sm90_desc.hpp``.
 
-Sums are exact before they are rounded to float32, once for each instruction; hardware keeps fewer
-bits, above all of float8 products.
+Sums keep the bits that Hopper keeps, few of float8 products: see `tensor_sums`.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from .fragments import BYTES, factor, numbers, read_sums, sum_kinds, sum_registe
 from .memory import carrier
 from .program import Builder, Op
 from .ptx import Immediate, Instruction, Vector
+from .tensor_sums import summed
 from .tma import explain, swizzled, unready
 
 __all__ = ["pattern"]
@@ -257,10 +257,11 @@ def _perform(machine: Any, first: int, product: Product) -> None:
     else:
         left = factor(V, product.a, kind.a, WARPGROUP, 2).reshape(64, kind.k)
     right = _read(machine, product.b, kind.b, product.line)
-    total = (product.signs[0] * left) @ (product.signs[1] * right).T  # (64, N)
-    total = total.reshape(WARPGROUP, 16, kind.n)
+    before = np.zeros((64, kind.n))
     if product.keep:
-        total = read_sums(V, product.sums, kind.sums, WARPGROUP, 2) + total
+        before = read_sums(V, product.sums, kind.sums, WARPGROUP, 2).reshape(before.shape)
+    left, right = product.signs[0] * left, product.signs[1] * right
+    total = summed(before, left, right, kind.a, kind.sums).reshape(WARPGROUP, 16, kind.n)
     write_sums(V, product.sums, total, kind.sums, True, saturate=kind.saturate)
 
 
