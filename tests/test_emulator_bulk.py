@@ -213,7 +213,7 @@ def test_pieces_of_memory_are_reduced(form):
     assert data[1].tolist() == JOIN[name](before[1], before[0]).astype(NATIVE[kind]).tolist()
 
 
-@pytest.mark.parametrize("kind", ["u32", "s32", "f16", "bf16", "f32"])
+@pytest.mark.parametrize("kind", ["u32", "s32", "f16", "bf16", "f32", "s64"])
 @pytest.mark.parametrize("name", ["add", "max", "xor"])
 def test_boxes_are_reduced(name, kind):
     """A box of 32 rows of 32 bytes at (8, 4); what lies outside the tensor is left alone."""
@@ -228,6 +228,7 @@ def test_boxes_are_reduced(name, kind):
     before = out.copy()
     arrays = (out.view(NATIVE[map_kind]), source)
     impossible = (kind[0] in "fb" and name == "xor") or (kind == "f32" and name == "max")
+    impossible |= kind == "s64" and name != "max"  # so it is on an H200
     if impossible:
         message = fault_of(hopper(body), arrays, [(0, (wide, 32), 0)], at="cp.reduce")
         assert f"no reduction .{name}" in message

@@ -15,7 +15,7 @@ from unigemm.emulator.memory import bank_passes
 from unigemm.emulator.tma import decode
 
 RNG = np.random.default_rng(20261121)
-TYPES = {"uint8": 0, "float16": 6, "float32": 7, "bfloat16": 10, "uint32": 2}
+TYPES = {"uint8": 0, "float16": 6, "float32": 7, "bfloat16": 10, "uint32": 2, "int64": 5}
 
 
 def tensor_map(array, address, box, swizzle=0):
