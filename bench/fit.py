@@ -5,10 +5,10 @@ better, and prints those to be written into the backend's figures.py; also how f
 from the best of what was measured, before and after. Needs no GPU.
 
 What "better" is: prices are to be right where a launch is near the best of its problem, and above
-all to pick the best. The loss is four times the mean squared error of the logarithms, weighted by
-(best / time)**4 and cut at 0.5 each, plus the mean and 0.4 times the root mean square of what the
-picks lose against the best, in logarithms. A pick is smoothed: each launch counts by
-exp(-40 log price), so that the loss has no steps.
+all to pick the best. The loss is the mean squared error of the logarithms, weighted by
+(best / time)**4 and cut at 0.5 each, plus twice the mean and 0.8 times the root mean square of what
+the picks lose against the best, in logarithms. A pick is smoothed: each launch counts by
+exp(-80 log price), so that the loss has no steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from bench.regret import launches
 from unigemm.plans import Plan
 
-_ERROR_CUT, _LOSS_CUT, _SHARPNESS = 0.5, 0.5, 40.0
+_ERROR_CUT, _LOSS_CUT, _SHARPNESS = 0.5, 0.5, 80.0
 GIVEN = ("multicast[(1, 1)]",)  # not to be fitted: others are counted in it
 #: Names (their beginnings) of figures that are parts of something, with the most that they may be.
 LIMITS = {"dram_efficiency": 0.95, "dot.dram_efficiency": 0.95, "efficiency[": 1.02, "single": 1.0}
@@ -141,7 +141,7 @@ def loss(sweep: Sweep, prices: np.ndarray) -> float:
     share = picked / sweep.of_problem(np.add, 0.0, picked)
     of_pick = np.bincount(sweep.problem, share * np.minimum(lost, _LOSS_CUT))
     mean, rms = of_pick.mean(), math.sqrt((of_pick**2).mean())
-    return float(4 * (near * error).sum() / near.sum() + mean + 0.4 * rms)
+    return float((near * error).sum() / near.sum() + 2 * mean + 0.8 * rms)
 
 
 def summary(sweep: Sweep, prices: np.ndarray) -> dict[str, float]:
@@ -173,10 +173,12 @@ def limited(name: str, value: float) -> float:
     return min([value, *(most for begin, most in LIMITS.items() if name.startswith(begin))])
 
 
-def fit(sweep: Sweep, backend: str, figures: Any, steps: int, seed: int) -> Any:
+def fit(
+    sweep: Sweep, backend: str, figures: Any, steps: int, seed: int, keep: tuple[str, ...] = ()
+) -> Any:
     """Return better figures: one to three are changed at a time, and kept if the loss falls.
 
-    Figures that no launch depends on stay as they are.
+    Figures that no launch depends on stay as they are, and those whose names begin as in `keep`.
     """
     rng = np.random.default_rng(seed)
     before = predicted(sweep, backend, figures)
@@ -184,6 +186,7 @@ def fit(sweep: Sweep, backend: str, figures: Any, steps: int, seed: int) -> Any:
         name
         for name, value in numbers(figures).items()
         if name not in GIVEN
+        and not name.startswith(keep)
         and (predicted(sweep, backend, with_numbers(figures, {name: 0.9 * value})) != before).any()
     ]
     best, width = loss(sweep, before), 0.15
@@ -212,10 +215,14 @@ def main() -> None:
     parser.add_argument("--backend", default="cute_wgmma", choices=("cute_wgmma", "cute_simt"))
     parser.add_argument("--steps", type=int, default=2000, help="0 only says what prices are worth")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", default="", help="figures to leave: how their names begin")
     args = parser.parse_args()
     figures = import_module(f"unigemm.backends.{args.backend}.figures").H200
     sweep = read(args.files, args.backend)
-    fitted = fit(sweep, args.backend, figures, args.steps, args.seed) if args.steps else figures
+    keep = tuple(args.keep.split(",")) if args.keep else ()
+    fitted = figures
+    if args.steps:
+        fitted = fit(sweep, args.backend, figures, args.steps, args.seed, keep)
     for name, value in summary(sweep, predicted(sweep, args.backend, figures)).items():
         after = summary(sweep, predicted(sweep, args.backend, fitted))[name]
         print(f"{name:20} {value:10.2f} {after:10.2f}")

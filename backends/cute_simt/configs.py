@@ -120,8 +120,9 @@ class Base:
         Of a CTA.
     resident
         CTAs that fit on one SM at once.
-    clocks
-        An SM's clocks for one slab of a CTA, where enough warps are there.
+    clocks, cta_clocks
+        An SM's clocks for one slab of a CTA, and for its beginning and its stores, where enough
+        warps are there.
     """
 
     problem: Problem
@@ -132,6 +133,7 @@ class Base:
     threads: int
     resident: int
     clocks: float
+    cta_clocks: float
 
 
 @lru_cache(maxsize=256)
@@ -181,6 +183,8 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
         threads=geo.threads,
         resident=max(1, min(by_smem, by_registers, 2048 // geo.threads, 16)),
         clocks=of_warp * geo.threads / WARP / _SCHEDULERS,
+        cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1])
+        * (geo.threads / WARP / _SCHEDULERS),
     )
 
 
@@ -384,10 +388,10 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     last = busiest % per_sm
     clocks = (busiest - last) * (1 + f.lone_warps / (warps * per_sm))
     clocks += last * (1 + f.lone_warps / (warps * max(1, last)))
-    fma = clocks * base.clocks * slabs / target.clock_mhz
+    fma = clocks * (base.clocks * slabs + base.cta_clocks) / target.clock_mhz
     latency = slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
     latency *= ceil(busiest / per_sm)
-    sm_us = max(fma, latency)
+    sm_us = max(fma, latency) + f.round_us * (ceil(busiest / per_sm) - 1)
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)

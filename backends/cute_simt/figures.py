@@ -71,6 +71,9 @@ class Figures:
     read_clocks, copy_clocks, slab_clocks
         Issue slots that a read of shared memory costs a warp beside its FMAs; a copy from device
         memory; a slab.
+    cta_clocks, store_clocks, round_us
+        Issue slots of a warp's beginning, and of each sum that it stores; each further round of
+        CTAs.
     widen_clocks
         Issue slots of a 16-bit value's conversion (one instruction; not fitted).
     dot
@@ -88,6 +91,9 @@ class Figures:
     read_clocks: float = 2.1
     copy_clocks: float = 4.3
     slab_clocks: float = 94
+    cta_clocks: float = 300
+    store_clocks: float = 4
+    round_us: float = 0.3
     widen_clocks: float = 1
     dot: DotFigures = field(default_factory=DotFigures)
 

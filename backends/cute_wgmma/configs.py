@@ -475,10 +475,12 @@ def _dram_us(work: Work, tile: Tile, a_again: bool, b_again: bool) -> float:
     f = tile.figures
     moved = work.moved + f.shared_read * (a_again * work.a_bytes + b_again * work.b_bytes)
     us = moved / (tile.target.dram_gbs * f.dram_efficiency * 1e3)
+    extents = work.extents
+    written = extents.batch * extents.m * extents.n * tile.problem.d.dtype.itemsize
     if tile.geo.store == "rows":
-        extents = work.extents
-        written = extents.batch * extents.m * extents.n * tile.problem.d.dtype.itemsize
         us += written * (1 + f.store_ends / min(tile.geo.mma_n, 128)) / f.store_rows_gbs / 1e3
+    elif tile.geo.store == "direct":
+        us += written / f.store_direct_gbs / 1e3
     return us
 
 

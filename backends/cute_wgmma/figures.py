@@ -51,6 +51,8 @@ class Figures:
         Part of a ping-pong group's store that nothing hides, at the end.
     store_rows_gbs, store_ends
         D row by row; the ends of a box's row, in columns.
+    store_direct_gbs
+        D from registers, element by element.
     exchange_us, peer_us, exchange_gbs
         Adding up in a cluster along K; each CTA beyond two; its traffic.
     slices_us
@@ -82,6 +84,7 @@ class Figures:
     store_exposed: float
     store_rows_gbs: float
     store_ends: float
+    store_direct_gbs: float
     exchange_us: float
     peer_us: float
     exchange_gbs: float
@@ -93,39 +96,40 @@ class Figures:
     repack_gbs: float
 
 
-#: Fitted to 3349 launches of 128 problems on an H200 (bench/fit.py, bench/NOTES.md).
+#: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md).
 H200 = Figures(
-    fixed_us=1.889,
-    round_us=0.1156,
-    tensor_tflops=906.6,
+    fixed_us=1.832,
+    round_us=0.1121,
+    tensor_tflops=885.9,
     efficiency={
-        **{8: 0.1395, 16: 0.7309, 32: 0.5675, 64: 1.003},
-        **{96: 0.9999, 128: 1.02, 192: 0.9016, 256: 0.97},
+        **{8: 0.1427, 16: 0.3167, 32: 0.5921, 64: 0.9777},
+        **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.9403},
     },
-    single=0.9361,
-    slab_us={1: 0.07224, 2: 0.1635, 3: 0.1879},
-    sliced_slab_us=0.02864,
-    zero_row_us=0.003283,
-    narrow_us=0.0004837,
-    l2_gbs=13230,
-    multicast={(1, 1): 1, (2, 1): 0.9901, (1, 2): 1.109},
-    dram_efficiency=0.9405,
-    shared_read=0.08992,
-    overlap=2.638,
-    store_us={"tma": 1.183, "direct": 4.449, "rows": 13.63},
-    store_wide=1.061,
-    store_down=0.519,
-    store_tall_rows=1.141,
-    store_exposed=0.6708,
-    store_rows_gbs=109500,
-    store_ends=53.27,
-    exchange_us=0.357,
-    peer_us=0.7511,
-    exchange_gbs=1440,
-    slices_us=0.1657,
-    reduce_us=1.568,
-    part_us=0.05518,
-    reduce_gbs=9196,
-    repack_us=1.022,
-    repack_gbs=2981,
+    single=1,
+    slab_us={1: 0.07109, 2: 0.2182, 3: 0.1665},
+    sliced_slab_us=0.03634,
+    zero_row_us=0.003813,
+    narrow_us=0.0005565,
+    l2_gbs=13450,
+    multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
+    dram_efficiency=0.95,
+    shared_read=0.1797,
+    overlap=2.587,
+    store_us={"tma": 1.18, "direct": 5.498, "rows": 18.12},
+    store_wide=0.9084,
+    store_down=1.965,
+    store_tall_rows=2.204,
+    store_exposed=0.4786,
+    store_rows_gbs=240500,
+    store_ends=54.45,
+    store_direct_gbs=12330,
+    exchange_us=0.3031,
+    peer_us=0.4175,
+    exchange_gbs=1647,
+    slices_us=0.1048,
+    reduce_us=1.558,
+    part_us=0.02445,
+    reduce_gbs=10750,
+    repack_us=2.416,
+    repack_gbs=6424,
 )
