@@ -381,9 +381,9 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     m, n, k = base.config.tile
     slabs = ceil(ceil(extents.k / k) / split_k)
     ctas = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
-    per_sm = _per_sm(base, extents, split_k)
-    # The busiest SM has so many CTAs, `per_sm` at once but for the last of them.
-    busiest = ceil(ctas / target.sm_count)
+    # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
+    busiest = _busiest(base, extents, split_k)
+    per_sm = min(busiest, base.resident)
     warps = base.threads // WARP
     last = busiest % per_sm
     clocks = (busiest - last) * (1 + f.lone_warps / (warps * per_sm))
@@ -395,8 +395,9 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
-    # Few CTAs cannot draw the whole bandwidth.
-    busy = min(1.0, ctas / target.sm_count)
+    # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
+    slots = ceil(busiest / per_sm) * per_sm * target.sm_count
+    busy = min(1.0, ctas / target.sm_count) / (1 + f.uneven * (slots / ctas - 1))
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
     total = f.launch_us + f.latency_us + longest + rest
     reduction = copied = 0.0
@@ -419,22 +420,22 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     )
 
 
-def _per_sm(base: Base, extents: Extents, split_k: int) -> int:
-    """Return how many CTAs the busiest SM has at once."""
+def _busiest(base: Base, extents: Extents, split_k: int) -> int:
+    """Return how many CTAs the busiest SM has, one after another or at once."""
     m, n, _ = base.config.tile
     ctas = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
-    return min(ceil(ctas / base.target.sm_count), base.resident)
+    return ceil(ctas / base.target.sm_count)
 
 
 def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
-    """Return what CTAs of an SM to allow: no more than an even share; 0 where that is no limit.
+    """Return what CTAs of an SM to allow: an even share where all run at once; else 0, no limit.
 
     The first CTAs of a launch come while some SMs still have those of the one before; the next come
     where there is room, so that some SMs get two of what is one for each (108 against 60 us at 1024
     cubed on an H200).
     """
-    per_sm = _per_sm(base, extents, split_k)
-    return per_sm if per_sm < base.resident else 0
+    busiest = _busiest(base, extents, split_k)
+    return busiest if busiest <= base.resident else 0
 
 
 def _longest(*times: float) -> tuple[float, float]:

@@ -74,6 +74,8 @@ class Figures:
     cta_clocks, store_clocks, round_us
         Issue slots of a warp's beginning, and of each sum that it stores; each further round of
         CTAs.
+    uneven
+        Part of the bandwidth of free places for CTAs that is lost while the last round runs.
     widen_clocks
         Issue slots of a 16-bit value's conversion (one instruction; not fitted).
     dot
@@ -94,6 +96,7 @@ class Figures:
     cta_clocks: float = 300
     store_clocks: float = 4
     round_us: float = 0.3
+    uneven: float = 0.15
     widen_clocks: float = 1
     dot: DotFigures = field(default_factory=DotFigures)
 
