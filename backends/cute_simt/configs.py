@@ -380,9 +380,9 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     problem, target, f = base.problem, base.target, base.figures
     m, n, k = base.config.tile
     slabs = ceil(ceil(extents.k / k) / split_k)
-    ctas = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
+    ctas = _ctas(base, extents, split_k)
     # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
-    busiest = _busiest(base, extents, split_k)
+    busiest = ceil(ctas / target.sm_count)
     per_sm = min(busiest, base.resident)
     warps = base.threads // WARP
     last = busiest % per_sm
@@ -396,8 +396,9 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
+    busy = min(1.0, ctas / target.sm_count)
     slots = ceil(busiest / per_sm) * per_sm * target.sm_count
-    busy = min(1.0, ctas / target.sm_count) / (1 + f.uneven * (slots / ctas - 1))
+    l2 *= 1 + f.uneven * (slots / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
     total = f.launch_us + f.latency_us + longest + rest
     reduction = copied = 0.0
@@ -420,11 +421,9 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     )
 
 
-def _busiest(base: Base, extents: Extents, split_k: int) -> int:
-    """Return how many CTAs the busiest SM has, one after another or at once."""
+def _ctas(base: Base, extents: Extents, split_k: int) -> int:
     m, n, _ = base.config.tile
-    ctas = ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
-    return ceil(ctas / base.target.sm_count)
+    return ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
 
 
 def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
@@ -432,10 +431,11 @@ def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
 
     The first CTAs of a launch come while some SMs still have those of the one before; the next come
     where there is room, so that some SMs get two of what is one for each (108 against 60 us at 1024
-    cubed on an H200).
+    cubed on an H200). Two launches of few CTAs find room beside each other.
     """
-    busiest = _busiest(base, extents, split_k)
-    return busiest if busiest <= base.resident else 0
+    ctas = _ctas(base, extents, split_k)
+    busiest = ceil(ctas / base.target.sm_count)
+    return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0
 
 
 def _longest(*times: float) -> tuple[float, float]:

@@ -75,7 +75,7 @@ class Figures:
         Issue slots of a warp's beginning, and of each sum that it stores; each further round of
         CTAs.
     uneven
-        Part of the bandwidth of free places for CTAs that is lost while the last round runs.
+        Part of the L2's bandwidth lost with the places of CTAs that the last round leaves free.
     widen_clocks
         Issue slots of a 16-bit value's conversion (one instruction; not fitted).
     dot
