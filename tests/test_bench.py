@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import unigemm
 from bench import everything, regret
 from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
+from bench.issue_slots import Loop, main_loop, reads
 from bench.report import geometric_mean, load, markdown, summarise
 from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, kind_named, sample, workloads
 from unigemm.dtypes import DType
@@ -236,3 +237,20 @@ def test_everything_ends_with_the_worst_exit_code_and_cuts_a_sweep_short(monkeyp
     monkeypatch.setattr(everything.subprocess, "run", run)
     assert everything.run_all([["bad"], ["bench.sweep"], ["good"]], 7.0) == 3
     assert "stopped after 7 s" in capsys.readouterr().out
+
+
+def test_issue_slots_are_counted_in_the_longest_loop():
+    sass = """
+        /*0000*/                   FFMA R0, R1, R2, R3 ;
+        /*0010*/                   FFMA R10, R20.reuse, R31, R10 ;
+        /*0020*/                   FFMA R11, R20.reuse, R32, R11 ;
+        /*0030*/                   LDS.128 R40, [R50] ;
+        /*0040*/                   FFMA R12, R20, R32, R12 ;
+        /*0050*/                   FFMA R13, R21, R33, R13 ;
+        /*0060*/               @P0 BRA 0x10 ;
+        /*0070*/                   EXIT ;
+    """
+    loop = main_loop(sass)
+    assert len(loop) == 6
+    assert list(reads(loop)) == [[20, 31, 10], [32, 11], [32, 12], [21, 33, 13]]
+    assert Loop(6, 4, 2, 1).share == pytest.approx(4 / 8.6)
