@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil, inf
 from typing import NamedTuple
 
-from unigemm.dtypes import FLOAT8, DType
+from unigemm.dtypes import DType
 from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
@@ -16,7 +16,7 @@ from unigemm.target import Target
 from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
 from .figures import FIGURES, Figures
-from .geometry import config_of, features
+from .geometry import ANY_MAJOR, config_of, features
 from .tiles import ALIGNMENT, NARROW, SCHEDULES, Shape, shapes
 
 __all__ = ["FLOAT64_FLOPS", "candidates", "offered", "predict", "price", "ranking"]
@@ -38,10 +38,8 @@ _RATE = {  # of a type against 16 bits on the same tensor cores (data sheets of 
 # float64 multiply-adds of one SM per clock on the tensor cores: data sheets of A100 (19.5 TFLOP/s)
 # and B200 (40); on sm_90 cuTile's instruction, DMMA.8x8x4, has half of the data sheet's 67.
 FLOAT64_FLOPS = {8: 64, 9: 64, 10: 68}
-_SLOW_INT8 = {(10, 3): 0.07}  # on sm_103 it is mma.sync (seen in its code); the rate is assumed
 _WIDE_MMA = (9, 10, 11)  # major compute capabilities with wgmma or tcgen05
 _LEAST = 32.0  # of the intensity, elsewhere: mma.sync has the same rate in narrow tiles
-_ANY_MAJOR = (10, 11)  # tcgen05 reads an operand as it lies
 _HIDES_STORES = (10,)  # tcgen05 sums the next tile meanwhile
 # On sm_90 cute_wgmma has passed all its device tests, cutile not yet: it is priced with a margin,
 # so that `auto` keeps to wgmma unless the difference is large. float64 has no such rival.
@@ -332,7 +330,7 @@ def _rate(problem: Problem, target: Target, config: Config) -> float:
         rate *= figures.crowd_share
     size = problem.a.dtype.itemsize
     majors = (problem.a.major, problem.b.major)
-    if majors != ("k", "k") and size in (1, 4) and target.capability[0] not in _ANY_MAJOR:
+    if majors != ("k", "k") and size in (1, 4) and target.capability[0] not in ANY_MAJOR:
         rate /= figures.transposed
     return rate
 
@@ -342,9 +340,7 @@ def _peak(problem: Problem, target: Target) -> float:
     dtype = problem.a.dtype
     if dtype is DType.FLOAT64:
         return FLOAT64_FLOPS[target.capability[0]]
-    slow = _SLOW_INT8.get(target.capability, 1.0) if dtype is DType.INT8 else 1.0
-    converted = dtype in FLOAT8 and target.capability < (8, 9)  # to float16
-    return target.tensor_flops * (1.0 if converted else _RATE[dtype]) * slow
+    return target.tensor_flops * _RATE[dtype]
 
 
 def _between(knots: tuple[tuple[float, float], ...], at: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from unigemm.dtypes import DType
+from unigemm.dtypes import FLOAT8, DType
 from unigemm.plans import Config
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
@@ -13,6 +13,7 @@ from unigemm.target import Target
 from .tiles import ALIGNMENT, SCHEDULES, Shape, shapes
 
 __all__ = [
+    "ANY_MAJOR",
     "CAPABILITIES",
     "REDUCE_TILE",
     "Features",
@@ -29,6 +30,7 @@ REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reducti
 CAPABILITIES = (80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
 # float64 on the tensor cores, in figures that are worth it: the others have none, or a sixty-fourth
 # of their float32 rate (CUDA C++ Programming Guide, arithmetic throughput).
+ANY_MAJOR = (10, 11)  # major compute capabilities whose tcgen05 reads an operand as it lies
 _FLOAT64 = ((8, 0), (9, 0), (10, 0))
 
 
@@ -131,6 +133,17 @@ def _unfit_type(problem: Problem, capability: tuple[int, int]) -> str | None:
             )
         if problem.precision == "3xtf32":
             return "cuTile has no 3xTF32 kernel; accept precision='tf32', or use cute_wgmma"
+    arch = f"sm_{capability[0]}{capability[1]}"
+    if dtype in FLOAT8 and capability < (9, 0):
+        return f"cuTile has no {dtype} on {arch}; convert it to float16"
+    if dtype is DType.INT8 and capability == (10, 3):
+        return f"cuTile multiplies int8 by mma.sync on {arch}, slowly; convert it to float16"
+    majors = (problem.a.major, problem.b.major)
+    if dtype.itemsize == 1 and majors != ("k", "k") and capability[0] not in ANY_MAJOR:
+        return (
+            f"cuTile turns 8-bit operands in registers on {arch}, slowly; copy them to K-major "
+            "arrays (A row-major, B column-major)"
+        )
     if dtype is DType.FLOAT64 and capability not in _FLOAT64:
         return (
             f"the tensor cores of sm_{capability[0]}{capability[1]} have no float64 worth its name "
