@@ -5,14 +5,17 @@ The story of one CTA
 Every thread is producer and consumer. A tile of D is computed in slabs of K:
 
     prologue   copy slabs 0 .. stages-2 into their stages (cp.async, one group a slab)
-    main loop  wait for slab t; one barrier; start copying slab t+stages-1 into the stage that
-               slab t-1 has just left; multiply slab t out of shared memory
+    main loop  wait for slab t; one barrier; multiply slab t out of shared memory, and in between
+               start copying slab t+stages-1 into the stage that slab t-1 has just left
     epilogue   warp by warp, one row of accumulators of every lane at a time: through a patch of
                shared memory that only this warp uses, out as vectors along N
 
-What lies outside A or B is filled with zeros by the copies themselves (cp.async copies `src-size`
-bytes and zeroes the rest), in K as well, so that the main loop has no tail. With split-K each CTA
-writes its partial sums to a workspace, and `reduce_kernel` adds them in a fixed order.
+A slab that lies inside its operand is copied as it is. What lies outside is filled with zeros by
+the copies themselves (cp.async copies `src-size` bytes and zeroes the rest), in K as well, so that
+the main loop has no tail; a tile that would stick out of D moves back where it can (`placed`). Big
+tiles of float32 have K-major operands turned by copies of single elements: the loop then reads
+neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
+workspace, and `reduce_kernel` adds them in a fixed order.
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
 """
