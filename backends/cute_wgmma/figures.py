@@ -38,6 +38,8 @@ class Figures:
         Rate of the L2, a multicast counted once; times what is left of the traffic, by the cluster.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
+    pair_draw
+        What a pair of SMs can draw of the memory's bandwidth, against an even share.
     shared_read
         More time for the bytes of an operand that several clusters read.
     overlap
@@ -75,6 +77,7 @@ class Figures:
     l2_gbs: float
     multicast: Mapping[tuple[int, int], float]
     dram_efficiency: float
+    pair_draw: float
     shared_read: float
     overlap: float
     store_us: Mapping[str, float]
@@ -113,6 +116,7 @@ H200 = Figures(
     l2_gbs=13450,
     multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
     dram_efficiency=0.95,
+    pair_draw=1.1,
     shared_read=0.1797,
     overlap=2.587,
     store_us={"tma": 1.18, "direct": 5.498, "rows": 18.12},
