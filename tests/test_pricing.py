@@ -128,9 +128,9 @@ def grows(backend, config, size, dimension, target):
         return True
     seen = config.oriented(size)
     (m, n, _), along_m = config.tile, (dimension == "m") != config.swap_ab
-    if backend is WGMMA:
-        return not along_m or seen.m >= m
     tiles = -(-seen.m // m) * -(-seen.n // n) * seen.batch * config.split_k
+    if backend is WGMMA:
+        return tiles >= target.sm_count and (not along_m or seen.m >= m)
     if backend in (CUTILE, TCGEN05):
         return True
     return config.schedule == "dot" or tiles >= target.sm_count

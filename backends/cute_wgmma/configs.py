@@ -412,9 +412,8 @@ def _times(
     if geo.groups == 2:  # one group stores while the other multiplies
         main = max(main, (main + store) / 2)
     dram = _dram_us(work, tile, across > 1, down > 1)
-    # SMs lie in pairs: with more CTAs than pairs some have half of what a pair can draw.
-    pairs = target.sm_count / 2
-    dram *= max(1.0, min(2, -(-at_once // pairs)) * pairs / (at_once * f.pair_draw))
+    if 2 * at_once > target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
+        dram *= max(1.0, target.sm_count / (at_once * f.pair_draw))
     total = beside + _joined(f, rounds * main, dram)
     if total > bar:
         return None
