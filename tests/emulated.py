@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from unigemm.emulator import Memory, launch
+from unigemm.emulator import KernelFault, Memory, launch
 
 HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 BYTES = {"pred": 4, "b16": 2, "b32": 4, "b64": 8, "f32": 4, "f64": 8, "f16": 2}
@@ -82,3 +83,16 @@ def probe(instruction, result, operands, values):
     raw = [np.ascontiguousarray(v) for v in values]
     run(ptx, (*raw, out), threads=128, ctas=-(-count // 128))
     return out
+
+
+def edited_fault(make, edit):
+    """Run a kernel whose text is edited; return the message of its fault, and the line."""
+    texts = []
+
+    def change(text):
+        texts.append(edit(text))
+        return texts[0]
+
+    with pytest.raises(KernelFault) as error:
+        make(change)
+    return error.value.message, texts[0].split("\n")[error.value.site.line - 1]

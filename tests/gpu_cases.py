@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from reference import cupy_lib, lay_out, torch_lib
+from reference import Case, cupy_lib, lay_out, torch_lib
 
 import unigemm
+from unigemm.dtypes import DType
 
 LIBRARIES = ("cupy", "torch-cuda")
 
@@ -28,6 +29,13 @@ def tma_matrix(rows, columns, transposed, itemsize=2, units=1):
     unit = 16 // itemsize
     line = rows if transposed else columns
     return matrix(rows, columns, transposed, -line % unit + units * unit, 0)
+
+
+def odd_case():
+    """Return a product whose operands neither TMA nor tensor cores read where they lie."""
+    m, n, k = 77, 65, 103
+    a, b, d = matrix(m, k, True, 3, 1), matrix(k, n, False, 3, 1), matrix(m, n, True, 3, 1)
+    return Case(a, b, d, (m, n), DType.BFLOAT16, DType.BFLOAT16, False, 3)
 
 
 def needs(what, *architectures):

@@ -178,22 +178,26 @@ def test_memory_is_the_same_here_and_on_the_device(name):
     assert MEMORY_PROBES[name].emulated() == MEMORY_PROBES[name].on_device()
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_cuda_core_kernels_give_the_same_bits_as_on_the_device(dtype):
-    """Sums of fused multiply-adds in a fixed order: nothing may differ."""
+def check_on_both(a, b, backend):
+    """Multiply NumPy arrays on the device and in the emulator: to the same bits."""
     cupy = pytest.importorskip("cupy")
     needs_hopper()
     if missing() is not None:
         pytest.skip(missing())
+    real = unigemm.matmul(cupy.asarray(a), cupy.asarray(b), backend=backend)
+    with device(unigemm.capabilities().devices[0].target):
+        mine = unigemm.matmul(a, b, backend=backend)
+    np.testing.assert_array_equal(mine, cupy.asnumpy(real))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_cuda_core_kernels_give_the_same_bits_as_on_the_device(dtype):
+    """Sums of fused multiply-adds in a fixed order: nothing may differ."""
     rng = np.random.default_rng(3)
     for m, n, k in ((100, 90, 70), (3, 200, 1000), (33, 65, 257)):
         a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
-        real = unigemm.matmul(cupy.asarray(a), cupy.asarray(b), backend="cute_simt")
-        target = unigemm.capabilities().devices[0].target
-        with device(target):
-            mine = unigemm.matmul(a, b, backend="cute_simt")
-        np.testing.assert_array_equal(mine, cupy.asnumpy(real))
+        check_on_both(a, b, "cute_simt")
 
 
 @pytest.mark.parametrize("kinds", [("f16", "f32"), ("e4m3", "f32"), ("f16", "f16")])
@@ -210,14 +214,6 @@ def test_infinities_and_nan_reach_their_sums_and_zeros_do_not_matter(kinds):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_tensor_core_kernels_give_the_same_bits_as_on_the_device(dtype):
-    cupy = pytest.importorskip("cupy")
-    needs_hopper()
-    if missing() is not None:
-        pytest.skip(missing())
     rng = np.random.default_rng(4)
     a, b = ((3 * rng.standard_normal(x)).astype(dtype) for x in ((130, 200), (72, 200)))
-    b = b.T
-    real = unigemm.matmul(cupy.asarray(a), cupy.asarray(b), backend="cute_wgmma")
-    with device(unigemm.capabilities().devices[0].target):
-        mine = unigemm.matmul(a, b, backend="cute_wgmma")
-    np.testing.assert_array_equal(mine, cupy.asnumpy(real))
+    check_on_both(a, b.T, "cute_wgmma")

@@ -10,6 +10,7 @@ import struct
 import ml_dtypes
 import numpy as np
 import pytest
+from emulated import edited_fault
 from test_emulator_hopper import aligned, fetch, tensor_map
 from test_emulator_tcgen05 import (
     COMMIT,
@@ -339,16 +340,12 @@ def test_boxes_that_begin_within_a_byte_are_refused():
 
 def faults(make, old, new):
     """Return the fault of an edited kernel, and its line."""
-    texts = []
 
     def edit(text):
         assert old in text
-        texts.append(text.replace(old, new, 1))
-        return texts[0]
+        return text.replace(old, new, 1)
 
-    with pytest.raises(KernelFault) as error:
-        make(edit)
-    return error.value.message, texts[0].split("\n")[error.value.site.line - 1]
+    return edited_fault(make, edit)
 
 
 @pytest.mark.parametrize(

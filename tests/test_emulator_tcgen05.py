@@ -8,7 +8,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from emulated import kernel, line_of
+from emulated import edited_fault, kernel, line_of
 from emulated import run as run_kernel
 from test_emulator_hopper import aligned, fetch, go, hopper, tensor_map, wait
 
@@ -522,15 +522,7 @@ LD = "tcgen05.ld.sync.aligned"
 
 def probe(edit, group=1, m=128, **options):
     """Run the multiplying probe, edited; return the fault's message and line."""
-    texts = []
-
-    def change(text):
-        texts.append(edit(text))
-        return texts[0]
-
-    with pytest.raises(KernelFault) as error:
-        multiply(m, 32, group, edit=change, **options)
-    return error.value.message, texts[0].split("\n")[error.value.site.line - 1]
+    return edited_fault(lambda change: multiply(m, 32, group, edit=change, **options), edit)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from gpu_cases import matrix, tma_matrix
+from gpu_cases import odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
 from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import geometry
@@ -62,13 +62,8 @@ def test_types_and_layouts_within_their_error_bounds(dtype, layout, precision):
 
 
 def test_operands_at_odd_places_are_repacked():
-    m, n, k = 77, 65, 103
-    case = Case(
-        matrix(m, k, True, 3, 1), matrix(k, n, False, 3, 1), matrix(m, n, True, 3, 1), (m, n),
-        DType.BFLOAT16, DType.BFLOAT16, False, 3,
-    )  # fmt: skip
     with device(**GPU) as gpu:
-        check_case(NUMPY, case, backend="cute_wgmma")
+        check_case(NUMPY, odd_case(), backend="cute_wgmma")
     assert [asked.kernel.split("_")[0] for asked, _ in gpu.launches] == ["repack", "wgmma"]
 
 

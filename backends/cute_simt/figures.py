@@ -102,5 +102,6 @@ class Figures:
 
 
 #: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to
-#: 762 launches of 55 problems, the others to 1880 launches of 75 problems in float32.
+#: 762 launches of 55 problems, the others to 1880 launches of 75 problems in float32. Those from
+#: `cta_clocks` on were set by hand afterwards.
 H200 = Figures()
