@@ -4,22 +4,30 @@ For each problem the candidates with the best predictions and some of the others
 cores, checked against float64, and timed against cuBLAS in one run (`unigemm.sweep`). One JSON line
 a launch: what `bench.fit` fits the prices to, and `bench.regret` judges them by. A sweep that was
 stopped goes on where it was when it is started again.
+
+``--backend auto --within 1.5`` measures all that any backend offers but what is priced at more
+than 1.5 times the best price. Several GPUs share the work: a process for each, ``--shard 0/4`` to
+``3/4``, with files of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from pathlib import Path
 
 import unigemm
 from bench.suites import LAYOUTS, sample, workloads
 from unigemm.errors import UnsupportedProblem
-from unigemm.measure import best_device
+from unigemm.measure import Workload, best_device
+from unigemm.plans import Plan
 from unigemm.sweep import compile_all, contenders, starts, sweep_into
+from unigemm.target import Target
 
 
-def main() -> None:
-    """Sweep the problems that the options name."""
+def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", default="squares,layers,tall-wide,large-k,odd,batched")
     parser.add_argument("--dtype", default="bfloat16")
@@ -29,27 +37,57 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--top", type=int, default=14, help="best priced candidates")
     parser.add_argument("--others", type=int, default=8, help="more of them, drawn")
+    parser.add_argument(
+        "--within", type=float, help="all that is priced below this much of the best"
+    )
+    parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
+    parser.add_argument("--shard", default="0/1", help="every n-th problem: 0/4, 1/4 ...")
+    parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds, then stop")
     parser.add_argument("--out", type=Path, default=Path("sweep.jsonl"))
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def problems(args: argparse.Namespace) -> list[Workload]:
+    """Return what the options name, or this shard of it."""
+    found = []
+    for suite in args.suite.split(","):
+        for kind in args.dtype.split(","):
+            items = workloads(suite, kind, args.layout.split(","))
+            items = [work for work in items if work.flops <= args.largest]
+            found += sample(items, args.sample, args.seed)
+    part, parts = map(int, args.shard.split("/"))
+    return found[part::parts]
+
+
+def plans_of(work: Workload, args: argparse.Namespace, target: Target | None) -> list[Plan]:
+    """Return the plans of a problem that are to be measured, the best priced first."""
+    first, _ = starts(work, args.backend.split(","), target)
+    if args.within is None:
+        return contenders(first, args.top, args.others, args.seed)
+    found = contenders(first, sys.maxsize)
+    most = args.within * found[0].predicted_us
+    return [plan for plan in found if plan.predicted_us <= most]
+
+
+def main() -> None:
+    """Sweep the problems that the options name."""
+    args = parse()
+    start = time.monotonic()
     device = best_device()
-    problems = [
-        work
-        for suite in args.suite.split(",")
-        for kind in args.dtype.split(",")
-        for work in sample(workloads(suite, kind, args.layout.split(",")), args.sample, args.seed)
-    ]
     target = unigemm.capabilities().devices[0].target
     plans = {}
-    for work in problems:
+    for work in problems(args):
         try:
-            first, _ = starts(work, args.backend.split(","), target)
+            plans[work] = plans_of(work, args, target)
         except UnsupportedProblem as error:
             print(f"{work}: {error}")
-            continue
-        plans[work] = contenders(first, args.top, args.others, args.seed)
-    kernels, made = compile_all((plan for each in plans.values() for plan in each), strict=False)
-    print(f"{kernels} kernels, {made} compiled now")
+    every = (plan for each in plans.values() for plan in each)
+    kernels, made = compile_all(every, args.jobs, strict=False)
+    print(f"{kernels} kernels, {made} compiled now, {time.monotonic() - start:.0f} s", flush=True)
     for work, each in plans.items():
+        if time.monotonic() - start > args.budget:
+            raise SystemExit(f"stopped before {work}: {args.budget:.0f} s are over")
         timed = [r for r in sweep_into(args.out, work, each, device) if "us" in r]
         if not timed:
             print(f"{work}: every result is wrong")
