@@ -282,14 +282,22 @@ def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:
     if isinstance(backend, CompilingBackend):
         key = backend.key(plan)
         source, versions = key.source, dict(key.toolchain)
-    from importlib.metadata import version
-
     return Tuned(
         plan,
         asked,
         source,
         pick=f"{pick.plan.backend} {pick.plan.config}",
         pick_us=pick.us if pick.fault is None else 0.0,
-        versions={"unigemm": version("unigemm"), **versions},
+        versions={"unigemm": _version(), **versions},
         date=time.strftime("%Y-%m-%d"),
     )
+
+
+def _version() -> str:
+    """Return this package's version; a source tree on the path need not be installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("unigemm")
+    except PackageNotFoundError:
+        return "not installed"
