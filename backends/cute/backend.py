@@ -98,6 +98,14 @@ class CuteBackend:
             raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
         return self.price_one(problem, extents, target, config)
 
+    def kernels(self) -> Any:
+        """Return the module with the device code: `Spec`, `make_host` and `example_arguments`."""
+        return import_module(f"unigemm.backends.{self.name}.kernel")
+
+    def source(self) -> str:
+        """Return the digest of all that decides the code."""
+        return _digest(self.name)
+
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""
         return plan.config.oriented(self.compiled(plan.problem))
@@ -108,7 +116,7 @@ class CuteBackend:
             backend=self.name,
             arch=plan.target.arch,
             kernel=specialisation(self.oriented(plan), plan.config),
-            source=_digest(self.name),
+            source=self.source(),
             toolchain=toolchain.versions(),
         )
 
@@ -128,14 +136,14 @@ class CuteBackend:
             raise UnsupportedProblem(f"{self.name} cannot run {config}: {reason}; plan again")
 
         def host() -> Any:
-            module = _kernel_module(self.name)
+            module = self.kernels()
             capability = plan.target.capability
             overlap, packed = capability >= (9, 0), capability[0] == 10
             spec = module.Spec(problem, config, overlap, packed, plan.target.smem_per_sm)
             return module.make_host(spec)
 
         def arguments() -> Sequence[Any]:
-            return _kernel_module(self.name).example_arguments(problem)
+            return self.kernels().example_arguments(problem)
 
         smem = self.smem_bytes(problem, config)
         return toolchain.compile_kernel(host, arguments, plan.target.arch, smem)
@@ -164,10 +172,6 @@ class CuteBackend:
             run(b, a, d, workspace, *fixed, *scales, stream)
 
         return launch_swapped if gemm.swapped != config.swap_ab else launch
-
-
-def _kernel_module(name: str) -> Any:
-    return import_module(f"unigemm.backends.{name}.kernel")
 
 
 @cache

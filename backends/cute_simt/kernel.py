@@ -23,7 +23,7 @@ Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from typing import Literal
+from typing import ClassVar, Literal
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -64,6 +64,9 @@ from .geometry import (
 
 class Spec(device.Spec):
     """What is compiled in, with the numbers derived from it."""
+
+    #: Whether a slab is copied while another is multiplied; bench/ladder.py switches that off.
+    pipelined: ClassVar[bool] = True
 
     @property
     def geometry(self) -> Geometry:
@@ -362,7 +365,7 @@ def multiply(
     geo, pairs = spec.geometry, spec.pairs
     steps = spec.config.tile[2] // geo.step
     starting = sum(len(copy_schedule(tile, geo.threads)) for tile in (geo.a, geo.b))
-    each, rest = -(-starting // steps), chain(*copies)
+    each, rest = -(-starting // steps) if spec.pipelined else 0, chain(*copies)
     if not is_big(spec.config):
         start_now(rest)
     for k in range(0, spec.config.tile[2], geo.step):
@@ -377,6 +380,7 @@ def multiply(
                 for i, j in product_order(geo.a.rows, geo.b.rows):
                     sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
         start_now(islice(rest, each))
+    start_now(rest)
 
 
 def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
