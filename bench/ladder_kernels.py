@@ -1,0 +1,313 @@
+"""Kernels of the ladder's lower rungs, and the shipped one with options switched off.
+
+The first three are the textbook's, for float32 and CUDA cores:
+
+    naive      one thread an element: a row of A times a column of B, straight from device memory
+    tiled      a CTA brings a tile of A and one of B into shared memory, where each of its threads
+               reads 8 + 8 numbers for 64 products; then it brings the next ones
+    pipelined  the same, but later tiles are on their way (cp.async) while one is multiplied
+
+They take the arguments that all kernels take (addresses, sizes, strides), so that the cache, the
+launch and the emulator treat them alike. Extents may be any: what lies outside a matrix is read at
+its edge, and past the end of K it counts as zero. The rungs above are `cute_simt` itself, with
+options that `Spec` switches off.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, range_constexpr
+from unigemm.backends.cute import device
+from unigemm.backends.cute.device import GMEM, Divisor, select
+from unigemm.backends.cute_simt import kernel as simt
+from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry
+
+from bench.ladder_rungs import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
+from unigemm.plans import Config
+from unigemm.problem import Problem
+
+THREADS = SIDE * SIDE
+
+
+# -- what the three share --------------------------------------------------------------------------
+
+
+def matrix(
+    address: Int64, rows: Int32, columns: Int32, steps: tuple, batch: tuple[Int32, Int32]
+) -> cute.Tensor:
+    """View one matrix of a stack in device memory; `steps` are (row, column, L0, L1)."""
+    start = Int64(batch[0]) * steps[2] + Int64(batch[1]) * steps[3]
+    pointer = cute.make_ptr(Float32, address + start * BYTES, GMEM, assumed_align=BYTES)
+    return cute.make_tensor(pointer, cute.make_layout((rows, columns), stride=steps[:2]))
+
+
+def place(tiles_n: Divisor, tiles_m: Divisor, l0: Divisor) -> tuple[Int32, Int32, tuple]:
+    """Return which tile (m, n) of D a CTA computes, and of which matrix of the stack."""
+    block, _, _ = cute.arch.block_idx()
+    rest, tile_n = divmod(block, tiles_n)
+    batch, tile_m = divmod(rest, tiles_m)
+    i1, i0 = divmod(batch, l0)
+    return tile_m, tile_n, (i0, i1)
+
+
+def along_k(matrix_a: cute.Tensor) -> cute.Tensor:
+    """View A (M, K) as (K, M)."""
+    return cute.make_tensor(matrix_a.iterator, cute.select(matrix_a.layout, mode=[1, 0]))
+
+
+def copies(thread: Int32, config: Config) -> tuple[list, list]:
+    """Return which elements (K, M) of a slab of A and (K, N) of one of B a thread brings.
+
+    Neighbours are along K of A and along N of B, as row-major matrices lie in memory.
+    """
+    tile_m, tile_n, tile_k = config.tile
+    of_a = [(thread % tile_k, thread // tile_k + x) for x in range(0, tile_m, THREADS // tile_k)]
+    of_b = [(thread // tile_n + k, thread % tile_n) for k in range(0, tile_k, THREADS // tile_n)]
+    return of_a, of_b
+
+
+def multiply(
+    config: Config,
+    shared_a: cute.Tensor,
+    shared_b: cute.Tensor,
+    stage: Int32,
+    thread: Int32,
+    sums: cute.Tensor,
+) -> None:
+    """Add the products of two slabs in shared memory, (TileK, TileM) and (TileK, TileN).
+
+    A thread has every 16th row and every 16th column: neighbours read neighbouring numbers.
+    """
+    row, column = thread // SIDE, thread % SIDE
+    for k in range(config.tile[2]):
+        left = [shared_a[k, row + SIDE * i, stage] for i in range(config.thread[0])]
+        right = [shared_b[k, column + SIDE * j, stage] for j in range(config.thread[1])]
+        for i, x in enumerate(left):
+            for j, y in enumerate(right):
+                sums[i, j] = cute.math.fma(x, y, sums[i, j])
+
+
+@cute.jit
+def store(
+    config: cutlass.Constexpr, sums: cute.Tensor, d: cute.Tensor, row: Int32, column: Int32
+) -> None:
+    """Store a thread's sums, one by one; `row` and `column` are those of its first."""
+    for i in range_constexpr(config.thread[0]):
+        for j in range_constexpr(config.thread[1]):
+            if row + SIDE * i < d.shape[0] and column + SIDE * j < d.shape[1]:
+                d[row + SIDE * i, column + SIDE * j] = sums[i, j]
+
+
+def shared_tiles(config: Config) -> tuple[cute.Tensor, cute.Tensor]:
+    """Allocate (TileK, TileM, Stages) and (TileK, TileN, Stages) of shared memory.
+
+    A comes in along K and is read along M. Stored with no padding, 16 threads at a time write to
+    the same bank of shared memory.
+    """
+    tile_m, tile_n, tile_k = config.tile
+    pitch = pitch_of(config)
+    smem = cutlass.memory.SmemAllocator()
+    a = cute.make_layout((tile_k, tile_m, config.stages), stride=(pitch, 1, tile_k * pitch))
+    b = cute.make_layout((tile_k, tile_n, config.stages), stride=(tile_n, 1, tile_k * tile_n))
+    first = smem.allocate_tensor(Float32, a, BANK_VECTOR)
+    return first, smem.allocate_tensor(Float32, b, BANK_VECTOR)
+
+
+# -- naive -----------------------------------------------------------------------------------------
+
+
+@cute.kernel
+def naive_kernel(
+    spec: cutlass.Constexpr, a: Int64, b: Int64, d: Int64, m: Int32, n: Int32, k: Int32,
+    a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
+) -> None:  # fmt: skip
+    """Compute one element of D a thread, neighbours along N."""
+    tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
+    thread, _, _ = cute.arch.thread_idx()
+    left, right = matrix(a, m, k, a_steps, batch), matrix(b, k, n, b_steps, batch)
+    out = matrix(d, m, n, d_steps, batch)
+    row, column = tile_m * SIDE + thread // SIDE, tile_n * SIDE + thread % SIDE
+    if row < m and column < n:
+        total = Float32(0)
+        for i in cutlass.range(k):
+            total = cute.math.fma(left[row, i], right[i, column], total)
+        out[row, column] = total
+
+
+# -- tiled -----------------------------------------------------------------------------------------
+
+
+def inside(source: cute.Tensor, k: Int32, x: Int32) -> tuple[Int32, Int32]:
+    """Return the place in a matrix (K, M or N) that is read for any other one: its edge."""
+    return cutlass.min(k, source.shape[0] - 1), cutlass.min(x, source.shape[1] - 1)
+
+
+def load(source: cute.Tensor, k: Int32, x: Int32) -> Float32:
+    """Load an element; past the end of K it is zero.
+
+    Past the last row of A or column of B it may be anything: D has no such element.
+    """
+    value = source[inside(source, k, x)]
+    return cutlass.select_(k < source.shape[0], value, Float32(0))
+
+
+@cute.kernel
+def tiled_kernel(
+    spec: cutlass.Constexpr, a: Int64, b: Int64, d: Int64, m: Int32, n: Int32, k: Int32,
+    a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
+) -> None:  # fmt: skip
+    """Compute one tile of D a CTA: load a slab of K, multiply it, load the next."""
+    config = spec.config
+    tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
+    first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
+    thread, _, _ = cute.arch.thread_idx()
+    left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
+    shared_a, shared_b = shared_tiles(config)
+    of_a, of_b = copies(thread, config)
+    sums = cute.make_rmem_tensor(config.thread, Float32)
+    sums.fill(0.0)
+    for first in cutlass.range(0, k, config.tile[2], unroll=1):
+        # All loads before the first store, which waits for one.
+        from_a = [load(left, first + kk, first_m + x) for kk, x in of_a]
+        from_b = [load(right, first + kk, first_n + x) for kk, x in of_b]
+        for (kk, x), value in zip(of_a, from_a, strict=True):
+            shared_a[kk, x, 0] = value
+        for (kk, x), value in zip(of_b, from_b, strict=True):
+            shared_b[kk, x, 0] = value
+        cute.arch.sync_threads()
+        multiply(config, shared_a, shared_b, 0, thread, sums)
+        cute.arch.sync_threads()
+    out = matrix(d, m, n, d_steps, batch)
+    store(config, sums, out, first_m + thread // SIDE, first_n + thread % SIDE)
+
+
+# -- pipelined -------------------------------------------------------------------------------------
+
+
+def start(source: cute.Tensor, k: Int32, x: Int32, target: cute.Tensor, at: tuple) -> None:
+    """Start copying an element to shared memory, or a zero; see `load`."""
+    cute.arch.inline_ptx(
+        f"cp.async.ca.shared.global [{{$r0}}], [{{$r1}}], {BYTES}, {{$r2}};",
+        read_only_args=[
+            (target.iterator + cute.crd2idx(at, target.layout)).toint(),
+            (source.iterator + cute.crd2idx(inside(source, k, x), source.layout)).toint(),
+            select(k < source.shape[0], Int32(BYTES), Int32(0)),
+        ],
+    )
+
+
+def start_slab(sources: tuple, targets: tuple, places: tuple, corner: tuple, stage: Int32) -> None:
+    """Start all copies of a slab of A and one of B, which begin at `corner`, (K, M, N)."""
+    first_k, *firsts = corner
+    for source, target, of_each, first in zip(sources, targets, places, firsts, strict=True):
+        for kk, x in of_each:
+            start(source, first_k + kk, first + x, target, (kk, x, stage))
+    cute.arch.cp_async_commit_group()
+
+
+@cute.kernel
+def pipelined_kernel(
+    spec: cutlass.Constexpr, a: Int64, b: Int64, d: Int64, m: Int32, n: Int32, k: Int32,
+    a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
+) -> None:  # fmt: skip
+    """Compute one tile of D a CTA: multiply a slab of K while the next ones are on their way."""
+    config = spec.config
+    tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
+    first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
+    thread, _, _ = cute.arch.thread_idx()
+    left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
+    shared_a, shared_b = shared_tiles(config)
+    of_a, of_b = copies(thread, config)
+    sums = cute.make_rmem_tensor(config.thread, Float32)
+    sums.fill(0.0)
+
+    ahead = config.stages - 1  # slabs that are under way while one is multiplied
+    for stage in range_constexpr(ahead):
+        corner = (Int32(stage * config.tile[2]), first_m, first_n)
+        start_slab((left, right), (shared_a, shared_b), (of_a, of_b), corner, Int32(stage))
+    reading, writing = Int32(0), Int32(ahead)
+    for first in cutlass.range(0, k, config.tile[2], unroll=1):
+        cute.arch.cp_async_wait_group(ahead - 1)
+        cute.arch.sync_threads()  # the slab is there, and all have left the one before
+        corner = (first + ahead * config.tile[2], first_m, first_n)
+        start_slab((left, right), (shared_a, shared_b), (of_a, of_b), corner, writing)
+        multiply(config, shared_a, shared_b, reading, thread, sums)
+        reading = select(reading == ahead, Int32(0), reading + 1)
+        writing = select(writing == ahead, Int32(0), writing + 1)
+    cute.arch.cp_async_wait_group(0)  # slabs past the end of K, all zeros
+    out = matrix(d, m, n, d_steps, batch)
+    store(config, sums, out, first_m + thread // SIDE, first_n + thread % SIDE)
+
+
+# -- cute_simt with options switched off -----------------------------------------------------------
+
+
+class Spec(simt.Spec):
+    """What is compiled in; where it is the shipped kernel, without the options that are off."""
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether a slab is copied while another is multiplied."""
+        return OPTIONS[self.config.schedule].pipelined
+
+    @property
+    def geometry(self) -> Geometry:
+        """The numbers that the shipped kernel is made of."""
+        return stripped(self.problem, self.config)
+
+
+# -- host ------------------------------------------------------------------------------------------
+
+KERNELS = {
+    "naive": naive_kernel,
+    "tiled": tiled_kernel,
+    "padded": tiled_kernel,
+    "pipelined": pipelined_kernel,
+}
+
+
+def make_host(spec: Spec) -> Callable:
+    """Return the function to compile: raw addresses, sizes, element strides and a stream."""
+    if spec.config.schedule in OPTIONS:
+        return simt.make_host(spec)
+    kernel, config = KERNELS[spec.config.schedule], spec.config
+    smem = smem_bytes(spec.problem, config)
+    blocks = 2 if smem else 2048 // THREADS  # CTAs of an SM: what a thread loads takes a while
+
+    @cute.jit
+    def gemm(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        tile_m, tile_n, _ = config.tile
+        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        kernel(
+            spec, a, b, d, m, n, k,
+            (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            Divisor(tiles_n), Divisor(tiles_m), Divisor(l0),
+        ).launch(
+            grid=(tiles_m * tiles_n * l0 * l1, 1, 1), block=(THREADS, 1, 1), stream=stream,
+            smem=smem, min_blocks_per_mp=blocks, preferred_smem_carveout=100 if smem else 0,
+        )  # fmt: skip
+
+    return gemm
+
+
+def example_arguments(problem: Problem) -> list:
+    """Return arguments of the host function's types, for compiling."""
+    return device.example_arguments()
+
+
+for _kernel in (naive_kernel, tiled_kernel, pipelined_kernel):
+    _kernel.set_name_prefix("ladder", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,287 @@
+"""The rungs of the ladder: what each adds, the configuration that it is, and what was published.
+
+The rungs are configurations of one backend, whose schedules name them. `bench.ladder_kernels` has
+the device code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from unigemm.backends.cute.backend import CuteBackend
+from unigemm.backends.cute_simt import BACKEND as SHIPPED
+from unigemm.backends.cute_simt import geometry as simt
+from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry, OperandTile
+
+import unigemm
+from unigemm.artifact import source_digest
+from unigemm.dtypes import DType
+from unigemm.errors import UnsupportedProblem
+from unigemm.plans import Alternative, Config, Plan, Ranking, Raster
+from unigemm.problem import Problem
+from unigemm.registry import BUILTIN
+from unigemm.target import Target
+
+__all__ = ["BACKEND", "OPTIONS", "RUNGS", "Options", "Rung", "offered", "plan_of"]
+
+BYTES = 4  # of a float32
+SIDE = 16  # threads of a CTA along M, and along N, in the kernels of `bench.ladder_kernels`
+PAD = 2  # floats of a line: a warp that writes 16 K of two rows then finds 32 banks
+OWN = ("naive", "tiled", "padded", "pipelined")  # schedules of `bench.ladder_kernels`
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the shipped kernel does.
+
+    Attributes
+    ----------
+    bits
+        The widest access: copies from device memory, reads of shared memory, stores to D. K-major
+        operands that are turned come in 32 bits always.
+    pipelined
+        A slab is copied while another is multiplied.
+    turned
+        K-major operands are turned by their copies, to be read along M and N.
+    """
+
+    bits: int = 128
+    pipelined: bool = True
+    turned: bool = True
+
+
+#: By the schedules of their configurations.
+OPTIONS = {
+    **{f"{bits} bits": Options(bits) for bits in (32, 64, 128)},
+    **{f"{bits} bits, in turn": Options(bits, pipelined=False) for bits in (32, 64, 128)},
+    "as it lies": Options(turned=False),
+}
+
+
+class Untwisted(OperandTile):
+    """A turned tile whose pitch alone spreads it over the banks: narrow reads allow that."""
+
+    def twist(self, k: int) -> int:
+        """Return that no row is stored elsewhere."""
+        return 0
+
+
+def stripped(problem: Problem, config: Config) -> Geometry:
+    """Return the numbers of the shipped kernel without the options that are off."""
+    geo, options = simt.geometry(problem, config), OPTIONS[config.schedule]
+    wide = options.bits // (8 * BYTES)
+    a, b = (
+        _stripped(tile, kind.vector, wide, options)
+        for tile, kind in ((geo.a, problem.a), (geo.b, problem.b))
+    )
+    return replace(
+        geo,
+        a=a,
+        b=b,
+        step=max((tile.vector for tile in (a, b) if tile.k_major), default=1),
+        run_out=min(geo.run_out, b.run),
+        store=min(geo.store, wide),
+        smem_bytes=max(geo.smem_bytes, config.stages * (a.bytes + b.bytes)),
+    )
+
+
+def _stripped(tile: OperandTile, copy: int, wide: int, options: Options) -> OperandTile:
+    """Return one operand's tile, with accesses of `wide` elements; its copies may be `copy`."""
+    if tile.turned and not options.turned:
+        pitch = tile.slab + BANK_VECTOR // BYTES
+        tile = replace(tile, turned=False, k_major=True, pitch=pitch, run=1, copy=copy)
+    elif tile.turned and wide < tile.vector:
+        tile = Untwisted(**asdict(tile) | {"pitch": tile.extent + PAD})
+    run = 1 if tile.k_major else min(tile.run, wide)
+    return replace(tile, run=run, vector=min(tile.vector, wide), copy=min(tile.copy, wide))
+
+
+def pitch_of(config: Config) -> int:
+    """Return the floats between lines of A in shared memory, in the ladder's own kernels."""
+    return config.tile[0] + (0 if config.schedule == "tiled" else PAD)
+
+
+def smem_bytes(problem: Problem, config: Config) -> int:
+    """Return the shared memory of a CTA."""
+    if config.schedule in OPTIONS:
+        return stripped(problem, config).smem_bytes
+    if config.schedule == "naive":
+        return 0
+    return config.stages * config.tile[2] * (pitch_of(config) + config.tile[1]) * BYTES
+
+
+def illegal(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say why a configuration is no rung; None where it is one."""
+    if problem.a.dtype is not DType.FLOAT32 or config.split_k > 1:
+        return "the ladder is for float32, with no split of K"
+    if config.schedule not in (*OWN, *OPTIONS):
+        return f"the ladder has no rung {config.schedule!r}"
+    if config.schedule in OWN:
+        return None
+    if not OPTIONS[config.schedule].pipelined and config.stages != 2:
+        return "slabs that are copied and multiplied in turn need two stages"
+    return simt.illegal(problem, config, target)
+
+
+def _refuse(*_: Any) -> str:
+    return "the ladder is climbed with plans of its own (bench.ladder)"
+
+
+def _unpriced(*_: Any) -> Any:
+    raise UnsupportedProblem(_refuse())
+
+
+class LadderBackend(CuteBackend):
+    """The rungs as a backend: compiled, cached and launched as all are, and never chosen."""
+
+    def kernels(self) -> Any:
+        """Return the module with the device code."""
+        return import_module("bench.ladder_kernels")
+
+    def source(self) -> str:
+        """Return the digest of the ladder's code, and of the shipped kernel's."""
+        return _digest()
+
+
+@cache
+def _digest() -> str:
+    here = Path(__file__).parent
+    texts = [(here / f"{name}.py").read_bytes() for name in ("ladder_kernels", "ladder_rungs")]
+    return source_digest(*texts, SHIPPED.source())
+
+
+BACKEND = LadderBackend(
+    "ladder",
+    _refuse,
+    lambda *_: Ranking(()),
+    _unpriced,
+    illegal,
+    SHIPPED.compiled,
+    smem_bytes,
+)
+
+
+@contextmanager
+def offered() -> Iterator[None]:
+    """Have `unigemm.matmul` and `unigemm.compile` take the ladder's plans."""
+    BUILTIN[BACKEND.name] = "bench.ladder_rungs:BACKEND"
+    try:
+        yield
+    finally:
+        BUILTIN.pop(BACKEND.name, None)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One line of the table.
+
+    Attributes
+    ----------
+    name, adds
+        What it is called, and what it has that the one before has not.
+    config
+        Of the ladder's backend; None for what the planner picks of cute_simt.
+    layout
+        Of A and B: "n" row-major, "t" column-major.
+    consumer, h100
+        Published percent of cuBLAS on a consumer GPU and on an H100, where there are.
+    tuned
+        Configured by `unigemm.autotune` rather than by the planner's prices.
+    """
+
+    name: str
+    adds: str
+    config: Config | None = None
+    layout: str = "nn"
+    consumer: float | None = None
+    h100: float | None = None
+    tuned: bool = False
+
+
+_TILE = Config((128, 128, 16), stages=3, warps=(2, 4), thread=(8, 8), raster=Raster("m", 8))
+
+
+def _rung(schedule: str, stages: int = 3) -> Config:
+    return replace(_TILE, schedule=schedule, stages=stages)
+
+
+#: From the bottom to the top; from "warp-tiled" on all are the shipped kernel.
+RUNGS = (
+    Rung(
+        "naive",
+        "one thread for each element of D, all reads from device memory",
+        Config((SIDE, SIDE, 1), schedule="naive"),
+        consumer=11.5,
+    ),
+    Rung(
+        "tiled",
+        "tiles of 128x128x16 in shared memory, 8x8 sums in each thread",
+        _rung("tiled", 1),
+        consumer=64.1,
+    ),
+    Rung(
+        "conflict-free",
+        "lines of A padded, so that a warp stores to different banks",
+        _rung("padded", 1),
+        consumer=72.5,
+    ),
+    Rung(
+        "pipelined",
+        "cp.async into three stages: two slabs come while one is multiplied",
+        _rung("pipelined"),
+        consumer=64.3,
+    ),
+    Rung(
+        "warp-tiled",
+        "cute_simt: a tile for each warp, 128-bit accesses, D stored as vectors along N",
+        _rung("128 bits"),
+        consumer=97.2,
+        h100=88.4,
+    ),
+    Rung(
+        "B column-major",
+        "the same kernel where B is column-major",
+        _rung("128 bits"),
+        "nt",
+        consumer=102.8,
+    ),
+    Rung(
+        "32 bits, in turn",
+        "accesses of 32 bits; slabs copied and multiplied in turn",
+        _rung("32 bits, in turn", 2),
+        h100=65.6,
+    ),
+    Rung("64 bits, in turn", "accesses of 64 bits", _rung("64 bits, in turn", 2)),
+    Rung("128 bits, in turn", "accesses of 128 bits", _rung("128 bits, in turn", 2)),
+    Rung("32 bits", "pipelined as above, accesses of 32 bits", _rung("32 bits")),
+    Rung("64 bits", "accesses of 64 bits (128 bits: warp-tiled)", _rung("64 bits")),
+    Rung(
+        "A as it lies",
+        "128 bits; A is read along K, its copies do not turn it",
+        _rung("as it lies"),
+    ),
+    Rung(
+        "larger thread tiles",
+        "8x16 sums in each thread, half the threads",
+        replace(_rung("128 bits"), warps=(2, 2), thread=(8, 16), occupancy=2),
+    ),
+    Rung("planned, B column-major", "the planner's pick of cute_simt", layout="nt"),
+    Rung("planned", "the planner's pick of cute_simt"),
+    Rung("tuned", "what autotune picks of the planner's first eight", tuned=True),
+)
+
+
+def plan_of(
+    rung: Rung, a: Any, b: Any, out: Any = None, *, target: str | Target | None = None
+) -> Plan:
+    """Plan a rung for arrays, or for what stands for them; see `unigemm.plan`."""
+    plan = unigemm.plan(a, b, out, backend=SHIPPED.name, target=target, tuned=False, keep=0)
+    if rung.config is None:
+        return plan
+    return plan.taking(Alternative(BACKEND.name, rung.config, predicted_us=0.0))

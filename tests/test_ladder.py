@@ -1,0 +1,204 @@
+"""Each rung of bench/ladder.py gives the product, compiles without spills, and is what it says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from gpu_cases import matrix
+from reference import NUMPY, Case, check_case, flat_poison, strided_view
+
+import unigemm
+from bench import ladder
+from bench.ladder_rungs import BACKEND, OPTIONS, RUNGS, offered, plan_of
+from unigemm.dtypes import DType
+from unigemm.emulator import device
+from unigemm.emulator.host import missing
+from unigemm.plans import Config
+from unigemm.target import device_count
+
+pytestmark = pytest.mark.compile
+runs = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+OURS = [rung for rung in RUNGS if rung.config is not None]
+BY_NAME = {rung.name: rung for rung in RUNGS}
+F32 = DType.FLOAT32
+
+
+def name_of(rung):
+    return rung.name
+
+
+@pytest.fixture(autouse=True)
+def taken():
+    with offered():
+        yield
+
+
+def compiled(rung):
+    """Compile a rung as it is measured, for an H200."""
+    specs = (
+        unigemm.ArraySpec((2048, 2048), "float32", "CF"[letter == "t"]) for letter in rung.layout
+    )
+    return unigemm.compile(plan_of(rung, *specs, target="sm_90a")).entry
+
+
+def run(rung, size, pitch, shift=0):
+    """Multiply among poison on an emulated H200; rows are `pitch` elements apart, or a multiple."""
+    m, n, k = size
+    placed = [
+        matrix(rows, columns, turned, -(rows if turned else columns) % pitch, shift)
+        for rows, columns, turned in (
+            (m, k, rung.layout[0] == "t"), (k, n, rung.layout[1] == "t"), (m, n, False)
+        )
+    ]  # fmt: skip
+    case = Case(*placed, (m, n), F32, F32, exact=False, seed=k)
+    with device("sm_90a", seed=m, conflicts=True) as gpu:
+        arrays = [strided_view(flat_poison(where.length, F32), where) for where in placed]
+        check_case(NUMPY, case, plan=plan_of(rung, *arrays))
+        return gpu.launches[-1][1]
+
+
+@runs
+@pytest.mark.parametrize("rung", OURS, ids=name_of)
+def test_a_rung_gives_the_product_at_odd_sizes_and_spills_nothing(rung):
+    info = compiled(rung).info
+    assert info.spill_bytes == 0
+    assert not {"LDL", "STL"} & set(info.instructions)
+    assert info.instructions["FFMA"] > 0
+    run(rung, (131, 68, 35), pitch=4)  # the kernel that was compiled: all vectors, K and M odd
+
+
+@runs
+@pytest.mark.parametrize("name", ["naive", "pipelined", "64 bits, in turn"])
+def test_operands_at_odd_addresses_give_the_product_too(name):
+    run(BY_NAME[name], (3, 133, 31), pitch=7, shift=1)
+
+
+@runs
+def test_padding_is_what_keeps_stores_out_of_each_others_banks():
+    report = {name: run(BY_NAME[name], (20, 20, 20), 4) for name in ("tiled", "conflict-free")}
+    assert report["conflict-free"].shared_passes == report["conflict-free"].shared_accesses
+    assert report["tiled"].shared_accesses == report["conflict-free"].shared_accesses
+    assert report["tiled"].shared_passes > 1.2 * report["tiled"].shared_accesses
+
+
+#: Accesses of PTX: elements of 4 bytes, if several, and the bytes of a copy.
+ACCESS = re.compile(r"\b(?:(?:ld|st)\.(?:shared|global)(?:\.v(\d))?\.b32|cp\.async.*?\], (\d+))")
+
+
+@pytest.mark.parametrize("rung", [r for r in OURS if r.config.schedule in OPTIONS], ids=name_of)
+def test_accesses_are_as_wide_as_they_may_be_and_copies_start_when_they_should(rung):
+    options = OPTIONS[rung.config.schedule]
+    ptx = Path(compiled(rung).files["kernel.ptx"]).read_text()
+    widths = {
+        int(x[1] or 1) * 32 if x[1] or not x[2] else int(x[2]) * 8 for x in ACCESS.finditer(ptx)
+    }
+    assert max(widths) == options.bits
+    products = [x.start() for x in re.finditer(r"\bfma\.rn\.f32", ptx)]
+    copies = [x.start() for x in re.finditer(r"\bcp\.async\.c", ptx)]
+    between = [x for x in copies if products[0] < x < products[-1]]
+    assert bool(between) == options.pipelined
+
+
+def test_no_plan_but_the_ladders_own_takes_a_rung():
+    spec = unigemm.ArraySpec((512, 512), "float32")
+    plan = unigemm.plan(spec, spec, target="sm_90a")
+    assert plan.backend != BACKEND.name
+    assert any("bench.ladder" in each.reason for each in plan.rejected)
+    rung = plan_of(BY_NAME["128 bits, in turn"], spec, spec, target="sm_90a")
+    for change, reason in (
+        ({"schedule": "upside down"}, "no rung"),
+        ({"stages": 3}, "two stages"),
+        ({"split_k": 2}, "no split"),
+        ({"thread": (3, 8)}, "powers of two"),
+    ):
+        with pytest.raises(unigemm.UnsupportedProblem, match=reason):
+            BACKEND.compile(replace(rung, config=replace(rung.config, **change)))
+
+
+class SlowDevice:
+    """A measuring device whose clock goes one second a call, with NumPy as its cuBLAS."""
+
+    name, l2_bytes = "slow", 1
+
+    def operand(self, shape, dtype, transposed, offset):
+        x = np.random.default_rng(1).standard_normal(shape[::-1] if transposed else shape)
+        return (x.T if transposed else x).astype(np.float32, order="K")
+
+    def empty(self, shape, dtype):
+        return np.full(shape, np.nan, np.float32)
+
+    def baseline(self, a, b, out, precision="ieee"):
+        return lambda: np.matmul(a, b, out)
+
+    def capture(self, calls):
+        return lambda: [call() for call in calls]
+
+    def seconds(self, run):
+        run()
+        return 1.0
+
+    def worst_ratio(self, a, b, out, factor, rounding):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        return float((np.abs(out - x @ y) / (factor * (np.abs(x) @ np.abs(y)))).max())
+
+
+@runs
+def test_rungs_are_checked_and_measured_beside_cublas_in_their_layout():
+    wrong = replace(BY_NAME["tiled"], name="wrong", config=Config((3, 3, 3), schedule="gone"))
+    again = replace(BY_NAME["naive"], name="again")
+    rungs = (BY_NAME["naive"], BY_NAME["B column-major"], again, wrong)
+    with device("sm_90a"):
+        records = ladder.measure_ladder((20, 20, 20), SlowDevice(), rungs)
+    names = ["cuBLAS nn", "cuBLAS nt", "naive", "B column-major", "again", "wrong"]
+    assert [record["rung"] for record in records] == names
+    *timed, refused = records
+    assert all(record["us"] == 1e6 and record["ratio"] == 1 for record in timed)
+    assert all(0 < record["error_of_bound"] <= 1 for record in timed[2:])
+    assert "no rung" in refused["error"]
+    assert "us" not in refused
+
+
+def test_the_table_has_each_rung_beside_what_was_published():
+    def record(rung, ratio):
+        times = {"us": 100.0, "tflops": 50.0, "ratio": ratio} if ratio else {"error": "broken"}
+        published = {"published_consumer": rung.consumer, "published_h100": rung.h100}
+        return {"rung": rung.name, "adds": rung.adds, **published, **times}
+
+    records = [record(rung, 0.1 + i / 15) for i, rung in enumerate(RUNGS)]
+    text = ladder.markdown(
+        [{"rung": "cuBLAS nn", "us": 90.0, "tflops": 55.0, "ratio": 1.0}, *records]
+    )
+    lines = text.splitlines()
+    assert len(lines) == 3 + len(RUNGS)
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[3].endswith("| 100.0 | 50.0 | 10.0 | 11.5 |  |")
+    published = [rung.consumer for rung in RUNGS if rung.consumer]
+    assert published == [11.5, 64.1, 72.5, 64.3, 97.2, 102.8]
+    assert [rung.h100 for rung in RUNGS if rung.h100] == [88.4, 65.6]
+    assert "the highest here, at 110.0 % of cuBLAS: above" in ladder.verdict(records)
+    lower = [*records[:-1], record(RUNGS[-1], 1.0)]
+    assert "below planned here, at 100.0 % of cuBLAS: not above" in ladder.verdict(lower)
+    assert ladder.verdict([*records[:-1], record(RUNGS[-1], 0)]) == "tuned has no time"
+    assert "| broken | - | - |" in ladder.markdown([record(RUNGS[0], 0)])
+
+
+@pytest.mark.skipif(device_count() > 0, reason="there is a CUDA device")
+def test_without_a_gpu_the_command_says_so_and_still_compiles(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["ladder", "--out", str(tmp_path / "x.json")])
+    with pytest.raises(SystemExit, match=r"CUDA device; there is none here; --compile"):
+        ladder.main()
+    assert not (tmp_path / "x.json").exists()
+    monkeypatch.setattr(ladder, "RUNGS", RUNGS[:1])
+    monkeypatch.setattr(sys, "argv", ["ladder", "--compile", "sm_90a"])
+    ladder.main()
+    assert "naive: 32 registers, 0 bytes" in capsys.readouterr().out
