@@ -78,12 +78,13 @@ def counted(plan: Plan) -> Loop:
 def main() -> None:
     """Count what the options name."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("sizes", type=int, nargs=3, metavar=("M", "N", "K"))
+    for name in ("m", "n", "k"):
+        parser.add_argument(name, type=int, metavar=name.upper())
     parser.add_argument("--layout", default="nn")
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--all", action="store_true", help="every tile, not only the pick")
     args = parser.parse_args()
-    m, n, k = args.sizes
+    m, n, k = args.m, args.n, args.k
     a, b = (
         unigemm.ArraySpec(shape, "float32", "C" if letter == "n" else "F")
         for shape, letter in zip(((m, k), (k, n)), args.layout, strict=True)

@@ -123,6 +123,8 @@ class Base:
     clocks, cta_clocks
         An SM's clocks for one slab of a CTA, and for its beginning and its stores, where enough
         warps are there.
+    copies
+        Of a thread for a slab.
     """
 
     problem: Problem
@@ -134,6 +136,7 @@ class Base:
     resident: int
     clocks: float
     cta_clocks: float
+    copies: int
 
 
 @lru_cache(maxsize=256)
@@ -169,9 +172,10 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
     fma_clocks = config.thread[0] * config.thread[1] * 128 / lanes
     reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
-    copies = sum(tile.copies / geo.threads for tile in (geo.a, geo.b))
-    of_warp = config.tile[2] * (fma_clocks + f.read_clocks * reads)
-    of_warp += f.copy_clocks * copies + f.slab_clocks
+    of_warp = config.tile[2] * (fma_clocks + f.read_clocks * reads) + f.slab_clocks
+    for tile in (geo.a, geo.b):
+        of_copy = f.single_clocks if tile.copy == 1 and not tile.turned else f.copy_clocks
+        of_warp += of_copy * tile.copies / geo.threads
     if problem.a.dtype.itemsize == 2:
         of_warp += config.tile[2] * f.widen_clocks * sum(config.thread)
     return Base(
@@ -185,6 +189,7 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
         clocks=of_warp * geo.threads / WARP / _SCHEDULERS,
         cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1])
         * (geo.threads / WARP / _SCHEDULERS),
+        copies=sum(-(-tile.copies // geo.threads) for tile in (geo.a, geo.b)),
     )
 
 
@@ -391,7 +396,10 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     fma = clocks * (base.clocks * slabs + base.cta_clocks) / target.clock_mhz
     latency = slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
     latency *= ceil(busiest / per_sm)
-    sm_us = max(fma, latency) + f.round_us * (ceil(busiest / per_sm) - 1)
+    rounds = ceil(busiest / per_sm)
+    sm_us = max(fma, latency) + f.round_us * (rounds - 1)
+    if extents.k % k:  # the last slab is copied with checks, one copy after the other
+        sm_us += f.edge_us * base.copies * rounds
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)

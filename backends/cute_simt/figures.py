@@ -68,9 +68,11 @@ class Figures:
         Bandwidth ratio for the parts of K.
     lone_warps
         Resident warps of an SM with which half of the issue slots are lost.
-    read_clocks, copy_clocks, slab_clocks
+    read_clocks, copy_clocks, single_clocks, slab_clocks
         Issue slots that a read of shared memory costs a warp beside its FMAs; a copy from device
-        memory; a slab.
+        memory, and one of single elements where nothing is turned; a slab.
+    edge_us
+        Of a thread's copy in the last slab, where K ends within it.
     cta_clocks, store_clocks, round_us
         Issue slots of a warp's beginning, and of each sum that it stores; each further round of
         CTAs.
@@ -82,26 +84,28 @@ class Figures:
         Those of the dot schedule.
     """
 
-    launch_us: float = 1.56
-    latency_us: float = 0.89
-    reduce_us: float = 0.95
-    part_us: float = 0.052
-    dram_efficiency: float = 0.89
+    launch_us: float = 1
+    latency_us: float = 0.856
+    reduce_us: float = 1.24
+    part_us: float = 0.0632
+    dram_efficiency: float = 0.849
     l2_to_dram: float = 0.9
-    scratch_to_dram: float = 0.91
-    lone_warps: float = 1.15
-    read_clocks: float = 2.1
-    copy_clocks: float = 4.3
-    slab_clocks: float = 94
-    cta_clocks: float = 300
-    store_clocks: float = 4
-    round_us: float = 0.3
-    uneven: float = 0.15
+    scratch_to_dram: float = 1.1
+    lone_warps: float = 1.73
+    read_clocks: float = 0.6
+    copy_clocks: float = 2.55
+    single_clocks: float = 8
+    slab_clocks: float = 127
+    edge_us: float = 0.139
+    cta_clocks: float = 14.1
+    store_clocks: float = 15.7
+    round_us: float = 0.0865
+    uneven: float = 0.103
     widen_clocks: float = 1
     dot: DotFigures = field(default_factory=DotFigures)
 
 
 #: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to
-#: 762 launches of 55 problems, the others to 1880 launches of 75 problems in float32. Those from
-#: `cta_clocks` on were set by hand afterwards.
+#: 762 launches of 55 problems, the others to 3776 launches of 153 problems, most of them in
+#: float32.
 H200 = Figures()
