@@ -24,7 +24,8 @@ CUTE_TYPES = {
 }
 _OPERANDS = {**CUTE_TYPES, DType.FLOAT32: cutlass.TFloat32}
 GMEM, SMEM = cute.AddressSpace.gmem, cute.AddressSpace.smem
-REDUCE_THREADS = 128
+REDUCE_THREADS_LOG = 7
+REDUCE_THREADS = 1 << REDUCE_THREADS_LOG
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ class Spec:
     @property
     def reduction(self) -> tuple:
         """What `reduce_kernel` is specialised on, for this problem's D."""
-        vector = min(self.problem.d.vector, 128 // self.sums.width)
-        return self.sums, CUTE_TYPES[self.problem.d.dtype], vector, self.overlap
+        whole = 128 // self.sums.width
+        stored = whole if self.problem.d.vector >= whole else 1
+        return self.sums, CUTE_TYPES[self.problem.d.dtype], stored, self.overlap
 
 
 def example_arguments(extra: int = 0, scaled: bool = False) -> list:
@@ -204,41 +206,80 @@ def reduce_kernel(
     row_pitch: Int64,
     d_strides: tuple,
     split_k: Int32,
+    slices_log: Int32,
 ) -> None:
-    """Add the parts of each element in their order, and write D.
+    """Add the parts of each element, and write D.
 
-    `types` are those of the sums and of D, the elements that one thread writes, and whether the
-    launch may overlap the kernel before it (sm_90 and newer).
+    Where there are many parts, slices of a CTA's threads add some of them each, in their order, and
+    then the slices' sums in theirs: both depend on the number of parts alone. `types` are those of
+    the sums and of D, the elements that one store writes, and whether the launch may overlap the
+    kernel before it (sm_90 and newer).
     """
-    sums, dtype, count, overlap = types
+    sums, dtype, stored, overlap = types
+    count = const_expr(128 // sums.width)  # rows of the workspace are padded to 16 bytes
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    wide = Int32(REDUCE_THREADS) >> slices_log
+    own = thread & (wide - 1)
+    part = thread >> (REDUCE_THREADS_LOG - slices_log)
     per_row = (n + count - 1) // count
-    index = Int64(block) * REDUCE_THREADS + thread
-    if index < Int64(batches) * m * per_row:
-        line = Int32(index // per_row)
-        column = Int32(index - Int64(line) * per_row) * count
+    index = Int64(block) * wide + own
+    inside = index < Int64(batches) * m * per_row
+    line = Int32(index // per_row)
+    column = Int32(index - Int64(line) * per_row) * count
+    total = cute.make_rmem_tensor(count, sums)
+    total.fill(0.0)
+    if const_expr(overlap):  # all before this may overlap the kernel before this one
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+    if inside:
+        each = (split_k + (Int32(1) << slices_log) - 1) >> slices_log
+        first = part * each
+        where = workspace + (Int64(first) * part_pitch + Int64(line) * row_pitch + column) * (
+            sums.width // 8
+        )
+        # Unrolled so that the loads of several parts are in flight; the sums keep their order.
+        for _ in cutlass.range(cutlass.min(each, split_k - first), unroll=8):
+            values = read(global_vector(where, sums, count), count)
+            for i in range_constexpr(count):
+                total[i] += values[i]
+            where += part_pitch * (sums.width // 8)
+    if slices_log > 0:
+        add_slices(total, sums, count, thread, wide)
+    if inside & (part == 0):
         batch = line // m
         row = line - batch * m
         i1 = batch // l0
         i0 = batch - i1 * l0
-        total = cute.make_rmem_tensor(count, sums)
-        total.fill(0.0)
-        where = workspace + (Int64(line) * row_pitch + column) * (sums.width // 8)
-        if const_expr(overlap):  # all before this may overlap the kernel before this one
-            cute.arch.griddepcontrol_wait()
-            cute.arch.griddepcontrol_launch_dependents()
-        # Unrolled so that the loads of several parts are in flight; the sums keep their order.
-        for _ in cutlass.range(split_k, unroll=16):
-            part = read(global_vector(where, sums, count), count)
-            for i in range_constexpr(count):
-                total[i] += part[i]
-            where += part_pitch * (sums.width // 8)
         offset = (
             Int64(row) * d_strides[0] + Int64(column) * d_strides[1]
             + Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
         )  # fmt: skip
-        store_vector(total, d + offset * (dtype.width // 8), n - column, dtype)
+        size = const_expr(dtype.width // 8)
+        if const_expr(stored == count):
+            store_vector(total, d + offset * size, n - column, dtype)
+        else:
+            for i in range_constexpr(count):
+                if column + i < n:
+                    where = d + (offset + i * d_strides[1]) * size
+                    write(elements(total, i, 1), global_vector(where, dtype, 1))
+
+
+@cute.jit
+def add_slices(
+    total: cute.Tensor, sums: cutlass.Constexpr, count: cutlass.Constexpr, thread: Int32,
+    wide: Int32,
+) -> None:  # fmt: skip
+    """Add the sums of the threads `wide` apart to those of the first ones."""
+    smem = cutlass.memory.SmemAllocator()
+    kept = smem.allocate_array(sums, REDUCE_THREADS * count)
+    write(elements(total, 0, count), shared_vector(kept, thread * count, count))
+    cute.arch.sync_threads()
+    if thread < wide:
+        for other in cutlass.range(thread + wide, REDUCE_THREADS, wide, unroll=1):
+            values = read(shared_vector(kept, other * count, count), count)
+            for i in range_constexpr(count):
+                total[i] += values[i]
 
 
 @cute.jit
@@ -254,14 +295,19 @@ def launch_reduction(
     stream: cuda.CUstream,
 ) -> None:
     """Reduce a workspace of `split_k` parts, rows padded to 16 bytes, into D."""
-    sums, _, count, overlap = types
+    sums, _, _, overlap = types
+    count = const_expr(128 // sums.width)
     row_pitch, part_pitch = workspace_pitches(sums, m, n, batch[0] * batch[1])
     work = Int64(batch[0]) * batch[1] * m * ((n + count - 1) // count)
+    slices_log = Int32(0)  # at least two parts for each slice
+    for parts in (4, 8, 16, 32):
+        slices_log += select(split_k >= parts, Int32(1), Int32(0))
+    wide = Int32(REDUCE_THREADS) >> slices_log
     reduce_kernel(
         types, workspace, d, m, n, batch[0], batch[0] * batch[1], part_pitch, row_pitch,
-        d_strides, split_k,
+        d_strides, split_k, slices_log,
     ).launch(
-        grid=(Int32((work + REDUCE_THREADS - 1) // REDUCE_THREADS), 1, 1),
+        grid=(Int32((work + wide - 1) // wide), 1, 1),
         block=(REDUCE_THREADS, 1, 1), stream=stream, use_pdl=overlap,
     )  # fmt: skip
 
