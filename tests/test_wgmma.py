@@ -139,6 +139,19 @@ def test_stores_to_shared_memory_have_no_bank_conflicts(columns, alignment):
         assert len({address % 128 for address in addresses}) == 8
 
 
+@pytest.mark.parametrize("columns", range(8, 257, 8))
+def test_pairs_of_32_bit_sums_have_no_bank_conflicts(columns):
+    """Half a warp writes 8 bytes each of four rows at once, one pass of the banks."""
+    problem = problem_of(DType.FLOAT32, "nt", d_alignment=4, precision="tf32")
+    config = Config((64, columns, 32), stages=3, warps=(4, 1), schedule="cooperative")
+    geo = geometry(problem, config)
+    assert geo.store == "rows"
+    assert geo.mma_n % geo.store_columns == 0
+    assert geo.box_pitch >= 4 * geo.store_columns
+    words = [row * geo.box_pitch // 4 + word for row in range(4) for word in range(8)]
+    assert len({word % 32 for word in words}) == 32
+
+
 @given(
     m=st.integers(1, 20000),
     n=st.integers(1, 20000),

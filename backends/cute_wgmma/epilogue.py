@@ -6,7 +6,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ..cute.boxes import pack, send_box, store_halves, swizzled_unit
+from ..cute.boxes import pack, send_box, store_halves, store_words, swizzled_unit
 from ..cute.device import elements, global_vector, read, select, write
 from .geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
 from .spec import Spec
@@ -283,6 +283,23 @@ def fill_box(
 
 
 @cute.jit
+def fill_words(
+    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32, i: cutlass.Constexpr,
+    block: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Write one box of a warpgroup's 32-bit sums into shared memory, in pairs."""
+    geo, lane = spec.geometry, thread % 32
+    row, column = thread // 32 * 16 + lane // 4, lane % 4 * 2
+    for j in range_constexpr(geo.store_columns // 8):
+        at = const_expr(number(geo, i, block * (geo.store_columns // 8) + j))
+        for half in range_constexpr(2):
+            where = box + (row + 8 * half) * geo.box_pitch + (8 * j + column) * 4
+            pointer = cute.make_ptr(spec.output, where, cute.AddressSpace.smem, assumed_align=8)
+            pair = [sums[at + 2 * half], sums[at + 2 * half + 1]]
+            write(pair, cute.make_tensor(pointer, cute.make_layout(2)))
+
+
+@cute.jit
 def store_rows(
     spec: cutlass.Constexpr, sums: cute.Tensor, boxes: cute.Pointer, out: Int64, row_step: Int64,
     left: tuple, consumer: Int32, thread: Int32,
@@ -292,22 +309,23 @@ def store_rows(
     Each warp takes whole rows of a box: its lanes write neighbouring words of a row. `out` is the
     address of the first element, `left` how many rows and columns of D there are from it on.
     """
-    geo = spec.geometry
+    geo, size = spec.geometry, spec.output.width // 8
     columns = geo.store_columns
+    fill, store_line = (fill_box, store_halves) if size == 2 else (fill_words, store_words)
     warp = thread // 32
     for i in range_constexpr(geo.repeats_m):
         for block in range_constexpr(geo.mma_n // columns):
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            fill_box(spec, sums, boxes.toint(), thread, i, block)
+            fill(spec, sums, boxes.toint(), thread, i, block)
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
             first = const_expr(i * MMA_M * geo.wg_m)
             across = cutlass.min(left[1] - block * columns, Int32(columns))
-            line = out + (Int64(first + warp) * row_step + block * columns) * 2
+            line = out + (Int64(first + warp) * row_step + block * columns) * size
             box = boxes.toint() + warp * geo.box_pitch
             for turn in range_constexpr(STORE_ROWS // 4):
                 if first + turn * 4 + warp < left[0]:
-                    store_halves(columns, box + turn * 4 * geo.box_pitch, line, across, thread % 32)
-                line += row_step * 8
+                    store_line(columns, box + turn * 4 * geo.box_pitch, line, across, thread % 32)
+                line += row_step * (4 * size)
 
 
 @cute.jit

@@ -44,6 +44,7 @@ MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 _FEW_ROWS = (8, 16, 32)  # of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
+_ROW_BYTES = 256  # of a box that warps store row by row, at most
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 # Registers of a consumer thread beside its accumulators and its part of A: with fewer ptxas spills.
 _OTHER_REGISTERS = 24
@@ -178,7 +179,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     pipeline = config.stages * (a_bytes + b_bytes)
     tail = max(0, MMA_M - m) * k * size  # what wgmma reads behind the last stage of few rows
     store = _store(problem, config)
-    columns, pitch = _box(store, n // wg_n)
+    columns, pitch = _box(store, n // wg_n, problem.d.dtype.itemsize)
     buffers = {"tma": 2, "rows": 1, "direct": 0}[store]
     boxes = consumers * buffers * STORE_ROWS * pitch
     repeats = ceil(m / (MMA_M * wg_m))
@@ -209,13 +210,18 @@ def geometry(problem: Problem, config: Config) -> Geometry:
 
 
 def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
+    """Say how D is written.
+
+    Pairs of 32-bit sums fill whole sectors from the registers, where rows begin at one: boxes do
+    not make that faster.
+    """
     d = problem.d
     shared = config.split_k * config.cluster_k * config.slice_k > 1
     few, turned = config.tile[0] < MMA_M, d.major == "m"
-    if shared or d.dtype.itemsize != 2 or few or turned or from_registers(problem, config.tile[0]):
+    if shared or few or turned or from_registers(problem, config.tile[0]):
         return "direct"
     if d.alignment == TMA_BYTES:
-        return "tma"
+        return "tma" if d.dtype.itemsize == 2 else "direct"
     return "rows" if d.major == "n" else "direct"
 
 
@@ -229,19 +235,20 @@ def _swizzle(row_bytes: int) -> int:
     return next(width for width in (128, 64, 32, 16) if row_bytes % width == 0)
 
 
-def _box(store: str, columns: int) -> tuple[int, int]:
-    """Return how many of a warpgroup's 16-bit columns a box takes, and the pitch of its rows.
+def _box(store: str, columns: int, size: int) -> tuple[int, int]:
+    """Return how many of a warpgroup's columns a box takes, and the pitch of its rows.
 
-    TMA stores dense rows: of 128, 64 or 32 bytes they are swizzled, and those of an odd number of
-    16-byte units fall on different banks as they are. Warps that store rows want long ones, and
-    padding turns an even number of units into an odd one.
+    TMA stores dense rows (16-bit columns): of 128, 64 or 32 bytes they are swizzled, and those of
+    an odd number of 16-byte units fall on different banks as they are. Warps that store rows want
+    long ones, and padding turns an even number of units of eight columns into an odd one.
     """
     if store == "direct":
         return 0, 0
     units = columns // 8
     if store == "rows":
-        most = next(u for u in range(min(units, 16), 0, -1) if units % u == 0)
-        return 8 * most, 16 * (most | 1)
+        longest = _ROW_BYTES // (8 * size)
+        most = next(u for u in range(min(units, longest), 0, -1) if units % u == 0)
+        return 8 * most, 8 * size * (most | 1)
     odd = next(u for u in range(units, 0, -1) if units % u == 0 and u % 2)
     swizzled = next((c for c in (64, 32, 16) if columns % c == 0), 0)
     best = swizzled if swizzled == 64 else max(8 * odd, swizzled)

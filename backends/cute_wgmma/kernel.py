@@ -460,8 +460,8 @@ def consume(
     if const_expr(geo.promote):
         total = cute.make_rmem_tensor(of_thread, spec.sums)
     atom, target, boxes = store
-    boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // 2)
     size = spec.output.width // 8
+    boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // size)
     stage, phase, used = Int32(0), Int32(0), Int32(0)
     unit, fields = first_unit, first
     scale = scale_of(spec, scales)
