@@ -13,7 +13,7 @@ import unigemm
 from unigemm.cli import specs
 
 FILE = Path(__file__).with_name("golden_plans.json")
-ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_110a", "sm_120a")
 # What is multiplied, the precision and the layouts.
 KINDS = (
     ("bfloat16", "ieee", ("nt", "nn", "tn")),

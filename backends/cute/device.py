@@ -32,8 +32,9 @@ class Spec:
     """What is compiled in; everything else is an argument of the kernel.
 
     `overlap` says whether a launch may overlap the one before it (sm_90 and newer), `packed`
-    whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_120 has it
-    in PTX alone), `smem_per_sm` the bytes of shared memory that the CTAs of an SM share.
+    whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_110 and
+    sm_120 have it in PTX alone), `smem_per_sm` the bytes of shared memory that the CTAs of an SM
+    share.
     """
 
     problem: Problem
