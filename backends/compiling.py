@@ -6,10 +6,10 @@ from typing import Any
 
 from unigemm.gemm import Gemm
 from unigemm.plans import Config
-from unigemm.problem import Extents, Problem
+from unigemm.problem import BlockScales, Extents, Problem
 from unigemm.target import Target
 
-__all__ = ["INT32_MAX", "oriented_strides", "refuse_sizes", "specialisation"]
+__all__ = ["INT32_MAX", "oriented_strides", "refuse_blocks", "refuse_sizes", "specialisation"]
 
 INT32_MAX = 2**31 - 1
 
@@ -23,6 +23,16 @@ def refuse_sizes(extents: Extents, target: Target) -> str | None:
     if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > INT32_MAX:
         return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
     return None
+
+
+def refuse_blocks(problem: Problem) -> str | None:
+    """Say why a backend that knows no scales of blocks does not take a problem that has some."""
+    if problem.blocks is None:
+        return None
+    return (
+        "it does not multiply by the scales of blocks of K; multiply the scaled elements as "
+        "bfloat16"
+    )
 
 
 def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
@@ -43,6 +53,7 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         },
         "precision": problem.precision,
         "scaled": problem.scaled,
+        "blocks": None if problem.blocks is None else _blocks(problem.blocks),
         "tile": list(config.tile),
         "cluster": [*config.cluster, config.cluster_k],
         "warps": [*config.warps, config.slice_k],
@@ -52,6 +63,12 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         "schedule": config.schedule,
         "split": config.split_k > 1,
     }
+
+
+def _blocks(blocks: BlockScales) -> dict[str, Any]:
+    return {
+        "dtype": blocks.dtype.value, "block": blocks.block, "a": blocks.a, "b": blocks.b
+    }  # fmt: skip
 
 
 def oriented_strides(gemm: Gemm, config: Config) -> tuple[Steps, Steps, Steps]:

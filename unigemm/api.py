@@ -16,7 +16,6 @@ from .dispatch import (
     describe,
     kernel_entry,
     plan_gemm,
-    read_scales,
     refuse_overlap,
     store,
     target_of,
@@ -26,6 +25,7 @@ from .gemm import Layout, canonical
 from .planner import KEPT
 from .plans import Plan
 from .registry import backend_named, backend_names
+from .scales import block_layouts, read_scales, see_scales
 from .target import CPU, Target, device_count, device_target, named_target
 
 if TYPE_CHECKING:
@@ -101,10 +101,15 @@ def matmul(
     stream : int or stream object, optional
         CUDA stream to queue the work on; by default the library's current one. New results and
         workspaces are then allocated on that stream too, and the caller orders it with others.
-    scale_a, scale_b : float or array of one float32, optional
+    scale_a, scale_b : float or array of one float32, or arrays of float8_e8m0fnu, optional
         For float8 inputs: the result is ``scale_a * scale_b * (a @ b)``, the float32 sums being
         multiplied before they are rounded. An array is of the library and on the device of `a`;
         on a GPU it is read when the work runs, so that a captured graph sees its new contents.
+        Two arrays of float8_e8m0fnu are the scales of blocks (MXFP8): each multiplies 32 elements
+        along K. They have the shape of the operand with ceil(K / 32) in place of K, (..., M, K /
+        32) and (..., K / 32, N), any strides, and are then copied first; or they are flat,
+        (..., count), in the tiles of 128 rows and 4 blocks that cuBLAS and
+        ``torch._scaled_mm`` take (see `unigemm.blocks`), and are read where they lie.
 
     Returns
     -------
@@ -158,13 +163,16 @@ def matmul(
             dtype, precision, deterministic, backend, plan, batch_invariant=batch_invariant
         )
         return _foreign(a, b, out, stream, options)
+    seen = see_scales(library, {"scale_a": scale_a, "scale_b": scale_b}) if scaled else {}
+    blocks = block_layouts(seen) if scaled else None
+    scaled = scaled and blocks is None
     key: Any
     bound: Bound | None
     try:
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
         same = plan and id(plan)  # hashing a plan costs more than the rest; `Bound` keeps it alive
-        asked = dtype, precision, deterministic, batch_invariant, backend, same, scaled
+        asked = dtype, precision, deterministic, batch_invariant, backend, same, blocks or scaled
         if out is None:
             d_at = 0
             places = a_at & 15, b_at & 15
@@ -177,7 +185,9 @@ def matmul(
     except Exception:
         key = bound = None  # something is wrong with an argument: `bind` says what
     if bound is None:
-        options = Options(dtype, precision, deterministic, backend, plan, scaled, batch_invariant)
+        options = Options(
+            dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks
+        )
         bound = bind(library, a, b, out, options)
         if key is not None:
             store(library.table, key, bound)
@@ -186,11 +196,10 @@ def matmul(
             d_at = 0 if out is None else library.operand(out, "out").pointer
     device = bound.device
     scales: tuple = ()
-    if scaled:
+    if seen:
         low, high = bound.d_span
         span = None if out is None else (d_at + low, d_at + high)
-        named = {"scale_a": scale_a, "scale_b": scale_b}
-        scales = read_scales(library, device, named, span)
+        scales = read_scales(device, seen, span)
     handle = 0 if stream is None else _stream_for(device, stream)
     if out is not None:
         low, high = bound.d_span
@@ -283,6 +292,8 @@ def plan(
     backend: str = "auto",
     target: str | Target | None = None,
     scaled: bool = False,
+    scale_a: Any = None,
+    scale_b: Any = None,
     keep: int = KEPT,
     tuned: bool = True,
 ) -> Plan:
@@ -298,7 +309,9 @@ def plan(
         An architecture such as ``"sm_90a"``, ``"cpu"``, or a `Target`. By default the arrays'
         device; for an `ArraySpec` the current GPU, or the host where there is none.
     scaled : bool
-        `matmul` will be given `scale_a` or `scale_b`.
+        `matmul` will be given `scale_a` or `scale_b`, numbers or arrays of one.
+    scale_a, scale_b : array or ArraySpec, optional
+        Scales of blocks, as in `matmul`.
     keep : int
         How many of the candidates that lost `Plan.alternatives` holds.
     tuned : bool
@@ -324,6 +337,7 @@ def plan(
         backend,
         scaled=bool(scaled),
         batch_invariant=bool(batch_invariant),
+        blocks=_planned_blocks({"scale_a": scale_a, "scale_b": scale_b}),
     )
     check_options(options)
     if keep < 0:
@@ -346,6 +360,7 @@ def plan(
         deterministic=bool(deterministic),
         scaled=options.scaled,
         batch_invariant=options.batch_invariant,
+        scales=options.blocks,
     )
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
     return plan_gemm(
@@ -356,6 +371,23 @@ def plan(
         keep=keep,
         tuned=tuned,
     )
+
+
+def _planned_blocks(scales: dict[str, Any]) -> tuple[Layout, Layout] | None:
+    """Return the layouts of the scales of blocks that `plan` is given."""
+    if all(x is None for x in scales.values()):
+        return None
+    seen = {
+        name: x.layout if isinstance(x, ArraySpec) else x if x is None else view(x, name)
+        for name, x in scales.items()
+    }
+    found = block_layouts(seen)
+    if found is None:
+        raise UnsupportedProblem(
+            "plan takes scales of blocks (float8_e8m0fnu); for scales of whole operands pass "
+            "scaled=True"
+        )
+    return found
 
 
 def _planned_for(target: str | Target | None, arrays: dict[str, Operand]) -> Target:

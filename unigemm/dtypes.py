@@ -34,6 +34,7 @@ class DType(enum.Enum):
     FLOAT8_E5M2 = "float8_e5m2"
     INT8 = "int8"
     INT32 = "int32"  # of results only
+    FLOAT8_E8M0FNU = "float8_e8m0fnu"  # of scales only
 
     __hash__ = object.__hash__  # that of Enum is in Python, and planning hashes dtypes all the time
 
@@ -47,7 +48,9 @@ class DType(enum.Enum):
 
 
 #: What may be multiplied.
-INPUTS: tuple[DType, ...] = tuple(dtype for dtype in DType if dtype is not DType.INT32)
+INPUTS: tuple[DType, ...] = tuple(
+    dtype for dtype in DType if dtype not in (DType.INT32, DType.FLOAT8_E8M0FNU)
+)
 _ITEMSIZE = {
     DType.FLOAT64: 8,
     DType.FLOAT32: 4,
@@ -57,6 +60,7 @@ _ITEMSIZE = {
     DType.FLOAT8_E5M2: 1,
     DType.INT8: 1,
     DType.INT32: 4,
+    DType.FLOAT8_E8M0FNU: 1,
 }
 # Bits of the significand, the hidden one included (IEEE 754-2019 table 3.5; bfloat16: 8; float8:
 # Open Compute Project, 8-bit Floating Point Specification, table 1).
@@ -153,7 +157,7 @@ def numpy_dtype(dtype: DType) -> np.dtype:
     """Return the NumPy dtype; bfloat16 and float8 are those of the `ml_dtypes` package."""
     import numpy as np
 
-    if dtype is DType.BFLOAT16 or dtype in FLOAT8:
+    if dtype.value.startswith(("bfloat", "float8")):
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, dtype.value))

@@ -270,6 +270,11 @@ def output_dtype(asked: Any, a: Operand | Layout, b: Operand | Layout) -> DType:
         raise UnsupportedDtype(
             f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
         )
+    if a.dtype is DType.FLOAT8_E8M0FNU:
+        raise UnsupportedDtype(
+            f"{a.dtype} is a type of scales only; pass such arrays as scale_a and scale_b, beside "
+            "float8_e4m3fn or float8_e5m2"
+        )
     if a.dtype not in INPUTS:
         raise UnsupportedDtype(
             f"{a.dtype} is a type of results only; convert the inputs, to float64 where integers "
