@@ -9,7 +9,14 @@ from unigemm.plans import Config
 from unigemm.problem import BlockScales, Extents, Problem
 from unigemm.target import Target
 
-__all__ = ["INT32_MAX", "oriented_strides", "refuse_blocks", "refuse_sizes", "specialisation"]
+__all__ = [
+    "INT32_MAX",
+    "oriented_scales",
+    "oriented_strides",
+    "refuse_blocks",
+    "refuse_sizes",
+    "specialisation",
+]
 
 INT32_MAX = 2**31 - 1
 
@@ -30,8 +37,8 @@ def refuse_blocks(problem: Problem) -> str | None:
     if problem.blocks is None:
         return None
     return (
-        "it does not multiply by the scales of blocks of K; multiply the scaled elements as "
-        "bfloat16"
+        "it does not multiply by the scales of blocks of K; cute_tcgen05 does on Blackwell's "
+        "sm_100a, sm_103a and sm_110a: elsewhere multiply the scaled elements, as bfloat16"
     )
 
 
@@ -80,3 +87,9 @@ def oriented_strides(gemm: Gemm, config: Config) -> tuple[Steps, Steps, Steps]:
         for row, column, inner, outer in (gemm.b_strides, gemm.a_strides, gemm.d_strides)
     )
     return a, b, d
+
+
+def oriented_scales(gemm: Gemm, config: Config) -> tuple[Steps, ...]:
+    """Return the strides of the scales of A and B as the kernel sees them; none without scales."""
+    strides = gemm.scale_strides or ()
+    return strides[::-1] if config.swap_ab else strides

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import unigemm
+from unigemm.blocks import blocked_count
 from unigemm.cli import specs
 
 FILE = Path(__file__).with_name("golden_plans.json")
@@ -25,6 +26,7 @@ KINDS = (
     ("float8_e4m3fn", "ieee", ("nt",)),
     ("int8", "ieee", ("nt",)),
 )
+BLACKWELL = ("sm_100a", "sm_110a")  # what multiplies by scales of blocks (mxfp8)
 SHAPES = (
     *((s, s, s, 1) for s in (256, 1024, 3000, 4096, 8192)),
     *((m, 4096, 4096, 1) for m in (1, 4, 8, 16, 33, 64, 128, 300, 2048)),
@@ -45,15 +47,23 @@ SHAPES = (
 def picks(arch: str) -> dict[str, str]:
     """Return what is picked for each problem on an architecture, in the words of the plan."""
     found = {}
-    for (dtype, precision, layouts), shape in product(KINDS, SHAPES):
+    kinds = (*KINDS, ("float8_e4m3fn", "mxfp8", ("nt",))) if arch in BLACKWELL else KINDS
+    for (dtype, precision, layouts), shape in product(kinds, SHAPES):
         for layout in layouts:
             m, n, k, batch = shape
             name = precision if precision != "ieee" else dtype
             stack = f"{batch}x" if batch > 1 else ""
             problem = f"{name} {layout} {stack}{m}x{n}x{k}"
             a, b = specs(m, n, k, dtype, layout, batch)
+            options = {"precision": precision}
+            if precision == "mxfp8":
+                stack = a.shape[:-2]
+                options = {
+                    "scale_a": unigemm.ArraySpec((*stack, blocked_count(m, k)), "float8_e8m0fnu"),
+                    "scale_b": unigemm.ArraySpec((*stack, blocked_count(n, k)), "float8_e8m0fnu"),
+                }
             try:
-                plan = unigemm.plan(a, b, precision=precision, target=arch, keep=0)
+                plan = unigemm.plan(a, b, target=arch, keep=0, **options)
             except unigemm.UnsupportedProblem:
                 found[problem] = "none"
             else:

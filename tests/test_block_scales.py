@@ -191,6 +191,11 @@ def test_the_transpose_of_a_product_has_its_scales_the_other_way_round():
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_other_backends_say_what_would_do(arch):
-    for backend in ("cute_simt", "cute_wgmma", "cutile", "cute_tcgen05"):
-        with pytest.raises(unigemm.UnsupportedProblem, match="bfloat16"):
+    for backend in ("cute_simt", "cute_wgmma", "cutile"):
+        with pytest.raises(unigemm.UnsupportedProblem, match="as bfloat16"):
             planned(target=arch, backend=backend)
+    if arch in ("sm_100a", "sm_103a", "sm_110a"):
+        assert planned(target=arch).backend == "cute_tcgen05"
+    else:
+        with pytest.raises(unigemm.UnsupportedProblem, match="as bfloat16"):
+            planned(target=arch)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from block_scaled import E4M3, E5M2, E8M0, assert_near, draw
 from gpu_cases import LIBRARIES, lib_named, matrix, needs_blackwell, tma_matrix
 from hypothesis import given, settings
 from reference import Case, check_case, compact
@@ -115,6 +116,29 @@ def configurations(draw, sizes, dtype, to, back):
             # Whole numbers of up to 4 k: rounded once, to 8 bits at the least.
             near = np.abs(back(got) - expected) <= np.abs(expected) * 2.0**-8
             assert near.all(), str(config)
+
+
+@pytest.mark.parametrize("orders", [("blocked", "blocked"), ("plain", "blocked"), ("plain",) * 2])
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 32), (129, 127, 80), (300, 700, 1000), (4096, 2048, 512)]
+)
+def test_blocks_have_scales(shape, orders):
+    torch = pytest.importorskip("torch")
+    m, n, k = shape
+    rng = np.random.default_rng(m)
+    a, b = draw(rng, (m, k), E4M3), draw(rng, (n, k), E5M2)
+    of_b = b.scales(orders[1])
+
+    def on_device(x, dtype):
+        raw = torch.from_numpy(np.ascontiguousarray(x).view(np.uint8)).cuda()
+        return raw.view(getattr(torch, dtype.name))
+
+    got = unigemm.matmul(
+        on_device(a.elements, E4M3), on_device(b.elements, E5M2).T, backend="cute_tcgen05",
+        scale_a=on_device(a.scales(orders[0]), E8M0),
+        scale_b=on_device(of_b, E8M0).T if orders[1] == "plain" else on_device(of_b, E8M0),
+    )  # fmt: skip
+    assert_near(got.cpu().numpy(), a, b, k, DType.FLOAT8_E4M3FN)
 
 
 def test_results_are_bitwise_equal_from_run_to_run_over_many_units():

@@ -30,6 +30,7 @@ DEVICE_CODE = (
     "persistent",
     "repack",
     "epilogue",
+    "scales",
     "spec",
 )
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}

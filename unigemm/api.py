@@ -109,7 +109,8 @@ def matmul(
         along K. They have the shape of the operand with ceil(K / 32) in place of K, (..., M, K /
         32) and (..., K / 32, N), any strides, and are then copied first; or they are flat,
         (..., count), in the tiles of 128 rows and 4 blocks that cuBLAS and
-        ``torch._scaled_mm`` take (see `unigemm.blocks`), and are read where they lie.
+        ``torch._scaled_mm`` take (see `unigemm.blocks`), and are read where they lie. On GPUs
+        Blackwell's tensor cores multiply these (sm_100a, sm_103a, sm_110a).
 
     Returns
     -------

@@ -80,14 +80,15 @@ class Spec:
         return self.sums, CUTE_TYPES[self.problem.d.dtype], vector, self.overlap
 
 
-def example_arguments(extra: int = 0, scaled: bool = False) -> list:
+def example_arguments(extra: int = 0, scaled: bool = False, in_blocks: bool = False) -> list:
     """Return arguments of a host function's types, for compiling.
 
     Four addresses, five sizes, twelve strides, three integers of every plan and `extra` ones of the
-    backend's, two addresses and a factor where the product is scaled, and the stream: what
-    `CuteBackend.bind` passes.
+    backend's, two addresses and a factor where the product is scaled, eight strides and two
+    addresses where blocks have scales, and the stream: what `CuteBackend.bind` passes.
     """
     scales = [Int64(1), Int64(1), Float32(1)] if scaled else []
+    scales = [Int64(1)] * 10 if in_blocks else scales
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
     wide, narrow = Int64(1), Int32(1)
     numbers = [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra)]

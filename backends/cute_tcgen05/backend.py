@@ -9,7 +9,6 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
 from .configs import places, price, ranking
 from .geometry import geometry, illegal
@@ -25,9 +24,6 @@ def kernel_problem(problem: Problem) -> Problem:
 
 
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
-    reason = refuse_blocks(problem)
-    if reason is not None:
-        return reason
     if target.arch not in _ARCHITECTURES:
         return (
             f"tcgen05 is an instruction of {', '.join(_ARCHITECTURES)}, not of {target.arch}; use "

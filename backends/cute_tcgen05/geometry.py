@@ -12,6 +12,11 @@ Sums go to D through boxes in shared memory that TMA stores, some columns of one
 where TMA can write D: rows that begin and end at multiples of 16 bytes. The parts of a split K do.
 Other rows go through boxes too, and each is stored by all lanes of a warp.
 
+Where blocks of K have scales (`Problem.blocks`), a stage holds their tiles beside the operands (see
+`unigemm.blocks`): one tile for the 128 rows of a CTA, and those of all columns, in each CTA of a
+pair. They are copied to tensor memory, where each stage has a place of its own: what is copied
+there waits, with the stage, for the products that read what was there before.
+
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
 
@@ -21,6 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from unigemm.blocks import BLOCK, TILE_BYTES, TILE_ROWS
 from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import Major, MatrixType, Problem
@@ -45,12 +51,15 @@ TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 MOST_CTAS = 8  # of a cluster
 ANSWERS = 2  # of the hardware's scheduler that are kept
 SCHEDULES = ("single", "pair", "single-dynamic", "pair-dynamic")
-BUFFERS = 2  # of sums in tensor memory
+BUFFERS = 2  # of sums in tensor memory, where they fit
 BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
 BOXES = 2  # of a warp: one is filled while the other is stored
-K_BYTES = 32  # of one instruction
+K_BYTES = 32  # of one instruction; with scales, a block of them
+assert K_BYTES == BLOCK
 COLUMNS = 512  # of tensor memory, 32 bits each
+TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
+HALF_TILE = TILE_ROWS // 2  # columns of B: where a tile may begin among those of scales, at best
 LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
 
 # Numbers of element types within their kind (PTX ISA, tcgen05 instruction descriptor).
@@ -62,6 +71,7 @@ _FORMATS = {
     DType.FLOAT8_E5M2: 1,
     DType.INT8: 1,
 }
+_E8M0 = 1  # the type of scales
 _SUMS = {DType.FLOAT32: 1, DType.INT32: 2}
 
 
@@ -87,10 +97,18 @@ class Geometry:
         (M, N) of one instruction, over all of them.
     loaded
         Columns of B that one CTA loads.
+    buffers
+        Of sums in tensor memory.
+    scale_tiles
+        Tiles of scales in a stage: of A and of B; zeros where there are none.
+    scale_bytes
+        Of those.
     a_bytes, b_bytes
         One stage of an operand in one CTA.
+    scale_column
+        Of tensor memory: the first one behind the sums.
     tensor_columns
-        Of tensor memory that are allocated.
+        Of tensor memory that are allocated, a power of two.
     store
         How D is written: out of boxes in shared memory by "tma" or in "rows", or "direct" from
         registers.
@@ -110,8 +128,12 @@ class Geometry:
     warps: int
     mma: tuple[int, int]
     loaded: int
+    buffers: int
     a_bytes: int
     b_bytes: int
+    scale_tiles: tuple[int, int]
+    scale_bytes: int
+    scale_column: int
     tensor_columns: int
     store: Literal["tma", "rows", "direct"]
     box_columns: int
@@ -141,9 +163,13 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     size = problem.a.dtype.itemsize
     loaded = n // ctas
     a_bytes, b_bytes = m * k * size, loaded * k * size
+    tiles = (1, -(-n // TILE_ROWS)) if problem.blocks else (0, 0)
+    of_scales = config.stages * sum(tiles) * TILE_COLUMNS
+    buffers = BUFFERS if BUFFERS * n + of_scales <= COLUMNS else 1
     columns = LEAST_COLUMNS
-    while columns < BUFFERS * n:
+    while columns < buffers * n + of_scales:
         columns *= 2
+    scale_bytes = sum(tiles) * TILE_BYTES
     stored = problem.accumulator.itemsize if config.split_k > 1 else problem.d.dtype.itemsize
     store = _store(problem, config)
     box_columns, box_pitch = _box(store, n, stored)
@@ -158,14 +184,18 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         warps=SCHEDULE_WARP + dynamic,
         mma=(m * ctas, n),
         loaded=loaded,
+        buffers=buffers,
         a_bytes=a_bytes,
         b_bytes=b_bytes,
+        scale_tiles=tiles,
+        scale_bytes=scale_bytes,
+        scale_column=buffers * n,
         tensor_columns=columns,
         store=store,
         box_columns=box_columns,
         box_pitch=box_pitch,
         box_bytes=box_bytes,
-        smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes) + box_bytes,
+        smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes + scale_bytes) + box_bytes,
     )
 
 
@@ -193,14 +223,21 @@ def _box(store: str, tile_n: int, size: int) -> tuple[int, int]:
 
 def instruction_kind(problem: Problem) -> str:
     """Return the ``.kind`` of tcgen05.mma."""
+    if problem.blocks:
+        return "mxf8f6f4.block_scale.scale_vec::1X"
     if problem.a.dtype is DType.INT8:
         return "i8"
     return {1: "f8f6f4", 2: "f16", 4: "tf32"}[problem.a.dtype.itemsize]
 
 
-def instruction_word(problem: Problem, config: Config) -> int:
-    """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates)."""
+def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
+    """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates).
+
+    Of a product with scales it says which of the four of a row are meant, those of a block of K, in
+    place of the type of sums.
+    """
     m, n = geometry(problem, config).mma
+    scales = {4: block, 23: _E8M0, 29: block} if problem.blocks else {}
     fields = {
         4: _SUMS[problem.accumulator],
         7: _FORMATS[problem.a.dtype],
@@ -209,6 +246,7 @@ def instruction_word(problem: Problem, config: Config) -> int:
         16: shared_major(problem, "b") == "n",
         17: n // 8,
         24: m // 16,
+        **scales,
     }
     return sum(int(value) << bit for bit, value in fields.items())
 
@@ -230,11 +268,15 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return (
             "N-major TF32 is read in rows of 128 bytes only (PTX ISA, tcgen05 matrix descriptors)"
         )
+    if problem.blocks and n % HALF_TILE:
+        return f"tile N {n} is no multiple of {HALF_TILE}, half a tile of scales"
     if problem.accumulator is DType.INT32 and n % 32:
         return f"tile N {n} is no multiple of 32, as int8 wants it"
     reason = _illegal_cluster(config, geo)
     if reason is not None:
         return reason
+    if geo.tensor_columns > COLUMNS:
+        return f"sums and scales take more than the {COLUMNS} columns of tensor memory"
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     if geo.smem_bytes > target.smem_per_block:
