@@ -26,7 +26,10 @@ KINDS = (
     ("float8_e4m3fn", "ieee", ("nt",)),
     ("int8", "ieee", ("nt",)),
 )
-BLACKWELL = ("sm_100a", "sm_110a")  # what multiplies by scales of blocks (mxfp8)
+# Products with scales of blocks, their types and how many elements share one, and where they are.
+BLOCKS = {"mxfp8": ("float8_e8m0fnu", 32), "nvfp4": ("float8_e4m3fn", 8)}
+IN_BLOCKS = (("float8_e4m3fn", "mxfp8", ("nt",)), ("float4_e2m1fn_x2", "nvfp4", ("nt",)))
+BLACKWELL = ("sm_100a", "sm_110a")
 SHAPES = (
     *((s, s, s, 1) for s in (256, 1024, 3000, 4096, 8192)),
     *((m, 4096, 4096, 1) for m in (1, 4, 8, 16, 33, 64, 128, 300, 2048)),
@@ -47,7 +50,7 @@ SHAPES = (
 def picks(arch: str) -> dict[str, str]:
     """Return what is picked for each problem on an architecture, in the words of the plan."""
     found = {}
-    kinds = (*KINDS, ("float8_e4m3fn", "mxfp8", ("nt",))) if arch in BLACKWELL else KINDS
+    kinds = (*KINDS, *IN_BLOCKS) if arch in BLACKWELL else KINDS
     for (dtype, precision, layouts), shape in product(kinds, SHAPES):
         for layout in layouts:
             m, n, k, batch = shape
@@ -56,11 +59,13 @@ def picks(arch: str) -> dict[str, str]:
             problem = f"{name} {layout} {stack}{m}x{n}x{k}"
             a, b = specs(m, n, k, dtype, layout, batch)
             options = {"precision": precision}
-            if precision == "mxfp8":
-                stack = a.shape[:-2]
+            if precision in BLOCKS:
+                scale, block = BLOCKS[precision]
                 options = {
-                    "scale_a": unigemm.ArraySpec((*stack, blocked_count(m, k)), "float8_e8m0fnu"),
-                    "scale_b": unigemm.ArraySpec((*stack, blocked_count(n, k)), "float8_e8m0fnu"),
+                    argument: unigemm.ArraySpec(
+                        (*a.shape[:-2], blocked_count(rows, -(-k // block))), scale
+                    )
+                    for argument, rows in (("scale_a", m), ("scale_b", n))
                 }
             try:
                 plan = unigemm.plan(a, b, target=arch, keep=0, **options)

@@ -1,4 +1,4 @@
-"""cute_tcgen05's MXFP8 kernels without a GPU: their arithmetic, SASS, and what they pass."""
+"""cute_tcgen05's MXFP8 and NVFP4 kernels without a GPU: arithmetic, SASS, and what they pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from block_scaled import E4M3, E5M2, draw
+from block_scaled import E4M3, E5M2, PAIRS, draw
 from test_tcgen05 import B200, LAYOUTS, assert_loads_are_waited_for, plans_of, problem_of
 from test_tcgen05 import name as plan_name
 from unigemm.backends.cute_tcgen05.backend import BACKEND
@@ -18,7 +18,7 @@ from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry, illegal
 
 import unigemm
 from unigemm.blocks import block_scales
-from unigemm.dtypes import FLOAT8, output_dtypes
+from unigemm.dtypes import FLOAT8, DType, output_dtypes
 from unigemm.emulator import device, tcgen05, tensor_copies
 from unigemm.emulator.host import missing
 from unigemm.plans import Config
@@ -26,14 +26,17 @@ from unigemm.problem import Extents
 from unigemm.sass import disassemble
 from unigemm.target import named_target
 
+PAIRS_OF_4 = DType.FLOAT4_E2M1FN_X2
+TYPES = [(first, second) for first in FLOAT8 for second in FLOAT8] + [(PAIRS_OF_4, PAIRS_OF_4)] * 4
 PROBLEMS = [
     replace(
         problem_of(first, layout, out, d_major),
         b=problem_of(second, layout).b,
-        blocks=block_scales(*orders),
+        blocks=block_scales(
+            DType.FLOAT8_E4M3FN if first is PAIRS_OF_4 else DType.FLOAT8_E8M0FNU, *orders
+        ),
     )
-    for first in FLOAT8
-    for second in FLOAT8
+    for first, second in TYPES
     for layout in LAYOUTS
     for out in output_dtypes(first)
     for d_major in "nm"
@@ -44,6 +47,11 @@ PROBLEMS = [
 # -- arithmetic ------------------------------------------------------------------------------------
 
 
+def along_k(problem):
+    """Return the tiles of scales for 128 bytes of K."""
+    return 4 if problem.a.dtype is PAIRS_OF_4 else 1
+
+
 @pytest.mark.parametrize("problem", random.Random(4).sample(PROBLEMS, 4), ids=str)
 def test_sums_and_scales_share_tensor_memory(problem):
     widths = set()
@@ -51,10 +59,10 @@ def test_sums_and_scales_share_tensor_memory(problem):
         seen = plan.config.oriented(problem)
         geo, n, stages = geometry(seen, plan.config), plan.config.tile[1], plan.config.stages
         assert illegal(seen, plan.config, B200) is None
-        tiles = 1 + -(-n // 128)
+        tiles = (1 + -(-n // 128)) * along_k(problem)
         used = geo.buffers * n + stages * tiles * 4
         assert geo.tensor_columns // 2 < used <= geo.tensor_columns <= COLUMNS
-        assert geo.buffers == (1 if n == 256 else 2)
+        assert geo.buffers == 2 or used + n > COLUMNS
         deeper = geometry(seen, replace(plan.config, stages=stages + 1))
         assert deeper.smem_bytes - geo.smem_bytes == geo.a_bytes + geo.b_bytes + 512 * tiles
         assert deeper.smem_bytes > B200.smem_per_block or stages == 12
@@ -115,19 +123,23 @@ def name(plan):
 def test_an_offered_configuration_compiles_to_scaled_products_without_spills(plan):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     artifact = BACKEND.compile(plan)
-    ops, tiles = artifact.info.instructions, 1 + -(-plan.config.tile[1] // 128)
+    ops, loads = artifact.info.instructions, 1 + -(-plan.config.tile[1] // 128)
+    tiles, packed = loads * along_k(plan.problem), plan.problem.a.dtype is PAIRS_OF_4
+    opcode = "UTCOMMA" if packed else "UTCQMMA"
     assert artifact.info.spill_bytes == 0
-    assert ops["UTCQMMA"] == 4
+    assert ops[opcode] == 4
     assert ops["UTCCP"] == tiles
-    assert ops["UTMALDG"] >= 2 + tiles
+    assert ops["UTMALDG"] >= 2 + loads
     sass = disassemble(artifact.files["kernel.cubin"])
     pair = r"\.2CTA" if "pair" in plan.config.schedule else ""
     # A third place in tensor memory: the scales.
-    scaled = rf"UTCQMMA{pair} gdesc\S+ gdesc\S+ tmem\S+ tmem\S+ idesc\S+ tmem\["
+    form = r"\.(?:4X|BLOCK16)" if packed else ""
+    scaled = rf"{opcode}{pair}{form} gdesc\S+ gdesc\S+ tmem\S+ tmem\S+ idesc\S+ tmem\["
     assert len(re.findall(scaled, sass)) == 4
     assert len(re.findall(rf"UTCCP\.T\.S{pair}\.4x32dp128bit", sass)) == tiles
     ptx = artifact.files["kernel.ptx"].decode()
-    assert ptx.count(".kind::mxf8f6f4.block_scale.scale_vec::1X") == 4
+    kind = "mxf4nvf4.block_scale.scale_vec::4X" if packed else "mxf8f6f4.block_scale.scale_vec::1X"
+    assert ptx.count(f".kind::{kind}") == 4
     assert ("scale_tiles" in ptx) == (plan.problem.blocks.a == "plain")
     assert_loads_are_waited_for(ptx)
 
@@ -135,19 +147,29 @@ def test_an_offered_configuration_compiles_to_scaled_products_without_spills(pla
 # -- descriptors -----------------------------------------------------------------------------------
 
 
-def instruction(types, m, n, block):
-    """PTX ISA, tcgen05 instruction descriptor of .kind::mxf8f6f4, both operands K-major."""
-    of_b, of_a = block << 4, block << 29
-    numbers = [{E4M3: 0, E5M2: 1}[dtype] for dtype in types]
-    e8m0 = 1 << 23
+def instruction(types, m, n, first):
+    """PTX ISA, tcgen05 instruction descriptors of kinds with scales, both operands K-major."""
+    of_b, of_a = first << 4, first << 29
+    numbers = [{E4M3: 0, E5M2: 1, PAIRS: 1}[dtype] for dtype in types]
+    e8m0 = 0 if types[0] == PAIRS else 1 << 23
     return of_b | numbers[0] << 7 | numbers[1] << 10 | n // 8 << 17 | e8m0 | m // 16 << 24 | of_a
 
 
 @pytest.mark.compile
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
-@pytest.mark.parametrize(("columns", "ctas"), [(64, 1), (192, 1), (192, 2), (256, 2)])
-def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, columns, ctas):
-    """Two tiles along N, of K in stages and a bit: of the last slab one block is there."""
+@pytest.mark.parametrize(
+    ("types", "columns", "ctas"),
+    [
+        ((E4M3, E5M2), 64, 1),
+        ((E4M3, E5M2), 192, 2),
+        ((E5M2, E4M3), 256, 2),
+        ((PAIRS, PAIRS), 192, 1),
+        ((PAIRS, PAIRS), 64, 2),
+    ],
+    ids=str,
+)
+def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, types, columns, ctas):
+    """Two tiles along N, of K in stages and a bit: of the last slab 20 bytes are there."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     words, copied, scales = [], [], []
     decode, locate, region = tcgen05.instruction_of, tensor_copies.matrix_of, tcgen05.scale_region
@@ -170,7 +192,13 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, columns, ctas):
     stages, m, n = 2, 128 * ctas, 2 * columns
     k = 128 * stages + 20
     rng = np.random.default_rng(columns)
-    a, b = draw(rng, (m, k + 12), E4M3, exact=True), draw(rng, (n, k + 12), E5M2, exact=True)
+    # Rows of whole blocks, so that those of the scales are whole too.
+    a, b = (
+        draw(rng, (rows, k + 12), dtype, exact=True)
+        for rows, dtype in zip((m, n), types, strict=True)
+    )
+    if types[0] == PAIRS:  # 20 bytes have three scales
+        a.codes, b.codes = a.codes[:, :-1], b.codes[:, :-1]
     config = Config((128, columns, 128), (ctas, 1), stages=stages, warps=(4, 1),
                     schedule="single" if ctas == 1 else "pair")  # fmt: skip
     options = {"scale_a": a.scales("blocked"), "scale_b": b.scales("blocked")}
@@ -179,20 +207,22 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, columns, ctas):
         plan = unigemm.plan(left, right, backend="cute_tcgen05", **options)
         plan = replace(plan, config=config, workspace_bytes=0)
         got = unigemm.matmul(left, right, plan=plan, **options)
-    values = [x.values[:, :k] for x in (a, b)]
+    values = [x.values[:, : k * (1 + (types[0] == PAIRS))] for x in (a, b)]
     np.testing.assert_array_equal(got, values[0] @ values[1].T)
 
     blocks = [0, 1, 2, 3] * stages + [0]
-    kind = ("mxf8f6f4", ctas, 32)
-    expected = [(instruction((E4M3, E5M2), m, columns, block), *kind) for block in blocks] * 2
-    assert words == expected
+    packed = types[0] == PAIRS
+    kind = ("mxf4nvf4", ctas, 16) if packed else ("mxf8f6f4", ctas, 32)
+    firsts = [0 if packed else block for block in blocks]  # of four scales of a row
+    assert words == [(instruction(types, m, columns, first), *kind) for first in firsts] * 2
     # Behind what the system reserves, barriers, operands and boxes: a tile of A, then those of B.
-    of_b = -(-columns // 128)
+    of_b, deep = -(-columns // 128), 4 if packed else 1
+    each = (1 + of_b) * deep
     geo = geometry(plan.problem, config)
     start = 1024 + 1024 + stages * (128 * 128 + columns // ctas * 128) + geo.box_bytes
     plain, lines = 1 << 46, 128 >> 4 << 32
     slabs = [0, 1, 0, 1, 0, 1]  # stages of two units of three slabs
-    tiles = [512 * (stage * (1 + of_b) + tile) for stage in slabs for tile in range(1 + of_b)]
+    tiles = [512 * (stage * each + tile) for stage in slabs for tile in range(each)]
     assert start % 128 == 0
     assert copied == [(start + tile) >> 4 | lines | plain for tile in tiles]
     # The second tile's columns begin in the middle of a tile of scales where 128 do not divide.
@@ -201,7 +231,9 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, columns, ctas):
     for unit, of_unit in enumerate((slabs[:3], slabs[3:])):
         inside = unit * columns % 128 // 32
         for slab, stage in enumerate(of_unit):
-            at = first + stage * 4 * (1 + of_b)
+            at = first + stage * 4 * each
             for block in range(4 if slab < 2 else 1):
-                places += [(at, 128, block), (at + 4 + inside, columns, block)] * ctas
+                along, byte = (block, 0) if packed else (0, block)
+                place = at + 4 * deep + 4 * of_b * along + inside
+                places += [(at + 4 * along, 128, byte), (place, columns, byte)] * ctas
     assert scales == places

@@ -19,6 +19,7 @@ from . import tuning
 from .arrays.libraries import KNOWN, Library
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
 from .backend import Backend, CompilingBackend, HostBackend, Launcher
+from .blocks import refuse_elements
 from .dtypes import FLOAT8, DType
 from .errors import (
     BackendUnavailable,
@@ -133,7 +134,8 @@ def describe(
             f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
             "leave precision out"
         )
-    if (options.scaled or options.blocks) and a.dtype not in FLOAT8:
+    refuse_elements(a.dtype, options.blocks[0].dtype if options.blocks else None)
+    if options.scaled and not options.blocks and a.dtype not in FLOAT8:
         raise UnsupportedProblem(
             f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
             "result, or an input"

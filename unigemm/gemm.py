@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from .blocks import block_scales, scale_steps
+from .blocks import BLOCKS, block_scales, scale_steps
 from .dtypes import DType
 from .errors import OverlapError, ShapeMismatch, UnsupportedProblem
 from .overlap import overlaps_itself
@@ -200,14 +200,15 @@ def _scales(
     scales: tuple[Layout, Layout], a: Layout, b: Layout, batch: tuple[int, ...]
 ) -> tuple[BlockScales, tuple[tuple[int, ...], ...]]:
     """Return the class of scales, and the steps of each: (row, block, each dimension of D)."""
+    dtype = scales[0].dtype
     found = [
-        scale_steps(scale.shape, scale.strides, scale.alignment, x.shape, name)
+        scale_steps(scale.shape, scale.strides, scale.alignment, x.shape, BLOCKS[dtype], name)
         for scale, x, name in zip(scales, (a, b), ("scale_a", "scale_b"), strict=True)
     ]
     along = tuple(
         (*steps[:2], *(0,) * (len(batch) - len(steps) + 2), *steps[2:]) for _, steps in found
     )
-    return block_scales(found[0][0], found[1][0]), along
+    return block_scales(dtype, found[0][0], found[1][0]), along
 
 
 def _with_scales(

@@ -77,7 +77,7 @@ class BlockScales:
     dtype
         Of the scales.
     block
-        Elements that share one.
+        Elements of the array that share one.
     a, b
         How those of each operand lie.
     """
@@ -151,7 +151,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Extents:
-    """The sizes of a product: D (L, M, N) = A (L, M, K) B (L, K, N), L = `batch`."""
+    """The sizes of a product: D (L, M, N) = A (L, M, K) B (L, K, N), L = `batch`.
+
+    K counts elements of the arrays: two of float4 that share a byte are one, and so are their
+    multiply-adds in `flops`.
+    """
 
     m: int
     n: int

@@ -22,7 +22,12 @@ CUTE_TYPES = {
     DType.INT8: cutlass.Int8,
     DType.INT32: cutlass.Int32,
 }
-_OPERANDS = {**CUTE_TYPES, DType.FLOAT32: cutlass.TFloat32}
+# Pairs of float4 are moved as bytes: float8 of whichever kind.
+_OPERANDS = {
+    **CUTE_TYPES,
+    DType.FLOAT32: cutlass.TFloat32,
+    DType.FLOAT4_E2M1FN_X2: cutlass.Float8E4M3FN,
+}
 GMEM, SMEM = cute.AddressSpace.gmem, cute.AddressSpace.smem
 REDUCE_THREADS = 128
 
@@ -84,11 +89,11 @@ def example_arguments(extra: int = 0, scaled: bool = False, in_blocks: bool = Fa
     """Return arguments of a host function's types, for compiling.
 
     Four addresses, five sizes, twelve strides, three integers of every plan and `extra` ones of the
-    backend's, two addresses and a factor where the product is scaled, eight strides and two
-    addresses where blocks have scales, and the stream: what `CuteBackend.bind` passes.
+    backend's; eight strides and two addresses where blocks have scales; two addresses and a factor
+    where they do or the product is scaled; and the stream: what `CuteBackend.bind` passes.
     """
-    scales = [Int64(1), Int64(1), Float32(1)] if scaled else []
-    scales = [Int64(1)] * 10 if in_blocks else scales
+    scales = [Int64(1), Int64(1), Float32(1)] if scaled or in_blocks else []
+    scales = [*[Int64(1)] * 10, *scales] if in_blocks else scales
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
     wide, narrow = Int64(1), Int32(1)
     numbers = [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra)]

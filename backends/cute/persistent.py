@@ -319,7 +319,7 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         turn_m: Int32, turn_n: Int32,
         of_a_m: Int64, of_a_k: Int64, of_a_l0: Int64, of_a_l1: Int64,
         of_b_n: Int64, of_b_k: Int64, of_b_l0: Int64, of_b_l1: Int64,
-        scale_a: Int64, scale_b: Int64,
+        blocks_a: Int64, blocks_b: Int64, scale_a: Int64, scale_b: Int64, factor: Float32,
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
         start(
@@ -327,8 +327,8 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
             (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
             (split_k, along_n, group, multiprocessors, turn_m, turn_n),
             (
-                scale_a, scale_b, (of_a_m, of_a_k, of_a_l0, of_a_l1),
-                (of_b_n, of_b_k, of_b_l0, of_b_l1),
+                scale_a, scale_b, factor, (blocks_a, blocks_b),
+                ((of_a_m, of_a_k, of_a_l0, of_a_l1), (of_b_n, of_b_k, of_b_l0, of_b_l1)),
             ), stream,
         )  # fmt: skip
 

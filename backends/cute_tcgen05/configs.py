@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
 
-from unigemm.blocks import blocked_count
+from unigemm.blocks import blocked_count, blocks_of
 from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
@@ -318,5 +318,6 @@ def _repacked_bytes(problem: Problem, extents: Extents) -> int:
             size = along * getattr(problem, name).dtype.itemsize
             total += packed_bytes(lines, size, extents.batch, 1)
         if problem.blocks and getattr(problem.blocks, name) == "plain":
-            total += packed_bytes(1, blocked_count(rows, extents.k), extents.batch, 1)
+            count = blocked_count(rows, blocks_of(extents.k, problem.blocks.block))
+            total += packed_bytes(1, count, extents.batch, 1)
     return total

@@ -13,9 +13,10 @@ where TMA can write D: rows that begin and end at multiples of 16 bytes. The par
 Other rows go through boxes too, and each is stored by all lanes of a warp.
 
 Where blocks of K have scales (`Problem.blocks`), a stage holds their tiles beside the operands (see
-`unigemm.blocks`): one tile for the 128 rows of a CTA, and those of all columns, in each CTA of a
-pair. They are copied to tensor memory, where each stage has a place of its own: what is copied
-there waits, with the stage, for the products that read what was there before.
+`unigemm.blocks`): those of the 128 rows of a CTA, and those of all columns, in each CTA of a pair;
+along K one of mxfp8, four of nvfp4. They are copied to tensor memory, where each stage has a place
+of its own: what is copied there waits, with the stage, for the products that read what was there
+before.
 
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
@@ -26,10 +27,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from unigemm.blocks import BLOCK, TILE_BYTES, TILE_ROWS
+from unigemm.blocks import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from unigemm.dtypes import DType
 from unigemm.plans import Config
-from unigemm.problem import Major, MatrixType, Problem
+from unigemm.problem import BlockScales, Major, MatrixType, Problem
 from unigemm.target import Target
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "instruction_kind",
     "instruction_word",
     "is_repacked",
+    "scales_of_instruction",
     "shared_major",
 ]
 
@@ -55,8 +57,7 @@ BUFFERS = 2  # of sums in tensor memory, where they fit
 BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
 BOXES = 2  # of a warp: one is filled while the other is stored
-K_BYTES = 32  # of one instruction; with scales, a block of them
-assert K_BYTES == BLOCK
+K_BYTES = 32  # of one instruction
 COLUMNS = 512  # of tensor memory, 32 bits each
 TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
 HALF_TILE = TILE_ROWS // 2  # columns of B: where a tile may begin among those of scales, at best
@@ -70,8 +71,13 @@ _FORMATS = {
     DType.FLOAT8_E4M3FN: 0,
     DType.FLOAT8_E5M2: 1,
     DType.INT8: 1,
+    DType.FLOAT4_E2M1FN_X2: 1,
 }
-_E8M0 = 1  # the type of scales
+# Of scales: kinds, and the type's number (the same).
+_SCALED_KINDS = {
+    DType.FLOAT8_E8M0FNU: ("mxf8f6f4.block_scale.scale_vec::1X", 1),
+    DType.FLOAT8_E4M3FN: ("mxf4nvf4.block_scale.scale_vec::4X", 0),
+}
 _SUMS = {DType.FLOAT32: 1, DType.INT32: 2}
 
 
@@ -100,7 +106,10 @@ class Geometry:
     buffers
         Of sums in tensor memory.
     scale_tiles
-        Tiles of scales in a stage: of A and of B; zeros where there are none.
+        Tiles of scales in a stage: of A and of B along their rows, and along K; zeros where there
+        are none.
+    scale_count
+        All of those.
     scale_bytes
         Of those.
     a_bytes, b_bytes
@@ -131,7 +140,8 @@ class Geometry:
     buffers: int
     a_bytes: int
     b_bytes: int
-    scale_tiles: tuple[int, int]
+    scale_tiles: tuple[int, int, int]
+    scale_count: int
     scale_bytes: int
     scale_column: int
     tensor_columns: int
@@ -143,15 +153,19 @@ class Geometry:
 
 
 def shared_major(problem: Problem, name: str) -> Major:
-    """Return the majorness of A or B in shared memory: strided ones are made K-major."""
+    """Return the majorness of A or B in shared memory: strided ones are made K-major.
+
+    So are pairs of float4, which are neighbours along K (PTX ISA, tcgen05.mma: transposes).
+    """
     matrix: MatrixType = getattr(problem, name)
-    return "k" if matrix.major == "strided" else matrix.major
+    turned = matrix.major == "strided" or matrix.dtype is DType.FLOAT4_E2M1FN_X2
+    return "k" if turned else matrix.major
 
 
 def is_repacked(problem: Problem, name: str) -> bool:
     """Whether A or B is copied into the workspace before it is multiplied."""
     matrix: MatrixType = getattr(problem, name)
-    return matrix.major == "strided" or matrix.alignment < TMA_BYTES
+    return matrix.major != shared_major(problem, name) or matrix.alignment < TMA_BYTES
 
 
 @lru_cache(maxsize=8192)
@@ -163,13 +177,16 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     size = problem.a.dtype.itemsize
     loaded = n // ctas
     a_bytes, b_bytes = m * k * size, loaded * k * size
-    tiles = (1, -(-n // TILE_ROWS)) if problem.blocks else (0, 0)
-    of_scales = config.stages * sum(tiles) * TILE_COLUMNS
+    tiles = (0, 0, 0)
+    if problem.blocks:
+        tiles = (1, -(-n // TILE_ROWS), -(-k // (problem.blocks.block * TILE_BLOCKS)))
+    tile_count = (tiles[0] + tiles[1]) * tiles[2]
+    of_scales = config.stages * tile_count * TILE_COLUMNS
     buffers = BUFFERS if BUFFERS * n + of_scales <= COLUMNS else 1
     columns = LEAST_COLUMNS
     while columns < buffers * n + of_scales:
         columns *= 2
-    scale_bytes = sum(tiles) * TILE_BYTES
+    scale_bytes = tile_count * TILE_BYTES
     stored = problem.accumulator.itemsize if config.split_k > 1 else problem.d.dtype.itemsize
     store = _store(problem, config)
     box_columns, box_pitch = _box(store, n, stored)
@@ -188,6 +205,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         a_bytes=a_bytes,
         b_bytes=b_bytes,
         scale_tiles=tiles,
+        scale_count=tile_count,
         scale_bytes=scale_bytes,
         scale_column=buffers * n,
         tensor_columns=columns,
@@ -224,20 +242,28 @@ def _box(store: str, tile_n: int, size: int) -> tuple[int, int]:
 def instruction_kind(problem: Problem) -> str:
     """Return the ``.kind`` of tcgen05.mma."""
     if problem.blocks:
-        return "mxf8f6f4.block_scale.scale_vec::1X"
+        return _SCALED_KINDS[problem.blocks.dtype][0]
     if problem.a.dtype is DType.INT8:
         return "i8"
     return {1: "f8f6f4", 2: "f16", 4: "tf32"}[problem.a.dtype.itemsize]
 
 
+def scales_of_instruction(blocks: BlockScales) -> int:
+    """Return how many scales of a row one instruction takes."""
+    return K_BYTES // blocks.block
+
+
 def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
     """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates).
 
-    Of a product with scales it says which of the four of a row are meant, those of a block of K, in
-    place of the type of sums.
+    Of a product with scales it says which of the four of a row in a tile are meant, the first of
+    those of so many instructions' K, in place of the type of sums.
     """
     m, n = geometry(problem, config).mma
-    scales = {4: block, 23: _E8M0, 29: block} if problem.blocks else {}
+    scales = {}
+    if problem.blocks:
+        first = block * scales_of_instruction(problem.blocks) % TILE_BLOCKS
+        scales = {4: first, 23: _SCALED_KINDS[problem.blocks.dtype][1], 29: first}
     fields = {
         4: _SUMS[problem.accumulator],
         7: _FORMATS[problem.a.dtype],

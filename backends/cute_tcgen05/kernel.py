@@ -181,8 +181,8 @@ def issue(
 ) -> None:
     """Multiply 32 bytes of K, added to the sums at `into` if they are kept; one thread.
 
-    With scales (where those of A and of B are, and how many blocks of the slab there are) they are
-    the `block` of a slab, and nothing where K has ended: what fills a tile of scales may be NaN.
+    With scales (where those of A and of B are, and how many such parts the slab has) they are the
+    part `block` of it, and nothing where K has ended: what fills a tile of scales may be NaN.
 
     In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
     to leave out.
@@ -207,12 +207,13 @@ def issue_scaled(
 ) -> None:  # fmt: skip
     """Copy the scales of a slab to tensor memory, and multiply the blocks that K has of it."""
     tiles, base, count = scaling
-    scales = block_scales.scales_of_unit(spec, base, stage, tile_n)
+    first = block_scales.columns_of_stage(spec, base, stage)
     left = count - slab * len(blocks)
     with cute.arch.elect_one():
-        block_scales.copy_tiles(spec, tiles, stage, scales[0])
+        block_scales.copy_tiles(spec, tiles, stage, first)
         for block in range_constexpr(len(blocks)):
             kept = keep if block == 0 else Int32(1)
+            scales = block_scales.scales_of_block(spec, first, block, tile_n)
             issue(spec, into, *blocks[block], kept, block, (*scales, left))
 
 
@@ -444,15 +445,16 @@ def start(
     if const_expr(problem.blocks is not None):
         scale_views = []
         for order, address, steps, rows in (
-            (problem.blocks.a, scales[0], scales[2], m), (problem.blocks.b, scales[1], scales[3], n)
+            (problem.blocks.a, scales[3][0], scales[4][0], m),
+            (problem.blocks.b, scales[3][1], scales[4][1], n),
         ):  # fmt: skip
             view, parts = block_scales.tiled(
-                order, address, steps, (rows, k), (l0, l1), parts, stream
+                order, problem.blocks.block, address, steps, (rows, k), (l0, l1), parts, stream
             )
             scale_views.append(view)
             outer_steps += steps[2:]
         of_blocks = [tuple(pair) for pair in block_scales.atoms(spec, scale_views)]
-        scales = ()
+        scales = scales[:3]
     layouts = (
         blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
