@@ -355,6 +355,8 @@ def gemm_kernel(
         cpasync.prefetch_descriptor(atom_b)
         if const_expr(geo.store == "tma"):
             cpasync.prefetch_descriptor(atom_d)
+        for operand in range_constexpr(len(of_blocks)):
+            cpasync.prefetch_descriptor(of_blocks[operand][0])
     before_sync()
     cute.arch.sync_threads()
     after_sync()
