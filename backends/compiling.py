@@ -6,10 +6,17 @@ from typing import Any
 
 from unigemm.gemm import Gemm
 from unigemm.plans import Config
-from unigemm.problem import Extents, Problem
+from unigemm.problem import BlockScales, Extents, Problem
 from unigemm.target import Target
 
-__all__ = ["INT32_MAX", "oriented_strides", "refuse_sizes", "specialisation"]
+__all__ = [
+    "INT32_MAX",
+    "oriented_scales",
+    "oriented_strides",
+    "refuse_blocks",
+    "refuse_sizes",
+    "specialisation",
+]
 
 INT32_MAX = 2**31 - 1
 
@@ -23,6 +30,16 @@ def refuse_sizes(extents: Extents, target: Target) -> str | None:
     if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > INT32_MAX:
         return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
     return None
+
+
+def refuse_blocks(problem: Problem) -> str | None:
+    """Say why a backend that knows no scales of blocks does not take a problem that has some."""
+    if problem.blocks is None:
+        return None
+    return (
+        "it does not multiply by the scales of blocks of K; cute_tcgen05 does on Blackwell's "
+        "sm_100a, sm_103a and sm_110a: elsewhere multiply the scaled elements, as bfloat16"
+    )
 
 
 def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
@@ -43,6 +60,7 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         },
         "precision": problem.precision,
         "scaled": problem.scaled,
+        "blocks": None if problem.blocks is None else _blocks(problem.blocks),
         "tile": list(config.tile),
         "cluster": [*config.cluster, config.cluster_k],
         "warps": [*config.warps, config.slice_k],
@@ -54,6 +72,12 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
     }
 
 
+def _blocks(blocks: BlockScales) -> dict[str, Any]:
+    return {
+        "dtype": blocks.dtype.value, "block": blocks.block, "a": blocks.a, "b": blocks.b
+    }  # fmt: skip
+
+
 def oriented_strides(gemm: Gemm, config: Config) -> tuple[Steps, Steps, Steps]:
     """Return the strides of A, B and D as the kernel sees them: (row, column, L0, L1), elements."""
     if not config.swap_ab:
@@ -63,3 +87,9 @@ def oriented_strides(gemm: Gemm, config: Config) -> tuple[Steps, Steps, Steps]:
         for row, column, inner, outer in (gemm.b_strides, gemm.a_strides, gemm.d_strides)
     )
     return a, b, d
+
+
+def oriented_scales(gemm: Gemm, config: Config) -> tuple[Steps, ...]:
+    """Return the strides of the scales of A and B as the kernel sees them; none without scales."""
+    strides = gemm.scale_strides or ()
+    return strides[::-1] if config.swap_ab else strides

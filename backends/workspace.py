@@ -1,6 +1,7 @@
 """A kernel's scratch memory: how much of it a plan needs, and how it is laid out.
 
-First the repacked operands, then split-K's partial sums; each begins at a multiple of 256 bytes.
+First the repacked operands, then repacked scales, then split-K's partial sums; each begins at a
+multiple of 256 bytes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,12 @@ EIGHT_BITS = "float8_e4m3fn,int8"  # cuBLAS has them in layout nt only
 
 
 #: The backend that is made for an architecture's tensor cores.
-OWN = {"sm_90a": "cute_wgmma", "sm_100a": "cute_tcgen05", "sm_103a": "cute_tcgen05"}
+OWN = {
+    "sm_90a": "cute_wgmma",
+    "sm_100a": "cute_tcgen05",
+    "sm_103a": "cute_tcgen05",
+    "sm_110a": "cute_tcgen05",
+}
 NARROW = ("bfloat16", "float16", "tf32")  # what all of those multiply
 
 

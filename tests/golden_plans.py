@@ -10,10 +10,11 @@ from itertools import product
 from pathlib import Path
 
 import unigemm
+from unigemm.blocks import blocked_count
 from unigemm.cli import specs
 
 FILE = Path(__file__).with_name("golden_plans.json")
-ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_110a", "sm_120a")
 # What is multiplied, the precision and the layouts.
 KINDS = (
     ("bfloat16", "ieee", ("nt", "nn", "tn")),
@@ -25,6 +26,10 @@ KINDS = (
     ("float8_e4m3fn", "ieee", ("nt",)),
     ("int8", "ieee", ("nt",)),
 )
+# Products with scales of blocks, their types and how many elements share one, and where they are.
+BLOCKS = {"mxfp8": ("float8_e8m0fnu", 32), "nvfp4": ("float8_e4m3fn", 8)}
+IN_BLOCKS = (("float8_e4m3fn", "mxfp8", ("nt",)), ("float4_e2m1fn_x2", "nvfp4", ("nt",)))
+BLACKWELL = ("sm_100a", "sm_110a")
 SHAPES = (
     *((s, s, s, 1) for s in (256, 1024, 3000, 4096, 8192)),
     *((m, 4096, 4096, 1) for m in (1, 4, 8, 16, 33, 64, 128, 300, 2048)),
@@ -45,15 +50,25 @@ SHAPES = (
 def picks(arch: str) -> dict[str, str]:
     """Return what is picked for each problem on an architecture, in the words of the plan."""
     found = {}
-    for (dtype, precision, layouts), shape in product(KINDS, SHAPES):
+    kinds = (*KINDS, *IN_BLOCKS) if arch in BLACKWELL else KINDS
+    for (dtype, precision, layouts), shape in product(kinds, SHAPES):
         for layout in layouts:
             m, n, k, batch = shape
             name = precision if precision != "ieee" else dtype
             stack = f"{batch}x" if batch > 1 else ""
             problem = f"{name} {layout} {stack}{m}x{n}x{k}"
             a, b = specs(m, n, k, dtype, layout, batch)
+            options = {"precision": precision}
+            if precision in BLOCKS:
+                scale, block = BLOCKS[precision]
+                options = {
+                    argument: unigemm.ArraySpec(
+                        (*a.shape[:-2], blocked_count(rows, -(-k // block))), scale
+                    )
+                    for argument, rows in (("scale_a", m), ("scale_b", n))
+                }
             try:
-                plan = unigemm.plan(a, b, precision=precision, target=arch, keep=0)
+                plan = unigemm.plan(a, b, target=arch, keep=0, **options)
             except unigemm.UnsupportedProblem:
                 found[problem] = "none"
             else:

@@ -49,4 +49,4 @@ def needs_hopper():
 
 
 def needs_blackwell():
-    needs("tcgen05", "sm_100a", "sm_103a")
+    needs("tcgen05", "sm_100a", "sm_103a", "sm_110a")

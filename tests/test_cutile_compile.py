@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(toolchain.missing() is not None, reason=str(toolchain.missing())),
 ]
 
-ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a")
 SAMPLE = 1  # kernels of each type and architecture; UNIGEMM_TEST_ALL=1 compiles every one
 ALL = os.environ.get("UNIGEMM_TEST_ALL") == "1"
 
@@ -79,7 +79,7 @@ def multiplies(plan):
     letter = by_type.get(dtype, "H")
     if capability == (9, 0):
         return f"{letter}GMMA"
-    if capability[0] == 10 and not (dtype is DType.INT8 and capability == (10, 3)):
+    if capability[0] in (10, 11) and not (dtype is DType.INT8 and capability == (10, 3)):
         return f"UTC{letter}MMA"
     return f"{letter}MMA"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from block_scaled import E4M3, E5M2, PAIRS, assert_near, draw
 from gpu_cases import LIBRARIES, lib_named, matrix, needs_blackwell, tma_matrix
 from hypothesis import given, settings
 from reference import Case, check_case, compact
@@ -30,7 +31,7 @@ def _on_blackwell():
 
 
 def options(dtype):
-    if dtype is DType.INT8 and unigemm.capabilities().devices[0].target.arch != "sm_100a":
+    if dtype is DType.INT8 and unigemm.capabilities().devices[0].target.arch == "sm_103a":
         pytest.skip("sm_103a has no tcgen05 of int8")
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
     return {"backend": "cute_tcgen05", "precision": precision}
@@ -115,6 +116,30 @@ def configurations(draw, sizes, dtype, to, back):
             # Whole numbers of up to 4 k: rounded once, to 8 bits at the least.
             near = np.abs(back(got) - expected) <= np.abs(expected) * 2.0**-8
             assert near.all(), str(config)
+
+
+@pytest.mark.parametrize("types", [(E4M3, E5M2), (PAIRS, PAIRS)], ids=["mxfp8", "nvfp4"])
+@pytest.mark.parametrize("orders", [("blocked", "blocked"), ("plain", "blocked"), ("plain",) * 2])
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 32), (129, 127, 80), (300, 700, 1000), (4096, 2048, 512)]
+)
+def test_blocks_have_scales(shape, orders, types):
+    torch = pytest.importorskip("torch")
+    m, n, k = shape
+    rng = np.random.default_rng(m)
+    a, b = draw(rng, (m, k), types[0]), draw(rng, (n, k), types[1])
+    of_b = b.scales(orders[1])
+
+    def on_device(x, dtype):
+        raw = torch.from_numpy(np.ascontiguousarray(x).view(np.uint8)).cuda()
+        return raw.view(getattr(torch, dtype.name))
+
+    got = unigemm.matmul(
+        on_device(a.elements, types[0]), on_device(b.elements, types[1]).T,
+        backend="cute_tcgen05", scale_a=on_device(a.scales(orders[0]), a.kind),
+        scale_b=on_device(of_b, b.kind).T if orders[1] == "plain" else on_device(of_b, b.kind),
+    )  # fmt: skip
+    assert_near(got.cpu().numpy(), a, b)
 
 
 def test_results_are_bitwise_equal_from_run_to_run_over_many_units():

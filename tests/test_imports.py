@@ -30,6 +30,7 @@ DEVICE_CODE = (
     "persistent",
     "repack",
     "epilogue",
+    "scales",
     "spec",
 )
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
@@ -39,10 +40,11 @@ LAYERS = [
     {"errors", "overlap", "artifact", "arrays", "cache.reports"},
     {"dtypes", "env", "cache.manifest"},
     {"problem", "target", "sass", "cache.store", "cache.bundle"},
-    {"gemm", "plans", "measure_torch", "measure_cupy"},
+    {"blocks", "plans"},
+    {"gemm", "measure_torch", "measure_cupy"},
     {"backend", "tuning", "arrays.operands", "cache.upkeep", "measure"},
     {"planner", "registry", "cache.layers", "arrays.libraries"},
-    {"cache", "arrays.numpy_arrays", "arrays.cupy_arrays", "arrays.torch_arrays"},
+    {"cache", "scales", "arrays.numpy_arrays", "arrays.cupy_arrays", "arrays.torch_arrays"},
     {"dispatch", "arrays.dlpack_arrays"},
     {"api"},
     {"show", "contest", "sweep"},

@@ -15,8 +15,9 @@ from unigemm.dtypes import FLOAT8, INPUTS, DType, numpy_dtype, output_dtypes
 from unigemm.problem import PRECISIONS
 
 
-def test_every_dtype_is_an_input_or_a_result_only():
-    assert {*INPUTS, DType.INT32} == set(DType)
+def test_every_dtype_is_an_input_or_of_results_or_with_scales_only():
+    others = {DType.INT32, DType.FLOAT8_E8M0FNU, DType.FLOAT4_E2M1FN_X2}
+    assert {*INPUTS, *others} == set(DType)
 
 
 @settings(max_examples=400)

@@ -105,7 +105,7 @@ def test_a_split_product_brings_its_reduction():
     assert split.count(".entry") == 2
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a", "sm_120a"])
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a"])
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
 def test_float32_sums_are_added_to_in_pairs_where_there_is_an_instruction(arch, majors):
     """Of K-major operands, too: they are turned on their way into shared memory."""

@@ -120,7 +120,7 @@ def refused(dtype, arch="sm_100a", **options):
 def test_what_it_does_not_take_is_refused_with_what_would_do():
     for arch in ARCHITECTURES:
         reason = refused(DType.BFLOAT16, arch)
-        assert (reason is None) == (arch in ("sm_100a", "sm_103a"))
+        assert (reason is None) == (arch in ("sm_100a", "sm_103a", "sm_110a"))
         assert reason is None or "another backend" in reason
     assert "float64" in refused(DType.FLOAT64)
     assert refused(DType.INT8) is None
@@ -193,7 +193,7 @@ def sampled():
         problem_of(DType.FLOAT16, d_alignment=2),
     ]
     return [
-        draw.choice(plans_of(problem, named_target(draw.choice(["sm_100a", "sm_103a"]))))
+        draw.choice(plans_of(problem, named_target(draw.choice(["sm_100a", "sm_103a", "sm_110a"]))))
         for problem in problems
     ]
 

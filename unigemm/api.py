@@ -16,7 +16,6 @@ from .dispatch import (
     describe,
     kernel_entry,
     plan_gemm,
-    read_scales,
     refuse_overlap,
     store,
     target_of,
@@ -26,6 +25,7 @@ from .gemm import Layout, canonical
 from .planner import KEPT
 from .plans import Plan
 from .registry import backend_named, backend_names
+from .scales import planned_scales, read_scales, see_scales
 from .target import CPU, Target, device_count, device_target, named_target
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def matmul(
         A NumPy, CuPy or PyTorch array, or one of any library with DLPack (JAX, ...). Any strides,
         any offset: transposes, slices, steps, broadcast views. float64, float32, float16,
         bfloat16, float8_e4m3fn, float8_e5m2 (ml_dtypes in NumPy and CuPy; float8 does not pass
-        through DLPack) or int8. It is never written.
+        through DLPack) or int8; with scales of blocks also PyTorch's float4_e2m1fn_x2, or uint8,
+        which hold two float4_e2m1fn that are neighbours along K, the first in the low half of a
+        byte; K then counts bytes. It is never written.
     b : array, shape (..., K, N) or (K,)
         Of the same library, device and dtype as `a`; the two kinds of float8 also multiply each
         other. Leading dimensions broadcast.
@@ -101,10 +103,21 @@ def matmul(
     stream : int or stream object, optional
         CUDA stream to queue the work on; by default the library's current one. New results and
         workspaces are then allocated on that stream too, and the caller orders it with others.
-    scale_a, scale_b : float or array of one float32, optional
-        For float8 inputs: the result is ``scale_a * scale_b * (a @ b)``, the float32 sums being
-        multiplied before they are rounded. An array is of the library and on the device of `a`;
-        on a GPU it is read when the work runs, so that a captured graph sees its new contents.
+    scale_a, scale_b : float, array, or pair of an array and one of these, optional
+        Numbers or arrays of one float32, for float8 inputs: the result is ``scale_a * scale_b * (a
+        @ b)``, the float32 sums being multiplied before they are rounded. An array is of the
+        library and on the device of `a`; on a GPU it is read when the work runs, so that a captured
+        graph sees its new contents.
+
+        Two arrays of float8_e8m0fnu are the scales of blocks (MXFP8): each multiplies 32 elements
+        along K. They have the shape of the operand with ceil(K / 32) in place of K, (..., M, K /
+        32) and (..., K / 32, N), any strides, and are then copied first; or they are flat, (...,
+        count), in the tiles of 128 rows and 4 blocks that cuBLAS and ``torch._scaled_mm`` take
+        (see `unigemm.blocks`), and are read where they lie. Two of float8_e4m3fn are for pairs of
+        float4 (NVFP4), and each multiplies 16 elements, 8 of such an array. On GPUs Blackwell's
+        tensor cores multiply these (sm_100a, sm_103a, sm_110a).
+
+        A pair has both: scales of blocks and one of the whole operand.
 
     Returns
     -------
@@ -158,13 +171,17 @@ def matmul(
             dtype, precision, deterministic, backend, plan, batch_invariant=batch_invariant
         )
         return _foreign(a, b, out, stream, options)
+    seen = blocks = None
+    if scaled:
+        seen = see_scales(library, scale_a, scale_b)
+        scaled, blocks = seen.scaled, seen.layouts
     key: Any
     bound: Bound | None
     try:
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
         same = plan and id(plan)  # hashing a plan costs more than the rest; `Bound` keeps it alive
-        asked = dtype, precision, deterministic, batch_invariant, backend, same, scaled
+        asked = dtype, precision, deterministic, batch_invariant, backend, same, scaled, blocks
         if out is None:
             d_at = 0
             places = a_at & 15, b_at & 15
@@ -177,7 +194,9 @@ def matmul(
     except Exception:
         key = bound = None  # something is wrong with an argument: `bind` says what
     if bound is None:
-        options = Options(dtype, precision, deterministic, backend, plan, scaled, batch_invariant)
+        options = Options(
+            dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks
+        )
         bound = bind(library, a, b, out, options)
         if key is not None:
             store(library.table, key, bound)
@@ -186,11 +205,10 @@ def matmul(
             d_at = 0 if out is None else library.operand(out, "out").pointer
     device = bound.device
     scales: tuple = ()
-    if scaled:
+    if seen is not None:
         low, high = bound.d_span
         span = None if out is None else (d_at + low, d_at + high)
-        named = {"scale_a": scale_a, "scale_b": scale_b}
-        scales = read_scales(library, device, named, span)
+        scales = read_scales(device, seen, span)
     handle = 0 if stream is None else _stream_for(device, stream)
     if out is not None:
         low, high = bound.d_span
@@ -283,6 +301,8 @@ def plan(
     backend: str = "auto",
     target: str | Target | None = None,
     scaled: bool = False,
+    scale_a: Any = None,
+    scale_b: Any = None,
     keep: int = KEPT,
     tuned: bool = True,
 ) -> Plan:
@@ -298,7 +318,9 @@ def plan(
         An architecture such as ``"sm_90a"``, ``"cpu"``, or a `Target`. By default the arrays'
         device; for an `ArraySpec` the current GPU, or the host where there is none.
     scaled : bool
-        `matmul` will be given `scale_a` or `scale_b`.
+        `matmul` will be given `scale_a` or `scale_b` of whole operands.
+    scale_a, scale_b : optional
+        As in `matmul`, where blocks have scales; an `ArraySpec` stands for an array.
     keep : int
         How many of the candidates that lost `Plan.alternatives` holds.
     tuned : bool
@@ -317,13 +339,15 @@ def plan(
     BackendUnavailable
         The named backend does not exist, or is to run here and cannot.
     """
+    scales = planned_scales(scale_a, scale_b, view)
     options = Options(
         dtype,
         precision,
         deterministic,
         backend,
-        scaled=bool(scaled),
+        scaled=bool(scaled) or scales.scaled,
         batch_invariant=bool(batch_invariant),
+        blocks=scales.layouts,
     )
     check_options(options)
     if keep < 0:
@@ -346,6 +370,7 @@ def plan(
         deterministic=bool(deterministic),
         scaled=options.scaled,
         batch_invariant=options.batch_invariant,
+        scales=options.blocks,
     )
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
     return plan_gemm(

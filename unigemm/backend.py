@@ -22,7 +22,8 @@ __all__ = [
 ]
 
 #: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
-#: of a scaled product also the addresses of the two scales (0: there is none) and a factor.
+#: of a product whose blocks have scales also the addresses of those of A and of B; of such a one
+#: and of a scaled one the addresses of two scales (0: there is none) and a factor.
 Launcher = Callable[..., None]
 
 

@@ -6,7 +6,6 @@ strides; `unigemm.matmul` keeps the result and from then on only looks it up.
 
 from __future__ import annotations
 
-import numbers
 import os
 import threading
 import warnings
@@ -17,14 +16,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from . import tuning
-from .arrays.libraries import KNOWN, Library, library_of
+from .arrays.libraries import KNOWN, Library
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
 from .backend import Backend, CompilingBackend, HostBackend, Launcher
+from .blocks import refuse_elements
 from .dtypes import FLOAT8, DType
 from .errors import (
     BackendUnavailable,
     DeviceMismatch,
-    LibraryMismatch,
     OverlapError,
     ShapeMismatch,
     TuningWarning,
@@ -52,7 +51,6 @@ __all__ = [
     "forget_device",
     "kernel_entry",
     "plan_gemm",
-    "read_scales",
     "refuse_overlap",
     "replan",
     "target_of",
@@ -71,6 +69,7 @@ class Options:
     plan: Plan | None = None
     scaled: bool = False
     batch_invariant: bool = False
+    blocks: tuple[Layout, Layout] | None = None  # of the scales of blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +134,8 @@ def describe(
             f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
             "leave precision out"
         )
-    if options.scaled and a.dtype not in FLOAT8:
+    refuse_elements(a.dtype, options.blocks[0].dtype if options.blocks else None)
+    if options.scaled and not options.blocks and a.dtype not in FLOAT8:
         raise UnsupportedProblem(
             f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
             "result, or an input"
@@ -415,6 +415,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         deterministic=bool(options.deterministic),
         scaled=options.scaled,
         batch_invariant=bool(options.batch_invariant),
+        scales=options.blocks,
     )
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     if z is not None:
@@ -453,52 +454,6 @@ def refuse_overlap(operands: dict[str, Operand]) -> None:
                 f"out shares memory with {name}, and it is written while {name} is read; pass "
                 f"another array as out, or a copy of {name}"
             )
-
-
-def read_scales(
-    library: Library, device: int, scales: dict[str, Any], d_span: tuple[int, int] | None
-) -> tuple[int, int, float]:
-    """Return what a launcher of a scaled product takes: two addresses (0 for none) and a factor.
-
-    Parameters
-    ----------
-    library, device
-        Of the other arrays.
-    scales
-        By their names: a number, an array of one float32, or None.
-    d_span
-        Addresses that `out` covers; None where there is no `out`.
-
-    Raises
-    ------
-    UnsupportedDtype, ShapeMismatch, DeviceMismatch, LibraryMismatch
-        An array that is none such.
-    OverlapError
-        It lies in `out`.
-    """
-    factor = 1.0
-    places = []
-    for name, scale in scales.items():
-        if scale is None or isinstance(scale, numbers.Real):
-            factor *= 1.0 if scale is None else float(scale)
-            places.append(0)
-            continue
-        if library_of(scale, name) is not library:
-            raise LibraryMismatch(
-                f"{name} is a {type(scale).__name__}, of another library than a; convert it, or "
-                "pass a number"
-            )
-        x = library.operand(scale, name)
-        if x.dtype is not DType.FLOAT32 or any(extent != 1 for extent in x.shape):
-            raise UnsupportedDtype(
-                f"{name} is {x.dtype} of shape {x.shape}; pass one float32, or a number"
-            )
-        if x.device != (HOST if device < 0 else Device("cuda", device)):
-            raise DeviceMismatch(f"{name} is on {x.device} and the arrays are not; move it to them")
-        if d_span and d_span[0] < x.pointer + 4 and x.pointer < d_span[1]:
-            raise OverlapError(f"out shares memory with {name}; pass another array as out")
-        places.append(x.pointer)
-    return places[0], places[1], factor
 
 
 _loaded: dict[tuple[str, str, int], object] = {}
@@ -569,6 +524,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("precision", plan.problem.precision, gemm.problem.precision),
         ("deterministic", plan.problem.deterministic, gemm.problem.deterministic),
         ("scaled", plan.problem.scaled, gemm.problem.scaled),
+        ("scales of blocks", plan.problem.blocks, gemm.problem.blocks),
         ("batch_invariant", plan.problem.batch_invariant, gemm.problem.batch_invariant),
         ("size", plan.extents, gemm.extents),
         ("architecture", plan.target.arch, target.arch),

@@ -34,6 +34,8 @@ class DType(enum.Enum):
     FLOAT8_E5M2 = "float8_e5m2"
     INT8 = "int8"
     INT32 = "int32"  # of results only
+    FLOAT8_E8M0FNU = "float8_e8m0fnu"  # of scales only
+    FLOAT4_E2M1FN_X2 = "float4_e2m1fn_x2"  # two in a byte, with scales only (see `blocks`)
 
     __hash__ = object.__hash__  # that of Enum is in Python, and planning hashes dtypes all the time
 
@@ -46,8 +48,12 @@ class DType(enum.Enum):
         return self.value
 
 
-#: What may be multiplied.
-INPUTS: tuple[DType, ...] = tuple(dtype for dtype in DType if dtype is not DType.INT32)
+#: What may be multiplied by itself.
+INPUTS: tuple[DType, ...] = tuple(
+    dtype
+    for dtype in DType
+    if dtype not in (DType.INT32, DType.FLOAT8_E8M0FNU, DType.FLOAT4_E2M1FN_X2)
+)
 _ITEMSIZE = {
     DType.FLOAT64: 8,
     DType.FLOAT32: 4,
@@ -57,6 +63,8 @@ _ITEMSIZE = {
     DType.FLOAT8_E5M2: 1,
     DType.INT8: 1,
     DType.INT32: 4,
+    DType.FLOAT8_E8M0FNU: 1,
+    DType.FLOAT4_E2M1FN_X2: 1,
 }
 # Bits of the significand, the hidden one included (IEEE 754-2019 table 3.5; bfloat16: 8; float8:
 # Open Compute Project, 8-bit Floating Point Specification, table 1).
@@ -127,11 +135,11 @@ def accumulator(dtype: DType) -> DType:
 def output_dtypes(dtype: DType) -> tuple[DType, ...]:
     """Return the output types offered for inputs of `dtype`, the default first.
 
-    What eight bits cannot hold is kept: float8 gives float32, int8 gives int32.
+    What eight bits cannot hold is kept: float8 and float4 give float32, int8 gives int32.
     """
     if dtype in (DType.FLOAT16, DType.BFLOAT16):
         return (dtype, DType.FLOAT32)
-    if dtype in FLOAT8:
+    if dtype in FLOAT8 or dtype is DType.FLOAT4_E2M1FN_X2:
         return (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
     return (accumulator(dtype),)
 
@@ -150,10 +158,16 @@ def unit_roundoff(dtype: DType) -> float:
 
 
 def numpy_dtype(dtype: DType) -> np.dtype:
-    """Return the NumPy dtype; bfloat16 and float8 are those of the `ml_dtypes` package."""
+    """Return the NumPy dtype; bfloat16 and float8 are those of the `ml_dtypes` package.
+
+    Pairs of float4 are uint8.
+    """
     import numpy as np
 
-    if dtype is DType.BFLOAT16 or dtype in FLOAT8:
+    if dtype is DType.FLOAT4_E2M1FN_X2:
+        return np.dtype(np.uint8)
+
+    if dtype.value.startswith(("bfloat", "float8")):
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, dtype.value))

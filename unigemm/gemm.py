@@ -7,13 +7,14 @@ D (L1, L0, M, N) = A (L1, L0, M, K) B (L1, L0, K, N), with transposes kept as st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
+from .blocks import BLOCKS, block_scales, scale_steps
 from .dtypes import DType
 from .errors import OverlapError, ShapeMismatch, UnsupportedProblem
 from .overlap import overlaps_itself
-from .problem import Extents, Major, MatrixType, Precision, Problem
+from .problem import BlockScales, Extents, Major, MatrixType, Precision, Problem
 
 __all__ = ["MAX_ALIGNMENT", "Gemm", "Layout", "broadcast_shape", "canonical", "result_shape"]
 
@@ -60,6 +61,8 @@ class Gemm:
     offsets
         Element offsets (a, b, d) of each launch. One launch unless there are more batch
         dimensions than two that do not fold together.
+    scale_strides
+        Of the scales of A and of B, where blocks have scales: (row, block, L0, L1), bytes.
     """
 
     problem: Problem
@@ -70,6 +73,7 @@ class Gemm:
     b_strides: tuple[int, int, int, int]
     d_strides: tuple[int, int, int, int]
     offsets: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)
+    scale_strides: tuple[tuple[int, int, int, int], tuple[int, int, int, int]] | None = None
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -126,6 +130,7 @@ def canonical(
     deterministic: bool = False,
     scaled: bool = False,
     batch_invariant: bool = False,
+    scales: tuple[Layout, Layout] | None = None,
 ) -> Gemm:
     """State ``d = a @ b`` as one canonical product.
 
@@ -138,6 +143,9 @@ def canonical(
         never become columns, and the classes of A and D are those of compact rows.
     scaled
         See `unigemm.problem.Problem`.
+    scales
+        Layouts of the scales of blocks of `a` and `b` (see `unigemm.blocks`). Stacks of such
+        products never become rows or columns.
 
     Raises
     ------
@@ -147,7 +155,7 @@ def canonical(
         Two elements of `d` share one address.
     UnsupportedProblem
         `batch_invariant`, and the rows of `a` or `d` are not contiguous or not aligned as those of
-        a compact array.
+        a compact array. Or `scales`, and more dimensions of a stack than one launch takes.
     """
     shape = result_shape(a.shape, b.shape)
     if d.shape != shape:
@@ -162,16 +170,17 @@ def canonical(
     d_tail = d.strides[len(batch) :]
     d_mat = (d_tail[0] if rows else 0, d_tail[-1] if columns else 0)
     a_mat, b_mat, d_mat = _free_strides(am, n, ak, a_mat, b_mat, d_mat)
-    dims = [
-        (extent, step_a, step_b, step_d)
-        for extent, step_a, step_b, step_d in zip(
+    blocks, along = (None, ()) if scales is None else _scales(scales, a, b, batch)
+    dims = list(
+        zip(
             batch,
             _batch_strides(a, batch),
             _batch_strides(b, batch),
             d.strides[: len(batch)],
+            *(steps[2:] for steps in along),
             strict=True,
         )
-    ]
+    )
     columns_grow = not batch_invariant
     m, n, a_mat, b_mat, d_mat, dims = _fold(am, n, a_mat, b_mat, d_mat, dims, columns_grow)
 
@@ -180,16 +189,49 @@ def canonical(
         m, n = n, m
         a, b = b, a
         a_mat, b_mat, d_mat = b_mat[::-1], a_mat[::-1], d_mat[::-1]
-        dims = [(e, sb, sa, sd) for e, sa, sb, sd in dims]
+        dims = [(e, sb, sa, sd, *more[::-1]) for e, sa, sb, sd, *more in dims]
+        blocks, along = blocks and blocks.transposed, along[::-1]
     asked = (precision, deterministic, scaled, batch_invariant)
-    return _assemble((m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked)
+    gemm = _assemble((m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked)
+    return gemm if blocks is None else _with_scales(gemm, blocks, along, dims)
+
+
+def _scales(
+    scales: tuple[Layout, Layout], a: Layout, b: Layout, batch: tuple[int, ...]
+) -> tuple[BlockScales, tuple[tuple[int, ...], ...]]:
+    """Return the class of scales, and the steps of each: (row, block, each dimension of D)."""
+    dtype = scales[0].dtype
+    found = [
+        scale_steps(scale.shape, scale.strides, scale.alignment, x.shape, BLOCKS[dtype], name)
+        for scale, x, name in zip(scales, (a, b), ("scale_a", "scale_b"), strict=True)
+    ]
+    along = tuple(
+        (*steps[:2], *(0,) * (len(batch) - len(steps) + 2), *steps[2:]) for _, steps in found
+    )
+    return block_scales(dtype, found[0][0], found[1][0]), along
+
+
+def _with_scales(
+    gemm: Gemm, blocks: BlockScales, along: tuple[tuple[int, ...], ...], dims: list[tuple[int, ...]]
+) -> Gemm:
+    """Return a product whose operands have scales; `dims` as they are folded, fastest first."""
+    if len(dims) > _INNER_BATCH_DIMS:
+        raise UnsupportedProblem(
+            "the stack of a product with scales of blocks has more dimensions than "
+            f"{_INNER_BATCH_DIMS} that do not fold together; loop over the others"
+        )
+    full = [*dims, *[(1, 0, 0, 0, 0, 0)] * (_INNER_BATCH_DIMS - len(dims))]
+    of_a, of_b = (
+        (steps[0], steps[1], full[0][4 + i], full[1][4 + i]) for i, steps in enumerate(along)
+    )
+    return replace(gemm, problem=replace(gemm.problem, blocks=blocks), scale_strides=(of_a, of_b))
 
 
 def _assemble(
     sizes: tuple[int, int, int],
     layouts: tuple[Layout, Layout, Layout],
     strides: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
-    dims: list[tuple[int, int, int, int]],
+    dims: list[tuple[int, ...]],
     swapped: bool,
     asked: tuple[Precision, bool, bool, bool],
 ) -> Gemm:
@@ -268,7 +310,7 @@ def _fold(
     a: tuple[int, int],
     b: tuple[int, int],
     d: tuple[int, int],
-    dims: list[tuple[int, int, int, int]],
+    dims: list[tuple[int, ...]],
     columns_grow: bool,
 ) -> tuple[int, int, tuple[int, int], tuple[int, int], tuple[int, int], list]:
     """Fold batch dimensions into M or N (one operand shared), or into each other.
@@ -276,7 +318,8 @@ def _fold(
     Parameters
     ----------
     dims
-        (extent, A stride, B stride, D stride), slowest first.
+        (extent, A stride, B stride, D stride), slowest first. Those that go on with the strides of
+        scales fold into each other only.
     columns_grow
         Whether N may take up a dimension.
 
@@ -286,9 +329,10 @@ def _fold(
         M, N, the three (row, column) strides and the dims that remain, fastest first.
     """
     left = [dim for dim in reversed(dims) if dim[0] != 1]
-    merged: list[tuple[int, int, int, int]] = []
-    for extent, sa, sb, sd in left:
-        if not merged:
+    merged: list[tuple[int, ...]] = []
+    for extent, *steps in left:
+        sa, sb, sd, *scales = steps
+        if not merged and not scales:
             if sb == 0 and (m == 1 or (sa == m * a[0] and sd == m * d[0])):
                 a, d = ((sa, a[1]), (sd, d[1])) if m == 1 else (a, d)
                 m *= extent
@@ -297,13 +341,11 @@ def _fold(
                 b, d = ((b[0], sb), (d[0], sd)) if n == 1 else (b, d)
                 n *= extent
                 continue
-            merged.append((extent, sa, sb, sd))
-            continue
-        e, pa, pb, pd = merged[-1]
-        if (sa, sb, sd) == (e * pa, e * pb, e * pd):
-            merged[-1] = (e * extent, pa, pb, pd)
+        inner, *before = merged[-1] if merged else (1,)
+        if merged and steps == [inner * step for step in before]:
+            merged[-1] = (inner * extent, *before)
         else:
-            merged.append((extent, sa, sb, sd))
+            merged.append((extent, *steps))
     return m, n, a, b, d, merged
 
 

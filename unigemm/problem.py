@@ -7,7 +7,16 @@ from typing import Literal
 
 from .dtypes import DType, accumulator
 
-__all__ = ["PRECISIONS", "Extents", "Major", "MatrixType", "Precision", "Problem"]
+__all__ = [
+    "PRECISIONS",
+    "BlockScales",
+    "Extents",
+    "Major",
+    "MatrixType",
+    "Precision",
+    "Problem",
+    "ScaleOrder",
+]
 
 #: Which index is contiguous in memory. "k": K-major (row-major A, column-major B). "m" and "n":
 #: the other way round. "strided": neither index has stride one, or D's other one runs backwards.
@@ -18,6 +27,8 @@ Major = Literal["k", "m", "n", "strided"]
 #: the four products summed: about float32's accuracy. Sums are in float32 always.
 Precision = Literal["ieee", "tf32", "3xtf32"]
 PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32", "3xtf32")
+#: How the scales of an operand lie (see `unigemm.blocks`).
+ScaleOrder = Literal["plain", "blocked"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +69,40 @@ class MatrixType:
 
 
 @dataclass(frozen=True)
+class BlockScales:
+    """Scales of A and B, one for each block of elements along K of a row.
+
+    Attributes
+    ----------
+    dtype
+        Of the scales.
+    block
+        Elements of the array that share one.
+    a, b
+        How those of each operand lie.
+    """
+
+    dtype: DType
+    block: int
+    a: ScaleOrder
+    b: ScaleOrder
+
+    @property
+    def transposed(self) -> BlockScales:
+        """The same scales as the product's transpose sees them."""
+        return replace(self, a=self.b, b=self.a)
+
+    def __str__(self) -> str:
+        order = self.a if self.a == self.b else f"{self.a} and {self.b}"
+        return f"{self.dtype} for each {self.block} of K, {order}"
+
+
+@dataclass(frozen=True)
 class Problem:
     """The class of a product D = A B: all that decides which kernel is needed, but no extents.
 
-    A `scaled` one multiplies its sums by a number for each operand before they are rounded. A
+    A `scaled` one multiplies its sums by a number for each operand before they are rounded. One
+    with `blocks` multiplies elements by the scales of their blocks before they are summed. A
     `batch_invariant` one has one configuration for every M and batch (see `unigemm.planner`), and
     classes of A and D that depend on neither.
 
@@ -76,6 +117,7 @@ class Problem:
     deterministic: bool = False
     scaled: bool = False
     batch_invariant: bool = False
+    blocks: BlockScales | None = None
 
     @property
     def accumulator(self) -> DType:
@@ -85,7 +127,10 @@ class Problem:
     @property
     def transposed(self) -> Problem:
         """The class of D' = B' A'."""
-        return replace(self, a=self.b.transposed, b=self.a.transposed, d=self.d.transposed)
+        blocks = self.blocks and self.blocks.transposed
+        return replace(
+            self, a=self.b.transposed, b=self.a.transposed, d=self.d.transposed, blocks=blocks
+        )
 
     @property
     def layout(self) -> str:
@@ -96,6 +141,7 @@ class Problem:
 
     def __str__(self) -> str:
         more = ", scaled" if self.scaled else ""
+        more += f", scales {self.blocks}" if self.blocks else ""
         more += ", batch-invariant" if self.batch_invariant else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
@@ -105,7 +151,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Extents:
-    """The sizes of a product: D (L, M, N) = A (L, M, K) B (L, K, N), L = `batch`."""
+    """The sizes of a product: D (L, M, N) = A (L, M, K) B (L, K, N), L = `batch`.
+
+    K counts elements of the arrays: two of float4 that share a byte are one, and so are their
+    multiply-adds in `flops`.
+    """
 
     m: int
     n: int
@@ -118,11 +168,16 @@ class Extents:
         return 2 * self.batch * self.m * self.n * self.k
 
     def bytes_moved(self, problem: Problem) -> int:
-        """Least traffic with device memory: A and B read once, D written once."""
+        """Least traffic with device memory: A, B and their scales read once, D written once."""
+        scales = 0
+        if problem.blocks:
+            each = -(-self.k // problem.blocks.block) * problem.blocks.dtype.itemsize
+            scales = (self.m + self.n) * each
         return self.batch * (
             self.m * self.k * problem.a.dtype.itemsize
             + self.k * self.n * problem.b.dtype.itemsize
             + self.m * self.n * problem.d.dtype.itemsize
+            + scales
         )
 
     @property

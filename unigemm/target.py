@@ -68,6 +68,9 @@ CPU = Target("cpu", "host")
 # Shared memory, registers and lanes per SM: CUDA C++ Programming Guide, tables of technical
 # specifications and of arithmetic throughput per compute capability. SM counts, clocks, L2 and
 # bandwidth: the data sheet of the device named. `device_target` reads what it can from the driver.
+# Jetson T5000: SMs and L2 as the driver tells them (NVIDIA's developer forum, 356355); clock and
+# memory from the module's data sheet, whose 2070 TFLOP/s of sparse FP4 make 4096 16-bit
+# multiply-adds of an SM per clock; float64 lanes are assumed to be sm_103's.
 _KIB = 1024
 _NAMED = (
     Target(
@@ -95,6 +98,19 @@ _NAMED = (
     ),
     Target(
         "sm_103a", "NVIDIA B300", 148, 228 * _KIB, 227 * _KIB, 126 << 20, 1920, 8000, 128, 2, 4096
+    ),
+    Target(
+        "sm_110a",
+        "NVIDIA Jetson T5000",
+        20,
+        228 * _KIB,
+        227 * _KIB,
+        32 << 20,
+        1575,
+        273,
+        128,
+        2,
+        4096,
     ),
     Target(
         "sm_120a",

@@ -18,7 +18,7 @@ from unigemm.plans import Candidate, Config, Plan, Ranking
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import oriented_strides, refuse_sizes, specialisation
+from ..compiling import oriented_scales, oriented_strides, refuse_sizes, specialisation
 from . import toolchain
 
 __all__ = ["CuteBackend"]
@@ -157,10 +157,11 @@ class CuteBackend:
         run: Callable[..., None] = kernel  # type: ignore[assignment]
         config, extents = plan.config, plan.config.oriented(gemm.extents)
         strides = [step for matrix in oriented_strides(gemm, config) for step in matrix]
+        scale_strides = [step for steps in oriented_scales(gemm, config) for step in steps]
         fixed = (
             extents.m, extents.n, extents.k, *gemm.batch, *strides,
             plan.split_k, int(config.raster.order == "n"), config.raster.group,
-            *self.arguments(plan),
+            *self.arguments(plan), *scale_strides,
         )  # fmt: skip
 
         def launch(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
@@ -169,7 +170,7 @@ class CuteBackend:
         def launch_swapped(
             a: int, b: int, d: int, workspace: int, stream: int, *scales: float
         ) -> None:
-            run(b, a, d, workspace, *fixed, *scales, stream)
+            run(b, a, d, workspace, *fixed, *scales[1::-1], *scales[2:], stream)
 
         return launch_swapped if gemm.swapped != config.swap_ab else launch
 

@@ -22,7 +22,12 @@ CUTE_TYPES = {
     DType.INT8: cutlass.Int8,
     DType.INT32: cutlass.Int32,
 }
-_OPERANDS = {**CUTE_TYPES, DType.FLOAT32: cutlass.TFloat32}
+# Pairs of float4 are moved as bytes: float8 of whichever kind.
+_OPERANDS = {
+    **CUTE_TYPES,
+    DType.FLOAT32: cutlass.TFloat32,
+    DType.FLOAT4_E2M1FN_X2: cutlass.Float8E4M3FN,
+}
 GMEM, SMEM = cute.AddressSpace.gmem, cute.AddressSpace.smem
 REDUCE_THREADS_LOG = 7
 REDUCE_THREADS = 1 << REDUCE_THREADS_LOG
@@ -33,8 +38,9 @@ class Spec:
     """What is compiled in; everything else is an argument of the kernel.
 
     `overlap` says whether a launch may overlap the one before it (sm_90 and newer), `packed`
-    whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_120 has it
-    in PTX alone), `smem_per_sm` the bytes of shared memory that the CTAs of an SM share.
+    whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_110 and
+    sm_120 have it in PTX alone), `smem_per_sm` the bytes of shared memory that the CTAs of an SM
+    share.
     """
 
     problem: Problem
@@ -81,14 +87,15 @@ class Spec:
         return self.sums, CUTE_TYPES[self.problem.d.dtype], stored, self.overlap
 
 
-def example_arguments(extra: int = 0, scaled: bool = False) -> list:
+def example_arguments(extra: int = 0, scaled: bool = False, in_blocks: bool = False) -> list:
     """Return arguments of a host function's types, for compiling.
 
     Four addresses, five sizes, twelve strides, three integers of every plan and `extra` ones of the
-    backend's, two addresses and a factor where the product is scaled, and the stream: what
-    `CuteBackend.bind` passes.
+    backend's; eight strides and two addresses where blocks have scales; two addresses and a factor
+    where they do or the product is scaled; and the stream: what `CuteBackend.bind` passes.
     """
-    scales = [Int64(1), Int64(1), Float32(1)] if scaled else []
+    scales = [Int64(1), Int64(1), Float32(1)] if scaled or in_blocks else []
+    scales = [*[Int64(1)] * 10, *scales] if in_blocks else scales
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
     wide, narrow = Int64(1), Int32(1)
     numbers = [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra)]

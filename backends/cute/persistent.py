@@ -308,9 +308,37 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
             (scale_a, scale_b, factor), stream,
         )  # fmt: skip
 
+    @cute.jit
+    def in_blocks(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32,
+        of_a_m: Int64, of_a_k: Int64, of_a_l0: Int64, of_a_l1: Int64,
+        of_b_n: Int64, of_b_k: Int64, of_b_l0: Int64, of_b_l1: Int64,
+        blocks_a: Int64, blocks_b: Int64, scale_a: Int64, scale_b: Int64, factor: Float32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n),
+            (
+                scale_a, scale_b, factor, (blocks_a, blocks_b),
+                ((of_a_m, of_a_k, of_a_l0, of_a_l1), (of_b_n, of_b_k, of_b_l0, of_b_l1)),
+            ), stream,
+        )  # fmt: skip
+
+    if spec.problem.blocks is not None:
+        return in_blocks
     return scaled if spec.problem.scaled else gemm
 
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments(extra=3, scaled=problem.scaled)  # multiprocessors and turns
+    in_blocks = problem.blocks is not None
+    # Three: multiprocessors and turns.
+    return device.example_arguments(extra=3, scaled=problem.scaled, in_blocks=in_blocks)

@@ -9,6 +9,7 @@ from unigemm.plans import Config
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
 from .configs import price, ranking
 from .geometry import dot_smem_bytes, geometry, illegal
@@ -28,6 +29,9 @@ def kernel_problem(problem: Problem) -> Problem:
 
 
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
+    reason = refuse_blocks(problem)
+    if reason is not None:
+        return reason
     if problem.a.dtype not in _DTYPES:
         return f"CUDA cores have no instructions for {problem.a.dtype}; convert it to float16"
     if target.capability < (8, 0):

@@ -15,7 +15,7 @@ from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
 
-_ARCHITECTURES = ("sm_100a", "sm_103a")
+_ARCHITECTURES = ("sm_100a", "sm_103a", "sm_110a")
 
 
 def kernel_problem(problem: Problem) -> Problem:
@@ -26,14 +26,16 @@ def kernel_problem(problem: Problem) -> Problem:
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
     if target.arch not in _ARCHITECTURES:
         return (
-            f"tcgen05 is an instruction of sm_100a and sm_103a, not of {target.arch}; use another "
-            "backend"
+            f"tcgen05 is an instruction of {', '.join(_ARCHITECTURES)}, not of {target.arch}; use "
+            "another backend"
         )
     dtype = problem.a.dtype
     if dtype is DType.FLOAT64:
         return "tcgen05 does not multiply float64; use another backend"
-    if dtype is DType.INT8 and target.arch != "sm_100a":
-        return f"tcgen05 multiplies int8 on sm_100a, not on {target.arch}; convert it to float16"
+    if dtype is DType.INT8 and target.arch == "sm_103a":
+        return (
+            "tcgen05 multiplies int8 on sm_100a and sm_110a, not on sm_103a; convert it to float16"
+        )
     if dtype is DType.FLOAT32 and problem.precision != "tf32":
         return "tcgen05 cuts float32 to TF32; accept that with precision='tf32', or use cute_simt"
     return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
 
+from unigemm.blocks import blocked_count, blocks_of
 from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
@@ -46,6 +47,8 @@ class Tile:
         The configuration for a K in parts, whose boxes of sums leave room for other stages.
     narrower
         Columns of the next narrower tile of its kind; 0 if there is none.
+    buffers
+        Of sums in tensor memory.
     places
         Clusters that run at once.
     slab
@@ -61,6 +64,7 @@ class Tile:
     config: Config
     parted: Config
     narrower: int
+    buffers: int
     places: int
     slab: tuple[float, float, float]
     brought: int
@@ -160,7 +164,7 @@ def _deepest_tile(
 def _deepest(problem: Problem, target: Target, config: Config) -> Config | None:
     """Return a configuration with as many stages as fit; None where it cannot run."""
     geo = geometry(problem, config)
-    each = geo.a_bytes + geo.b_bytes
+    each = geo.a_bytes + geo.b_bytes + geo.scale_bytes
     stages = min(_MOST_STAGES, 1 + (target.smem_per_block - geo.smem_bytes) // each)
     config = replace(config, stages=stages)
     if stages < _LEAST_STAGES or illegal(problem, config, target) is not None:
@@ -188,13 +192,15 @@ def _tile(problem: Problem, target: Target, config: Config, parted: Config) -> T
         config=config,
         parted=parted,
         narrower=0,
+        buffers=geo.buffers,
         places=places(target, config),
         slab=(
             read / (B200.shared_bytes * clocks),
             ROWS * n * k / (rate * clocks),
             B200.slab_us,
         ),
-        brought=geo.cluster * (geo.a_bytes // config.cluster[1] + geo.b_bytes // geo.pairs),
+        brought=geo.cluster
+        * (geo.a_bytes // config.cluster[1] + geo.b_bytes // geo.pairs + geo.scale_bytes),
         store_us=(_store_us(problem, config), _store_us(problem, parted)),
     )
 
@@ -257,6 +263,8 @@ def _parts(tile: Tile, sizes: Extents, split_k: int) -> Breakdown:
     store_us = tile.store_us[split_k > 1]
     # A tile is stored while the next is summed: of all stores but the last the longer counts.
     each = max(slabs * slab, store_us)
+    if tile.buffers == 1:
+        each = slabs * slab + store_us
     loop = _joined((rounds - 1) * each + slabs * slab, dram)
     full = min(loop, _joined(units / tile.places * slabs * slab, dram))
     reduction = 0.0
@@ -295,13 +303,13 @@ def _joined(*times: float) -> float:
 
 
 def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
-    """Return the workspace of a plan: repacked operands, then partial sums."""
+    """Return the workspace of a plan: repacked operands and scales, then partial sums."""
     sums = workspace_bytes(problem, extents, config.split_k)
     return _repacked_bytes(problem, extents) + sums
 
 
 def _repacked_bytes(problem: Problem, extents: Extents) -> int:
-    """Return the bytes of the operands' copies."""
+    """Return the bytes of the copies of operands and of scales."""
     total = 0
     for name, rows in (("a", extents.m), ("b", extents.n)):
         if is_repacked(problem, name):
@@ -309,4 +317,7 @@ def _repacked_bytes(problem: Problem, extents: Extents) -> int:
             lines, along = (rows, extents.k) if k_major else (extents.k, rows)
             size = along * getattr(problem, name).dtype.itemsize
             total += packed_bytes(lines, size, extents.batch, 1)
+        if problem.blocks and getattr(problem.blocks, name) == "plain":
+            count = blocked_count(rows, blocks_of(extents.k, problem.blocks.block))
+            total += packed_bytes(1, count, extents.batch, 1)
     return total

@@ -11,7 +11,7 @@ from cutlass.cute.nvgpu import tcgen05
 from ..cute.boxes import pack, send_box, store_halves, store_words, swizzled_unit
 from ..cute.device import global_vector, select, shared_vector, write
 from ..cute.persistent import Work, advance, scale_of, work_unit
-from .geometry import BOX_ROWS, BOXES, BUFFERS, ROWS, STORE_WARPS
+from .geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .scheduling import following
 from .spec import Spec
 
@@ -79,7 +79,7 @@ def store(
                 )
             else:
                 store_direct(spec, reading, base, d_strides, corner, sizes, thread, scale)
-        buffer, turn = advance(buffer, turn, BUFFERS)
+        buffer, turn = advance(buffer, turn, geo.buffers)
         unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
     if const_expr(geo.store == "tma"):
         cute.arch.cp_async_bulk_wait_group(0, read=True)

@@ -12,6 +12,12 @@ Sums go to D through boxes in shared memory that TMA stores, some columns of one
 where TMA can write D: rows that begin and end at multiples of 16 bytes. The parts of a split K do.
 Other rows go through boxes too, and each is stored by all lanes of a warp.
 
+Where blocks of K have scales (`Problem.blocks`), a stage holds their tiles beside the operands (see
+`unigemm.blocks`): those of the 128 rows of a CTA, and those of all columns, in each CTA of a pair;
+along K one of mxfp8, four of nvfp4. They are copied to tensor memory, where each stage has a place
+of its own: what is copied there waits, with the stage, for the products that read what was there
+before.
+
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
 
@@ -21,9 +27,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from unigemm.blocks import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from unigemm.dtypes import DType
 from unigemm.plans import Config
-from unigemm.problem import Major, MatrixType, Problem
+from unigemm.problem import BlockScales, Major, MatrixType, Problem
 from unigemm.target import Target
 
 __all__ = [
@@ -33,6 +40,7 @@ __all__ = [
     "instruction_kind",
     "instruction_word",
     "is_repacked",
+    "scales_of_instruction",
     "shared_major",
 ]
 
@@ -45,12 +53,14 @@ TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 MOST_CTAS = 8  # of a cluster
 ANSWERS = 2  # of the hardware's scheduler that are kept
 SCHEDULES = ("single", "pair", "single-dynamic", "pair-dynamic")
-BUFFERS = 2  # of sums in tensor memory
+BUFFERS = 2  # of sums in tensor memory, where they fit
 BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
 BOXES = 2  # of a warp: one is filled while the other is stored
 K_BYTES = 32  # of one instruction
 COLUMNS = 512  # of tensor memory, 32 bits each
+TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
+HALF_TILE = TILE_ROWS // 2  # columns of B: where a tile may begin among those of scales, at best
 LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
 
 # Numbers of element types within their kind (PTX ISA, tcgen05 instruction descriptor).
@@ -61,6 +71,12 @@ _FORMATS = {
     DType.FLOAT8_E4M3FN: 0,
     DType.FLOAT8_E5M2: 1,
     DType.INT8: 1,
+    DType.FLOAT4_E2M1FN_X2: 1,
+}
+# Of scales: kinds, and the type's number (the same).
+_SCALED_KINDS = {
+    DType.FLOAT8_E8M0FNU: ("mxf8f6f4.block_scale.scale_vec::1X", 1),
+    DType.FLOAT8_E4M3FN: ("mxf4nvf4.block_scale.scale_vec::4X", 0),
 }
 _SUMS = {DType.FLOAT32: 1, DType.INT32: 2}
 
@@ -87,10 +103,21 @@ class Geometry:
         (M, N) of one instruction, over all of them.
     loaded
         Columns of B that one CTA loads.
+    buffers
+        Of sums in tensor memory.
+    scale_tiles
+        Tiles of scales in a stage: of A and of B along their rows, and along K; zeros where there
+        are none.
+    scale_count
+        All of those.
+    scale_bytes
+        Of those.
     a_bytes, b_bytes
         One stage of an operand in one CTA.
+    scale_column
+        Of tensor memory: the first one behind the sums.
     tensor_columns
-        Of tensor memory that are allocated.
+        Of tensor memory that are allocated, a power of two.
     store
         How D is written: out of boxes in shared memory by "tma" or in "rows", or "direct" from
         registers.
@@ -110,8 +137,13 @@ class Geometry:
     warps: int
     mma: tuple[int, int]
     loaded: int
+    buffers: int
     a_bytes: int
     b_bytes: int
+    scale_tiles: tuple[int, int, int]
+    scale_count: int
+    scale_bytes: int
+    scale_column: int
     tensor_columns: int
     store: Literal["tma", "rows", "direct"]
     box_columns: int
@@ -121,15 +153,19 @@ class Geometry:
 
 
 def shared_major(problem: Problem, name: str) -> Major:
-    """Return the majorness of A or B in shared memory: strided ones are made K-major."""
+    """Return the majorness of A or B in shared memory: strided ones are made K-major.
+
+    So are pairs of float4, which are neighbours along K (PTX ISA, tcgen05.mma: transposes).
+    """
     matrix: MatrixType = getattr(problem, name)
-    return "k" if matrix.major == "strided" else matrix.major
+    turned = matrix.major == "strided" or matrix.dtype is DType.FLOAT4_E2M1FN_X2
+    return "k" if turned else matrix.major
 
 
 def is_repacked(problem: Problem, name: str) -> bool:
     """Whether A or B is copied into the workspace before it is multiplied."""
     matrix: MatrixType = getattr(problem, name)
-    return matrix.major == "strided" or matrix.alignment < TMA_BYTES
+    return matrix.major != shared_major(problem, name) or matrix.alignment < TMA_BYTES
 
 
 @lru_cache(maxsize=8192)
@@ -141,9 +177,16 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     size = problem.a.dtype.itemsize
     loaded = n // ctas
     a_bytes, b_bytes = m * k * size, loaded * k * size
+    tiles = (0, 0, 0)
+    if problem.blocks:
+        tiles = (1, -(-n // TILE_ROWS), -(-k // (problem.blocks.block * TILE_BLOCKS)))
+    tile_count = (tiles[0] + tiles[1]) * tiles[2]
+    of_scales = config.stages * tile_count * TILE_COLUMNS
+    buffers = BUFFERS if BUFFERS * n + of_scales <= COLUMNS else 1
     columns = LEAST_COLUMNS
-    while columns < BUFFERS * n:
+    while columns < buffers * n + of_scales:
         columns *= 2
+    scale_bytes = tile_count * TILE_BYTES
     stored = problem.accumulator.itemsize if config.split_k > 1 else problem.d.dtype.itemsize
     store = _store(problem, config)
     box_columns, box_pitch = _box(store, n, stored)
@@ -158,14 +201,19 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         warps=SCHEDULE_WARP + dynamic,
         mma=(m * ctas, n),
         loaded=loaded,
+        buffers=buffers,
         a_bytes=a_bytes,
         b_bytes=b_bytes,
+        scale_tiles=tiles,
+        scale_count=tile_count,
+        scale_bytes=scale_bytes,
+        scale_column=buffers * n,
         tensor_columns=columns,
         store=store,
         box_columns=box_columns,
         box_pitch=box_pitch,
         box_bytes=box_bytes,
-        smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes) + box_bytes,
+        smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes + scale_bytes) + box_bytes,
     )
 
 
@@ -193,14 +241,29 @@ def _box(store: str, tile_n: int, size: int) -> tuple[int, int]:
 
 def instruction_kind(problem: Problem) -> str:
     """Return the ``.kind`` of tcgen05.mma."""
+    if problem.blocks:
+        return _SCALED_KINDS[problem.blocks.dtype][0]
     if problem.a.dtype is DType.INT8:
         return "i8"
     return {1: "f8f6f4", 2: "f16", 4: "tf32"}[problem.a.dtype.itemsize]
 
 
-def instruction_word(problem: Problem, config: Config) -> int:
-    """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates)."""
+def scales_of_instruction(blocks: BlockScales) -> int:
+    """Return how many scales of a row one instruction takes."""
+    return K_BYTES // blocks.block
+
+
+def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
+    """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates).
+
+    Of a product with scales it says which of the four of a row in a tile are meant, the first of
+    those of so many instructions' K, in place of the type of sums.
+    """
     m, n = geometry(problem, config).mma
+    scales = {}
+    if problem.blocks:
+        first = block * scales_of_instruction(problem.blocks) % TILE_BLOCKS
+        scales = {4: first, 23: _SCALED_KINDS[problem.blocks.dtype][1], 29: first}
     fields = {
         4: _SUMS[problem.accumulator],
         7: _FORMATS[problem.a.dtype],
@@ -209,6 +272,7 @@ def instruction_word(problem: Problem, config: Config) -> int:
         16: shared_major(problem, "b") == "n",
         17: n // 8,
         24: m // 16,
+        **scales,
     }
     return sum(int(value) << bit for bit, value in fields.items())
 
@@ -230,11 +294,15 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return (
             "N-major TF32 is read in rows of 128 bytes only (PTX ISA, tcgen05 matrix descriptors)"
         )
+    if problem.blocks and n % HALF_TILE:
+        return f"tile N {n} is no multiple of {HALF_TILE}, half a tile of scales"
     if problem.accumulator is DType.INT32 and n % 32:
         return f"tile N {n} is no multiple of 32, as int8 wants it"
     reason = _illegal_cluster(config, geo)
     if reason is not None:
         return reason
+    if geo.tensor_columns > COLUMNS:
+        return f"sums and scales take more than the {COLUMNS} columns of tensor memory"
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     if geo.smem_bytes > target.smem_per_block:

@@ -3,10 +3,10 @@
 The story of one CTA
 --------------------
     load       one warp. For each work unit and slab of K: wait until the stage is free (`empty`),
-               announce the bytes (`full`), start the TMA loads of A and B.
+               announce the bytes (`full`), start the TMA loads of A and B, and of their scales.
     multiply   one warp. Wait until a buffer of sums is free (`drained`); for each slab wait `full`,
-               issue the tcgen05 instructions, and have their end announced at `empty`; the end of
-               the unit at `summed`.
+               copy scales to tensor memory if there are any, issue the tcgen05 instructions, and
+               have their end announced at `empty`; the end of the unit at `summed`.
     store      four warps. Wait `summed`, read the sums from tensor memory some columns at a time,
                hand the buffer back (`drained`) with the last, and store them: by TMA out of a box
                in shared memory while the next columns are read, or straight from registers.
@@ -45,11 +45,11 @@ from ..cute.persistent import (
     work_unit,
 )
 from ..cute.repack import depth
+from . import scales as block_scales
 from . import scheduling
 from .epilogue import after_sync, before_sync, pair_rank, store
 from .geometry import (
     BOX_ROWS,
-    BUFFERS,
     K_BYTES,
     LOAD_WARP,
     MULTIPLY_WARP,
@@ -123,7 +123,7 @@ def load(
 ) -> None:  # fmt: skip
     """Bring every slab of every unit of this CTA; one warp."""
     config, geo = spec.config, spec.geometry
-    atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b = loads
+    atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b, scales = loads
     full, empty = barriers
     leads = ranks[0] % geo.ctas == 0
     answer, heard = Int32(0), Int32(0)
@@ -133,6 +133,9 @@ def load(
         work = Work(*work_unit(spec, unit, order, ranks))
         a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
         a1, b1 = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
+        batch = ()
+        if const_expr(spec.problem.blocks is not None):
+            batch = tuple((work.i0 * flags[i], work.i1 * flags[i + 1]) for i in (4, 6))
         end = pinned(work.first + work.slabs * work.step)
         at = work.first + work.turned * work.step
         for _ in cutlass.range(work.slabs, unroll=1):
@@ -141,12 +144,16 @@ def load(
             if leads:
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(
-                        full + stage, geo.ctas * (geo.a_bytes + geo.b_bytes)
+                        full + stage, geo.ctas * (geo.a_bytes + geo.b_bytes + geo.scale_bytes)
                     )
             slab_a = from_a[None, work.tile_m // geo.ctas, k, a0, a1]
             bring(atom_a, slab_a, into_a[None, stage], full + stage, mask_a, config.cluster[1])
             slab_b = from_b[None, work.tile_n, k, b0, b1]
             bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, geo.pairs)
+            if const_expr(spec.problem.blocks is not None):
+                block_scales.bring_tiles(
+                    spec, scales, work.tile_m, work.tile_n, k, batch, stage, full + stage
+                )
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
             at = select(at >= end, work.first, at)
@@ -169,26 +176,52 @@ def further(matrix: cute.Tensor, word: Int32, block: int, stage: Int32) -> Int32
     return place + cute.crd2idx((0, 0, block, 0), matrix.layout)
 
 
-def issue(spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32) -> None:
+def issue(
+    spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32, block: int = 0, scales: tuple = ()
+) -> None:
     """Multiply 32 bytes of K, added to the sums at `into` if they are kept; one thread.
+
+    With scales (where those of A and of B are, and how many such parts the slab has) they are the
+    part `block` of it, and nothing where K has ended: what fills a tile of scales may be NaN.
 
     In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
     to leave out.
     """
-    kind, word = instruction_kind(spec.problem), instruction_word(spec.problem, spec.config)
+    kind, word = instruction_kind(spec.problem), instruction_word(spec.problem, spec.config, block)
+    only, places = "", ""
+    if scales:
+        only, places = f"setp.gt.s32 there, {{$r9}}, {block}; @there ", "[{$r7}], [{$r8}], "
     cute.arch.inline_ptx(
-        "{ .reg .b64 a, b; .reg .pred keep; setp.ne.b32 keep, {$r5}, 0; "
+        "{ .reg .b64 a, b; .reg .pred keep, there; setp.ne.b32 keep, {$r5}, 0; "
         "mov.b64 a, {{$r1}, {$r2}}; mov.b64 b, {{$r3}, {$r4}}; "
-        f"tcgen05.mma.cta_group::{spec.geometry.ctas}.kind::{kind} "
-        "[{$r0}], a, b, {$r6}, keep; }",
-        read_only_args=[into, *a, *b, keep, Int32(word)],
+        f"{only}tcgen05.mma.cta_group::{spec.geometry.ctas}.kind::{kind} "
+        f"[{{$r0}}], a, b, {{$r6}}, {places}keep; }}",
+        read_only_args=[into, *a, *b, keep, Int32(word), *scales],
     )
+
+
+@cute.jit
+def issue_scaled(
+    spec: cutlass.Constexpr, into: Int32, blocks: list, keep: Int32, scaling: tuple, stage: Int32,
+    slab: Int32, tile_n: Int32,
+) -> None:  # fmt: skip
+    """Copy the scales of a slab to tensor memory, and multiply the blocks that K has of it."""
+    tiles, base, count = scaling
+    first = block_scales.columns_of_stage(spec, base, stage)
+    left = count - slab * len(blocks)
+    with cute.arch.elect_one():
+        block_scales.copy_tiles(spec, tiles, stage, first)
+        for block in range_constexpr(len(blocks)):
+            kept = keep if block == 0 else Int32(1)
+            scales = block_scales.scales_of_block(spec, first, block, tile_n)
+            issue(spec, into, *blocks[block], kept, block, (*scales, left))
 
 
 @cute.jit
 def multiply(
     spec: cutlass.Constexpr, order: tuple, queue: tuple, a: cute.Tensor, b: cute.Tensor,
-    sums: cute.Tensor, barriers: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+    sums: cute.Tensor, scaling: tuple, barriers: tuple, first_unit: Int32, units: Int32,
+    step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Multiply every slab of every unit; one warp, of the even CTA of a pair."""
     config, geo = spec.config, spec.geometry
@@ -207,26 +240,36 @@ def multiply(
         after_sync()
         into = sums[None, None, None, buffer].iterator.toint()
         keep = Int32(0)
+        at = work.first + work.turned * work.step
         for _ in cutlass.range(work.slabs, unroll=1):
             cute.arch.mbarrier_wait(full + stage, phase)
             after_sync()
-            for block in range_constexpr(SLAB_BYTES // K_BYTES):
-                at_a = (further(a, words_a[0], block, stage), words_a[1])
-                at_b = (further(b, words_b[0], block, stage), words_b[1])
-                with cute.arch.elect_one():
-                    issue(spec, into, at_a, at_b, keep if block == 0 else Int32(1))
+            blocks = [
+                ((further(a, words_a[0], block, stage), words_a[1]),
+                 (further(b, words_b[0], block, stage), words_b[1]))
+                for block in range(SLAB_BYTES // K_BYTES)
+            ]  # fmt: skip
+            if const_expr(spec.problem.blocks is not None):
+                issue_scaled(spec, into, blocks, keep, scaling, stage, at, work.tile_n)
+                at += work.step
+                at = select(at >= work.first + work.slabs * work.step, work.first, at)
+            else:
+                # Together they would take more instructions.
+                for block in range_constexpr(SLAB_BYTES // K_BYTES):
+                    with cute.arch.elect_one():
+                        issue(spec, into, *blocks[block], keep if block == 0 else Int32(1))
             with cute.arch.elect_one():
                 tcgen05.commit(empty + stage, free, group)
             stage, phase = advance(stage, phase, config.stages)
             keep = Int32(1)
         with cute.arch.elect_one():
             tcgen05.commit(summed + buffer, both, group)
-        buffer, turn = advance(buffer, turn, BUFFERS)
+        buffer, turn = advance(buffer, turn, geo.buffers)
         unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
     # The buffers are read to the end while this CTA is there to be told so.
-    for _ in range_constexpr(BUFFERS):
+    for _ in range_constexpr(geo.buffers):
         cute.arch.mbarrier_wait(drained + buffer, turn)
-        buffer, turn = advance(buffer, turn, BUFFERS)
+        buffer, turn = advance(buffer, turn, geo.buffers)
 
 
 # -- kernel ----------------------------------------------------------------------------------------
@@ -241,7 +284,7 @@ def init_barriers(spec: cutlass.Constexpr, barriers: tuple, queue: tuple, warp: 
             for i in range_constexpr(spec.config.stages):
                 cute.arch.mbarrier_init(full + i, 1)
                 cute.arch.mbarrier_init(empty + i, spec.geometry.readers)
-            for i in range_constexpr(BUFFERS):
+            for i in range_constexpr(spec.geometry.buffers):
                 cute.arch.mbarrier_init(summed + i, 1)
                 cute.arch.mbarrier_init(drained + i, STORE_WARPS * spec.geometry.ctas)
             scheduling.init(spec.geometry, queue)
@@ -266,6 +309,8 @@ def gemm_kernel(
     order: tuple,
     units: Int32,
     scales: tuple,
+    blocks: Int32,
+    of_blocks: tuple,
 ) -> None:
     """Multiply the units that fall to this CTA."""
     config, geo = spec.config, spec.geometry
@@ -283,10 +328,10 @@ def gemm_kernel(
     )
 
     smem = cutlass.memory.SmemAllocator()
-    full = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * BUFFERS)
+    full = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * geo.buffers)
     empty = full + config.stages
     summed = empty + config.stages
-    drained = summed + BUFFERS
+    drained = summed + geo.buffers
     holder = smem.allocate_array(cutlass.Int32, 1)
     queue = scheduling.allocate(geo, smem)
     shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
@@ -294,6 +339,11 @@ def gemm_kernel(
     boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
     if const_expr(geo.box_bytes > 0):
         boxes = cute.recast_ptr(smem.allocate(geo.box_bytes, 1024), dtype=spec.output)
+    shared_scales = full
+    if const_expr(geo.scale_bytes > 0):
+        shared_scales = smem.allocate_array(
+            Int32, config.stages * geo.scale_bytes // 4, byte_alignment=128
+        )
 
     init_barriers(spec, (full, empty, summed, drained), queue, warp)
     two = geo.ctas == 2
@@ -305,6 +355,8 @@ def gemm_kernel(
         cpasync.prefetch_descriptor(atom_b)
         if const_expr(geo.store == "tma"):
             cpasync.prefetch_descriptor(atom_d)
+        for operand in range_constexpr(len(of_blocks)):
+            cpasync.prefetch_descriptor(of_blocks[operand][0])
     before_sync()
     cute.arch.sync_threads()
     after_sync()
@@ -317,7 +369,7 @@ def gemm_kernel(
     mma = tiled_mma(spec)
     held = cute.arch.retrieve_tmem_ptr(spec.sums, 16, holder)
     of_tile = mma.partition_shape_C(geo.mma)
-    sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, BUFFERS)).layout)
+    sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, geo.buffers)).layout)
     if warp == LOAD_WARP:
         mine = mma.get_slice(ranks[0] % geo.ctas)
         tiles_a = mine.partition_A(
@@ -335,16 +387,23 @@ def gemm_kernel(
             cute.group_modes(shared_b, 0, 3), cute.group_modes(tiles_b, 0, 3),
         )  # fmt: skip
         masks = [cutlass.Int16(pinned(mask)) for mask in sharing(spec, ranks)[:2]]
+        tiles = ()
+        if const_expr(geo.scale_bytes > 0):
+            tiles = tuple(block_scales.partitions(spec, of_blocks, shared_scales))
         load(
-            spec, order, queue, (atom_a, from_a, into_a, atom_b, from_b, into_b, *masks),
+            spec, order, queue, (atom_a, from_a, into_a, atom_b, from_b, into_b, *masks, tiles),
             (full, empty), flags, cluster_index, units, clusters, ranks,
         )  # fmt: skip
     elif warp == MULTIPLY_WARP:
         if ranks[0] % geo.ctas == 0:
             a, b = mma.make_fragment_A(shared_a), mma.make_fragment_B(shared_b)
+            scaling = ()
+            if const_expr(geo.scale_bytes > 0):
+                words = block_scales.descriptor_words(shared_scales)
+                scaling = (words, pinned(held.toint()), blocks)
             multiply(
-                spec, order, queue, a, b, sums, (full, empty, summed, drained), cluster_index,
-                units, clusters, ranks,
+                spec, order, queue, a, b, sums, scaling, (full, empty, summed, drained),
+                cluster_index, units, clusters, ranks,
             )  # fmt: skip
     elif warp < STORE_WARPS:
         store(
@@ -375,7 +434,7 @@ def start(
     a, b, d, workspace = addresses
     m, n, k, l0, l1 = sizes
     split_k, along_n, group, multiprocessors, turn_m, turn_n = knobs
-    geo, config = spec.geometry, spec.config
+    geo, config, problem = spec.geometry, spec.config, spec.problem
     tiler = (*geo.mma, config.tile[2])
     mma = tiled_mma(spec)
     a_m, a_k, a_l0, a_l1 = a_steps
@@ -384,6 +443,20 @@ def start(
         spec, (a, b, workspace), (m, n, k), (l0, l1),
         (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
     )  # fmt: skip
+    outer_steps, of_blocks = [a_l0, a_l1, b_l0, b_l1], []
+    if const_expr(problem.blocks is not None):
+        scale_views = []
+        for order, address, steps, rows in (
+            (problem.blocks.a, scales[3][0], scales[4][0], m),
+            (problem.blocks.b, scales[3][1], scales[4][1], n),
+        ):  # fmt: skip
+            view, parts = block_scales.tiled(
+                order, problem.blocks.block, address, steps, (rows, k), (l0, l1), parts, stream
+            )
+            scale_views.append(view)
+            outer_steps += steps[2:]
+        of_blocks = [tuple(pair) for pair in block_scales.atoms(spec, scale_views)]
+        scales = scales[:3]
     layouts = (
         blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
@@ -400,10 +473,10 @@ def start(
     clusters = units
     if const_expr(not geo.dynamic):
         clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.cluster, Int32(1)))
-    flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
+    flags = [select(step != 0, Int32(1), Int32(0)) for step in outer_steps]
     gemm_kernel(
         spec, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
-        tuple(flags), (m, n), order, units, scales,
+        tuple(flags), (m, n), order, units, scales, (k + K_BYTES - 1) // K_BYTES, tuple(of_blocks),
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,

@@ -9,6 +9,7 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
 from .configs import price, ranking, turns
 from .geometry import geometry, illegal
@@ -26,6 +27,9 @@ def kernel_problem(problem: Problem) -> Problem:
 
 
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
+    reason = refuse_blocks(problem)
+    if reason is not None:
+        return reason
     if target.capability != (9, 0):
         return f"wgmma is an instruction of sm_90a only, not of {target.arch}; use cute_simt"
     dtype = problem.a.dtype

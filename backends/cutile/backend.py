@@ -16,7 +16,7 @@ from unigemm.plans import Candidate, Config, Plan, Ranking
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import refuse_sizes, specialisation
+from ..compiling import refuse_blocks, refuse_sizes, specialisation
 from . import arguments, toolchain
 from .configs import price, ranking
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
@@ -43,7 +43,11 @@ class CutileBackend:
 
     def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target, or not well; None when it can."""
-        return refuse_sizes(extents, target) or unfit(problem, extents, target)
+        return (
+            refuse_sizes(extents, target)
+            or refuse_blocks(problem)
+            or unfit(problem, extents, target)
+        )
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""

@@ -9,6 +9,9 @@ sums. The blocks bound the memory, whatever the extents:
         total = sum over blocks of K of  stage(A block) @ stage(B block)
         D block = total                                  (the only rounding to D's type)
 
+Operands with scales of blocks are multiplied by them as they are staged, in float64: the product of
+two may be a float32 where one of them is none. Pairs of float4 are unpacked before.
+
 int8 has its blocks in float32 too, with a K so short that their sums are exact, and adds them up in
 int32: BLAS multiplies no integers, and NumPy's own loops take 200 times as long.
 """
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from unigemm.arrays.numpy_arrays import viewer
 from unigemm.backend import Launcher
+from unigemm.blocks import blocked_count, blocks_of, row_and_block_places
 from unigemm.dtypes import DType, numpy_dtype
 from unigemm.gemm import Gemm
 
@@ -86,7 +90,7 @@ def bind_product(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
         return launch
 
     def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
-        launch(b, a, d, workspace, stream, *scales)
+        launch(b, a, d, workspace, stream, *scales[1::-1], *scales[2:])
 
     return launch_swapped
 
@@ -141,7 +145,10 @@ def _blocked(
     import numpy as np
 
     whole = gemm.problem.accumulator is DType.INT32
+    blocks = gemm.problem.blocks
+    in_blocks = blocks is not None
     factors = DType.FLOAT32 if whole else gemm.problem.accumulator  # what BLAS multiplies
+    factors = DType.FLOAT64 if in_blocks else factors
     native, sums = numpy_dtype(factors), numpy_dtype(gemm.problem.accumulator)
     e, (l0, l1) = gemm.extents, gemm.batch
     m, n, k = (min(t, x) for t, x in zip(tile, (e.m, e.n, e.k), strict=True))
@@ -151,15 +158,22 @@ def _blocked(
     chunk1 = min(l1, max(1, matrices // chunk0))
     in_place = d.dtype is factors and d.ready and k == e.k
     a, b = a.shared(), b.shared()
+    assert blocks is None or k % blocks.block == 0 or k == e.k, "parts of K begin with a scale"
+    scales_of = [_block_scales(gemm, i) for i in range(2)] if in_blocks else []
     views = [viewer(x.shape, x.strides, x.dtype) for x in (a, b, d)]
 
     def launch(
         a_at: int, b_at: int, d_at: int, workspace: int, stream: int, *scales: float
     ) -> None:
-        factor = _factor(scales) if scales else None
+        factor = _factor(scales[-3:]) if gemm.problem.scaled else None
         x, y, z = (view(at) for view, at in zip(views, (a_at, b_at, d_at), strict=True))
         stage_x = _stage(a, x, (chunk1, chunk0, m, k), native)
         stage_y = _stage(b, y, (chunk1, chunk0, k, n), native)
+        if in_blocks:
+            of_x, of_y = (read(int(at)) for read, at in zip(scales_of, scales[:2], strict=True))
+            packed = gemm.problem.a.dtype is DType.FLOAT4_E2M1FN_X2
+            stage_x = _scaled_rows(_unpacked(stage_x, -1) if packed else stage_x, of_x)
+            stage_y = _scaled_columns(_unpacked(stage_y, -2) if packed else stage_y, of_y)
         part = None if in_place else np.empty((chunk1, chunk0, m, n), native)
         total = None if k == e.k else np.empty((chunk1, chunk0, m, n), sums)
         for i1, i0, rows, columns in product(
@@ -210,6 +224,89 @@ def _stage(
         return ready
 
     return stage
+
+
+_Scales = Callable[[_Block], "np.ndarray"]
+
+
+def _block_scales(gemm: Gemm, which: int) -> Callable[[int], _Scales]:
+    """Return a function from the address of an operand's scales to one that gives those of a block.
+
+    That takes a block's (L1, L0, rows, K), rows being those of A or columns of B, and gives a scale
+    for each element, as float64.
+    """
+    import numpy as np
+
+    blocks, steps = gemm.problem.blocks, gemm.scale_strides
+    assert blocks is not None
+    assert steps is not None
+    e, (l0, l1) = gemm.extents, gemm.batch
+    order, (row, block, step0, step1) = (blocks.a, blocks.b)[which], steps[which]
+    rows = (e.m, e.n)[which]
+    plain = order == "plain"
+    count = blocks_of(e.k, blocks.block)
+    each = 2 if gemm.problem.a.dtype is DType.FLOAT4_E2M1FN_X2 else 1  # numbers of an element
+    shape = (rows, count) if plain else (blocked_count(rows, count),)
+    view = viewer(
+        (l1, l0, *shape), (step1, step0, *((row, block) if plain else (1,))), blocks.dtype
+    )
+
+    def scales(address: int) -> _Scales:
+        held = view(address)
+
+        def cut(at: _Block) -> np.ndarray:
+            i1, i0, lines, span = at
+            first = slice(span.start // blocks.block, blocks_of(span.stop, blocks.block))
+            if plain:
+                found = held[i1, i0, lines, first]
+            else:
+                of_row, of_block = row_and_block_places(
+                    np.arange(lines.start, lines.stop), np.arange(first.start, first.stop), count
+                )
+                found = held[i1, i0][..., of_row[:, None] + of_block]
+            factors = found.astype(np.float64)
+            if blocks.dtype is DType.FLOAT8_E4M3FN:
+                factors = abs(factors)  # tensor cores do not look at the sign
+            factors = np.repeat(factors, each * blocks.block, -1)
+            return factors[..., : each * (span.stop - span.start)]
+
+        return cut
+
+    return scales
+
+
+#: The numbers of float4_e2m1fn, by their codes (OCP Microscaling, table 5).
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def _unpacked(stage: Callable[[_Block], np.ndarray], axis: int) -> Callable[[_Block], np.ndarray]:
+    """Return blocks of bytes as twice as many numbers along K, the low half of a byte first."""
+    import numpy as np
+
+    numbers = np.array([*_E2M1, *(-x for x in _E2M1)])
+
+    def unpack(at: _Block) -> np.ndarray:
+        codes = stage(at).astype(np.uint8)
+        pairs = np.stack([codes & 15, codes >> 4], axis)
+        shape = list(codes.shape)
+        shape[axis] *= 2
+        return numbers[pairs.reshape(shape)]
+
+    return unpack
+
+
+def _scaled_rows(
+    stage: Callable[[_Block], np.ndarray], scales: _Scales
+) -> Callable[[_Block], np.ndarray]:
+    """Return blocks of A, multiplied by their scales."""
+    return lambda at: stage(at) * scales(at)
+
+
+def _scaled_columns(
+    stage: Callable[[_Block], np.ndarray], scales: _Scales
+) -> Callable[[_Block], np.ndarray]:
+    """Return blocks of B, multiplied by their scales."""
+    return lambda at: stage(at) * scales((*at[:2], at[3], at[2])).swapaxes(-1, -2)
 
 
 def _factor(scales: tuple[float, ...]) -> np.float32:

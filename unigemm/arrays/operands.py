@@ -206,6 +206,10 @@ def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
         advice = "convert it, to float64 where integers up to 2**53 must stay exact"
     elif bare.startswith(("complex", "cfloat", "cdouble")):
         advice = "multiply the real and imaginary parts (four real products)"
+    elif bare == "float4_e2m1fn":
+        advice = (
+            "pack two of K into a byte, as uint8 (the first in the low half), with their scales"
+        )
     elif bare.startswith(("float8", "float6", "float4")):
         advice = "convert it to float16, bfloat16, float8_e4m3fn or float8_e5m2"
     elif bare in ("float128", "longdouble", "float96"):
@@ -251,6 +255,8 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
                 "x.astype(x.dtype.newbyteorder('='))"
             )
         text = found.name
+    if text == "uint8":
+        return DType.FLOAT4_E2M1FN_X2  # a product of others is refused (see `blocks`)
     try:
         return DType(text)
     except ValueError:
@@ -270,7 +276,12 @@ def output_dtype(asked: Any, a: Operand | Layout, b: Operand | Layout) -> DType:
         raise UnsupportedDtype(
             f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
         )
-    if a.dtype not in INPUTS:
+    if a.dtype is DType.FLOAT8_E8M0FNU:
+        raise UnsupportedDtype(
+            f"{a.dtype} is a type of scales only; pass such arrays as scale_a and scale_b, beside "
+            "float8_e4m3fn or float8_e5m2"
+        )
+    if a.dtype is DType.INT32:
         raise UnsupportedDtype(
             f"{a.dtype} is a type of results only; convert the inputs, to float64 where integers "
             "up to 2**53 must stay exact"

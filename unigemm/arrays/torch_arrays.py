@@ -38,7 +38,8 @@ def _library() -> Library:
     import torch
 
     grad_enabled = torch.is_grad_enabled
-    dtypes = {dtype: getattr(torch, dtype.value) for dtype in DType}
+    # Older versions lack types that are of scales only.
+    dtypes = {dtype: getattr(torch, dtype.value, None) for dtype in DType}
 
     def read(x: Any) -> tuple[int, Hashable]:
         pointer = x.data_ptr()

@@ -1,0 +1,268 @@
+"""cute_tcgen05 multiplies MXFP8 and NVFP4 right on an emulated Blackwell GPU of a few SMs."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from block_scaled import E4M3, E5M2, E8M0, NAN, PAIRS, Operand, assert_near, dequantised, draw
+from unigemm.backends.cute_tcgen05.configs import offered, scratch_bytes
+
+import unigemm
+from unigemm.dtypes import DType, numpy_dtype, output_dtypes
+from unigemm.emulator import device
+from unigemm.emulator.host import missing
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+# Few SMs: each CTA has several tiles.
+GPU = {"target": replace(unigemm.named_target("sm_100a"), sm_count=4), "leftovers": True}
+KIND = DType.FLOAT8_E4M3FN
+ALL = os.environ.get("UNIGEMM_TEST_ALL") == "1"
+
+
+def poisoned(shape, dtype, pitch, start=0):
+    """Return an array whose rows lie in longer ones, full of NaN, and all of those."""
+    *stack, rows, columns = shape
+    if dtype == PAIRS:
+        raw = np.full((*stack, rows, pitch), 0x77, dtype)  # 6, there is no NaN
+    else:
+        raw = np.full((*stack, rows, pitch), np.nan, np.float32).astype(dtype)
+    return raw[..., start : start + columns], raw
+
+
+def within(x, unit, *, turned=False):
+    """Return a copy of rows in longer ones of NaN that begin at multiples of `unit` elements."""
+    if turned:
+        return within(x.swapaxes(-1, -2), unit).swapaxes(-1, -2)
+    out, _ = poisoned(x.shape, x.dtype, -(-(x.shape[-1] + 1) // unit) * unit)
+    out[...] = x
+    return out
+
+
+@dataclass
+class Product:
+    """The arguments of a call, D in what surrounds it, and the operands."""
+
+    a: Operand
+    b: Operand
+    left: np.ndarray
+    right: np.ndarray
+    d: np.ndarray
+    around: np.ndarray
+    scales: dict[str, np.ndarray]
+
+    def check(self, *, exact=False):
+        """Compare D with float64, and what surrounds it with what was there."""
+        outside = np.isnan(self.around.astype("f4"))
+        inside = np.zeros(self.around.shape, np.uint8)
+        start = (self.d.ctypes.data - self.around.ctypes.data) // self.around.itemsize
+        pitch = self.around.shape[-1]
+        first = start % pitch
+        inside[..., first : first + self.d.shape[-1]] = 1
+        assert (outside == (inside == 0)).all()
+        if exact:
+            expected = (self.a.values @ self.b.values.swapaxes(-1, -2)).astype(self.d.dtype)
+            np.testing.assert_array_equal(self.d.astype("f8"), expected.astype("f8"))
+        assert_near(self.d, self.a, self.b)
+
+
+def product(seed, sizes, *, orders=("blocked", "plain"), layout="nt", stack=((), ()), exact=False,
+            out="float32", unit=16, d_start=0, nvfp4=False):  # fmt: skip
+    """Draw a product of m x n x k elements; rows of the operands begin at multiples of `unit`."""
+    m, n, k = sizes
+    rng = np.random.default_rng(seed)
+    types = [PAIRS] * 2 if nvfp4 else random.Random(seed).choices([E4M3, E5M2], k=2)
+    a = draw(rng, (*stack[0], m, k), types[0], exact=exact)
+    b = draw(rng, (*stack[1], n, k), types[1], exact=exact)
+    of_b = b.scales(orders[1])
+    whole = np.broadcast_shapes(*stack)
+    native = numpy_dtype(DType(out))
+    d, around = poisoned((*whole, m, n), native, -(-(n + d_start + 1) // 8) * 8, d_start)
+    return Product(
+        a, b, within(a.elements, unit, turned=layout[0] == "t"),
+        within(b.elements, unit, turned=layout[1] == "n").swapaxes(-1, -2), d, around,
+        {
+            "scale_a": a.scales(orders[0]),
+            "scale_b": of_b.swapaxes(-1, -2) if orders[1] == "plain" else of_b,
+        },
+    )  # fmt: skip
+
+
+def multiply(given, wanted=None, seed=0):
+    """Multiply with a configuration of a kind, drawn from those that are offered."""
+    options = {"backend": "cute_tcgen05", **given.scales}
+    plan = unigemm.plan(given.left, given.right, given.d, **options)
+    if wanted is not None:
+        found = [
+            config
+            for config in offered(plan.problem, plan.target)
+            if all(getattr(config, name) == value for name, value in wanted.items())
+        ]
+        config = random.Random(seed).choice(found)
+        seen, size = config.oriented(plan.problem), config.oriented(plan.extents)
+        scratch = scratch_bytes(seen, size, config)
+        plan = replace(plan, config=config, workspace_bytes=scratch)
+    unigemm.matmul(given.left, given.right, given.d, plan=plan, **given.scales)
+    return plan.config
+
+
+@pytest.mark.parametrize(
+    ("sizes", "orders", "layout", "out", "unit", "d_start", "nvfp4"),
+    [
+        ((129, 71, 200), ("blocked", "blocked"), "nt", "bfloat16", 16, 0, False),
+        ((131, 65, 75), ("plain", "plain"), "nt", "float32", 1, 3, False),
+        ((16, 137, 330), ("plain", "blocked"), "tn", "float16", 16, 1, False),
+        ((130, 200, 31), ("blocked", "plain"), "nn", "float32", 16, 0, False),
+        ((129, 71, 212), ("blocked", "blocked"), "nt", "bfloat16", 16, 0, True),
+        ((131, 65, 75), ("plain", "plain"), "nn", "float32", 1, 3, True),
+        ((16, 137, 331), ("plain", "blocked"), "tn", "float16", 16, 1, True),
+    ],
+    ids=str,
+)
+def test_products_at_awkward_sizes(sizes, orders, layout, out, unit, d_start, nvfp4):
+    given = product(sum(sizes), sizes, orders=orders, layout=layout, out=out, unit=unit,
+                    d_start=d_start, nvfp4=nvfp4)  # fmt: skip
+    with device(**GPU, seed=sizes[0], lockstep=unit == 1) as gpu:
+        multiply(given)
+    given.check()
+    kernels = [asked.kernel.rsplit("_", 1)[0] for asked, _ in gpu.launches]
+    assert kernels.count("scale_tiles") == orders.count("plain")
+    # float4 is multiplied K-major only.
+    assert ("repack" in kernels) == (unit == 1 or (nvfp4 and layout != "nt"))
+
+
+KINDS = [
+    # Several tiles each, the second and fourth of which begin in the middle of a tile of scales.
+    ((300, 270, 264), {"schedule": "single", "tile": (128, 64, 128), "split_k": 1}),
+    ((300, 400, 136), {"schedule": "pair", "tile": (128, 192, 128), "cluster": (2, 1)}),
+    ((257, 520, 200), {"schedule": "pair", "tile": (128, 256, 128), "cluster": (2, 1)}),
+    ((257, 300, 136), {"schedule": "single-dynamic", "tile": (128, 256, 128), "split_k": 1}),
+    ((300, 130, 500), {"schedule": "pair", "split_k": 2, "cluster": (2, 1), "swap_ab": False}),
+    ((9, 600, 264), {"schedule": "pair", "swap_ab": True}),
+    ((9, 300, 500), {"schedule": "single", "swap_ab": True, "split_k": 2}),
+    ((700, 150, 136), {"schedule": "pair-dynamic", "cluster": (4, 1), "split_k": 1}),
+    ((300, 500, 264), {"schedule": "pair", "cluster": (2, 2), "split_k": 1}),
+    # The second part of K is empty: zeros, not what tensor memory held.
+    ((130, 64, 100), {"schedule": "single", "split_k": 2, "swap_ab": False}),
+]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted", "nvfp4"),
+    [
+        (*kind, nvfp4)
+        for i, kind in enumerate(KINDS)
+        for nvfp4 in (False, True)
+        if ALL or nvfp4 == bool(i % 2)
+    ],
+    ids=str,
+)
+def test_every_way_of_sharing(sizes, wanted, nvfp4):
+    seed = sum(sizes)
+    draw_from = random.Random(seed)
+    orders = draw_from.choices(["plain", "blocked"], k=2)
+    if wanted.get("swap_ab"):
+        orders = ["plain", "blocked"]  # they change places
+    layout = draw_from.choice(["nn", "nt", "tn", "tt"])
+    given = product(seed, sizes, orders=orders, layout=layout, exact=True, nvfp4=nvfp4,
+                    out=draw_from.choice(output_dtypes(KIND)).value)  # fmt: skip
+    with device(**GPU, seed=seed):
+        config = multiply(given, wanted, seed)
+    assert all(getattr(config, name) == value for name, value in wanted.items())
+    given.check(exact=True)
+
+
+@pytest.mark.parametrize("nvfp4", [False, True])
+def test_whole_operands_have_scales_too(nvfp4):
+    given = product(4, (70, 66, 88), exact=True, nvfp4=nvfp4)
+    whole = np.array(0.5, np.float32)
+    given.scales = {"scale_a": (given.scales["scale_a"], whole),
+                    "scale_b": (given.scales["scale_b"], 4.0)}  # fmt: skip
+    given.a.values *= 2
+    with device(**GPU):
+        multiply(given)
+    given.check(exact=True)
+
+
+@pytest.mark.parametrize("orders", [("plain", "blocked"), ("blocked", "plain")])
+def test_stacks_share_operands_and_their_scales(orders):
+    stack = ((3, 1), (1, 2))
+    given = product(5, (70, 66, 168), orders=orders, stack=stack, exact=True)
+    with device(**GPU):
+        multiply(given)
+    given.check(exact=True)
+
+
+def test_a_result_that_runs_down_its_columns_is_the_transpose():
+    given = product(6, (70, 130, 104), orders=("plain", "blocked"), exact=True)
+    down = np.full((130, 70), np.nan, np.float32).T
+    with device(**GPU):
+        unigemm.matmul(given.left, given.right, down, backend="cute_tcgen05", **given.scales)
+    np.testing.assert_array_equal(down, given.a.values @ given.b.values.T)
+
+
+def test_a_scale_that_is_no_number_spoils_its_row_alone():
+    given = product(7, (70, 66, 168), orders=("plain", "blocked"))
+    codes = given.scales["scale_a"].view(np.uint8)
+    codes[37, 2] = NAN[E8M0]
+    with device(**GPU):
+        multiply(given)
+    assert np.isnan(given.d[37]).all()
+    assert not np.isnan(np.delete(given.d, 37, 0)).any()
+
+
+def test_rows_are_the_same_whatever_their_number():
+    rng = np.random.default_rng(8)
+    a, b = draw(rng, (150, 160), E4M3), draw(rng, (80, 160), E5M2)
+    results = []
+    with device(**GPU):
+        for rows in (1, 5, 150):
+            part = Operand(a.elements[:rows], a.codes[:rows], a.values[:rows])
+            got = unigemm.matmul(
+                part.elements, b.elements.T, batch_invariant=True, backend="cute_tcgen05",
+                scale_a=part.scales("blocked"), scale_b=b.scales("plain").T,
+            )  # fmt: skip
+            assert_near(got, part, b)
+            results.append(got)
+    for got in results:
+        np.testing.assert_array_equal(got, results[-1][: len(got)])
+
+
+def test_other_architectures_and_scales_of_any_stride():
+    """Negative steps, and one scale for all rows."""
+    rng = np.random.default_rng(9)
+    a, b = draw(rng, (40, 96), E4M3), draw(rng, (30, 96), E4M3)
+    back = np.ascontiguousarray(a.codes[::-1, ::-1])[::-1, ::-1].view(E8M0)
+    one = np.broadcast_to(b.codes[:1].view(E8M0), (30, 3))
+    b = Operand(b.elements, one, dequantised(b.elements, np.array(one)))
+    for arch in ("sm_103a", "sm_110a"):
+        with device(arch):
+            got = unigemm.matmul(a.elements, b.elements.T, scale_a=back, scale_b=one.T)
+        assert_near(got, a, b)
+
+
+@pytest.mark.skipif(not ALL, reason="minutes; UNIGEMM_TEST_ALL=1 runs it")
+@pytest.mark.parametrize("seed", range(80))
+def test_any_configuration_that_is_offered(seed):
+    choose = random.Random(seed)
+    sizes = choose.choice(
+        [(130, 136, 200), (65, 67, 75), (200, 48, 328), (8, 520, 264), (1, 33, 130), (700, 600, 96)]
+    )
+    given = product(
+        seed, sizes, orders=choose.choices(["plain", "blocked"], k=2),
+        layout=choose.choice(["nn", "nt", "tn", "tt"]), exact=True, unit=choose.choice([1, 16]),
+        out=choose.choice(output_dtypes(KIND)).value, d_start=choose.choice([0, 1]),
+        nvfp4=choose.random() < 0.5,
+    )  # fmt: skip
+    with device(**GPU, seed=seed, lockstep=choose.random() < 0.5):
+        multiply(given, {}, seed)
+    given.check(exact=True)

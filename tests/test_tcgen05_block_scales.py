@@ -1,0 +1,239 @@
+"""cute_tcgen05's MXFP8 and NVFP4 kernels without a GPU: arithmetic, SASS, and what they pass."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from block_scaled import E4M3, E5M2, PAIRS, draw
+from test_tcgen05 import B200, LAYOUTS, assert_loads_are_waited_for, plans_of, problem_of
+from test_tcgen05 import name as plan_name
+from unigemm.backends.cute_tcgen05.backend import BACKEND
+from unigemm.backends.cute_tcgen05.configs import candidates, scratch_bytes
+from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry, illegal
+
+import unigemm
+from unigemm.blocks import block_scales
+from unigemm.dtypes import FLOAT8, DType, output_dtypes
+from unigemm.emulator import device, tcgen05, tensor_copies
+from unigemm.emulator.host import missing
+from unigemm.plans import Config
+from unigemm.problem import Extents
+from unigemm.sass import disassemble
+from unigemm.target import named_target
+
+PAIRS_OF_4 = DType.FLOAT4_E2M1FN_X2
+TYPES = [(first, second) for first in FLOAT8 for second in FLOAT8] + [(PAIRS_OF_4, PAIRS_OF_4)] * 4
+PROBLEMS = [
+    replace(
+        problem_of(first, layout, out, d_major),
+        b=problem_of(second, layout).b,
+        blocks=block_scales(
+            DType.FLOAT8_E4M3FN if first is PAIRS_OF_4 else DType.FLOAT8_E8M0FNU, *orders
+        ),
+    )
+    for first, second in TYPES
+    for layout in LAYOUTS
+    for out in output_dtypes(first)
+    for d_major in "nm"
+    for orders in (("plain", "blocked"), ("blocked", "blocked"))
+]
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def along_k(problem):
+    """Return the tiles of scales for 128 bytes of K."""
+    return 4 if problem.a.dtype is PAIRS_OF_4 else 1
+
+
+@pytest.mark.parametrize("problem", random.Random(4).sample(PROBLEMS, 4), ids=str)
+def test_sums_and_scales_share_tensor_memory(problem):
+    widths = set()
+    for plan in plans_of(problem):
+        seen = plan.config.oriented(problem)
+        geo, n, stages = geometry(seen, plan.config), plan.config.tile[1], plan.config.stages
+        assert illegal(seen, plan.config, B200) is None
+        tiles = (1 + -(-n // 128)) * along_k(problem)
+        used = geo.buffers * n + stages * tiles * 4
+        assert geo.tensor_columns // 2 < used <= geo.tensor_columns <= COLUMNS
+        assert geo.buffers == 2 or used + n > COLUMNS
+        deeper = geometry(seen, replace(plan.config, stages=stages + 1))
+        assert deeper.smem_bytes - geo.smem_bytes == geo.a_bytes + geo.b_bytes + 512 * tiles
+        assert deeper.smem_bytes > B200.smem_per_block or stages == 12
+        widths.add(n)
+    assert widths == {64, 128, 192, 256}
+
+
+def test_what_cannot_run_is_refused_with_the_reason():
+    config = Config((128, 96, 128), stages=4, warps=(4, 1), schedule="single")
+    assert "half a tile of scales" in illegal(PROBLEMS[0], config, B200)
+    many = replace(config, tile=(128, 64, 128), stages=60)
+    assert "512 columns" in illegal(PROBLEMS[0], many, B200)
+
+
+def test_scales_are_part_of_a_kernels_key_and_plain_ones_need_room():
+    a, b = (unigemm.ArraySpec((700, 700), "float8_e4m3fn", order) for order in "CF")
+    flat = unigemm.ArraySpec((6 * 6 * 512,), "float8_e8m0fnu")
+    plain = unigemm.ArraySpec((700, 22), "float8_e8m0fnu")
+    options = {"target": "sm_100a", "backend": "cute_tcgen05"}
+    plans = [unigemm.plan(a, b, scale_a=of_a, scale_b=flat, **options) for of_a in (flat, plain)]
+    plans.append(unigemm.plan(a, b, **options))
+    same = [replace(plan, config=plans[0].config) for plan in plans]
+    assert len({BACKEND.key(plan).digest for plan in same}) == 3
+    sizes = [scratch_bytes(p.problem, p.extents, replace(p.config, split_k=1)) for p in same]
+    assert sizes[1] - sizes[0] == 6 * 6 * 512
+    for plan in plans:
+        assert unigemm.Plan.from_json(plan.to_json()) == plan
+
+
+def test_one_buffer_of_sums_hides_no_stores():
+    problem, extents = PROBLEMS[0], Extents(8192, 8192, 512)
+    by_width = {}
+    for found in candidates(problem, extents, B200):
+        n, us = found.config.tile[1], found.prediction.us
+        by_width[n] = min(us, by_width.get(n, us))
+    assert by_width[128] < by_width[256]
+
+
+# -- machine code ----------------------------------------------------------------------------------
+
+
+def sampled():
+    choose = random.Random(20261121)
+    problems = PROBLEMS if os.environ.get("UNIGEMM_TEST_ALL") == "1" else choose.sample(PROBLEMS, 6)
+    archs = ("sm_100a", "sm_103a", "sm_110a")
+    return [
+        choose.choice(plans_of(problem, named_target(archs[i % 3])))
+        for i, problem in enumerate(problems)
+    ]
+
+
+def name(plan):
+    return f"{plan_name(plan)}-{plan.problem.blocks.a}-{plan.config.cluster[0]}"
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("plan", sampled(), ids=name)
+def test_an_offered_configuration_compiles_to_scaled_products_without_spills(plan):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    artifact = BACKEND.compile(plan)
+    ops, loads = artifact.info.instructions, 1 + -(-plan.config.tile[1] // 128)
+    tiles, packed = loads * along_k(plan.problem), plan.problem.a.dtype is PAIRS_OF_4
+    opcode = "UTCOMMA" if packed else "UTCQMMA"
+    assert artifact.info.spill_bytes == 0
+    assert ops[opcode] == 4
+    assert ops["UTCCP"] == tiles
+    assert ops["UTMALDG"] >= 2 + loads
+    sass = disassemble(artifact.files["kernel.cubin"])
+    pair = r"\.2CTA" if "pair" in plan.config.schedule else ""
+    # A third place in tensor memory: the scales.
+    form = r"\.(?:4X|BLOCK16)" if packed else ""
+    scaled = rf"{opcode}{pair}{form} gdesc\S+ gdesc\S+ tmem\S+ tmem\S+ idesc\S+ tmem\["
+    assert len(re.findall(scaled, sass)) == 4
+    assert len(re.findall(rf"UTCCP\.T\.S{pair}\.4x32dp128bit", sass)) == tiles
+    ptx = artifact.files["kernel.ptx"].decode()
+    kind = "mxf4nvf4.block_scale.scale_vec::4X" if packed else "mxf8f6f4.block_scale.scale_vec::1X"
+    assert ptx.count(f".kind::{kind}") == 4
+    assert ("scale_tiles" in ptx) == (plan.problem.blocks.a == "plain")
+    assert_loads_are_waited_for(ptx)
+
+
+# -- descriptors -----------------------------------------------------------------------------------
+
+
+def instruction(types, m, n, first):
+    """PTX ISA, tcgen05 instruction descriptors of kinds with scales, both operands K-major."""
+    of_b, of_a = first << 4, first << 29
+    numbers = [{E4M3: 0, E5M2: 1, PAIRS: 1}[dtype] for dtype in types]
+    e8m0 = 0 if types[0] == PAIRS else 1 << 23
+    return of_b | numbers[0] << 7 | numbers[1] << 10 | n // 8 << 17 | e8m0 | m // 16 << 24 | of_a
+
+
+@pytest.mark.compile
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.parametrize(
+    ("types", "columns", "ctas"),
+    [
+        ((E4M3, E5M2), 64, 1),
+        ((E4M3, E5M2), 192, 2),
+        ((E5M2, E4M3), 256, 2),
+        ((PAIRS, PAIRS), 192, 1),
+        ((PAIRS, PAIRS), 64, 2),
+    ],
+    ids=str,
+)
+def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, types, columns, ctas):
+    """Two tiles along N, of K in stages and a bit: of the last slab 20 bytes are there."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    words, copied, scales = [], [], []
+    decode, locate, region = tcgen05.instruction_of, tensor_copies.matrix_of, tcgen05.scale_region
+
+    def instruction_of(*given):
+        words.append(given)
+        return decode(*given)
+
+    def matrix_of(word):
+        copied.append(word)
+        return locate(word)
+
+    def scale_region(machine, cta, address, rows, byte):
+        scales.append((address & 0xFFFF, rows, byte))
+        return region(machine, cta, address, rows, byte)
+
+    monkeypatch.setattr(tcgen05, "instruction_of", instruction_of)
+    monkeypatch.setattr(tensor_copies, "matrix_of", matrix_of)
+    monkeypatch.setattr(tcgen05, "scale_region", scale_region)
+    stages, m, n = 2, 128 * ctas, 2 * columns
+    k = 128 * stages + 20
+    rng = np.random.default_rng(columns)
+    # Rows of whole blocks, so that those of the scales are whole too.
+    a, b = (
+        draw(rng, (rows, k + 12), dtype, exact=True)
+        for rows, dtype in zip((m, n), types, strict=True)
+    )
+    if types[0] == PAIRS:  # 20 bytes have three scales
+        a.codes, b.codes = a.codes[:, :-1], b.codes[:, :-1]
+    config = Config((128, columns, 128), (ctas, 1), stages=stages, warps=(4, 1),
+                    schedule="single" if ctas == 1 else "pair")  # fmt: skip
+    options = {"scale_a": a.scales("blocked"), "scale_b": b.scales("blocked")}
+    left, right = a.elements[:, :k], b.elements[:, :k].T
+    with device(replace(B200, sm_count=ctas)):
+        plan = unigemm.plan(left, right, backend="cute_tcgen05", **options)
+        plan = replace(plan, config=config, workspace_bytes=0)
+        got = unigemm.matmul(left, right, plan=plan, **options)
+    values = [x.values[:, : k * (1 + (types[0] == PAIRS))] for x in (a, b)]
+    np.testing.assert_array_equal(got, values[0] @ values[1].T)
+
+    blocks = [0, 1, 2, 3] * stages + [0]
+    packed = types[0] == PAIRS
+    kind = ("mxf4nvf4", ctas, 16) if packed else ("mxf8f6f4", ctas, 32)
+    firsts = [0 if packed else block for block in blocks]  # of four scales of a row
+    assert words == [(instruction(types, m, columns, first), *kind) for first in firsts] * 2
+    # Behind what the system reserves, barriers, operands and boxes: a tile of A, then those of B.
+    of_b, deep = -(-columns // 128), 4 if packed else 1
+    each = (1 + of_b) * deep
+    geo = geometry(plan.problem, config)
+    start = 1024 + 1024 + stages * (128 * 128 + columns // ctas * 128) + geo.box_bytes
+    plain, lines = 1 << 46, 128 >> 4 << 32
+    slabs = [0, 1, 0, 1, 0, 1]  # stages of two units of three slabs
+    tiles = [512 * (stage * each + tile) for stage in slabs for tile in range(each)]
+    assert start % 128 == 0
+    assert copied == [(start + tile) >> 4 | lines | plain for tile in tiles]
+    # The second tile's columns begin in the middle of a tile of scales where 128 do not divide.
+    first = geo.buffers * columns
+    places = []
+    for unit, of_unit in enumerate((slabs[:3], slabs[3:])):
+        inside = unit * columns % 128 // 32
+        for slab, stage in enumerate(of_unit):
+            at = first + stage * 4 * each
+            for block in range(4 if slab < 2 else 1):
+                along, byte = (block, 0) if packed else (0, block)
+                place = at + 4 * deep + 4 * of_b * along + inside
+                places += [(at + 4 * along, 128, byte), (place, columns, byte)] * ctas
+    assert scales == places
