@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
-from math import inf
+from math import gcd, inf
 
 import pytest
 from hypothesis import example, given
@@ -131,7 +131,7 @@ def grows(backend, config, size, dimension, target):
     tiles = -(-seen.m // m) * -(-seen.n // n) * seen.batch * config.split_k
     if backend is WGMMA:
         return tiles >= target.sm_count and (not along_m or seen.m >= m)
-    if backend in (CUTILE, TCGEN05):
+    if backend is TCGEN05:
         return True
     return config.schedule == "dot" or tiles >= target.sm_count
 
@@ -144,10 +144,25 @@ def test_more_work_never_takes_a_configuration_less_time(problem, size, target, 
     for backend in takers(problem, size, target):
         if backend.refuse(problem, larger, target) is not None:
             continue
+        if backend is CUTILE and not lines_begin_no_better(problem, size, larger):
+            continue
         for each in backend.ranking(problem, size, target, 3, inf).candidates:
             if grows(backend, each.config, size, dimension, target):
                 after = backend.price(problem, larger, target, each.config).prediction
                 assert after.us >= each.prediction.us * (1 - 1e-9), each.config
+
+
+def lines_begin_no_better(problem, size, larger):
+    """Whether no operand's lines come to begin on larger boundaries of the L2: that is faster."""
+
+    def steps(extents):
+        lines = (
+            extents.k if problem.a.major == "k" else extents.m,
+            extents.k if problem.b.major == "k" else extents.n,
+        )
+        return [gcd(length * problem.a.dtype.itemsize, 128) // 32 * 32 for length in lines]
+
+    return all(after <= before for before, after in zip(steps(size), steps(larger), strict=True))
 
 
 def roofline_us(backend, problem, size, target):

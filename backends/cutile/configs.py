@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
@@ -15,9 +15,9 @@ from unigemm.target import Target
 
 from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
-from .figures import FIGURES, Figures
+from .figures import FIGURES, FLOAT64_FIGURES, Figures
 from .geometry import ANY_MAJOR, config_of, features
-from .tiles import ALIGNMENT, NARROW, SCHEDULES, Shape, shapes
+from .tiles import ALIGNMENT, DEFAULT_WARPS, NARROW, SCHEDULES, Shape, shapes
 
 __all__ = ["FLOAT64_FLOPS", "candidates", "offered", "predict", "price", "ranking"]
 
@@ -41,9 +41,11 @@ FLOAT64_FLOPS = {8: 64, 9: 64, 10: 68}
 _WIDE_MMA = (9, 10, 11)  # major compute capabilities with wgmma or tcgen05
 _LEAST = 32.0  # of the intensity, elsewhere: mma.sync has the same rate in narrow tiles
 _HIDES_STORES = (10,)  # tcgen05 sums the next tile meanwhile
-# On sm_90 cute_wgmma has passed all its device tests, cutile not yet: it is priced with a margin,
-# so that `auto` keeps to wgmma unless the difference is large. float64 has no such rival.
-_RIVALLED = 1.5
+# Beside cute_wgmma, on sm_90. The cheaper of two prices is more often one that errs: of 58 problems
+# with launches of both, with 1.04 the picks lose 1.2 percent to the better of the two backends,
+# without a margin 1.7, never taking cutile 2.1. Eight bits of cutile have not been timed.
+_RIVALLED, _UNTIMED = 1.04, 1.5
+_SECTOR, _LINE, _SWIZZLE = 32, 128, 128  # bytes: of the L2, and the widest box of TMA
 
 
 class Times(NamedTuple):
@@ -59,7 +61,7 @@ class Times(NamedTuple):
     full
         What the loop would take if all rounds of tiles were full.
     shared, tensor, latency, l2, dram
-        What bounds the loop, each alone.
+        What bounds the loop, each alone; the first with the turning of operands.
     """
 
     total: float
@@ -75,6 +77,24 @@ class Times(NamedTuple):
     dram: float
 
 
+class Slab(NamedTuple):
+    """The time of one slab in all tiles that run at once, in microseconds.
+
+    Attributes
+    ----------
+    us
+        All of it.
+    shared, tensor, latency, l2
+        What bounds it, each alone; the first with the turning of operands.
+    """
+
+    us: float
+    shared: float
+    tensor: float
+    latency: float
+    l2: float
+
+
 @dataclass(frozen=True, eq=False)
 class Base:
     """A tile in a schedule, and which way round: what a price owes to the class alone.
@@ -84,13 +104,15 @@ class Base:
     problem, target, config
         What it is; the problem as the kernel sees it.
     figures, margin
-        Of the architecture, and by what all of it is multiplied but split-K.
+        Of the architecture, and by what all of a price is multiplied.
     narrowest
         Columns of the narrowest tile that there is.
     places
         Tiles that run at once.
     rate
         Multiply-adds of one SM per clock that the tile reaches.
+    turns
+        Whether A and B are TF32 that is turned on the way.
     store_us
         Of one round of tiles: where K is whole, and where it is in parts.
     hidden
@@ -105,6 +127,7 @@ class Base:
     narrowest: int
     places: int
     rate: float
+    turns: tuple[bool, bool]
     store_us: tuple[float, float]
     hidden: float
 
@@ -151,36 +174,51 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it is narrow, either way round."""
     return tuple(
-        _measured(seen, target, config_of(shape, seen, schedule, swap_ab))
+        _measured(seen, target, config_of(shape, seen, schedule, swap_ab), _figures(seen, target))
         for swap_ab, seen in ((False, problem), (True, problem.transposed))
         for shape in shapes(seen, target)
+        if not shape.untimed
         for schedule in SCHEDULES
         if (schedule == "plain" or shape.persistent) and (_is_narrow(shape) or not swap_ab)
     )
 
 
-def _measured(problem: Problem, target: Target, config: Config) -> Base:
+def _figures(problem: Problem, target: Target) -> Figures:
+    table = FLOAT64_FIGURES if problem.a.dtype is DType.FLOAT64 else FIGURES
+    return table[target.capability[0]]
+
+
+def _measured(problem: Problem, target: Target, config: Config, figures: Figures) -> Base:
     """Return the base of a configuration; the problem as the kernel sees it."""
     major = target.capability[0]
-    figures = FIGURES[major]
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
+    tf32 = problem.a.dtype is DType.FLOAT32 and major not in ANY_MAJOR
+    stores = [_store_us(problem, target, config, figures, split_k) for split_k in (1, 2)]
     return Base(
         problem,
         target,
         config,
         figures=figures,
-        margin=_RIVALLED if major == 9 and problem.a.dtype is not DType.FLOAT64 else 1.0,
+        margin=_margin(problem, target),
         narrowest=_narrowest(problem, target),
         places=max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy),
-        rate=_rate(problem, target, config),
-        store_us=(_store_us(problem, target, config, 1), _store_us(problem, target, config, 2)),
+        rate=_rate(problem, target, config, figures),
+        turns=(tf32 and problem.a.major != "k", tf32 and problem.b.major != "k"),
+        store_us=(stores[0], stores[1]),
         hidden=figures.persistent_store if hidden else 1.0,
     )
 
 
+def _margin(problem: Problem, target: Target) -> float:
+    size = problem.a.dtype.itemsize
+    if target.capability[0] != 9 or size == 8:
+        return 1.0
+    return _UNTIMED if size == 1 else _RIVALLED
+
+
 @lru_cache(maxsize=256)
 def _narrowest(problem: Problem, target: Target) -> int:
-    return min(shape.n for shape in shapes(problem, target))
+    return min(shape.n for shape in shapes(problem, target) if not shape.untimed)
 
 
 def _is_narrow(shape: Shape) -> bool:
@@ -220,16 +258,29 @@ def _raster(sizes: Extents, base: Base) -> Raster:
     return Raster("m" if tall else "n", _HOPPER_GROUP if base.target.capability[0] == 9 else _GROUP)
 
 
-def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
-    """Price one configuration."""
-    base = _measured(config.oriented(problem), target, config)
-    return _prediction(_times(base, config.oriented(extents), config.split_k))
+def predict(
+    problem: Problem,
+    extents: Extents,
+    target: Target,
+    config: Config,
+    figures: Figures | None = None,
+) -> Prediction:
+    """Price one configuration; problem and extents as the kernel sees them.
+
+    By other figures than its architecture's where they are given, and then without the margin that
+    other backends have: such figures are held against times.
+    """
+    base = _measured(problem, target, config, figures or _figures(problem, target))
+    if figures is not None:
+        base = replace(base, margin=1.0)
+    return _prediction(_times(base, extents, config.split_k))
 
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
-    scratch = workspace_bytes(config.oriented(problem), config.oriented(extents), config.split_k)
-    return Candidate(config, predict(problem, extents, target, config), scratch)
+    seen, sizes = config.oriented(problem), config.oriented(extents)
+    scratch = workspace_bytes(seen, sizes, config.split_k)
+    return Candidate(config, predict(seen, sizes, target, config), scratch)
 
 
 def _prediction(times: Times) -> Prediction:
@@ -253,81 +304,128 @@ def _least_us(base: Base, sizes: Extents) -> float:
     (m, n, k), target = base.config.tile, base.target
     work = _tiles(base, sizes) * ceil(sizes.k / k) * m * n * k
     tensor = work / (base.rate * target.clock_mhz * target.sm_count)
-    return _BELOW * (base.figures.fixed_us + max(tensor, _dram_us(base, sizes))) * base.margin
+    return _BELOW * base.margin * (base.figures.fixed_us + max(tensor, _dram_us(base, sizes)))
 
 
 def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     """Price one launch: rounds of tiles against tensor cores, shared memory, L2 and DRAM."""
-    config, figures, margin = base.config, base.figures, base.margin
+    config, figures = base.config, base.figures
     units = _tiles(base, sizes) * split_k
     at_once = min(units, base.places)
     rounds = -(-units // at_once)
     slabs = ceil(ceil(sizes.k / config.tile[2]) / split_k)
-    shared, tensor, latency, l2 = of_slab = _slab(base, sizes, at_once)
-    power = figures.overlap
-    slab = _joined(power, *of_slab)
+    read = _read_bytes(base, sizes)
+    slab = last = _slab(base, read, at_once)
+    if units % at_once and figures.crowd is not None:  # fewer tiles in the last round
+        last = _slab(base, read, units % at_once)
     dram = _dram_us(base, sizes)
-    turning = figures.round_us[config.schedule] * (rounds - 1)
-    loop = _joined(power, rounds * slabs * slab, dram) + turning
-    full = _joined(power, min(units / base.places, rounds) * slabs * slab, dram)
-    store = base.store_us[split_k > 1] * (1 + (rounds - 1) * base.hidden)
+    busy = at_once * config.cluster[0]
+    on_sm = 1 if figures.crowd is None else -(-busy // base.target.sm_count)
+    if 2 * busy > base.target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
+        dram *= max(1.0, base.target.sm_count / (busy * figures.pair_draw))
+    # Tiles that share an SM wait for their first slabs at the same time, and store.
+    beside = figures.round_us[config.schedule] * (rounds - 1)
+    beside += on_sm * _fill_us(base, sizes, rounds)
+    loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + last.us), dram)
+    even = _joined(figures.overlap, min(units / base.places, rounds) * slabs * slab.us, dram)
+    store = on_sm * base.store_us[split_k > 1] * (1 + (rounds - 1) * base.hidden)
     reduction = 0.0
     if split_k > 1:
         scratch = workspace_bytes(base.problem, sizes, split_k)
         reduction = figures.reduce_us + figures.part_us * split_k
         reduction += 2 * scratch / figures.reduce_gbs / 1e3
-    whole = rounds * slabs * margin
-    return Times(
-        (figures.fixed_us + loop + store) * margin + reduction,
-        launch=figures.fixed_us * margin,
-        loop=loop * margin,
-        store=store * margin,
+    times = Times(
+        figures.fixed_us + beside + loop + store + reduction,
+        launch=figures.fixed_us,
+        loop=beside + loop,
+        store=store,
         reduction=reduction,
-        full=full * margin,
-        shared=whole * shared,
-        tensor=whole * tensor,
-        latency=whole * latency,
-        l2=whole * l2,
-        dram=dram * margin,
+        full=min(loop, even),
+        shared=slabs * ((rounds - 1) * slab.shared + last.shared),
+        tensor=slabs * ((rounds - 1) * slab.tensor + last.tensor),
+        latency=slabs * ((rounds - 1) * slab.latency + last.latency),
+        l2=slabs * ((rounds - 1) * slab.l2 + last.l2),
+        dram=dram,
     )
+    return Times(*(base.margin * us for us in times))
 
 
-def _slab(base: Base, sizes: Extents, at_once: int) -> tuple[float, float, float, float]:
-    """Return what bounds the time of one slab in all tiles that run at once, microseconds.
-
-    Shared memory, tensor cores, latency, L2.
-    """
-    target, (m, n, k), ctas = base.target, base.config.tile, base.config.cluster[0]
-    busy = min(target.sm_count, at_once * ctas)
-    per_sm = at_once * ctas / busy
-    rows, columns = min(m, sizes.m), min(n, sizes.n)
-    read = (rows + columns) * k * base.problem.a.dtype.itemsize
+def _slab(base: Base, read: float, at_once: int) -> Slab:
+    """Return the time of one slab in so many tiles at once, each of which reads so many bytes."""
+    figures, target, config = base.figures, base.target, base.config
+    (m, n, k), ctas = config.tile, config.cluster[0]
+    per_sm = _fullest(base, at_once)
+    slab_bytes = k * base.problem.a.dtype.itemsize
     clocks = target.clock_mhz
-    return (
-        read * per_sm / (base.figures.shared_bytes * clocks),
-        m * n * k / ctas * per_sm / (base.rate * clocks),
-        base.figures.slab_us * max(1.0, per_sm / ctas) ** base.figures.crowding,
-        read * at_once / (base.figures.l2_bytes * target.sm_count * clocks),
-    )
+    shared = read * per_sm / (figures.shared_bytes * clocks)
+    tensor = m * n * k / ctas * per_sm / (base.rate * clocks)
+    latency = figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth
+    latency *= max(1.0, per_sm / ctas) ** figures.crowding
+    l2 = read * at_once / (figures.l2_bytes * target.sm_count * clocks)
+    turn_a = base.turns[0] * m / ctas * slab_bytes * per_sm / (figures.turned_a_bytes * clocks)
+    turn_b = base.turns[1] * n * slab_bytes * per_sm / (figures.turned_b_bytes * clocks)
+    if per_sm > 1:
+        turn_b *= figures.turned_apart
+    # A turned B is behind a barrier of all warps, and then nothing hides the turning of A. Else
+    # other warps of the SM multiply meanwhile, or the same ones the other half of a deep slab.
+    alone = config.warps[0] * per_sm <= DEFAULT_WARPS and slab_bytes <= _SWIZZLE
+    if base.turns[1] or alone:
+        us = _joined(figures.overlap, shared, tensor, latency, l2) + turn_a + turn_b
+    else:
+        us = _joined(figures.overlap, shared, tensor, latency, l2, turn_a)
+    return Slab(us, shared + turn_a + turn_b, tensor, latency, l2)
 
 
-def _rate(problem: Problem, target: Target, config: Config) -> float:
+def _fullest(base: Base, at_once: int) -> float:
+    """Return the CTAs of the SM that has most."""
+    ctas = base.config.cluster[0]
+    busy = min(base.target.sm_count, at_once * ctas)
+    crowd = base.figures.crowd
+    if crowd is None:
+        return at_once * ctas / busy
+    most = -(-at_once * ctas // busy)
+    return most if most >= base.config.occupancy else most * crowd
+
+
+def _read_bytes(base: Base, sizes: Extents) -> float:
+    """Return the bytes that a slab of one tile reads; sectors that it has parts of count for more.
+
+    Lines are taken to follow each other without gaps.
+    """
+    (m, n, k), problem = base.config.tile, base.problem
+    size = problem.a.dtype.itemsize
+    line_a = sizes.k if problem.a.major == "k" else sizes.m
+    line_b = sizes.k if problem.b.major == "k" else sizes.n
+    read = min(m, sizes.m) * _split(base.figures, line_a * size)
+    return (read + min(n, sizes.n) * _split(base.figures, line_b * size)) * k * size
+
+
+def _split(figures: Figures, line: int) -> float:
+    """Return what the bytes of a slab are multiplied by, from the bytes of an operand's lines."""
+    if line % _SECTOR:
+        return figures.split_sector
+    return figures.split_line if line % _LINE else 1.0
+
+
+def _fill_us(base: Base, sizes: Extents, rounds: int) -> float:
+    """Return the time of first slabs; a persistent kernel loads the next tile's while it stores."""
+    (m, n, k), config = base.config.tile, base.config
+    read = (min(m, sizes.m) + min(n, sizes.n)) * k * base.problem.a.dtype.itemsize
+    us = read / config.cluster[0] / (base.figures.fill_bytes * base.target.clock_mhz)
+    return us if config.schedule == "persistent" else us * rounds
+
+
+def _rate(problem: Problem, target: Target, config: Config, figures: Figures) -> float:
     """Return the multiply-adds of one SM per clock that a tile reaches."""
-    figures = FIGURES[target.capability[0]]
     m, n, _ = config.tile
     ctas = config.cluster[0]
     intensity = m * n / (m + n) / ctas**0.5
     # Instructions of wgmma and tcgen05 have a tile's columns, those of mma.sync eight.
     if target.capability[0] not in _WIDE_MMA:
         intensity = max(intensity, _LEAST)
-    share = figures.share * _between(figures.intensity, intensity)
-    if problem.a.dtype is DType.FLOAT64:
-        share = figures.float64_share * _between(figures.float64_intensity, intensity)
-    rate = _peak(problem, target) * share
+    rate = _peak(problem, target) * figures.share * _between(figures.intensity, intensity)
     if ctas > 1:
         rate *= figures.cluster_share
-    if config.occupancy > 1:
-        rate *= figures.crowd_share
     size = problem.a.dtype.itemsize
     majors = (problem.a.major, problem.b.major)
     if majors != ("k", "k") and size in (1, 4) and target.capability[0] not in ANY_MAJOR:
@@ -343,22 +441,23 @@ def _peak(problem: Problem, target: Target) -> float:
     return target.tensor_flops * _RATE[dtype]
 
 
-def _between(knots: tuple[tuple[float, float], ...], at: float) -> float:
+def _between(knots: Mapping[int, float], at: float) -> float:
     """Interpolate; behind the last knot its value holds."""
-    low = knots[0]
-    for high in knots[1:]:
-        if at <= high[0]:
-            part = (at - low[0]) / (high[0] - low[0])
-            return low[1] + part * (high[1] - low[1])
+    low = min(knots)
+    for high in knots:
+        if at <= high:
+            part = (at - low) / max(1, high - low)
+            return knots[low] + part * (knots[high] - knots[low])
         low = high
-    return low[1]
+    return knots[low]
 
 
-def _store_us(problem: Problem, target: Target, config: Config, split_k: int) -> float:
+def _store_us(
+    problem: Problem, target: Target, config: Config, figures: Figures, split_k: int
+) -> float:
     """Return the time of a tile's store."""
     aligned = problem.d.alignment == ALIGNMENT or split_k > 1
     by_tma = aligned and features(target).tma
-    figures = FIGURES[target.capability[0]]
     us = figures.store_us["tma" if by_tma or aligned else "direct"]
     us *= config.tile[0] * config.tile[1] / (128 * 256) / config.cluster[0]
     return us * figures.turned if problem.d.major == "m" else us

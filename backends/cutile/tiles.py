@@ -55,6 +55,8 @@ class Shape:
         single elements spill.
     persistent
         Offered with a loop over tiles, too.
+    untimed
+        May be swept, but is not offered until it has been timed.
     """
 
     m: int
@@ -65,6 +67,7 @@ class Shape:
     occupancy: int = 0
     aligned: bool = False
     persistent: bool = False
+    untimed: bool = False
 
 
 _FEW = tuple(  # N
@@ -115,22 +118,34 @@ _FLOAT64 = (
     Shape(16, 16, 256, occupancy=2),  # T
 )
 
-# wgmma and TMA.
+# wgmma and TMA. 128x128 on two CTAs, 256x128 and two 128x64 an SM were never the best of 77 to 120
+# problems on an H200.
 _HOPPER = (
     Shape(128, 256, warps=8, persistent=True),  # H
-    Shape(256, 128, warps=8, persistent=True),  # S
     Shape(256, 256, ctas=2, warps=8, persistent=True),  # H
     Shape(128, 128, persistent=True),  # H
-    Shape(128, 128, ctas=2),  # H
     Shape(128, 128, occupancy=2),  # S
     Shape(64, 256),  # S
     Shape(64, 128),  # H
     Shape(64, 128, 256),  # S
     Shape(128, 64),  # S
-    Shape(128, 64, occupancy=2),  # S
     Shape(64, 64, 256),  # H
     Shape(64, 64, occupancy=2),  # S
     *_FEW,
+    # For sizes whose last round of large tiles is nearly empty (1536, 3072): more of them an SM.
+    Shape(64, 128, occupancy=2, untimed=True),  # S
+    Shape(128, 64, occupancy=3, untimed=True),  # S
+    Shape(64, 64, occupancy=3, untimed=True),  # S
+    # Two groups of warps, one of which multiplies while the other turns TF32 or stores.
+    Shape(128, 128, warps=8, persistent=True, untimed=True),  # S
+    Shape(64, 256, warps=8, persistent=True, untimed=True),  # S
+    # Half the loads by multicast; rows of 256 bytes for lines that begin inside a sector.
+    Shape(256, 128, ctas=2, warps=8, persistent=True, untimed=True),  # S
+    Shape(128, 128, 256, untimed=True),  # S
+    Shape(128, 256, 256, warps=8, untimed=True),  # S
+    # More copies in flight where few rows wait for memory.
+    *(Shape(64, n, occupancy=2, untimed=True) for n in (8, 16, 32)),  # N
+    Shape(128, 32, occupancy=2, untimed=True),  # N
 )
 # Eight-bit sums are kept twice: the tensor cores' own lose bits, and move to float32 often.
 _HOPPER_FLOAT8 = (
@@ -183,14 +198,33 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     aligned = problem.d.alignment == ALIGNMENT
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
-    # TF32 that is turned on the way was two or three times slower in a loop over tiles (H200).
-    turned = (problem.a.major, problem.b.major) != ("k", "k") and target.capability[0] == 9
-    turned = turned and problem.a.dtype is DType.FLOAT32
+    turned = _turned_tf32(problem, target)
     return tuple(
-        replace(shape, persistent=shape.persistent and not turned)
+        replace(shape, persistent=shape.persistent and not any(turned))
         for shape in _table(problem.a.dtype, target.capability)
         if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
+        if not (any(turned) and _slow_turned(shape, *turned))
     )
+
+
+def _turned_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
+    """Whether A and B are TF32 that Hopper turns on the way; in a loop over tiles that is slow.
+
+    Persistent kernels took two or three times as long on an H200.
+    """
+    turns = problem.a.dtype is DType.FLOAT32 and target.capability[0] == 9
+    return turns and problem.a.major != "k", turns and problem.b.major != "k"
+
+
+def _slow_turned(shape: Shape, a: bool, b: bool) -> bool:
+    """Whether a tile of turned TF32 is one that others beat by far on an H200.
+
+    Two CTAs took longer than one with their half. Loops of 64x64 tiles around a turned B have two
+    stages only, and wait for each slab (42 and 67 kB of shared memory of 227): twice the time.
+    """
+    if shape.ctas > 1:
+        return True
+    return b and shape.m == shape.n == 64 and (shape.occupancy > 1 or not a)
 
 
 def _table(dtype: DType, capability: tuple[int, int]) -> tuple[Shape, ...]:
