@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -69,10 +69,11 @@ class Sweep:
         return found[self.problem]
 
 
-def read(paths: Iterable[Path], backend: str) -> Sweep:
+def read(paths: Iterable[Path], backend: str, kinds: Sequence[str] = ()) -> Sweep:
     """Read the launches of a backend that have a time; of repeated ones the last.
 
-    Configurations that the backend has offered then, and does not now, are left out.
+    Configurations that the backend has offered then, and does not now, are left out, and other
+    kinds of numbers than those that are named.
 
     Raises
     ------
@@ -82,6 +83,7 @@ def read(paths: Iterable[Path], backend: str) -> Sweep:
     found = {
         (each.plan.problem, each.plan.extents, each.plan.config): (each.plan, each.us)
         for each in launches(paths, backend)
+        if not kinds or each.kind in kinds
     }
     if not found:
         raise SystemExit(f"no launch of {backend} in these files")
@@ -225,14 +227,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", type=Path, nargs="+", help="JSON lines of bench.sweep")
     parser.add_argument("--backend", default="cute_wgmma", choices=BACKENDS)
+    parser.add_argument("--figures", default="H200", help="their name in the backend's figures.py")
+    parser.add_argument("--dtype", default="", help="of the launches; all by default")
     parser.add_argument("--steps", type=int, default=2000, help="0 only says what prices are worth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", default="", help="figures to leave: how their names begin")
     parser.add_argument("--errors", type=float, default=1.0, help="weight of the prices' errors")
     args = parser.parse_args()
-    figures = import_module(f"unigemm.backends.{args.backend}.figures").H200
-    sweep = read(args.files, args.backend)
-    keep = tuple(args.keep.split(",")) if args.keep else ()
+    figures = getattr(import_module(f"unigemm.backends.{args.backend}.figures"), args.figures)
+    keep, kinds = (tuple(x.split(",")) if x else () for x in (args.keep, args.dtype))
+    sweep = read(args.files, args.backend, kinds)
     fitted = figures
     if args.steps:
         fitted = fit(sweep, args.backend, figures, args.steps, args.seed, keep, args.errors)

@@ -13,7 +13,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..workspace import workspace_bytes
-from .figures import H200, Figures
+from .figures import Figures, figures_of
 from .geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES, from_registers, products, shared_major
 
 __all__ = ["SHAPES", "Choice", "Family", "Shape", "choices", "families", "family_of", "tiles"]
@@ -110,15 +110,16 @@ def families(problem: Problem, target: Target) -> tuple[Family, ...]:
 
 
 def family_of(
-    problem: Problem, target: Target, swap_ab: bool = False, figures: Figures = H200
+    problem: Problem, target: Target, swap_ab: bool = False, figures: Figures | None = None
 ) -> Family:
-    """Return the family of a class."""
+    """Return the family of a class, by other figures than its own where they are given."""
     shapes = tuple(_without_slow_pairs(problem, shape) for shape in SHAPES)
     # An N-major B in narrower swizzles was slow.
     unit = 32 if shared_major(problem, "b", MMA_M) == "n" else 8
     whole = _CLUSTERS[1]
     at_once = tuple(max(1, count * target.sm_count // whole) for count in _CLUSTERS)
-    return Family(problem, target, figures, shapes, unit, swap_ab, at_once)
+    own = figures or figures_of(problem)
+    return Family(problem, target, own, shapes, unit, swap_ab, at_once)
 
 
 def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:

@@ -22,7 +22,7 @@ from unigemm.target import Target
 from ..shortlist import Shortlist
 from ..workspace import packed_bytes, workspace_bytes
 from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
-from .figures import H200, Figures
+from .figures import Figures
 from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
@@ -39,6 +39,8 @@ __all__ = ["candidates", "offered", "predict", "price", "ranking", "scratch_byte
 
 _MOST_STAGES = 12
 _LEAST_STAGES = 3
+# A launch on so many of the SMs, or copies of so many bytes, have the other ones wait for SMs.
+_CROWDED, _CROWDED_BYTES = 0.75, 3 << 19
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
@@ -63,6 +65,8 @@ class Work:
         Bytes of the partial sums of one part of K.
     repack_us
         Of copying operands before, for tiles of few rows and of more.
+    copied
+        Bytes of these copies, for the latter.
     """
 
     family: Family
@@ -74,6 +78,7 @@ class Work:
     dram_us: float
     part_bytes: int
     repack_us: tuple[float, float]
+    copied: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,14 +310,21 @@ def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
 
 
 def predict(
-    problem: Problem, extents: Extents, target: Target, config: Config, figures: Figures = H200
+    problem: Problem,
+    extents: Extents,
+    target: Target,
+    config: Config,
+    figures: Figures | None = None,
 ) -> Prediction:
-    """Price one configuration; problem and extents as the kernel sees them."""
+    """Price one configuration; problem and extents as the kernel sees them.
+
+    By other figures than its own where they are given.
+    """
     family = family_of(problem, target, figures=figures)
     tile, work = _measured(family, config), _work(family, extents)
     times = _times(work, tile, config.cluster, config.split_k, config.cluster_k, inf)
     assert times is not None, "nothing is above infinity"
-    return _prediction(times, figures)
+    return _prediction(times, family.figures)
 
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
@@ -326,7 +338,9 @@ def _work(family: Family, extents: Extents) -> Work:
     problem, f, repack = family.problem, family.figures, []
     for rows in (1, MMA_M):
         copied = repacked_bytes(problem, extents, rows)
-        repack.append(f.repack_us + 2 * copied / f.repack_gbs / 1e3 if copied else 0.0)
+        # What the L2 does not hold is written to device memory, too.
+        passes = 1 if 2 * copied < family.target.l2_bytes else 2
+        repack.append(f.repack_us + passes * copied / f.repack_gbs / 1e3 if copied else 0.0)
     size = problem.a.dtype.itemsize
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
@@ -340,6 +354,7 @@ def _work(family: Family, extents: Extents) -> Work:
         dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
         repack_us=(repack[0], repack[1]),
+        copied=repacked_bytes(problem, extents, MMA_M),
     )
 
 
@@ -396,6 +411,8 @@ def _times(
     latency = tile.issue_us + f.zero_row_us * (m - rows)
     if geo.b_swizzle < SWIZZLE_BYTES:
         latency += f.narrow_us * n
+    if geo.a_swizzle < SWIZZLE_BYTES:
+        latency += f.thin_us
     bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
     # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
     multicast = f.multicast.get(cluster) or max(f.multicast.values())
@@ -404,21 +421,28 @@ def _times(
     exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
     adding = _adding_us(work, tile, split_k, cluster_k, at_once)
     repack = work.repack_us[m >= MMA_M]
+    if repack and (at_once > _CROWDED * target.sm_count or work.copied > _CROWDED_BYTES):
+        repack += f.crowded_us
     beside = f.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
     if beside + max(rounds * slabs * max(tile.tensor_us, latency, l2), work.dram_us) > bar:
         return None
 
-    main = slabs * _joined(f, tile.tensor_us, latency, l2)
+    tensor = tile.tensor_us
+    if geo.promote:  # CUDA cores add beside them
+        tensor *= f.promoted_turns if geo.groups == 2 else 1.0
+        tensor *= f.promoted_pair if together > 1 else 1.0
+    main = slabs * _joined(f, tensor, latency, l2)
     if geo.groups == 2:  # one group stores while the other multiplies
         main = max(main, (main + store) / 2)
     dram = _dram_us(work, tile, across > 1, down > 1)
     if 2 * at_once > target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
         dram *= max(1.0, target.sm_count / (at_once * f.pair_draw))
+    main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
     total = beside + _joined(f, rounds * main, dram)
     if total > bar:
         return None
     return Times(
-        total, rounds, units / room, main, slabs * tile.tensor_us, slabs * latency, slabs * l2,
+        total, rounds, units / room, main, slabs * tensor, slabs * latency, slabs * l2,
         dram, exposed, adding, repack,
     )  # fmt: skip
 
@@ -447,7 +471,8 @@ def _store_us(tile: Tile, cluster_k: int) -> float:
     """Return the time that a tile's store takes its warpgroups."""
     f, geo, d = tile.figures, tile.geo, tile.problem.d
     m, n, _ = tile.config.tile
-    us = f.store_us[geo.store] * (max(m, MMA_M) * n / (128 * 256) / geo.wg_m)
+    how = "words" if geo.store == "rows" and d.dtype.itemsize == 4 else geo.store
+    us = f.store_us[how] * (max(m, MMA_M) * n / (128 * 256) / geo.wg_m)
     if geo.store == "rows" and geo.groups == 2 and geo.repeats_m > 1:
         us *= f.store_tall_rows
     if geo.store == "direct":

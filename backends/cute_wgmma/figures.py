@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["H200", "Figures"]
+from unigemm.problem import Problem
+
+__all__ = ["H200", "H200_3XTF32", "H200_TF32", "Figures", "figures_of"]
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: a part of keys of caches
@@ -27,6 +29,10 @@ class Figures:
         Part of that rate, by the columns of one wgmma; between them it is interpolated.
     single
         Of that, where one warpgroup multiplies alone.
+    promoted_turns, promoted_pair
+        Times the tensor cores' time where sums move to other registers: of ping-pong, in a cluster.
+    hot, hot_us
+        More time of long loops, at whose power the clocks fall; half of it at this length.
     slab_us, sliced_slab_us
         Least time of a slab by the warpgroups of a tile (each of its wgmma reads A from shared
         memory), and with slices of K.
@@ -34,6 +40,8 @@ class Figures:
         Of a row of a slab that TMA fills with zeros.
     narrow_us
         Of a column of a slab of an N-major B in narrower swizzles than the widest.
+    thin_us
+        Of a slab of an M-major A of few rows: TMA brings its lines one by one.
     l2_gbs, multicast
         Rate of the L2, a multicast counted once; times what is left of the traffic, by the cluster.
     dram_efficiency
@@ -45,7 +53,7 @@ class Figures:
     overlap
         Exponent of the norm that joins times which overlap.
     store_us
-        Of a 128x256 tile by one warpgroup, by how it is stored.
+        Of a 128x256 tile by one warpgroup, by how it is stored ("words" are rows of 32 bits).
     store_wide, store_down, store_tall_rows
         Times that, where D has 32 bits; where the columns of D are contiguous; two row blocks of a
         ping-pong group written row by row.
@@ -63,6 +71,8 @@ class Figures:
         A dependent kernel that sums the parts; each part; its traffic.
     repack_us, repack_gbs
         A kernel before.
+    crowded_us
+        Of that, where the launch takes most SMs and so keeps the next one's copies waiting.
     """
 
     fixed_us: float
@@ -70,10 +80,15 @@ class Figures:
     tensor_tflops: float
     efficiency: Mapping[int, float]
     single: float
+    promoted_turns: float
+    promoted_pair: float
+    hot: float
+    hot_us: float
     slab_us: Mapping[int, float]
     sliced_slab_us: float
     zero_row_us: float
     narrow_us: float
+    thin_us: float
     l2_gbs: float
     multicast: Mapping[tuple[int, int], float]
     dram_efficiency: float
@@ -97,10 +112,105 @@ class Figures:
     reduce_gbs: float
     repack_us: float
     repack_gbs: float
+    crowded_us: float
 
 
-#: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md).
+#: Of 16 and 8 bits; fitted to 5200 launches of 126 problems on an H200 (bench/fit.py).
 H200 = Figures(
+    fixed_us=1.584,
+    round_us=0.1311,
+    tensor_tflops=979.5,
+    efficiency={
+        **{8: 0.1296, 16: 0.2943, 32: 0.5247, 64: 0.9201},
+        **{96: 1.02, 128: 1.02, 192: 0.9183, 256: 0.9783},
+    },
+    single=0.9899,
+    promoted_turns=1.979,
+    promoted_pair=1.394,
+    hot=0.1186,
+    hot_us=840.5,
+    slab_us={1: 0.07109, 2: 0.1742, 3: 0.1309},
+    sliced_slab_us=0.02264,
+    zero_row_us=0.004556,
+    narrow_us=0.0004839,
+    thin_us=0.05952,
+    l2_gbs=11900,
+    multicast={(1, 1): 1, (2, 1): 1.047, (1, 2): 1.093},
+    dram_efficiency=0.95,
+    pair_draw=1.042,
+    shared_read=0.1757,
+    overlap=2.813,
+    store_us={"tma": 1.403, "direct": 4.472, "rows": 14.6, "words": 12.93},
+    store_wide=0.8112,
+    store_down=2.477,
+    store_tall_rows=3.344,
+    store_exposed=0.3332,
+    store_rows_gbs=478400,
+    store_ends=44.23,
+    store_direct_gbs=47610,
+    exchange_us=0.4261,
+    peer_us=0.5636,
+    exchange_gbs=1568,
+    slices_us=0.1181,
+    reduce_us=1.879,
+    part_us=0.03725,
+    reduce_gbs=6613,
+    repack_us=1.438,
+    repack_gbs=3792,
+    crowded_us=1.651,
+)
+
+#: Of TF32, whose A may come from registers: to launches of 78 problems.
+H200_TF32 = replace(
+    H200,
+    fixed_us=1.207,
+    round_us=0.1485,
+    single=1,
+    hot=0.07906,
+    hot_us=1266,
+    sliced_slab_us=0.04639,
+    zero_row_us=0.004191,
+    narrow_us=0.0005055,
+    thin_us=0.05225,
+    l2_gbs=11550,
+    pair_draw=1.103,
+    shared_read=0.1618,
+    overlap=2.746,
+    store_wide=0.8479,
+    store_down=2.552,
+    store_tall_rows=2.887,
+    store_exposed=0.6931,
+    store_rows_gbs=328100,
+    store_ends=50.51,
+    store_direct_gbs=110700,
+    exchange_us=0.2477,
+    peer_us=0.498,
+    exchange_gbs=663.3,
+    slices_us=0.1935,
+    reduce_us=0.6258,
+    part_us=0.04791,
+    reduce_gbs=6111,
+    repack_us=1.84,
+    repack_gbs=4265,
+    crowded_us=1.738,
+    efficiency={
+        8: 0.148,
+        16: 0.281,
+        32: 0.5006,
+        64: 0.8467,
+        96: 0.8987,
+        128: 0.6985,
+        192: 0.9373,
+        256: 1.02,
+    },
+    slab_us={1: 0.1203, 2: 0.145, 3: 0.1704},
+    multicast={(1, 1): 1, (2, 1): 1.03, (1, 2): 0.9973},
+    store_us={"tma": 1.272, "direct": 4.188, "rows": 13.87, "words": 15.24},
+)
+
+#: Of 3xTF32: those that all types had before, fitted to 4406 launches of 173 problems. Six of these
+#: were in it, too few to fit more to.
+H200_3XTF32 = Figures(
     fixed_us=1.832,
     round_us=0.1121,
     tensor_tflops=885.9,
@@ -109,17 +219,22 @@ H200 = Figures(
         **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.9403},
     },
     single=1,
+    promoted_turns=1,
+    promoted_pair=1,
+    hot=0,
+    hot_us=1,
     slab_us={1: 0.07109, 2: 0.2182, 3: 0.1665},
     sliced_slab_us=0.03634,
     zero_row_us=0.003813,
     narrow_us=0.0005565,
+    thin_us=0,
     l2_gbs=13450,
     multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
     dram_efficiency=0.95,
     pair_draw=1.1,
     shared_read=0.1797,
     overlap=2.587,
-    store_us={"tma": 1.18, "direct": 5.498, "rows": 18.12},
+    store_us={"tma": 1.18, "direct": 5.498, "rows": 18.12, "words": 13.5},
     store_wide=0.9084,
     store_down=1.965,
     store_tall_rows=2.204,
@@ -135,5 +250,13 @@ H200 = Figures(
     part_us=0.02445,
     reduce_gbs=10750,
     repack_us=2.416,
-    repack_gbs=6424,
+    repack_gbs=3212,
+    crowded_us=0,
 )
+
+
+def figures_of(problem: Problem) -> Figures:
+    """Return the figures of a class's launches."""
+    if problem.precision == "3xtf32":
+        return H200_3XTF32
+    return H200_TF32 if problem.a.dtype.itemsize == 4 else H200
