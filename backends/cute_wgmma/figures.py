@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from unigemm.dtypes import FLOAT8
 from unigemm.problem import Problem
 
-__all__ = ["H200", "H200_3XTF32", "H200_TF32", "Figures", "figures_of"]
+__all__ = ["H200", "H200_FLOAT8", "H200_TF32", "Figures", "figures_of"]
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: a part of keys of caches
@@ -115,14 +116,66 @@ class Figures:
     crowded_us: float
 
 
-#: Of 16 and 8 bits; fitted to 5200 launches of 126 problems on an H200 (bench/fit.py).
+#: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md), but thin_us.
 H200 = Figures(
+    fixed_us=1.832,
+    round_us=0.1121,
+    tensor_tflops=885.9,
+    efficiency={
+        **{8: 0.1427, 16: 0.3167, 32: 0.5921, 64: 0.9777},
+        **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.9403},
+    },
+    single=1,
+    promoted_turns=1,
+    promoted_pair=1,
+    hot=0,
+    hot_us=1,
+    slab_us={1: 0.07109, 2: 0.2182, 3: 0.1665},
+    sliced_slab_us=0.03634,
+    zero_row_us=0.003813,
+    narrow_us=0.0005565,
+    thin_us=0.037,
+    l2_gbs=13450,
+    multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
+    dram_efficiency=0.95,
+    pair_draw=1.1,
+    shared_read=0.1797,
+    overlap=2.587,
+    store_us={"tma": 1.18, "direct": 5.498, "rows": 18.12, "words": 13.5},
+    store_wide=0.9084,
+    store_down=1.965,
+    store_tall_rows=2.204,
+    store_exposed=0.4786,
+    store_rows_gbs=240500,
+    store_ends=54.45,
+    store_direct_gbs=12330,
+    exchange_us=0.3031,
+    peer_us=0.4175,
+    exchange_gbs=1647,
+    slices_us=0.1048,
+    reduce_us=1.558,
+    part_us=0.02445,
+    reduce_gbs=10750,
+    repack_us=2.416,
+    repack_gbs=3212,
+    crowded_us=0,
+)
+
+#: Of float8, whose sums move to other registers; fitted to 24 problems of its own, and to bfloat16.
+H200_FLOAT8 = replace(
+    H200,
     fixed_us=1.584,
     round_us=0.1311,
     tensor_tflops=979.5,
     efficiency={
-        **{8: 0.1296, 16: 0.2943, 32: 0.5247, 64: 0.9201},
-        **{96: 1.02, 128: 1.02, 192: 0.9183, 256: 0.9783},
+        8: 0.1296,
+        16: 0.2943,
+        32: 0.5247,
+        64: 0.9201,
+        96: 1.02,
+        128: 1.02,
+        192: 0.9183,
+        256: 0.9783,
     },
     single=0.9899,
     promoted_turns=1.979,
@@ -136,7 +189,6 @@ H200 = Figures(
     thin_us=0.05952,
     l2_gbs=11900,
     multicast={(1, 1): 1, (2, 1): 1.047, (1, 2): 1.093},
-    dram_efficiency=0.95,
     pair_draw=1.042,
     shared_read=0.1757,
     overlap=2.813,
@@ -165,17 +217,30 @@ H200_TF32 = replace(
     H200,
     fixed_us=1.207,
     round_us=0.1485,
-    single=1,
+    tensor_tflops=979.5,
+    efficiency={
+        8: 0.148,
+        16: 0.281,
+        32: 0.5006,
+        64: 0.8467,
+        96: 0.8987,
+        128: 0.6985,
+        192: 0.9373,
+        256: 1.02,
+    },
     hot=0.07906,
     hot_us=1266,
+    slab_us={1: 0.1203, 2: 0.145, 3: 0.1704},
     sliced_slab_us=0.04639,
     zero_row_us=0.004191,
     narrow_us=0.0005055,
     thin_us=0.05225,
     l2_gbs=11550,
+    multicast={(1, 1): 1, (2, 1): 1.03, (1, 2): 0.9973},
     pair_draw=1.103,
     shared_read=0.1618,
     overlap=2.746,
+    store_us={"tma": 1.272, "direct": 4.188, "rows": 13.87, "words": 15.24},
     store_wide=0.8479,
     store_down=2.552,
     store_tall_rows=2.887,
@@ -193,70 +258,12 @@ H200_TF32 = replace(
     repack_us=1.84,
     repack_gbs=4265,
     crowded_us=1.738,
-    efficiency={
-        8: 0.148,
-        16: 0.281,
-        32: 0.5006,
-        64: 0.8467,
-        96: 0.8987,
-        128: 0.6985,
-        192: 0.9373,
-        256: 1.02,
-    },
-    slab_us={1: 0.1203, 2: 0.145, 3: 0.1704},
-    multicast={(1, 1): 1, (2, 1): 1.03, (1, 2): 0.9973},
-    store_us={"tma": 1.272, "direct": 4.188, "rows": 13.87, "words": 15.24},
-)
-
-#: Of 3xTF32: those that all types had before, fitted to 4406 launches of 173 problems. Six of these
-#: were in it, too few to fit more to.
-H200_3XTF32 = Figures(
-    fixed_us=1.832,
-    round_us=0.1121,
-    tensor_tflops=885.9,
-    efficiency={
-        **{8: 0.1427, 16: 0.3167, 32: 0.5921, 64: 0.9777},
-        **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.9403},
-    },
-    single=1,
-    promoted_turns=1,
-    promoted_pair=1,
-    hot=0,
-    hot_us=1,
-    slab_us={1: 0.07109, 2: 0.2182, 3: 0.1665},
-    sliced_slab_us=0.03634,
-    zero_row_us=0.003813,
-    narrow_us=0.0005565,
-    thin_us=0,
-    l2_gbs=13450,
-    multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
-    dram_efficiency=0.95,
-    pair_draw=1.1,
-    shared_read=0.1797,
-    overlap=2.587,
-    store_us={"tma": 1.18, "direct": 5.498, "rows": 18.12, "words": 13.5},
-    store_wide=0.9084,
-    store_down=1.965,
-    store_tall_rows=2.204,
-    store_exposed=0.4786,
-    store_rows_gbs=240500,
-    store_ends=54.45,
-    store_direct_gbs=12330,
-    exchange_us=0.3031,
-    peer_us=0.4175,
-    exchange_gbs=1647,
-    slices_us=0.1048,
-    reduce_us=1.558,
-    part_us=0.02445,
-    reduce_gbs=10750,
-    repack_us=2.416,
-    repack_gbs=3212,
-    crowded_us=0,
 )
 
 
 def figures_of(problem: Problem) -> Figures:
     """Return the figures of a class's launches."""
-    if problem.precision == "3xtf32":
-        return H200_3XTF32
-    return H200_TF32 if problem.a.dtype.itemsize == 4 else H200
+    if problem.a.dtype in FLOAT8:
+        return H200_FLOAT8
+    tf32 = problem.a.dtype.itemsize == 4 and problem.precision != "3xtf32"
+    return H200_TF32 if tf32 else H200
