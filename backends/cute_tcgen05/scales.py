@@ -159,11 +159,11 @@ def column_of(spec: Spec, part: int, along: int) -> int:
 def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
     """Return the words of the descriptor of the first tile; the lower has its address.
 
-    Lines of 16 bytes that are not swizzled, 8 of them to the next 8 (PTX ISA, tcgen05: shared
-    memory descriptor).
+    Lines of 16 bytes that are not swizzled, 8 of them to the next 8; nothing leads (PTX ISA,
+    tcgen05: shared memory descriptor).
     """
-    version, stride = 1 << (46 - 32), 8 * _LINE >> 4
-    return Int32(shared.toint()) >> 4, Int32(version | stride)
+    version, stride, leading = 1 << (46 - 32), 8 * _LINE >> 4, _LINE >> 4
+    return (Int32(shared.toint()) >> 4) + (leading << 16), Int32(version | stride)
 
 
 def copy_tiles(spec: Spec, words: tuple, stage: Int32, into: Int32) -> None:
