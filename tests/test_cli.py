@@ -89,6 +89,17 @@ def test_every_dtype_and_precision_has_a_name(options, a, d, precision, tmp_path
     assert problem["precision"] == precision
 
 
+@pytest.mark.parametrize(("dtype", "k"), [("mxfp8", 512), ("nvfp4", 256)])
+def test_formats_with_scales_of_blocks_have_names(dtype, k, tmp_path):
+    options = ("--layout", "nt", "--target", "sm_100a", "--batch", 3)
+    data = run_json("plan", 300, 700, 512, "--dtype", dtype, *options, cache=tmp_path)
+    assert data["backend"] == "cute_tcgen05"
+    assert data["problem"]["blocks"]["a"] == "blocked"
+    assert data["extents"] == {"m": 300, "n": 700, "k": k, "batch": 3}
+    odd = run_json("plan", 64, 64, 63, "--dtype", "nvfp4", cache=tmp_path, code=2)
+    assert "even" in odd["error"]["message"]
+
+
 def test_the_help_names_every_dtype_and_precision(tmp_path):
     text = run("plan", "--help", cache=tmp_path, COLUMNS="200").stdout
     assert all(str(dtype) in text for dtype in INPUTS)

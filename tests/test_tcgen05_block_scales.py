@@ -220,7 +220,7 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, types, columns, ctas)
     each = (1 + of_b) * deep
     geo = geometry(plan.problem, config)
     start = 1024 + 1024 + stages * (128 * 128 + columns // ctas * 128) + geo.box_bytes
-    plain, lines = 1 << 46, 128 >> 4 << 32
+    plain, lines = 1 << 46, 128 >> 4 << 32 | 16 >> 4 << 16
     slabs = [0, 1, 0, 1, 0, 1]  # stages of two units of three slabs
     tiles = [512 * (stage * each + tile) for stage in slabs for tile in range(each)]
     assert start % 128 == 0

@@ -33,6 +33,7 @@ from .problem import BlockScales, ScaleOrder
 
 __all__ = [
     "BLOCKS",
+    "FORMATS",
     "TILE_BLOCKS",
     "TILE_BYTES",
     "TILE_ROWS",
@@ -45,6 +46,11 @@ __all__ = [
     "scale_steps",
 ]
 
+#: The formats: types of elements (of float8 one of the two) and of scales.
+FORMATS = {
+    "mxfp8": (DType.FLOAT8_E4M3FN, DType.FLOAT8_E8M0FNU),
+    "nvfp4": (DType.FLOAT4_E2M1FN_X2, DType.FLOAT8_E4M3FN),
+}
 #: Elements of an array along K that share a scale, by its type.
 BLOCKS = {DType.FLOAT8_E8M0FNU: 32, DType.FLOAT8_E4M3FN: 8}
 _ELEMENTS = {DType.FLOAT8_E8M0FNU: FLOAT8, DType.FLOAT8_E4M3FN: (DType.FLOAT4_E2M1FN_X2,)}

@@ -15,9 +15,10 @@ import typer
 
 from . import api, show
 from .arrays.operands import ArraySpec
+from .blocks import BLOCKS, FORMATS, blocked_count, blocks_of
 from .cli_cache import cache_app
 from .cli_sweep import sweep_command
-from .dtypes import INPUTS, dtype_named
+from .dtypes import INPUTS, DType, dtype_named
 from .errors import UnigemmError, UnsupportedProblem
 from .planner import KEPT
 from .plans import Plan
@@ -36,7 +37,12 @@ app.command("sweep")(sweep_command)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Extent = Annotated[int, typer.Argument(min=1)]
 DtypeName = Annotated[
-    str, typer.Option("--dtype", help=f"Of the inputs: {', '.join(map(str, INPUTS))}.")
+    str,
+    typer.Option(
+        "--dtype",
+        help=f"Of the inputs: {', '.join(map(str, INPUTS))}; to plan and compile also "
+        f"{' and '.join(FORMATS)}, with scales of blocks in tiles.",
+    ),
 ]
 OutDtype = Annotated[
     str | None,
@@ -109,6 +115,30 @@ def specs(
     )
 
 
+def block_scaled_specs(
+    m: int, n: int, k: int, name: str, layout: str, batch: int
+) -> tuple[ArraySpec, ArraySpec, dict[str, ArraySpec]]:
+    """Return the operands of a format with scales of blocks, and these, in tiles.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The layout is unknown, or K is odd where two elements share a byte.
+    """
+    elements, scale = FORMATS[name]
+    if elements is DType.FLOAT4_E2M1FN_X2:
+        if k % 2:
+            raise UnsupportedProblem(f"K is {k}; of {name} it is even, two elements are a byte")
+        k //= 2
+    a, b = specs(m, n, k, str(elements), layout, batch)
+    blocks = blocks_of(k, BLOCKS[scale])
+    scales = {
+        argument: ArraySpec((*a.shape[:-2], blocked_count(rows, blocks)), scale)
+        for argument, rows in (("scale_a", m), ("scale_b", n))
+    }
+    return a, b, scales
+
+
 def plans_of(
     m: int,
     n: int,
@@ -121,7 +151,11 @@ def plans_of(
     **options: Any,
 ) -> list[Plan]:
     """Plan one product for every named target; options as in `unigemm.plan`."""
-    a, b = specs(m, n, k, dtype, layout, batch)
+    if dtype in FORMATS:
+        a, b, scales = block_scaled_specs(m, n, k, dtype, layout, batch)
+        options.update(scales)
+    else:
+        a, b = specs(m, n, k, dtype, layout, batch)
     wanted: list[str | None] = [*targets] if targets else [None]
     return [api.plan(a, b, dtype=out_dtype, target=target, **options) for target in wanted]
 

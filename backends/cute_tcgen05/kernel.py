@@ -434,7 +434,7 @@ def start(
     a, b, d, workspace = addresses
     m, n, k, l0, l1 = sizes
     split_k, along_n, group, multiprocessors, turn_m, turn_n = knobs
-    geo, config, problem = spec.geometry, spec.config, spec.problem
+    geo, config = spec.geometry, spec.config
     tiler = (*geo.mma, config.tile[2])
     mma = tiled_mma(spec)
     a_m, a_k, a_l0, a_l1 = a_steps
@@ -443,19 +443,10 @@ def start(
         spec, (a, b, workspace), (m, n, k), (l0, l1),
         (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
     )  # fmt: skip
-    outer_steps, of_blocks = [a_l0, a_l1, b_l0, b_l1], []
-    if const_expr(problem.blocks is not None):
-        scale_views = []
-        for order, address, steps, rows in (
-            (problem.blocks.a, scales[3][0], scales[4][0], m),
-            (problem.blocks.b, scales[3][1], scales[4][1], n),
-        ):  # fmt: skip
-            view, parts = block_scales.tiled(
-                order, problem.blocks.block, address, steps, (rows, k), (l0, l1), parts, stream
-            )
-            scale_views.append(view)
-            outer_steps += steps[2:]
-        of_blocks = [tuple(pair) for pair in block_scales.atoms(spec, scale_views)]
+    outer_steps, of_blocks = [a_l0, a_l1, b_l0, b_l1], ()
+    if const_expr(spec.problem.blocks is not None):
+        of_blocks, parts = block_scales.loads(spec, scales, (m, n), k, (l0, l1), parts, stream)
+        outer_steps += [step for steps in scales[4] for step in steps[2:]]
         scales = scales[:3]
     layouts = (
         blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
@@ -476,7 +467,7 @@ def start(
     flags = [select(step != 0, Int32(1), Int32(0)) for step in outer_steps]
     gemm_kernel(
         spec, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
-        tuple(flags), (m, n), order, units, scales, (k + K_BYTES - 1) // K_BYTES, tuple(of_blocks),
+        tuple(flags), (m, n), order, units, scales, (k + K_BYTES - 1) // K_BYTES, of_blocks,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,

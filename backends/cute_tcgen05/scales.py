@@ -91,20 +91,38 @@ def tiled(
 # -- to shared memory ------------------------------------------------------------------------------
 
 
-def atoms(spec: Spec, views: tuple) -> list:
-    """Return the TMA loads of a slab of A's scales and of B's, each an atom and what it reads."""
+def loads(
+    spec: Spec, scales: tuple, rows: tuple, k: Int32, batch: tuple, workspace: Int64,
+    stream: cuda.CUstream,
+) -> tuple:  # fmt: skip
+    """Return the TMA loads of a slab of A's scales and of B's, each an atom and what it reads.
+
+    `scales` are those of a host function (see `persistent.make_host`). Also returns the workspace
+    behind the tiles that are made.
+    """
+    blocks = spec.problem.blocks
+    assert blocks is not None
     group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
     load, box = cpasync.CopyBulkTensorTileG2SOp(group), (_WORDS, spec.geometry.scale_tiles[2])
-    return [cpasync.make_tiled_tma_atom(load, view, cute.make_layout(box), box) for view in views]
+    made = []
+    for order, address, steps, count in zip(
+        (blocks.a, blocks.b), scales[3], scales[4], rows, strict=True
+    ):
+        view, workspace = tiled(
+            order, blocks.block, address, steps, (count, k), batch, workspace, stream
+        )
+        atom, tensor = cpasync.make_tiled_tma_atom(load, view, cute.make_layout(box), box)
+        made.append((atom, tensor))
+    return tuple(made), workspace
 
 
-def partitions(spec: Spec, loads: tuple, shared: cute.Pointer) -> list:
+def partitions(spec: Spec, of_blocks: tuple, shared: cute.Pointer) -> list:
     """Return (atom, source by place, target by stage and tile) for the scales of A and of B."""
     made, ahead = [], 0
     geo = spec.geometry
     box = (_WORDS, geo.scale_tiles[2])
     apart = _WORDS * geo.scale_tiles[2]
-    for (atom, tensor), tiles in zip(loads, geo.scale_tiles, strict=False):
+    for (atom, tensor), tiles in zip(of_blocks, geo.scale_tiles, strict=False):
         layout = cute.make_layout(
             (*box, spec.config.stages, tiles), stride=(1, _WORDS, geo.scale_bytes // 4, apart)
         )
@@ -120,12 +138,12 @@ def partitions(spec: Spec, loads: tuple, shared: cute.Pointer) -> list:
 
 
 def bring_tiles(
-    spec: Spec, loads: tuple, tile_m: Int32, tile_n: Int32, k: Int32, batch: tuple, stage: Int32,
+    spec: Spec, parts: tuple, tile_m: Int32, tile_n: Int32, k: Int32, batch: tuple, stage: Int32,
     full: cute.Pointer,
 ) -> None:  # fmt: skip
     """Start the TMA loads of a stage's scales; behind the last row and block TMA brings zeros."""
     starts = (tile_m, first_half_tile(spec, tile_n) * HALF_TILE // TILE_ROWS)
-    for operand, (atom, source, into) in enumerate(loads):
+    for operand, (atom, source, into) in enumerate(parts):
         i0, i1 = batch[operand]
         for tile in range(spec.geometry.scale_tiles[operand]):
             one = source[None, 0, k, starts[operand] + tile, i0, i1]
@@ -159,11 +177,11 @@ def column_of(spec: Spec, part: int, along: int) -> int:
 def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
     """Return the words of the descriptor of the first tile; the lower has its address.
 
-    Lines of 16 bytes that are not swizzled, 8 of them to the next 8 (PTX ISA, tcgen05: shared
-    memory descriptor).
+    Lines of 16 bytes that are not swizzled, 8 of them to the next 8; nothing leads (PTX ISA,
+    tcgen05: shared memory descriptor).
     """
-    version, stride = 1 << (46 - 32), 8 * _LINE >> 4
-    return Int32(shared.toint()) >> 4, Int32(version | stride)
+    version, stride, leading = 1 << (46 - 32), 8 * _LINE >> 4, _LINE >> 4
+    return (Int32(shared.toint()) >> 4) + (leading << 16), Int32(version | stride)
 
 
 def copy_tiles(spec: Spec, words: tuple, stage: Int32, into: Int32) -> None:
