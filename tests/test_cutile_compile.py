@@ -119,7 +119,6 @@ def untimed():
         Plan("cutile", config_of(shape, problem, schedule, False), problem, EXTENTS, target)
         for problem in (
             problem_of(DType.BFLOAT16, "nn"),
-            problem_of(DType.BFLOAT16, "nn", d_alignment=2),
             problem_of(DType.FLOAT32, "nn", precision="tf32"),
             problem_of(DType.FLOAT32, "tt", precision="tf32"),
         )

@@ -134,7 +134,7 @@ _HOPPER = (
     *_FEW,
     # For sizes whose last round of large tiles is nearly empty (1536, 3072): more of them an SM.
     Shape(64, 128, occupancy=2, untimed=True),  # S
-    Shape(128, 64, occupancy=3, aligned=True, untimed=True),  # S
+    Shape(128, 64, occupancy=3, untimed=True),  # S
     Shape(64, 64, occupancy=3, untimed=True),  # S
     # Two groups of warps, one of which multiplies while the other turns TF32 or stores.
     Shape(128, 128, warps=8, persistent=True, untimed=True),  # S
