@@ -15,8 +15,7 @@ from unigemm.backends.cutile import toolchain
 from unigemm.backends.cutile.arguments import calls
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import offered
-from unigemm.backends.cutile.geometry import config_of, features, gpu_code
-from unigemm.backends.cutile.tiles import SCHEDULES, shapes
+from unigemm.backends.cutile.geometry import features, gpu_code
 
 import unigemm
 from unigemm import sass
@@ -110,33 +109,6 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
     assert set(artifact.files) == {"gemm.cubin"} | (
         {"reduce.cubin"} if plan.config.split_k > 1 else set()
     )
-
-
-def untimed():
-    """Return the plans of tiles that wait to be timed; one of each unless all are wanted."""
-    target = named_target("sm_90a")
-    every = [
-        Plan("cutile", config_of(shape, problem, schedule, False), problem, EXTENTS, target)
-        for problem in (
-            problem_of(DType.BFLOAT16, "nn"),
-            problem_of(DType.FLOAT32, "nn", precision="tf32"),
-            problem_of(DType.FLOAT32, "tt", precision="tf32"),
-        )
-        for shape in shapes(problem, target)
-        if shape.untimed
-        for schedule in SCHEDULES
-        if schedule == "plain" or shape.persistent
-    ]
-    return every if ALL else random.Random(20261121).sample(every, 2)
-
-
-@pytest.mark.parametrize("plan", untimed(), ids=name)
-def test_a_tile_that_waits_to_be_timed_may_be_swept_and_has_no_spills(plan):
-    assert plan.config not in set(offered(plan.problem, plan.target))
-    info = BACKEND.compile(plan).info
-    assert info.spill_bytes == 0
-    assert not {"LDL", "STL"} & set(info.instructions)
-    assert info.instructions["HGMMA"] > 0
 
 
 def test_all_six_architectures_are_offered_enough():

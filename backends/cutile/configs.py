@@ -178,7 +178,6 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
         _measured(seen, target, config_of(shape, seen, schedule, swap_ab), _figures(seen, target))
         for swap_ab, seen in ((False, problem), (True, problem.transposed))
         for shape in shapes(seen, target)
-        if not shape.untimed
         for schedule in SCHEDULES
         if (schedule == "plain" or shape.persistent) and (_is_narrow(shape) or not swap_ab)
     )
@@ -216,7 +215,7 @@ def _margin(problem: Problem, target: Target) -> float:
 
 @lru_cache(maxsize=256)
 def _narrowest(problem: Problem, target: Target) -> int:
-    return min(shape.n for shape in shapes(problem, target) if not shape.untimed)
+    return min(shape.n for shape in shapes(problem, target))
 
 
 def _is_narrow(shape: Shape) -> bool:
@@ -312,16 +311,15 @@ def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     at_once = min(units, base.places)
     rounds = -(-units // at_once)
     slabs = ceil(ceil(sizes.k / config.tile[2]) / split_k)
-    read = _read_bytes(base, sizes)
-    slab = last = _slab(base, read, at_once)
+    slab = last = _slab(base, sizes, at_once)
     if units % at_once and figures.crowd is not None:  # fewer tiles in the last round
-        last = _slab(base, read, units % at_once)
+        last = _slab(base, sizes, units % at_once)
     dram = _dram_us(base, sizes)
     busy = at_once * config.cluster[0]
-    on_sm = 1 if figures.crowd is None else -(-busy // base.target.sm_count)
     if 2 * busy > base.target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
         dram *= max(1.0, base.target.sm_count / (busy * figures.pair_draw))
-    # Tiles that share an SM wait for their first slabs at the same time, and store.
+    # Tiles that share an SM store at the same time, and wait for their first slabs.
+    on_sm = 1 if figures.crowd is None else ceil(at_once * config.cluster[0] / base.target.sm_count)
     beside = figures.round_us[config.schedule] * (rounds - 1)
     beside += on_sm * _fill_us(base, sizes, rounds)
     loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + last.us), dram)
@@ -348,18 +346,19 @@ def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     return Times(*(base.margin * us for us in times))
 
 
-def _slab(base: Base, read: float, at_once: int) -> Slab:
-    """Return the time of one slab in so many tiles at once, each of which reads so many bytes."""
+def _slab(base: Base, sizes: Extents, at_once: int) -> Slab:
+    """Return the time of one slab in so many tiles at once."""
     figures, target, config = base.figures, base.target, base.config
     (m, n, k), ctas = config.tile, config.cluster[0]
     per_sm = _fullest(base, at_once)
     slab_bytes = k * base.problem.a.dtype.itemsize
+    read_a, read_b = _read_bytes(base, sizes)
     clocks = target.clock_mhz
-    shared = read * per_sm / (figures.shared_bytes * clocks)
+    shared = (read_a + read_b) * per_sm / (figures.shared_bytes * clocks)
     tensor = m * n * k / ctas * per_sm / (base.rate * clocks)
     latency = figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth
     latency *= max(1.0, per_sm / ctas) ** figures.crowding
-    l2 = read * at_once / (figures.l2_bytes * target.sm_count * clocks)
+    l2 = (read_a + read_b) * at_once / (figures.l2_bytes * target.sm_count * clocks)
     turn_a = base.turns[0] * m / ctas * slab_bytes * per_sm / (figures.turned_a_bytes * clocks)
     turn_b = base.turns[1] * n * slab_bytes * per_sm / (figures.turned_b_bytes * clocks)
     if per_sm > 1:
@@ -385,24 +384,22 @@ def _fullest(base: Base, at_once: int) -> float:
     return most if most >= base.config.occupancy else most * crowd
 
 
-def _read_bytes(base: Base, sizes: Extents) -> float:
-    """Return the bytes that a slab of one tile reads; sectors that it has parts of count for more.
+def _read_bytes(base: Base, sizes: Extents) -> tuple[float, float]:
+    """Return what a slab of one tile reads of A and of B, and of sectors that it has parts of.
 
     Lines are taken to follow each other without gaps.
     """
-    (m, n, k), problem = base.config.tile, base.problem
+    (m, n, k), problem, figures = base.config.tile, base.problem, base.figures
     size = problem.a.dtype.itemsize
+
+    def of(rows: int, length: int) -> float:
+        if length * size % _SECTOR:
+            return rows * k * size * figures.split_sector
+        return rows * k * size * (figures.split_line if length * size % _LINE else 1.0)
+
     line_a = sizes.k if problem.a.major == "k" else sizes.m
     line_b = sizes.k if problem.b.major == "k" else sizes.n
-    read = min(m, sizes.m) * _split(base.figures, line_a * size)
-    return (read + min(n, sizes.n) * _split(base.figures, line_b * size)) * k * size
-
-
-def _split(figures: Figures, line: int) -> float:
-    """Return what the bytes of a slab are multiplied by, from the bytes of an operand's lines."""
-    if line % _SECTOR:
-        return figures.split_sector
-    return figures.split_line if line % _LINE else 1.0
+    return of(min(m, sizes.m), line_a), of(min(n, sizes.n), line_b)
 
 
 def _fill_us(base: Base, sizes: Extents, rounds: int) -> float:

@@ -134,7 +134,7 @@ _ASSUMED = Figures(
     reduce_gbs=4800.0,
 )
 
-#: Fitted to 2446 launches of 140 problems in bfloat16 and TF32 on an H200, errors weighted by 1.5
+#: Fitted to 2460 launches of 141 problems in bfloat16 and TF32 on an H200, errors weighted by 1.5
 #: (bench/fit.py), but for what a comment gives another source. Narrow tiles wait for memory: their
 #: intensities decide little.
 H200 = Figures(

@@ -55,8 +55,6 @@ class Shape:
         single elements spill.
     persistent
         Offered with a loop over tiles, too.
-    untimed
-        May be swept, but is not offered until it has been timed.
     """
 
     m: int
@@ -67,7 +65,6 @@ class Shape:
     occupancy: int = 0
     aligned: bool = False
     persistent: bool = False
-    untimed: bool = False
 
 
 _FEW = tuple(  # N
@@ -132,20 +129,6 @@ _HOPPER = (
     Shape(64, 64, 256),  # H
     Shape(64, 64, occupancy=2),  # S
     *_FEW,
-    # For sizes whose last round of large tiles is nearly empty (1536, 3072): more of them an SM.
-    Shape(64, 128, occupancy=2, untimed=True),  # S
-    Shape(128, 64, occupancy=3, untimed=True),  # S
-    Shape(64, 64, occupancy=3, untimed=True),  # S
-    # Two groups of warps, one of which multiplies while the other turns TF32 or stores.
-    Shape(128, 128, warps=8, persistent=True, untimed=True),  # S
-    Shape(64, 256, warps=8, persistent=True, untimed=True),  # S
-    # Half the loads by multicast; rows of 256 bytes for lines that begin inside a sector.
-    Shape(256, 128, ctas=2, warps=8, persistent=True, untimed=True),  # S
-    Shape(128, 128, 256, untimed=True),  # S
-    Shape(128, 256, 256, warps=8, untimed=True),  # S
-    # More copies in flight where few rows wait for memory.
-    *(Shape(64, n, occupancy=2, untimed=True) for n in (8, 16, 32)),  # N
-    Shape(128, 32, occupancy=2, untimed=True),  # N
 )
 # Eight-bit sums are kept twice: the tensor cores' own lose bits, and move to float32 often.
 _HOPPER_FLOAT8 = (
