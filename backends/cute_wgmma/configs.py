@@ -41,6 +41,7 @@ _MOST_STAGES = 12
 _LEAST_STAGES = 3
 # A launch on so many of the SMs, or copies of so many bytes, have the other ones wait for SMs.
 _CROWDED, _CROWDED_BYTES = 0.75, 3 << 19
+_WAVE = 0.7  # of the L2: with more, pairs that share loads gain more than they cost (float8)
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
@@ -430,7 +431,8 @@ def _times(
     tensor = tile.tensor_us
     if geo.promote:  # CUDA cores add beside them
         tensor *= f.promoted_turns if geo.groups == 2 else 1.0
-        tensor *= f.promoted_pair if together > 1 else 1.0
+        if together > 1 and _wave_bytes(work, tile, at_once) < _WAVE * target.l2_bytes:
+            tensor *= f.promoted_pair
     main = slabs * _joined(f, tensor, latency, l2)
     if geo.groups == 2:  # one group stores while the other multiplies
         main = max(main, (main + store) / 2)
@@ -445,6 +447,13 @@ def _times(
         total, rounds, units / room, main, slabs * tensor, slabs * latency, slabs * l2,
         dram, exposed, adding, repack,
     )  # fmt: skip
+
+
+def _wave_bytes(work: Work, tile: Tile, at_once: int) -> int:
+    """Return the bytes of the operands that tiles which run at once read, in bands of eight."""
+    (m, n, _), e = tile.config.tile, work.extents
+    lines = min(8 * m, e.m) + min(-(-at_once // 8) * n, e.n)
+    return lines * e.k * tile.problem.a.dtype.itemsize
 
 
 def _prediction(times: Times, f: Figures) -> Prediction:
