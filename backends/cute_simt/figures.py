@@ -97,7 +97,7 @@ class Figures:
     single_clocks: float = 8
     slab_clocks: float = 127
     edge_us: float = 0.139
-    cta_clocks: float = 14.1
+    cta_clocks: float = 300
     store_clocks: float = 15.7
     round_us: float = 0.0865
     uneven: float = 0.103
@@ -107,5 +107,5 @@ class Figures:
 
 #: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to
 #: 762 launches of 55 problems, the others to 3776 launches of 153 problems, most of them in
-#: float32.
+#: float32; `cta_clocks` by hand, for stacks of small products.
 H200 = Figures()
