@@ -197,7 +197,8 @@ def test_an_unpacked_archive_is_a_bundle(tmp_path, name):
                 archive.extractall(tmp_path / "bundle")
         else:
             with tarfile.open(tmp_path / name) as archive:
-                archive.extractall(tmp_path / "bundle", filter="data")
+                safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                archive.extractall(tmp_path / "bundle", **safe)
     finally:
         os.umask(old)
     assert Cache(tmp_path / "here", [tmp_path / "bundle"]).get(fake_key()).layer == "bundle"

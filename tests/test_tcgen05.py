@@ -13,6 +13,7 @@ from unigemm.backends.cute_tcgen05.configs import candidates, offered, predict
 from unigemm.backends.cute_tcgen05.figures import LADDER
 from unigemm.backends.cute_tcgen05.geometry import (
     COLUMNS,
+    PREFETCHED,
     SCHEDULES,
     geometry,
     illegal,
@@ -221,6 +222,12 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
     assert ops[multiplies.get(plan.problem.a.dtype, "UTCHMMA")] == 4
     assert ops["UTCBAR"] == 2
     assert ops["UTMALDG"] >= 2
+    seen = plan.config.oriented(plan.problem)
+    copied = sum(is_repacked(seen, name) for name in "ab")
+    assert ops.get("UTMAPF", 0) >= PREFETCHED * (2 - copied)
+    assert ops.get("UTMAPF", 0) == 0 if copied == 2 else ops["UTMAPF"] % PREFETCHED == 0
+    if not copied:  # each box that is loaded
+        assert ops["UTMAPF"] == PREFETCHED * ops["UTMALDG"]
     assert ("UGETNEXTWORKID" in ops) == ("dynamic" in plan.config.schedule)
     assert ops["LDTM"] >= 1
     geo = geometry(plan.config.oriented(plan.problem), plan.config)

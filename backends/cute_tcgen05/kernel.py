@@ -53,6 +53,7 @@ from .geometry import (
     K_BYTES,
     LOAD_WARP,
     MULTIPLY_WARP,
+    PREFETCHED,
     SLAB_BYTES,
     STORE_WARPS,
     instruction_kind,
@@ -113,7 +114,58 @@ def sharing(spec: Spec, ranks: tuple) -> tuple:
     return Int32(row) << rank_m, down << (rank_m - even), left
 
 
+def partitions(
+    spec: Spec, mma: cute.TiledMma, atoms: tuple, tensors: tuple, shared: tuple, ranks: tuple
+) -> tuple:
+    """Return where this CTA's part of each slab of A and of B goes to, and comes from."""
+    geo, tile_k = spec.geometry, spec.config.tile[2]
+    mine = mma.get_slice(ranks[0] % geo.ctas)
+    tiles_a = mine.partition_A(
+        cute.local_tile(tensors[0], (geo.mma[0], tile_k), (None, None, None, None))
+    )
+    tiles_b = mine.partition_B(
+        cute.local_tile(tensors[1], (geo.mma[1], tile_k), (None, None, None, None))
+    )
+    a = cpasync.tma_partition(
+        atoms[0], ranks[1], cute.make_layout(spec.config.cluster[1]),
+        cute.group_modes(shared[0], 0, 3), cute.group_modes(tiles_a, 0, 3),
+    )  # fmt: skip
+    b = cpasync.tma_partition(
+        atoms[1], ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
+        cute.group_modes(shared[1], 0, 3), cute.group_modes(tiles_b, 0, 3),
+    )  # fmt: skip
+    return (*a, *b)
+
+
 # -- roles -----------------------------------------------------------------------------------------
+
+
+@cute.jit
+def prefetch(
+    spec: cutlass.Constexpr, order: tuple, loads: tuple, flags: tuple, unit: Int32, units: Int32,
+    ranks: tuple,
+) -> None:  # fmt: skip
+    """Have the first slabs brought to the L2 while the kernel before this one still runs; one warp.
+
+    That kernel may write them meanwhile: the L2 holds what it writes. Not what a kernel of the same
+    launch repacks first.
+    """
+    atom_a, from_a, atom_b, from_b = loads
+    if unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        end = work.first + work.slabs * work.step
+        at = work.first + work.turned * work.step
+        for _ in range_constexpr(PREFETCHED):
+            k, _, _ = slab_source(spec, at, order[4])
+            if const_expr(not spec.repacked[0]):
+                row = work.tile_m // spec.geometry.ctas
+                cute.prefetch(atom_a, from_a[None, row, k, work.i0 * flags[0], work.i1 * flags[1]])
+            if const_expr(not spec.repacked[1]):
+                cute.prefetch(
+                    atom_b, from_b[None, work.tile_n, k, work.i0 * flags[2], work.i1 * flags[3]]
+                )
+            at += work.step
+            at = select(at >= end, work.first, at)
 
 
 @cute.jit
@@ -314,7 +366,6 @@ def gemm_kernel(
 ) -> None:
     """Multiply the units that fall to this CTA."""
     config, geo = spec.config, spec.geometry
-    tile_k = config.tile[2]
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     across, along, _ = cute.arch.block_idx()
@@ -346,6 +397,7 @@ def gemm_kernel(
         )
 
     init_barriers(spec, (full, empty, summed, drained), queue, warp)
+    mma = tiled_mma(spec)
     two = geo.ctas == 2
     if warp == MULTIPLY_WARP:
         cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=two)
@@ -357,6 +409,10 @@ def gemm_kernel(
             cpasync.prefetch_descriptor(atom_d)
         for operand in range_constexpr(len(of_blocks)):
             cpasync.prefetch_descriptor(of_blocks[operand][0])
+        _, from_a, _, from_b = partitions(
+            spec, mma, (atom_a, atom_b), (tensor_a, tensor_b), (shared_a, shared_b), ranks
+        )
+        prefetch(spec, order, (atom_a, from_a, atom_b, from_b), flags, cluster_index, units, ranks)
     before_sync()
     cute.arch.sync_threads()
     after_sync()
@@ -366,26 +422,13 @@ def gemm_kernel(
     cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
 
-    mma = tiled_mma(spec)
     held = cute.arch.retrieve_tmem_ptr(spec.sums, 16, holder)
     of_tile = mma.partition_shape_C(geo.mma)
     sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, geo.buffers)).layout)
     if warp == LOAD_WARP:
-        mine = mma.get_slice(ranks[0] % geo.ctas)
-        tiles_a = mine.partition_A(
-            cute.local_tile(tensor_a, (geo.mma[0], tile_k), (None, None, None, None))
+        into_a, from_a, into_b, from_b = partitions(
+            spec, mma, (atom_a, atom_b), (tensor_a, tensor_b), (shared_a, shared_b), ranks
         )
-        tiles_b = mine.partition_B(
-            cute.local_tile(tensor_b, (geo.mma[1], tile_k), (None, None, None, None))
-        )
-        into_a, from_a = cpasync.tma_partition(
-            atom_a, ranks[1], cute.make_layout(cn),
-            cute.group_modes(shared_a, 0, 3), cute.group_modes(tiles_a, 0, 3),
-        )  # fmt: skip
-        into_b, from_b = cpasync.tma_partition(
-            atom_b, ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
-            cute.group_modes(shared_b, 0, 3), cute.group_modes(tiles_b, 0, 3),
-        )  # fmt: skip
         masks = [cutlass.Int16(pinned(mask)) for mask in sharing(spec, ranks)[:2]]
         tiles = ()
         if const_expr(geo.scale_bytes > 0):
