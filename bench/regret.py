@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -30,6 +31,8 @@ from unigemm.plans import Config, Plan
 from unigemm.registry import backend_named
 from unigemm.sweep import read
 
+#: What `bench.sweep` found on an H200 on 2026-11-21: see NOTES.md, "everything that is offered".
+H200 = Path(__file__).with_name("data") / "h200.jsonl.xz"
 STEADY_US = 20.0  # shorter launches draw too little power for that
 WITHIN = 0.15  # of the measured time: a prediction that near is right
 FEW = 8
@@ -72,6 +75,14 @@ class Launch:
         return next((name for name, shapes in SUITES.items() if shape in shapes), "other")
 
 
+def records(path: Path) -> list[dict[str, Any]]:
+    """Read a sweep's file, packed by xz or not."""
+    if path.suffix != ".xz":
+        return read(path)
+    with lzma.open(path) as lines:
+        return [json.loads(line) for line in lines]
+
+
 def launches(paths: Iterable[Path], backend: str | None = None) -> list[Launch]:
     """Read the launches that have a time and are offered now; of repeated ones the last.
 
@@ -89,7 +100,7 @@ def launches(paths: Iterable[Path], backend: str | None = None) -> list[Launch]:
         return {each.config: each.prediction.us for each in found}
 
     last: dict[Any, tuple[Plan, dict[str, Any]]] = {}
-    for record in (record for path in paths for record in read(path)):
+    for record in (record for path in paths for record in records(path)):
         if "us" in record and backend in (None, record["backend"]):
             plan = Plan.from_dict(record["plan"])
             key = (record["backend"], plan.problem, plan.extents, plan.target, plan.config)
@@ -195,7 +206,7 @@ def markdown(rows: Iterable[dict[str, Any]]) -> str:
 def main() -> None:
     """Print the table of some files."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", type=Path, nargs="+", help="JSON lines of sweeps")
+    parser.add_argument("files", type=Path, nargs="*", default=[H200], help="of sweeps; else ours")
     parser.add_argument("--backend", help="only this backend's launches")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
