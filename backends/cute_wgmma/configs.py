@@ -418,6 +418,8 @@ def _times(
     # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
     multicast = f.multicast.get(cluster) or max(f.multicast.values())
     l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * multicast
+    if geo.slices > 1 and cluster == (2, 1) and n <= 64:
+        l2 *= f.sliced_pairs
     store = _store_us(tile, cluster_k)
     exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
     adding = _adding_us(work, tile, split_k, cluster_k, at_once)

@@ -45,6 +45,8 @@ class Figures:
         Of a slab of an M-major A of few rows: TMA brings its lines one by one.
     l2_gbs, multicast
         Rate of the L2, a multicast counted once; times what is left of the traffic, by the cluster.
+    sliced_pairs
+        Of that, in slices of K whose pairs share B of 64 columns at most.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
     pair_draw
@@ -92,6 +94,7 @@ class Figures:
     thin_us: float
     l2_gbs: float
     multicast: Mapping[tuple[int, int], float]
+    sliced_pairs: float
     dram_efficiency: float
     pair_draw: float
     shared_read: float
@@ -116,7 +119,8 @@ class Figures:
     crowded_us: float
 
 
-#: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md), but thin_us.
+#: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md); `thin_us` and
+#: `sliced_pairs` by hand afterwards, to few.
 H200 = Figures(
     fixed_us=1.832,
     round_us=0.1121,
@@ -137,6 +141,7 @@ H200 = Figures(
     thin_us=0.037,
     l2_gbs=13450,
     multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
+    sliced_pairs=0.85,
     dram_efficiency=0.95,
     pair_draw=1.1,
     shared_read=0.1797,
@@ -164,6 +169,7 @@ H200 = Figures(
 #: Of float8, whose sums move to other registers; fitted to 24 problems of its own, and to bfloat16.
 H200_FLOAT8 = replace(
     H200,
+    sliced_pairs=1,
     fixed_us=1.584,
     round_us=0.1311,
     tensor_tflops=979.5,
@@ -215,6 +221,7 @@ H200_FLOAT8 = replace(
 #: Of TF32, whose A may come from registers: to launches of 78 problems.
 H200_TF32 = replace(
     H200,
+    sliced_pairs=1,
     fixed_us=1.207,
     round_us=0.1485,
     tensor_tflops=979.5,
