@@ -412,7 +412,7 @@ def _times(
     latency = tile.issue_us + f.zero_row_us * (m - rows)
     if geo.b_swizzle < SWIZZLE_BYTES:
         latency += f.narrow_us * n
-    if geo.a_swizzle < SWIZZLE_BYTES:
+    if geo.a_swizzle < SWIZZLE_BYTES and shared_major(tile.problem, "b", m) == "n":
         latency += f.thin_us
     bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
     # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.

@@ -42,7 +42,7 @@ class Figures:
     narrow_us
         Of a column of a slab of an N-major B in narrower swizzles than the widest.
     thin_us
-        Of a slab of an M-major A of few rows: TMA brings its lines one by one.
+        Of a slab of an M-major A of few rows beside an N-major B: TMA brings its lines one by one.
     l2_gbs, multicast
         Rate of the L2, a multicast counted once; times what is left of the traffic, by the cluster.
     sliced_pairs
@@ -138,7 +138,7 @@ H200 = Figures(
     sliced_slab_us=0.03634,
     zero_row_us=0.003813,
     narrow_us=0.0005565,
-    thin_us=0.037,
+    thin_us=0.02,
     l2_gbs=13450,
     multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
     sliced_pairs=0.85,
@@ -192,7 +192,6 @@ H200_FLOAT8 = replace(
     sliced_slab_us=0.02264,
     zero_row_us=0.004556,
     narrow_us=0.0004839,
-    thin_us=0.05952,
     l2_gbs=11900,
     multicast={(1, 1): 1, (2, 1): 1.047, (1, 2): 1.093},
     pair_draw=1.042,
@@ -241,7 +240,6 @@ H200_TF32 = replace(
     sliced_slab_us=0.04639,
     zero_row_us=0.004191,
     narrow_us=0.0005055,
-    thin_us=0.05225,
     l2_gbs=11550,
     multicast={(1, 1): 1, (2, 1): 1.03, (1, 2): 0.9973},
     pair_draw=1.103,
