@@ -276,32 +276,27 @@ def make_host(spec: Spec) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream."""
     if spec.config.schedule in OPTIONS:
         return simt.make_host(spec)
-    kernel, config = KERNELS[spec.config.schedule], spec.config
-    smem = smem_bytes(spec.problem, config)
+    return device.make_host(spec, launch)
+
+
+def launch(
+    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    knobs: tuple, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch one of the ladder's own kernels."""
+    a, b, d, _ = addresses
+    m, n, k, l0, l1 = sizes
+    smem = smem_bytes(spec.problem, spec.config)
     blocks = 2 if smem else 2048 // THREADS  # CTAs of an SM: what a thread loads takes a while
-
-    @cute.jit
-    def gemm(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        tile_m, tile_n, _ = config.tile
-        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-        kernel(
-            spec, a, b, d, m, n, k,
-            (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            Divisor(tiles_n), Divisor(tiles_m), Divisor(l0),
-        ).launch(
-            grid=(tiles_m * tiles_n * l0 * l1, 1, 1), block=(THREADS, 1, 1), stream=stream,
-            smem=smem, min_blocks_per_mp=blocks, preferred_smem_carveout=100 if smem else 0,
-        )  # fmt: skip
-
-    return gemm
+    tile_m, tile_n, _ = spec.config.tile
+    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+    KERNELS[spec.config.schedule](
+        spec, a, b, d, m, n, k, a_steps, b_steps, d_steps,
+        Divisor(tiles_n), Divisor(tiles_m), Divisor(l0),
+    ).launch(
+        grid=(tiles_m * tiles_n * l0 * l1, 1, 1), block=(THREADS, 1, 1), stream=stream,
+        smem=smem, min_blocks_per_mp=blocks, preferred_smem_carveout=100 if smem else 0,
+    )  # fmt: skip
 
 
 def example_arguments(problem: Problem) -> list:

@@ -7,8 +7,6 @@ products cost is reading the larger operand once. Groups of warps may take turns
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from collections.abc import Callable
-
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
@@ -167,37 +165,27 @@ def dot_kernel(
                 write([values[v]], global_vector(out + where * size, spec.output, 1))
 
 
-def make_host(spec: Spec) -> Callable:
-    """Return the function to compile: raw addresses, sizes, element strides and a stream."""
-
-    @cute.jit
-    def gemm(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        tile_m, tile_n, _ = spec.config.tile
-        sizes, d_steps = (m, n, l0, l1), (d_m, d_n, d_l0, d_l1)
-        out, steps = target_of_sums(spec, workspace, d, sizes, d_steps)
-        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-        dot_kernel(
-            spec, a, b, out, m, n, k,
-            (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), steps,
-            Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0),
-        ).launch(
-            grid=(tiles_m * tiles_n * split_k * l0 * l1, 1, 1),
-            block=(WARP * spec.config.warps[1] * spec.config.slice_k, 1, 1),
-            stream=stream, use_pdl=spec.overlap,
-            min_blocks_per_mp=DOT_THREADS // (WARP * spec.config.warps[1] * spec.config.slice_k),
-            preferred_smem_carveout=0,
-        )  # fmt: skip
-        reduce_parts(spec, workspace, d, sizes, d_steps, split_k, stream)
-
-    return gemm
+def start(
+    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    knobs: tuple, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch the product, and the reduction of its parts."""
+    a, b, d, workspace = addresses
+    m, n, k, l0, l1 = sizes
+    split_k, _, _ = knobs
+    tile_m, tile_n, _ = spec.config.tile
+    threads = WARP * spec.config.warps[1] * spec.config.slice_k
+    out, steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
+    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+    dot_kernel(
+        spec, a, b, out, m, n, k, a_steps, b_steps, steps,
+        Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0),
+    ).launch(
+        grid=(tiles_m * tiles_n * split_k * l0 * l1, 1, 1), block=(threads, 1, 1),
+        stream=stream, use_pdl=spec.overlap, min_blocks_per_mp=DOT_THREADS // threads,
+        preferred_smem_carveout=0,
+    )  # fmt: skip
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
 
 
 dot_kernel.set_name_prefix("simt_dot", remove_cutlass_symbol=True, keep_mangled_name=False)

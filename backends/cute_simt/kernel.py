@@ -48,7 +48,7 @@ from ..cute.device import (
     workspace_pitches,
     write,
 )
-from .dot import make_host as make_dot
+from . import dot
 from .geometry import (
     WARP,
     Copy,
@@ -573,49 +573,40 @@ def gemm_kernel(
 # -- host ------------------------------------------------------------------------------------------
 
 
+def start(
+    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    knobs: tuple, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch the product, and the reduction of its parts."""
+    a, b, d, workspace = addresses
+    m, n, k, l0, l1 = sizes
+    split_k, along_n, group = knobs
+    geo = spec.geometry
+    tile_m, tile_n, tile_k = spec.config.tile
+    batches = l0 * l1
+    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+    slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
+    out, out_steps = d, d_steps
+    if spec.split:  # rows, whatever D has: they are stored as vectors
+        row_pitch, part_pitch = workspace_pitches(spec.sums, m, n, batches)
+        batch_pitch = row_pitch * m
+        out = workspace
+        out_steps = (row_pitch, Int64(1), batch_pitch, batch_pitch * l0, part_pitch)
+    gemm_kernel(
+        spec, a, b, out, m, n, k, a_steps, b_steps, out_steps,
+        slabs, raster(tiles_m, tiles_n, along_n, group), Divisor(split_k), Divisor(l0),
+    ).launch(
+        grid=(tiles_m * tiles_n * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
+        smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
+        min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
+    )  # fmt: skip
+    if spec.split:
+        launch_reduction(spec.reduction, workspace, d, m, n, (l0, l1), d_steps, split_k, stream)
+
+
 def make_host(spec: Spec) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream."""
-    if spec.config.schedule == "dot":
-        return make_dot(spec)
-
-    @cute.jit
-    def gemm(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        geo = spec.geometry
-        tile_m, tile_n, tile_k = spec.config.tile
-        batches = l0 * l1
-        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-        slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
-        d_strides = (d_m, d_n, d_l0, d_l1)
-        row_pitch, part_pitch = workspace_pitches(spec.sums, m, n, batches)
-        out, out_strides = d, d_strides
-        if const_expr(spec.split):
-            batch_pitch = row_pitch * m
-            out = workspace
-            out_strides = (row_pitch, Int64(1), batch_pitch, batch_pitch * l0, part_pitch)
-        gemm_kernel(
-            spec, a, b, out, m, n, k,
-            (a_m, a_k, a_l0, a_l1), (b_k, b_n, b_l0, b_l1), out_strides,
-            slabs, raster(tiles_m, tiles_n, along_n, group), Divisor(split_k), Divisor(l0),
-        ).launch(
-            grid=(tiles_m * tiles_n * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
-            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
-            min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100,
-            use_pdl=spec.overlap,
-        )  # fmt: skip
-        if const_expr(spec.split):
-            launch_reduction(
-                spec.reduction, workspace, d, m, n, (l0, l1), d_strides, split_k, stream
-            )
-
-    return gemm
+    return device.make_host(spec, dot.start if spec.config.schedule == "dot" else start)
 
 
 def example_arguments(problem: Problem) -> list:
