@@ -110,11 +110,6 @@ def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> c
     return held
 
 
-def arrived() -> None:
-    """Wait for the columns that this warp has begun to read."""
-    cute.arch.fence_view_async_tmem_load()
-
-
 @cute.jit
 def leave(drained: cute.Pointer, pair: Int32, ctas: cutlass.Constexpr) -> None:
     """Tell the CTA that multiplies, of that rank, that this warp has read a buffer."""
@@ -124,6 +119,18 @@ def leave(drained: cute.Pointer, pair: Int32, ctas: cutlass.Constexpr) -> None:
             cute.arch.mbarrier_arrive(drained, pair)
         else:
             cute.arch.mbarrier_arrive(drained)
+
+
+def arrived(spec: Spec, reading: tuple, part: int, count: int, ahead: bool) -> Any:
+    """Wait for the columns that this warp has begun to read; with the last hand back the buffer.
+
+    Begins to read those that follow, if there are any and that is done `ahead`, and returns them.
+    """
+    cute.arch.fence_view_async_tmem_load()
+    if part == count - 1:
+        leave(reading[3], reading[4], spec.geometry.ctas)
+        return None
+    return begin(spec, reading, part + 1) if ahead else None
 
 
 def scaled(spec: Spec, value: Any, scale: Float32) -> Any:
@@ -156,11 +163,7 @@ def store_boxes(
     coming = begin(spec, reading, 0)
     for part in range_constexpr(count):
         held = coming
-        arrived()
-        if const_expr(part + 1 < count):
-            coming = begin(spec, reading, part + 1)
-        else:
-            leave(reading[3], reading[4], geo.ctas)
+        coming = arrived(spec, reading, part, count, ahead=True)
         slot = own + (used + part) % BOXES * elements
         cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)
         cute.arch.sync_warp()
@@ -211,11 +214,7 @@ def store_rows(
     coming = begin(spec, reading, 0)
     for part in range_constexpr(count):
         held = coming
-        arrived()
-        if const_expr(part + 1 < count):
-            coming = begin(spec, reading, part + 1)
-        else:
-            leave(reading[3], reading[4], geo.ctas)
+        coming = arrived(spec, reading, part, count, ahead=True)
         cute.arch.sync_warp()  # the rows of the box before are stored
         fill_box(spec, held, own, lane, scale)
         cute.arch.sync_warp()
@@ -246,9 +245,7 @@ def store_direct(
     line = base + Int64(row) * d_strides[0] * (spec.output.width // 8)
     for part in range_constexpr(count):
         held = begin(spec, reading, part)
-        arrived()
-        if const_expr(part == count - 1):
-            leave(reading[3], reading[4], spec.geometry.ctas)
+        arrived(spec, reading, part, count, ahead=False)
         column = corner[1] + part * columns
         if row < m:
             store_row(spec, held, line, d_strides[1], column, n, scale)

@@ -398,6 +398,9 @@ def gemm_kernel(
 
     init_barriers(spec, (full, empty, summed, drained), queue, warp)
     mma = tiled_mma(spec)
+    into_a, from_a, into_b, from_b = partitions(
+        spec, mma, (atom_a, atom_b), (tensor_a, tensor_b), (shared_a, shared_b), ranks
+    )
     two = geo.ctas == 2
     if warp == MULTIPLY_WARP:
         cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=two)
@@ -409,9 +412,6 @@ def gemm_kernel(
             cpasync.prefetch_descriptor(atom_d)
         for operand in range_constexpr(len(of_blocks)):
             cpasync.prefetch_descriptor(of_blocks[operand][0])
-        _, from_a, _, from_b = partitions(
-            spec, mma, (atom_a, atom_b), (tensor_a, tensor_b), (shared_a, shared_b), ranks
-        )
         prefetch(spec, order, (atom_a, from_a, atom_b, from_b), flags, cluster_index, units, ranks)
     before_sync()
     cute.arch.sync_threads()
@@ -426,9 +426,6 @@ def gemm_kernel(
     of_tile = mma.partition_shape_C(geo.mma)
     sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, geo.buffers)).layout)
     if warp == LOAD_WARP:
-        into_a, from_a, into_b, from_b = partitions(
-            spec, mma, (atom_a, atom_b), (tensor_a, tensor_b), (shared_a, shared_b), ranks
-        )
         masks = [cutlass.Int16(pinned(mask)) for mask in sharing(spec, ranks)[:2]]
         tiles = ()
         if const_expr(geo.scale_bytes > 0):
