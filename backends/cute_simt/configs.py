@@ -389,14 +389,13 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
     busiest = ceil(ctas / target.sm_count)
     per_sm = min(busiest, base.resident)
+    rounds = ceil(busiest / per_sm)
     warps = base.threads // WARP
     last = busiest % per_sm
     clocks = (busiest - last) * (1 + f.lone_warps / (warps * per_sm))
     clocks += last * (1 + f.lone_warps / (warps * max(1, last)))
     fma = clocks * (base.clocks * slabs + base.cta_clocks) / target.clock_mhz
-    latency = slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
-    latency *= ceil(busiest / per_sm)
-    rounds = ceil(busiest / per_sm)
+    latency = rounds * slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
     sm_us = max(fma, latency) + f.round_us * (rounds - 1)
     if extents.k % k:  # the last slab is copied with checks, one copy after the other
         sm_us += f.edge_us * base.copies * rounds
@@ -405,7 +404,7 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
     busy = min(1.0, ctas / target.sm_count)
-    slots = ceil(busiest / per_sm) * per_sm * target.sm_count
+    slots = rounds * per_sm * target.sm_count
     l2 *= 1 + f.uneven * (slots / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
     total = f.launch_us + f.latency_us + longest + rest

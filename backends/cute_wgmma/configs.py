@@ -336,12 +336,8 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
 
 
 def _work(family: Family, extents: Extents) -> Work:
-    problem, f, repack = family.problem, family.figures, []
-    for rows in (1, MMA_M):
-        copied = repacked_bytes(problem, extents, rows)
-        # What the L2 does not hold is written to device memory, too.
-        passes = 1 if 2 * copied < family.target.l2_bytes else 2
-        repack.append(f.repack_us + passes * copied / f.repack_gbs / 1e3 if copied else 0.0)
+    problem, f = family.problem, family.figures
+    few, many = (repacked_bytes(problem, extents, rows) for rows in (1, MMA_M))
     size = problem.a.dtype.itemsize
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
@@ -354,9 +350,18 @@ def _work(family: Family, extents: Extents) -> Work:
         b_bytes=extents.n * each,
         dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
-        repack_us=(repack[0], repack[1]),
-        copied=repacked_bytes(problem, extents, MMA_M),
+        repack_us=(_repack_us(family, few), _repack_us(family, many)),
+        copied=many,
     )
+
+
+def _repack_us(family: Family, copied: int) -> float:
+    """Return the time of copying so many bytes of operands."""
+    if not copied:
+        return 0.0
+    # What the L2 does not hold is written to device memory, too.
+    passes = 1 if 2 * copied < family.target.l2_bytes else 2
+    return family.figures.repack_us + passes * copied / family.figures.repack_gbs / 1e3
 
 
 def _least_us(work: Work, shape: Shape, columns: int) -> float:

@@ -17,7 +17,7 @@ from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
 from .figures import FIGURES, FLOAT64_FIGURES, Figures
 from .geometry import ANY_MAJOR, config_of, features
-from .tiles import ALIGNMENT, DEFAULT_WARPS, NARROW, SCHEDULES, Shape, shapes
+from .tiles import ALIGNMENT, DEFAULT_WARPS, NARROW, SCHEDULES, Shape, shapes, turned_tf32
 
 __all__ = ["FLOAT64_FLOPS", "candidates", "offered", "predict", "price", "ranking"]
 
@@ -113,7 +113,7 @@ class Base:
     rate
         Multiply-adds of one SM per clock that the tile reaches.
     turns
-        Whether A and B are TF32 that is turned on the way.
+        Whether A and B are TF32 that is turned on the way, as far as its bytes are counted.
     store_us
         Of one round of tiles: where K is whole, and where it is in parts.
     hidden
@@ -192,7 +192,6 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
     """Return the base of a configuration; the problem as the kernel sees it."""
     major = target.capability[0]
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
-    tf32 = problem.a.dtype is DType.FLOAT32 and major not in ANY_MAJOR
     stores = [_store_us(problem, target, config, figures, split_k) for split_k in (1, 2)]
     return Base(
         problem,
@@ -203,7 +202,7 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
         narrowest=_narrowest(problem, target),
         places=max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy),
         rate=_rate(problem, target, config, figures),
-        turns=(tf32 and problem.a.major != "k", tf32 and problem.b.major != "k"),
+        turns=turned_tf32(problem, target),
         store_us=(stores[0], stores[1]),
         hidden=figures.persistent_store if hidden else 1.0,
     )
@@ -319,7 +318,7 @@ def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     if 2 * busy > base.target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
         dram *= max(1.0, base.target.sm_count / (busy * figures.pair_draw))
     # Tiles that share an SM store at the same time, and wait for their first slabs.
-    on_sm = 1 if figures.crowd is None else ceil(at_once * config.cluster[0] / base.target.sm_count)
+    on_sm = 1 if figures.crowd is None else ceil(busy / base.target.sm_count)
     beside = figures.round_us[config.schedule] * (rounds - 1)
     beside += on_sm * _fill_us(base, sizes, rounds)
     loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + last.us), dram)

@@ -28,9 +28,9 @@ __all__ = [
 REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reduction adds up
 # What `tileiras --help` names (13.5); the machine code is for exactly that device.
 CAPABILITIES = (80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
+ANY_MAJOR = (10, 11)  # major compute capabilities whose tcgen05 reads an operand as it lies
 # float64 on the tensor cores, in figures that are worth it: the others have none, or a sixty-fourth
 # of their float32 rate (CUDA C++ Programming Guide, arithmetic throughput).
-ANY_MAJOR = (10, 11)  # major compute capabilities whose tcgen05 reads an operand as it lies
 _FLOAT64 = ((8, 0), (9, 0), (10, 0))
 
 
@@ -146,8 +146,8 @@ def _unfit_type(problem: Problem, capability: tuple[int, int]) -> str | None:
         )
     if dtype is DType.FLOAT64 and capability not in _FLOAT64:
         return (
-            f"the tensor cores of sm_{capability[0]}{capability[1]} have no float64 worth its name "
-            "(sm_80, sm_90 and sm_100 do); use cute_simt"
+            f"the tensor cores of {arch} have no float64 worth its name (sm_80, sm_90 and sm_100 "
+            "do); use cute_simt"
         )
     return None
 

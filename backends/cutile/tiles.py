@@ -26,7 +26,7 @@ from unigemm.dtypes import FLOAT8, DType
 from unigemm.problem import Problem
 from unigemm.target import Target
 
-__all__ = ["ALIGNMENT", "DEFAULT_WARPS", "NARROW", "SCHEDULES", "Shape", "shapes"]
+__all__ = ["ALIGNMENT", "DEFAULT_WARPS", "NARROW", "SCHEDULES", "Shape", "shapes", "turned_tf32"]
 
 ALIGNMENT = 16  # bytes: base addresses and strides of TMA (PTX ISA, tensor maps), and cp.async
 SCHEDULES = ("plain", "persistent")
@@ -181,7 +181,7 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     aligned = problem.d.alignment == ALIGNMENT
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
-    turned = _turned_tf32(problem, target)
+    turned = turned_tf32(problem, target)
     return tuple(
         replace(shape, persistent=shape.persistent and not any(turned))
         for shape in _table(problem.a.dtype, target.capability)
@@ -190,7 +190,7 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     )
 
 
-def _turned_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
+def turned_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
     """Whether A and B are TF32 that Hopper turns on the way; in a loop over tiles that is slow.
 
     Persistent kernels took two or three times as long on an H200.
