@@ -116,6 +116,15 @@ def shared_tiles(config: Config) -> tuple[cute.Tensor, cute.Tensor]:
     return first, smem.allocate_tensor(Float32, b, BANK_VECTOR)
 
 
+def begin(config: Config) -> tuple[Int32, tuple, tuple, cute.Tensor]:
+    """Return a thread's number, the shared memory, what it brings there, and its sums: zeros."""
+    thread, _, _ = cute.arch.thread_idx()
+    shared, places = shared_tiles(config), copies(thread, config)
+    sums = cute.make_rmem_tensor(config.thread, Float32)
+    sums.fill(0.0)
+    return thread, shared, places, sums
+
+
 # -- naive -----------------------------------------------------------------------------------------
 
 
@@ -165,12 +174,8 @@ def tiled_kernel(
     config = spec.config
     tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
     first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
-    thread, _, _ = cute.arch.thread_idx()
     left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
-    shared_a, shared_b = shared_tiles(config)
-    of_a, of_b = copies(thread, config)
-    sums = cute.make_rmem_tensor(config.thread, Float32)
-    sums.fill(0.0)
+    thread, (shared_a, shared_b), (of_a, of_b), sums = begin(config)
     for first in cutlass.range(0, k, config.tile[2], unroll=1):
         # All loads before the first store, which waits for one.
         from_a = [load(left, first + kk, first_m + x) for kk, x in of_a]
@@ -220,24 +225,20 @@ def pipelined_kernel(
     config = spec.config
     tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
     first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
-    thread, _, _ = cute.arch.thread_idx()
     left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
-    shared_a, shared_b = shared_tiles(config)
-    of_a, of_b = copies(thread, config)
-    sums = cute.make_rmem_tensor(config.thread, Float32)
-    sums.fill(0.0)
+    thread, shared, places, sums = begin(config)
 
     ahead = config.stages - 1  # slabs that are under way while one is multiplied
     for stage in range_constexpr(ahead):
         corner = (Int32(stage * config.tile[2]), first_m, first_n)
-        start_slab((left, right), (shared_a, shared_b), (of_a, of_b), corner, Int32(stage))
+        start_slab((left, right), shared, places, corner, Int32(stage))
     reading, writing = Int32(0), Int32(ahead)
     for first in cutlass.range(0, k, config.tile[2], unroll=1):
         cute.arch.cp_async_wait_group(ahead - 1)
         cute.arch.sync_threads()  # the slab is there, and all have left the one before
         corner = (first + ahead * config.tile[2], first_m, first_n)
-        start_slab((left, right), (shared_a, shared_b), (of_a, of_b), corner, writing)
-        multiply(config, shared_a, shared_b, reading, thread, sums)
+        start_slab((left, right), shared, places, corner, writing)
+        multiply(config, *shared, reading, thread, sums)
         reading = select(reading == ahead, Int32(0), reading + 1)
         writing = select(writing == ahead, Int32(0), writing + 1)
     cute.arch.cp_async_wait_group(0)  # slabs past the end of K, all zeros

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from block_scaled import E4M3, E5M2, E8M0, NAN, PAIRS, Operand, assert_near, dequantised, draw
-from unigemm.backends.cute_tcgen05.configs import offered, scratch_bytes
+from tcgen05_plans import drawn
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
@@ -102,15 +102,7 @@ def multiply(given, wanted=None, seed=0):
     options = {"backend": "cute_tcgen05", **given.scales}
     plan = unigemm.plan(given.left, given.right, given.d, **options)
     if wanted is not None:
-        found = [
-            config
-            for config in offered(plan.problem, plan.target)
-            if all(getattr(config, name) == value for name, value in wanted.items())
-        ]
-        config = random.Random(seed).choice(found)
-        seen, size = config.oriented(plan.problem), config.oriented(plan.extents)
-        scratch = scratch_bytes(seen, size, config)
-        plan = replace(plan, config=config, workspace_bytes=scratch)
+        plan = drawn(plan, wanted, seed)
     unigemm.matmul(given.left, given.right, given.d, plan=plan, **given.scales)
     return plan.config
 

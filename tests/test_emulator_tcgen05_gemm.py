@@ -13,7 +13,7 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from gpu_cases import matrix, odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
-from unigemm.backends.cute_tcgen05.configs import offered, scratch_bytes
+from tcgen05_plans import drawn
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
@@ -104,17 +104,10 @@ def check(dtype, layout, sizes, wanted, seed, out=None):
     d = np.full((m, n), 77, numpy_dtype(out or output_dtypes(dtype)[0]))
     with device(**GPU, seed=seed):
         plan = unigemm.plan(a, b, d, backend="cute_tcgen05", precision=precision)
-        found = [
-            config
-            for config in offered(plan.problem, plan.target)
-            if all(getattr(config, name) == value for name, value in wanted.items())
-        ]
-        config = random.Random(seed).choice(found)
-        seen, size = config.oriented(plan.problem), config.oriented(plan.extents)
-        plan = replace(plan, config=config, workspace_bytes=scratch_bytes(seen, size, config))
+        plan = drawn(plan, wanted, seed)
         unigemm.matmul(a, b, d, plan=plan, precision=precision)
     expected = (a.astype("f8") @ b.astype("f8")).astype(d.dtype)
-    np.testing.assert_array_equal(d.astype("f8"), expected.astype("f8"), err_msg=str(config))
+    np.testing.assert_array_equal(d.astype("f8"), expected.astype("f8"), err_msg=str(plan.config))
 
 
 @pytest.mark.parametrize(("columns", "n"), [(256, 256), (96, 96), (64, 63)], ids=str)

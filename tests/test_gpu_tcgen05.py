@@ -12,7 +12,8 @@ from gpu_cases import LIBRARIES, lib_named, matrix, needs_blackwell, tma_matrix
 from hypothesis import given, settings
 from reference import Case, check_case, compact
 from reference import cases as draw_cases
-from unigemm.backends.cute_tcgen05.configs import offered, scratch_bytes
+from tcgen05_plans import with_config
+from unigemm.backends.cute_tcgen05.configs import offered
 
 import unigemm
 from unigemm.dtypes import INPUTS, DType, output_dtypes
@@ -107,9 +108,7 @@ def configurations(draw, sizes, dtype, to, back):
             split = draw.choice((2, 3)) if base.split_k > 1 else 1
             raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
             config = replace(base, split_k=split, raster=raster)
-            seen, extents = config.oriented(first.problem), config.oriented(first.extents)
-            scratch = scratch_bytes(seen, extents, config)
-            plan = replace(first, config=config, workspace_bytes=scratch)
+            plan = with_config(first, config)
             got = unigemm.matmul(
                 a, b, dtype=out_dtype.value, plan=plan, precision=chosen["precision"]
             )

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
+from tcgen05_plans import with_config
 from test_tcgen05 import PROBLEMS, plans_of
-from unigemm.backends.cute_tcgen05.configs import scratch_bytes
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype
@@ -106,9 +106,7 @@ def seen(monkeypatch, plan):
     d = np.zeros((m, n), numpy_dtype(problem.d.dtype))
     with device(replace(plan.target, sm_count=ctas)):
         found = unigemm.plan(a, b, d, backend="cute_tcgen05", precision=problem.precision)
-        oriented = config.oriented(found.problem), config.oriented(found.extents)
-        chosen = replace(found, config=config, workspace_bytes=scratch_bytes(*oriented, config))
-        unigemm.matmul(a, b, d, plan=chosen, precision=problem.precision)
+        unigemm.matmul(a, b, d, plan=with_config(found, config), precision=problem.precision)
     np.testing.assert_array_equal(d.astype("f8"), (a.astype("f8") @ b.astype("f8")).astype(d.dtype))
     return words, places[:: 2 * ctas], places[ctas :: 2 * ctas]  # A of each CTA, then B of each
 
