@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -35,6 +36,7 @@ REDUCE_THREADS = 1 << REDUCE_THREADS_LOG
 # Threads of a reduction in slices. The last CTAs of a larger grid find no room beside those of the
 # kernel before (18.3 against 16.6 us at 256x2048x7168).
 MOST_SLICED = 1 << 15
+_AT_ONCE = 8  # parts whose loads a thread has in flight
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,30 @@ def make_host(spec: Spec, start: Callable) -> Callable:
     return gemm
 
 
+def pinned(value: Any) -> Any:
+    """Return the value, worked out here and once: the compiler would move it, or do it again."""
+    kind = type(value)
+    return cute.arch.inline_ptx(
+        f"mov.b{kind.width} {{$w0}}, {{$r0}};", write_only_types=[kind], read_only_args=[value]
+    )
+
+
+def wait_with(address: Int64, *others: Any) -> None:
+    """Wait for the kernel before this one with an address and other numbers worked out.
+
+    They seem to decide whether to wait (no address is 0): else ptxas works them out afterwards.
+    """
+    tests = "".join(
+        f"setp.eq.or.b{type(each).width} always, {{$r{i}}}, 0, always; "
+        for i, each in enumerate(others, 1)
+    )
+    cute.arch.inline_ptx(
+        f"{{ .reg .pred always; setp.ne.b64 always, {{$r0}}, 0; {tests}"
+        "@always griddepcontrol.wait; }",
+        read_only_args=[address, *others],
+    )
+
+
 def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:
     """Choose without a branch."""
     return Int32(cutlass.select_(condition, Int32(yes), Int32(no)))
@@ -165,6 +191,24 @@ def write(values: list, target: cute.Tensor) -> None:
     for i, value in enumerate(values):
         fragment[i] = value.to(dtype)
     cute.autovec_copy(fragment, target)
+
+
+def read_if(there: cutlass.Boolean, address: Int64, dtype: type, count: int) -> tuple:
+    """Load neighbouring elements of device memory, or zeros; no branch, and no wait for them.
+
+    In PTX, because loads and their sums in turn had two loads in flight, whatever was unrolled.
+    """
+    bits, zero = f"b{dtype.width}", "0"
+    if dtype.is_float:
+        bits, zero = f"f{dtype.width}", "0f00000000" if dtype.width == 32 else "0d0000000000000000"
+    outs = [f"{{$w{i}}}" for i in range(count)]
+    clear = " ".join(f"mov.{bits} {out}, {zero};" for out in outs)
+    return cute.arch.inline_ptx(
+        f"{{ .reg .pred there; setp.ne.b32 there, {{$r1}}, 0; {clear} "
+        f"@there ld.global.v{count}.{bits} {{{', '.join(outs)}}}, [{{$r0}}]; }}",
+        write_only_types=[dtype] * count,
+        read_only_args=[address, select(there, Int32(1), Int32(0))],
+    )
 
 
 def read_parts(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:
@@ -265,32 +309,29 @@ def reduce_kernel(
     column = Int32(index - Int64(line) * per_row) * count
     total = cute.make_rmem_tensor(count, sums)
     total.fill(0.0)
+    each = (split_k + (Int32(1) << slices_log) - 1) >> slices_log
+    first = part * each
+    mine = select(inside, cutlass.min(each, split_k - first), Int32(0))
+    size = const_expr(sums.width // 8)
+    where = workspace + (Int64(first) * part_pitch + Int64(line) * row_pitch + column) * size
+    batch = line // m
+    i1 = batch // l0
+    at = (line - batch * m, column, batch - i1 * l0, i1)
+    offset = sum(Int64(at[i]) * d_strides[i] for i in range(4))
     if const_expr(overlap):  # all before this may overlap the kernel before this one
-        cute.arch.griddepcontrol_wait()
+        wait_with(where, offset)
         cute.arch.griddepcontrol_launch_dependents()
-    if inside:
-        each = (split_k + (Int32(1) << slices_log) - 1) >> slices_log
-        first = part * each
-        where = workspace + (Int64(first) * part_pitch + Int64(line) * row_pitch + column) * (
-            sums.width // 8
-        )
-        # Unrolled so that the loads of several parts are in flight; the sums keep their order.
-        for _ in cutlass.range(cutlass.min(each, split_k - first), unroll=8):
-            values = read(global_vector(where, sums, count), count)
-            for i in range_constexpr(count):
-                total[i] += values[i]
-            where += part_pitch * (sums.width // 8)
+    for done in cutlass.range(0, mine, _AT_ONCE, unroll=1):
+        values = []
+        for i in range_constexpr(_AT_ONCE):
+            values.append(read_if(done + i < mine, where, sums, count))
+            where += part_pitch * size
+        for i in range_constexpr(_AT_ONCE):
+            for j in range_constexpr(count):
+                total[j] += values[i][j]
     if slices_log > 0:
         add_slices(total, sums, count, thread, wide)
     if inside & (part == 0):
-        batch = line // m
-        row = line - batch * m
-        i1 = batch // l0
-        i0 = batch - i1 * l0
-        offset = (
-            Int64(row) * d_strides[0] + Int64(column) * d_strides[1]
-            + Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
-        )  # fmt: skip
         size = const_expr(dtype.width // 8)
         if const_expr(stored == count):
             store_vector(total, d + offset * size, n - column, dtype)
@@ -344,9 +385,9 @@ def launch_reduction(
     reduce_kernel(
         types, workspace, d, m, n, batch[0], batch[0] * batch[1], part_pitch, row_pitch,
         d_strides, split_k, slices_log,
-    ).launch(
+    ).launch(  # a block an SM: else ptxas spares registers, and waits for two loads at a time
         grid=(Int32((work + wide - 1) // wide), 1, 1),
-        block=(REDUCE_THREADS, 1, 1), stream=stream, use_pdl=overlap,
+        block=(REDUCE_THREADS, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=overlap,
     )  # fmt: skip
 
 

@@ -163,13 +163,6 @@ def bring(
         cute.copy(atom, source, into, tma_bar_ptr=full)
 
 
-def pinned(value: Int32) -> Int32:
-    """Return the value, worked out here: the compiler would do it again for every slab."""
-    return cute.arch.inline_ptx(
-        "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[Int32(value)]
-    )
-
-
 @cute.jit
 def scale_of(spec: cutlass.Constexpr, scales: tuple) -> Float32:
     """Return what sums are multiplied by: the numbers at two addresses, if any, and a factor."""

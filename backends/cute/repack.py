@@ -21,7 +21,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
 
 from ..workspace import ROW_BYTES as UNIT  # what a thread writes at once
-from .device import elements, global_vector, read, select, write
+from .device import elements, global_vector, pinned, read, select, wait_with, write
 
 LANES, ROWS = 32, 8  # threads of a block
 TILE = 64  # rows and columns of a block that transposes
@@ -101,9 +101,9 @@ def write_unit(
         write(elements(values, 0, kind.unit), global_vector(target, kind.raw, kind.unit))
 
 
-def after_the_kernel_before() -> None:
+def after_the_kernel_before(*places: Int64) -> None:
     """Wait for what an earlier kernel writes; all before this may overlap it."""
-    cute.arch.griddepcontrol_wait()
+    wait_with(*places)
     cute.arch.griddepcontrol_launch_dependents()
 
 
@@ -133,7 +133,7 @@ def gather(
             + Int64(i0) * steps[2] + Int64(i1) * steps[3]
         )  # fmt: skip
         values = cute.make_rmem_tensor(kind.unit, kind.raw)
-        after_the_kernel_before()
+        after_the_kernel_before(start)
         # No load depends on a branch of its own: all of a unit are in flight together.
         step = Int64(1) if const_expr(kind.contiguous) else steps[1]
         if column + kind.unit <= columns:
@@ -173,15 +173,17 @@ def transpose(
     i1 = batch // l0
     i0 = batch - i1 * l0
     base = source + size * (Int64(i0) * steps[2] + Int64(i1) * steps[3])
-    after_the_kernel_before()
-    loaded = cute.make_rmem_tensor(TILE // ROWS * (TILE // LANES), kind.raw)
-    for i in range_constexpr(TILE // ROWS):  # all loads before the first store: no branches
+    places = []
+    for i in range_constexpr(TILE // ROWS):
         c = cutlass.min(i * ROWS + warp, left - 1)
         for j in range_constexpr(TILE // LANES):
             r = cutlass.min(row + j * LANES + lane, rows - 1)
-            at = Int64(r) * steps[0] + Int64(column + c) * steps[1]
-            one = read(global_vector(base + at * size, kind.raw, 1), 1)
-            loaded[i * (TILE // LANES) + j] = one[0]
+            places.append(
+                pinned(base + (Int64(r) * steps[0] + Int64(column + c) * steps[1]) * size)
+            )
+    after_the_kernel_before(*places)
+    # All loads before the first store, and no branches.
+    loaded = [read(global_vector(place, kind.raw, 1), 1)[0] for place in places]
     for i in range_constexpr(TILE // ROWS):
         for j in range_constexpr(TILE // LANES):
             tile[i * ROWS + warp, j * LANES + lane] = loaded[i * (TILE // LANES) + j]

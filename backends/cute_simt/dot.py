@@ -17,10 +17,12 @@ from ..cute.device import (
     Spec,
     elements,
     global_vector,
+    pinned,
     read,
     reduce_parts,
     select,
     target_of_sums,
+    wait_with,
     write,
 )
 from .geometry import DOT_THREADS, WARP, dot_unroll
@@ -120,25 +122,27 @@ def dot_kernel(
     i1, i0 = divmod(batch, l0)
     row, column = tm * tile_m, tn * tile_n + member * each
 
-    # Rows and columns that do not exist repeat the last one; they are not stored.
-    from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
-    from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
-    rows = tuple(
-        from_a + Int64(cutlass.min(row + i, m - 1)) * a_steps[0] * a_size for i in range(tile_m)
-    )
-    columns = tuple(
-        from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps[1] * b_size for j in range(each)
-    )
     step = const_expr(WARP * vector * config.slice_k)
     whole = k // step
     mine = (whole + split_k.divisor - 1) // split_k
     first = cutlass.min(part * mine, whole)
     turns = cutlass.min(mine, whole - first)
-    at = Int64(first) * step + (group * WARP + lane) * vector
+    at = pinned(Int64(first) * step + (group * WARP + lane) * vector)
+    # Rows and columns that do not exist repeat the last one; they are not stored.
+    from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
+    from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
+    rows = tuple(
+        pinned(from_a + Int64(cutlass.min(row + i, m - 1)) * a_steps[0] * a_size)
+        for i in range(tile_m)
+    )
+    columns = tuple(
+        pinned(from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps[1] * b_size)
+        for j in range(each)
+    )
     sums = cute.make_rmem_tensor(tile_m * each, spec.sums)
     sums.fill(0.0)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
-        cute.arch.griddepcontrol_wait()
+        wait_with(*rows, *columns, turns)
         cute.arch.griddepcontrol_launch_dependents()
     for _ in cutlass.range(turns, unroll=dot_unroll(config)):
         add_products(spec, sums, rows, columns, at, vector)

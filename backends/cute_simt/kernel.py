@@ -45,6 +45,7 @@ from ..cute.device import (
     shared_vector,
     store_vector,
     tile_coordinates,
+    wait_with,
     workspace_pitches,
     write,
 )
@@ -129,6 +130,11 @@ class Source:
         self.first_place = self.line * tile.pitch + (self.position ^ tile.twist(self.line))
         self.first = first_row + row
         self.rows = rows
+
+    @property
+    def worked_out(self) -> tuple:
+        """What copies begin with."""
+        return self.address, self.first_place, self.line_bytes, self.slab_bytes
 
     def existing(self, line: Int32, position: Int32, remaining: Int32) -> Int32:
         """Bytes of a copy that lie inside the operand and inside `remaining` K.
@@ -510,7 +516,7 @@ def gemm_kernel(
     held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
 
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
-        cute.arch.griddepcontrol_wait()
+        wait_with(*source_a.worked_out, *source_b.worked_out, remaining, within_a, within_b)
         cute.arch.griddepcontrol_launch_dependents()
 
     # -- prologue

@@ -31,7 +31,7 @@ from cutlass.utils import blackwell_helpers
 
 from ..cute import persistent
 from ..cute.boxes import box_atom
-from ..cute.device import reduce_parts, select, target_of_sums
+from ..cute.device import pinned, reduce_parts, select, target_of_sums
 from ..cute.persistent import (
     Work,
     advance,
@@ -39,7 +39,6 @@ from ..cute.persistent import (
     bring,
     example_arguments,
     operands,
-    pinned,
     slab_source,
     unit_order,
     work_unit,
@@ -440,7 +439,7 @@ def gemm_kernel(
             scaling = ()
             if const_expr(geo.scale_bytes > 0):
                 words = block_scales.descriptor_words(shared_scales)
-                scaling = (words, pinned(held.toint()), blocks)
+                scaling = (words, pinned(Int32(held.toint())), blocks)
             multiply(
                 spec, order, queue, a, b, sums, scaling, (full, empty, summed, drained),
                 cluster_index, units, clusters, ranks,

@@ -34,6 +34,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from ..cute import persistent
 from ..cute.boxes import box_atom
 from ..cute.device import (
+    pinned,
     read,
     reduce_parts,
     select,
@@ -46,7 +47,6 @@ from ..cute.persistent import (
     bring,
     example_arguments,
     operands,
-    pinned,
     scale_of,
     skip,
     slab_source,
@@ -186,6 +186,9 @@ def produce(
         a_part, b_part = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
         end = pinned(work.first + work.slabs * work.step)
         at = work.first + work.turned * work.step
+        if unit == first_unit:  # all before this may overlap the kernel before this one
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
         for _ in cutlass.range(work.slabs, unroll=1):
             k, low_a, low_b = slab_source(spec, at, order[4])
             a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
@@ -464,6 +467,7 @@ def consume(
     boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // size)
     stage, phase, used = Int32(0), Int32(0), Int32(0)
     unit, fields = first_unit, first
+    cute.arch.griddepcontrol_wait()
     scale = scale_of(spec, scales)
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
@@ -627,10 +631,6 @@ def gemm_kernel(
         cute.arch.cluster_wait()
     else:
         cute.arch.sync_threads()
-    # All before this may overlap the kernel before this one in the stream; the next may come too.
-    cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
-
     tiles_a = cute.local_tile(tensor_a, (tile_m, tile_k), (None, None, None, None))
     tiles_b = cute.local_tile(tensor_b, (tile_n, tile_k), (None, None, None, None))
     into_a, from_a = cpasync.tma_partition(
