@@ -40,7 +40,7 @@ LAYERS = [
     {"errors", "overlap", "artifact", "arrays", "cache.reports"},
     {"dtypes", "env", "cache.manifest"},
     {"problem", "target", "sass", "cache.store", "cache.bundle"},
-    {"blocks", "plans"},
+    {"blocks", "plans", "measure_device"},
     {"gemm", "measure_torch", "measure_cupy"},
     {"backend", "tuning", "arrays.operands", "cache.upkeep", "measure"},
     {"planner", "registry", "cache.layers", "arrays.libraries"},

@@ -3,22 +3,25 @@
 A contestant is a list of calls, one for each input set; a call works on its own operands. The calls
 of one contestant are captured into one CUDA graph, the contestants' graphs are replayed in turn
 (A B A B ...), so that clocks and heat meet all of them alike, and each replay is timed by events.
-Host time is another matter and measured apart.
+Host time is another matter and measured apart: the device spins while a replay is being started
+(with busy host cores, the time of many short calls was up to twice too long).
 
-What depends on the array library is a `Device`: `measure_torch` and `measure_cupy` have one each.
+What depends on the array library is a `Device` (`measure_device`): `measure_torch` and
+`measure_cupy` have one each.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from .dtypes import FLOAT8, DType, accumulator, output_dtypes, unit_roundoff
 from .errors import BackendUnavailable
+from .measure_device import Call, Device
 from .problem import Precision
 
 __all__ = [
@@ -32,8 +35,6 @@ __all__ = [
     "measure",
     "rotation",
 ]
-
-Call = Callable[[], object]
 
 # Relative error of one product. TF32 keeps 10 bits behind the point, and tensor cores cut the rest:
 # 2**-10 for each factor. Split in two TF32 numbers, each rounded, a float32 keeps an error of
@@ -52,50 +53,6 @@ _MAX_CALLS = 400  # of one graph
 _MAX_SETS = 200
 _QUEUED_US = 50_000  # device time that one round of host timing may queue
 _MAX_MEMORY = 24 << 30  # bytes of all input sets together
-
-
-class Device(Protocol):
-    """What measuring needs of an array library on a CUDA device."""
-
-    name: str
-    l2_bytes: int
-
-    def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
-        """Make random numbers, normally distributed, or all that int8 has, in equal shares.
-
-        They start `offset` elements after the allocation's start.
-        """
-        ...
-
-    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN, or of an integer that is hardly ever a sum."""
-        ...
-
-    def baseline(self, a: Any, b: Any, out: Any, precision: Precision = "ieee") -> Call:
-        """Return the library's own product into `out`: cuBLAS, in TF32 for "tf32" only.
-
-        Raises
-        ------
-        UnsupportedProblem
-            The library does not multiply such operands.
-        """
-        ...
-
-    def capture(self, calls: Sequence[Call]) -> Call:
-        """Return what replays the calls as one graph."""
-        ...
-
-    def seconds(self, run: Call) -> float:
-        """Run on the measuring stream and return the device's time for it."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        ...
-
-    def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
-        """Return the largest |out - A B| / (factor |A| |B| + rounding |A B|), NaN as infinity."""
-        ...
 
 
 @dataclass(frozen=True)

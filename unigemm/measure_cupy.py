@@ -7,15 +7,21 @@ from typing import Any
 
 from .dtypes import FLOAT8, DType, numpy_dtype
 from .errors import UnsupportedProblem
+from .measure_device import AHEAD_CLOCKS
 from .problem import Precision
 
 __all__ = ["CupyDevice"]
 
 _CHECKED_ROWS = 256
+_SPIN = f"""
+extern "C" __global__ void spin() {{
+    for (long long start = clock64(); clock64() - start < {AHEAD_CLOCKS};) {{}}
+}}
+"""
 
 
 class CupyDevice:
-    """A CUDA device through CuPy; see `unigemm.measure.Device`."""
+    """A CUDA device through CuPy; see `unigemm.measure_device.Device`."""
 
     name = "cupy"
 
@@ -25,6 +31,7 @@ class CupyDevice:
         self.cupy = cupy
         cupy.cuda.Device(index).use()
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.spin = cupy.RawKernel(_SPIN, "spin")
         self.l2_bytes = cupy.cuda.Device(index).attributes["L2CacheSize"]
 
     def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
@@ -86,6 +93,7 @@ class CupyDevice:
         """Time a run between two events."""
         events = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         with self.stream:
+            self.spin((1,), (1,), ())
             events[0].record(self.stream)
             run()
             events[1].record(self.stream)

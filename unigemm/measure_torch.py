@@ -7,6 +7,7 @@ from typing import Any
 
 from .dtypes import FLOAT8, DType
 from .errors import UnsupportedProblem
+from .measure_device import AHEAD_CLOCKS
 from .problem import Precision
 
 __all__ = ["TorchDevice"]
@@ -15,7 +16,7 @@ _CHECKED_ROWS = 1024  # of each matrix at most: float64 products of more would t
 
 
 class TorchDevice:
-    """A CUDA device through PyTorch; see `unigemm.measure.Device`."""
+    """A CUDA device through PyTorch; see `unigemm.measure_device.Device`."""
 
     name = "torch"
 
@@ -118,6 +119,7 @@ class TorchDevice:
         begin = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(AHEAD_CLOCKS)
             begin.record()
             run()
             end.record()
