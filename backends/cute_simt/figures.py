@@ -33,19 +33,19 @@ class DotFigures:
         A dependent second kernel; each part of K that it adds.
     """
 
-    fixed_us: float = 0.76
-    cta_us: float = 1.23
-    turn_us: float = 0.45
-    sum_us: float = 0.063
+    fixed_us: float = 0.3293
+    cta_us: float = 1.245
+    turn_us: float = 0.6931
+    sum_us: float = 0.04448
     short_us: float = 0.5
-    resident: float = 536
+    resident: float = 642.7
     dram_efficiency: float = 0.95
-    issue: float = 0.715
+    issue: float = 0.3277
     convert: float = 3.16
     narrow: float = 1.12
-    overlap: float = 1.65
-    reduce_us: float = 1.72
-    part_us: float = 0.0104
+    overlap: float = 2.154
+    reduce_us: float = 1.634
+    part_us: float = 0.001232
 
 
 @dataclass(frozen=True)
@@ -84,23 +84,23 @@ class Figures:
         Those of the dot schedule.
     """
 
-    launch_us: float = 1
-    latency_us: float = 0.856
-    reduce_us: float = 1.24
-    part_us: float = 0.0632
-    dram_efficiency: float = 0.849
-    l2_to_dram: float = 0.9
-    scratch_to_dram: float = 1.1
-    lone_warps: float = 1.73
-    read_clocks: float = 0.6
-    copy_clocks: float = 2.55
+    launch_us: float = 0.9509
+    latency_us: float = 0.6236
+    reduce_us: float = 0.8565
+    part_us: float = 0.006678
+    dram_efficiency: float = 0.8862
+    l2_to_dram: float = 0.9654
+    scratch_to_dram: float = 2.648
+    lone_warps: float = 1.559
+    read_clocks: float = 0.2367
+    copy_clocks: float = 7.172
     single_clocks: float = 8
-    slab_clocks: float = 127
-    edge_us: float = 0.139
-    cta_clocks: float = 300
-    store_clocks: float = 15.7
-    round_us: float = 0.0865
-    uneven: float = 0.103
+    slab_clocks: float = 161.1
+    edge_us: float = 0.1048
+    cta_clocks: float = 104
+    store_clocks: float = 19.63
+    round_us: float = 0.1305
+    uneven: float = 0.154
     widen_clocks: float = 1
     dot: DotFigures = field(default_factory=DotFigures)
 

@@ -169,8 +169,8 @@ def _tensor_us(family: Family, m: int, n: int, warpgroups: int) -> float:
     """Return the least time of a slab by the tensor cores' rate, in wgmma of n columns."""
     f, target, size = family.figures, family.target, family.problem.a.dtype.itemsize
     rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size] * _efficiency(f, n)
-    if warpgroups == 1:
-        rate *= f.single
+    if warpgroups in (1, 3):
+        rate *= f.single if warpgroups == 1 else f.three
     return 2 * max(m, MMA_M) * n * (SWIZZLE_BYTES // size) * target.sm_count / rate
 
 
@@ -496,6 +496,7 @@ def _store_us(tile: Tile, cluster_k: int) -> float:
         us *= min(1.0, m / MMA_M)
         us *= f.store_wide if d.dtype.itemsize == 4 else 1.0
         us *= f.store_down if d.major == "m" else 1.0
+        us *= 1 + f.store_broad * max(0.0, n / 128 - 1)
     return us
 
 

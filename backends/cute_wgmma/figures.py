@@ -28,8 +28,8 @@ class Figures:
         Rate of 16-bit types by the best tiles.
     efficiency
         Part of that rate, by the columns of one wgmma; between them it is interpolated.
-    single
-        Of that, where one warpgroup multiplies alone.
+    single, three
+        Of that, where one warpgroup multiplies alone, and where three do.
     promoted_turns, promoted_pair
         Times the tensor cores' time where sums move to other registers: of ping-pong, in a cluster.
     hot, hot_us
@@ -57,9 +57,9 @@ class Figures:
         Exponent of the norm that joins times which overlap.
     store_us
         Of a 128x256 tile by one warpgroup, by how it is stored ("words" are rows of 32 bits).
-    store_wide, store_down, store_tall_rows
+    store_wide, store_down, store_tall_rows, store_broad
         Times that, where D has 32 bits; where the columns of D are contiguous; two row blocks of a
-        ping-pong group written row by row.
+        ping-pong group written row by row; of that from registers, for each 128 columns beyond 128.
     store_exposed
         Part of a ping-pong group's store that nothing hides, at the end.
     store_rows_gbs, store_ends
@@ -83,6 +83,7 @@ class Figures:
     tensor_tflops: float
     efficiency: Mapping[int, float]
     single: float
+    three: float
     promoted_turns: float
     promoted_pair: float
     hot: float
@@ -103,6 +104,7 @@ class Figures:
     store_wide: float
     store_down: float
     store_tall_rows: float
+    store_broad: float
     store_exposed: float
     store_rows_gbs: float
     store_ends: float
@@ -122,7 +124,7 @@ class Figures:
 #: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md); `thin_us` and
 #: `sliced_pairs` by hand afterwards, to few.
 H200 = Figures(
-    fixed_us=1.832,
+    fixed_us=1.5,
     round_us=0.1121,
     tensor_tflops=885.9,
     efficiency={
@@ -130,6 +132,7 @@ H200 = Figures(
         **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.9403},
     },
     single=1,
+    three=0.982,
     promoted_turns=1,
     promoted_pair=1,
     hot=0,
@@ -146,10 +149,11 @@ H200 = Figures(
     pair_draw=1.1,
     shared_read=0.1797,
     overlap=2.587,
-    store_us={"tma": 1.18, "direct": 5.498, "rows": 18.12, "words": 13.5},
+    store_us={"tma": 1.18, "direct": 5.498, "rows": 14.5, "words": 13.5},
     store_wide=0.9084,
     store_down=1.965,
     store_tall_rows=2.204,
+    store_broad=0,
     store_exposed=0.4786,
     store_rows_gbs=240500,
     store_ends=54.45,
@@ -158,10 +162,10 @@ H200 = Figures(
     peer_us=0.4175,
     exchange_gbs=1647,
     slices_us=0.1048,
-    reduce_us=1.558,
-    part_us=0.02445,
-    reduce_gbs=10750,
-    repack_us=2.416,
+    reduce_us=1.9,
+    part_us=0.005,
+    reduce_gbs=14000,
+    repack_us=1.9,
     repack_gbs=3212,
     crowded_us=0,
 )
@@ -184,6 +188,7 @@ H200_FLOAT8 = replace(
         256: 0.9783,
     },
     single=0.9899,
+    three=1,
     promoted_turns=1.979,
     promoted_pair=1.394,
     hot=0.1186,
@@ -221,7 +226,8 @@ H200_FLOAT8 = replace(
 H200_TF32 = replace(
     H200,
     sliced_pairs=1,
-    fixed_us=1.207,
+    three=1,
+    fixed_us=1.15,
     round_us=0.1485,
     tensor_tflops=979.5,
     efficiency={
@@ -247,7 +253,8 @@ H200_TF32 = replace(
     overlap=2.746,
     store_us={"tma": 1.272, "direct": 4.188, "rows": 13.87, "words": 15.24},
     store_wide=0.8479,
-    store_down=2.552,
+    store_down=1.8,
+    store_broad=1,
     store_tall_rows=2.887,
     store_exposed=0.6931,
     store_rows_gbs=328100,
