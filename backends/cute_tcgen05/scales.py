@@ -103,10 +103,9 @@ def loads(
     blocks = spec.problem.blocks
     assert blocks is not None
     group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
-    load, box = cpasync.CopyBulkTensorTileG2SOp(group), (_WORDS, spec.geometry.scale_tiles[2])
-    made = []
-    for order, address, steps, count in zip(
-        (blocks.a, blocks.b), scales[3], scales[4], rows, strict=True
+    load, made = cpasync.CopyBulkTensorTileG2SOp(group), []
+    for order, address, steps, count, box in zip(
+        (blocks.a, blocks.b), scales[3], scales[4], rows, boxes(spec), strict=True
     ):
         view, workspace = tiled(
             order, blocks.block, address, steps, (count, k), batch, workspace, stream
@@ -116,24 +115,22 @@ def loads(
     return tuple(made), workspace
 
 
+def boxes(spec: Spec) -> tuple[tuple[int, int, int], ...]:
+    """Return the box that TMA brings of A's scales and of B's: (words, along K, along the rows)."""
+    of_a, of_b, deep = spec.geometry.scale_tiles
+    return (_WORDS, deep, of_a), (_WORDS, deep, of_b)
+
+
 def partitions(spec: Spec, of_blocks: tuple, shared: cute.Pointer) -> list:
-    """Return (atom, source by place, target by stage and tile) for the scales of A and of B."""
+    """Return (atom, what it reads, target by stage) for the scales of A and of B."""
     made, ahead = [], 0
     geo = spec.geometry
-    box = (_WORDS, geo.scale_tiles[2])
-    apart = _WORDS * geo.scale_tiles[2]
-    for (atom, tensor), tiles in zip(of_blocks, geo.scale_tiles, strict=False):
-        layout = cute.make_layout(
-            (*box, spec.config.stages, tiles), stride=(1, _WORDS, geo.scale_bytes // 4, apart)
-        )
+    for (atom, tensor), box in zip(of_blocks, boxes(spec), strict=True):
+        pitches = (1, _WORDS, _WORDS * box[1], geo.scale_bytes // 4)
+        layout = cute.make_layout((*box, spec.config.stages), stride=pitches)
         held = cute.make_tensor(shared + ahead, layout)
-        source = cute.local_tile(tensor, box, (None,) * 5)
-        into, places = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(held, 0, 2),
-            cute.group_modes(source, 0, 2),
-        )  # fmt: skip
-        made.append((atom, places, into))
-        ahead += tiles * apart
+        made.append((atom, tensor, cute.group_modes(held, 0, 3)))
+        ahead += cute.size(box)
     return made
 
 
@@ -143,11 +140,15 @@ def bring_tiles(
 ) -> None:  # fmt: skip
     """Start the TMA loads of a stage's scales; behind the last row and block TMA brings zeros."""
     starts = (tile_m, first_half_tile(spec, tile_n) * HALF_TILE // TILE_ROWS)
-    for operand, (atom, source, into) in enumerate(parts):
-        i0, i1 = batch[operand]
-        for tile in range(spec.geometry.scale_tiles[operand]):
-            one = source[None, 0, k, starts[operand] + tile, i0, i1]
-            cute.copy(atom, one, into[None, stage, tile], tma_bar_ptr=full)
+    for operand, (atom, tensor, held) in enumerate(parts):
+        _, deep, wide = boxes(spec)[operand]
+        # From any row of tiles on: those of a tile's columns may begin between two boxes.
+        ahead = cute.domain_offset((0, k * deep, starts[operand], *batch[operand]), tensor)
+        source = cute.local_tile(ahead, (_WORDS, deep, wide, 1, 1), (0,) * 5)
+        into, places = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), held, cute.group_modes(source, 0, 5)
+        )
+        cute.copy(atom, places, into[None, stage], tma_bar_ptr=full)
 
 
 def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
