@@ -49,6 +49,7 @@ from . import scales as block_scales
 from . import scheduling
 from .epilogue import after_sync, before_sync, pair_rank, store
 from .geometry import (
+    ANSWERS,
     BOX_ROWS,
     K_BYTES,
     LOAD_WARP,
@@ -59,7 +60,7 @@ from .geometry import (
     instruction_kind,
     instruction_word,
 )
-from .scheduling import ask, following
+from .scheduling import ask, following, next_place
 from .spec import Spec
 
 __all__ = ["Spec", "example_arguments", "make_host"]
@@ -209,7 +210,8 @@ def load(
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
             at = select(at >= end, work.first, at)
-        unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
+        unit = following(spec, queue, unit, units, step, answer, heard)
+        answer, heard = advance(answer, heard, ANSWERS)
     # The end of every multiplication reaches this CTA while it is there.
     for _ in range_constexpr(config.stages):
         cute.arch.mbarrier_wait(empty + stage, phase)
@@ -317,7 +319,8 @@ def multiply(
         with cute.arch.elect_one():
             tcgen05.commit(summed + buffer, both, group)
         buffer, turn = advance(buffer, turn, geo.buffers)
-        unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
+        unit = following(spec, queue, unit, units, step, answer, heard)
+        answer, heard = next_place(geo, answer, heard, (buffer, turn ^ 1))
     # The buffers are read to the end while this CTA is there to be told so.
     for _ in range_constexpr(geo.buffers):
         cute.arch.mbarrier_wait(drained + buffer, turn)
