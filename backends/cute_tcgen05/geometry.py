@@ -61,6 +61,7 @@ BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
 BOXES = 2  # of a warp: one is filled while the other is stored
 K_BYTES = 32  # of one instruction
+SLAB_BLOCKS = SLAB_BYTES // K_BYTES  # instructions
 COLUMNS = 512  # of tensor memory, 32 bits each
 TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
 HALF_TILE = TILE_ROWS // 2  # columns of B: where a tile may begin among those of scales, at best

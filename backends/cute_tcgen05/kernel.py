@@ -31,7 +31,7 @@ from cutlass.utils import blackwell_helpers
 
 from ..cute import persistent
 from ..cute.boxes import box_atom
-from ..cute.device import reduce_parts, select, target_of_sums
+from ..cute.device import SMEM, reduce_parts, select, target_of_sums
 from ..cute.persistent import (
     Work,
     advance,
@@ -55,7 +55,7 @@ from .geometry import (
     LOAD_WARP,
     MULTIPLY_WARP,
     PREFETCHED,
-    SLAB_BYTES,
+    SLAB_BLOCKS,
     STORE_WARPS,
     instruction_kind,
     instruction_word,
@@ -231,44 +231,96 @@ def further(matrix: cute.Tensor, word: Int32, block: int, stage: Int32) -> Int32
 
 
 def issue(
-    spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32, block: int = 0, scales: tuple = ()
-) -> None:
-    """Multiply 32 bytes of K, added to the sums at `into` if they are kept; one thread.
+    spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32, block: int, scales: tuple = (),
+    left: Int32 | None = None,
+) -> None:  # fmt: skip
+    """Multiply block `block` of a slab, 32 bytes of K, added to the sums if they are kept.
 
-    With scales (where those of A and of B are, and how many such parts the slab has) they are the
-    part `block` of it, and nothing where K has ended: what fills a tile of scales may be NaN.
+    One thread. `scales` says where those of A and of B are; if `left` is given, only so many
+    blocks of the slab are multiplied.
 
     In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
     to leave out.
     """
     kind, word = instruction_kind(spec.problem), instruction_word(spec.problem, spec.config, block)
-    only, places = "", ""
-    if scales:
-        only, places = f"setp.gt.s32 there, {{$r9}}, {block}; @there ", "[{$r7}], [{$r8}], "
+    arguments = [into, *a, *b, keep, Int32(word), *scales]
+    places = "[{$r7}], [{$r8}], " if scales else ""
+    only = ""
+    if left is not None:
+        only = f"setp.gt.s32 there, {{$r{len(arguments)}}}, {block}; @there "
+        arguments.append(left)
     cute.arch.inline_ptx(
         "{ .reg .b64 a, b; .reg .pred keep, there; setp.ne.b32 keep, {$r5}, 0; "
         "mov.b64 a, {{$r1}, {$r2}}; mov.b64 b, {{$r3}, {$r4}}; "
         f"{only}tcgen05.mma.cta_group::{spec.geometry.ctas}.kind::{kind} "
         f"[{{$r0}}], a, b, {{$r6}}, {places}keep; }}",
-        read_only_args=[into, *a, *b, keep, Int32(word), *scales],
+        read_only_args=arguments,
     )
 
 
-@cute.jit
-def issue_scaled(
-    spec: cutlass.Constexpr, into: Int32, blocks: list, keep: Int32, scaling: tuple, stage: Int32,
-    slab: Int32, tile_n: Int32,
-) -> None:  # fmt: skip
-    """Copy the scales of a slab to tensor memory, and multiply the blocks that K has of it."""
-    tiles, base, count = scaling
-    first = block_scales.columns_of_stage(spec, base, stage)
-    left = count - slab * len(blocks)
+def multiply_slab(
+    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, left: Int32 | None = None
+) -> None:
+    """Multiply what a stage holds, or its first `left` blocks; one warp.
+
+    The sums before it are kept, but for slab 0.
+
+    One thread is elected for each instruction: around all of them it would take a branch.
+    """
+    matrices, scaling = sources
+    scales: list[tuple] = [()] * SLAB_BLOCKS
+    if scaling:
+        scales = block_scales.copy_tiles(spec, scaling, stage)
+    for block in range(SLAB_BLOCKS):
+        a, b = [(further(matrix, low, block, stage), high) for matrix, (low, high) in matrices]
+        keep = slab if block == 0 else Int32(1)
+        with cute.arch.elect_one():
+            issue(spec, into, a, b, keep, block, scales[block], left)
+
+
+def announce(spec: Spec, barrier: cute.Pointer, where: Int32 | None) -> None:
+    """Have a barrier told, in those CTAs, when all products so far have ended; one warp."""
+    group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
     with cute.arch.elect_one():
-        block_scales.copy_tiles(spec, tiles, stage, first)
-        for block in range_constexpr(len(blocks)):
-            kept = keep if block == 0 else Int32(1)
-            scales = block_scales.scales_of_block(spec, first, block, tile_n)
-            issue(spec, into, *blocks[block], kept, block, (*scales, left))
+        tcgen05.commit(barrier, where, group)
+
+
+def take_slab(
+    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, phase: Int32, ends: tuple,
+    left: Int32 | None = None,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Wait for a stage, multiply it, and have its end announced; returns the next stage.
+
+    `ends` are the address of the first stage's `empty`, and the CTAs that are told.
+    """
+    address, free = ends
+    # Only an offset in an instruction leads to `full`, which lie before: one address for both.
+    empty = cute.make_ptr(Int64, address + stage * 8, SMEM)
+    cute.arch.mbarrier_wait(empty - spec.config.stages, phase)
+    after_sync()
+    multiply_slab(spec, into, sources, slab, stage, left)
+    announce(spec, empty, free)
+    return advance(stage, phase, spec.config.stages)
+
+
+@cute.jit
+def multiply_to_the_end(
+    spec: cutlass.Constexpr, into: Int32, sources: tuple, slabs: Int32, whole: Int32, left: Int32,
+    stage: Int32, phase: Int32, ends: tuple,
+) -> tuple:  # fmt: skip
+    """Multiply slabs, after `whole` ones that which K ends in, if any; returns the next stage.
+
+    Of that only `left` blocks: what fills a tile of scales behind them may be NaN. It is not in the
+    loop of the others, whose instructions would all have predicates.
+    """
+    done = Int32(0)
+    while done < slabs:
+        for slab in cutlass.range(done, whole, unroll=1):
+            stage, phase = take_slab(spec, into, sources, slab, stage, phase, ends)
+        if whole < slabs:
+            stage, phase = take_slab(spec, into, sources, whole, stage, phase, ends, left)
+        done, whole = whole + 1, slabs
+    return stage, phase
 
 
 @cute.jit
@@ -278,12 +330,12 @@ def multiply(
     step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Multiply every slab of every unit; one warp, of the even CTA of a pair."""
-    config, geo = spec.config, spec.geometry
-    full, empty, summed, drained = barriers
+    geo = spec.geometry
+    empty, summed, drained = barriers
     both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
     free = sharing(spec, ranks)[2] if const_expr(geo.cluster > 1) else None
-    group = tcgen05.CtaGroup.TWO if const_expr(geo.ctas == 2) else tcgen05.CtaGroup.ONE
-    words_a, words_b = descriptor(a), descriptor(b)
+    ends = (pinned(empty.toint()), free)
+    matrices = ((a, descriptor(a)), (b, descriptor(b)))
     stage, phase = Int32(0), Int32(0)
     buffer, turn = Int32(0), Int32(1)
     answer, heard = Int32(0), Int32(0)
@@ -293,31 +345,17 @@ def multiply(
         cute.arch.mbarrier_wait(drained + buffer, turn)
         after_sync()
         into = sums[None, None, None, buffer].iterator.toint()
-        keep = Int32(0)
-        at = work.first + work.turned * work.step
-        for _ in cutlass.range(work.slabs, unroll=1):
-            cute.arch.mbarrier_wait(full + stage, phase)
-            after_sync()
-            blocks = [
-                ((further(a, words_a[0], block, stage), words_a[1]),
-                 (further(b, words_b[0], block, stage), words_b[1]))
-                for block in range(SLAB_BYTES // K_BYTES)
-            ]  # fmt: skip
-            if const_expr(spec.problem.blocks is not None):
-                issue_scaled(spec, into, blocks, keep, scaling, stage, at, work.tile_n)
-                at += work.step
-                at = select(at >= work.first + work.slabs * work.step, work.first, at)
-            else:
-                # Together they would take more instructions.
-                for block in range_constexpr(SLAB_BYTES // K_BYTES):
-                    with cute.arch.elect_one():
-                        issue(spec, into, *blocks[block], keep if block == 0 else Int32(1))
-            with cute.arch.elect_one():
-                tcgen05.commit(empty + stage, free, group)
-            stage, phase = advance(stage, phase, config.stages)
-            keep = Int32(1)
-        with cute.arch.elect_one():
-            tcgen05.commit(summed + buffer, both, group)
+        if const_expr(spec.problem.blocks is None):
+            for slab in cutlass.range(work.slabs, unroll=1):
+                stage, phase = take_slab(spec, into, (matrices, ()), slab, stage, phase, ends)
+        else:
+            words, base, blocks = scaling
+            sources = (matrices, (words, base, work.tile_n))
+            whole, left = block_scales.whole_slabs(work, blocks)
+            stage, phase = multiply_to_the_end(
+                spec, into, sources, work.slabs, whole, left, stage, phase, ends
+            )
+        announce(spec, summed + buffer, both)
         buffer, turn = advance(buffer, turn, geo.buffers)
         unit = following(spec, queue, unit, units, step, answer, heard)
         answer, heard = next_place(geo, answer, heard, (buffer, turn ^ 1))
@@ -443,9 +481,9 @@ def gemm_kernel(
             scaling = ()
             if const_expr(geo.scale_bytes > 0):
                 words = block_scales.descriptor_words(shared_scales)
-                scaling = (words, pinned(held.toint()), blocks)
+                scaling = (words, pinned(held.toint() + geo.scale_column), blocks)
             multiply(
-                spec, order, queue, a, b, sums, scaling, (full, empty, summed, drained),
+                spec, order, queue, a, b, sums, scaling, (empty, summed, drained),
                 cluster_index, units, clusters, ranks,
             )  # fmt: skip
     elif warp < STORE_WARPS:

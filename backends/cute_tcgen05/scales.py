@@ -16,10 +16,11 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 
 from unigemm.blocks import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 
-from ..cute.device import GMEM, global_vector, read, write
+from ..cute.device import GMEM, global_vector, read, select, write
+from ..cute.persistent import Work
 from ..cute.repack import after_the_kernel_before, depth
 from ..workspace import PART_ALIGNMENT
-from .geometry import HALF_TILE, TILE_COLUMNS, scales_of_instruction
+from .geometry import HALF_TILE, SLAB_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .spec import Spec
 
 _WORDS = TILE_BYTES // 4  # of a tile, the scales of four blocks of a row each
@@ -159,12 +160,6 @@ def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
 # -- to tensor memory ------------------------------------------------------------------------------
 
 
-def columns_of_stage(spec: Spec, base: Int32, stage: Int32) -> Int32:
-    """Return where in tensor memory a stage has its scales."""
-    geo = spec.geometry
-    return base + geo.scale_column + stage * (geo.scale_count * TILE_COLUMNS)
-
-
 def column_of(spec: Spec, part: int, along: int) -> int:
     """Return the first column, in a stage, of a tile: of A (`part` 0), or of columns of B.
 
@@ -185,17 +180,25 @@ def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
     return (Int32(shared.toint()) >> 4) + (leading << 16), Int32(version | stride)
 
 
-def copy_tiles(spec: Spec, words: tuple, stage: Int32, into: Int32) -> None:
-    """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one thread."""
+def copy_tiles(spec: Spec, scaling: tuple, stage: Int32) -> list[tuple[Int32, Int32]]:
+    """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one warp.
+
+    `scaling` are the words of the first one's descriptor, where in tensor memory the first stage
+    has its scales, and the tile's number along N. Returns where each instruction's begin.
+    """
+    words, base, tile_n = scaling
     geo = spec.geometry
+    into = base + stage * (geo.scale_count * TILE_COLUMNS)
     deep = geo.scale_tiles[2]
     for tile in range(geo.scale_count):
         low = words[0] + stage * (geo.scale_bytes >> 4) + (tile * TILE_BYTES >> 4)
-        cute.arch.inline_ptx(
-            "{ .reg .b64 tile; mov.b64 tile, {{$r1}, {$r2}}; "
-            f"tcgen05.cp.cta_group::{geo.ctas}.32x128b.warpx4 [{{$r0}}], tile; }}",
-            read_only_args=[into + column_of(spec, tile // deep, tile % deep), low, words[1]],
-        )
+        with cute.arch.elect_one():
+            cute.arch.inline_ptx(
+                "{ .reg .b64 tile; mov.b64 tile, {{$r1}, {$r2}}; "
+                f"tcgen05.cp.cta_group::{geo.ctas}.32x128b.warpx4 [{{$r0}}], tile; }}",
+                read_only_args=[into + column_of(spec, tile // deep, tile % deep), low, words[1]],
+            )
+    return [scales_of_block(spec, into, block, tile_n) for block in range(SLAB_BLOCKS)]
 
 
 def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tuple[Int32, Int32]:
@@ -209,6 +212,16 @@ def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tupl
     # The columns may begin in the middle of a tile.
     inside = first_half_tile(spec, tile_n) % (TILE_ROWS // HALF_TILE) * (HALF_TILE // 32)
     return first + column_of(spec, 0, along), first + column_of(spec, 1, along) + inside
+
+
+def whole_slabs(work: Work, blocks: Int32) -> tuple[Int32, Int32]:
+    """Return how many slabs are multiplied before the one that K ends in, and the blocks of that.
+
+    All of them where K ends with a slab, or in another part. `blocks` are those of K.
+    """
+    last = work.first + (work.slabs - 1) * work.step
+    ends = (last + 1) * SLAB_BLOCKS > blocks
+    return select(ends, work.slabs - 1 - work.turned, work.slabs), blocks % SLAB_BLOCKS
 
 
 tile_kernel.set_name_prefix("scale_tiles", remove_cutlass_symbol=True, keep_mangled_name=False)
