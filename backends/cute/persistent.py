@@ -21,6 +21,7 @@ from ..workspace import PART_ALIGNMENT
 from . import device
 from .device import (
     GMEM,
+    SMEM,
     Divisor,
     global_vector,
     raster,
@@ -170,6 +171,14 @@ def pinned(value: Int32) -> Int32:
     return cute.arch.inline_ptx(
         "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[Int32(value)]
     )
+
+
+def pinned_tensor(held: cute.Tensor) -> cute.Tensor:
+    """Return a tensor of shared memory whose address is worked out here."""
+    pointer = held.iterator
+    address = pinned(pointer.toint())
+    kept = cute.make_ptr(pointer.dtype, address, SMEM, assumed_align=pointer.alignment)
+    return cute.make_tensor(kept, held.layout)
 
 
 @cute.jit

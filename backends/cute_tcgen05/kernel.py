@@ -40,6 +40,7 @@ from ..cute.persistent import (
     example_arguments,
     operands,
     pinned,
+    pinned_tensor,
     slab_source,
     unit_order,
     work_unit,
@@ -127,15 +128,15 @@ def partitions(
     tiles_b = mine.partition_B(
         cute.local_tile(tensors[1], (geo.mma[1], tile_k), (None, None, None, None))
     )
-    a = cpasync.tma_partition(
+    into_a, from_a = cpasync.tma_partition(
         atoms[0], ranks[1], cute.make_layout(spec.config.cluster[1]),
         cute.group_modes(shared[0], 0, 3), cute.group_modes(tiles_a, 0, 3),
     )  # fmt: skip
-    b = cpasync.tma_partition(
+    into_b, from_b = cpasync.tma_partition(
         atoms[1], ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
         cute.group_modes(shared[1], 0, 3), cute.group_modes(tiles_b, 0, 3),
     )  # fmt: skip
-    return (*a, *b)
+    return pinned_tensor(into_a), from_a, pinned_tensor(into_b), from_b
 
 
 # -- roles -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 from unigemm.blocks import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 
 from ..cute.device import GMEM, global_vector, read, select, write
-from ..cute.persistent import Work
+from ..cute.persistent import Work, pinned_tensor
 from ..cute.repack import after_the_kernel_before, depth
 from ..workspace import PART_ALIGNMENT
 from .geometry import HALF_TILE, SLAB_BLOCKS, TILE_COLUMNS, scales_of_instruction
@@ -129,7 +129,7 @@ def partitions(spec: Spec, of_blocks: tuple, shared: cute.Pointer) -> list:
     for (atom, tensor), box in zip(of_blocks, boxes(spec), strict=True):
         pitches = (1, _WORDS, _WORDS * box[1], geo.scale_bytes // 4)
         layout = cute.make_layout((*box, spec.config.stages), stride=pitches)
-        held = cute.make_tensor(shared + ahead, layout)
+        held = pinned_tensor(cute.make_tensor(shared + ahead, layout))
         made.append((atom, tensor, cute.group_modes(held, 0, 3)))
         ahead += cute.size(box)
     return made
