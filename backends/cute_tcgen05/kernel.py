@@ -63,6 +63,7 @@ from .geometry import (
 )
 from .scheduling import ask, following, next_place
 from .spec import Spec
+from .stages import at_stage, next_stage, origin, ring_of
 
 __all__ = ["Spec", "example_arguments", "make_host"]
 
@@ -219,16 +220,20 @@ def load(
         stage, phase = advance(stage, phase, config.stages)
 
 
-def descriptor(matrix: cute.Tensor) -> tuple[Int32, Int32]:
-    """Return the words of the descriptor of an operand's first block; the lower has its address."""
+def descriptor(matrix: cute.Tensor, ring: tuple) -> tuple[Int32, Int32]:
+    """Return the words of the descriptor of an operand's first block.
+
+    The lower one, which has the address, is that from which those of all stages are counted.
+    """
     word = tcgen05.smem_descriptor_to_int(matrix[None, None, 0, 0].iterator)
-    return pinned(Int32(word & 0xFFFFFFFF)), Int32(word >> 32)
+    apart = cute.crd2idx((0, 0, 0, 1), matrix.layout)
+    return origin(Int32(word & 0xFFFFFFFF), apart, ring), Int32(word >> 32)
 
 
 def further(matrix: cute.Tensor, word: Int32, block: int, stage: Int32) -> Int32:
     """Return the lower word of the descriptor of a block of a stage."""
-    place = word + stage * cute.crd2idx((0, 0, 0, 1), matrix.layout)
-    return place + cute.crd2idx((0, 0, block, 0), matrix.layout)
+    apart = cute.crd2idx((0, 0, 0, 1), matrix.layout)
+    return at_stage(word, apart, stage) + cute.crd2idx((0, 0, block, 0), matrix.layout)
 
 
 def issue(
@@ -287,27 +292,25 @@ def announce(spec: Spec, barrier: cute.Pointer, where: Int32 | None) -> None:
 
 
 def take_slab(
-    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, phase: Int32, ends: tuple,
-    left: Int32 | None = None,
+    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, phase: Int32, ring: tuple,
+    free: Int32 | None, left: Int32 | None = None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Wait for a stage, multiply it, and have its end announced; returns the next stage.
 
-    `ends` are the address of the first stage's `empty`, and the CTAs that are told.
+    `free` are the CTAs that are told.
     """
-    address, free = ends
-    # Only an offset in an instruction leads to `full`, which lie before: one address for both.
-    empty = cute.make_ptr(Int64, address + stage * 8, SMEM)
-    cute.arch.mbarrier_wait(empty - spec.config.stages, phase)
+    empty = cute.make_ptr(Int64, stage, SMEM)
+    cute.arch.mbarrier_wait(empty - spec.config.stages, phase)  # `full` lie before `empty`
     after_sync()
     multiply_slab(spec, into, sources, slab, stage, left)
     announce(spec, empty, free)
-    return advance(stage, phase, spec.config.stages)
+    return next_stage(stage, phase, ring)
 
 
 @cute.jit
 def multiply_to_the_end(
     spec: cutlass.Constexpr, into: Int32, sources: tuple, slabs: Int32, whole: Int32, left: Int32,
-    stage: Int32, phase: Int32, ends: tuple,
+    stage: Int32, phase: Int32, ring: tuple, free: Int32 | None,
 ) -> tuple:  # fmt: skip
     """Multiply slabs, after `whole` ones that which K ends in, if any; returns the next stage.
 
@@ -317,9 +320,9 @@ def multiply_to_the_end(
     done = Int32(0)
     while done < slabs:
         for slab in cutlass.range(done, whole, unroll=1):
-            stage, phase = take_slab(spec, into, sources, slab, stage, phase, ends)
+            stage, phase = take_slab(spec, into, sources, slab, stage, phase, ring, free)
         if whole < slabs:
-            stage, phase = take_slab(spec, into, sources, whole, stage, phase, ends, left)
+            stage, phase = take_slab(spec, into, sources, whole, stage, phase, ring, free, left)
         done, whole = whole + 1, slabs
     return stage, phase
 
@@ -335,9 +338,11 @@ def multiply(
     empty, summed, drained = barriers
     both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
     free = sharing(spec, ranks)[2] if const_expr(geo.cluster > 1) else None
-    ends = (pinned(empty.toint()), free)
-    matrices = ((a, descriptor(a)), (b, descriptor(b)))
-    stage, phase = Int32(0), Int32(0)
+    ring = ring_of(empty, spec.config.stages)
+    matrices = ((a, descriptor(a, ring)), (b, descriptor(b, ring)))
+    if const_expr(spec.problem.blocks is not None):
+        words, base = block_scales.origins(spec, scaling, ring)
+    stage, phase = ring[0], Int32(0)
     buffer, turn = Int32(0), Int32(1)
     answer, heard = Int32(0), Int32(0)
     unit = first_unit
@@ -348,13 +353,13 @@ def multiply(
         into = sums[None, None, None, buffer].iterator.toint()
         if const_expr(spec.problem.blocks is None):
             for slab in cutlass.range(work.slabs, unroll=1):
-                stage, phase = take_slab(spec, into, (matrices, ()), slab, stage, phase, ends)
+                sources = (matrices, ())
+                stage, phase = take_slab(spec, into, sources, slab, stage, phase, ring, free)
         else:
-            words, base, blocks = scaling
             sources = (matrices, (words, base, work.tile_n))
-            whole, left = block_scales.whole_slabs(work, blocks)
+            whole, left = block_scales.whole_slabs(work, scaling[2])
             stage, phase = multiply_to_the_end(
-                spec, into, sources, work.slabs, whole, left, stage, phase, ends
+                spec, into, sources, work.slabs, whole, left, stage, phase, ring, free
             )
         announce(spec, summed + buffer, both)
         buffer, turn = advance(buffer, turn, geo.buffers)
@@ -482,7 +487,7 @@ def gemm_kernel(
             scaling = ()
             if const_expr(geo.scale_bytes > 0):
                 words = block_scales.descriptor_words(shared_scales)
-                scaling = (words, pinned(held.toint() + geo.scale_column), blocks)
+                scaling = (words, held.toint() + geo.scale_column, blocks)
             multiply(
                 spec, order, queue, a, b, sums, scaling, (empty, summed, drained),
                 cluster_index, units, clusters, ranks,

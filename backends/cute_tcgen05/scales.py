@@ -22,6 +22,7 @@ from ..cute.repack import after_the_kernel_before, depth
 from ..workspace import PART_ALIGNMENT
 from .geometry import HALF_TILE, SLAB_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .spec import Spec
+from .stages import at_stage, origin
 
 _WORDS = TILE_BYTES // 4  # of a tile, the scales of four blocks of a row each
 _LINE = 16  # bytes
@@ -180,18 +181,28 @@ def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
     return (Int32(shared.toint()) >> 4) + (leading << 16), Int32(version | stride)
 
 
+def origins(spec: Spec, scaling: tuple, ring: tuple) -> tuple[tuple[Int32, Int32], Int32]:
+    """Return from where places of scales are counted: descriptors' words, and in tensor memory.
+
+    `scaling` are those of the first stage.
+    """
+    (low, high), column, _ = scaling
+    geo = spec.geometry
+    return (origin(low, geo.scale_bytes >> 4, ring), high), origin(column, geo.scale_pitch, ring)
+
+
 def copy_tiles(spec: Spec, scaling: tuple, stage: Int32) -> list[tuple[Int32, Int32]]:
     """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one warp.
 
-    `scaling` are the words of the first one's descriptor, where in tensor memory the first stage
-    has its scales, and the tile's number along N. Returns where each instruction's begin.
+    `scaling` are what `origins` returns, and the tile's number along N. Returns where the scales of
+    each instruction begin.
     """
     words, base, tile_n = scaling
     geo = spec.geometry
-    into = base + stage * (geo.scale_count * TILE_COLUMNS)
+    into = at_stage(base, geo.scale_pitch, stage)
     deep = geo.scale_tiles[2]
     for tile in range(geo.scale_count):
-        low = words[0] + stage * (geo.scale_bytes >> 4) + (tile * TILE_BYTES >> 4)
+        low = at_stage(words[0], geo.scale_bytes >> 4, stage) + (tile * TILE_BYTES >> 4)
         with cute.arch.elect_one():
             cute.arch.inline_ptx(
                 "{ .reg .b64 tile; mov.b64 tile, {{$r1}, {$r2}}; "
