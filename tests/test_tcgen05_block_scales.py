@@ -143,7 +143,7 @@ def test_an_offered_configuration_compiles_to_scaled_products_without_spills(pla
     # Each twice: of whole slabs, and of one that K ends in.
     assert ops[opcode] == 2 * 4
     assert ops["UTCCP"] == 2 * tiles
-    assert ops["UTMALDG"] == 4
+    assert ops["UTMALDG"] >= 4
     sass = disassemble(artifact.files["kernel.cubin"])
     pair = r"\.2CTA" if "pair" in plan.config.schedule else ""
     # A third place in tensor memory: the scales.
@@ -154,6 +154,7 @@ def test_an_offered_configuration_compiles_to_scaled_products_without_spills(pla
     ptx = artifact.files["kernel.ptx"].decode()
     kind = "mxf4nvf4.block_scale.scale_vec::4X" if packed else "mxf8f6f4.block_scale.scale_vec::1X"
     assert ptx.count(f".kind::{kind}") == 2 * 4
+    assert ptx.count("cp.async.bulk.tensor.5d.shared") == 2  # scales of A, and of B
     assert len(re.findall(r"@there tcgen05\.mma", ptx)) == 4  # of a slab that K ends in
     assert ("scale_tiles" in ptx) == (plan.problem.blocks.a == "plain")
     assert_loads_are_waited_for(ptx)
