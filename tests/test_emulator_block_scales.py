@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from block_scaled import E4M3, E5M2, E8M0, NAN, PAIRS, Operand, assert_near, dequantised, draw
-from tcgen05_plans import drawn
+from tcgen05_plans import drawn, with_config
+from unigemm.backends.cute_tcgen05.backend import BACKEND
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
@@ -170,6 +171,37 @@ def test_every_way_of_sharing(sizes, wanted, nvfp4):
     with device(**GPU, seed=seed):
         config = multiply(given, wanted, seed)
     assert all(getattr(config, name) == value for name, value in wanted.items())
+    given.check(exact=True)
+
+
+@pytest.mark.parametrize(
+    ("nvfp4", "split"), [(False, 1), (False, 2), (False, 3), (True, 1), (True, 2)]
+)
+def test_k_may_end_anywhere_in_a_slab(nvfp4, split):
+    """In its first and last block, and between; with parts of K that no slab ends in."""
+    whole = {"schedule": "single", "tile": (128, 64, 128), "split_k": min(split, 2)}
+    for k in (8 if nvfp4 else 16, 32, 96, 120, 128, 160, 256, 288, 480):
+        given = product(k, (130, 70, k), orders=("blocked", "plain"), exact=True, nvfp4=nvfp4)
+        with device(**GPU, seed=k):
+            plan = unigemm.plan(
+                given.left, given.right, given.d, backend="cute_tcgen05", **given.scales
+            )
+            config = replace(drawn(plan, {**whole, "swap_ab": False}, k).config, split_k=split)
+            plan = with_config(plan, config)
+            unigemm.matmul(given.left, given.right, given.d, plan=plan, **given.scales)
+        given.check(exact=True)
+
+
+@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize("k", [512, 424])
+def test_tiles_may_begin_anywhere_along_k(monkeypatch, k, split):
+    """With the slab that K ends in first, last, and between: of four slabs, or two."""
+    # Turns along M, of 128: a tile's first slab is 0, 1, 2 or 3 of four.
+    monkeypatch.setitem(vars(BACKEND), "arguments", lambda plan: (4, 32, 0))
+    given = product(k, (500, 70, k), orders=("blocked", "blocked"), exact=True)
+    wanted = {"schedule": "single", "tile": (128, 64, 128), "split_k": split, "swap_ab": False}
+    with device(**GPU, seed=k):
+        multiply(given, wanted, k)
     given.check(exact=True)
 
 

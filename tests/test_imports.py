@@ -32,6 +32,7 @@ DEVICE_CODE = (
     "epilogue",
     "scales",
     "spec",
+    "stages",
 )
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 

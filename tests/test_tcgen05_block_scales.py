@@ -10,7 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from block_scaled import E4M3, E5M2, PAIRS, draw
-from test_tcgen05 import B200, LAYOUTS, assert_loads_are_waited_for, plans_of, problem_of
+from test_tcgen05 import (
+    B200,
+    EXTENTS,
+    LAYOUTS,
+    assert_loads_are_waited_for,
+    loop_of,
+    plans_of,
+    problem_of,
+)
 from test_tcgen05 import name as plan_name
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.backends.cute_tcgen05.configs import candidates, scratch_bytes
@@ -21,7 +29,7 @@ from unigemm.blocks import block_scales
 from unigemm.dtypes import FLOAT8, DType, output_dtypes
 from unigemm.emulator import device, tcgen05, tensor_copies
 from unigemm.emulator.host import missing
-from unigemm.plans import Config
+from unigemm.plans import Config, Plan
 from unigemm.problem import Extents
 from unigemm.sass import disassemble
 from unigemm.target import named_target
@@ -52,6 +60,11 @@ def along_k(problem):
     return 4 if problem.a.dtype is PAIRS_OF_4 else 1
 
 
+def places_of_scales(tiles):
+    """Return the columns of tensor memory for the scales of a stage."""
+    return -(-tiles * 4 // 8) * 8
+
+
 @pytest.mark.parametrize("problem", random.Random(4).sample(PROBLEMS, 4), ids=str)
 def test_sums_and_scales_share_tensor_memory(problem):
     widths = set()
@@ -60,7 +73,7 @@ def test_sums_and_scales_share_tensor_memory(problem):
         geo, n, stages = geometry(seen, plan.config), plan.config.tile[1], plan.config.stages
         assert illegal(seen, plan.config, B200) is None
         tiles = (1 + -(-n // 128)) * along_k(problem)
-        used = geo.buffers * n + stages * tiles * 4
+        used = geo.buffers * n + stages * places_of_scales(tiles)
         assert geo.tensor_columns // 2 < used <= geo.tensor_columns <= COLUMNS
         assert geo.buffers == 2 or used + n > COLUMNS
         deeper = geometry(seen, replace(plan.config, stages=stages + 1))
@@ -123,25 +136,56 @@ def name(plan):
 def test_an_offered_configuration_compiles_to_scaled_products_without_spills(plan):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     artifact = BACKEND.compile(plan)
-    ops, loads = artifact.info.instructions, 1 + -(-plan.config.tile[1] // 128)
-    tiles, packed = loads * along_k(plan.problem), plan.problem.a.dtype is PAIRS_OF_4
+    ops, packed = artifact.info.instructions, plan.problem.a.dtype is PAIRS_OF_4
+    tiles = (1 + -(-plan.config.tile[1] // 128)) * along_k(plan.problem)
     opcode = "UTCOMMA" if packed else "UTCQMMA"
     assert artifact.info.spill_bytes == 0
-    assert ops[opcode] == 4
-    assert ops["UTCCP"] == tiles
-    assert ops["UTMALDG"] >= 2 + loads
+    # Each twice: of whole slabs, and of one that K ends in.
+    assert ops[opcode] == 2 * 4
+    assert ops["UTCCP"] == 2 * tiles
+    assert ops["UTMALDG"] >= 4
     sass = disassemble(artifact.files["kernel.cubin"])
     pair = r"\.2CTA" if "pair" in plan.config.schedule else ""
     # A third place in tensor memory: the scales.
     form = r"\.(?:4X|BLOCK16)" if packed else ""
     scaled = rf"{opcode}{pair}{form} gdesc\S+ gdesc\S+ tmem\S+ tmem\S+ idesc\S+ tmem\["
-    assert len(re.findall(scaled, sass)) == 4
-    assert len(re.findall(rf"UTCCP\.T\.S{pair}\.4x32dp128bit", sass)) == tiles
+    assert len(re.findall(scaled, sass)) == 2 * 4
+    assert len(re.findall(rf"UTCCP\.T\.S{pair}\.4x32dp128bit", sass)) == 2 * tiles
     ptx = artifact.files["kernel.ptx"].decode()
     kind = "mxf4nvf4.block_scale.scale_vec::4X" if packed else "mxf8f6f4.block_scale.scale_vec::1X"
-    assert ptx.count(f".kind::{kind}") == 4
+    assert ptx.count(f".kind::{kind}") == 2 * 4
+    assert ptx.count("cp.async.bulk.tensor.5d.shared") == 2  # scales of A, and of B
+    assert len(re.findall(r"@there tcgen05\.mma", ptx)) == 4  # of a slab that K ends in
     assert ("scale_tiles" in ptx) == (plan.problem.blocks.a == "plain")
     assert_loads_are_waited_for(ptx)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("types", "columns", "loads", "products"),
+    [
+        ((E4M3, E4M3), 128, 43, 51),
+        ((E4M3, E4M3), 192, 43, 53),
+        ((PAIRS, PAIRS), 128, 44, 68),
+        ((PAIRS, PAIRS), 192, 44, 80),
+    ],
+    ids=str,
+)
+def test_the_inner_loops_have_no_more_instructions_than_known_good_kernels(
+    types, columns, loads, products
+):
+    """bench/NOTES.md has the counts of NVIDIA's example side by side."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    packed = types[0] == PAIRS
+    first, scale = DType.FLOAT8_E4M3FN, DType.FLOAT8_E8M0FNU
+    if packed:
+        first, scale = PAIRS_OF_4, DType.FLOAT8_E4M3FN
+    problem = replace(problem_of(first), blocks=block_scales(scale, "blocked", "blocked"))
+    config = Config((128, columns, 128), (2, 1), stages=5, warps=(4, 1), schedule="pair")
+    plan = Plan("cute_tcgen05", config, problem, EXTENTS, B200)
+    sass = disassemble(BACKEND.compile(plan).files["kernel.cubin"])
+    assert loop_of(sass, "UTMALDG", 4) <= loads
+    assert loop_of(sass, "UTCOMMA" if packed else "UTCQMMA", 4) <= products
 
 
 # -- descriptors -----------------------------------------------------------------------------------
@@ -231,7 +275,7 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, types, columns, ctas)
     for unit, of_unit in enumerate((slabs[:3], slabs[3:])):
         inside = unit * columns % 128 // 32
         for slab, stage in enumerate(of_unit):
-            at = first + stage * 4 * each
+            at = first + stage * places_of_scales(each)
             for block in range(4 if slab < 2 else 1):
                 along, byte = (block, 0) if packed else (0, block)
                 place = at + 4 * deep + 4 * of_b * along + inside

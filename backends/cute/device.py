@@ -141,6 +141,14 @@ def pinned(value: Any) -> Any:
     )
 
 
+def pinned_tensor(held: cute.Tensor) -> cute.Tensor:
+    """Return a tensor of shared memory whose address is worked out here."""
+    pointer = held.iterator
+    address = pinned(Int32(pointer.toint()))
+    kept = cute.make_ptr(pointer.dtype, address, SMEM, assumed_align=pointer.alignment)
+    return cute.make_tensor(kept, held.layout)
+
+
 def wait_with(address: Int64, *others: Any) -> None:
     """Wait for the kernel before this one with an address and other numbers worked out.
 

@@ -127,8 +127,10 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
 
 def advance(stage: Int32, phase: Int32, stages: int, by: int = 1) -> tuple[Int32, Int32]:
     """Next stage, or the one `by` further on; the phase turns when the ring does."""
-    turns = stage >= stages - by
-    return stage + select(turns, Int32(by - stages), Int32(by)), select(turns, phase ^ 1, phase)
+    coming = stage + by
+    turns = coming >= stages
+    begun = Int32(0) if by == 1 else coming - stages  # one by one, each ring begins with its first
+    return select(turns, begun, coming), phase ^ select(turns, Int32(1), Int32(0))
 
 
 def skip(stage: Int32, phase: Int32, slabs: Int32, stages: int) -> tuple[Int32, Int32]:

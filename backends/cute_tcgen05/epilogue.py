@@ -12,7 +12,7 @@ from ..cute.boxes import pack, send_box, store_halves, store_words, swizzled_uni
 from ..cute.device import global_vector, select, shared_vector, write
 from ..cute.persistent import Work, advance, scale_of, work_unit
 from .geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
-from .scheduling import following
+from .scheduling import following, next_place
 from .spec import Spec
 
 _CHUNK = 32  # columns of sums that a thread reads at once where it stores directly, or half as many
@@ -79,8 +79,9 @@ def store(
                 )
             else:
                 store_direct(spec, reading, base, d_strides, corner, sizes, thread, scale)
+        unit = following(spec, queue, unit, units, step, answer, heard)
         buffer, turn = advance(buffer, turn, geo.buffers)
-        unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
+        answer, heard = next_place(geo, answer, heard, (buffer, turn))
     if const_expr(geo.store == "tma"):
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 

@@ -48,6 +48,7 @@ ROWS = 128  # of a CTA's tile: the lanes of tensor memory
 SLAB_BYTES = 128  # of K: a row of the widest swizzle
 STORE_WARPS = 4  # each reads its own quarter of the lanes (PTX ISA, tcgen05.ld)
 MULTIPLY_WARP, LOAD_WARP, SCHEDULE_WARP = 4, 5, 6
+BARRIER = 8  # bytes
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 MOST_CTAS = 8  # of a cluster
@@ -61,6 +62,7 @@ BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
 BOXES = 2  # of a warp: one is filled while the other is stored
 K_BYTES = 32  # of one instruction
+SLAB_BLOCKS = SLAB_BYTES // K_BYTES  # instructions
 COLUMNS = 512  # of tensor memory, 32 bits each
 TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
 HALF_TILE = TILE_ROWS // 2  # columns of B: where a tile may begin among those of scales, at best
@@ -119,6 +121,9 @@ class Geometry:
         One stage of an operand in one CTA.
     scale_column
         Of tensor memory: the first one behind the sums.
+    scale_pitch
+        Columns of tensor memory for the scales of a stage, whole ones for a byte of a barrier (see
+        `stages`).
     tensor_columns
         Of tensor memory that are allocated, a power of two.
     store
@@ -147,6 +152,7 @@ class Geometry:
     scale_count: int
     scale_bytes: int
     scale_column: int
+    scale_pitch: int
     tensor_columns: int
     store: Literal["tma", "rows", "direct"]
     box_columns: int
@@ -184,7 +190,8 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     if problem.blocks:
         tiles = (1, -(-n // TILE_ROWS), -(-k // (problem.blocks.block * TILE_BLOCKS)))
     tile_count = (tiles[0] + tiles[1]) * tiles[2]
-    of_scales = config.stages * tile_count * TILE_COLUMNS
+    scale_pitch = -(-tile_count * TILE_COLUMNS // BARRIER) * BARRIER
+    of_scales = config.stages * scale_pitch
     buffers = BUFFERS if BUFFERS * n + of_scales <= COLUMNS else 1
     columns = LEAST_COLUMNS
     while columns < buffers * n + of_scales:
@@ -211,6 +218,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         scale_count=tile_count,
         scale_bytes=scale_bytes,
         scale_column=buffers * n,
+        scale_pitch=scale_pitch,
         tensor_columns=columns,
         store=store,
         box_columns=box_columns,

@@ -31,7 +31,14 @@ from cutlass.utils import blackwell_helpers
 
 from ..cute import persistent
 from ..cute.boxes import box_atom
-from ..cute.device import pinned, reduce_parts, select, target_of_sums
+from ..cute.device import (
+    SMEM,
+    pinned,
+    pinned_tensor,
+    reduce_parts,
+    select,
+    target_of_sums,
+)
 from ..cute.persistent import (
     Work,
     advance,
@@ -48,18 +55,20 @@ from . import scales as block_scales
 from . import scheduling
 from .epilogue import after_sync, before_sync, pair_rank, store
 from .geometry import (
+    ANSWERS,
     BOX_ROWS,
     K_BYTES,
     LOAD_WARP,
     MULTIPLY_WARP,
     PREFETCHED,
-    SLAB_BYTES,
+    SLAB_BLOCKS,
     STORE_WARPS,
     instruction_kind,
     instruction_word,
 )
-from .scheduling import ask, following
+from .scheduling import ask, following, next_place
 from .spec import Spec
+from .stages import at_stage, next_stage, origin, ring_of
 
 __all__ = ["Spec", "example_arguments", "make_host"]
 
@@ -125,15 +134,15 @@ def partitions(
     tiles_b = mine.partition_B(
         cute.local_tile(tensors[1], (geo.mma[1], tile_k), (None, None, None, None))
     )
-    a = cpasync.tma_partition(
+    into_a, from_a = cpasync.tma_partition(
         atoms[0], ranks[1], cute.make_layout(spec.config.cluster[1]),
         cute.group_modes(shared[0], 0, 3), cute.group_modes(tiles_a, 0, 3),
     )  # fmt: skip
-    b = cpasync.tma_partition(
+    into_b, from_b = cpasync.tma_partition(
         atoms[1], ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
         cute.group_modes(shared[1], 0, 3), cute.group_modes(tiles_b, 0, 3),
     )  # fmt: skip
-    return (*a, *b)
+    return pinned_tensor(into_a), from_a, pinned_tensor(into_b), from_b
 
 
 # -- roles -----------------------------------------------------------------------------------------
@@ -208,64 +217,119 @@ def load(
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
             at = select(at >= end, work.first, at)
-        unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
+        unit = following(spec, queue, unit, units, step, answer, heard)
+        answer, heard = advance(answer, heard, ANSWERS)
     # The end of every multiplication reaches this CTA while it is there.
     for _ in range_constexpr(config.stages):
         cute.arch.mbarrier_wait(empty + stage, phase)
         stage, phase = advance(stage, phase, config.stages)
 
 
-def descriptor(matrix: cute.Tensor) -> tuple[Int32, Int32]:
-    """Return the words of the descriptor of an operand's first block; the lower has its address."""
+def descriptor(matrix: cute.Tensor, ring: tuple) -> tuple[Int32, Int32]:
+    """Return the words of the descriptor of an operand's first block.
+
+    The lower one, which has the address, is that from which those of all stages are counted.
+    """
     word = tcgen05.smem_descriptor_to_int(matrix[None, None, 0, 0].iterator)
-    return pinned(Int32(word & 0xFFFFFFFF)), Int32(word >> 32)
+    apart = cute.crd2idx((0, 0, 0, 1), matrix.layout)
+    return origin(Int32(word & 0xFFFFFFFF), apart, ring), Int32(word >> 32)
 
 
 def further(matrix: cute.Tensor, word: Int32, block: int, stage: Int32) -> Int32:
     """Return the lower word of the descriptor of a block of a stage."""
-    place = word + stage * cute.crd2idx((0, 0, 0, 1), matrix.layout)
-    return place + cute.crd2idx((0, 0, block, 0), matrix.layout)
+    apart = cute.crd2idx((0, 0, 0, 1), matrix.layout)
+    return at_stage(word, apart, stage) + cute.crd2idx((0, 0, block, 0), matrix.layout)
 
 
 def issue(
-    spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32, block: int = 0, scales: tuple = ()
-) -> None:
-    """Multiply 32 bytes of K, added to the sums at `into` if they are kept; one thread.
+    spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32, block: int, scales: tuple = (),
+    left: Int32 | None = None,
+) -> None:  # fmt: skip
+    """Multiply block `block` of a slab, 32 bytes of K, added to the sums if they are kept.
 
-    With scales (where those of A and of B are, and how many such parts the slab has) they are the
-    part `block` of it, and nothing where K has ended: what fills a tile of scales may be NaN.
+    One thread. `scales` says where those of A and of B are; if `left` is given, only so many
+    blocks of the slab are multiplied.
 
     In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
     to leave out.
     """
     kind, word = instruction_kind(spec.problem), instruction_word(spec.problem, spec.config, block)
-    only, places = "", ""
-    if scales:
-        only, places = f"setp.gt.s32 there, {{$r9}}, {block}; @there ", "[{$r7}], [{$r8}], "
+    arguments = [into, *a, *b, keep, Int32(word), *scales]
+    places = "[{$r7}], [{$r8}], " if scales else ""
+    only = ""
+    if left is not None:
+        only = f"setp.gt.s32 there, {{$r{len(arguments)}}}, {block}; @there "
+        arguments.append(left)
     cute.arch.inline_ptx(
         "{ .reg .b64 a, b; .reg .pred keep, there; setp.ne.b32 keep, {$r5}, 0; "
         "mov.b64 a, {{$r1}, {$r2}}; mov.b64 b, {{$r3}, {$r4}}; "
         f"{only}tcgen05.mma.cta_group::{spec.geometry.ctas}.kind::{kind} "
         f"[{{$r0}}], a, b, {{$r6}}, {places}keep; }}",
-        read_only_args=[into, *a, *b, keep, Int32(word), *scales],
+        read_only_args=arguments,
     )
 
 
-@cute.jit
-def issue_scaled(
-    spec: cutlass.Constexpr, into: Int32, blocks: list, keep: Int32, scaling: tuple, stage: Int32,
-    slab: Int32, tile_n: Int32,
-) -> None:  # fmt: skip
-    """Copy the scales of a slab to tensor memory, and multiply the blocks that K has of it."""
-    tiles, base, count = scaling
-    first = block_scales.columns_of_stage(spec, base, stage)
-    left = count - slab * len(blocks)
+def multiply_slab(
+    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, left: Int32 | None = None
+) -> None:
+    """Multiply what a stage holds, or its first `left` blocks; one warp.
+
+    The sums before it are kept, but for slab 0.
+
+    One thread is elected for each instruction: around all of them it would take a branch.
+    """
+    matrices, scaling = sources
+    scales: list[tuple] = [()] * SLAB_BLOCKS
+    if scaling:
+        scales = block_scales.copy_tiles(spec, scaling, stage)
+    for block in range(SLAB_BLOCKS):
+        a, b = [(further(matrix, low, block, stage), high) for matrix, (low, high) in matrices]
+        keep = slab if block == 0 else Int32(1)
+        with cute.arch.elect_one():
+            issue(spec, into, a, b, keep, block, scales[block], left)
+
+
+def announce(spec: Spec, barrier: cute.Pointer, where: Int32 | None) -> None:
+    """Have a barrier told, in those CTAs, when all products so far have ended; one warp."""
+    group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
     with cute.arch.elect_one():
-        block_scales.copy_tiles(spec, tiles, stage, first)
-        for block in range_constexpr(len(blocks)):
-            kept = keep if block == 0 else Int32(1)
-            scales = block_scales.scales_of_block(spec, first, block, tile_n)
-            issue(spec, into, *blocks[block], kept, block, (*scales, left))
+        tcgen05.commit(barrier, where, group)
+
+
+def take_slab(
+    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, phase: Int32, ring: tuple,
+    free: Int32 | None, left: Int32 | None = None,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Wait for a stage, multiply it, and have its end announced; returns the next stage.
+
+    `free` are the CTAs that are told.
+    """
+    empty = cute.make_ptr(Int64, stage, SMEM)
+    cute.arch.mbarrier_wait(empty - spec.config.stages, phase)  # `full` lie before `empty`
+    after_sync()
+    multiply_slab(spec, into, sources, slab, stage, left)
+    announce(spec, empty, free)
+    return next_stage(stage, phase, ring)
+
+
+@cute.jit
+def multiply_to_the_end(
+    spec: cutlass.Constexpr, into: Int32, sources: tuple, slabs: Int32, whole: Int32, left: Int32,
+    stage: Int32, phase: Int32, ring: tuple, free: Int32 | None,
+) -> tuple:  # fmt: skip
+    """Multiply slabs, after `whole` ones that which K ends in, if any; returns the next stage.
+
+    Of that only `left` blocks: what fills a tile of scales behind them may be NaN. It is not in the
+    loop of the others, whose instructions would all have predicates.
+    """
+    done = Int32(0)
+    while done < slabs:
+        for slab in cutlass.range(done, whole, unroll=1):
+            stage, phase = take_slab(spec, into, sources, slab, stage, phase, ring, free)
+        if whole < slabs:
+            stage, phase = take_slab(spec, into, sources, whole, stage, phase, ring, free, left)
+        done, whole = whole + 1, slabs
+    return stage, phase
 
 
 @cute.jit
@@ -275,13 +339,15 @@ def multiply(
     step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
     """Multiply every slab of every unit; one warp, of the even CTA of a pair."""
-    config, geo = spec.config, spec.geometry
-    full, empty, summed, drained = barriers
+    geo = spec.geometry
+    empty, summed, drained = barriers
     both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
     free = sharing(spec, ranks)[2] if const_expr(geo.cluster > 1) else None
-    group = tcgen05.CtaGroup.TWO if const_expr(geo.ctas == 2) else tcgen05.CtaGroup.ONE
-    words_a, words_b = descriptor(a), descriptor(b)
-    stage, phase = Int32(0), Int32(0)
+    ring = ring_of(empty, spec.config.stages)
+    matrices = ((a, descriptor(a, ring)), (b, descriptor(b, ring)))
+    if const_expr(spec.problem.blocks is not None):
+        words, base = block_scales.origins(spec, scaling, ring)
+    stage, phase = ring[0], Int32(0)
     buffer, turn = Int32(0), Int32(1)
     answer, heard = Int32(0), Int32(0)
     unit = first_unit
@@ -290,33 +356,20 @@ def multiply(
         cute.arch.mbarrier_wait(drained + buffer, turn)
         after_sync()
         into = sums[None, None, None, buffer].iterator.toint()
-        keep = Int32(0)
-        at = work.first + work.turned * work.step
-        for _ in cutlass.range(work.slabs, unroll=1):
-            cute.arch.mbarrier_wait(full + stage, phase)
-            after_sync()
-            blocks = [
-                ((further(a, words_a[0], block, stage), words_a[1]),
-                 (further(b, words_b[0], block, stage), words_b[1]))
-                for block in range(SLAB_BYTES // K_BYTES)
-            ]  # fmt: skip
-            if const_expr(spec.problem.blocks is not None):
-                issue_scaled(spec, into, blocks, keep, scaling, stage, at, work.tile_n)
-                at += work.step
-                at = select(at >= work.first + work.slabs * work.step, work.first, at)
-            else:
-                # Together they would take more instructions.
-                for block in range_constexpr(SLAB_BYTES // K_BYTES):
-                    with cute.arch.elect_one():
-                        issue(spec, into, *blocks[block], keep if block == 0 else Int32(1))
-            with cute.arch.elect_one():
-                tcgen05.commit(empty + stage, free, group)
-            stage, phase = advance(stage, phase, config.stages)
-            keep = Int32(1)
-        with cute.arch.elect_one():
-            tcgen05.commit(summed + buffer, both, group)
+        if const_expr(spec.problem.blocks is None):
+            for slab in cutlass.range(work.slabs, unroll=1):
+                sources = (matrices, ())
+                stage, phase = take_slab(spec, into, sources, slab, stage, phase, ring, free)
+        else:
+            sources = (matrices, (words, base, work.tile_n))
+            whole, left = block_scales.whole_slabs(work, scaling[2])
+            stage, phase = multiply_to_the_end(
+                spec, into, sources, work.slabs, whole, left, stage, phase, ring, free
+            )
+        announce(spec, summed + buffer, both)
         buffer, turn = advance(buffer, turn, geo.buffers)
-        unit, answer, heard = following(spec, queue, unit, units, step, answer, heard)
+        unit = following(spec, queue, unit, units, step, answer, heard)
+        answer, heard = next_place(geo, answer, heard, (buffer, turn ^ 1))
     # The buffers are read to the end while this CTA is there to be told so.
     for _ in range_constexpr(geo.buffers):
         cute.arch.mbarrier_wait(drained + buffer, turn)
@@ -439,9 +492,9 @@ def gemm_kernel(
             scaling = ()
             if const_expr(geo.scale_bytes > 0):
                 words = block_scales.descriptor_words(shared_scales)
-                scaling = (words, pinned(Int32(held.toint())), blocks)
+                scaling = (words, held.toint() + geo.scale_column, blocks)
             multiply(
-                spec, order, queue, a, b, sums, scaling, (full, empty, summed, drained),
+                spec, order, queue, a, b, sums, scaling, (empty, summed, drained),
                 cluster_index, units, clusters, ranks,
             )  # fmt: skip
     elif warp < STORE_WARPS:

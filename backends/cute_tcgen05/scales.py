@@ -16,11 +16,13 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 
 from unigemm.blocks import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 
-from ..cute.device import GMEM, global_vector, read, write
+from ..cute.device import GMEM, global_vector, pinned_tensor, read, select, write
+from ..cute.persistent import Work
 from ..cute.repack import after_the_kernel_before, depth
 from ..workspace import PART_ALIGNMENT
-from .geometry import HALF_TILE, TILE_COLUMNS, scales_of_instruction
+from .geometry import HALF_TILE, SLAB_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .spec import Spec
+from .stages import at_stage, origin
 
 _WORDS = TILE_BYTES // 4  # of a tile, the scales of four blocks of a row each
 _LINE = 16  # bytes
@@ -49,13 +51,13 @@ def tile_kernel(
     i1 = batch // l0
     start = source + Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3]
     start += Int64(cutlass.min(row, rows - 1)) * steps[0]
-    after_the_kernel_before()
-    found = cute.make_rmem_tensor(TILE_BLOCKS, Uint8)
+    places = []
     for j in range_constexpr(TILE_BLOCKS):
-        at = start + Int64(cutlass.min(first + j, blocks - 1)) * steps[1]
-        found[j] = read(global_vector(at, Uint8, 1), 1)[0]
+        places.append(start + Int64(cutlass.min(first + j, blocks - 1)) * steps[1])
     where = target + Int64(tile) * TILE_BYTES + word * 4
-    write([found[j] for j in range(TILE_BLOCKS)], global_vector(where, Uint8, TILE_BLOCKS))
+    after_the_kernel_before(*places, where)
+    found = [read(global_vector(place, Uint8, 1), 1)[0] for place in places]
+    write(found, global_vector(where, Uint8, TILE_BLOCKS))
 
 
 def tiled(
@@ -103,10 +105,9 @@ def loads(
     blocks = spec.problem.blocks
     assert blocks is not None
     group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
-    load, box = cpasync.CopyBulkTensorTileG2SOp(group), (_WORDS, spec.geometry.scale_tiles[2])
-    made = []
-    for order, address, steps, count in zip(
-        (blocks.a, blocks.b), scales[3], scales[4], rows, strict=True
+    load, made = cpasync.CopyBulkTensorTileG2SOp(group), []
+    for order, address, steps, count, box in zip(
+        (blocks.a, blocks.b), scales[3], scales[4], rows, boxes(spec), strict=True
     ):
         view, workspace = tiled(
             order, blocks.block, address, steps, (count, k), batch, workspace, stream
@@ -116,24 +117,22 @@ def loads(
     return tuple(made), workspace
 
 
+def boxes(spec: Spec) -> tuple[tuple[int, int, int], ...]:
+    """Return the box that TMA brings of A's scales and of B's: (words, along K, along the rows)."""
+    of_a, of_b, deep = spec.geometry.scale_tiles
+    return (_WORDS, deep, of_a), (_WORDS, deep, of_b)
+
+
 def partitions(spec: Spec, of_blocks: tuple, shared: cute.Pointer) -> list:
-    """Return (atom, source by place, target by stage and tile) for the scales of A and of B."""
+    """Return (atom, what it reads, target by stage) for the scales of A and of B."""
     made, ahead = [], 0
     geo = spec.geometry
-    box = (_WORDS, geo.scale_tiles[2])
-    apart = _WORDS * geo.scale_tiles[2]
-    for (atom, tensor), tiles in zip(of_blocks, geo.scale_tiles, strict=False):
-        layout = cute.make_layout(
-            (*box, spec.config.stages, tiles), stride=(1, _WORDS, geo.scale_bytes // 4, apart)
-        )
-        held = cute.make_tensor(shared + ahead, layout)
-        source = cute.local_tile(tensor, box, (None,) * 5)
-        into, places = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(held, 0, 2),
-            cute.group_modes(source, 0, 2),
-        )  # fmt: skip
-        made.append((atom, places, into))
-        ahead += tiles * apart
+    for (atom, tensor), box in zip(of_blocks, boxes(spec), strict=True):
+        pitches = (1, _WORDS, _WORDS * box[1], geo.scale_bytes // 4)
+        layout = cute.make_layout((*box, spec.config.stages), stride=pitches)
+        held = pinned_tensor(cute.make_tensor(shared + ahead, layout))
+        made.append((atom, tensor, cute.group_modes(held, 0, 3)))
+        ahead += cute.size(box)
     return made
 
 
@@ -143,11 +142,15 @@ def bring_tiles(
 ) -> None:  # fmt: skip
     """Start the TMA loads of a stage's scales; behind the last row and block TMA brings zeros."""
     starts = (tile_m, first_half_tile(spec, tile_n) * HALF_TILE // TILE_ROWS)
-    for operand, (atom, source, into) in enumerate(parts):
-        i0, i1 = batch[operand]
-        for tile in range(spec.geometry.scale_tiles[operand]):
-            one = source[None, 0, k, starts[operand] + tile, i0, i1]
-            cute.copy(atom, one, into[None, stage, tile], tma_bar_ptr=full)
+    for operand, (atom, tensor, held) in enumerate(parts):
+        _, deep, wide = boxes(spec)[operand]
+        # From any row of tiles on: those of a tile's columns may begin between two boxes.
+        ahead = cute.domain_offset((0, k * deep, starts[operand], *batch[operand]), tensor)
+        source = cute.local_tile(ahead, (_WORDS, deep, wide, 1, 1), (0,) * 5)
+        into, places = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), held, cute.group_modes(source, 0, 5)
+        )
+        cute.copy(atom, places, into[None, stage], tma_bar_ptr=full)
 
 
 def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
@@ -156,12 +159,6 @@ def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
 
 
 # -- to tensor memory ------------------------------------------------------------------------------
-
-
-def columns_of_stage(spec: Spec, base: Int32, stage: Int32) -> Int32:
-    """Return where in tensor memory a stage has its scales."""
-    geo = spec.geometry
-    return base + geo.scale_column + stage * (geo.scale_count * TILE_COLUMNS)
 
 
 def column_of(spec: Spec, part: int, along: int) -> int:
@@ -184,17 +181,35 @@ def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
     return (Int32(shared.toint()) >> 4) + (leading << 16), Int32(version | stride)
 
 
-def copy_tiles(spec: Spec, words: tuple, stage: Int32, into: Int32) -> None:
-    """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one thread."""
+def origins(spec: Spec, scaling: tuple, ring: tuple) -> tuple[tuple[Int32, Int32], Int32]:
+    """Return from where places of scales are counted: descriptors' words, and in tensor memory.
+
+    `scaling` are those of the first stage.
+    """
+    (low, high), column, _ = scaling
     geo = spec.geometry
+    return (origin(low, geo.scale_bytes >> 4, ring), high), origin(column, geo.scale_pitch, ring)
+
+
+def copy_tiles(spec: Spec, scaling: tuple, stage: Int32) -> list[tuple[Int32, Int32]]:
+    """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one warp.
+
+    `scaling` are what `origins` returns, and the tile's number along N. Returns where the scales of
+    each instruction begin.
+    """
+    words, base, tile_n = scaling
+    geo = spec.geometry
+    into = at_stage(base, geo.scale_pitch, stage)
     deep = geo.scale_tiles[2]
     for tile in range(geo.scale_count):
-        low = words[0] + stage * (geo.scale_bytes >> 4) + (tile * TILE_BYTES >> 4)
-        cute.arch.inline_ptx(
-            "{ .reg .b64 tile; mov.b64 tile, {{$r1}, {$r2}}; "
-            f"tcgen05.cp.cta_group::{geo.ctas}.32x128b.warpx4 [{{$r0}}], tile; }}",
-            read_only_args=[into + column_of(spec, tile // deep, tile % deep), low, words[1]],
-        )
+        low = at_stage(words[0], geo.scale_bytes >> 4, stage) + (tile * TILE_BYTES >> 4)
+        with cute.arch.elect_one():
+            cute.arch.inline_ptx(
+                "{ .reg .b64 tile; mov.b64 tile, {{$r1}, {$r2}}; "
+                f"tcgen05.cp.cta_group::{geo.ctas}.32x128b.warpx4 [{{$r0}}], tile; }}",
+                read_only_args=[into + column_of(spec, tile // deep, tile % deep), low, words[1]],
+            )
+    return [scales_of_block(spec, into, block, tile_n) for block in range(SLAB_BLOCKS)]
 
 
 def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tuple[Int32, Int32]:
@@ -208,6 +223,16 @@ def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tupl
     # The columns may begin in the middle of a tile.
     inside = first_half_tile(spec, tile_n) % (TILE_ROWS // HALF_TILE) * (HALF_TILE // 32)
     return first + column_of(spec, 0, along), first + column_of(spec, 1, along) + inside
+
+
+def whole_slabs(work: Work, blocks: Int32) -> tuple[Int32, Int32]:
+    """Return how many slabs are multiplied before the one that K ends in, and the blocks of that.
+
+    All of them where K ends with a slab, or in another part. `blocks` are those of K.
+    """
+    last = work.first + (work.slabs - 1) * work.step
+    ends = (last + 1) * SLAB_BLOCKS > blocks
+    return select(ends, work.slabs - 1 - work.turned, work.slabs), blocks % SLAB_BLOCKS
 
 
 tile_kernel.set_name_prefix("scale_tiles", remove_cutlass_symbol=True, keep_mangled_name=False)

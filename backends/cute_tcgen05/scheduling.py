@@ -76,8 +76,8 @@ def place(answers: cute.Pointer, slot: Int32) -> cute.Pointer:
 def following(
     spec: cutlass.Constexpr, queue: tuple, unit: Int32, units: Int32, step: Int32, slot: Int32,
     turn: Int32,
-) -> tuple:  # fmt: skip
-    """Return the unit after one, and the next place in the queue; `units` where there is none."""
+) -> Int32:  # fmt: skip
+    """Return the unit after one, from a place in the queue; `units` where there is none."""
     geo = spec.geometry
     coming = unit + step
     if const_expr(geo.dynamic):
@@ -94,5 +94,12 @@ def following(
                 cute.arch.mbarrier_arrive(taken + slot)
         unit_of = x // spec.config.cluster[0]
         coming = cute.arch.make_warp_uniform(select(found != 0, unit_of, units))
-        slot, turn = advance(slot, turn, ANSWERS)
-    return coming, slot, turn
+    return coming
+
+
+def next_place(geo: Geometry, slot: Int32, turn: Int32, ring: tuple) -> tuple[Int32, Int32]:
+    """Return the place in the queue of the answer after one.
+
+    `ring` is the next buffer of sums and its phase: where there are as many, they are in step.
+    """
+    return ring if geo.buffers == ANSWERS else advance(slot, turn, ANSWERS)
