@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
-from reference import error_bound
+from reference import Strided, bits, error_bound, flat_poison, lay_out, strided_view
 
 from unigemm.dtypes import DType, numpy_dtype
 
@@ -98,3 +99,76 @@ def assert_near(got, a, b, factor=1.0):
     kind, k = DType(got.dtype.name), a.values.shape[-1]
     bound = error_bound(expected, magnitude, k, DType.FLOAT8_E4M3FN, kind)
     assert (abs(got.astype(np.float64) - expected) <= bound).all()
+
+
+def within(x, unit, *, turned=False):
+    """Return a copy of rows in longer ones of NaN that begin at multiples of `unit` elements.
+
+    With a unit of one they begin at odd ones.
+    """
+    if turned:
+        return within(x.swapaxes(-1, -2), unit).swapaxes(-1, -2)
+    *stack, rows, columns = x.shape
+    pitch = (columns + 1) | 1 if unit == 1 else -(-(columns + 1) // unit) * unit
+    if x.dtype == PAIRS:
+        raw = np.full((*stack, rows, pitch), 0x77, PAIRS)  # 6, there is no NaN
+    else:
+        raw = np.full((*stack, rows, pitch), np.nan, np.float32).astype(x.dtype)
+    raw[..., :columns] = x
+    return raw[..., :columns]
+
+
+@dataclass
+class Product:
+    """The arguments of a call, D in the poison that surrounds it, and the operands."""
+
+    a: Operand
+    b: Operand
+    left: np.ndarray
+    right: np.ndarray
+    scales: dict[str, np.ndarray]
+    where: Strided
+    flat: np.ndarray
+
+    @property
+    def d(self):
+        return strided_view(self.flat, self.where)
+
+    def check(self, *, exact=False):
+        """Compare D with float64, and what surrounds it with what was there."""
+        if exact:
+            expected = (self.a.values @ self.b.values.swapaxes(-1, -2)).astype(self.flat.dtype)
+            np.testing.assert_array_equal(self.d.astype("f8"), expected.astype("f8"))
+        assert_near(self.d, self.a, self.b)
+        around = [self.flat.copy(), flat_poison(self.where.length, DType(self.flat.dtype.name))]
+        for flat in around:
+            strided_view(flat, self.where)[...] = 0
+        np.testing.assert_array_equal(*map(bits, around))
+
+
+def arranged(a, b, where, out, *, orders=("blocked", "blocked"), layout="nt", units=(16, 16)):
+    """Return the product of two operands: rows of theirs begin at multiples of `units` elements."""
+    of_b = b.scales(orders[1])
+    return Product(
+        a, b, within(a.elements, units[0], turned=layout[0] == "t"),
+        within(b.elements, units[1], turned=layout[1] == "n").swapaxes(-1, -2),
+        {
+            "scale_a": a.scales(orders[0]),
+            "scale_b": of_b.swapaxes(-1, -2) if orders[1] == "plain" else of_b,
+        },
+        where, flat_poison(where.length, out),
+    )  # fmt: skip
+
+
+def product(seed, sizes, *, orders=("blocked", "plain"), layout="nt", stack=((), ()), exact=False,
+            out="float32", unit=16, d_start=0, nvfp4=False):  # fmt: skip
+    """Draw a product of m x n x k elements; rows of the operands begin at multiples of `unit`."""
+    m, n, k = sizes
+    rng = np.random.default_rng(seed)
+    types = [PAIRS] * 2 if nvfp4 else random.Random(seed).choices([E4M3, E5M2], k=2)
+    a = draw(rng, (*stack[0], m, k), types[0], exact=exact)
+    b = draw(rng, (*stack[1], n, k), types[1], exact=exact)
+    shape = (*np.broadcast_shapes(*stack), m, n)
+    pads = (-(-(n + d_start + 1) // 8) * 8 - n, *[0] * (len(shape) - 1))
+    where = lay_out(shape, tuple(reversed(range(len(shape)))), pads, 1, d_start)
+    return arranged(a, b, where, DType(out), orders=orders, layout=layout, units=(unit, unit))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+# Before NumPy is imported: the tests' matrices are small, and threads of BLAS that share cores with
+# other processes wait for each other for longer than they multiply.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 

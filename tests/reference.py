@@ -192,8 +192,9 @@ def error_bound(expected, magnitude, k, dtype, out_dtype, precision="ieee"):
     return bound
 
 
-def assert_product(got, a, b, dtype, out_dtype, exact, precision="ieee"):
-    expected, magnitude = reference(a, b)
+def assert_product(got, a, b, dtype, out_dtype, exact, precision="ieee", factor=1.0):
+    """Compare with `factor`, a power of two, times the product."""
+    expected, magnitude = (factor * x for x in reference(a, b))
     got = np.asarray(got, np.float64)
     assert got.shape == expected.shape
     if dtype is DType.INT8:
@@ -307,9 +308,10 @@ def check_case(lib, case, **options):
         strided_view(after, case.d)[...] = 0
         strided_view(flat, case.d)[...] = 0
         np.testing.assert_array_equal(bits(after), bits(flat))
+    factor = float(options.get("scale_a", 1)) * float(options.get("scale_b", 1))
     assert_product(
         result, plain["a"], plain["b"], case.dtype, case.out_dtype, case.exact,
-        options.get("precision", "ieee"),
+        options.get("precision", "ieee"), factor,
     )  # fmt: skip
     for before, after in flats.values():
         np.testing.assert_array_equal(bits(lib.back(after)), bits(before))

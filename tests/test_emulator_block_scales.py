@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from block_scaled import E4M3, E5M2, E8M0, NAN, PAIRS, Operand, assert_near, dequantised, draw
+from block_scaled import (
+    E4M3,
+    E5M2,
+    E8M0,
+    NAN,
+    Operand,
+    assert_near,
+    dequantised,
+    draw,
+    product,
+)
 from tcgen05_plans import drawn, with_config
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 
 import unigemm
-from unigemm.dtypes import DType, numpy_dtype, output_dtypes
+from unigemm.dtypes import DType, output_dtypes
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
 
@@ -28,74 +38,6 @@ pytestmark = [
 GPU = {"target": replace(unigemm.named_target("sm_100a"), sm_count=4), "leftovers": True}
 KIND = DType.FLOAT8_E4M3FN
 ALL = os.environ.get("UNIGEMM_TEST_ALL") == "1"
-
-
-def poisoned(shape, dtype, pitch, start=0):
-    """Return an array whose rows lie in longer ones, full of NaN, and all of those."""
-    *stack, rows, columns = shape
-    if dtype == PAIRS:
-        raw = np.full((*stack, rows, pitch), 0x77, dtype)  # 6, there is no NaN
-    else:
-        raw = np.full((*stack, rows, pitch), np.nan, np.float32).astype(dtype)
-    return raw[..., start : start + columns], raw
-
-
-def within(x, unit, *, turned=False):
-    """Return a copy of rows in longer ones of NaN that begin at multiples of `unit` elements."""
-    if turned:
-        return within(x.swapaxes(-1, -2), unit).swapaxes(-1, -2)
-    out, _ = poisoned(x.shape, x.dtype, -(-(x.shape[-1] + 1) // unit) * unit)
-    out[...] = x
-    return out
-
-
-@dataclass
-class Product:
-    """The arguments of a call, D in what surrounds it, and the operands."""
-
-    a: Operand
-    b: Operand
-    left: np.ndarray
-    right: np.ndarray
-    d: np.ndarray
-    around: np.ndarray
-    scales: dict[str, np.ndarray]
-
-    def check(self, *, exact=False):
-        """Compare D with float64, and what surrounds it with what was there."""
-        outside = np.isnan(self.around.astype("f4"))
-        inside = np.zeros(self.around.shape, np.uint8)
-        start = (self.d.ctypes.data - self.around.ctypes.data) // self.around.itemsize
-        pitch = self.around.shape[-1]
-        first = start % pitch
-        inside[..., first : first + self.d.shape[-1]] = 1
-        assert (outside == (inside == 0)).all()
-        if exact:
-            expected = (self.a.values @ self.b.values.swapaxes(-1, -2)).astype(self.d.dtype)
-            np.testing.assert_array_equal(self.d.astype("f8"), expected.astype("f8"))
-        assert_near(self.d, self.a, self.b)
-
-
-def product(seed, sizes, *, orders=("blocked", "plain"), layout="nt", stack=((), ()), exact=False,
-            out="float32", unit=16, d_start=0, nvfp4=False):  # fmt: skip
-    """Draw a product of m x n x k elements; rows of the operands begin at multiples of `unit`."""
-    m, n, k = sizes
-    rng = np.random.default_rng(seed)
-    types = [PAIRS] * 2 if nvfp4 else random.Random(seed).choices([E4M3, E5M2], k=2)
-    a = draw(rng, (*stack[0], m, k), types[0], exact=exact)
-    b = draw(rng, (*stack[1], n, k), types[1], exact=exact)
-    of_b = b.scales(orders[1])
-    whole = np.broadcast_shapes(*stack)
-    native = numpy_dtype(DType(out))
-    d, around = poisoned((*whole, m, n), native, -(-(n + d_start + 1) // 8) * 8, d_start)
-    return Product(
-        a, b, within(a.elements, unit, turned=layout[0] == "t"),
-        within(b.elements, unit, turned=layout[1] == "n").swapaxes(-1, -2), d, around,
-        {
-            "scale_a": a.scales(orders[0]),
-            "scale_b": of_b.swapaxes(-1, -2) if orders[1] == "plain" else of_b,
-        },
-    )  # fmt: skip
 
 
 def multiply(given, wanted=None, seed=0):
@@ -272,21 +214,3 @@ def test_other_architectures_and_scales_of_any_stride():
         with device(arch):
             got = unigemm.matmul(a.elements, b.elements.T, scale_a=back, scale_b=one.T)
         assert_near(got, a, b)
-
-
-@pytest.mark.skipif(not ALL, reason="minutes; UNIGEMM_TEST_ALL=1 runs it")
-@pytest.mark.parametrize("seed", range(80))
-def test_any_configuration_that_is_offered(seed):
-    choose = random.Random(seed)
-    sizes = choose.choice(
-        [(130, 136, 200), (65, 67, 75), (200, 48, 328), (8, 520, 264), (1, 33, 130), (700, 600, 96)]
-    )
-    given = product(
-        seed, sizes, orders=choose.choices(["plain", "blocked"], k=2),
-        layout=choose.choice(["nn", "nt", "tn", "tt"]), exact=True, unit=choose.choice([1, 16]),
-        out=choose.choice(output_dtypes(KIND)).value, d_start=choose.choice([0, 1]),
-        nvfp4=choose.random() < 0.5,
-    )  # fmt: skip
-    with device(**GPU, seed=seed, lockstep=choose.random() < 0.5):
-        multiply(given, {}, seed)
-    given.check(exact=True)

@@ -1,19 +1,18 @@
-"""cute_tcgen05 without a GPU: its arithmetic by counting, its kernels compiled and read as SASS."""
+"""cute_tcgen05 without a GPU: its arithmetic by counting, and its inner loops read as SASS."""
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from dataclasses import replace
 
 import pytest
+from tcgen05_plans import LAYOUTS, TYPES, problem_of
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.backends.cute_tcgen05.configs import candidates, offered, predict
 from unigemm.backends.cute_tcgen05.figures import LADDER
 from unigemm.backends.cute_tcgen05.geometry import (
     COLUMNS,
-    PREFETCHED,
     SCHEDULES,
     geometry,
     illegal,
@@ -21,28 +20,14 @@ from unigemm.backends.cute_tcgen05.geometry import (
 )
 
 import unigemm
-from unigemm.dtypes import INPUTS, DType, output_dtypes
+from unigemm.dtypes import DType, output_dtypes
 from unigemm.plans import Config, Plan
-from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.problem import Extents
 from unigemm.sass import disassemble
 from unigemm.target import ARCHITECTURES, named_target
 
 B200 = named_target("sm_100a")
 EXTENTS = Extents(512, 512, 512)
-LAYOUTS = ("nn", "nt", "tn", "tt")
-
-
-def problem_of(
-    dtype, layout="nt", out=None, d_major="n", alignment=16, scaled=False, d_alignment=16
-):
-    a = MatrixType(dtype, {"n": "k", "t": "m", "s": "strided"}[layout[0]], alignment)
-    b = MatrixType(dtype, {"n": "n", "t": "k", "s": "strided"}[layout[1]], alignment)
-    out = out or output_dtypes(dtype)[0]
-    precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
-    return Problem(a, b, MatrixType(out, d_major, d_alignment), precision, scaled=scaled)
-
-
-TYPES = [dtype for dtype in INPUTS if dtype is not DType.FLOAT64]
 PROBLEMS = [
     problem_of(dtype, layout, out, d_major)
     for dtype in TYPES
@@ -181,70 +166,6 @@ def test_units_are_asked_for_where_there_are_more_than_fit():
         best = candidates(problem_of(DType.BFLOAT16), Extents(size, size, 4096), B200)
         best = min(best, key=lambda c: c.prediction.us).config
         assert best.schedule.endswith("dynamic") == dynamic
-
-
-def sampled():
-    draw = random.Random(20261121)
-    if os.environ.get("UNIGEMM_TEST_ALL") == "1":
-        return [plan for problem in PROBLEMS for plan in plans_of(problem)]
-    problems = draw.sample(PROBLEMS, 14)
-    problems += [
-        problem_of(DType.FLOAT8_E4M3FN, scaled=True),
-        problem_of(DType.FLOAT16, "ss", alignment=2),
-        problem_of(DType.FLOAT16, d_alignment=2),
-    ]
-    return [
-        draw.choice(plans_of(problem, named_target(draw.choice(["sm_100a", "sm_103a", "sm_110a"]))))
-        for problem in problems
-    ]
-
-
-def name(plan):
-    p, c = plan.problem, plan.config
-    swap = "-swap" if c.swap_ab else ""
-    kind = f"{plan.target.arch}-{p.a.dtype}-{p.layout}-{p.d.dtype}-{p.d.major}"
-    return f"{kind}-{c.tile[1]}-{c.schedule}-split{c.split_k}{swap}"
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("plan", sampled(), ids=name)
-def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan):
-    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    if plan.problem.a.dtype is DType.INT8 and plan.target.arch == "sm_103a":
-        pytest.skip("sm_103a has no tcgen05 of int8")
-    artifact = BACKEND.compile(plan)
-    info = artifact.info
-    assert info.spill_bytes == 0
-    ops = info.instructions
-    multiplies = {DType.INT8: "UTCIMMA", DType.FLOAT8_E4M3FN: "UTCQMMA"}
-    multiplies[DType.FLOAT8_E5M2] = "UTCQMMA"
-    # Four instructions of 32 bytes of K for a slab; the ends of slabs and units are announced.
-    assert ops[multiplies.get(plan.problem.a.dtype, "UTCHMMA")] == 4
-    assert ops["UTCBAR"] == 2
-    assert ops["UTMALDG"] >= 2
-    seen = plan.config.oriented(plan.problem)
-    copied = sum(is_repacked(seen, name) for name in "ab")
-    assert ops.get("UTMAPF", 0) >= PREFETCHED * (2 - copied)
-    assert ops.get("UTMAPF", 0) == 0 if copied == 2 else ops["UTMAPF"] % PREFETCHED == 0
-    if not copied:  # each box that is loaded
-        assert ops["UTMAPF"] == PREFETCHED * ops["UTMALDG"]
-    assert ("UGETNEXTWORKID" in ops) == ("dynamic" in plan.config.schedule)
-    assert ops["LDTM"] >= 1
-    geo = geometry(plan.config.oriented(plan.problem), plan.config)
-    boxes = plan.config.tile[1] // geo.box_columns if geo.store == "tma" else 0
-    assert ops.get("UTMASTG", 0) == boxes
-    assert_loads_are_waited_for(artifact.files["kernel.ptx"].decode())
-
-
-def assert_loads_are_waited_for(ptx):
-    """The emulator loads at once; hardware may still read when a buffer is handed back."""
-    steps = re.findall(r"tcgen05\.ld|tcgen05\.wait::ld|mbarrier\.arrive", ptx)
-    reading = False
-    for step in steps:
-        assert not (reading and step == "mbarrier.arrive")
-        reading = step == "tcgen05.ld" or (reading and step != "tcgen05.wait::ld")
-    assert "tcgen05.ld" in steps
-    assert not reading
 
 
 _LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;", re.M)

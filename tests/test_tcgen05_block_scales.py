@@ -1,25 +1,26 @@
-"""cute_tcgen05's MXFP8 and NVFP4 kernels without a GPU: arithmetic, SASS, and what they pass."""
+"""cute_tcgen05's MXFP8 and NVFP4 kernels without a GPU: arithmetic, and what they pass."""
 
 from __future__ import annotations
 
-import os
 import random
-import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from block_scaled import E4M3, E5M2, PAIRS, draw
-from test_tcgen05 import (
-    B200,
-    EXTENTS,
+from block_scaled import E4M3, E5M2, PAIRS
+from tcgen05_plans import (
     LAYOUTS,
-    assert_loads_are_waited_for,
-    loop_of,
-    plans_of,
+    PAIRS_OF_4,
+    chosen,
+    fitting,
+    offers,
+    plan_of,
     problem_of,
+    spread,
+    with_config,
+    with_places,
 )
-from test_tcgen05 import name as plan_name
+from tcgen05_products import multiply, native
+from test_tcgen05 import B200, EXTENTS, loop_of, plans_of
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.backends.cute_tcgen05.configs import candidates, scratch_bytes
 from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry, illegal
@@ -32,9 +33,7 @@ from unigemm.emulator.host import missing
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents
 from unigemm.sass import disassemble
-from unigemm.target import named_target
 
-PAIRS_OF_4 = DType.FLOAT4_E2M1FN_X2
 TYPES = [(first, second) for first in FLOAT8 for second in FLOAT8] + [(PAIRS_OF_4, PAIRS_OF_4)] * 4
 PROBLEMS = [
     replace(
@@ -117,49 +116,6 @@ def test_one_buffer_of_sums_hides_no_stores():
 # -- machine code ----------------------------------------------------------------------------------
 
 
-def sampled():
-    choose = random.Random(20261121)
-    problems = PROBLEMS if os.environ.get("UNIGEMM_TEST_ALL") == "1" else choose.sample(PROBLEMS, 6)
-    archs = ("sm_100a", "sm_103a", "sm_110a")
-    return [
-        choose.choice(plans_of(problem, named_target(archs[i % 3])))
-        for i, problem in enumerate(problems)
-    ]
-
-
-def name(plan):
-    return f"{plan_name(plan)}-{plan.problem.blocks.a}-{plan.config.cluster[0]}"
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("plan", sampled(), ids=name)
-def test_an_offered_configuration_compiles_to_scaled_products_without_spills(plan):
-    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    artifact = BACKEND.compile(plan)
-    ops, packed = artifact.info.instructions, plan.problem.a.dtype is PAIRS_OF_4
-    tiles = (1 + -(-plan.config.tile[1] // 128)) * along_k(plan.problem)
-    opcode = "UTCOMMA" if packed else "UTCQMMA"
-    assert artifact.info.spill_bytes == 0
-    # Each twice: of whole slabs, and of one that K ends in.
-    assert ops[opcode] == 2 * 4
-    assert ops["UTCCP"] == 2 * tiles
-    assert ops["UTMALDG"] >= 4
-    sass = disassemble(artifact.files["kernel.cubin"])
-    pair = r"\.2CTA" if "pair" in plan.config.schedule else ""
-    # A third place in tensor memory: the scales.
-    form = r"\.(?:4X|BLOCK16)" if packed else ""
-    scaled = rf"{opcode}{pair}{form} gdesc\S+ gdesc\S+ tmem\S+ tmem\S+ idesc\S+ tmem\["
-    assert len(re.findall(scaled, sass)) == 2 * 4
-    assert len(re.findall(rf"UTCCP\.T\.S{pair}\.4x32dp128bit", sass)) == 2 * tiles
-    ptx = artifact.files["kernel.ptx"].decode()
-    kind = "mxf4nvf4.block_scale.scale_vec::4X" if packed else "mxf8f6f4.block_scale.scale_vec::1X"
-    assert ptx.count(f".kind::{kind}") == 2 * 4
-    assert ptx.count("cp.async.bulk.tensor.5d.shared") == 2  # scales of A, and of B
-    assert len(re.findall(r"@there tcgen05\.mma", ptx)) == 4  # of a slab that K ends in
-    assert ("scale_tiles" in ptx) == (plan.problem.blocks.a == "plain")
-    assert_loads_are_waited_for(ptx)
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize(
     ("types", "columns", "loads", "products"),
@@ -192,29 +148,33 @@ def test_the_inner_loops_have_no_more_instructions_than_known_good_kernels(
 
 
 def instruction(types, m, n, first):
-    """PTX ISA, tcgen05 instruction descriptors of kinds with scales, both operands K-major."""
+    """PTX ISA, tcgen05 instruction descriptor of kinds with scales, both operands K-major."""
     of_b, of_a = first << 4, first << 29
     numbers = [{E4M3: 0, E5M2: 1, PAIRS: 1}[dtype] for dtype in types]
     e8m0 = 0 if types[0] == PAIRS else 1 << 23
     return of_b | numbers[0] << 7 | numbers[1] << 10 | n // 8 << 17 | e8m0 | m // 16 << 24 | of_a
 
 
+def of_two_units(offer):
+    """Return a plan of two tiles along N, of K in stages and a bit: 20 bytes of the last slab."""
+    plan, config = plan_of(offer), offer.config
+    m, n = config.cluster[0] * 128, 2 * config.tile[1]
+    if config.swap_ab:
+        m, n = n, m
+    extents = Extents(m, fitting(n, plan.problem.d), 128 * config.stages + 20)
+    target = with_places(plan.target, config, 1)
+    return with_config(replace(plan, extents=extents, target=target), config)
+
+
+TILED = [o for o in offers() if o.kind.name.endswith("-blocked") and o.alone]
+
+
 @pytest.mark.compile
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
-@pytest.mark.parametrize(
-    ("types", "columns", "ctas"),
-    [
-        ((E4M3, E5M2), 64, 1),
-        ((E4M3, E5M2), 192, 2),
-        ((E5M2, E4M3), 256, 2),
-        ((PAIRS, PAIRS), 192, 1),
-        ((PAIRS, PAIRS), 64, 2),
-    ],
-    ids=str,
-)
-def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, types, columns, ctas):
-    """Two tiles along N, of K in stages and a bit: of the last slab 20 bytes are there."""
+@pytest.mark.parametrize("offer", chosen([o for o in TILED if o.config.split_k == 1], 3), ids=str)
+def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, offer):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    spread(monkeypatch, offer)
     words, copied, scales = [], [], []
     decode, locate, region = tcgen05.instruction_of, tensor_copies.matrix_of, tcgen05.scale_region
 
@@ -233,50 +193,37 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, types, columns, ctas)
     monkeypatch.setattr(tcgen05, "instruction_of", instruction_of)
     monkeypatch.setattr(tensor_copies, "matrix_of", matrix_of)
     monkeypatch.setattr(tcgen05, "scale_region", scale_region)
-    stages, m, n = 2, 128 * ctas, 2 * columns
-    k = 128 * stages + 20
-    rng = np.random.default_rng(columns)
-    # Rows of whole blocks, so that those of the scales are whole too.
-    a, b = (
-        draw(rng, (rows, k + 12), dtype, exact=True)
-        for rows, dtype in zip((m, n), types, strict=True)
-    )
-    if types[0] == PAIRS:  # 20 bytes have three scales
-        a.codes, b.codes = a.codes[:, :-1], b.codes[:, :-1]
-    config = Config((128, columns, 128), (ctas, 1), stages=stages, warps=(4, 1),
-                    schedule="single" if ctas == 1 else "pair")  # fmt: skip
-    options = {"scale_a": a.scales("blocked"), "scale_b": b.scales("blocked")}
-    left, right = a.elements[:, :k], b.elements[:, :k].T
-    with device(replace(B200, sm_count=ctas)):
-        plan = unigemm.plan(left, right, backend="cute_tcgen05", **options)
-        plan = replace(plan, config=config, workspace_bytes=0)
-        got = unigemm.matmul(left, right, plan=plan, **options)
-    values = [x.values[:, : k * (1 + (types[0] == PAIRS))] for x in (a, b)]
-    np.testing.assert_array_equal(got, values[0] @ values[1].T)
+    plan, config = of_two_units(offer), offer.config
+    with device(plan.target):
+        multiply(plan, offer.number)
 
+    problem, stages, columns = config.oriented(plan.problem), config.stages, config.tile[1]
+    types, ctas = [native(x.dtype) for x in (problem.a, problem.b)], config.cluster[0]
     blocks = [0, 1, 2, 3] * stages + [0]
     packed = types[0] == PAIRS
     kind = ("mxf4nvf4", ctas, 16) if packed else ("mxf8f6f4", ctas, 32)
     firsts = [0 if packed else block for block in blocks]  # of four scales of a row
-    assert words == [(instruction(types, m, columns, first), *kind) for first in firsts] * 2
+    turned = 0 if packed else (problem.a.major == "m") << 15 | (problem.b.major == "n") << 16
+    expected = [instruction(types, 128 * ctas, columns, first) | turned for first in firsts]
+    assert words == [(word, *kind) for word in expected] * 2
     # Behind what the system reserves, barriers, operands and boxes: a tile of A, then those of B.
     of_b, deep = -(-columns // 128), 4 if packed else 1
     each = (1 + of_b) * deep
-    geo = geometry(plan.problem, config)
+    geo = geometry(problem, config)
     start = 1024 + 1024 + stages * (128 * 128 + columns // ctas * 128) + geo.box_bytes
     plain, lines = 1 << 46, 128 >> 4 << 32 | 16 >> 4 << 16
-    slabs = [0, 1, 0, 1, 0, 1]  # stages of two units of three slabs
+    slabs = [slab % stages for slab in range(2 * (stages + 1))]  # of two units: their stages
     tiles = [512 * (stage * each + tile) for stage in slabs for tile in range(each)]
     assert start % 128 == 0
     assert copied == [(start + tile) >> 4 | lines | plain for tile in tiles]
     # The second tile's columns begin in the middle of a tile of scales where 128 do not divide.
     first = geo.buffers * columns
     places = []
-    for unit, of_unit in enumerate((slabs[:3], slabs[3:])):
+    for unit, of_unit in enumerate((slabs[: stages + 1], slabs[stages + 1 :])):
         inside = unit * columns % 128 // 32
         for slab, stage in enumerate(of_unit):
             at = first + stage * places_of_scales(each)
-            for block in range(4 if slab < 2 else 1):
+            for block in range(4 if slab < stages else 1):
                 along, byte = (block, 0) if packed else (0, block)
                 place = at + 4 * deep + 4 * of_b * along + inside
                 places += [(at + 4 * along, 128, byte), (place, columns, byte)] * ctas

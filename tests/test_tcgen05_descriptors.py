@@ -7,8 +7,6 @@ from sizes alone: PTX ISA, "tcgen05: instruction descriptor", "shared memory des
 
 from __future__ import annotations
 
-import os
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -16,21 +14,32 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from tcgen05_plans import with_config
-from test_tcgen05 import PROBLEMS, plans_of
+from tcgen05_plans import (
+    PAIRS_OF_4,
+    chosen,
+    fitting,
+    offers,
+    plan_of,
+    spread,
+    with_config,
+    with_places,
+)
+from tcgen05_products import multiply, native
+from test_tcgen05_block_scales import instruction as of_scaled
 
 import unigemm
-from unigemm.dtypes import DType, numpy_dtype
+from unigemm.dtypes import DType
 from unigemm.emulator import device, tcgen05
 from unigemm.emulator.host import missing
 from unigemm.plans import Config
+from unigemm.problem import Extents
 
 pytestmark = [
     pytest.mark.compile,
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 
-KINDS = {DType.FLOAT16: "f16", DType.BFLOAT16: "f16", DType.FLOAT32: "tf32", DType.INT8: "i8",
+NAMES = {DType.FLOAT16: "f16", DType.BFLOAT16: "f16", DType.FLOAT32: "tf32", DType.INT8: "i8",
          DType.FLOAT8_E4M3FN: "f8f6f4", DType.FLOAT8_E5M2: "f8f6f4"}  # fmt: skip
 # Of types in bits 7 to 9 and 10 to 12, within their kind.
 NUMBERS = {DType.FLOAT16: 0, DType.BFLOAT16: 1, DType.FLOAT32: 2, DType.INT8: 1,
@@ -39,11 +48,23 @@ SWIZZLES = {128: 2, 64: 4, 32: 6, 16: 0}  # bits 61 to 63
 FIRST = 1024  # bytes before the first stage, of barriers
 
 
-def instruction(dtype, majors, m, n):
-    sums = 2 if dtype is DType.INT8 else 1
-    turned = (majors[0] == "m") << 15 | (majors[1] == "n") << 16
-    types = NUMBERS[dtype] << 7 | NUMBERS[dtype] << 10
-    return sums << 4 | types | turned | n // 8 << 17 | m // 16 << 24
+def instructions(problem, m, n):
+    """Return the words of the four instructions of a slab, and their kind."""
+    types = (problem.a.dtype, problem.b.dtype)
+    if problem.blocks:
+        packed = types[0] is PAIRS_OF_4  # K-major always, four scales at once
+        turned = 0 if packed else transposes(problem)
+        firsts = [0] * 4 if packed else range(4)
+        words = [of_scaled([native(t) for t in types], m, n, first) for first in firsts]
+        return [word | turned for word in words], "mxf4nvf4" if packed else "mxf8f6f4"
+    sums = 2 if types[0] is DType.INT8 else 1
+    numbers = NUMBERS[types[0]] << 7 | NUMBERS[types[1]] << 10
+    word = sums << 4 | numbers | transposes(problem) | n // 8 << 17 | m // 16 << 24
+    return [word] * 4, NAMES[types[0]]
+
+
+def transposes(problem):
+    return (problem.a.major == "m") << 15 | (problem.b.major == "n") << 16
 
 
 def matrices(size, k_major, rows, start, stages):
@@ -74,8 +95,8 @@ def word(start, leading, stride, swizzle):
     return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | version | swizzle << 61
 
 
-def seen(monkeypatch, plan):
-    """Run a plan on a tile of its own and return what it passes: (word, kind, CTAs), A, B."""
+def seen(monkeypatch, plan, seed):
+    """Run a plan of one unit and return what it passes: (word, kind, CTAs), A, B."""
     words, places = [], []
     decode, locate = tcgen05.instruction_of, tcgen05.matrix_of
 
@@ -89,66 +110,50 @@ def seen(monkeypatch, plan):
 
     monkeypatch.setattr(tcgen05, "instruction_of", instruction_of)
     monkeypatch.setattr(tcgen05, "matrix_of", matrix_of)
-    config, problem = plan.config, plan.problem
-    ctas, size = config.cluster[0], problem.a.dtype.itemsize
-    m, n, k = ctas * 128, config.tile[1], 128 // size * config.stages * config.split_k
-    if config.swap_ab:
-        m, n = n, m
-    rng = np.random.default_rng(1)
-
-    def operand(rows, columns, turned):
-        shape = (columns, rows) if turned else (rows, columns)
-        values = rng.integers(-2, 3, shape).astype(numpy_dtype(problem.a.dtype))
-        return values.T if turned else values
-
-    a = operand(m, k, problem.a.major == "m")
-    b = operand(k, n, problem.b.major == "k")
-    d = np.zeros((m, n), numpy_dtype(problem.d.dtype))
-    with device(replace(plan.target, sm_count=ctas)):
-        found = unigemm.plan(a, b, d, backend="cute_tcgen05", precision=problem.precision)
-        unigemm.matmul(a, b, d, plan=with_config(found, config), precision=problem.precision)
-    np.testing.assert_array_equal(d.astype("f8"), (a.astype("f8") @ b.astype("f8")).astype(d.dtype))
+    with device(plan.target):
+        multiply(plan, seed)
+    ctas = plan.config.cluster[0]
     return words, places[:: 2 * ctas], places[ctas :: 2 * ctas]  # A of each CTA, then B of each
 
 
-def alone(problem):
-    """Return plans of one CTA or pair at a time: others pass the same descriptors, interleaved."""
-    plans = [plan for plan in plans_of(problem) if "dynamic" not in plan.config.schedule]
-    return [p for p in plans if p.config.cluster == (1 + (p.config.schedule == "pair"), 1)]
+def of_one_unit(offer):
+    """Return a plan of one tile for one CTA or pair, whose K (its parts') fills the stages once."""
+    plan, config = plan_of(offer), offer.config
+    rows, columns, slab = config.tile
+    m, n, k = config.cluster[0] * rows, columns, slab * config.stages * config.split_k
+    if config.swap_ab:
+        m, n = n, m
+    plan = replace(
+        plan,
+        extents=Extents(m, fitting(n, plan.problem.d), k),
+        target=with_places(plan.target, config, 1),
+    )
+    return with_config(plan, config)
 
 
-def sampled():
-    draw = random.Random(1121)
-    problems = [p for p in PROBLEMS if p.d.major == "n"]
-    if os.environ.get("UNIGEMM_TEST_ALL") == "1":
-        return [plan for p in draw.sample(problems, 30) for plan in alone(p)]
-    kinds = {(p.a.dtype, p.layout): p for p in draw.sample(problems, len(problems))}
-    return [draw.choice(alone(p)) for p in draw.sample(list(kinds.values()), 10)]
+# Others pass the same descriptors, interleaved.
+ALONE = [offer for offer in offers() if offer.alone]
 
 
-def name(plan):
-    swap = "-swap" if plan.config.swap_ab else ""
-    kind = f"{plan.problem.a.dtype}-{plan.problem.layout}"
-    return f"{kind}-{plan.config.tile[1]}-{plan.config.schedule}{swap}"
-
-
-@pytest.mark.parametrize("plan", sampled(), ids=name)
-def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, plan):
-    config, dtype = plan.config, plan.problem.a.dtype
-    problem = config.oriented(plan.problem)
+@pytest.mark.parametrize("offer", chosen(ALONE, 2), ids=str)
+def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, offer):
+    spread(monkeypatch, offer)
+    plan, config = of_one_unit(offer), offer.config
+    problem, size = config.oriented(plan.problem), plan.problem.a.dtype.itemsize
     ctas, (rows, columns, _) = config.cluster[0], config.tile
-    majors = (problem.a.major, problem.b.major)
-    words, of_a, of_b = seen(monkeypatch, plan)
-    each = 4 * config.stages * config.split_k
-    assert words == [(instruction(dtype, majors, ctas * rows, columns), KINDS[dtype], ctas)] * each
+    words, of_a, of_b = seen(monkeypatch, plan, offer.number)
+    expected, name = instructions(problem, ctas * rows, columns)
+    each = config.stages * config.split_k
+    assert words == [(word, name, ctas) for word in expected] * each
     start = (min(of_a) & 0x3FFF) << 4
     assert start % 1024 == 0
     behind = start + config.stages * rows * 128
-    size = dtype.itemsize
     parts = config.split_k  # each begins with the first stage again, or goes on with it
-    assert of_a == list(matrices(size, majors[0] == "k", rows, start, config.stages)) * parts
-    expected = matrices(size, majors[1] == "k", columns // ctas, behind, config.stages)
-    assert of_b == list(expected) * parts
+    packed = problem.a.dtype is PAIRS_OF_4
+    k_major = [packed or x.major in ("k", "strided") for x in (problem.a, problem.b)]
+    assert of_a == list(matrices(size, k_major[0], rows, start, config.stages)) * parts
+    found = matrices(size, k_major[1], columns // ctas, behind, config.stages)
+    assert of_b == list(found) * parts
 
 
 def test_int8_sums_wrap_around():

@@ -9,8 +9,7 @@ place is one multiplication and addition away.
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ..cute.device import select
-from ..cute.device import pinned
+from ..cute.device import pinned, select
 from .geometry import BARRIER
 
 
