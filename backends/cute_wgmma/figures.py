@@ -121,8 +121,10 @@ class Figures:
     crowded_us: float
 
 
-#: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md); `thin_us` and
-#: `sliced_pairs` by hand afterwards, to few.
+#: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md). By hand
+#: afterwards: `thin_us` and `sliced_pairs` to few, and to the launches in bench/data what a launch,
+#: a copy and the sum of parts cost since they are faster (`fixed_us`, `repack_us`, `reduce_us`,
+#: `part_us`, `reduce_gbs`, "rows") and `three`.
 H200 = Figures(
     fixed_us=1.5,
     round_us=0.1121,
@@ -149,7 +151,7 @@ H200 = Figures(
     pair_draw=1.1,
     shared_read=0.1797,
     overlap=2.587,
-    store_us={"tma": 1.18, "direct": 5.498, "rows": 14.5, "words": 13.5},
+    store_us={"tma": 1.18, "direct": 5.498, "rows": 13.5, "words": 13.5},
     store_wide=0.9084,
     store_down=1.965,
     store_tall_rows=2.204,
@@ -222,7 +224,8 @@ H200_FLOAT8 = replace(
     crowded_us=1.651,
 )
 
-#: Of TF32, whose A may come from registers: to launches of 78 problems.
+#: Of TF32, whose A may come from registers: to launches of 78 problems; `store_down` and
+#: `store_broad` by hand, to those in bench/data.
 H200_TF32 = replace(
     H200,
     sliced_pairs=1,
