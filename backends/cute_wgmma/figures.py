@@ -122,7 +122,7 @@ class Figures:
 
 
 #: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md). By hand
-#: afterwards: `thin_us` and `sliced_pairs` to few, and to the launches in bench/data what a launch,
+#: afterwards: `thin_us`, `sliced_pairs` and `efficiency` of 256 to few, and to the launches in bench/data what a launch,
 #: a copy and the sum of parts cost since they are faster (`fixed_us`, `repack_us`, `reduce_us`,
 #: `part_us`, `reduce_gbs`, "rows") and `three`.
 H200 = Figures(
@@ -131,7 +131,7 @@ H200 = Figures(
     tensor_tflops=885.9,
     efficiency={
         **{8: 0.1427, 16: 0.3167, 32: 0.5921, 64: 0.9777},
-        **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.9403},
+        **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.96},
     },
     single=1,
     three=0.982,
@@ -146,7 +146,7 @@ H200 = Figures(
     thin_us=0.02,
     l2_gbs=13450,
     multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
-    sliced_pairs=0.85,
+    sliced_pairs=0.92,
     dram_efficiency=0.95,
     pair_draw=1.1,
     shared_read=0.1797,
@@ -164,8 +164,8 @@ H200 = Figures(
     peer_us=0.4175,
     exchange_gbs=1647,
     slices_us=0.1048,
-    reduce_us=1.9,
-    part_us=0.005,
+    reduce_us=1.65,
+    part_us=0.035,
     reduce_gbs=14000,
     repack_us=1.9,
     repack_gbs=3212,
