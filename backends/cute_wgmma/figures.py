@@ -122,9 +122,9 @@ class Figures:
 
 
 #: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md). By hand
-#: afterwards: `thin_us`, `sliced_pairs` and `efficiency` of 256 to few, and to the launches in bench/data what a launch,
-#: a copy and the sum of parts cost since they are faster (`fixed_us`, `repack_us`, `reduce_us`,
-#: `part_us`, `reduce_gbs`, "rows") and `three`.
+#: afterwards: `thin_us`, `sliced_pairs` and `efficiency` of 256 to few, and to the launches in
+#: bench/data `three` and what a launch, a copy and the sum of parts cost since they are faster
+#: (`fixed_us`, `repack_us`, `reduce_us`, `part_us`, `reduce_gbs`, "rows").
 H200 = Figures(
     fixed_us=1.5,
     round_us=0.1121,
