@@ -147,6 +147,22 @@ def test_every_way_of_sharing_and_storing(dtype, layout, wanted):
     assert (report.tma_stored > 0) == (wanted.get("store") == "tma")
 
 
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("out", [DType.FLOAT32, DType.FLOAT16], ids=str)
+@pytest.mark.parametrize("columns", [69, 70])
+def test_direct_stores_leave_what_is_behind_a_row(columns, out, split):
+    """Neighbours are stored in pairs where rows have an even length; tiles end behind them."""
+    a, b = operands(DType.FLOAT16, "nt", 135, columns, 200, 3)
+    held = np.full((135, 72), 77, numpy_dtype(out))
+    d = held[:, :columns]
+    with device(**GPU):
+        plan = unigemm.plan(a, b, d, backend="cute_wgmma")
+        plan = chosen(plan, {"store": "direct", "split": split})
+        unigemm.matmul(a, b, d, plan=plan)
+    np.testing.assert_array_equal(d, (a.astype("f8") @ b.astype("f8")).astype(d.dtype))
+    assert (held[:, columns:] == 77).all()
+
+
 @pytest.mark.skipif(
     os.environ.get("UNIGEMM_TEST_ALL") != "1", reason="minutes; UNIGEMM_TEST_ALL=1 runs it"
 )

@@ -219,7 +219,8 @@ def store_direct(
     """Store accumulators of so many blocks of eight columns from registers.
 
     `first` is the row and column of this thread's first element. Where all columns exist, each
-    store is one instruction: code that runs once costs the time to fetch it.
+    store is one instruction: code that runs once costs the time to fetch it. Neighbours are stored
+    in pairs where rows of D have an even length, or those of parts of it room for one more.
     """
     row, column = first
     m, n = extents
@@ -249,10 +250,14 @@ def store_direct(
                     for j in range_constexpr(blocks):
                         left = sums[4 * (blocks * i + j) + 2 * half]
                         right = sums[4 * (blocks * i + j) + 2 * half + 1]
-                        if c < n:
-                            write([left], global_vector(where, dtype, 1))
-                        if c + 1 < n:
-                            write([right], global_vector(where + step * size, dtype, 1))
+                        if const_expr(pairs):
+                            if c < n:
+                                write([left, right], global_vector(where, dtype, 2))
+                        else:
+                            if c < n:
+                                write([left], global_vector(where, dtype, 1))
+                            if c + 1 < n:
+                                write([right], global_vector(where + step * size, dtype, 1))
                         c, where = c + 8, where + 8 * step * size
 
 
