@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cache_fakes import (
@@ -330,6 +331,22 @@ def test_publishing_prunes_what_nobody_uses_now(tmp_path):
     # "fresh" was just handed to another process, which may be about to load it.
     assert left == {mine.digest, fresh.digest}
     assert is_whole(mine, fake_artifact("mine"))
+
+
+def test_a_process_that_compiles_much_prunes_once_a_minute(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(cache_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    cache = Cache(tmp_path / "c", [], limit_bytes=1)
+    cache.get_or_compile(fake_key("first"), Compiler("first"))
+    (old,) = fill(tmp_path / "c", "old")
+    aged(old, 5)
+    for clock.now, name in ((1000.0, "second"), (1059.0, "third")):
+        cache.get_or_compile(fake_key(name), Compiler(name))
+        assert old.digest in {e.digest for e in cache.entries()}
+    clock.now = 1061.0
+    cache.get_or_compile(fake_key("fourth"), Compiler("fourth"))
+    left = {e.kernel["name"] for e in cache.entries()}
+    assert left == {"first", "second", "third", "fourth"}
 
 
 def test_pruning_spares_what_this_process_uses_and_what_is_locked(tmp_path):
