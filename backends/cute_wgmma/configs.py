@@ -495,7 +495,9 @@ def _store_us(tile: Tile, cluster_k: int) -> float:
         us /= geo.slices * cluster_k
         us *= min(1.0, m / MMA_M)
         us *= f.store_wide if d.dtype.itemsize == 4 else 1.0
-        us *= f.store_down if d.major == "m" else 1.0
+        if d.major == "m":
+            us *= f.store_down
+            us *= f.store_quads if geo.fragments and geo.repeats_m > 1 else 1.0
         us *= 1 + f.store_broad * max(0.0, n / 128 - 1)
     return us
 

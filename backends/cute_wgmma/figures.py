@@ -57,9 +57,10 @@ class Figures:
         Exponent of the norm that joins times which overlap.
     store_us
         Of a 128x256 tile by one warpgroup, by how it is stored ("words" are rows of 32 bits).
-    store_wide, store_down, store_tall_rows, store_broad
+    store_wide, store_down, store_tall_rows, store_broad, store_quads
         Times that, where D has 32 bits; where the columns of D are contiguous; two row blocks of a
-        ping-pong group written row by row; of that from registers, for each 128 columns beyond 128.
+        ping-pong group written row by row; of that from registers, for each 128 columns beyond 128;
+        of columns where A came from registers, and a thread has 16 bytes of one.
     store_exposed
         Part of a ping-pong group's store that nothing hides, at the end.
     store_rows_gbs, store_ends
@@ -105,6 +106,7 @@ class Figures:
     store_down: float
     store_tall_rows: float
     store_broad: float
+    store_quads: float
     store_exposed: float
     store_rows_gbs: float
     store_ends: float
@@ -156,6 +158,7 @@ H200 = Figures(
     store_down=1.965,
     store_tall_rows=2.204,
     store_broad=0,
+    store_quads=1,
     store_exposed=0.4786,
     store_rows_gbs=240500,
     store_ends=54.45,
@@ -224,8 +227,8 @@ H200_FLOAT8 = replace(
     crowded_us=1.651,
 )
 
-#: Of TF32, whose A may come from registers: to launches of 78 problems; `store_down` and
-#: `store_broad` by hand, to those in bench/data.
+#: Of TF32, whose A may come from registers: to launches of 78 problems; `store_down`,
+#: `store_broad` and `store_quads` by hand, to those in bench/data.
 H200_TF32 = replace(
     H200,
     sliced_pairs=1,
@@ -258,6 +261,7 @@ H200_TF32 = replace(
     store_wide=0.8479,
     store_down=1.8,
     store_broad=1,
+    store_quads=0.63,
     store_tall_rows=2.887,
     store_exposed=0.6931,
     store_rows_gbs=328100,
