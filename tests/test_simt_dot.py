@@ -43,14 +43,13 @@ def test_it_is_offered_for_few_rows_of_either_operand(m, n, k, dtype):
 
 
 def test_slices_of_a_short_k_are_priced_as_loads_of_their_warps():
-    # Measured on an H200: 4.0 and 11.1 us (1.7 and 3.2 were predicted), against 2.7 for the best.
-    short = {
-        c.config.tile: c.prediction.us
-        for c in dots(problem_of(DType.BFLOAT16), Extents(1, 1000, 1024))
-        if c.config.slice_k == 8
-    }
-    assert short[1, 4, 1] > 2.7
-    assert short[1, 1, 1] > 6
+    # Measured on an H200: 4.0 and 11.1 us (1.7 and 3.2 were predicted), against 2.7 for the best;
+    # launches have become faster since, so the prices are held against the best one.
+    found = dots(problem_of(DType.BFLOAT16), Extents(1, 1000, 1024))
+    best = min(c.prediction.us for c in found if c.config.slice_k < 8)
+    short = {c.config.tile: c.prediction.us for c in found if c.config.slice_k == 8}
+    assert short[1, 4, 1] > best
+    assert short[1, 1, 1] > 2.5 * best
     # Less than a load of one warp is short indeed: 7x13x31 takes 1.4 us.
     unaligned = problem_of(DType.BFLOAT16, alignment=2)
     assert min(c.prediction.us for c in dots(unaligned, Extents(7, 13, 31))) < 2
