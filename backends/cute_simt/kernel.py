@@ -37,16 +37,16 @@ from ..cute.device import (
     CUTE_TYPES,
     Divisor,
     global_vector,
-    launch_reduction,
     raster,
     read,
     read_parts,
+    reduce_parts,
     select,
     shared_vector,
     store_vector,
+    target_of_sums,
     tile_coordinates,
     wait_with,
-    workspace_pitches,
     write,
 )
 from . import dot
@@ -589,25 +589,18 @@ def start(
     split_k, along_n, group = knobs
     geo = spec.geometry
     tile_m, tile_n, tile_k = spec.config.tile
-    batches = l0 * l1
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
-    out, out_steps = d, d_steps
-    if spec.split:  # rows, whatever D has: they are stored as vectors
-        row_pitch, part_pitch = workspace_pitches(spec.sums, m, n, batches)
-        batch_pitch = row_pitch * m
-        out = workspace
-        out_steps = (row_pitch, Int64(1), batch_pitch, batch_pitch * l0, part_pitch)
+    out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
     gemm_kernel(
         spec, a, b, out, m, n, k, a_steps, b_steps, out_steps,
         slabs, raster(tiles_m, tiles_n, along_n, group), Divisor(split_k), Divisor(l0),
     ).launch(
-        grid=(tiles_m * tiles_n * batches * split_k, 1, 1), block=(geo.threads, 1, 1),
+        grid=(tiles_m * tiles_n * l0 * l1 * split_k, 1, 1), block=(geo.threads, 1, 1),
         smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
         min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
     )  # fmt: skip
-    if spec.split:
-        launch_reduction(spec.reduction, workspace, d, m, n, (l0, l1), d_steps, split_k, stream)
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
 
 
 def make_host(spec: Spec) -> Callable:

@@ -169,8 +169,7 @@ def _tensor_us(family: Family, m: int, n: int, warpgroups: int) -> float:
     """Return the least time of a slab by the tensor cores' rate, in wgmma of n columns."""
     f, target, size = family.figures, family.target, family.problem.a.dtype.itemsize
     rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size] * _efficiency(f, n)
-    if warpgroups in (1, 3):
-        rate *= f.single if warpgroups == 1 else f.three
+    rate *= {1: f.single, 3: f.three}.get(warpgroups, 1.0)
     return 2 * max(m, MMA_M) * n * (SWIZZLE_BYTES // size) * target.sm_count / rate
 
 
