@@ -122,6 +122,8 @@ KINDS = [
     (DType.FLOAT16, "nt", {"store": "tma", "schedule": "pingpong", "cluster": (1, 1)}),
     (DType.BFLOAT16, "tn", {"store": "tma", "schedule": "cooperative", "cluster": (2, 1)}),
     (DType.BFLOAT16, "nn", {"store": "tma", "schedule": "pingpong", "cluster": (1, 2)}),
+    (DType.FLOAT16, "nt", {"store": "tma", "schedule": "pingpong", "tile": (192, 112, 64)}),
+    (DType.BFLOAT16, "tt", {"store": "tma", "schedule": "pingpong", "tile": (128, 160, 64)}),
     (DType.FLOAT16, "nt", {"store": "direct", "cluster_k": 2, "split": False}),
     (DType.BFLOAT16, "nt", {"slice_k": 2, "cluster_k": 1, "split": False}),
     (

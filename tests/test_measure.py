@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -294,6 +295,66 @@ def test_cupy_measures_int8_without_a_baseline_and_no_float8():
         device.baseline(a, b, out)
     with pytest.raises(UnsupportedProblem, match="float8_e5m2 is measured with PyTorch"):
         replace(work, dtype=DType.FLOAT8_E5M2).arrays(device)
+
+
+class FakeStream:
+    """Notes what is captured; a capture that was not ended cannot begin again."""
+
+    def __init__(self):
+        self.capturing, self.launched = False, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+    def begin_capture(self):
+        assert not self.capturing
+        self.capturing = True
+
+    def end_capture(self):
+        self.capturing = False
+        return SimpleNamespace(launch=lambda stream: setattr(self, "launched", self.launched + 1))
+
+
+def test_cupy_queues_what_it_does_not_capture():
+    """CuPy raises NotImplementedError where cuBLAS is called under a capture."""
+    from unigemm import measure_cupy
+
+    device = object.__new__(measure_cupy.CupyDevice)
+    stream = device.stream = FakeStream()
+    event = SimpleNamespace(record=lambda _: None, synchronize=lambda: None)
+    current = SimpleNamespace(synchronize=lambda: None)
+    cuda = SimpleNamespace(
+        get_current_stream=lambda: current,
+        Event=lambda: event,
+        get_elapsed_time=lambda *_: 2.0,
+    )
+    device.cupy = SimpleNamespace(cuda=cuda)
+    spun, called = [], []
+    device.spin = lambda grid, block, clocks: spun.append(clocks[0])
+
+    def refused():
+        if stream.capturing:
+            raise NotImplementedError("calling cuBLAS API during stream capture")
+        called.append(1)
+
+    run = device.capture([refused] * 3)
+    assert not stream.capturing
+    assert device.seconds(run) == 2e-3
+    assert len(called) == 3
+    other = device.capture([lambda: called.append(2)])
+    assert device.seconds(other) == 2e-3
+    assert stream.launched == 1
+    assert spun[0] - spun[1] == 3 * measure_cupy._QUEUEING_CLOCKS
+
+    def broken():
+        raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        device.capture([broken])
+    assert not stream.capturing
 
 
 MEASURED = {

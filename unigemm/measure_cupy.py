@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .dtypes import FLOAT8, DType, numpy_dtype
@@ -13,11 +14,23 @@ from .problem import Precision
 __all__ = ["CupyDevice"]
 
 _CHECKED_ROWS = 256
-_SPIN = f"""
-extern "C" __global__ void spin() {{
-    for (long long start = clock64(); clock64() - start < {AHEAD_CLOCKS};) {{}}
-}}
+_SPIN = """
+extern "C" __global__ void spin(long long clocks) {
+    for (long long start = clock64(); clock64() - start < clocks;) {}
+}
 """
+_QUEUEING_CLOCKS = 60_000  # for the host to queue a call: 30 us at 2 GHz
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """Calls that the host starts one by one, each time."""
+
+    calls: tuple[Callable[[], object], ...]
+
+    def __call__(self) -> None:
+        for call in self.calls:
+            call()
 
 
 class CupyDevice:
@@ -80,20 +93,30 @@ class CupyDevice:
         return lambda: self.cupy.matmul(a, b, out=out)
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-        """Capture calls on the measuring stream."""
+        """Capture calls on the measuring stream.
+
+        CuPy refuses to hand anything over to cuBLAS while it captures: such calls are queued one by
+        one behind a longer spin.
+        """
         self.cupy.cuda.get_current_stream().synchronize()
+        refused = False
         with self.stream:
             self.stream.begin_capture()
-            for call in calls:
-                call()
-            graph = self.stream.end_capture()
-        return lambda: graph.launch(self.stream)
+            try:
+                for call in calls:
+                    call()
+            except NotImplementedError:
+                refused = True
+            finally:
+                graph = self.stream.end_capture()
+        return _Queue(tuple(calls)) if refused else lambda: graph.launch(self.stream)
 
     def seconds(self, run: Callable[[], object]) -> float:
         """Time a run between two events."""
         events = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        queued = len(run.calls) if isinstance(run, _Queue) else 0
         with self.stream:
-            self.spin((1,), (1,), ())
+            self.spin((1,), (1,), (AHEAD_CLOCKS + _QUEUEING_CLOCKS * queued,))
             events[0].record(self.stream)
             run()
             events[1].record(self.stream)

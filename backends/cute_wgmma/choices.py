@@ -45,7 +45,8 @@ SHAPES = (
     Shape("cooperative", 128, 8, 256, _PAIRS),
     Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2))),
     Shape("cooperative", 192, 12, 128, ((1, 1), (1, 2))),  # (2, 1): 91 against 85 us at 3000 cubed
-    Shape("pingpong", 128, 4, 128, _PAIRS),
+    Shape("pingpong", 192, 4, 128, ((1, 1), (1, 2))),
+    Shape("pingpong", 128, 4, 192, _PAIRS),
     Shape("pingpong", 64, 4, 256, _PAIRS),
     Shape("cooperative", 64, 4, 256, _PAIRS),
     Shape("cooperative", 32, 4, 256, (_ALONE,)),

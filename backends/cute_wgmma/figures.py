@@ -136,7 +136,7 @@ H200 = Figures(
         **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.96},
     },
     single=1,
-    three=0.982,
+    three=0.965,
     promoted_turns=1,
     promoted_pair=1,
     hot=0,
