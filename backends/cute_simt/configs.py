@@ -73,7 +73,7 @@ SHAPES = (
 DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row
 _DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
-_MAX_SPLIT = 256
+_SPLITS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
 _MAX_WORKSPACE = 256 << 20  # bytes
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 _SCHEDULERS = 4  # of an SM
@@ -198,14 +198,10 @@ def _lanes(problem: Problem, target: Target) -> int:
 
 
 def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
-    """Return the K parts worth considering: powers of two that leave every part some work."""
+    """Return the K parts worth considering: each of two slabs at least, and none empty."""
     slabs = ceil(extents.k / config.tile[2])
-    options = [1]
-    split = 2
-    while split <= _MAX_SPLIT and slabs >= 2 * split:
-        options.append(split)
-        split *= 2
-    return tuple(options)
+    found = [s for s in _SPLITS if slabs >= 2 * s and ceil(slabs / ceil(slabs / s)) == s]
+    return (1, *found)
 
 
 @lru_cache(maxsize=256)
@@ -398,7 +394,7 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     latency = rounds * slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
     sm_us = max(fma, latency) + f.round_us * (rounds - 1)
     if extents.k % k:  # the last slab is copied with checks, one copy after the other
-        sm_us += f.edge_us * base.copies * rounds
+        sm_us += f.edge_us * base.copies * rounds * min(1.0, extents.k / k)
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)

@@ -490,6 +490,8 @@ def _store_us(tile: Tile, cluster_k: int) -> float:
     us = f.store_us[how] * (max(m, MMA_M) * n / (128 * 256) / geo.wg_m)
     if geo.store == "rows" and geo.groups == 2 and geo.repeats_m > 1:
         us *= f.store_tall_rows
+    if geo.store == "tma" and geo.store_columns > 64:
+        us *= f.store_long
     if geo.store == "direct":
         us /= geo.slices * cluster_k
         us *= min(1.0, m / MMA_M)

@@ -48,6 +48,7 @@ _ROW_BYTES = 256  # of a box that warps store row by row, at most
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 # Registers of a consumer thread beside its accumulators and its part of A: with fewer ptxas spills.
 _OTHER_REGISTERS = 32
+_BESIDE_ROWS = 56  # where D is stored row by row
 _BESIDE_FRAGMENTS = 48
 _BESIDE_SETS = {2: (32, 96), 3: (32, 48)}  # of accumulators; the second where CTAs or slices add up
 # The tensor cores' own sums of float8 products keep 14 bits, those of float32 are cut, not rounded
@@ -304,7 +305,7 @@ def _other_registers(config: Config, geo: Geometry) -> int:
         return _BESIDE_FRAGMENTS
     if geo.promote:
         return _BESIDE_SETS[geo.sets][config.cluster_k * config.slice_k > 1]
-    return _OTHER_REGISTERS
+    return _BESIDE_ROWS if geo.store == "rows" else _OTHER_REGISTERS
 
 
 def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
