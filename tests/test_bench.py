@@ -245,9 +245,10 @@ def test_everything_ends_with_the_worst_exit_code_and_cuts_a_sweep_short(monkeyp
 def test_picks_lose_little_on_the_launches_of_an_h200():
     """The prices were fitted to them: a change that makes them worse is to be seen."""
     (*_, row) = regret.table(regret.launches([regret.H200]))
-    assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 158)
-    assert row["launches"] > 9000
-    assert row["regret"] < 3
+    assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 159)
+    assert row["launches"] > 10000
+    assert row["regret"] < 2.5
+    assert row["worst"] < 13
     assert row["eight"] < 1
     assert row["within"] > 0.9
 

@@ -17,6 +17,7 @@ from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Ras
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..near import is_near
 from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
 from .figures import H200, DotFigures, Figures
@@ -123,8 +124,8 @@ class Base:
     clocks, cta_clocks
         An SM's clocks for one slab of a CTA, and for its beginning and its stores, where enough
         warps are there.
-    copies
-        Of a thread for a slab.
+    edge_us
+        Time of a thread's copies of a slab that K ends within.
     """
 
     problem: Problem
@@ -136,7 +137,7 @@ class Base:
     resident: int
     clocks: float
     cta_clocks: float
-    copies: int
+    edge_us: float
 
 
 @lru_cache(maxsize=256)
@@ -189,7 +190,10 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
         clocks=of_warp * geo.threads / WARP / _SCHEDULERS,
         cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1])
         * (geo.threads / WARP / _SCHEDULERS),
-        copies=sum(-(-tile.copies // geo.threads) for tile in (geo.a, geo.b)),
+        edge_us=sum(
+            (f.edge_us if tile.asynchronous else f.edge_held_us) * -(-tile.copies // geo.threads)
+            for tile in (geo.a, geo.b)
+        ),
     )
 
 
@@ -373,7 +377,8 @@ def _least_us(problem: Problem, extents: Extents, target: Target) -> float:
     f = H200
     fma = products / _lanes(problem, target) / target.sm_count / target.clock_mhz
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
-    return _BELOW * (f.launch_us + f.latency_us + max(fma, dram))
+    begin = f.launch_us + f.latency_us - (f.near_us if is_near(problem, extents) else 0.0)
+    return _BELOW * (begin + max(fma, dram))
 
 
 def _times(base: Base, extents: Extents, split_k: int) -> Times:
@@ -394,7 +399,9 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     latency = rounds * slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
     sm_us = max(fma, latency) + f.round_us * (rounds - 1)
     if extents.k % k:  # the last slab is copied with checks, one copy after the other
-        sm_us += f.edge_us * base.copies * rounds * min(1.0, extents.k / k)
+        edge = base.edge_us * min(1.0, extents.k / k)
+        spare = slabs * split_k - ceil(extents.k / k)  # slabs that the last part has fewer
+        sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
@@ -403,7 +410,10 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     slots = rounds * per_sm * target.sm_count
     l2 *= 1 + f.uneven * (slots / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
-    total = f.launch_us + f.latency_us + longest + rest
+    begin = f.launch_us + f.latency_us
+    if is_near(problem, extents):
+        begin -= f.near_us
+    total = begin + longest + rest
     reduction = copied = 0.0
     if split_k > 1:
         scratch = workspace_bytes(problem, extents, split_k)
@@ -413,7 +423,7 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
         total += copied
     return Times(
         total,
-        launch=f.launch_us + f.latency_us,
+        launch=begin,
         loop=longest + rest,
         reduction=reduction + copied,
         full=sum(_longest(sm_us * ctas / (busiest * target.sm_count), dram, l2)),

@@ -71,8 +71,10 @@ class Figures:
     read_clocks, copy_clocks, single_clocks, slab_clocks
         Issue slots that a read of shared memory costs a warp beside its FMAs; a copy from device
         memory, and one of single elements where nothing is turned; a slab.
-    edge_us
-        Of a thread's copy in the last slab, where K ends within it.
+    near_us
+        Of these two, what operands spare that the L2 has from the call before.
+    edge_us, edge_held_us
+        Of a thread's copy in the last slab, where K ends within it; of one through registers.
     cta_clocks, store_clocks, round_us
         Issue slots of a warp's beginning, and of each sum that it stores; each further round of
         CTAs.
@@ -87,7 +89,7 @@ class Figures:
     launch_us: float = 0.741
     latency_us: float = 0.335
     reduce_us: float = 0.812
-    part_us: float = 0.00537
+    part_us: float = 0.003
     dram_efficiency: float = 0.886
     l2_to_dram: float = 0.9
     scratch_to_dram: float = 1.1
@@ -96,7 +98,9 @@ class Figures:
     copy_clocks: float = 2.55
     single_clocks: float = 8
     slab_clocks: float = 127
-    edge_us: float = 0.0341
+    near_us: float = 0.95
+    edge_us: float = 0.12
+    edge_held_us: float = 0.0341
     cta_clocks: float = 717
     store_clocks: float = 15.7
     round_us: float = 0.0865
@@ -107,5 +111,6 @@ class Figures:
 
 #: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to
 #: 762 launches of 55 problems, the others to 3776 launches of 153 problems, most of them in
-#: float32; then what a launch, the edges and the sum of parts cost to 1495 of 81 problems.
+#: float32; then what a launch and the sum of parts cost to 1495 of 81 problems. By hand to the
+#: launches in bench/data: edges, `near_us` and `part_us`.
 H200 = Figures()

@@ -19,6 +19,7 @@ from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Ras
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..near import is_near
 from ..shortlist import Shortlist
 from ..workspace import packed_bytes, workspace_bytes
 from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
@@ -60,6 +61,8 @@ class Work:
         Slabs of K in all passes over it.
     moved, a_bytes, b_bytes
         Bytes that must be moved, and those of the operands.
+    fixed_us
+        Of the kernel, until its first slab is there.
     dram_us
         Least time of the device memory's traffic.
     part_bytes
@@ -76,6 +79,7 @@ class Work:
     moved: int
     a_bytes: int
     b_bytes: int
+    fixed_us: float
     dram_us: float
     part_bytes: int
     repack_us: tuple[float, float]
@@ -116,6 +120,8 @@ class Times(NamedTuple):
     ----------
     total
         All of it.
+    launch
+        Until the first slab is there.
     rounds, needed
         Rounds of work units, and how many they would be if units could be cut.
     main
@@ -129,6 +135,7 @@ class Times(NamedTuple):
     """
 
     total: float
+    launch: float
     rounds: int
     needed: float
     main: float
@@ -216,7 +223,7 @@ def ranking(
     for least, work, of_tile in sorted(likely, key=lambda entry: entry[0]):
         if least > short.bar:
             break
-        fixed = work.family.figures.fixed_us
+        fixed = work.fixed_us
         whole = work.slabs * _least_slab(work.family, *of_tile)
         for choice in choices(work.family, work.extents, *of_tile):
             _, _, cluster, split_k, cluster_k, _ = choice
@@ -340,6 +347,7 @@ def _work(family: Family, extents: Extents) -> Work:
     size = problem.a.dtype.itemsize
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
+    near = is_near(problem, extents)
     return Work(
         family,
         extents,
@@ -347,20 +355,23 @@ def _work(family: Family, extents: Extents) -> Work:
         moved=moved,
         a_bytes=extents.m * each,
         b_bytes=extents.n * each,
+        fixed_us=f.fixed_us - (f.near_us if near else 0.0),
         dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
-        repack_us=(_repack_us(family, few), _repack_us(family, many)),
+        repack_us=(_repack_us(family, few, near), _repack_us(family, many, near)),
         copied=many,
     )
 
 
-def _repack_us(family: Family, copied: int) -> float:
+def _repack_us(family: Family, copied: int, near: bool) -> float:
     """Return the time of copying so many bytes of operands."""
+    f = family.figures
     if not copied:
         return 0.0
     # What the L2 does not hold is written to device memory, too.
     passes = 1 if 2 * copied < family.target.l2_bytes else 2
-    return family.figures.repack_us + passes * copied / family.figures.repack_gbs / 1e3
+    fixed = f.repack_us - (f.near_copy_us if near else 0.0)
+    return fixed + passes * copied / f.repack_gbs / 1e3
 
 
 def _least_us(work: Work, shape: Shape, columns: int) -> float:
@@ -381,7 +392,7 @@ def _least_us(work: Work, shape: Shape, columns: int) -> float:
             sent = 4 * shape.rows * columns / max(shape.slices) * units * (cluster_k - 1)
             exchange = f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
             least = min(least, _joined(f, main / cluster_k, dram) + exchange)
-    least += f.fixed_us + work.repack_us[shape.rows >= MMA_M]
+    least += work.fixed_us + work.repack_us[shape.rows >= MMA_M]
     return _BELOW * least
 
 
@@ -430,7 +441,7 @@ def _times(
     repack = work.repack_us[m >= MMA_M]
     if repack and (at_once > _CROWDED * target.sm_count or work.copied > _CROWDED_BYTES):
         repack += f.crowded_us
-    beside = f.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
+    beside = work.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
     if beside + max(rounds * slabs * max(tile.tensor_us, latency, l2), work.dram_us) > bar:
         return None
 
@@ -450,8 +461,8 @@ def _times(
     if total > bar:
         return None
     return Times(
-        total, rounds, units / room, main, slabs * tensor, slabs * latency, slabs * l2,
-        dram, exposed, adding, repack,
+        total, work.fixed_us, rounds, units / room, main, slabs * tensor, slabs * latency,
+        slabs * l2, dram, exposed, adding, repack,
     )  # fmt: skip
 
 
@@ -467,7 +478,7 @@ def _prediction(times: Times, f: Figures) -> Prediction:
     loop = _joined(f, times.rounds * times.main, times.dram)
     full = _joined(f, min(times.needed, times.rounds) * times.main, times.dram)
     made = Breakdown(
-        launch=f.fixed_us,
+        launch=times.launch,
         mainloop=full,
         waves=f.round_us * (times.rounds - 1) + loop - full,
         epilogue=times.store,

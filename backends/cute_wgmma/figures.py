@@ -20,8 +20,9 @@ class Figures:
 
     Attributes
     ----------
-    fixed_us
-        Launch, descriptors, first slab of one kernel.
+    fixed_us, near_us
+        Launch, descriptors, first slab of one kernel; what operands spare of it that the L2 has
+        from the call before.
     round_us
         Of each further tile of a CTA.
     tensor_tflops
@@ -74,13 +75,14 @@ class Figures:
         Adding up slices of K.
     reduce_us, part_us, reduce_gbs
         A dependent kernel that sums the parts; each part; its traffic.
-    repack_us, repack_gbs
-        A kernel before.
+    repack_us, near_copy_us, repack_gbs
+        A kernel before; what it is spared of that by operands which the L2 has; its traffic.
     crowded_us
         Of that, where the launch takes most SMs and so keeps the next one's copies waiting.
     """
 
     fixed_us: float
+    near_us: float
     round_us: float
     tensor_tflops: float
     efficiency: Mapping[int, float]
@@ -121,6 +123,7 @@ class Figures:
     part_us: float
     reduce_gbs: float
     repack_us: float
+    near_copy_us: float
     repack_gbs: float
     crowded_us: float
 
@@ -128,9 +131,11 @@ class Figures:
 #: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md). By hand
 #: afterwards: `thin_us`, `sliced_pairs` and `efficiency` of 256 to few, and to the launches in
 #: bench/data `three` and what a launch, a copy and the sum of parts cost since they are faster
-#: (`fixed_us`, `repack_us`, `reduce_us`, `part_us`, `reduce_gbs`, "rows").
+#: (`fixed_us`, `near_us`, `repack_us`, `near_copy_us`, `reduce_us`, `part_us`, `reduce_gbs`,
+#: "rows").
 H200 = Figures(
-    fixed_us=1.5,
+    fixed_us=1.4,
+    near_us=0.5,
     round_us=0.1121,
     tensor_tflops=885.9,
     efficiency={
@@ -173,7 +178,8 @@ H200 = Figures(
     reduce_us=1.65,
     part_us=0.035,
     reduce_gbs=14000,
-    repack_us=1.9,
+    repack_us=1.4,
+    near_copy_us=0.5,
     repack_gbs=3212,
     crowded_us=0,
 )
@@ -243,7 +249,7 @@ H200_TF32 = replace(
         32: 0.4281,
         64: 0.7587,
         96: 0.8564,
-        128: 0.729,
+        128: 0.77,
         192: 0.9212,
         256: 0.8976,
     },
@@ -278,6 +284,7 @@ H200_TF32 = replace(
     part_us=0.04376,
     reduce_gbs=6329,
     repack_us=1.84,
+    near_copy_us=0.9,
     repack_gbs=4431,
     crowded_us=1.081,
 )
