@@ -42,7 +42,7 @@ WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
-_FEW_ROWS = (8, 16, 32)  # of an M-major A, one row of a swizzle
+FEW_ROWS = (8, 16, 32)  # of a tile; of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 _ROW_BYTES = 256  # of a box that warps store row by row, at most
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
@@ -153,10 +153,20 @@ def from_registers(problem: Problem, rows: int) -> bool:
 
 
 def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
-    """Return the majorness of A or B in shared memory: wgmma takes all but 16-bit K-major only."""
+    """Return the majorness of A or B in shared memory: wgmma takes all but 16-bit K-major only.
+
+    Of an M-major A of few rows TMA would bring each K's alone, in as many lines as of 64 rows. One
+    that is copied anyway is turned by that (8x2048x7168 in layout tn against nn: 11.7 and 10.4 us,
+    of 2 rows, copied as they were, 13.0 and 9.4); one of eight is copied for it where B's lines,
+    too, are those of a K.
+    """
     matrix: MatrixType = getattr(problem, name)
     if name == "a" and from_registers(problem, rows):
         return "m"
+    if name == "a" and rows < MMA_M:
+        loose = matrix.alignment < TMA_BYTES
+        if loose or (rows == FEW_ROWS[0] and problem.b.major != "k"):
+            return "k"
     other = matrix.major in ("m", "n") and matrix.dtype.itemsize == 2
     return matrix.major if other else "k"
 
@@ -272,7 +282,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if groups * wg_m * wg_n * config.slice_k not in (1, 2, 3):
         return "1 to 3 consumer warpgroups fit into a CTA"
     if m < MMA_M:
-        if m not in _FEW_ROWS or wg_m != 1:
+        if m not in FEW_ROWS or wg_m != 1:
             return f"tile M {m} is neither 64 nor 8, 16 or 32 rows of one warpgroup"
     elif m % (MMA_M * wg_m):
         return f"tile M {m} is not a multiple of 64 for each of {wg_m} warpgroups"
