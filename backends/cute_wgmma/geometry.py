@@ -155,18 +155,15 @@ def from_registers(problem: Problem, rows: int) -> bool:
 def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
     """Return the majorness of A or B in shared memory: wgmma takes all but 16-bit K-major only.
 
-    Of an M-major A of few rows TMA would bring each K's alone, in as many lines as of 64 rows. One
-    that is copied anyway is turned by that (8x2048x7168 in layout tn against nn: 11.7 and 10.4 us,
-    of 2 rows, copied as they were, 13.0 and 9.4); one of eight is copied for it where B's lines,
-    too, are those of a K.
+    Of an M-major A of few rows TMA brings each K alone, in as many lines as of 64 rows. One that is
+    copied anyway is turned by that (2x4096x4096 in layout tn: 11.2 us, 13.4 as it was). Not others:
+    the copy gains where K is 2048 (8x7168x2048: 10.5 against 11.7 us), and loses where it is more.
     """
     matrix: MatrixType = getattr(problem, name)
     if name == "a" and from_registers(problem, rows):
         return "m"
-    if name == "a" and rows < MMA_M:
-        loose = matrix.alignment < TMA_BYTES
-        if loose or (rows == FEW_ROWS[0] and problem.b.major != "k"):
-            return "k"
+    if name == "a" and rows < MMA_M and matrix.alignment < TMA_BYTES:
+        return "k"
     other = matrix.major in ("m", "n") and matrix.dtype.itemsize == 2
     return matrix.major if other else "k"
 
