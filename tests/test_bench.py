@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import unigemm
-from bench import everything, regret
+from bench import everything, picks, regret
 from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
 from bench.issue_slots import Loop, main_loop, reads
 from bench.report import geometric_mean, load, markdown, summarise
@@ -251,6 +251,36 @@ def test_picks_lose_little_on_the_launches_of_an_h200():
     assert row["worst"] < 13
     assert row["eight"] < 1
     assert row["within"] > 0.9
+
+
+def test_changed_picks_stand_beside_what_they_were_measured_at():
+    before = {"p": "a x", "q": "a x", "r": "a x", "gone": "a x"}
+    after = {"p": "a y", "q": "a x", "r": "b z"}
+    known = {"p": {"a x": 1.0, "a y": 0.8}, "r": {"a x": 1.1}}
+    found = picks.changes(before, after, known)
+    assert [(each.problem, each.was, each.now) for each in found] == [
+        ("p", 1.0, 0.8),
+        ("r", 1.1, None),
+    ]
+    text = picks.table(found)
+    assert "| p | a x | 1.000 | a y | 0.800 |" in text
+    assert text.endswith("2 picks changed, 1 measured, 0.800 in the mean")
+    assert picks.table([]).endswith("0 picks changed, 0 measured")
+
+
+def test_what_was_measured_covers_what_is_picked(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(picks, "SUITES", {"squares": picks.SUITES["squares"]})
+    out = tmp_path / "now.json"
+    monkeypatch.setattr("sys.argv", ["picks", str(out), "--dtype", "bfloat16"])
+    picks.main()
+    now, known = json.loads(out.read_text()), picks.ratios()
+    assert len(now) == 56
+    assert sum(pick in known[problem] for problem, pick in now.items()) > 50
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps(dict.fromkeys(now, "cutile none")))
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--against", str(before)])
+    picks.main()
+    assert "56 picks changed, 0 measured" in capsys.readouterr().out
 
 
 def test_issue_slots_are_counted_in_the_longest_loop():
