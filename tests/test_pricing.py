@@ -123,9 +123,11 @@ def grows(backend, config, size, dimension, target):
 
     By design it may with M and N, while: TMA fills rows of wgmma's only tile along M with zeros,
     which takes it longer than rows of A do; or fewer CTAs than SMs draw a part of the bandwidth.
+    And with K, while it ends within a slab of CUDA cores: the copies of that are checked.
     """
     if dimension in ("k", "batch"):
-        return True
+        dot = config.schedule == "dot"
+        return dimension == "batch" or backend is not SIMT or dot or size.k % config.tile[2] == 0
     seen = config.oriented(size)
     (m, n, _), along_m = config.tile, (dimension == "m") != config.swap_ab
     tiles = -(-seen.m // m) * -(-seen.n // n) * seen.batch * config.split_k

@@ -339,6 +339,8 @@ def _dot_times(
     step = of_warp * config.slice_k
     turns = ceil(ceil(extents.k / split_k / step) / dot_unroll(config))
     cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
+    if is_near(problem, extents):
+        cta = max(f.short_us, cta - f.near_us)
     if extents.k < of_warp:
         cta = f.short_us
     rounds = ctas / at_once

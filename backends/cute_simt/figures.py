@@ -19,6 +19,9 @@ class DotFigures:
         A CTA; its loads in flight, each time; a sum of the lanes.
     short_us
         A CTA whose K is less than one load of each lane.
+    near_us
+        Of a CTA, what operands spare that the L2 has from the call before (as of tiles; not
+        measured).
     resident
         Threads of an SM at once.
     dram_efficiency
@@ -38,6 +41,7 @@ class DotFigures:
     turn_us: float = 0.45
     sum_us: float = 0.0326
     short_us: float = 0.5
+    near_us: float = 0.8
     resident: float = 536
     dram_efficiency: float = 0.95
     issue: float = 0.715
