@@ -293,8 +293,8 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     held = geo.accumulators * geo.sets + geo.fragments
     if held > geo.registers[1] - _other_registers(config, geo):
         return f"{held} registers of a thread for its sums and its part of A spill"
-    if geo.fragments and geo.repeats_m > 2:
-        return "a warpgroup loads A for two blocks of 64 rows at most"
+    if (geo.fragments or geo.promote) and geo.repeats_m > 2:
+        return "a warpgroup loads A, or moves sums, for two blocks of 64 rows at most"
     reason = _illegal_cluster(config, geo)
     if reason is not None:
         return reason
