@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from unigemm.problem import Extents, Problem
-
 __all__ = ["is_near"]
 
 _NEAR_BYTES = 64 << 10  # a few hundred input sets of so many bytes stay in an L2
 
 
-def is_near(problem: Problem, extents: Extents) -> bool:
-    """Whether A, B and D are so few bytes."""
-    return extents.bytes_moved(problem) < _NEAR_BYTES
+def is_near(moved: int) -> bool:
+    """Whether A, B and D are so few bytes together."""
+    return moved < _NEAR_BYTES

@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import unigemm
 from bench.report import geometric_mean
 from bench.suites import LAYOUTS, SUITES, workloads
-from unigemm.sweep import spec_of
+from unigemm.sweep import planned
 
 #: Medians of the launches of 2026-11-21 from 819b1f5 on: problem, "backend configuration", ratio.
 RATIOS = Path(__file__).with_name("data") / "ratios.json.xz"
@@ -54,13 +53,7 @@ def picks(kinds: Sequence[str], target: str = "sm_90a") -> dict[str, str]:
     for suite in SUITES:
         for kind in kinds:
             for work in workloads(suite, kind, LAYOUTS):
-                plan = unigemm.plan(
-                    *spec_of(work),
-                    target=target,
-                    precision=work.precision,
-                    dtype=work.out_dtype,
-                    tuned=False,
-                )
+                plan = planned(work, target=target, tuned=False)
                 found[str(work)] = f"{plan.backend} {plan.config}"
     return found
 

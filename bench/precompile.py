@@ -10,7 +10,7 @@ import argparse
 
 import unigemm
 from bench.suites import LAYOUTS, workloads
-from unigemm.sweep import compile_all, spec_of
+from unigemm.sweep import compile_all, planned
 
 
 def main() -> None:
@@ -29,13 +29,7 @@ def main() -> None:
             for backend in args.backend.split(","):
                 for work in workloads(suite, dtype, args.layout.split(","), args.offset):
                     try:
-                        plan = unigemm.plan(
-                            *spec_of(work),
-                            target=args.target,
-                            backend=backend,
-                            precision=work.precision,
-                            dtype=work.out_dtype,
-                        )
+                        plan = planned(work, target=args.target, backend=backend)
                     except unigemm.UnsupportedProblem:  # a named backend need not take them all
                         refused += 1
                         continue

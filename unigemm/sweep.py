@@ -104,6 +104,11 @@ def spec_of(work: Workload) -> tuple[ArraySpec, ArraySpec]:
     )
 
 
+def planned(work: Workload, **options: Any) -> Plan:
+    """Plan a problem; the options are those of `unigemm.plan`."""
+    return api.plan(*spec_of(work), precision=work.precision, dtype=work.out_dtype, **options)
+
+
 def starts(
     work: Workload, backends: Sequence[str] = ("auto",), target: Any = None
 ) -> tuple[list[Plan], list[str]]:
@@ -128,11 +133,8 @@ def starts(
     )
     plans, reasons = [], []
     for name in names:
-        options: dict[str, Any] = {"precision": work.precision, "dtype": work.out_dtype}
         try:
-            plan = api.plan(
-                *spec_of(work), backend=name, target=target, keep=0, tuned=False, **options
-            )
+            plan = planned(work, backend=name, target=target, keep=0, tuned=False)
         except UnigemmError as error:
             unknown = isinstance(error, BackendUnavailable) and "auto" not in backends
             if len(names) == 1 or unknown:

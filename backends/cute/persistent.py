@@ -248,7 +248,7 @@ def packed(
     return job, view, end
 
 
-def repack_of(spec: TileSpec, matrix: MatrixType, k_major: bool, few: bool = False) -> Repack:
+def repack_of(spec: TileSpec, matrix: MatrixType, k_major: bool, few: bool) -> Repack:
     """Say how an operand is copied.
 
     Two or four rows of one tile are gathered, not transposed (11.2 against 13.2 us at 2x4096x4096):

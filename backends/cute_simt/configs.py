@@ -339,7 +339,8 @@ def _dot_times(
     step = of_warp * config.slice_k
     turns = ceil(ceil(extents.k / split_k / step) / dot_unroll(config))
     cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
-    if is_near(problem, extents):
+    moved = extents.bytes_moved(problem)
+    if is_near(moved):
         cta = max(f.short_us, cta - f.near_us)
     if extents.k < of_warp:
         cta = f.short_us
@@ -351,7 +352,7 @@ def _dot_times(
     if problem.a.dtype.itemsize == 2:
         clocks *= 1 + f.convert * (1 / rows + 1 / each)
     fma = f.issue * clocks / target.clock_mhz
-    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    dram = _traffic_us(moved, target.dram_gbs * f.dram_efficiency)
     loop = max(_dot_overlapped(f, dram, waiting, fma), fastest)
     reduction = f.reduce_us + f.part_us * split_k if split_k > 1 else 0.0
     scale = _dot_scale(problem, f)
@@ -376,11 +377,15 @@ def _dot_overlapped(f: DotFigures, dram: float, waiting: float, fma: float) -> f
 def _least_us(problem: Problem, extents: Extents, target: Target) -> float:
     """Return a time that no launch is under but one of the dot schedule."""
     products = extents.m * extents.n * extents.k * extents.batch
-    f = H200
+    f, moved = H200, extents.bytes_moved(problem)
     fma = products / _lanes(problem, target) / target.sm_count / target.clock_mhz
-    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
-    begin = f.launch_us + f.latency_us - (f.near_us if is_near(problem, extents) else 0.0)
-    return _BELOW * (begin + max(fma, dram))
+    dram = _traffic_us(moved, target.dram_gbs * f.dram_efficiency)
+    return _BELOW * (_begin_us(f, moved) + max(fma, dram))
+
+
+def _begin_us(f: Figures, moved: int) -> float:
+    """Return the time until the first slab of so many bytes is there."""
+    return f.launch_us + f.latency_us - (f.near_us if is_near(moved) else 0.0)
 
 
 def _times(base: Base, extents: Extents, split_k: int) -> Times:
@@ -404,7 +409,8 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
         edge = base.edge_us * min(1.0, extents.k / k)
         spare = slabs * split_k - ceil(extents.k / k)  # slabs that the last part has fewer
         sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
-    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    moved = extents.bytes_moved(problem)
+    dram = _traffic_us(moved, target.dram_gbs * f.dram_efficiency)
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
     l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
@@ -412,9 +418,7 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     slots = rounds * per_sm * target.sm_count
     l2 *= 1 + f.uneven * (slots / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
-    begin = f.launch_us + f.latency_us
-    if is_near(problem, extents):
-        begin -= f.near_us
+    begin = _begin_us(f, moved)
     total = begin + longest + rest
     reduction = copied = 0.0
     if split_k > 1:

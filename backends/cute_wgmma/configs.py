@@ -8,7 +8,7 @@ is to show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -25,7 +25,6 @@ from ..workspace import packed_bytes, workspace_bytes
 from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
 from .figures import Figures
 from .geometry import (
-    FEW_ROWS,
     MMA_M,
     SWIZZLE_BYTES,
     Geometry,
@@ -69,9 +68,9 @@ class Work:
     part_bytes
         Bytes of the partial sums of one part of K.
     repack_us
-        Of copying operands before, by the rows of a tile: those with fewer than 64, and 64.
+        Of copying operands before, for tiles of few rows and of more.
     copied
-        Bytes of these copies, for the last.
+        Bytes of these copies, for the latter.
     """
 
     family: Family
@@ -83,7 +82,7 @@ class Work:
     fixed_us: float
     dram_us: float
     part_bytes: int
-    repack_us: Mapping[int, float]
+    repack_us: tuple[float, float]
     copied: int
 
 
@@ -344,11 +343,11 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
 
 def _work(family: Family, extents: Extents) -> Work:
     problem, f = family.problem, family.figures
-    copied = {rows: repacked_bytes(problem, extents, rows) for rows in (*FEW_ROWS, MMA_M)}
+    few, many = (repacked_bytes(problem, extents, rows) for rows in (1, MMA_M))
     size = problem.a.dtype.itemsize
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
-    near = is_near(problem, extents)
+    near = is_near(moved)
     return Work(
         family,
         extents,
@@ -359,8 +358,8 @@ def _work(family: Family, extents: Extents) -> Work:
         fixed_us=f.fixed_us - (f.near_us if near else 0.0),
         dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
-        repack_us={rows: _repack_us(family, size, near) for rows, size in copied.items()},
-        copied=copied[MMA_M],
+        repack_us=(_repack_us(family, few, near), _repack_us(family, many, near)),
+        copied=many,
     )
 
 
@@ -393,7 +392,7 @@ def _least_us(work: Work, shape: Shape, columns: int) -> float:
             sent = 4 * shape.rows * columns / max(shape.slices) * units * (cluster_k - 1)
             exchange = f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
             least = min(least, _joined(f, main / cluster_k, dram) + exchange)
-    least += work.fixed_us + work.repack_us[min(shape.rows, MMA_M)]
+    least += work.fixed_us + work.repack_us[shape.rows >= MMA_M]
     return _BELOW * least
 
 
@@ -439,7 +438,7 @@ def _times(
     store = _store_us(tile, cluster_k)
     exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
     adding = _adding_us(work, tile, split_k, cluster_k, at_once)
-    repack = work.repack_us[min(m, MMA_M)]
+    repack = work.repack_us[m >= MMA_M]
     if repack and (at_once > _CROWDED * target.sm_count or work.copied > _CROWDED_BYTES):
         repack += f.crowded_us
     beside = work.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack

@@ -42,7 +42,7 @@ WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
-FEW_ROWS = (8, 16, 32)  # of a tile; of an M-major A, one row of a swizzle
+_FEW_ROWS = (8, 16, 32)  # of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 _ROW_BYTES = 256  # of a box that warps store row by row, at most
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
@@ -279,7 +279,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if groups * wg_m * wg_n * config.slice_k not in (1, 2, 3):
         return "1 to 3 consumer warpgroups fit into a CTA"
     if m < MMA_M:
-        if m not in FEW_ROWS or wg_m != 1:
+        if m not in _FEW_ROWS or wg_m != 1:
             return f"tile M {m} is neither 64 nor 8, 16 or 32 rows of one warpgroup"
     elif m % (MMA_M * wg_m):
         return f"tile M {m} is not a multiple of 64 for each of {wg_m} warpgroups"
