@@ -6,7 +6,7 @@ import pytest
 from reference import Case, cupy_lib, lay_out, torch_lib
 
 import unigemm
-from unigemm.dtypes import DType
+from unigemm.dtypes import DType, output_dtypes
 
 LIBRARIES = ("cupy", "torch-cuda")
 
@@ -36,6 +36,27 @@ def odd_case():
     m, n, k = 77, 65, 103
     a, b, d = matrix(m, k, True, 3, 1), matrix(k, n, False, 3, 1), matrix(m, n, True, 3, 1)
     return Case(a, b, d, (m, n), DType.BFLOAT16, DType.BFLOAT16, False, 3)
+
+
+#: Rows of an M-major A, what lies between its columns, and elements in front of it: every
+#: alignment but TMA's, groups of eight rows that end early, and several.
+FEW_ROWS = ((2, 0, 0), (3, 0, 0), (4, 0, 0), (5, 3, 4), (6, 0, 2), (7, 0, 0), (8, 8, 1), (12, 0, 0),
+            (13, 0, 0), (31, 0, 0))  # fmt: skip
+
+
+def few_rows_case(dtype, rows, pad, shift, layout="n", seed=0):
+    """Return a product with a few rows that are turned or copied before it."""
+    n, k = 72, 331  # K ends inside 16 bytes
+    return Case(
+        a=matrix(rows, k, True, pad, shift),
+        b=tma_matrix(k, n, layout == "t", dtype.itemsize),
+        d=matrix(rows, n, False, 3, 1),
+        shape=(rows, n),
+        dtype=dtype,
+        out_dtype=output_dtypes(dtype)[0],
+        exact=False,
+        seed=seed,
+    )
 
 
 def needs(what, *architectures):

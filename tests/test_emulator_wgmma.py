@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from gpu_cases import odd_case, tma_matrix
+from gpu_cases import FEW_ROWS, few_rows_case, odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
 from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import geometry
@@ -65,6 +65,52 @@ def test_operands_at_odd_places_are_repacked():
     with device(**GPU) as gpu:
         check_case(NUMPY, odd_case(), backend="cute_wgmma")
     assert [asked.kernel.split("_")[0] for asked, _ in gpu.launches] == ["repack", "wgmma"]
+
+
+@pytest.mark.parametrize(("rows", "pad", "shift"), FEW_ROWS)
+def test_few_rows_of_an_m_major_a_are_turned(rows, pad, shift):
+    seed = 10 * rows + pad
+    case = few_rows_case(DType.BFLOAT16, rows, pad, shift, seed=seed)
+    with device(**GPU, seed=seed) as gpu:
+        check_case(NUMPY, case, backend="cute_wgmma")
+    assert_turned(gpu)
+
+
+def assert_turned(gpu):
+    kernels = [asked.kernel.split("_")[0] for asked, _ in gpu.launches]
+    assert kernels == ["repack", "wgmma"]
+    assert gpu.launches[0][0].grid[0] == 2  # a block turns 64 rows of 256 of K
+
+
+def test_eight_aligned_rows_are_turned_beside_an_n_major_b_only():
+    wanted = {"tile": (8, 64, 64), "split": False}
+    assert_turned(check_kind(DType.FLOAT16, "tn", (8, 72, 328), wanted))
+    kernels = [a.kernel for a, _ in check_kind(DType.FLOAT16, "tt", (8, 72, 328), wanted).launches]
+    assert [name.split("_")[0] for name in kernels] == ["wgmma"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "layout"),
+    [(DType.FLOAT32, "tf32", "t"), (DType.FLOAT32, "3xtf32", "n"), (DType.INT8, "ieee", "t"),
+     (DType.FLOAT8_E4M3FN, "ieee", "n")],
+    ids=str,
+)  # fmt: skip
+def test_few_rows_of_other_sizes_of_elements_are_turned(dtype, precision, layout):
+    for seed, (rows, pad, shift) in enumerate(FEW_ROWS[2::3]):
+        case = few_rows_case(dtype, rows, pad, shift, layout, seed)
+        with device(**GPU, seed=seed):
+            check_case(NUMPY, case, backend="cute_wgmma", precision=precision)
+
+
+def test_stacks_of_few_rows_are_turned():
+    rng = np.random.default_rng(5)
+    a = rng.integers(-3, 4, (2, 3, 331, 9)).astype(np.float16).swapaxes(-1, -2)
+    b = rng.integers(-3, 4, (3, 331, 72)).astype(np.float16)
+    with device(**GPU) as gpu:
+        got = unigemm.matmul(a, b, backend="cute_wgmma")
+    np.testing.assert_array_equal(got, (a.astype("f8") @ b.astype("f8")).astype("f2"))
+    # Two groups of rows in each of six: eight to a block.
+    assert gpu.launches[0][0].grid[0] == 2 * 2
 
 
 def kind(problem, config):

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_cases import LIBRARIES, lib_named, matrix, needs_hopper, tma_matrix
+from gpu_cases import (
+    FEW_ROWS,
+    LIBRARIES,
+    few_rows_case,
+    lib_named,
+    matrix,
+    needs_hopper,
+    tma_matrix,
+)
 from hypothesis import given, settings
 from reference import Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
@@ -100,6 +108,16 @@ def test_odd_places_in_every_layout(layout, dtype):
                 seed=i,
             )
             check_case(lib, case, backend="cute_wgmma", **options)
+
+
+@pytest.mark.parametrize("layout", "nt")
+@pytest.mark.parametrize("dtype", [*SIXTEEN, *EIGHT, DType.FLOAT32], ids=str)
+def test_few_rows_of_an_m_major_a(dtype, layout):
+    lib = torch_lib("cuda")
+    options = {"precision": "tf32"} if dtype is DType.FLOAT32 else {}
+    for seed, (rows, pad, shift) in enumerate([*FEW_ROWS, (8, 0, 0), (5, 3, 0)]):
+        case = few_rows_case(dtype, rows, pad, shift, layout, seed)
+        check_case(lib, case, backend="cute_wgmma", **options)
 
 
 @pytest.mark.parametrize("first", range(4))

@@ -89,12 +89,12 @@ def test_what_tma_or_wgmma_cannot_read_is_repacked():
     assert repacked(problem_of(DType.BFLOAT16, "nn")) == [False, False]
     assert repacked(problem_of(DType.BFLOAT16, "tt", alignment=8)) == [True, True]
     assert repacked(problem_of(DType.BFLOAT16, "ss", alignment=2)) == [True, True]
-    # An M-major A of few rows is turned where it is copied anyway.
-    few = problem_of(DType.BFLOAT16, "tn", alignment=4)
-    assert [shared_major(few, "a", rows) for rows in (8, 16, 32, 64)] == ["k", "k", "k", "m"]
-    assert repacked(few, 8)[0]
-    assert shared_major(problem_of(DType.BFLOAT16, "tn"), "a", 8) == "m"
-    assert not repacked(problem_of(DType.BFLOAT16, "tn"), 8)[0]
+    # An M-major A of few rows is turned where it is copied anyway, of eight beside an N-major B.
+    for layout, alignment, majors in (("tn", 4, "kkkm"), ("tn", 16, "kmmm"), ("tt", 16, "mmmm")):
+        few = problem_of(DType.BFLOAT16, layout, alignment=alignment)
+        assert "".join(shared_major(few, "a", rows) for rows in (8, 16, 32, 64)) == majors
+        turned = [repacked(few, rows)[0] for rows in (8, 16, 32)]
+        assert turned == [alignment < 16 or major == "k" for major in majors[:3]]
     # All but 16-bit types are read K-major only.
     assert repacked(problem_of(DType.INT8, "nn")) == [False, True]
     # An M-major A of TF32 goes through registers, but for tiles of few rows.

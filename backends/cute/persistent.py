@@ -7,7 +7,7 @@ Operands that TMA or the tensor cores cannot read where they lie are repacked in
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -28,8 +28,9 @@ from .device import (
     select,
     tile_coordinates,
 )
-from .repack import ROWS, UNIT, Repack, depth, launch_repack, packed_pitch
+from .repack import Repack, depth, launch_repack, packed_pitch
 
+TURNED_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
 TURNS = 128  # places along K where tiles start that all read the same few rows
 
 
@@ -214,7 +215,7 @@ def operands(
     ):
         deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
         if repacked:
-            few = name == "a" and spec.config.tile[0] <= ROWS
+            few = name == "a" and spec.config.tile[0] <= TURNED_ROWS
             kind = repack_of(spec, getattr(problem, name), k_major, few)
             job, view, workspace = packed(kind, address, (rows, k), steps, deep, k_major, workspace)
             kinds.append(kind)
@@ -249,19 +250,17 @@ def packed(
 
 
 def repack_of(spec: TileSpec, matrix: MatrixType, k_major: bool, few: bool) -> Repack:
-    """Say how an operand is copied.
+    """Say how an operand is copied; with `few` one of few rows.
 
-    Two or four rows of one tile are gathered, not transposed (11.2 against 13.2 us at 2x4096x4096):
-    as many as their alignment lets be. Of eight each is read again for every row (15.2, 13.3).
+    Through shared memory a copy takes 3 us however small; of eight rows by threads 1 to 1.5.
     """
-    size = matrix.dtype.itemsize
     contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
-    gathered = contiguous or (few and size < matrix.alignment < UNIT)
+    way: Literal["gather", "turn", "transpose"] = "turn" if few else "transpose"
     return Repack(
-        itemsize=size,
+        itemsize=matrix.dtype.itemsize,
+        way="gather" if contiguous or matrix.major == "strided" else way,
         contiguous=contiguous,
-        vector=matrix.vector if contiguous else 1,
-        transpose=matrix.major != "strided" and not gathered,
+        vector=1 if matrix.major == "strided" else matrix.vector,
         split=spec.products > 1,
     )
 

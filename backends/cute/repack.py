@@ -5,7 +5,8 @@ operand that is not so is written once into the workspace as it should be, befor
 multiplies; the two overlap by programmatic dependent launch.
 
     gather      one thread writes 16 bytes, read with whatever strides the source has
-    transpose   through shared memory, where the source is contiguous along the target's rows
+    turn        one thread writes 16 bytes of each of eight rows, where those are contiguous
+    transpose   through shared memory: of more such rows
 
 `split` writes two TF32 matrices in place of one float32 matrix: the nearest TF32 number and that of
 what is left, which together hold 22 bits of the 24.
@@ -13,7 +14,7 @@ what is left, which together hold 22 bits of the 24.
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -24,6 +25,7 @@ from ..workspace import ROW_BYTES as UNIT  # what a thread writes at once
 from .device import elements, global_vector, pinned, read, select, wait_with, write
 
 LANES, ROWS = 32, 8  # threads of a block
+GROUP = 8  # rows that one thread turns
 TILE = 64  # rows and columns of a block that transposes
 _RAW = {1: Uint8, 2: Uint16, 4: Uint32}
 
@@ -36,20 +38,20 @@ class Repack:
     ----------
     itemsize
         Bytes of an element.
+    way
+        How it is copied (see above).
     contiguous
         Whether the elements of a line are neighbours in the source.
     vector
-        Elements of the widest aligned load along the columns.
-    transpose
-        Whether the source is contiguous along the rows.
+        Elements of the widest aligned load along what is contiguous.
     split
         Whether float32 becomes two TF32 matrices.
     """
 
     itemsize: int
+    way: Literal["gather", "turn", "transpose"]
     contiguous: bool
     vector: int
-    transpose: bool
     split: bool
 
     @property
@@ -84,21 +86,22 @@ def nearest_tf32(value: Any) -> Float32:
 
 @cute.jit
 def write_unit(
-    kind: cutlass.Constexpr, values: cute.Tensor, target: Int64, part_bytes: Int64
-) -> None:
-    """Write 16 bytes of a row; two of them where the operand is split."""
+    kind: cutlass.Constexpr, values: cute.Tensor, first: cutlass.Constexpr, target: Int64,
+    part_bytes: Int64,
+) -> None:  # fmt: skip
+    """Write 16 bytes of a row, from the first value on; two of them where the operand is split."""
     if const_expr(kind.split):
         high = cute.make_rmem_tensor(kind.unit, Float32)
         low = cute.make_rmem_tensor(kind.unit, Float32)
         for i in range_constexpr(kind.unit):
-            bits: Any = values[i]
+            bits: Any = values[first + i]
             value = bits.bitcast(Float32)
             high[i] = nearest_tf32(value)
             low[i] = nearest_tf32(value - high[i])
         write(elements(high, 0, kind.unit), global_vector(target, Float32, kind.unit))
         write(elements(low, 0, kind.unit), global_vector(target + part_bytes, Float32, kind.unit))
     else:
-        write(elements(values, 0, kind.unit), global_vector(target, kind.raw, kind.unit))
+        write(elements(values, first, kind.unit), global_vector(target, kind.raw, kind.unit))
 
 
 def after_the_kernel_before(*places: Int64) -> None:
@@ -147,7 +150,58 @@ def gather(
             for i in range_constexpr(kind.unit):
                 where = start + cutlass.min(Int32(i), left - 1) * step * size
                 values[i] = read(global_vector(where, kind.raw, 1), 1)[0]
-        write_unit(kind, values, target + (line * pitch + column) * size, part_bytes)
+        write_unit(kind, values, 0, target + (line * pitch + column) * size, part_bytes)
+
+
+@cute.jit
+def turn(
+    kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
+    target: Int64, pitch: Int64, part_bytes: Int64,
+) -> None:  # fmt: skip
+    """Write one unit of each of eight rows: blocks run as in `gather`, each element is read once.
+
+    Behind the last column the padding of a row repeats it; no one reads that.
+    """
+    rows, columns, l0, l1 = sizes
+    thread, _, _ = cute.arch.thread_idx()
+    size = kind.itemsize
+    across = blocks_across(kind, columns)
+    down = block // across
+    column = Int64((block - down * across) * LANES + thread % LANES) * kind.unit
+    groups = (rows + GROUP - 1) // GROUP
+    index = Int64(down) * ROWS + thread // LANES
+    if column < columns and index < Int64(groups) * l0 * l1:
+        batch = Int32(index // groups)
+        row = Int32(index - Int64(batch) * groups) * GROUP
+        i1 = batch // l0
+        i0 = batch - i1 * l0
+        base = source + size * (row + Int64(i0) * steps[2] + Int64(i1) * steps[3])
+        starts = []
+        for i in range_constexpr(kind.unit):
+            at = cutlass.min(column + i, Int64(columns) - 1)
+            starts.append(pinned(base + at * steps[1] * size))
+        values = cute.make_rmem_tensor(GROUP * kind.unit, kind.raw)
+        after_the_kernel_before(*starts)
+        wide = const_expr(min(kind.vector, GROUP))
+        for first in range_constexpr(0, GROUP, wide):
+            if row + first + wide <= rows:
+                for i in range_constexpr(kind.unit):
+                    where = starts[i] + first * size
+                    part = read(global_vector(where, kind.raw, wide), wide)
+                    for r in range_constexpr(wide):
+                        values[(first + r) * kind.unit + i] = part[r]
+            else:  # row by row
+                for r in range_constexpr(first, first + wide - 1):
+                    if row + r < rows:
+                        for i in range_constexpr(kind.unit):
+                            where = starts[i] + r * size
+                            part = read(global_vector(where, kind.raw, 1), 1)
+                            values[r * kind.unit + i] = part[0]
+        line = Int64(batch) * rows + row
+        for r in range_constexpr(GROUP):
+            if row + r < rows:
+                where = target + ((line + r) * pitch + column) * size
+                write_unit(kind, values, r * kind.unit, where, part_bytes)
 
 
 @cute.jit
@@ -198,22 +252,23 @@ def transpose(
                 values[e] = tile[u * kind.unit + e, r]
             line = Int64(batch) * rows + row + r
             where = target + (line * pitch + column + u * kind.unit) * size
-            write_unit(kind, values, where, part_bytes)
+            write_unit(kind, values, 0, where, part_bytes)
 
 
 def blocks_across(kind: Repack, columns: Int32) -> Int32:
     """Return how many blocks lie side by side."""
-    span = TILE if kind.transpose else LANES * kind.unit
+    span = TILE if kind.way == "transpose" else LANES * kind.unit
     return (columns + span - 1) // span
 
 
 def blocks_of(kind: Repack, sizes: tuple) -> Int32:
     """Return how many blocks copy an operand."""
     rows, columns, l0, l1 = sizes
-    if kind.transpose:
+    if kind.way == "transpose":
         down = Int64((rows + TILE - 1) // TILE) * l0 * l1
-    else:
-        down = (Int64(rows) * l0 * l1 + ROWS - 1) // ROWS
+    else:  # a line for each warp, or so many
+        lines = (rows + GROUP - 1) // GROUP if kind.way == "turn" else rows
+        down = (Int64(lines) * l0 * l1 + ROWS - 1) // ROWS
     return Int32(down) * blocks_across(kind, columns)
 
 
@@ -224,7 +279,9 @@ def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
     for i in range_constexpr(len(kinds)):
         if index >= starts[i] and index < starts[i + 1]:
             block = index - starts[i]
-            if const_expr(kinds[i].transpose):
+            if const_expr(kinds[i].way == "turn"):
+                turn(kinds[i], block, *jobs[i])
+            elif const_expr(kinds[i].way == "transpose"):
                 smem = cutlass.memory.SmemAllocator()
                 tile = smem.allocate_tensor(
                     kinds[i].raw, cute.make_layout((TILE, TILE), stride=(TILE + 1, 1)), UNIT

@@ -8,7 +8,7 @@ is to show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -25,6 +25,7 @@ from ..workspace import packed_bytes, workspace_bytes
 from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
 from .figures import Figures
 from .geometry import (
+    FEW_ROWS,
     MMA_M,
     SWIZZLE_BYTES,
     Geometry,
@@ -68,9 +69,9 @@ class Work:
     part_bytes
         Bytes of the partial sums of one part of K.
     repack_us
-        Of copying operands before, for tiles of few rows and of more.
+        Of copying operands before, by the rows of a tile: few, or 64 and more.
     copied
-        Bytes of these copies, for the latter.
+        Bytes of these copies, for the last.
     """
 
     family: Family
@@ -82,7 +83,7 @@ class Work:
     fixed_us: float
     dram_us: float
     part_bytes: int
-    repack_us: tuple[float, float]
+    repack_us: Mapping[int, float]
     copied: int
 
 
@@ -343,7 +344,7 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
 
 def _work(family: Family, extents: Extents) -> Work:
     problem, f = family.problem, family.figures
-    few, many = (repacked_bytes(problem, extents, rows) for rows in (1, MMA_M))
+    copied = {rows: repacked_bytes(problem, extents, rows) for rows in (*FEW_ROWS, MMA_M)}
     size = problem.a.dtype.itemsize
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
@@ -358,8 +359,8 @@ def _work(family: Family, extents: Extents) -> Work:
         fixed_us=f.fixed_us - (f.near_us if near else 0.0),
         dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
-        repack_us=(_repack_us(family, few, near), _repack_us(family, many, near)),
-        copied=many,
+        repack_us={rows: _repack_us(family, size, near) for rows, size in copied.items()},
+        copied=copied[MMA_M],
     )
 
 
@@ -392,7 +393,7 @@ def _least_us(work: Work, shape: Shape, columns: int) -> float:
             sent = 4 * shape.rows * columns / max(shape.slices) * units * (cluster_k - 1)
             exchange = f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
             least = min(least, _joined(f, main / cluster_k, dram) + exchange)
-    least += work.fixed_us + work.repack_us[shape.rows >= MMA_M]
+    least += work.fixed_us + work.repack_us[min(shape.rows, MMA_M)]
     return _BELOW * least
 
 
@@ -438,7 +439,7 @@ def _times(
     store = _store_us(tile, cluster_k)
     exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
     adding = _adding_us(work, tile, split_k, cluster_k, at_once)
-    repack = work.repack_us[m >= MMA_M]
+    repack = work.repack_us[min(m, MMA_M)]
     if repack and (at_once > _CROWDED * target.sm_count or work.copied > _CROWDED_BYTES):
         repack += f.crowded_us
     beside = work.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
@@ -532,6 +533,9 @@ def _dram_us(work: Work, tile: Tile, a_again: bool, b_again: bool) -> float:
     """Return the time of the device memory's traffic; whether several clusters read A, and B."""
     f = tile.figures
     moved = work.moved + f.shared_read * (a_again * work.a_bytes + b_again * work.b_bytes)
+    line = tile.geo.b_bytes // tile.config.tile[2]  # of an N-major B
+    if tile.geo.b_swizzle < SWIZZLE_BYTES and line < SWIZZLE_BYTES:
+        moved += f.short_lines * work.b_bytes
     us = moved / (tile.target.dram_gbs * f.dram_efficiency * 1e3)
     extents = work.extents
     written = extents.batch * extents.m * extents.n * tile.problem.d.dtype.itemsize

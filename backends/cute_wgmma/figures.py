@@ -52,6 +52,8 @@ class Figures:
         Part of the memory's bandwidth that is reached.
     pair_draw
         What a pair of SMs can draw of the memory's bandwidth, against an even share.
+    short_lines
+        More time for the bytes of an N-major B whose lines in a tile are below 128 bytes.
     shared_read
         More time for the bytes of an operand that several clusters read.
     overlap
@@ -102,6 +104,7 @@ class Figures:
     sliced_pairs: float
     dram_efficiency: float
     pair_draw: float
+    short_lines: float
     shared_read: float
     overlap: float
     store_us: Mapping[str, float]
@@ -129,10 +132,10 @@ class Figures:
 
 
 #: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md). By hand
-#: afterwards: `thin_us`, `sliced_pairs` and `efficiency` of 256 to few, and to the launches in
-#: bench/data `three` and what a launch, a copy and the sum of parts cost since they are faster
-#: (`fixed_us`, `near_us`, `repack_us`, `near_copy_us`, `reduce_us`, `part_us`, `reduce_gbs`,
-#: "rows").
+#: afterwards: `thin_us`, `short_lines`, `sliced_pairs` and `efficiency` of 256 to few, and to the
+#: launches in bench/data `three` and what a launch, a copy and the sum of parts cost since they are
+#: faster (`fixed_us`, `near_us`, `repack_us`, `near_copy_us`, `reduce_us`, `part_us`,
+#: `reduce_gbs`, "rows").
 H200 = Figures(
     fixed_us=1.4,
     near_us=0.5,
@@ -158,6 +161,7 @@ H200 = Figures(
     sliced_pairs=0.92,
     dram_efficiency=0.95,
     pair_draw=1.1,
+    short_lines=0.15,
     shared_read=0.1797,
     overlap=2.587,
     store_us={"tma": 1.18, "direct": 5.498, "rows": 13.5, "words": 13.5},
@@ -214,6 +218,7 @@ H200_FLOAT8 = replace(
     l2_gbs=11900,
     multicast={(1, 1): 1, (2, 1): 1.047, (1, 2): 1.093},
     pair_draw=1.042,
+    short_lines=0.0,
     shared_read=0.1757,
     overlap=2.813,
     store_us={"tma": 1.403, "direct": 4.472, "rows": 14.6, "words": 12.93},
@@ -264,6 +269,7 @@ H200_TF32 = replace(
     multicast={(1, 1): 1, (2, 1): 1.078, (1, 2): 1.093},
     sliced_pairs=0.9805,
     pair_draw=1.094,
+    short_lines=0.0,
     shared_read=0.1091,
     overlap=3.152,
     store_us={"tma": 1.272, "direct": 4.251, "rows": 13.87, "words": 14.69},

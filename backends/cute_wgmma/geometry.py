@@ -29,6 +29,7 @@ from unigemm.problem import Major, MatrixType, Problem
 from unigemm.target import Target
 
 __all__ = [
+    "FEW_ROWS",
     "Geometry",
     "from_registers",
     "geometry",
@@ -42,7 +43,7 @@ WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
-_FEW_ROWS = (8, 16, 32)  # of an M-major A, one row of a swizzle
+FEW_ROWS = (8, 16, 32)  # of a tile: of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 _ROW_BYTES = 256  # of a box that warps store row by row, at most
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
@@ -156,14 +157,16 @@ def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
     """Return the majorness of A or B in shared memory: wgmma takes all but 16-bit K-major only.
 
     Of an M-major A of few rows TMA brings each K alone, in as many lines as of 64 rows. One that is
-    copied anyway is turned by that (2x4096x4096 in layout tn: 11.2 us, 13.4 as it was). Not others:
-    the copy gains where K is 2048 (8x7168x2048: 10.5 against 11.7 us), and loses where it is more.
+    copied anyway is turned by that; eight rows are also where B comes in lines of N (7168x2048: 9.9
+    against 11.7 us, 4096x14336: 30.8, 31.7). More rows, and beside a K-major B, lose by it.
     """
     matrix: MatrixType = getattr(problem, name)
     if name == "a" and from_registers(problem, rows):
         return "m"
-    if name == "a" and rows < MMA_M and matrix.alignment < TMA_BYTES:
-        return "k"
+    if name == "a" and rows < MMA_M:
+        eight = rows == FEW_ROWS[0] and shared_major(problem, "b", rows) == "n"
+        if eight or matrix.alignment < TMA_BYTES:
+            return "k"
     other = matrix.major in ("m", "n") and matrix.dtype.itemsize == 2
     return matrix.major if other else "k"
 
@@ -279,7 +282,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if groups * wg_m * wg_n * config.slice_k not in (1, 2, 3):
         return "1 to 3 consumer warpgroups fit into a CTA"
     if m < MMA_M:
-        if m not in _FEW_ROWS or wg_m != 1:
+        if m not in FEW_ROWS or wg_m != 1:
             return f"tile M {m} is neither 64 nor 8, 16 or 32 rows of one warpgroup"
     elif m % (MMA_M * wg_m):
         return f"tile M {m} is not a multiple of 64 for each of {wg_m} warpgroups"
