@@ -268,6 +268,23 @@ def test_changed_picks_stand_beside_what_they_were_measured_at():
     assert picks.table([]).endswith("0 picks changed, 0 measured")
 
 
+def test_what_is_measured_again_takes_the_place_of_what_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(picks, "RATIOS", tmp_path / "ratios.json.xz")
+    with picks.lzma.open(picks.RATIOS, "wt") as file:
+        json.dump({"p": {"cute_simt x": 0.5, "cute_simt y": 0.6}}, file)
+    entry = {"backend": "cute_simt", "config": "x", "ratio": 0.9}
+    backends = {"auto": entry, "cutile": {"error": "wrong"}}
+    run, sweep = tmp_path / "run.json", tmp_path / "sweep.jsonl"
+    run.write_text(json.dumps([{"problem": "p", "backends": backends}]))
+    launches = [{"us": us, "cublas_us": 1.0} for us in (0.8, 0.5, 2.0)] + [{"error": "wrong"}]
+    of = {"problem": "q", "backend": "cutile", "config": "z", "plan": {}}
+    sweep.write_text("".join(json.dumps({**of, **each}) + "\n" for each in launches))
+    monkeypatch.setattr("sys.argv", ["picks", "--add", str(run), str(sweep)])
+    picks.main()
+    known = {"p": {"cute_simt x": 0.9, "cute_simt y": 0.6}, "q": {"cutile z": 1.25}}
+    assert picks.ratios() == known
+
+
 def test_what_was_measured_covers_what_is_picked(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(picks, "SUITES", {"squares": picks.SUITES["squares"]})
     out = tmp_path / "now.json"
