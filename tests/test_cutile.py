@@ -129,6 +129,13 @@ def test_every_offered_configuration_is_legal(arch):
                 assert illegal(config.oriented(kernel_problem(given_)), config, target) is None
 
 
+def test_loops_over_tiles_that_spill_are_not_offered():
+    """Those that store an unaligned D element by element."""
+    for kind, precision in KINDS:
+        problem = problem_of(kind, d_alignment=kind.itemsize, precision=precision)
+        assert all(config.schedule == "plain" for config in offered(problem, H200))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

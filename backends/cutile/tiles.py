@@ -182,9 +182,18 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
     turned = turned_tf32(problem, target)
+    table = _table(problem.a.dtype, target.capability)
+    if any(turned):
+        table = tuple(replace(shape, persistent=False) for shape in table)
+    elif not aligned and target.capability[0] == 9:
+        # Loops of four warps around the addresses of single elements spill (128x128: 256 bytes).
+        table = tuple(
+            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False)
+            for shape in table
+        )
     return tuple(
-        replace(shape, persistent=shape.persistent and not any(turned))
-        for shape in _table(problem.a.dtype, target.capability)
+        shape
+        for shape in table
         if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
         if not (any(turned) and _slow_turned(shape, *turned))
     )
