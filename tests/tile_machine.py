@@ -42,6 +42,8 @@ class Machine:
     float64, float32 = np.dtype(np.float64), np.dtype(np.float32)
     tfloat32 = np.dtype(np.float32)
 
+    static_iter = staticmethod(iter)
+
     @staticmethod
     def cdiv(a, b):
         return -(-a // b)
@@ -83,6 +85,10 @@ class Machine:
     def gather(array, index, padding_value):
         (extent,) = array.shape
         return array.memory[array.offset + index] if index < extent else np.float32(padding_value)
+
+    @staticmethod
+    def where(condition, tile, other):
+        return tile if condition else np.full_like(tile, other)
 
     @staticmethod
     def transpose(tile):

@@ -47,6 +47,7 @@ TYPES = {
     DType.INT8: ct.int8,
     DType.INT32: ct.int32,
 }
+IN_FLIGHT = 4  # partial sums that are read at once
 TURNED = (0, 1, 3, 2)  # the order of axes that transposes a matrix of a stack
 
 
@@ -175,10 +176,17 @@ def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # no
     i0 = product - i1 * d.shape[1]
     shape = (1, 1, tile_lines, tile_line)
     total = ct.zeros(shape, parts.dtype)
-    for part in range(parts.shape[0]):
-        total = total + ct.load(
-            parts, (part, product, at_lines, at_line), shape, padding_mode=ct.PaddingMode.ZERO
-        )
+    end = parts.shape[0]
+    for part in range(0, end, IN_FLIGHT):
+        some = ()
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            found = ct.load(
+                parts, (min(part + i, end - 1), product, at_lines, at_line), shape,
+                padding_mode=ct.PaddingMode.ZERO,
+            )  # fmt: skip
+            some = (*some, found)
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            total = total + ct.where(part + i < end, some[i], 0)
     if len(scales) > 0:
         total = scaled(total, scales)
     ct.store(d, (i1, i0, at_lines, at_line), total.astype(d.dtype))
