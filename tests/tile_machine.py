@@ -61,7 +61,7 @@ class Machine:
         return ranges
 
     @classmethod
-    def load(cls, array, index, shape, order="C", padding_mode=None):
+    def load(cls, array, index, shape, order="C", padding_mode=None, check_bounds=True):
         assert padding_mode == "zero"
         axes = range(len(shape)) if order == "C" else order
         turned = Array(
@@ -71,6 +71,7 @@ class Machine:
             tuple(array.strides[i] for i in axes),
         )
         ranges = cls._ranges(turned, index, shape)
+        assert check_bounds or tuple(map(len, ranges)) == tuple(shape), "a tile is cut off"
         tile = np.zeros(shape, array.dtype)
         tile[tuple(slice(len(r)) for r in ranges)] = array.memory[turned.places(ranges)]
         return tile
