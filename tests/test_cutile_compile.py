@@ -15,7 +15,7 @@ from unigemm.backends.cutile import toolchain
 from unigemm.backends.cutile.arguments import calls
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import offered
-from unigemm.backends.cutile.geometry import features, gpu_code
+from unigemm.backends.cutile.geometry import bands_of, features, gpu_code
 
 import unigemm
 from unigemm import sass
@@ -96,19 +96,36 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
     assert info.smem_bytes <= plan.target.smem_per_block + 1024
     assert ops[multiplies(plan)] > 0
     assert "FFMA" not in ops
+    if bands_of(plan.config.tile[0]) > 1 or plan.config.schedule == "tail":
+        # Where each product is waited for alone, it is two to each.
+        assert ops["WARPGROUP"] <= 1.2 * ops[multiplies(plan)]
     if features(plan.target).tma:
         assert ops["UTMALDG"] >= 2
         assert "LDGSTS" not in ops
-        stored_by_tma = plan.problem.d.alignment == 16 or plan.config.split_k > 1
+        parts = plan.config.split_k > 1 or plan.config.schedule == "tail"
+        stored_by_tma = plan.problem.d.alignment == 16 or parts
         assert ("UTMASTG" in ops) == stored_by_tma
         # Every kernel waits for the one before it.
         assert ops["ACQBULK"] == len(artifact.files)
     else:
         assert ops["LDGSTS"] > 0
         assert "ACQBULK" not in ops
-    assert set(artifact.files) == {"gemm.cubin"} | (
-        {"reduce.cubin"} if plan.config.split_k > 1 else set()
-    )
+    second = {"reduce.cubin"} if plan.config.split_k > 1 else set()
+    second |= {"tail.cubin", "join.cubin"} if plan.config.schedule == "tail" else set()
+    assert set(artifact.files) == {"gemm.cubin"} | second
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("tile", "warps", "schedule", "split_k"),
+    [((192, 128), 8, "plain", 1), ((192, 128), 8, "plain", 2), ((128, 128), 4, "tail", 1)],
+)
+def test_bands_and_tails_are_multiplied_without_waiting_for_each_product(
+    layout, tile, warps, schedule, split_k
+):
+    change = {"warps": (warps, 1), "schedule": schedule, "split_k": split_k}
+    plan = plan_of(problem_of(DType.BFLOAT16, layout), tile=(*tile, 64), **change)
+    test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan)
 
 
 def test_all_six_architectures_are_offered_enough():
@@ -130,8 +147,8 @@ def parameters(cubin):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
-@pytest.mark.parametrize("split", [1, 3])
-def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, scaled, split):
+@pytest.mark.parametrize("way", ["plain", "split", "tail"])
+def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, scaled, way):
     """Number, order and size of them, against what the compiler wrote into the cubin."""
     if scaled and arch == "sm_80":
         pytest.skip("sm_80 has no float8 instructions")
@@ -139,14 +156,22 @@ def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, sc
     layouts = [Layout((64, 64), (64, 1), dtype)] * 2
     layouts.append(Layout((64, 64), (64, 1), output_dtypes(dtype)[0]))
     gemm = canonical(*layouts, scaled=scaled)
-    tile = (64, 64, 128 // dtype.itemsize)
-    plan = plan_of(gemm.problem, gemm.extents, arch, tile=tile, occupancy=2, split_k=split)
+    if way == "tail" and (scaled or arch == "sm_80"):
+        pytest.skip("no such tile is offered")
+    change = {"tile": (64, 64, 128 // dtype.itemsize), "occupancy": 2}
+    change |= {"plain": {}, "split": {"split_k": 3}, "tail": {"schedule": "tail"}}[way]
+    if way == "tail":
+        change |= {"tile": (128, 128, 64), "occupancy": 0}
+    plan = plan_of(gemm.problem, gemm.extents, arch, **change)
     files = BACKEND.compile(plan).files
     array = [8, *[4] * 8]
     scales = [8, 4, 4, 8, 4, 4, 4] if scaled else []
     work = [4] * 4
     expected = {"gemm": [*array * 3, *scales, *work]}
-    if split > 1:
+    if way == "tail":
+        expected["tail"] = [*array * 4, *[4] * 4]
+        expected["join"] = [*array * 2, *[4] * 4]
+    if way == "split":
         expected = {"gemm": [*array * 3, *work], "reduce": [*array * 2, *scales]}
     assert {name.removesuffix(".cubin") for name in files} == set(expected)
     for call in calls(plan, gemm):

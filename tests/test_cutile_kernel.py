@@ -14,8 +14,8 @@ from test_cutile import dense, plan_of
 from tile_machine import Machine, take_array
 from unigemm.backends.cutile.arguments import Place, calls
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.geometry import REDUCE_TILE
-from unigemm.backends.workspace import workspace_bytes
+from unigemm.backends.cutile.configs import scratch_bytes
+from unigemm.backends.cutile.geometry import PIECE_ROWS, REDUCE_TILE, bands_of
 
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.gemm import Layout, canonical
@@ -96,17 +96,32 @@ def run(kernels, plan, gemm, memories, scales=()):
             for block in range(call.blocks):
                 kernels.add_parts(block, parts, d, read_scales(list(left)), *REDUCE_TILE)
             continue
+        if call.symbol == "join":
+            pieces, d = array(left), array(left)
+            *_, m, n = pieces.shape
+            found = read_scales(left)
+            for block in range(call.blocks):
+                kernels.add_pieces(
+                    block, pieces, d, found, *left, m, n, PIECE_ROWS, problem.d.major == "m"
+                )
+            continue
         x, y, d = array(left), array(left), array(left)
+        turns = problem.a.major == "m", problem.b.major == "k", problem.d.major == "m"
+        bands = bands_of(config.tile[0])
+        if call.symbol == "tail":
+            pieces = array(left)
+            for block in range(call.blocks):
+                kernels.cut(block, x, y, d, pieces, *left, *config.tile, bands, *turns, False)
+            continue
         found = read_scales(left)
         inner, units, along_n, group = left
-        step = call.blocks if config.schedule == "persistent" else units
-        assert config.schedule == "persistent" or call.blocks == units
+        step = call.blocks if config.schedule != "plain" else units
+        assert config.schedule != "plain" or call.blocks == units
         for block in range(call.blocks):
             for unit in range(block, units, step):
                 kernels.multiply(
                     unit, x, y, d, found, inner, along_n, group, *config.tile,
-                    problem.a.major == "m", problem.b.major == "k", problem.d.major == "m",
-                    config.split_k > 1, False,
+                    bands, *turns, config.split_k > 1, False,
                 )  # fmt: skip
 
 
@@ -127,16 +142,16 @@ KINDS = (DType.FLOAT32, DType.BFLOAT16, DType.INT8, DType.FLOAT64)
     odd=st.booleans(),
     pads=st.tuples(*[st.integers(0, 2)] * 3),
     dtype=st.sampled_from(KINDS),
-    tile=st.sampled_from([(8, 8, 16), (16, 8, 16), (8, 16, 32), (16, 32, 8)]),
+    tile=st.sampled_from([(8, 8, 16), (16, 8, 16), (8, 16, 32), (16, 32, 8), (24, 16, 16)]),
     swap_ab=st.booleans(),
     split=st.sampled_from([1, 1, 2, 3]),
     raster=st.sampled_from([Raster("m", 1), Raster("n", 2), Raster("m", 3), Raster("n", 8)]),
-    persistent=st.booleans(),
+    looped=st.sampled_from(["plain", "persistent", "tail"]),
     arch=st.sampled_from(ARCHS),
 )
 def test_blocks_compute_the_product_and_write_nothing_else(
     kernels, m, n, k, batch, shared, b_shared, layout, d_turned, odd, pads, dtype, tile, swap_ab,
-    split, raster, persistent, arch,
+    split, raster, looped, arch,
 ):  # fmt: skip
     rng = np.random.default_rng(m * 1000 + n)
     out = output_dtypes(dtype)[-1]
@@ -155,7 +170,7 @@ def test_blocks_compute_the_product_and_write_nothing_else(
     gemm = replace(whole, offsets=((0, 0, 0),))
     if BACKEND.refuse(gemm.problem, gemm.extents, named_target("sm_90a")) is not None:
         return
-    schedule = "persistent" if persistent and split == 1 else "plain"
+    schedule = looped if split == 1 else "plain"
     config = plan_of(
         tile=tile, swap_ab=swap_ab, split_k=split, raster=raster, schedule=schedule
     ).config
@@ -163,7 +178,7 @@ def test_blocks_compute_the_product_and_write_nothing_else(
     plan = Plan("cutile", config, gemm.problem, gemm.extents, target)
     seen, sizes = config.oriented(gemm.problem), config.oriented(gemm.extents)
     native = numpy_dtype(seen.accumulator)
-    room = workspace_bytes(seen, sizes, split) // native.itemsize
+    room = scratch_bytes(seen, sizes, target, config) // native.itemsize
     workspace = np.full(room + 64, 55, native)
     expected = view(a_mem, a_lay).astype(np.float64) @ view(b_mem, b_lay).astype(np.float64)
     for to_a, to_b, to_d in whole.offsets:

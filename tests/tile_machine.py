@@ -42,6 +42,8 @@ class Machine:
     float64, float32 = np.dtype(np.float64), np.dtype(np.float32)
     tfloat32 = np.dtype(np.float32)
 
+    static_iter = staticmethod(iter)
+
     @staticmethod
     def cdiv(a, b):
         return -(-a // b)
@@ -59,7 +61,7 @@ class Machine:
         return ranges
 
     @classmethod
-    def load(cls, array, index, shape, order="C", padding_mode=None):
+    def load(cls, array, index, shape, order="C", padding_mode=None, check_bounds=True):
         assert padding_mode == "zero"
         axes = range(len(shape)) if order == "C" else order
         turned = Array(
@@ -69,6 +71,7 @@ class Machine:
             tuple(array.strides[i] for i in axes),
         )
         ranges = cls._ranges(turned, index, shape)
+        assert check_bounds or tuple(map(len, ranges)) == tuple(shape), "a tile is cut off"
         tile = np.zeros(shape, array.dtype)
         tile[tuple(slice(len(r)) for r in ranges)] = array.memory[turned.places(ranges)]
         return tile
@@ -83,6 +86,10 @@ class Machine:
     def gather(array, index, padding_value):
         (extent,) = array.shape
         return array.memory[array.offset + index] if index < extent else np.float32(padding_value)
+
+    @staticmethod
+    def where(condition, tile, other):
+        return tile if condition else np.full_like(tile, other)
 
     @staticmethod
     def transpose(tile):

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import ceil
+from typing import NamedTuple
 
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType
+from unigemm.target import Target
 
 from ..compiling import INT32_MAX, Steps, oriented_strides
 from ..workspace import ROW_BYTES
-from .geometry import REDUCE_TILE
+from .geometry import PIECE_ROWS, REDUCE_TILE
 
-__all__ = ["PLACES", "Argument", "Call", "Place", "calls", "units_of"]
+__all__ = ["PLACES", "Argument", "Call", "Place", "calls", "places_of", "tail_of", "units_of"]
 
 #: What a launch brings, in its order: addresses (A and B the kernel's), extents, a float32's bits.
 PLACES = ("a", "b", "d", "workspace", "scale_a", "scale_b", "scales_a", "scales_b", "factor")
@@ -72,6 +74,37 @@ def units_of(config: Config, extents: Extents) -> int:
     return ceil(seen.m / m) * ceil(seen.n / n) * seen.batch * config.split_k
 
 
+def places_of(config: Config, target: Target) -> int:
+    """Return how many tiles the device works on at once."""
+    return max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy)
+
+
+class Tail(NamedTuple):
+    """What a "tail" schedule does with the tiles that do not fill a round.
+
+    Attributes
+    ----------
+    begin
+        The first of them; those before are whole rounds.
+    tiles
+        How many.
+    parts
+        Of K, that each is cut into: as many as there are places.
+    """
+
+    begin: int
+    tiles: int
+    parts: int
+
+
+def tail_of(config: Config, k: int, tiles: int, places: int) -> Tail:
+    """Return what is left of the last round, in parts none of which is empty."""
+    left = tiles % places
+    slabs = ceil(k / config.tile[2])
+    parts = max(1, min(places // max(1, left), slabs))
+    return Tail(tiles - left, left, ceil(slabs / ceil(slabs / parts)))
+
+
 def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
     """Return the launches of a product.
 
@@ -107,16 +140,27 @@ def _calls(
     b = _matrix("b", problem.b, problem.b.major == "k", (k, n), batch, strides[1], offsets[1])
     d = _matrix("d", problem.d, problem.d.major == "m", (m, n), batch, strides[2], offsets[2])
     units = units_of(config, plan.extents) // extents.batch * products
-    blocks = units
-    if config.schedule == "persistent":
-        places = max(1, plan.target.sm_count // config.cluster[0]) * max(1, config.occupancy)
-        blocks = min(units, places)
+    places = places_of(config, plan.target)
+    blocks = min(units, places) if config.schedule == "persistent" else units
     scales: tuple[Argument, ...] = ()
     if problem.scaled:
         # Two arrays of at most one number: address, extent, stride.
         scales = (Place("scale_a"), Place("scales_a"), 1, Place("scale_b"), Place("scales_b"), 1)
         scales = (*scales, Place("factor"))
-    work = (batch[0], units, int(config.raster.order == "n"), config.raster.group)
+    order = int(config.raster.order == "n"), config.raster.group
+    if config.schedule == "tail":
+        rest = tail_of(config, extents.k, units, places)
+        pieces = _pieces(plan, places)
+        main = (*a, *b, *d, *scales, batch[0], rest.begin, *order)
+        found = [_call("gemm", places, main, plan)] if rest.begin else []
+        if rest.tiles:
+            number = (rest.parts, rest.begin, *order)
+            blocks = rest.tiles * rest.parts
+            found.append(_call("tail", blocks, (*a, *b, *d, *pieces, *number), plan))
+            blocks = rest.tiles * (config.tile[0] // PIECE_ROWS)
+            found.append(_call("join", blocks, (*pieces, *d, *scales, *number), plan))
+        return tuple(found)
+    work = (batch[0], units, *order)
     if plan.split_k == 1:
         return (_call("gemm", blocks, (*a, *b, *d, *scales, *work), plan),)
     lines, line = (n, m) if problem.d.major == "m" else (m, n)
@@ -159,6 +203,12 @@ def _parts(plan: Plan, lines: int, line: int, products: int) -> tuple[Argument, 
         *(plan.split_k, products, lines, pitch),
         *strides,
     )
+
+
+def _pieces(plan: Plan, places: int) -> tuple[Argument, ...]:
+    """Return the arguments of the workspace of shared tiles: (1, pieces, rows, columns)."""
+    m, n, _ = plan.config.tile
+    return (Place("workspace"), 1, places, m, n, places * m * n, m * n, n, 1)
 
 
 def _call(symbol: str, blocks: int, arguments: tuple[Argument, ...], plan: Plan) -> Call:

@@ -18,7 +18,7 @@ from unigemm.target import Target
 
 from ..compiling import refuse_blocks, refuse_sizes, specialisation
 from . import arguments, toolchain
-from .configs import price, ranking
+from .configs import price, ranking, varies
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
 from .launch import launcher, load
 
@@ -29,7 +29,8 @@ __all__ = ["BACKEND"]
 class CutileBackend:
     """A backend whose kernels are cuTile; see `unigemm.backend.CompilingBackend`."""
 
-    # One class and configuration are one compiled kernel, whose sums are in the order of K.
+    # One class and configuration are one compiled kernel, whose sums are in the order of K, but
+    # for the schedule that is not offered then (configs.varies).
     batch_invariant: ClassVar[bool] = True
     name: str = "cutile"
 
@@ -67,9 +68,11 @@ class CutileBackend:
         Raises
         ------
         UnsupportedProblem
-            It cannot run.
+            It cannot run, or not as the problem asks.
         """
         reason = illegal(config.oriented(kernel_problem(problem)), config, target)
+        if reason is None and varies(problem, config.schedule):
+            reason = f"a {config.schedule} kernel cuts K as M has it; name another schedule"
         if reason is not None:
             raise UnsupportedProblem(f"cutile cannot run it: {reason}")
         return price(problem, extents, target, config)

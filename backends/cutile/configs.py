@@ -15,11 +15,21 @@ from unigemm.target import Target
 
 from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
+from .arguments import places_of, tail_of
 from .figures import FIGURES, FLOAT64_FIGURES, Figures
 from .geometry import ANY_MAJOR, config_of, features
-from .tiles import ALIGNMENT, DEFAULT_WARPS, NARROW, SCHEDULES, Shape, shapes, turned_tf32
+from .tiles import ALIGNMENT, DEFAULT_WARPS, NARROW, Shape, shapes, turned_tf32
 
-__all__ = ["FLOAT64_FLOPS", "candidates", "offered", "predict", "price", "ranking"]
+__all__ = [
+    "FLOAT64_FLOPS",
+    "candidates",
+    "offered",
+    "predict",
+    "price",
+    "ranking",
+    "scratch_bytes",
+    "varies",
+]
 
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
@@ -149,7 +159,7 @@ def ranking(
         if not _worthwhile(base, sizes) or _least_us(base, sizes) > short.bar:
             continue
         for split_k in _splits(base, sizes):
-            if workspace_bytes(base.problem, sizes, split_k) <= _MAX_WORKSPACE:
+            if _scratch(base, sizes, split_k) <= _MAX_WORKSPACE:
                 times = _times(base, sizes, split_k)
                 short.add(times.total, (base, split_k, times))
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
@@ -159,7 +169,7 @@ def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Cand
     sizes = base.config.oriented(extents)
     order = _raster(sizes, base)
     config = replace(base.config, split_k=split_k, raster=order)
-    scratch = workspace_bytes(base.problem, sizes, split_k)
+    scratch = _scratch(base, sizes, split_k)
     return Candidate(config, _prediction(times), scratch)
 
 
@@ -178,9 +188,14 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
         _measured(seen, target, config_of(shape, seen, schedule, swap_ab), _figures(seen, target))
         for swap_ab, seen in ((False, problem), (True, problem.transposed))
         for shape in shapes(seen, target)
-        for schedule in SCHEDULES
-        if (schedule == "plain" or shape.persistent) and (_is_narrow(shape) or not swap_ab)
+        for schedule in shape.schedules
+        if (_is_narrow(shape) or not swap_ab) and not varies(problem, schedule)
     )
+
+
+def varies(problem: Problem, schedule: str) -> bool:
+    """Whether the number of tiles would cut some of the sums, where no M may change them."""
+    return problem.batch_invariant and schedule == "tail"
 
 
 def _figures(problem: Problem, target: Target) -> Figures:
@@ -200,7 +215,7 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
         figures=figures,
         margin=_margin(problem, target),
         narrowest=_narrowest(problem, target),
-        places=max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy),
+        places=places_of(config, target),
         rate=_rate(problem, target, config, figures),
         turns=turned_tf32(problem, target),
         store_us=(stores[0], stores[1]),
@@ -232,6 +247,9 @@ def _worthwhile(base: Base, sizes: Extents) -> bool:
 def _splits(base: Base, sizes: Extents) -> tuple[int, ...]:
     """Return the parts of K worth considering: those that fill the device, none of them empty."""
     tiles = _tiles(base, sizes)
+    if base.config.schedule == "tail":  # for a last round that is less than half full
+        cut = tail_of(base.config, sizes.k, tiles, base.places)
+        return (1,) if cut.begin and cut.tiles and cut.parts > 1 else ()
     if base.config.schedule == "persistent":  # for many tiles; K is whole
         return (1,) if tiles > base.places else ()
     slabs = -(-sizes.k // base.config.tile[2])
@@ -275,8 +293,21 @@ def predict(
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
     seen, sizes = config.oriented(problem), config.oriented(extents)
-    scratch = workspace_bytes(seen, sizes, config.split_k)
+    scratch = scratch_bytes(seen, sizes, target, config)
     return Candidate(config, predict(seen, sizes, target, config), scratch)
+
+
+def scratch_bytes(problem: Problem, sizes: Extents, target: Target, config: Config) -> int:
+    """Return the workspace of a launch; problem and extents as the kernel sees them."""
+    if config.schedule == "tail":
+        m, n, _ = config.tile
+        return places_of(config, target) * m * n * problem.accumulator.itemsize
+    return workspace_bytes(problem, sizes, config.split_k)
+
+
+def _scratch(base: Base, sizes: Extents, split_k: int) -> int:
+    config = replace(base.config, split_k=split_k)
+    return scratch_bytes(base.problem, sizes, base.target, config)
 
 
 def _prediction(times: Times) -> Prediction:
@@ -321,13 +352,22 @@ def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     on_sm = 1 if figures.crowd is None else ceil(busy / base.target.sm_count)
     beside = figures.round_us[config.schedule] * (rounds - 1)
     beside += on_sm * _fill_us(base, sizes, rounds)
-    loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + last.us), dram)
+    part = 1.0  # of K, in the last round
+    rest = tail_of(config, sizes.k, units, base.places) if config.schedule == "tail" else None
+    if rest is not None:
+        last, part = slab, ceil(slabs / rest.parts) / slabs
+    loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + part * last.us), dram)
     even = _joined(figures.overlap, min(units / base.places, rounds) * slabs * slab.us, dram)
     store = on_sm * base.store_us[split_k > 1] * (1 + (rounds - 1) * base.hidden)
     reduction = 0.0
     if split_k > 1:
         scratch = workspace_bytes(base.problem, sizes, split_k)
         reduction = figures.reduce_us + figures.part_us * split_k
+        reduction += 2 * scratch / figures.reduce_gbs / 1e3
+    if rest is not None:
+        m, n, _ = config.tile
+        scratch = rest.tiles * rest.parts * m * n * base.problem.accumulator.itemsize
+        reduction = figures.tail_us + figures.part_us * rest.parts
         reduction += 2 * scratch / figures.reduce_gbs / 1e3
     times = Times(
         figures.fixed_us + beside + loop + store + reduction,
@@ -336,10 +376,10 @@ def _times(base: Base, sizes: Extents, split_k: int) -> Times:
         store=store,
         reduction=reduction,
         full=min(loop, even),
-        shared=slabs * ((rounds - 1) * slab.shared + last.shared),
-        tensor=slabs * ((rounds - 1) * slab.tensor + last.tensor),
-        latency=slabs * ((rounds - 1) * slab.latency + last.latency),
-        l2=slabs * ((rounds - 1) * slab.l2 + last.l2),
+        shared=slabs * ((rounds - 1) * slab.shared + part * last.shared),
+        tensor=slabs * ((rounds - 1) * slab.tensor + part * last.tensor),
+        latency=slabs * ((rounds - 1) * slab.latency + part * last.latency),
+        l2=slabs * ((rounds - 1) * slab.l2 + part * last.l2),
         dram=dram,
     )
     return Times(*(base.margin * us for us in times))
@@ -406,7 +446,7 @@ def _fill_us(base: Base, sizes: Extents, rounds: int) -> float:
     (m, n, k), config = base.config.tile, base.config
     read = (min(m, sizes.m) + min(n, sizes.n)) * k * base.problem.a.dtype.itemsize
     us = read / config.cluster[0] / (base.figures.fill_bytes * base.target.clock_mhz)
-    return us if config.schedule == "persistent" else us * rounds
+    return us * rounds if config.schedule == "plain" else us
 
 
 def _rate(problem: Problem, target: Target, config: Config, figures: Figures) -> float:

@@ -15,8 +15,10 @@ from .tiles import ALIGNMENT, SCHEDULES, Shape, shapes
 __all__ = [
     "ANY_MAJOR",
     "CAPABILITIES",
+    "PIECE_ROWS",
     "REDUCE_TILE",
     "Features",
+    "bands_of",
     "config_of",
     "features",
     "gpu_code",
@@ -26,6 +28,7 @@ __all__ = [
 ]
 
 REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reduction adds up
+PIECE_ROWS = 8  # of a shared tile that a block of `join` adds up: 16 bytes of a turned D
 # What `tileiras --help` names (13.5); the machine code is for exactly that device.
 CAPABILITIES = (80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
 ANY_MAJOR = (10, 11)  # major compute capabilities whose tcgen05 reads an operand as it lies
@@ -152,6 +155,14 @@ def _unfit_type(problem: Problem, capability: tuple[int, int]) -> str | None:
     return None
 
 
+def bands_of(rows: int) -> int:
+    """Return the bands of rows of a tile, each a power of two: cuTile has no other tiles.
+
+    Each has sums of its own, and what is loaded of B serves them all.
+    """
+    return rows // (rows & -rows)
+
+
 def config_of(shape: Shape, problem: Problem, schedule: str, swap_ab: bool) -> Config:
     """Return the configuration of a shape, K whole and tiles in no particular order."""
     return Config(
@@ -175,10 +186,10 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return "cuTile leaves K to split-K"
     if config.split_k < 1 or config.raster.group < 1:
         return "split-K and the group of the raster are at least 1"
-    if config.schedule == "persistent" and config.split_k > 1:
-        return "a persistent kernel has K whole"
+    if config.schedule != "plain" and config.split_k > 1:
+        return f"a {config.schedule} kernel has K whole"
     for shape in shapes(problem, target):
-        if config.schedule == "persistent" and not shape.persistent:
+        if config.schedule not in shape.schedules:
             continue
         known = config_of(shape, problem, config.schedule, config.swap_ab)
         if _tile(known) == _tile(config):

@@ -12,7 +12,17 @@ at K. With split-K the output is the workspace, (parts, L, lines, line), and `re
 up in their order.
 
 A unit of work is a tile of one part of one product; a plain kernel has a block for each unit, a
-persistent one a block for each place on the device, which takes every so-many-th unit.
+persistent one a block for each place on the device, which takes every so-many-th unit. The tiles
+that are left when all rounds of a persistent kernel are full may have two kernels of their own:
+`tail` cuts each into parts of K, a block for each, and `join` adds those up in their order.
+
+cuTile's tiles are powers of two. Others are bands of rows, each with sums of its own, that share
+what is loaded of B.
+
+There are no branches around a loop of loads and products or the stores behind it, and one such loop
+in a kernel. With branches around both (1.7.0 and tileiras 13.5, an H200) the first problem of a
+sweep never ended, and without them all did; which of the two it was is not known. Where two loops
+follow each other, the products are waited for one by one (seen in the machine code).
 """
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
@@ -31,7 +41,7 @@ from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 
-from .geometry import REDUCE_TILE, Features
+from .geometry import PIECE_ROWS, REDUCE_TILE, Features, bands_of
 from .tiles import ALIGNMENT, DEFAULT_WARPS
 
 Flag = ct.Constant[bool]
@@ -47,6 +57,7 @@ TYPES = {
     DType.INT8: ct.int8,
     DType.INT32: ct.int32,
 }
+IN_FLIGHT = 4  # partial sums that are read at once
 TURNED = (0, 1, 3, 2)  # the order of axes that transposes a matrix of a stack
 
 
@@ -91,21 +102,85 @@ def scaled(total, scales):  # noqa: ANN001, ANN201
     return total * (scale * ct.gather(scale_b, 0, padding_value=1.0))
 
 
-def multiply(  # noqa: ANN201
-    unit, a, b, d, scales, inner, along_n, group,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag, d_turned: Flag,
-    split: Flag, rounded: Flag,
+def place(  # noqa: ANN201
+    unit, d, along_n, group, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
 ):  # fmt: skip
-    """Compute one unit of work."""
+    """Return where a tile of D lies: the indices of its product (L1, L0), then the tile's."""
     lines, line = d.shape[2], d.shape[3]
     tiles_m = ct.cdiv(line if d_turned else lines, tile_m)
     tiles_n = ct.cdiv(lines if d_turned else line, tile_n)
     tiles = tiles_m * tiles_n
     outer = unit // tiles
     at_m, at_n = tile_coordinates(unit - outer * tiles, tiles_m, tiles_n, along_n, group)
-    # Indices of D: (L1, L0), and of the workspace: (part, L).
     d1 = outer // d.shape[1]
-    d0 = outer - d1 * d.shape[1]
+    return d1, outer - d1 * d.shape[1], at_m, at_n
+
+
+def sum_of(  # noqa: ANN201
+    first, slabs, i1, i0, at_m, at_n, a, b,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    rounded: Flag,
+):  # fmt: skip
+    """Return the sums of a tile over some slabs of K, those of each band of its rows."""
+    a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
+    b1, b0 = min(i1, b.shape[0] - 1), min(i0, b.shape[1] - 1)
+    whole = a.dtype == ct.int8
+    sums = ct.int32 if whole else (ct.float64 if a.dtype == ct.float64 else ct.float32)
+    rows = tile_m // bands
+    last = ct.cdiv(a.shape[3] if a_turned else a.shape[2], rows) - 1
+    total = ()
+    for _ in ct.static_iter(range(bands)):
+        total = (*total, ct.zeros((rows, tile_n), sums))
+    for slab in range(first, slabs):
+        y = ct.load(
+            b, (b1, b0, slab, at_n), (1, 1, tile_k, tile_n),
+            order=TURNED if b_turned else "C", padding_mode=ct.PaddingMode.ZERO,
+        ).reshape((tile_k, tile_n))  # fmt: skip
+        y = y.astype(ct.tfloat32) if rounded else y
+        added = ()
+        for band in ct.static_iter(range(bands)):
+            # No branches: a band below the matrix has the sums of its last one.
+            at = at_m if bands == 1 else min(at_m * bands + band, last)
+            x = ct.load(
+                a, (a1, a0, at, slab), (1, 1, rows, tile_k),
+                order=TURNED if a_turned else "C", padding_mode=ct.PaddingMode.ZERO,
+            ).reshape((rows, tile_k))  # fmt: skip
+            x = x.astype(ct.tfloat32) if rounded else x
+            added = (*added, ct.mma(x, y, total[band]))
+        total = added
+    return total
+
+
+def write_bands(  # noqa: ANN201
+    total, d, d1, d0, at_m, at_n, scales, bands: Size, d_turned: Flag,  # noqa: ANN001
+):  # fmt: skip
+    """Store a tile of D, or of the workspace; a band below the matrix once more as its last one."""
+    last = ct.cdiv(d.shape[3 if d_turned else 2], total[0].shape[0]) - 1
+    for band in ct.static_iter(range(bands)):
+        at = at_m if bands == 1 else min(at_m * bands + band, last)
+        write(total[band], d, d1, d0, at, at_n, scales, d_turned)
+
+
+def write(total, d, d1, d0, at_m, at_n, scales, d_turned: Flag):  # noqa: ANN001, ANN201
+    """Store a tile, or a band of one."""
+    if len(scales) > 0:
+        total = scaled(total, scales)
+    tile = total.astype(d.dtype)
+    m, n = total.shape[0], total.shape[1]
+    if d_turned:
+        ct.store(d, (d1, d0, at_n, at_m), ct.transpose(tile).reshape((1, 1, n, m)))
+    else:
+        ct.store(d, (d1, d0, at_m, at_n), tile.reshape((1, 1, m, n)))
+
+
+def multiply(  # noqa: ANN201
+    unit, a, b, d, scales, inner, along_n, group,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    d_turned: Flag, split: Flag, rounded: Flag,
+):  # fmt: skip
+    """Compute one unit of work."""
+    # Indices of D: (L1, L0), and of the workspace: (part, L).
+    d1, d0, at_m, at_n = place(unit, d, along_n, group, tile_m, tile_n, d_turned)
     first, slabs = 0, ct.cdiv(a.shape[2] if a_turned else a.shape[3], tile_k)
     i1, i0 = d1, d0
     if split:
@@ -113,38 +188,18 @@ def multiply(  # noqa: ANN201
         first, slabs = d1 * each, min(slabs, (d1 + 1) * each)
         i1 = d0 // inner
         i0 = d0 - i1 * inner
-    a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
-    b1, b0 = min(i1, b.shape[0] - 1), min(i0, b.shape[1] - 1)
-    whole = a.dtype == ct.int8
-    sums = ct.int32 if whole else (ct.float64 if a.dtype == ct.float64 else ct.float32)
-    total = ct.zeros((tile_m, tile_n), sums)
-    for slab in range(first, slabs):
-        x = ct.load(
-            a, (a1, a0, at_m, slab), (1, 1, tile_m, tile_k),
-            order=TURNED if a_turned else "C", padding_mode=ct.PaddingMode.ZERO,
-        ).reshape((tile_m, tile_k))  # fmt: skip
-        y = ct.load(
-            b, (b1, b0, slab, at_n), (1, 1, tile_k, tile_n),
-            order=TURNED if b_turned else "C", padding_mode=ct.PaddingMode.ZERO,
-        ).reshape((tile_k, tile_n))  # fmt: skip
-        if rounded:
-            x, y = x.astype(ct.tfloat32), y.astype(ct.tfloat32)
-        total = ct.mma(x, y, total)
-    if len(scales) > 0:
-        total = scaled(total, scales)
-    tile = total.astype(d.dtype)
-    if d_turned:
-        turned = ct.transpose(tile).reshape((1, 1, tile_n, tile_m))
-        ct.store(d, (d1, d0, at_n, at_m), turned)
-    else:
-        ct.store(d, (d1, d0, at_m, at_n), tile.reshape((1, 1, tile_m, tile_n)))
+    total = sum_of(
+        first, slabs, i1, i0, at_m, at_n, a, b, tile_m, tile_n, tile_k, bands, a_turned, b_turned,
+        rounded,
+    )  # fmt: skip
+    write_bands(total, d, d1, d0, at_m, at_n, scales, bands, d_turned)
 
 
 @ct.kernel
 def gemm(  # noqa: ANN201
     a, b, d, scales, inner, units, along_n, group,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag, d_turned: Flag,
-    split: Flag, rounded: Flag, persistent: Flag, overlap: Flag,
+    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    d_turned: Flag, split: Flag, rounded: Flag, persistent: Flag, overlap: Flag,
 ):  # fmt: skip
     """Multiply: see the top of this file."""
     if overlap:  # wait for the kernel before; the next one may be made ready
@@ -153,14 +208,89 @@ def gemm(  # noqa: ANN201
     if persistent:
         for unit in range(ct.bid(0), units, ct.num_blocks(0)):
             multiply(
-                unit, a, b, d, scales, inner, along_n, group, tile_m, tile_n, tile_k,
+                unit, a, b, d, scales, inner, along_n, group, tile_m, tile_n, tile_k, bands,
                 a_turned, b_turned, d_turned, split, rounded,
             )  # fmt: skip
     else:
         multiply(
-            ct.bid(0), a, b, d, scales, inner, along_n, group, tile_m, tile_n, tile_k,
+            ct.bid(0), a, b, d, scales, inner, along_n, group, tile_m, tile_n, tile_k, bands,
             a_turned, b_turned, d_turned, split, rounded,
         )  # fmt: skip
+
+
+def cut(  # noqa: ANN201
+    block, a, b, d, pieces, parts, begin, along_n, group,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    d_turned: Flag, rounded: Flag,
+):  # fmt: skip
+    """Compute one part of a tile that several blocks share."""
+    at = block // parts
+    d1, d0, at_m, at_n = place(begin + at, d, along_n, group, tile_m, tile_n, d_turned)
+    slabs = ct.cdiv(a.shape[2] if a_turned else a.shape[3], tile_k)
+    each = ct.cdiv(slabs, parts)
+    first = (block - at * parts) * each
+    total = sum_of(
+        first, min(slabs, first + each), d1, d0, at_m, at_n, a, b, tile_m, tile_n, tile_k, bands,
+        a_turned, b_turned, rounded,
+    )  # fmt: skip
+    write_bands(total, pieces, 0, block, 0, 0, (), bands, False)
+
+
+@ct.kernel
+def tail(  # noqa: ANN201
+    a, b, d, pieces, parts, begin, along_n, group,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    d_turned: Flag, rounded: Flag, overlap: Flag,
+):  # fmt: skip
+    """Multiply what is left of the last round of tiles, each of them in several blocks."""
+    if overlap:
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
+    cut(
+        ct.bid(0), a, b, d, pieces, parts, begin, along_n, group, tile_m, tile_n, tile_k, bands,
+        a_turned, b_turned, d_turned, rounded,
+    )  # fmt: skip
+
+
+def add_pieces(  # noqa: ANN201
+    block, pieces, d, scales, parts, begin, along_n, group,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, rows: Size, d_turned: Flag,
+):  # fmt: skip
+    """Add the pieces of some rows of a shared tile in the order of K, and write them."""
+    strips = tile_m // rows
+    at = block // strips
+    strip = block - at * strips
+    d1, d0, at_m, at_n = place(begin + at, d, along_n, group, tile_m, tile_n, d_turned)
+    # Blocks of rows below the matrix write its last rows once more, in the same bits.
+    last = ct.cdiv(d.shape[3 if d_turned else 2], rows) - 1
+    strip = min(strip, last - at_m * strips)
+    total = ct.zeros((rows, tile_n), pieces.dtype)
+    for part in range(0, parts, IN_FLIGHT):
+        some = ()
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            piece = at * parts + min(part + i, parts - 1)
+            found = ct.load(
+                pieces, (0, piece, strip, 0), (1, 1, rows, tile_n),
+                padding_mode=ct.PaddingMode.ZERO, check_bounds=False,
+            )  # fmt: skip
+            some = (*some, found.reshape((rows, tile_n)))
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            total = total + ct.where(part + i < parts, some[i], 0)
+    write(total, d, d1, d0, at_m * strips + strip, at_n, scales, d_turned)
+
+
+@ct.kernel
+def join(  # noqa: ANN201
+    pieces, d, scales, parts, begin, along_n, group,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, rows: Size, d_turned: Flag, overlap: Flag,
+):  # fmt: skip
+    """Add up the pieces of the tiles that blocks have shared."""
+    if overlap:
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
+    add_pieces(
+        ct.bid(0), pieces, d, scales, parts, begin, along_n, group, tile_m, tile_n, rows, d_turned
+    )
 
 
 def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
@@ -175,10 +305,17 @@ def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # no
     i0 = product - i1 * d.shape[1]
     shape = (1, 1, tile_lines, tile_line)
     total = ct.zeros(shape, parts.dtype)
-    for part in range(parts.shape[0]):
-        total = total + ct.load(
-            parts, (part, product, at_lines, at_line), shape, padding_mode=ct.PaddingMode.ZERO
-        )
+    end = parts.shape[0]
+    for part in range(0, end, IN_FLIGHT):
+        some = ()
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            found = ct.load(
+                parts, (min(part + i, end - 1), product, at_lines, at_line), shape,
+                padding_mode=ct.PaddingMode.ZERO,
+            )  # fmt: skip
+            some = (*some, found)
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            total = total + ct.where(part + i < end, some[i], 0)
     if len(scales) > 0:
         total = scaled(total, scales)
     ct.store(d, (i1, i0, at_lines, at_line), total.astype(d.dtype))
@@ -270,17 +407,29 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
         "occupancy": config.occupancy or None,
     }
     convention = CallingConvention.cutile_python_v2()
+    turns = problem.a.major == "m", problem.b.major == "k", spec.turned
+    rounded = cut and not features.reads_tf32
+    bands = bands_of(config.tile[0])
     main = KernelSignature(
         [
             a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
-            number, number, number, number, *config.tile,
-            problem.a.major == "m", problem.b.major == "k", spec.turned, spec.split,
-            cut and not features.reads_tf32, config.schedule == "persistent", features.overlaps,
+            number, number, number, number, *config.tile, bands, *turns, spec.split, rounded,
+            config.schedule != "plain", features.overlaps,
         ],
         convention,
         symbol="gemm",
     )  # fmt: skip
     found = {"gemm": (gemm.replace_hints(**hints), main)}
+    if config.schedule == "tail":
+        pieces, (m, n, _) = parts_constraint(spec), config.tile
+        arguments = [a, b, d, pieces, *[number] * 4, *config.tile, bands, *turns, rounded]
+        joined = [pieces, d, scales, *[number] * 4, m, n, PIECE_ROWS, spec.turned]
+        for name, kernel, taken in (
+            ("tail", tail.replace_hints(**hints), arguments),
+            ("join", join, joined),
+        ):
+            signature = KernelSignature([*taken, features.overlaps], convention, symbol=name)
+            found[name] = (kernel, signature)
     if spec.split:
         arguments = [parts_constraint(spec), d, scales, *REDUCE_TILE, features.overlaps]
         found["reduce"] = (reduce, KernelSignature(arguments, convention, symbol="reduce"))

@@ -29,7 +29,7 @@ from unigemm.target import Target
 __all__ = ["ALIGNMENT", "DEFAULT_WARPS", "NARROW", "SCHEDULES", "Shape", "shapes", "turned_tf32"]
 
 ALIGNMENT = 16  # bytes: base addresses and strides of TMA (PTX ISA, tensor maps), and cp.async
-SCHEDULES = ("plain", "persistent")
+SCHEDULES = ("plain", "persistent", "tail")
 DEFAULT_WARPS = 4  # worker warps where the compiler is not told (cuda.tile.kernel)
 NARROW = 32  # columns of the widest tile for few rows or columns
 
@@ -41,7 +41,7 @@ class Shape:
     Attributes
     ----------
     m, n
-        Rows and columns.
+        Rows and columns; rows that are no power of two are bands of as many as divide them.
     slab_bytes
         Of K in one step of the loop.
     ctas
@@ -53,8 +53,8 @@ class Shape:
     aligned
         Only for a D whose lines are whole vectors, as all above 128x128 are: the addresses of
         single elements spill.
-    persistent
-        Offered with a loop over tiles, too.
+    persistent, tail
+        Offered with a loop over tiles, too; and with one whose last round is cut along K.
     """
 
     m: int
@@ -65,6 +65,16 @@ class Shape:
     occupancy: int = 0
     aligned: bool = False
     persistent: bool = False
+    tail: bool = False
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """In which it is offered."""
+        return tuple(
+            name
+            for name, has in zip(SCHEDULES, (True, self.persistent, self.tail), strict=True)
+            if has
+        )
 
 
 _FEW = tuple(  # N
@@ -116,11 +126,13 @@ _FLOAT64 = (
 )
 
 # wgmma and TMA. 128x128 on two CTAs, 256x128 and two 128x64 an SM were never the best of 77 to 120
-# problems on an H200.
+# problems on an H200; nor were 384x128, 192x256, 192x128 in slabs of 64 bytes and a tail of 128x256
+# of 33. Bands in a loop over tiles are multiplied one instruction at a time (seen in the code).
 _HOPPER = (
     Shape(128, 256, warps=8, persistent=True),  # H
-    Shape(256, 256, ctas=2, warps=8, persistent=True),  # H
-    Shape(128, 128, persistent=True),  # H
+    Shape(256, 256, ctas=2, warps=8, persistent=True, tail=True),  # H
+    Shape(128, 128, persistent=True, tail=True),  # H
+    Shape(192, 128, warps=8),  # H
     Shape(128, 128, occupancy=2),  # S
     Shape(64, 256),  # S
     Shape(64, 128),  # H
@@ -182,9 +194,18 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
     turned = turned_tf32(problem, target)
+    table = _table(problem.a.dtype, target.capability)
+    if any(turned):
+        table = tuple(replace(shape, persistent=False, tail=False) for shape in table)
+    elif not aligned and target.capability[0] == 9:
+        # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
+        table = tuple(
+            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
+            for shape in table
+        )
     return tuple(
-        replace(shape, persistent=shape.persistent and not any(turned))
-        for shape in _table(problem.a.dtype, target.capability)
+        shape
+        for shape in table
         if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
         if not (any(turned) and _slow_turned(shape, *turned))
     )
