@@ -48,7 +48,6 @@ _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # CTAs that have pairs of SMs to themselves, a part of the pairs: in larger clusters not all of them
 # (a cluster lies within a GPC; 16 of three and 15 of four have, 22 and 16 take half as long again).
 _SPREAD = 0.92
-_GPCS = 8  # of an H200: fewer clusters leave some of them idle
 _MANY = 48  # clusters that read the same lines at once: the L2 then serves several by one access
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
@@ -444,7 +443,8 @@ def _times(
     bytes_read = (rows_read + columns_read) * tile.line
     # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
     multicast = f.multicast.get(cluster) or max(f.multicast.values())
-    l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * multicast
+    rate = min(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
+    l2 = bytes_read * at_once / rate / 1e3 * multicast
     if geo.slices > 1 and cluster == (2, 1) and n <= 64:
         l2 *= f.sliced_pairs
     store = _store_us(tile, cluster_k)
@@ -466,7 +466,9 @@ def _times(
     if geo.groups == 2:  # one group stores while the other multiplies
         main = max(main, (main + store) / 2)
     dram = _dram_us(work, tile, across > 1, down > 1)
-    dram *= _draws(target, at_once, together, f.pair_draw)
+    apart = target.sm_count * (_SPREAD if together > 2 else 1.0)
+    if 2 * at_once > apart:  # SMs lie in pairs: some have half of what a pair can draw
+        dram *= max(1.0, target.sm_count / (at_once * f.pair_draw))
     main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
     total = beside + _joined(f, rounds * main, dram)
     if total > bar:
@@ -475,20 +477,6 @@ def _times(
         total, work.fixed_us, rounds, units / room, main, slabs * tensor, slabs * latency,
         slabs * l2, dram, exposed, adding, repack,
     )  # fmt: skip
-
-
-def _draws(target: Target, at_once: int, together: int, draw: float) -> float:
-    """Return how often the device memory's time counts: not all SMs draw all they could.
-
-    They lie in pairs, and those in GPCs: `draw` is what one or the other can draw, against an even
-    share. `together` CTAs are a cluster.
-    """
-    share = 1.0
-    if 2 * at_once > target.sm_count * (_SPREAD if together > 2 else 1.0):
-        share = at_once / target.sm_count  # some have half of a pair
-    if together > 1:
-        share = min(share, at_once / together / _GPCS)
-    return max(1.0, 1 / (share * draw))
 
 
 def _wave_bytes(work: Work, tile: Tile, at_once: int) -> int:

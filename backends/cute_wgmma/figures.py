@@ -45,8 +45,9 @@ class Figures:
         Of a column of a slab of an N-major B in narrower swizzles than the widest.
     thin_us
         Of a slab of an M-major A of few rows beside an N-major B: TMA brings its lines one by one.
-    l2_gbs, multicast
-        Rate of the L2, a multicast counted once; times what is left of the traffic, by the cluster.
+    l2_gbs, sm_gbs, multicast
+        Rate of the L2, a multicast counted once; the most of it that one SM gets; times what is
+        left of the traffic, by the cluster.
     sliced_pairs
         Of that, in slices of K whose pairs share B of 64 columns at most.
     common
@@ -54,7 +55,7 @@ class Figures:
     dram_efficiency
         Part of the memory's bandwidth that is reached.
     pair_draw
-        What a pair of SMs, or a GPC, can draw of the memory's bandwidth, against an even share.
+        What a pair of SMs can draw of the memory's bandwidth, against an even share.
     shared_read
         More time for the bytes of an operand that several clusters read.
     overlap
@@ -103,6 +104,7 @@ class Figures:
     narrow_us: float
     thin_us: float
     l2_gbs: float
+    sm_gbs: float
     multicast: Mapping[tuple[int, int], float]
     sliced_pairs: float
     common: float
@@ -161,6 +163,7 @@ H200 = Figures(
     narrow_us=0.0005565,
     thin_us=0.04,
     l2_gbs=13450,
+    sm_gbs=210,
     multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
     sliced_pairs=0.92,
     common=0.8,
