@@ -10,10 +10,23 @@ from math import ceil
 
 from unigemm.problem import Extents, Problem
 
-__all__ = ["PART_ALIGNMENT", "ROW_BYTES", "packed_bytes", "workspace_bytes"]
+__all__ = [
+    "MOST_SLICED",
+    "PART_ALIGNMENT",
+    "ROW_BYTES",
+    "SLICED_PARTS",
+    "packed_bytes",
+    "parts_in_turn",
+    "workspace_bytes",
+]
 
 ROW_BYTES = 16  # rows are padded to whole vectors
 PART_ALIGNMENT = 256  # bytes
+# A reduction's slices of threads are doubled with so many parts each time: two for each at least.
+SLICED_PARTS = (4, 8, 16, 32)
+# Threads of a reduction in slices. The last CTAs of a larger grid find no room beside those of the
+# kernel before (18.3 against 16.6 us at 256x2048x7168).
+MOST_SLICED = 1 << 15
 
 
 def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
@@ -23,6 +36,15 @@ def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
     size = problem.accumulator.itemsize
     lines, line = (extents.n, extents.m) if problem.d.major == "m" else (extents.m, extents.n)
     return split_k * extents.batch * _padded(lines, line * size)
+
+
+def parts_in_turn(problem: Problem, part_bytes: int, split_k: int) -> int:
+    """Return how many parts, of so many bytes each, a thread of the reduction adds in turn."""
+    slices, threads = 1, part_bytes // ROW_BYTES
+    if not problem.batch_invariant:  # else the order of the sums would depend on the size of D
+        for parts in SLICED_PARTS:
+            slices <<= split_k >= parts and 2 * slices * threads <= MOST_SLICED
+    return ceil(split_k / slices)
 
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:

@@ -18,6 +18,7 @@ from unigemm.backends.cutile.backend import BACKEND as CUTILE
 from unigemm.backends.cutile.configs import FLOAT64_FLOPS
 from unigemm.backends.cutile.geometry import illegal as cutile_illegal
 from unigemm.backends.shortlist import Shortlist
+from unigemm.backends.workspace import parts_in_turn, workspace_bytes
 
 import unigemm
 from unigemm.dtypes import INPUTS, DType, output_dtypes
@@ -233,6 +234,37 @@ def test_few_tiles_are_said_to_be_the_limit():
     assert {c.prediction.limiter for c in whole} == {"waves"}
     assert Breakdown(launch=2, dram=1).limiter == "launch"
     assert Breakdown(launch=1, mainloop=9, waves=2, dram=8, l2=9).limiter == "l2"
+
+
+def test_a_thread_of_the_reduction_adds_the_parts_of_its_slice_alone():
+    problem = aligned(DType.BFLOAT16)
+
+    def in_turn(problem, m, n, split):
+        part = workspace_bytes(problem, Extents(m, n, 8192), split) // split
+        return parts_in_turn(problem, part, split)
+
+    assert in_turn(problem, 64, 64, 66) == 5  # 16 slices
+    assert in_turn(problem, 64, 64, 3) == 3
+    assert in_turn(problem, 256, 256, 33) == 17  # two: twice as many would be too large a grid
+    assert in_turn(problem, 512, 512, 8) == 8
+    assert in_turn(replace(problem, batch_invariant=True), 64, 64, 66) == 66
+
+
+def test_what_few_ctas_draw_depends_on_where_they_lie():
+    def parts(size, tile, cluster_k):
+        """Of a configuration with that tile, its K in a cluster alone."""
+        found = WGMMA.candidates(aligned(DType.BFLOAT16), size, H200)
+        return next(
+            c.prediction.parts
+            for c in found
+            if (c.config.tile[:2], c.config.cluster_k) == (tile, cluster_k)
+            if (c.config.cluster, c.config.split_k) == ((1, 1), 1)
+        )
+
+    row = Extents(1, 2048, 7168)  # 64 CTAs, in clusters of four some of them share a pair of SMs
+    assert parts(row, (8, 128), 4).dram > 1.5 * parts(row, (8, 64), 2).dram
+    square = Extents(128, 128, 16384)  # 32 and 8 CTAs: each SM has a share of the L2's rate at most
+    assert parts(square, (64, 64), 2).l2 == pytest.approx(4 * parts(square, (64, 64), 8).l2)
 
 
 def plan_of(m, n, k, dtype="bfloat16", order="C", **options):

@@ -14,6 +14,8 @@ from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import Problem
 
+from ..workspace import MOST_SLICED, SLICED_PARTS
+
 CUTE_TYPES = {
     DType.FLOAT64: cutlass.Float64,
     DType.FLOAT32: cutlass.Float32,
@@ -33,9 +35,6 @@ _OPERANDS = {
 GMEM, SMEM = cute.AddressSpace.gmem, cute.AddressSpace.smem
 REDUCE_THREADS_LOG = 7
 REDUCE_THREADS = 1 << REDUCE_THREADS_LOG
-# Threads of a reduction in slices. The last CTAs of a larger grid find no room beside those of the
-# kernel before (18.3 against 16.6 us at 256x2048x7168).
-MOST_SLICED = 1 << 15
 _AT_ONCE = 8  # parts whose loads a thread has in flight
 
 
@@ -386,7 +385,7 @@ def launch_reduction(
     work = Int64(batch[0]) * batch[1] * m * ((n + count - 1) // count)
     slices_log = Int32(0)
     if const_expr(sliced):
-        for parts in (4, 8, 16, 32):  # at least two for each slice
+        for parts in SLICED_PARTS:
             more = (split_k >= parts) & (work << (slices_log + 1) <= MOST_SLICED)
             slices_log += select(more, Int32(1), Int32(0))
     wide = Int32(REDUCE_THREADS) >> slices_log

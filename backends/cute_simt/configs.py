@@ -126,6 +126,8 @@ class Base:
         warps are there.
     edge_us
         Time of a thread's copies of a slab that K ends within.
+    least_us
+        Of one CTA for a slab, however little else its SM does.
     """
 
     problem: Problem
@@ -138,6 +140,7 @@ class Base:
     clocks: float
     cta_clocks: float
     edge_us: float
+    least_us: float
 
 
 @lru_cache(maxsize=256)
@@ -174,8 +177,11 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
     fma_clocks = config.thread[0] * config.thread[1] * 128 / lanes
     reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
     of_warp = config.tile[2] * (fma_clocks + f.read_clocks * reads) + f.slab_clocks
+    singles = 0
     for tile in (geo.a, geo.b):
-        of_copy = f.single_clocks if tile.copy == 1 and not tile.turned else f.copy_clocks
+        single = tile.copy == 1 and not tile.turned
+        singles += single * tile.copies
+        of_copy = f.single_clocks if single else f.copy_clocks
         of_warp += of_copy * tile.copies / geo.threads
     if problem.a.dtype.itemsize == 2:
         of_warp += config.tile[2] * f.widen_clocks * sum(config.thread)
@@ -194,6 +200,7 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
             (f.edge_us if tile.asynchronous else f.edge_held_us) * -(-tile.copies // geo.threads)
             for tile in (geo.a, geo.b)
         ),
+        least_us=of_warp / target.clock_mhz + f.single_us * singles / geo.threads,
     )
 
 
@@ -403,7 +410,8 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     clocks = (busiest - last) * (1 + f.lone_warps / (warps * per_sm))
     clocks += last * (1 + f.lone_warps / (warps * max(1, last)))
     fma = clocks * (base.clocks * slabs + base.cta_clocks) / target.clock_mhz
-    latency = rounds * slabs * (f.latency_us / max(1, (base.config.stages - 1) * per_sm))
+    waits = f.latency_us / max(1, (base.config.stages - 1) * per_sm)
+    latency = rounds * slabs * max(waits, base.least_us)
     sm_us = max(fma, latency) + f.round_us * (rounds - 1)
     if extents.k % k:  # the last slab is copied with checks, one copy after the other
         edge = base.edge_us * min(1.0, extents.k / k)

@@ -75,8 +75,10 @@ class Figures:
     read_clocks, copy_clocks, single_clocks, slab_clocks
         Issue slots that a read of shared memory costs a warp beside its FMAs; a copy from device
         memory, and one of single elements where nothing is turned; a slab.
+    single_us
+        Of a slab, what a thread waits for each of the latter: only warps of other CTAs hide it.
     near_us
-        Of these two, what operands spare that the L2 has from the call before.
+        Of launch and latency, what operands spare that the L2 has from the call before.
     edge_us, edge_held_us
         Of a thread's copy in the last slab, where K ends within it; of one through registers.
     cta_clocks, store_clocks, round_us
@@ -102,6 +104,7 @@ class Figures:
     copy_clocks: float = 2.55
     single_clocks: float = 8
     slab_clocks: float = 127
+    single_us: float = 0.03
     near_us: float = 0.95
     edge_us: float = 0.12
     edge_held_us: float = 0.0341
@@ -116,5 +119,5 @@ class Figures:
 #: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to
 #: 762 launches of 55 problems, the others to 3776 launches of 153 problems, most of them in
 #: float32; then what a launch and the sum of parts cost to 1495 of 81 problems. By hand to the
-#: launches in bench/data: edges, `near_us` and `part_us`.
+#: launches in bench/data: edges, `near_us`, `part_us` and `single_us`.
 H200 = Figures()

@@ -21,7 +21,7 @@ from unigemm.target import Target
 
 from ..near import is_near
 from ..shortlist import Shortlist
-from ..workspace import packed_bytes, workspace_bytes
+from ..workspace import packed_bytes, parts_in_turn, workspace_bytes
 from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
 from .figures import Figures
 from .geometry import (
@@ -29,6 +29,7 @@ from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
     Geometry,
+    from_registers,
     geometry,
     illegal,
     is_repacked,
@@ -45,6 +46,10 @@ _LEAST_STAGES = 3
 _CROWDED, _CROWDED_BYTES = 0.75, 3 << 19
 _WAVE = 0.7  # of the L2: with more, pairs that share loads gain more than they cost (float8)
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
+# CTAs that have pairs of SMs to themselves, a part of the pairs: in larger clusters not all of them
+# (a cluster lies within a GPC; 16 of three and 15 of four have, 22 and 16 take half as long again).
+_SPREAD = 0.92
+_MANY = 48  # clusters that read the same lines at once: the L2 then serves several by one access
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
@@ -176,7 +181,8 @@ def _measured(family: Family, config: Config) -> Tile:
 def _tensor_us(family: Family, m: int, n: int, warpgroups: int) -> float:
     """Return the least time of a slab by the tensor cores' rate, in wgmma of n columns."""
     f, target, size = family.figures, family.target, family.problem.a.dtype.itemsize
-    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size] * _efficiency(f, n)
+    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size]
+    rate *= _efficiency(f, n, from_registers(family.problem, m))
     rate *= {1: f.single, 3: f.three}.get(warpgroups, 1.0)
     return 2 * max(m, MMA_M) * n * (SWIZZLE_BYTES // size) * target.sm_count / rate
 
@@ -430,10 +436,16 @@ def _times(
         latency += f.narrow_us * n
     if geo.a_swizzle < SWIZZLE_BYTES and shared_major(tile.problem, "b", m) == "n":
         latency += f.thin_us
-    bytes_read = (rows / cluster[1] + columns / cluster[0]) * tile.line
+    rows_read, columns_read = rows / cluster[1], columns / cluster[0]
+    if down == 1 and across >= _MANY and cluster[1] == 1:
+        rows_read *= f.common
+    if across == 1 and down >= _MANY and cluster[0] == 1:
+        columns_read *= f.common
+    bytes_read = (rows_read + columns_read) * tile.line
     # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
     multicast = f.multicast.get(cluster) or max(f.multicast.values())
-    l2 = bytes_read * at_once / (f.l2_gbs * _speed(target)) / 1e3 * multicast
+    rate = min(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
+    l2 = bytes_read * at_once / rate / 1e3 * multicast
     if geo.slices > 1 and cluster == (2, 1) and n <= 64:
         l2 *= f.sliced_pairs
     store = _store_us(tile, cluster_k)
@@ -455,7 +467,8 @@ def _times(
     if geo.groups == 2:  # one group stores while the other multiplies
         main = max(main, (main + store) / 2)
     dram = _dram_us(work, tile, across > 1, down > 1)
-    if 2 * at_once > target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
+    apart = target.sm_count * (_SPREAD if together > 2 else 1.0)
+    if 2 * at_once > apart:  # SMs lie in pairs: some have half of what a pair can draw
         dram *= max(1.0, target.sm_count / (at_once * f.pair_draw))
     main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
     total = beside + _joined(f, rounds * main, dram)
@@ -511,7 +524,10 @@ def _store_us(tile: Tile, cluster_k: int) -> float:
         if d.major == "m":
             us *= f.store_down
             us *= f.store_quads if geo.fragments and geo.repeats_m > 1 else 1.0
-        us *= 1 + f.store_broad * max(0.0, n / 128 - 1)
+        broad = n / 128
+        if geo.groups == 1:  # all warps of a CTA store at once
+            broad = max(broad, geo.accumulators / 64)
+        us *= 1 + f.store_broad * max(0.0, broad - 1)
     return us
 
 
@@ -525,7 +541,8 @@ def _adding_us(work: Work, tile: Tile, split_k: int, cluster_k: int, at_once: in
         total += f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
     if split_k > 1:
         scratch = split_k * work.part_bytes
-        total += f.reduce_us + f.part_us * split_k + 2 * scratch / f.reduce_gbs / 1e3
+        parts = parts_in_turn(tile.problem, work.part_bytes, split_k)
+        total += f.reduce_us + f.part_us * parts + 2 * scratch / f.reduce_gbs / 1e3
     return total
 
 
@@ -565,12 +582,13 @@ def _joined(f: Figures, *times: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _efficiency(f: Figures, columns: int) -> float:
+def _efficiency(f: Figures, columns: int, held: bool) -> float:
     """Interpolate the part of the tensor cores' rate that a wgmma of so many columns reaches."""
-    low = min(f.efficiency)
-    for high in f.efficiency:
+    known = f.efficiency_held if held else f.efficiency
+    low = min(known)
+    for high in known:
         if columns <= high:
             part = (columns - low) / max(1, high - low)
-            return f.efficiency[low] + part * (f.efficiency[high] - f.efficiency[low])
+            return known[low] + part * (known[high] - known[low])
         low = high
-    return f.efficiency[low]
+    return known[low]

@@ -27,8 +27,9 @@ class Figures:
         Of each further tile of a CTA.
     tensor_tflops
         Rate of 16-bit types by the best tiles.
-    efficiency
-        Part of that rate, by the columns of one wgmma; between them it is interpolated.
+    efficiency, efficiency_held
+        Part of that rate, by the columns of one wgmma; between them it is interpolated. The latter
+        where A comes from registers: filling them takes as long however few the columns.
     single, three
         Of that, where one warpgroup multiplies alone, and where three do.
     promoted_turns, promoted_pair
@@ -44,10 +45,13 @@ class Figures:
         Of a column of a slab of an N-major B in narrower swizzles than the widest.
     thin_us
         Of a slab of an M-major A of few rows beside an N-major B: TMA brings its lines one by one.
-    l2_gbs, multicast
-        Rate of the L2, a multicast counted once; times what is left of the traffic, by the cluster.
+    l2_gbs, sm_gbs, multicast
+        Rate of the L2, a multicast counted once; the most of it that one SM gets; times what is
+        left of the traffic, by the cluster.
     sliced_pairs
         Of that, in slices of K whose pairs share B of 64 columns at most.
+    common
+        Of an operand's part of it, where many CTAs read the same lines at once, each for itself.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
     pair_draw
@@ -63,8 +67,8 @@ class Figures:
     store_wide, store_long, store_down, store_tall_rows, store_broad, store_quads
         Times that, where D has 32 bits; in boxes of whole rows of a tile; where the columns of D
         are contiguous; two row blocks of a ping-pong group written row by row; of that from
-        registers, for each 128 columns beyond 128; of columns where A came from registers, and a
-        thread has 16 bytes of one.
+        registers, for each 128 columns beyond 128, or 64 sums of a thread beyond 64 where no other
+        group multiplies; of columns where A came from registers, and a thread has 16 bytes of one.
     store_exposed
         Part of a ping-pong group's store that nothing hides, at the end.
     store_rows_gbs, store_ends
@@ -72,11 +76,12 @@ class Figures:
     store_direct_gbs
         D from registers, element by element.
     exchange_us, peer_us, exchange_gbs
-        Adding up in a cluster along K; each CTA beyond two; its traffic.
+        Adding up in a cluster along K; each CTA beyond two (all loads are in flight before the
+        first sum); its traffic.
     slices_us
         Adding up slices of K.
     reduce_us, part_us, reduce_gbs
-        A dependent kernel that sums the parts; each part; its traffic.
+        A dependent kernel that sums the parts; each part that a thread adds in turn; its traffic.
     repack_us, near_copy_us, repack_gbs
         A kernel before; what it is spared of that by operands which the L2 has; its traffic.
     crowded_us
@@ -88,6 +93,7 @@ class Figures:
     round_us: float
     tensor_tflops: float
     efficiency: Mapping[int, float]
+    efficiency_held: Mapping[int, float]
     single: float
     three: float
     promoted_turns: float
@@ -100,8 +106,10 @@ class Figures:
     narrow_us: float
     thin_us: float
     l2_gbs: float
+    sm_gbs: float
     multicast: Mapping[tuple[int, int], float]
     sliced_pairs: float
+    common: float
     dram_efficiency: float
     pair_draw: float
     short_lines: float
@@ -145,6 +153,7 @@ H200 = Figures(
         **{8: 0.1427, 16: 0.3167, 32: 0.5921, 64: 0.9777},
         **{96: 1.014, 128: 1.02, 192: 0.9212, 256: 0.945},
     },
+    efficiency_held={},
     single=1,
     three=0.965,
     promoted_turns=1,
@@ -157,8 +166,10 @@ H200 = Figures(
     narrow_us=0.0005565,
     thin_us=0.04,
     l2_gbs=13450,
+    sm_gbs=210,
     multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
     sliced_pairs=0.92,
+    common=0.8,
     dram_efficiency=0.95,
     pair_draw=1.1,
     short_lines=0.15,
@@ -176,11 +187,11 @@ H200 = Figures(
     store_ends=54.45,
     store_direct_gbs=12330,
     exchange_us=0.3031,
-    peer_us=0.4175,
+    peer_us=0.1,
     exchange_gbs=1647,
     slices_us=0.1048,
     reduce_us=1.65,
-    part_us=0.035,
+    part_us=0.06,
     reduce_gbs=14000,
     repack_us=1.4,
     near_copy_us=0.5,
@@ -230,11 +241,9 @@ H200_FLOAT8 = replace(
     store_ends=44.23,
     store_direct_gbs=47610,
     exchange_us=0.4261,
-    peer_us=0.5636,
     exchange_gbs=1568,
     slices_us=0.1181,
     reduce_us=1.879,
-    part_us=0.03725,
     reduce_gbs=6613,
     repack_us=1.438,
     repack_gbs=3792,
@@ -249,6 +258,16 @@ H200_TF32 = replace(
     round_us=0.1914,
     tensor_tflops=1043,
     efficiency={
+        8: 0.1243,
+        16: 0.3316,
+        32: 0.4281,
+        64: 0.85,
+        96: 0.92,
+        128: 0.88,
+        192: 0.9212,
+        256: 0.8976,
+    },
+    efficiency_held={
         8: 0.1243,
         16: 0.3316,
         32: 0.4281,
@@ -268,6 +287,7 @@ H200_TF32 = replace(
     l2_gbs=11370,
     multicast={(1, 1): 1, (2, 1): 1.078, (1, 2): 1.093},
     sliced_pairs=0.9805,
+    common=0.75,
     pair_draw=1.094,
     short_lines=0.0,
     shared_read=0.1091,
@@ -283,11 +303,9 @@ H200_TF32 = replace(
     store_ends=39.86,
     store_direct_gbs=137800,
     exchange_us=0.2659,
-    peer_us=0.318,
     exchange_gbs=774.3,
     slices_us=0.1899,
     reduce_us=0.9247,
-    part_us=0.04376,
     reduce_gbs=6329,
     repack_us=1.84,
     near_copy_us=0.9,
