@@ -146,6 +146,29 @@ def test_big_sums_of_turned_and_moved_tiles_give_the_product(number):
     assert np.isnan(buffer).all(), "nothing else was written"
 
 
+def configured(a, b, d, config):
+    """Plan a product in a configuration."""
+    first = unigemm.plan(a, b, d, backend="cute_simt")
+    candidate = price(first.problem, first.extents, first.target, config)
+    return first.taking(Alternative.of("cute_simt", candidate))
+
+
+def test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to():
+    """The last tile begins at column 66 of 130: no vector of the workspace does."""
+    rng = np.random.default_rng(11)
+    m, n, k = 131, 130, 70
+    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
+    a, _ = framed((m, k), False, 1, x)
+    b, _ = framed((k, n), True, 1, y)
+    d, buffer = framed((m, n), False, 1, None)
+    config = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), split_k=2)
+    with device("sm_90a"):
+        unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
+    np.testing.assert_array_equal(d, x @ y)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
 def test_the_order_of_warps_does_not_change_a_bit():
     rng = np.random.default_rng(7)
     a, b = (rng.standard_normal((65, 65)).astype(np.float32) for _ in range(2))

@@ -242,6 +242,19 @@ def test_alignment_of_d_that_makes_no_difference_is_not_compiled_twice():
     assert len({kernel_problem(p) for p in narrow}) == 1
 
 
+def test_tiles_of_odd_rows_begin_anywhere_and_all_others_where_vectors_do():
+    config = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8))
+    split = replace(config, split_k=2)
+    whole, odd = (problem_of(DType.FLOAT32, "k", "n", alignment) for alignment in (16, 4))
+    assert [geometry(whole, c).column for c in (config, split)] == [4, 4]
+    assert [geometry(odd, c).column for c in (config, split)] == [1, 1]
+    assert geometry(odd, split).direct
+    assert not geometry(odd, config).direct
+    # Of a K-major B that is not turned a lane has no neighbours: vectors come from the patch.
+    small = Config((32, 64, 16), stages=4, warps=(2, 2), thread=(4, 4), split_k=2)
+    assert geometry(problem_of(DType.FLOAT32, "k", "k", 4), small).column == 4
+
+
 def test_the_host_is_refused_with_the_backend_that_would_do():
     problem = problem_of(DType.FLOAT32, "k", "n")
     assert "numpy" in BACKEND.refuse(problem, Extents(2, 2, 2), CPU)

@@ -87,6 +87,11 @@ class OperandTile:
         return self.copy * self.dtype.itemsize >= MIN_COPY
 
     @property
+    def checked(self) -> bool:
+        """Whether K may end within a copy: the slab where it does is copied with checks."""
+        return self.copy > 1
+
+    @property
     def lines(self) -> int:
         """Stored lines of the tile."""
         return self.extent if self.k_major else self.slab
@@ -147,6 +152,10 @@ class Geometry:
         Neighbouring accumulators of a lane that go to the patch as one vector.
     store
         Elements of one store to D (or to the workspace).
+    direct
+        Whether a run of a lane is one store, and needs no patch where the tile lies inside D.
+    column
+        Tiles begin at multiples of so many columns, and through a patch so many are stored at once.
     smem_bytes
         Shared memory of one CTA.
     registers
@@ -164,6 +173,8 @@ class Geometry:
     stage_pitch: int
     run_out: int
     store: int
+    direct: bool
+    column: int
     smem_bytes: int
     registers: int
     min_blocks: int
@@ -263,6 +274,11 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     pipeline = config.stages * (a.bytes + b.bytes)
     patches = warps * lanes[0] * stage_pitch * sums
     step = max(steps, default=1)
+    store = min(widest, config.thread[1])
+    run_out = min(b.run, BANK_VECTOR // sums)
+    direct = run_out == store > 1
+    # Where D's rows are odd, a tile of partial sums may begin anywhere too: by elements then.
+    column = 1 if direct and partial and problem.d.vector == 1 else store
     registers = _registers(problem, config, a, b, step)
     return Geometry(
         a=a,
@@ -272,8 +288,10 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         warp_tile=warp_tile,
         step=step,
         stage_pitch=stage_pitch,
-        run_out=min(b.run, BANK_VECTOR // sums),
-        store=min(widest, config.thread[1]),
+        run_out=run_out,
+        store=store,
+        direct=direct,
+        column=column,
         smem_bytes=max(pipeline, patches),
         registers=registers,
         min_blocks=max(1, min(4, 65536 // (warps * WARP * -(-registers // 8) * 8))),

@@ -7,8 +7,9 @@ Every thread is producer and consumer. A tile of D is computed in slabs of K:
     prologue   copy slabs 0 .. stages-2 into their stages (cp.async, one group a slab)
     main loop  wait for slab t; one barrier; multiply slab t out of shared memory, and in between
                start copying slab t+stages-1 into the stage that slab t-1 has just left
-    epilogue   warp by warp, one row of accumulators of every lane at a time: through a patch of
-               shared memory that only this warp uses, out as vectors along N
+    epilogue   each lane stores its accumulators in runs of 16 bytes, where it has such and the
+               tile lies inside D; else warp by warp, one row of accumulators of every lane at a
+               time: through a patch of shared memory that only this warp uses, out along N
 
 A slab that lies inside its operand is copied as it is. What lies outside is filled with zeros by
 the copies themselves (cp.async copies `src-size` bytes and zeroes the rest), in K as well, so that
@@ -151,6 +152,11 @@ class Source:
         inside = cutlass.min(cutlass.max(inside, zero), limit)
         return select(self.line + line < remaining, inside, zero)
 
+    def until(self, line: int, position: int, remaining: Int32) -> Int32:
+        """Bytes of a copy of one element: none where it lies behind the `remaining` K."""
+        k = self.position + position if self.tile.k_major else self.line + line
+        return select(k < remaining, Int32(self.size), Int32(0))
+
     def place(self, line: Int32, position: Int32) -> Int32:
         """Element offset of a copy in a stage."""
         return self.first_place + line * self.tile.pitch + position
@@ -177,7 +183,8 @@ def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[In
         moves = (last >= 0) & (last % align == 0)
         first = select(moves, cutlass.min(first, last), first)
     sticks_out = first + tile.extent > rows
-    return first, select(sticks_out, Int32(2**31 - 1), Int32(tile.slab))
+    least = tile.slab if tile.checked else 1
+    return first, select(sticks_out, Int32(2**31 - 1), Int32(least))
 
 
 def batch_offset(
@@ -188,9 +195,12 @@ def batch_offset(
 
 
 def whole_copies(
-    source: Source, stage: cute.Pointer, slab: Int64, whole: cutlass.Boolean
+    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, whole: cutlass.Boolean
 ) -> Iterator[None]:
-    """Start, one at a time, the cp.async copies of a slab where it lies inside its operand."""
+    """Start, one at a time, the cp.async copies of a slab where it lies inside its operand.
+
+    Copies of one element each may lie behind K: no other way is so cheap for a slab that K ends in.
+    """
     where, before = source.address + slab, source.schedule[0]
     for copy in source.schedule:
         if copy != before:
@@ -199,7 +209,10 @@ def whole_copies(
         before = copy
         owns = source.owns(copy)
         target = stage + source.place(copy.line, copy.position)
-        copy_async(source, target, where, None, whole if owns is None else whole & owns)
+        size = None
+        if not source.tile.checked:
+            size = source.until(copy.line, copy.position, remaining)
+        copy_async(source, target, where, size, whole if owns is None else whole & owns)
         yield
 
 
@@ -287,11 +300,11 @@ def start_checked_slab(
     remaining: Int32,
     whole: cutlass.Boolean,
 ) -> None:
-    """Start the copies of one slab of one operand that is not whole.
+    """Start the copies of one slab of one operand that is not whole, if there is any of it.
 
     That is rare: a loop keeps it out of the way of the others' registers.
     """
-    if not whole:
+    if (remaining > 0) & (not whole):
         for index in cutlass.range(len(source.schedule), unroll=1):
             start_checked(source, stage, slab, remaining, index)
 
@@ -306,14 +319,14 @@ def start_slab(
 ) -> Iterator[None]:
     """Start bringing one slab of one operand; return what starts the rest of it, bit by bit.
 
-    With less K left than `within` it is checked.
+    With less K left than `within` it is checked, and with none not copied.
     """
     if not source.tile.asynchronous:
         load_plain(source, slab, remaining, held)
         return iter(())
     whole = remaining >= within
     start_checked_slab(source, stage, slab, remaining, whole)
-    return whole_copies(source, stage, slab, whole)
+    return whole_copies(source, stage, slab, remaining, whole)
 
 
 def start_now(copies: Iterator[None]) -> None:
@@ -416,6 +429,65 @@ def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None
 # -- epilogue: accumulators to device memory -------------------------------------------------------
 
 
+def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
+    """Return the sums in registers of their own; `zero` is 0, and the compiler must not know.
+
+    A store wants four neighbours. ptxas gives the accumulators such registers in the main loop as
+    well if it can, and then many FMAs there read two of the same parity (bench/NOTES.md).
+    """
+    if sums.element_type is not Float32:
+        return sums
+    own = cute.make_rmem_tensor(sums.layout, Float32)
+    for i in range(cute.size(sums)):
+        own[i] = cute.arch.inline_ptx(
+            "{ .reg .b32 bits; mov.b32 bits, {$r0}; or.b32 bits, bits, {$r1}; "
+            "mov.b32 {$w0}, bits; }",
+            write_only_types=[Float32],
+            read_only_args=[sums[i], zero],
+        )
+    return own
+
+
+@cute.jit
+def store_sums(
+    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, out: Int64,
+    steps: tuple, tile: tuple, extents: tuple, warp: Int32, lane: Int32,
+) -> None:  # fmt: skip
+    """Write a CTA's accumulators; `tile` is its first element of D, `patch` this warp's."""
+    geo = spec.geometry
+    first_m, first_n = tile
+    m, n = extents
+    corner_m = first_m + warp // spec.config.warps[1] * geo.warp_tile[0]
+    corner_n = first_n + warp % spec.config.warps[1] * geo.warp_tile[1]
+    sums = own_registers(sums, m >> 31)
+    if const_expr(geo.direct):
+        inside = (first_m + spec.config.tile[0] <= m) & (first_n + spec.config.tile[1] <= n)
+        if inside & (first_n % geo.store == 0):
+            store_runs(spec, sums, out, steps[0], corner_m, corner_n, lane)
+        else:
+            store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane)
+    else:
+        store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane)
+
+
+@cute.jit
+def store_runs(
+    spec: cutlass.Constexpr, sums: cute.Tensor, out: Int64, row_step: Int64, corner_m: Int32,
+    corner_n: Int32, lane: Int32,
+) -> None:  # fmt: skip
+    """Write a warp's accumulators from where they are, a run at a time; all lie inside D."""
+    geo = spec.geometry
+    size = spec.output.width // 8
+    row = corner_m + (lane // geo.lanes[1]) * geo.a.run
+    column = corner_n + (lane % geo.lanes[1]) * geo.b.run
+    first = out + (Int64(row) * row_step + Int64(column)) * size
+    for i in range_constexpr(geo.a.rows):
+        line = first + Int64(geo.a.row(i)) * row_step * size
+        for j in range_constexpr(0, geo.b.rows, geo.store):
+            values = [sums[i, j + x] for x in range(geo.store)]
+            write(values, global_vector(line + geo.b.row(j) * size, spec.output, geo.store))
+
+
 @cute.jit
 def store_tile(
     spec: cutlass.Constexpr,
@@ -432,10 +504,11 @@ def store_tile(
 ) -> None:
     """Write a warp's accumulators; `corner` is the warp's first element of D."""
     geo = spec.geometry
+    cute.arch.sync_threads()  # patches lie where the stages were
     dtype = spec.output
     size = dtype.width // 8
     lane_m, lane_n = lane // geo.lanes[1], lane % geo.lanes[1]
-    per_row = geo.warp_tile[1] // geo.store
+    per_row = geo.warp_tile[1] // geo.column
     for i in range_constexpr(geo.a.rows):
         # Registers to the patch, (LanesM, WarpN): one row of every lane.
         for j in range_constexpr(0, geo.b.rows, geo.run_out):
@@ -449,9 +522,9 @@ def store_tile(
         for step in range_constexpr(geo.lanes[0] * per_row // WARP):
             index = step * WARP + lane
             line = index // per_row
-            column = (index - line * per_row) * geo.store
+            column = (index - line * per_row) * geo.column
             row = corner_m + geo.a.row(i) + line * geo.a.run
-            fragment = read_parts(patch, line * geo.stage_pitch + column, geo.store)
+            fragment = read_parts(patch, line * geo.stage_pitch + column, geo.column)
             address = out + (Int64(row) * row_step + Int64(corner_n + column) * column_step) * size
             if row < m:
                 store_vector(fragment, address, n - (corner_n + column), dtype)
@@ -496,7 +569,7 @@ def gemm_kernel(
     end_k = cutlass.min(k, first_k + slabs * tile_k)
     remaining = cutlass.max(end_k - first_k, Int32(0))
     first_m, within_a = placed(geo.a, tm * tile_m, m, 1)
-    first_n, within_b = placed(geo.b, tn * tile_n, n, geo.store)
+    first_n, within_b = placed(geo.b, tn * tile_n, n, geo.column)
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
     smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
@@ -563,17 +636,14 @@ def gemm_kernel(
 
     # -- epilogue
     cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()
     patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.stage_pitch)
     size = spec.output.width // 8
     out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
     if const_expr(spec.split):
         out += Int64(part) * d_strides[4] * size
-    store_tile(
-        spec, sums, patch, out, d_strides[0], d_strides[1],
-        first_m + warp_m * geo.warp_tile[0], first_n + warp_n * geo.warp_tile[1],
-        m, n, lane,
-    )  # fmt: skip
+    store_sums(
+        spec, sums, patch, out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), warp, lane
+    )
 
 
 # -- host ------------------------------------------------------------------------------------------
