@@ -5,8 +5,8 @@ lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. Operand
 memory in the majorness that they have in device memory, so that every copy is a plain vector and
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
 
-The schedule "dot" is another kernel, for few rows of A (dot.py): `tile` M rows of A, warps along N
-only, lanes along K.
+The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn. "dot" is
+another kernel, for few rows of A (dot.py): `tile` M rows of A, warps along N only, lanes along K.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = [
     "geometry",
     "illegal",
     "is_big",
+    "is_persistent",
     "launched_smem",
 ]
 
@@ -251,6 +252,11 @@ def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> Operand
     )
 
 
+def is_persistent(config: Config) -> bool:
+    """Whether a CTA computes several tiles, one after the other."""
+    return config.schedule == "persistent"
+
+
 def is_big(config: Config) -> bool:
     """Whether a thread has so many FMAs that they hide four times the copies: a turned tile's."""
     return config.thread[0] * config.thread[1] >= 64
@@ -292,7 +298,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         store=store,
         direct=direct,
         column=column,
-        smem_bytes=max(pipeline, patches),
+        smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
         registers=registers,
         min_blocks=max(1, min(4, 65536 // (warps * WARP * -(-registers // 8) * 8))),
     )
@@ -376,6 +382,8 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return f"{registers} accumulator registers a thread leave too few of 255 for the rest"
     if registers > MAX_ACCUMULATOR_REGISTERS // 2 and problem.a.dtype.itemsize == 2:
         return f"{registers} accumulators leave no registers to widen 16-bit operands in"
+    if is_persistent(config) and config.occupancy < 1:
+        return "persistent CTAs must be told how many of them an SM is to hold"
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     derived = geometry(problem, config)
