@@ -30,6 +30,7 @@ __all__ = [
     "geometry",
     "illegal",
     "is_big",
+    "is_biggest",
     "is_persistent",
     "launched_smem",
 ]
@@ -260,6 +261,11 @@ def is_persistent(config: Config) -> bool:
 def is_big(config: Config) -> bool:
     """Whether a thread has so many FMAs that they hide four times the copies: a turned tile's."""
     return config.thread[0] * config.thread[1] >= 64
+
+
+def is_biggest(config: Config) -> bool:
+    """Whether a thread has as many accumulators as it may."""
+    return config.thread[0] * config.thread[1] == MAX_ACCUMULATOR_REGISTERS
 
 
 @lru_cache(maxsize=8192)
