@@ -33,6 +33,7 @@ __all__ = [
     "is_biggest",
     "is_persistent",
     "launched_smem",
+    "resident_warps",
 ]
 
 WARP = 32
@@ -69,6 +70,8 @@ class OperandTile:
         neighbours.
     vector
         Elements of one shared-memory read along the contiguous index.
+    full
+        The threads have as many accumulators as they may.
     """
 
     dtype: DType
@@ -82,6 +85,7 @@ class OperandTile:
     rows: int
     run: int
     vector: int
+    full: bool
 
     @property
     def asynchronous(self) -> bool:
@@ -90,8 +94,12 @@ class OperandTile:
 
     @property
     def checked(self) -> bool:
-        """Whether K may end within a copy: the slab where it does is copied with checks."""
-        return self.copy > 1
+        """Whether the slab that K ends within is copied with checks.
+
+        Copies of one element need none. But to say of many which of them lie behind K takes
+        registers, where lines of a slab are copied one by one: full threads would spill.
+        """
+        return self.copy > 1 or (self.full and not self.turned)
 
     @property
     def lines(self) -> int:
@@ -250,6 +258,7 @@ def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> Operand
         run=run,
         # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
         vector=min(slab, widest, 4) if k_major else run,
+        full=is_biggest(config),
     )
 
 
@@ -306,7 +315,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         column=column,
         smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
         registers=registers,
-        min_blocks=max(1, min(4, 65536 // (warps * WARP * -(-registers // 8) * 8))),
+        min_blocks=max(1, min(4, resident_warps(registers) // warps)),
     )
 
 
@@ -321,6 +330,14 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
     held = sum(2 * count for tile, count in each if not tile.asynchronous)
     sums = config.thread[0] * config.thread[1]
     return min(words * (sums + fragments) + addresses + held, 255)
+
+
+def resident_warps(registers: int) -> int:
+    """Return how many warps fit on an SM: each of four schedulers has a quarter of its registers.
+
+    64 threads of 134 registers: six CTAs, where the sum of all registers would do for seven.
+    """
+    return 4 * (16384 // (WARP * -(-registers // 8) * 8))
 
 
 def _is_power_of_two(*numbers: int) -> bool:
@@ -390,6 +407,11 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return f"{registers} accumulators leave no registers to widen 16-bit operands in"
     if is_persistent(config) and config.occupancy < 1:
         return "persistent CTAs must be told how many of them an SM is to hold"
+    # Seen with M-major and N-major operands at odd addresses, and with flat tiles.
+    if is_persistent(config) and (min(m, n) < 64 or is_biggest(config) == (threads < 256)):
+        return f"the {threads} threads of a persistent {m}x{n} tile spill"
+    if is_persistent(config) and "strided" in (problem.a.major, problem.b.major):
+        return "persistent CTAs keep no registers for the strides of both indices"
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     derived = geometry(problem, config)
