@@ -20,7 +20,6 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
-from unigemm.backends.cute import device
 from unigemm.backends.cute.device import GMEM, Divisor, select
 from unigemm.backends.cute_simt import kernel as simt
 from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry
@@ -277,7 +276,7 @@ def make_host(spec: Spec) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream."""
     if spec.config.schedule in OPTIONS:
         return simt.make_host(spec)
-    return device.make_host(spec, launch)
+    return simt.make_host(spec, launch)
 
 
 def launch(
@@ -302,7 +301,7 @@ def launch(
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments()
+    return simt.example_arguments(problem)
 
 
 for _kernel in (naive_kernel, tiled_kernel, pipelined_kernel):

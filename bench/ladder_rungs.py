@@ -80,13 +80,16 @@ def stripped(problem: Problem, config: Config) -> Geometry:
         _stripped(tile, kind.vector, wide, options)
         for tile, kind in ((geo.a, problem.a), (geo.b, problem.b))
     )
+    run_out, store = min(geo.run_out, b.run), min(geo.store, wide)
     return replace(
         geo,
         a=a,
         b=b,
         step=max((tile.vector for tile in (a, b) if tile.k_major), default=1),
-        run_out=min(geo.run_out, b.run),
-        store=min(geo.store, wide),
+        run_out=run_out,
+        store=store,
+        direct=run_out == store > 1,
+        column=store,
         smem_bytes=max(geo.smem_bytes, config.stages * (a.bytes + b.bytes)),
     )
 
@@ -164,6 +167,7 @@ BACKEND = LadderBackend(
     illegal,
     SHIPPED.compiled,
     smem_bytes,
+    SHIPPED.arguments,
 )
 
 

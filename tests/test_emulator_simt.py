@@ -146,6 +146,58 @@ def test_big_sums_of_turned_and_moved_tiles_give_the_product(number):
     assert np.isnan(buffer).all(), "nothing else was written"
 
 
+def configured(a, b, d, config):
+    """Plan a product in a configuration."""
+    first = unigemm.plan(a, b, d, backend="cute_simt")
+    candidate = price(first.problem, first.extents, first.target, config)
+    return first.taking(Alternative.of("cute_simt", candidate))
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes", "split", "pad", "occupancy"),
+    [
+        ("nt", (300, 70, 70), 1, 1, 2),  # five tiles on four CTAs; K ends within a slab
+        ("tn", (190, 130, 20), 1, 4, 1),  # less K than is copied ahead
+        ("nn", (190, 100, 90), 3, 3, 1),  # parts of K, the last one shorter
+    ],
+)
+def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occupancy):
+    m, n, k = sizes
+    rng = np.random.default_rng(k)
+    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
+    a, _ = framed((m, k), layout[0] == "t", pad, x)
+    b, _ = framed((k, n), layout[1] == "t", pad, y)
+    d, buffer = framed((m, n), False, pad, None)
+    config = Config(
+        (128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), occupancy=occupancy, split_k=split,
+        raster=Raster("m", 8), schedule="persistent",
+    )  # fmt: skip
+    with device("sm_90a", seed=split, lockstep=split == 1) as gpu:
+        plan = configured(a, b, d, config)
+        unigemm.matmul(a, b, d, plan=replace(plan, target=replace(plan.target, sm_count=2)))
+    assert gpu.launches[0][0].kernel.startswith("simt_persistent")
+    assert gpu.launches[0][0].grid == (2 * occupancy, 1, 1)
+    np.testing.assert_array_equal(d, x @ y)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
+def test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to():
+    """The last tile begins at column 66 of 130: no vector of the workspace does."""
+    rng = np.random.default_rng(11)
+    m, n, k = 131, 130, 70
+    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
+    a, _ = framed((m, k), False, 1, x)
+    b, _ = framed((k, n), True, 1, y)
+    d, buffer = framed((m, n), False, 1, None)
+    config = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), split_k=2)
+    with device("sm_90a"):
+        unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
+    np.testing.assert_array_equal(d, x @ y)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
 def test_the_order_of_warps_does_not_change_a_bit():
     rng = np.random.default_rng(7)
     a, b = (rng.standard_normal((65, 65)).astype(np.float32) for _ in range(2))
@@ -240,7 +292,7 @@ def test_a_kernel_that_reads_too_far_is_caught_in_the_host_call():
         def call(rows):
             addresses = (a.ctypes.data, b.ctypes.data, out.ctypes.data, 0)
             strides = (16, 1, 0, 0) * 3
-            run(*addresses, rows, 16, 16, 1, 1, *strides, 1, 0, 8, 0)
+            run(*addresses, rows, 16, 16, 1, 1, *strides, 1, 0, 8, plan.target.sm_count, 0)
 
         call(16)
         assert out.tolist() == [[16.0] * 16] * 16

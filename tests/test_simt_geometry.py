@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from reference import EVERYWHERE
 from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_simt.configs import base_configs, candidates
-from unigemm.backends.cute_simt.geometry import WARP, copy_schedule, geometry, illegal
+from unigemm.backends.cute_simt.geometry import (
+    WARP,
+    copy_schedule,
+    geometry,
+    illegal,
+    is_persistent,
+    resident_warps,
+)
 from unigemm.backends.workspace import workspace_bytes
 
 from unigemm.dtypes import DType
@@ -240,6 +247,47 @@ def test_alignment_of_d_that_makes_no_difference_is_not_compiled_twice():
         for a in (4, 8)
     ]
     assert len({kernel_problem(p) for p in narrow}) == 1
+
+
+@pytest.mark.parametrize(
+    ("registers", "warps"), [(255, 8), (128, 16), (134, 12), (168, 12), (40, 48)]
+)
+def test_each_scheduler_has_a_quarter_of_the_registers(registers, warps):
+    assert resident_warps(registers) == warps
+
+
+def test_tiles_of_odd_rows_begin_anywhere_and_all_others_where_vectors_do():
+    config = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8))
+    split = replace(config, split_k=2)
+    whole, odd = (problem_of(DType.FLOAT32, "k", "n", alignment) for alignment in (16, 4))
+    assert [geometry(whole, c).column for c in (config, split)] == [4, 4]
+    assert [geometry(odd, c).column for c in (config, split)] == [1, 1]
+    assert geometry(odd, split).direct
+    assert not geometry(odd, config).direct
+    # Of a K-major B that is not turned a lane has no neighbours: vectors come from the patch.
+    small = Config((32, 64, 16), stages=4, warps=(2, 2), thread=(4, 4), split_k=2)
+    assert geometry(problem_of(DType.FLOAT32, "k", "k", 4), small).column == 4
+
+
+def test_persistent_ctas_are_for_few_slabs_of_more_tiles_than_fit_at_once():
+    def persistent(dtype, *sizes):
+        found = candidates(problem_of(dtype, "k", "n"), Extents(*sizes), H200)
+        return [c.config for c in found if is_persistent(c.config)]
+
+    found = persistent(DType.FLOAT32, 65536, 64, 64)
+    assert {c.occupancy for c in found if c.tile == (128, 64, 16)} >= {1, 2, 3}
+    for config in found:
+        m, n, _ = config.tile
+        assert -(-65536 // m) * -(-64 // n) > H200.sm_count * config.occupancy
+        assert config.split_k == 1
+    assert persistent(DType.FLOAT32, 65536, 64, 1024) == []
+    assert persistent(DType.FLOAT32, 512, 64, 64) == []
+    assert persistent(DType.BFLOAT16, 65536, 64, 64) == []
+    problem = problem_of(DType.FLOAT32, "k", "n")
+    assert "told how many" in illegal(problem, replace(found[0], occupancy=0), H200)
+    assert "strides" in illegal(problem_of(DType.FLOAT32, "strided", "n"), found[0], H200)
+    spilling = replace(found[0], tile=(128, 64, 16), warps=(2, 1), thread=(8, 16))
+    assert "spill" in illegal(problem, spilling, H200)
 
 
 def test_the_host_is_refused_with_the_backend_that_would_do():

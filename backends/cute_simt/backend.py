@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unigemm.dtypes import DType
-from unigemm.plans import Config
+from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
@@ -48,4 +48,10 @@ def _smem_bytes(problem: Problem, config: Config) -> int:
     return geometry(problem, config).smem_bytes
 
 
-BACKEND = CuteBackend("cute_simt", _unfit, ranking, price, illegal, kernel_problem, _smem_bytes)
+def _arguments(plan: Plan) -> tuple[int, ...]:
+    return (plan.target.sm_count,)
+
+
+BACKEND = CuteBackend(
+    "cute_simt", _unfit, ranking, price, illegal, kernel_problem, _smem_bytes, _arguments
+)

@@ -21,7 +21,17 @@ from ..near import is_near
 from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
 from .figures import H200, DotFigures, Figures
-from .geometry import DOT_ROWS, WARP, dot_unroll, geometry, illegal
+from .geometry import (
+    DOT_ROWS,
+    WARP,
+    OperandTile,
+    dot_unroll,
+    geometry,
+    illegal,
+    is_big,
+    is_persistent,
+    resident_warps,
+)
 
 __all__ = [
     "DOT_SHAPES",
@@ -44,12 +54,15 @@ class Shape(NamedTuple):
         (M, N) of a CTA; its warps; accumulators of a thread.
     stages
         Slabs in shared memory.
+    float32_only
+        Not offered in other types, in which it was not measured.
     """
 
     tile: tuple[int, int]
     warps: tuple[int, int]
     thread: tuple[int, int]
     stages: int = 3
+    float32_only: bool = False
 
 
 SHAPES = (
@@ -63,6 +76,10 @@ SHAPES = (
     Shape((128, 64), (2, 2), (8, 8)),
     Shape((64, 128), (2, 2), (8, 8)),
     Shape((64, 64), (2, 2), (4, 8), stages=4),
+    Shape((32, 256), (1, 4), (8, 8), float32_only=True),
+    Shape((32, 128), (1, 2), (8, 8), float32_only=True),
+    Shape((256, 32), (4, 1), (8, 8), float32_only=True),
+    Shape((128, 32), (2, 1), (8, 8), float32_only=True),
     Shape((32, 64), (2, 2), (4, 4), stages=4),
     Shape((32, 32), (2, 2), (2, 4), stages=4),
     Shape((16, 128), (1, 4), (4, 4), stages=4),
@@ -74,6 +91,7 @@ SHAPES = (
 DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row
 _DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+_PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
 _MAX_WORKSPACE = 256 << 20  # bytes
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
@@ -124,8 +142,9 @@ class Base:
     clocks, cta_clocks
         An SM's clocks for one slab of a CTA, and for its beginning and its stores, where enough
         warps are there.
-    edge_us
-        Time of a thread's copies of a slab that K ends within.
+    edges
+        Of A and B: time of a thread's copies of a slab that K ends within, where the tile lies
+        inside the operand's rows, and where there are fewer.
     least_us
         Of one CTA for a slab, however little else its SM does.
     """
@@ -139,7 +158,7 @@ class Base:
     resident: int
     clocks: float
     cta_clocks: float
-    edge_us: float
+    edges: tuple[tuple[float, float], ...]
     least_us: float
 
 
@@ -148,7 +167,9 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
     found = {}
     size = max(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
-    for (m, n), warps, thread, stages in SHAPES:
+    for (m, n), warps, thread, stages, float32_only in SHAPES:
+        if float32_only and problem.a.dtype is not DType.FLOAT32:
+            continue
         if problem.accumulator is DType.FLOAT64 and thread == (8, 8):
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
@@ -163,15 +184,32 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     return tuple(found.values())
 
 
+@lru_cache(maxsize=256)
+def persistent_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
+    """Return the big tiles with persistent CTAs, as many on an SM as fit or fewer.
+
+    In float32: they are measured in no other type.
+    """
+    found: list[Base] = []
+    if problem.a.dtype is not DType.FLOAT32:
+        return ()
+    for base in bases(problem, target):
+        for occupancy in range(1, base.resident + 1) if is_big(base.config) else ():
+            config = replace(base.config, schedule="persistent", occupancy=occupancy)
+            found.append(_measured(problem, target, config, H200))
+    return tuple(base for base in found if base.config.occupancy <= base.resident)
+
+
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
-    return tuple(base.config for base in bases(problem, target) if base.reason is None)
+    found = (*bases(problem, target), *persistent_bases(problem, target))
+    return tuple(base.config for base in found if base.reason is None)
 
 
 def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
     geo = geometry(problem, config)
     by_smem = target.smem_per_sm // (geo.smem_bytes + _RESERVED_SMEM)
-    by_registers = 65536 // (geo.threads * geo.registers)
+    by_registers = resident_warps(geo.registers) // (geo.threads // WARP)
     lanes = _lanes(problem, target)
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
     fma_clocks = config.thread[0] * config.thread[1] * 128 / lanes
@@ -196,12 +234,15 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
         clocks=of_warp * geo.threads / WARP / _SCHEDULERS,
         cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1])
         * (geo.threads / WARP / _SCHEDULERS),
-        edge_us=sum(
-            (f.edge_us if tile.asynchronous else f.edge_held_us) * -(-tile.copies // geo.threads)
-            for tile in (geo.a, geo.b)
-        ),
+        edges=tuple(_edge_us(tile, geo.threads, f) for tile in (geo.a, geo.b)),
         least_us=of_warp / target.clock_mhz + f.single_us * singles / geo.threads,
     )
+
+
+def _edge_us(tile: OperandTile, threads: int, f: Figures) -> tuple[float, float]:
+    each = f.edge_us if tile.asynchronous else f.edge_held_us
+    checked = each * -(-tile.copies // threads)
+    return checked if tile.checked or not tile.asynchronous else 0.0, checked
 
 
 def _lanes(problem: Problem, target: Target) -> int:
@@ -245,6 +286,11 @@ def ranking(
                 times = _times(base, extents, split)
                 config = replace(base.config, occupancy=_occupancy(base, extents, split))
                 short.add(times.total, (config, split, False, times), base.reason)
+    few = extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4
+    for base in persistent_bases(problem, target) if few and least <= short.bar else ():
+        if _ctas(base, extents, 1) > target.sm_count * base.config.occupancy:
+            times = _times(base, extents, 1)
+            short.add(times.total, (base.config, 1, False, times), base.reason)
     return Ranking(
         tuple(_candidate(problem, extents, *item) for item in short.kept()),
         tuple(
@@ -403,18 +449,23 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
     ctas = _ctas(base, extents, split_k)
     # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
     busiest = ceil(ctas / target.sm_count)
-    per_sm = min(busiest, base.resident)
+    per_sm, round_us, cta_clocks = min(busiest, base.resident), f.round_us, base.cta_clocks
+    if is_persistent(base.config):
+        per_sm = min(busiest, base.config.occupancy)
+        busiest = per_sm * ceil(ctas / (per_sm * target.sm_count))
+        round_us, cta_clocks = 0.0, f.persistent * cta_clocks
     rounds = ceil(busiest / per_sm)
     warps = base.threads // WARP
     last = busiest % per_sm
     clocks = (busiest - last) * (1 + f.lone_warps / (warps * per_sm))
     clocks += last * (1 + f.lone_warps / (warps * max(1, last)))
-    fma = clocks * (base.clocks * slabs + base.cta_clocks) / target.clock_mhz
+    fma = clocks * (base.clocks * slabs + cta_clocks) / target.clock_mhz
     waits = f.latency_us / max(1, (base.config.stages - 1) * per_sm)
     latency = rounds * slabs * max(waits, base.least_us)
-    sm_us = max(fma, latency) + f.round_us * (rounds - 1)
+    sm_us = max(fma, latency) + round_us * (rounds - 1)
     if extents.k % k:  # the last slab is copied with checks, one copy after the other
-        edge = base.edge_us * min(1.0, extents.k / k)
+        edge = base.edges[0][extents.m < m] + base.edges[1][extents.n < n]
+        edge *= min(1.0, extents.k / k)
         spare = slabs * split_k - ceil(extents.k / k)  # slabs that the last part has fewer
         sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
     moved = extents.bytes_moved(problem)

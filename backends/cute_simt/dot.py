@@ -176,7 +176,7 @@ def start(
     """Launch the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
     m, n, k, l0, l1 = sizes
-    split_k, _, _ = knobs
+    split_k, *_ = knobs
     tile_m, tile_n, _ = spec.config.tile
     threads = WARP * spec.config.warps[1] * spec.config.slice_k
     out, steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)

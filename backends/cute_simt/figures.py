@@ -84,6 +84,8 @@ class Figures:
     cta_clocks, store_clocks, round_us
         Issue slots of a warp's beginning, and of each sum that it stores; each further round of
         CTAs.
+    persistent
+        Part of a CTA's clocks that is not hidden where CTAs are persistent.
     uneven
         Part of the L2's bandwidth lost with the places of CTAs that the last round leaves free.
     widen_clocks
@@ -109,8 +111,9 @@ class Figures:
     edge_us: float = 0.12
     edge_held_us: float = 0.0341
     cta_clocks: float = 717
-    store_clocks: float = 15.7
+    store_clocks: float = 14
     round_us: float = 0.0865
+    persistent: float = 0.4
     uneven: float = 0.103
     widen_clocks: float = 1
     dot: DotFigures = field(default_factory=DotFigures)
@@ -119,5 +122,6 @@ class Figures:
 #: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to
 #: 762 launches of 55 problems, the others to 3776 launches of 153 problems, most of them in
 #: float32; then what a launch and the sum of parts cost to 1495 of 81 problems. By hand to the
-#: launches in bench/data: edges, `near_us`, `part_us` and `single_us`.
+#: launches in bench/data: edges, `near_us`, `part_us` and `single_us`; to launches of the kernels
+#: that store from registers (bench/NOTES.md): `store_clocks` and `persistent`.
 H200 = Figures()

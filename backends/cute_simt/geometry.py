@@ -5,8 +5,8 @@ lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. Operand
 memory in the majorness that they have in device memory, so that every copy is a plain vector and
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
 
-The schedule "dot" is another kernel, for few rows of A (dot.py): `tile` M rows of A, warps along N
-only, lanes along K.
+The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn. "dot" is
+another kernel, for few rows of A (dot.py): `tile` M rows of A, warps along N only, lanes along K.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ __all__ = [
     "geometry",
     "illegal",
     "is_big",
+    "is_biggest",
+    "is_persistent",
     "launched_smem",
+    "resident_warps",
 ]
 
 WARP = 32
@@ -67,6 +70,8 @@ class OperandTile:
         neighbours.
     vector
         Elements of one shared-memory read along the contiguous index.
+    full
+        The threads have as many accumulators as they may.
     """
 
     dtype: DType
@@ -80,11 +85,21 @@ class OperandTile:
     rows: int
     run: int
     vector: int
+    full: bool
 
     @property
     def asynchronous(self) -> bool:
         """Whether the copies are cp.async; single 2-byte elements go through registers."""
         return self.copy * self.dtype.itemsize >= MIN_COPY
+
+    @property
+    def checked(self) -> bool:
+        """Whether the slab that K ends within is copied with checks.
+
+        Copies of one element need none. But to say of many which of them lie behind K takes
+        registers, where lines of a slab are copied one by one: full threads would spill.
+        """
+        return self.copy > 1 or (self.full and not self.turned)
 
     @property
     def lines(self) -> int:
@@ -147,6 +162,10 @@ class Geometry:
         Neighbouring accumulators of a lane that go to the patch as one vector.
     store
         Elements of one store to D (or to the workspace).
+    direct
+        Whether a run of a lane is one store, and needs no patch where the tile lies inside D.
+    column
+        Tiles begin at multiples of so many columns, and through a patch so many are stored at once.
     smem_bytes
         Shared memory of one CTA.
     registers
@@ -164,6 +183,8 @@ class Geometry:
     stage_pitch: int
     run_out: int
     store: int
+    direct: bool
+    column: int
     smem_bytes: int
     registers: int
     min_blocks: int
@@ -237,12 +258,23 @@ def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> Operand
         run=run,
         # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
         vector=min(slab, widest, 4) if k_major else run,
+        full=is_biggest(config),
     )
+
+
+def is_persistent(config: Config) -> bool:
+    """Whether a CTA computes several tiles, one after the other."""
+    return config.schedule == "persistent"
 
 
 def is_big(config: Config) -> bool:
     """Whether a thread has so many FMAs that they hide four times the copies: a turned tile's."""
     return config.thread[0] * config.thread[1] >= 64
+
+
+def is_biggest(config: Config) -> bool:
+    """Whether a thread has as many accumulators as it may."""
+    return config.thread[0] * config.thread[1] == MAX_ACCUMULATOR_REGISTERS
 
 
 @lru_cache(maxsize=8192)
@@ -263,6 +295,11 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     pipeline = config.stages * (a.bytes + b.bytes)
     patches = warps * lanes[0] * stage_pitch * sums
     step = max(steps, default=1)
+    store = min(widest, config.thread[1])
+    run_out = min(b.run, BANK_VECTOR // sums)
+    direct = run_out == store > 1
+    # Where D's rows are odd, a tile of partial sums may begin anywhere too: by elements then.
+    column = 1 if direct and partial and problem.d.vector == 1 else store
     registers = _registers(problem, config, a, b, step)
     return Geometry(
         a=a,
@@ -272,11 +309,13 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         warp_tile=warp_tile,
         step=step,
         stage_pitch=stage_pitch,
-        run_out=min(b.run, BANK_VECTOR // sums),
-        store=min(widest, config.thread[1]),
-        smem_bytes=max(pipeline, patches),
+        run_out=run_out,
+        store=store,
+        direct=direct,
+        column=column,
+        smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
         registers=registers,
-        min_blocks=max(1, min(4, 65536 // (warps * WARP * -(-registers // 8) * 8))),
+        min_blocks=max(1, min(4, resident_warps(registers) // warps)),
     )
 
 
@@ -291,6 +330,14 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
     held = sum(2 * count for tile, count in each if not tile.asynchronous)
     sums = config.thread[0] * config.thread[1]
     return min(words * (sums + fragments) + addresses + held, 255)
+
+
+def resident_warps(registers: int) -> int:
+    """Return how many warps fit on an SM: each of four schedulers has a quarter of its registers.
+
+    64 threads of 134 registers: six CTAs, where the sum of all registers would do for seven.
+    """
+    return 4 * (16384 // (WARP * -(-registers // 8) * 8))
 
 
 def _is_power_of_two(*numbers: int) -> bool:
@@ -358,6 +405,13 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return f"{registers} accumulator registers a thread leave too few of 255 for the rest"
     if registers > MAX_ACCUMULATOR_REGISTERS // 2 and problem.a.dtype.itemsize == 2:
         return f"{registers} accumulators leave no registers to widen 16-bit operands in"
+    if is_persistent(config) and config.occupancy < 1:
+        return "persistent CTAs must be told how many of them an SM is to hold"
+    # Seen with M-major and N-major operands at odd addresses, and with flat tiles.
+    if is_persistent(config) and (min(m, n) < 64 or is_biggest(config) == (threads < 256)):
+        return f"the {threads} threads of a persistent {m}x{n} tile spill"
+    if is_persistent(config) and "strided" in (problem.a.major, problem.b.major):
+        return "persistent CTAs keep no registers for the strides of both indices"
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     derived = geometry(problem, config)

@@ -7,8 +7,13 @@ Every thread is producer and consumer. A tile of D is computed in slabs of K:
     prologue   copy slabs 0 .. stages-2 into their stages (cp.async, one group a slab)
     main loop  wait for slab t; one barrier; multiply slab t out of shared memory, and in between
                start copying slab t+stages-1 into the stage that slab t-1 has just left
-    epilogue   warp by warp, one row of accumulators of every lane at a time: through a patch of
-               shared memory that only this warp uses, out as vectors along N
+    epilogue   each lane stores its accumulators in runs of 16 bytes, where it has such and the
+               tile lies inside D; else warp by warp, one row of accumulators of every lane at a
+               time: through a patch of shared memory that only this warp uses, out along N
+
+Persistent CTAs take several tiles: while the last slabs of one are multiplied, the first of the
+next are copied. That is for few slabs, where CTAs that begin and end together leave either the FMAs
+or the memory idle.
 
 A slab that lies inside its operand is copied as it is. What lies outside is filled with zeros by
 the copies themselves (cp.async copies `src-size` bytes and zeroes the rest), in K as well, so that
@@ -22,6 +27,7 @@ Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments 
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable, Iterator
+from copy import copy as copy_of
 from itertools import chain, islice
 from typing import ClassVar, Literal
 
@@ -59,8 +65,13 @@ from .geometry import (
     copy_step,
     geometry,
     is_big,
+    is_biggest,
+    is_persistent,
     launched_smem,
 )
+
+#: K left of a unit that is none: its slabs are not copied. Those of a unit behind its K are zeros.
+NO_UNIT = -(1 << 24)
 
 
 class Spec(device.Spec):
@@ -128,6 +139,7 @@ class Source:
         offset = Int64(first_row + row) * row_step + Int64(k) * k_step
         self.address = base + offset * self.size
         self.first_place = self.line * tile.pitch + (self.position ^ tile.twist(self.line))
+        self.row = row
         self.first = first_row + row
         self.rows = rows
 
@@ -151,6 +163,11 @@ class Source:
         inside = cutlass.min(cutlass.max(inside, zero), limit)
         return select(self.line + line < remaining, inside, zero)
 
+    def until(self, line: int, position: int, remaining: Int32) -> Int32:
+        """Bytes of a copy of one element: none where it lies behind the `remaining` K."""
+        k = self.position + position if self.tile.k_major else self.line + line
+        return select(k < remaining, Int32(self.size), Int32(0))
+
     def place(self, line: Int32, position: Int32) -> Int32:
         """Element offset of a copy in a stage."""
         return self.first_place + line * self.tile.pitch + position
@@ -165,6 +182,13 @@ class Source:
         return self.thread < self.tile.copies - index * self.threads if copy.partial else None
 
 
+def moved(source: Source, address: Int64, first_row: Int32) -> Source:
+    """Return the copies of a tile that begins elsewhere."""
+    other = copy_of(source)
+    other.address, other.first = address, first_row + source.row
+    return other
+
+
 def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[Int32, Int32]:
     """Return where a tile begins, and the least K left with which its slab need not be checked.
 
@@ -177,7 +201,8 @@ def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[In
         moves = (last >= 0) & (last % align == 0)
         first = select(moves, cutlass.min(first, last), first)
     sticks_out = first + tile.extent > rows
-    return first, select(sticks_out, Int32(2**31 - 1), Int32(tile.slab))
+    least = tile.slab if tile.checked else 1
+    return first, select(sticks_out, Int32(2**31 - 1), Int32(least))
 
 
 def batch_offset(
@@ -188,9 +213,12 @@ def batch_offset(
 
 
 def whole_copies(
-    source: Source, stage: cute.Pointer, slab: Int64, whole: cutlass.Boolean
+    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, whole: cutlass.Boolean
 ) -> Iterator[None]:
-    """Start, one at a time, the cp.async copies of a slab where it lies inside its operand."""
+    """Start, one at a time, the cp.async copies of a slab where it lies inside its operand.
+
+    Copies of one element each may lie behind K: no other way is so cheap for a slab that K ends in.
+    """
     where, before = source.address + slab, source.schedule[0]
     for copy in source.schedule:
         if copy != before:
@@ -199,7 +227,10 @@ def whole_copies(
         before = copy
         owns = source.owns(copy)
         target = stage + source.place(copy.line, copy.position)
-        copy_async(source, target, where, None, whole if owns is None else whole & owns)
+        size = None
+        if not source.tile.checked:
+            size = source.until(copy.line, copy.position, remaining)
+        copy_async(source, target, where, size, whole if owns is None else whole & owns)
         yield
 
 
@@ -286,12 +317,13 @@ def start_checked_slab(
     slab: Int64,
     remaining: Int32,
     whole: cutlass.Boolean,
+    least: cutlass.Constexpr,
 ) -> None:
-    """Start the copies of one slab of one operand that is not whole.
+    """Start the copies of one slab of one operand that is not whole, with more than `least` left.
 
     That is rare: a loop keeps it out of the way of the others' registers.
     """
-    if not whole:
+    if (remaining > least) & (not whole):
         for index in cutlass.range(len(source.schedule), unroll=1):
             start_checked(source, stage, slab, remaining, index)
 
@@ -303,17 +335,18 @@ def start_slab(
     remaining: Int32,
     within: Int32,
     held: cute.Tensor,
+    least: int = 0,
 ) -> Iterator[None]:
     """Start bringing one slab of one operand; return what starts the rest of it, bit by bit.
 
-    With less K left than `within` it is checked.
+    With less K left than `within` it is checked, and with no more than `least` not copied.
     """
     if not source.tile.asynchronous:
         load_plain(source, slab, remaining, held)
         return iter(())
     whole = remaining >= within
-    start_checked_slab(source, stage, slab, remaining, whole)
-    return whole_copies(source, stage, slab, whole)
+    start_checked_slab(source, stage, slab, remaining, whole, least)
+    return whole_copies(source, stage, slab, remaining, whole)
 
 
 def start_now(copies: Iterator[None]) -> None:
@@ -372,6 +405,9 @@ def multiply(
     steps = spec.config.tile[2] // geo.step
     starting = sum(len(copy_schedule(tile, geo.threads)) for tile in (geo.a, geo.b))
     each, rest = -(-starting // steps) if spec.pipelined else 0, chain(*copies)
+    # ptxas puts three reads of nothing before copies that follow reads. Where B is turned half as
+    # many such places are better (4096 cubed in nt and tt: 1 percent), elsewhere not.
+    turns = 2 if geo.b.turned and is_biggest(spec.config) and each <= 2 else 1
     if not is_big(spec.config):
         start_now(rest)
     for k in range(0, spec.config.tile[2], geo.step):
@@ -385,7 +421,8 @@ def multiply(
             else:
                 for i, j in product_order(geo.a.rows, geo.b.rows):
                     sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
-        start_now(islice(rest, each))
+        if (k // geo.step + 1) % turns == 0:
+            start_now(islice(rest, turns * each))
     start_now(rest)
 
 
@@ -416,6 +453,65 @@ def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None
 # -- epilogue: accumulators to device memory -------------------------------------------------------
 
 
+def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
+    """Return the sums in registers of their own; `zero` is 0, and the compiler must not know.
+
+    A store wants four neighbours. ptxas gives the accumulators such registers in the main loop as
+    well if it can, and then many FMAs there read two of the same parity (bench/NOTES.md).
+    """
+    if sums.element_type is not Float32:
+        return sums
+    own = cute.make_rmem_tensor(sums.layout, Float32)
+    for i in range(cute.size(sums)):
+        own[i] = cute.arch.inline_ptx(
+            "{ .reg .b32 bits; mov.b32 bits, {$r0}; or.b32 bits, bits, {$r1}; "
+            "mov.b32 {$w0}, bits; }",
+            write_only_types=[Float32],
+            read_only_args=[sums[i], zero],
+        )
+    return own
+
+
+@cute.jit
+def store_sums(
+    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, out: Int64,
+    steps: tuple, tile: tuple, extents: tuple, warp: Int32, lane: Int32,
+) -> None:  # fmt: skip
+    """Write a CTA's accumulators; `tile` is its first element of D, `patch` this warp's."""
+    geo = spec.geometry
+    first_m, first_n = tile
+    m, n = extents
+    corner_m = first_m + warp // spec.config.warps[1] * geo.warp_tile[0]
+    corner_n = first_n + warp % spec.config.warps[1] * geo.warp_tile[1]
+    sums = own_registers(sums, m >> 31)
+    if const_expr(geo.direct):
+        inside = (first_m + spec.config.tile[0] <= m) & (first_n + spec.config.tile[1] <= n)
+        if inside & (first_n % geo.store == 0):
+            store_runs(spec, sums, out, steps[0], corner_m, corner_n, lane)
+        else:
+            store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane)
+    else:
+        store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane)
+
+
+@cute.jit
+def store_runs(
+    spec: cutlass.Constexpr, sums: cute.Tensor, out: Int64, row_step: Int64, corner_m: Int32,
+    corner_n: Int32, lane: Int32,
+) -> None:  # fmt: skip
+    """Write a warp's accumulators from where they are, a run at a time; all lie inside D."""
+    geo = spec.geometry
+    size = spec.output.width // 8
+    row = corner_m + (lane // geo.lanes[1]) * geo.a.run
+    column = corner_n + (lane % geo.lanes[1]) * geo.b.run
+    first = out + (Int64(row) * row_step + Int64(column)) * size
+    for i in range_constexpr(geo.a.rows):
+        line = first + Int64(geo.a.row(i)) * row_step * size
+        for j in range_constexpr(0, geo.b.rows, geo.store):
+            values = [sums[i, j + x] for x in range(geo.store)]
+            write(values, global_vector(line + geo.b.row(j) * size, spec.output, geo.store))
+
+
 @cute.jit
 def store_tile(
     spec: cutlass.Constexpr,
@@ -432,10 +528,12 @@ def store_tile(
 ) -> None:
     """Write a warp's accumulators; `corner` is the warp's first element of D."""
     geo = spec.geometry
+    if const_expr(not is_persistent(spec.config)):  # patches lie where the stages were
+        cute.arch.sync_threads()
     dtype = spec.output
     size = dtype.width // 8
     lane_m, lane_n = lane // geo.lanes[1], lane % geo.lanes[1]
-    per_row = geo.warp_tile[1] // geo.store
+    per_row = geo.warp_tile[1] // geo.column
     for i in range_constexpr(geo.a.rows):
         # Registers to the patch, (LanesM, WarpN): one row of every lane.
         for j in range_constexpr(0, geo.b.rows, geo.run_out):
@@ -449,9 +547,9 @@ def store_tile(
         for step in range_constexpr(geo.lanes[0] * per_row // WARP):
             index = step * WARP + lane
             line = index // per_row
-            column = (index - line * per_row) * geo.store
+            column = (index - line * per_row) * geo.column
             row = corner_m + geo.a.row(i) + line * geo.a.run
-            fragment = read_parts(patch, line * geo.stage_pitch + column, geo.store)
+            fragment = read_parts(patch, line * geo.stage_pitch + column, geo.column)
             address = out + (Int64(row) * row_step + Int64(corner_n + column) * column_step) * size
             if row < m:
                 store_vector(fragment, address, n - (corner_n + column), dtype)
@@ -496,7 +594,7 @@ def gemm_kernel(
     end_k = cutlass.min(k, first_k + slabs * tile_k)
     remaining = cutlass.max(end_k - first_k, Int32(0))
     first_m, within_a = placed(geo.a, tm * tile_m, m, 1)
-    first_n, within_b = placed(geo.b, tn * tile_n, n, geo.store)
+    first_n, within_b = placed(geo.b, tn * tile_n, n, geo.column)
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
     smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
@@ -563,17 +661,171 @@ def gemm_kernel(
 
     # -- epilogue
     cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()
     patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.stage_pitch)
     size = spec.output.width // 8
     out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
     if const_expr(spec.split):
         out += Int64(part) * d_strides[4] * size
-    store_tile(
-        spec, sums, patch, out, d_strides[0], d_strides[1],
-        first_m + warp_m * geo.warp_tile[0], first_n + warp_n * geo.warp_tile[1],
-        m, n, lane,
-    )  # fmt: skip
+    store_sums(
+        spec, sums, patch, out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), warp, lane
+    )
+
+
+@cute.jit
+def unit_of(
+    spec: cutlass.Constexpr, index: Int32, extents: tuple, a_strides: tuple, b_strides: tuple,
+    slabs: Int32, order: tuple, split_k: Divisor, l0: Divisor,
+) -> tuple:  # fmt: skip
+    """Say where a unit of work (a tile, a part of K, a batch) lies.
+
+    Returns (offset of A in bytes, row of A, K within which it need not be checked), the same of B,
+    the K that it has, and its batch (L0, L1) and part.
+    """
+    geo = spec.geometry
+    tile_m, tile_n, tile_k = spec.config.tile
+    m, n, k = extents
+    tm, tn, sweeps = tile_coordinates(index, order)
+    batch, part = divmod(sweeps, split_k)
+    i1, i0 = divmod(batch, l0)
+    first_k = part * slabs * tile_k
+    end_k = cutlass.min(k, first_k + slabs * tile_k)
+    depth = cutlass.max(end_k - first_k, Int32(0))
+    first_m, within_a = placed(geo.a, tm * tile_m, m, 1)
+    first_n, within_b = placed(geo.b, tn * tile_n, n, geo.column)
+    a_size, b_size = geo.a.dtype.itemsize, geo.b.dtype.itemsize
+    a_row = Int64(1) if spec.problem.a.major == "m" else a_strides[0]
+    b_row = Int64(1) if spec.problem.b.major == "n" else b_strides[1]
+    of_a = batch_offset(a_strides, i0, i1, first_k, a_strides[1], a_size)
+    of_b = batch_offset(b_strides, i0, i1, first_k, b_strides[0], b_size)
+    of_a += Int64(first_m) * a_row * a_size
+    of_b += Int64(first_n) * b_row * b_size
+    return of_a, first_m, within_a, of_b, first_n, within_b, depth, i0, i1, part
+
+
+@cute.kernel
+def persistent_kernel(
+    spec: cutlass.Constexpr,
+    a: Int64,
+    b: Int64,
+    d: Int64,
+    extents: tuple,
+    a_strides: tuple,
+    b_strides: tuple,
+    d_strides: tuple,
+    slabs: Int32,
+    order: tuple,
+    split_k: Divisor,
+    l0: Divisor,
+    units: Int32,
+    ctas: Int32,
+) -> None:
+    """Every `ctas`-th unit of work, of `units`; otherwise as `gemm_kernel`."""
+    geo, config = spec.geometry, spec.config
+    m, n, _ = extents
+    tile_k, ahead = config.tile[2], config.stages - 1
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    warp, lane = thread // WARP, thread % WARP
+    where = (extents, a_strides, b_strides, slabs, order, split_k, l0)
+    of_a, row_a, within_a, of_b, row_b, within_b, remaining, _, _, _ = unit_of(spec, block, *where)
+
+    # -- shared memory: (stages) of A, then (stages) of B, then the epilogue's patches
+    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
+    shared_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
+    shared_b = cute.recast_ptr(smem + config.stages * geo.a.bytes, dtype=CUTE_TYPES[geo.b.dtype])
+    patches = cute.recast_ptr(smem + config.stages * (geo.a.bytes + geo.b.bytes), dtype=spec.sums)
+    patch = patches + warp * (geo.lanes[0] * geo.stage_pitch)
+    source_a = Source(
+        geo.a, spec.problem.a, a, (a_strides[0], a_strides[1]), Int32(0), m, thread, geo.threads
+    )
+    source_b = Source(
+        geo.b, spec.problem.b, b, (b_strides[1], b_strides[0]), Int32(0), n, thread, geo.threads
+    )
+    held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
+    held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
+    at_a, at_b = source_a.address + of_a, source_b.address + of_b
+
+    if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
+        wait_with(at_a, at_b, *source_a.worked_out, *source_b.worked_out, remaining)
+        cute.arch.griddepcontrol_launch_dependents()
+
+    # -- prologue
+    for stage in range_constexpr(ahead):
+        first_to_a = shared_a + stage * geo.a.elements
+        first_to_b = shared_b + stage * geo.b.elements
+        start_unit(source_a, at_a, row_a, first_to_a, remaining, within_a, held_a)
+        start_unit(source_b, at_b, row_b, first_to_b, remaining, within_b, held_b)
+        cute.arch.cp_async_commit_group()
+        at_a += source_a.slab_bytes
+        at_b += source_b.slab_bytes
+        remaining -= tile_k
+
+    # -- main loop
+    first_a = warp // config.warps[1] * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run
+    first_b = warp % config.warps[1] * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run
+    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
+    sums = cute.make_rmem_tensor(row_major, spec.sums)
+    reading, writing = Int32(0), Int32(ahead)
+    turns = cutlass.max(slabs, Int32(ahead))  # of each unit; what lies behind its K are zeros
+    copied, done = Int32(block), Int32(block)
+    for _ in cutlass.range((units - block + ctas - 1) // ctas, unroll=1):
+        sums.fill(0.0)
+        # Its own slabs are copied ahead, then the next unit's.
+        for of_next in cutlass.range(2, unroll=1):
+            for _ in cutlass.range(select(of_next == 0, turns - ahead, Int32(ahead)), unroll=1):
+                cute.arch.cp_async_wait_group(config.stages - 2)
+                cute.arch.sync_threads()
+                to_a = shared_a + writing * geo.a.elements
+                to_b = shared_b + writing * geo.b.elements
+                multiply(
+                    spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
+                    first_a, first_b, sums,
+                    start_slab(
+                        moved(source_a, at_a, row_a), to_a, Int64(0), remaining, within_a, held_a,
+                        NO_UNIT,
+                    ),
+                    start_slab(
+                        moved(source_b, at_b, row_b), to_b, Int64(0), remaining, within_b, held_b,
+                        NO_UNIT,
+                    ),
+                )  # fmt: skip
+                cute.arch.cp_async_commit_group()
+                finish_slab(source_a, to_a, held_a)
+                finish_slab(source_b, to_b, held_b)
+                at_a += source_a.slab_bytes
+                at_b += source_b.slab_bytes
+                remaining -= tile_k
+                reading = select(reading == ahead, Int32(0), reading + 1)
+                writing = select(writing == ahead, Int32(0), writing + 1)
+            if of_next == 0:
+                copied += ctas
+                remaining = Int32(2 * NO_UNIT)
+                if copied < units:
+                    of_a, row_a, within_a, of_b, row_b, within_b, remaining, _, _, _ = unit_of(
+                        spec, copied, *where
+                    )
+                    at_a, at_b = source_a.address + of_a, source_b.address + of_b
+
+        # -- epilogue
+        _, first_m, _, _, first_n, _, _, i0, i1, part = unit_of(spec, done, *where)
+        size = spec.output.width // 8
+        out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
+        if const_expr(spec.split):
+            out += Int64(part) * d_strides[4] * size
+        steps = (d_strides[0], d_strides[1])
+        store_sums(spec, sums, patch, out, steps, (first_m, first_n), (m, n), warp, lane)
+        done += ctas
+    cute.arch.cp_async_wait_group(0)
+
+
+def start_unit(
+    source: Source, at: Int64, row: Int32, stage: cute.Pointer, remaining: Int32, within: Int32,
+    held: cute.Tensor,
+) -> None:  # fmt: skip
+    """Bring one slab of the operand of a unit that begins at a row, all of it at once."""
+    source = moved(source, at, row)
+    start_now(start_slab(source, stage, Int64(0), remaining, within, held, NO_UNIT))
+    finish_slab(source, stage, held)
 
 
 # -- host ------------------------------------------------------------------------------------------
@@ -586,31 +838,70 @@ def start(
     """Launch the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
     m, n, k, l0, l1 = sizes
-    split_k, along_n, group = knobs
+    split_k, along_n, group, sm_count = knobs
     geo = spec.geometry
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
     out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
-    gemm_kernel(
-        spec, a, b, out, m, n, k, a_steps, b_steps, out_steps,
-        slabs, raster(tiles_m, tiles_n, along_n, group), Divisor(split_k), Divisor(l0),
-    ).launch(
-        grid=(tiles_m * tiles_n * l0 * l1 * split_k, 1, 1), block=(geo.threads, 1, 1),
-        smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
-        min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
-    )  # fmt: skip
+    order = raster(tiles_m, tiles_n, along_n, group)
+    units = tiles_m * tiles_n * l0 * l1 * split_k
+    if const_expr(is_persistent(spec.config)):
+        ctas = cutlass.min(units, sm_count * spec.config.occupancy)
+        persistent_kernel(
+            spec, a, b, out, (m, n, k), a_steps, b_steps, out_steps, slabs, order,
+            Divisor(split_k), Divisor(l0), units, ctas,
+        ).launch(
+            grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
+            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
+            min_blocks_per_mp=min(geo.min_blocks, spec.config.occupancy),
+            preferred_smem_carveout=100, use_pdl=spec.overlap,
+        )  # fmt: skip
+    else:
+        gemm_kernel(
+            spec, a, b, out, m, n, k, a_steps, b_steps, out_steps, slabs, order,
+            Divisor(split_k), Divisor(l0),
+        ).launch(
+            grid=(units, 1, 1), block=(geo.threads, 1, 1),
+            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
+            min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
+        )  # fmt: skip
     reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
 
 
-def make_host(spec: Spec) -> Callable:
-    """Return the function to compile: raw addresses, sizes, element strides and a stream."""
-    return device.make_host(spec, dot.start if spec.config.schedule == "dot" else start)
+def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
+    """Return the function to compile: raw addresses, sizes, element strides and a stream.
+
+    `launch` launches other kernels than those of the schedule.
+    """
+    if launch is None:
+        launch = dot.start if spec.config.schedule == "dot" else start
+
+    @cute.jit
+    def gemm(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, sm_count: Int32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        launch(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, sm_count), stream,
+        )  # fmt: skip
+
+    return gemm
 
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments()
+    return device.example_arguments(extra=1)
 
 
 gemm_kernel.set_name_prefix("simt_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)
+persistent_kernel.set_name_prefix(
+    "simt_persistent", remove_cutlass_symbol=True, keep_mangled_name=False
+)
