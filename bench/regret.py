@@ -31,7 +31,8 @@ from unigemm.plans import Config, Plan
 from unigemm.registry import backend_named
 from unigemm.sweep import read
 
-#: What `bench.sweep` found on an H200 on 2026-11-21, of 159 problems; NOTES.md, "wide ping-pong".
+#: What `bench.sweep` found on an H200, of 159 problems: float32 on 2026-11-22, others a day before
+#: (NOTES.md, "every backend" and "wide ping-pong").
 H200 = Path(__file__).with_name("data") / "h200.jsonl.xz"
 STEADY_US = 20.0  # shorter launches draw too little power for that
 WITHIN = 0.15  # of the measured time: a prediction that near is right

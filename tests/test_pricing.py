@@ -267,6 +267,34 @@ def test_what_few_ctas_draw_depends_on_where_they_lie():
     assert parts(square, (64, 64), 2).l2 == pytest.approx(4 * parts(square, (64, 64), 8).l2)
 
 
+def test_six_warps_of_an_sm_take_as_long_as_eight():
+    def fma(count):
+        """Of so many CTAs of two warps on each SM."""
+        size = Extents(32, 128 * count * H200.sm_count, 4096)
+        found = SIMT.candidates(aligned(DType.FLOAT32), size, H200)
+        configs = {(c.config.tile[:2], c.config.split_k): c.prediction.parts for c in found}
+        return configs[(32, 128), 1].fma
+
+    assert fma(3) == fma(4)
+    assert fma(5) == fma(6) > 1.25 * fma(4)
+
+
+def test_pairs_in_slices_gain_nothing_where_memory_streams_a_k_major_b():
+    def l2(major, k):
+        problem = aligned(DType.BFLOAT16)
+        problem = replace(problem, b=replace(problem.b, major=major))
+        found = WGMMA.candidates(problem, Extents(128, 4096, k), H200)
+        return next(
+            c.prediction.parts.l2
+            for c in found
+            if (c.config.tile[:2], c.config.cluster, c.config.slice_k) == ((64, 64), (2, 1), 2)
+            if c.config.split_k == c.config.cluster_k == 1
+        )
+
+    assert l2("n", 4096) == l2("k", 4096)
+    assert l2("n", 14336) < 0.95 * l2("k", 14336)
+
+
 def plan_of(m, n, k, dtype="bfloat16", order="C", **options):
     a, b = unigemm.ArraySpec((m, k), dtype), unigemm.ArraySpec((k, n), dtype, order)
     return unigemm.plan(a, b, target="sm_90a", **options)

@@ -455,10 +455,8 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
         busiest = per_sm * ceil(ctas / (per_sm * target.sm_count))
         round_us, cta_clocks = 0.0, f.persistent * cta_clocks
     rounds = ceil(busiest / per_sm)
-    warps = base.threads // WARP
     last = busiest % per_sm
-    clocks = (busiest - last) * (1 + f.lone_warps / (warps * per_sm))
-    clocks += last * (1 + f.lone_warps / (warps * max(1, last)))
+    clocks = busiest // per_sm * _at_once(base, per_sm, f) + _at_once(base, last, f)
     fma = clocks * (base.clocks * slabs + cta_clocks) / target.clock_mhz
     waits = f.latency_us / max(1, (base.config.stages - 1) * per_sm)
     latency = rounds * slabs * max(waits, base.least_us)
@@ -497,6 +495,18 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
         l2=l2 / busy,
         dram=dram / busy,
     )
+
+
+def _at_once(base: Base, ctas: int, f: Figures) -> float:
+    """Return in how many CTAs' issue slots some CTAs of an SM are done, all at once.
+
+    Six warps take as long as eight: two of the four schedulers have two of them.
+    """
+    if not ctas:
+        return 0.0
+    warps = base.threads // WARP
+    level = -(-ctas * warps // _SCHEDULERS) * _SCHEDULERS
+    return level / warps * (1 + f.lone_warps / level)
 
 
 def _ctas(base: Base, extents: Extents, split_k: int) -> int:

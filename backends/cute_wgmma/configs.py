@@ -447,7 +447,8 @@ def _times(
     rate = min(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
     l2 = bytes_read * at_once / rate / 1e3 * multicast
     if geo.slices > 1 and cluster == (2, 1) and n <= 64:
-        l2 *= f.sliced_pairs
+        streamed = work.b_bytes > target.l2_bytes and shared_major(tile.problem, "b", m) == "k"
+        l2 *= f.sliced_streams if streamed else f.sliced_pairs
     store = _store_us(tile, cluster_k)
     exposed = f.store_exposed * store if geo.groups == 2 else rounds * store
     adding = _adding_us(work, tile, split_k, cluster_k, at_once)

@@ -48,8 +48,9 @@ class Figures:
     l2_gbs, sm_gbs, multicast
         Rate of the L2, a multicast counted once; the most of it that one SM gets; times what is
         left of the traffic, by the cluster.
-    sliced_pairs
-        Of that, in slices of K whose pairs share B of 64 columns at most.
+    sliced_pairs, sliced_streams
+        Of that, in slices of K whose pairs share B of 64 columns at most; of a K-major B that is
+        larger than the L2.
     common
         Of an operand's part of it, where many CTAs read the same lines at once, each for itself.
     dram_efficiency
@@ -109,6 +110,7 @@ class Figures:
     sm_gbs: float
     multicast: Mapping[tuple[int, int], float]
     sliced_pairs: float
+    sliced_streams: float
     common: float
     dram_efficiency: float
     pair_draw: float
@@ -169,6 +171,7 @@ H200 = Figures(
     sm_gbs=210,
     multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
     sliced_pairs=0.92,
+    sliced_streams=1,
     common=0.8,
     dram_efficiency=0.95,
     pair_draw=1.1,
@@ -287,6 +290,7 @@ H200_TF32 = replace(
     l2_gbs=11370,
     multicast={(1, 1): 1, (2, 1): 1.078, (1, 2): 1.093},
     sliced_pairs=0.9805,
+    sliced_streams=0.9805,
     common=0.75,
     pair_draw=1.094,
     short_lines=0.0,
