@@ -1,7 +1,6 @@
 """Device-side pieces that every CuTe backend uses: vectors, tile order, split-K's reduction."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,30 +105,6 @@ def example_arguments(extra: int = 0, scaled: bool = False, in_blocks: bool = Fa
     wide, narrow = Int64(1), Int32(1)
     numbers = [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra)]
     return [*numbers, *scales, stream]
-
-
-def make_host(spec: Spec, start: Callable) -> Callable:
-    """Return the function to compile: raw addresses, sizes, element strides and a stream.
-
-    `start` launches the kernels of a backend that needs nothing of its own.
-    """
-
-    @cute.jit
-    def gemm(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        start(
-            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
-            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1), (split_k, along_n, group), stream,
-        )  # fmt: skip
-
-    return gemm
 
 
 def pinned(value: Any) -> Any:

@@ -110,6 +110,14 @@ def after_the_kernel_before(*places: Int64) -> None:
     cute.arch.griddepcontrol_launch_dependents()
 
 
+def place(kind: Repack, block: Int32, thread: Int32, columns: Int32) -> tuple[Int64, Int64]:
+    """Return a thread's line, or group of them, and its first column."""
+    across = blocks_across(kind, columns)
+    down = block // across
+    column = Int64((block - down * across) * LANES + thread % LANES) * kind.unit
+    return Int64(down) * ROWS + thread // LANES, column
+
+
 @cute.jit
 def gather(
     kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
@@ -119,10 +127,7 @@ def gather(
     rows, columns, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
     size = kind.itemsize
-    across = blocks_across(kind, columns)
-    down = block // across
-    column = Int64((block - down * across) * LANES + thread % LANES) * kind.unit
-    line = Int64(down) * ROWS + thread // LANES
+    line, column = place(kind, block, thread, columns)
     if column < columns and line < Int64(rows) * l0 * l1:
         batch = Int32(0)
         row = Int32(line)
@@ -165,11 +170,8 @@ def turn(
     rows, columns, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
     size = kind.itemsize
-    across = blocks_across(kind, columns)
-    down = block // across
-    column = Int64((block - down * across) * LANES + thread % LANES) * kind.unit
     groups = (rows + GROUP - 1) // GROUP
-    index = Int64(down) * ROWS + thread // LANES
+    index, column = place(kind, block, thread, columns)
     if column < columns and index < Int64(groups) * l0 * l1:
         batch = Int32(index // groups)
         row = Int32(index - Int64(batch) * groups) * GROUP
