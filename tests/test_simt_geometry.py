@@ -285,6 +285,10 @@ def test_persistent_ctas_are_for_few_slabs_of_more_tiles_than_fit_at_once():
     assert persistent(DType.BFLOAT16, 65536, 64, 64) == []
     problem = problem_of(DType.FLOAT32, "k", "n")
     assert "told how many" in illegal(problem, replace(found[0], occupancy=0), H200)
+    wide = Config((128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), schedule="persistent")
+    wide = replace(wide, occupancy=1)
+    assert illegal(problem, wide, H200) is None
+    assert "pairs of sums" in illegal(problem, wide, named_target("sm_100a"))
     assert "strides" in illegal(problem_of(DType.FLOAT32, "strided", "n"), found[0], H200)
     spilling = replace(found[0], tile=(128, 64, 16), warps=(2, 1), thread=(8, 16))
     assert "spill" in illegal(problem, spilling, H200)

@@ -410,6 +410,9 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     # Seen with M-major and N-major operands at odd addresses, and with flat tiles.
     if is_persistent(config) and (min(m, n) < 64 or is_biggest(config) == (threads < 256)):
         return f"the {threads} threads of a persistent {m}x{n} tile spill"
+    # Seen in tt on sm_100a, where sums are added to in pairs.
+    if is_persistent(config) and is_biggest(config) and target.capability >= (10, 0):
+        return f"a persistent {m}x{n} tile leaves too few registers for pairs of sums"
     if is_persistent(config) and "strided" in (problem.a.major, problem.b.major):
         return "persistent CTAs keep no registers for the strides of both indices"
     if config.stages < 2:
