@@ -23,6 +23,7 @@ from ..workspace import workspace_bytes
 from .figures import H200, DotFigures, Figures
 from .geometry import (
     DOT_ROWS,
+    SCHEDULERS,
     WARP,
     OperandTile,
     dot_unroll,
@@ -95,7 +96,6 @@ _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends wit
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
 _MAX_WORKSPACE = 256 << 20  # bytes
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
-_SCHEDULERS = 4  # of an SM
 _RESERVED_SMEM = 1024  # of each CTA, by the driver, from sm_80 on
 
 
@@ -231,9 +231,9 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
         illegal(problem, config, target),
         threads=geo.threads,
         resident=max(1, min(by_smem, by_registers, 2048 // geo.threads, 16)),
-        clocks=of_warp * geo.threads / WARP / _SCHEDULERS,
+        clocks=of_warp * geo.threads / WARP / SCHEDULERS,
         cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1])
-        * (geo.threads / WARP / _SCHEDULERS),
+        * (geo.threads / WARP / SCHEDULERS),
         edges=tuple(_edge_us(tile, geo.threads, f) for tile in (geo.a, geo.b)),
         least_us=of_warp / target.clock_mhz + f.single_us * singles / geo.threads,
     )
@@ -505,7 +505,7 @@ def _at_once(base: Base, ctas: int, f: Figures) -> float:
     if not ctas:
         return 0.0
     warps = base.threads // WARP
-    level = -(-ctas * warps // _SCHEDULERS) * _SCHEDULERS
+    level = -(-ctas * warps // SCHEDULERS) * SCHEDULERS
     return level / warps * (1 + f.lone_warps / level)
 
 

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 WARP = 32
+SCHEDULERS = 4  # of an SM
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
 MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 8 or 16)
 # Seen beyond accumulators and fragments (sm_90a): about 40, and some for each copy's address.
@@ -333,11 +334,11 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
 
 
 def resident_warps(registers: int) -> int:
-    """Return how many warps fit on an SM: each of four schedulers has a quarter of its registers.
+    """Return how many warps fit on an SM: its schedulers have equal parts of the registers.
 
     64 threads of 134 registers: six CTAs, where the sum of all registers would do for seven.
     """
-    return 4 * (16384 // (WARP * -(-registers // 8) * 8))
+    return SCHEDULERS * (65536 // SCHEDULERS // (WARP * -(-registers // 8) * 8))
 
 
 def _is_power_of_two(*numbers: int) -> bool:
@@ -382,6 +383,22 @@ def _illegal_dot(problem: Problem, config: Config, target: Target) -> str | None
     return None
 
 
+def _illegal_persistent(problem: Problem, config: Config, target: Target) -> str | None:
+    m, n, _ = config.tile
+    threads = WARP * config.warps[0] * config.warps[1]
+    if config.occupancy < 1:
+        return "persistent CTAs must be told how many of them an SM is to hold"
+    # Seen with M-major and N-major operands at odd addresses, and with flat tiles.
+    if min(m, n) < 64 or is_biggest(config) == (threads < 256):
+        return f"the {threads} threads of a persistent {m}x{n} tile spill"
+    # Seen in tt on sm_100a, where sums are added to in pairs.
+    if is_biggest(config) and target.capability >= (10, 0):
+        return f"a persistent {m}x{n} tile leaves too few registers for pairs of sums"
+    if "strided" in (problem.a.major, problem.b.major):
+        return "persistent CTAs keep no registers for the strides of both indices"
+    return None
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
     if config.schedule == "dot":
@@ -405,16 +422,9 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return f"{registers} accumulator registers a thread leave too few of 255 for the rest"
     if registers > MAX_ACCUMULATOR_REGISTERS // 2 and problem.a.dtype.itemsize == 2:
         return f"{registers} accumulators leave no registers to widen 16-bit operands in"
-    if is_persistent(config) and config.occupancy < 1:
-        return "persistent CTAs must be told how many of them an SM is to hold"
-    # Seen with M-major and N-major operands at odd addresses, and with flat tiles.
-    if is_persistent(config) and (min(m, n) < 64 or is_biggest(config) == (threads < 256)):
-        return f"the {threads} threads of a persistent {m}x{n} tile spill"
-    # Seen in tt on sm_100a, where sums are added to in pairs.
-    if is_persistent(config) and is_biggest(config) and target.capability >= (10, 0):
-        return f"a persistent {m}x{n} tile leaves too few registers for pairs of sums"
-    if is_persistent(config) and "strided" in (problem.a.major, problem.b.major):
-        return "persistent CTAs keep no registers for the strides of both indices"
+    reason = _illegal_persistent(problem, config, target) if is_persistent(config) else None
+    if reason is not None:
+        return reason
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     derived = geometry(problem, config)

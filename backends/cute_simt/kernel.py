@@ -205,6 +205,28 @@ def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[In
     return first, select(sticks_out, Int32(2**31 - 1), Int32(least))
 
 
+def corner(
+    spec: Spec, index: Int32, extents: tuple, slabs: Int32, order: tuple, split_k: Divisor,
+    l0: Divisor,
+) -> tuple:  # fmt: skip
+    """Return where a unit of work begins along M and N (see `placed`), its K, its batch and part.
+
+    Its K is (first, end, how much), the batch and part (L0, L1, part).
+    """
+    geo = spec.geometry
+    tile_m, tile_n, tile_k = spec.config.tile
+    m, n, k = extents
+    tm, tn, sweeps = tile_coordinates(index, order)
+    batch, part = divmod(sweeps, split_k)
+    i1, i0 = divmod(batch, l0)
+    first_k = part * slabs * tile_k
+    end_k = cutlass.min(k, first_k + slabs * tile_k)
+    depth = cutlass.max(end_k - first_k, Int32(0))
+    rows = placed(geo.a, tm * tile_m, m, 1)
+    columns = placed(geo.b, tn * tile_n, n, geo.column)
+    return rows, columns, (first_k, end_k, depth), (i0, i1, part)
+
+
 def batch_offset(
     strides: tuple, i0: Int32, i1: Int32, first_k: Int32, k_stride: Int64, size: int
 ) -> Int64:
@@ -581,20 +603,15 @@ def gemm_kernel(
     A part of K has up to `slabs` slabs; `order` is the raster of the tiles.
     """
     geo, config = spec.geometry, spec.config
-    tile_m, tile_n, tile_k = config.tile
+    tile_k = config.tile[2]
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     warp, lane = thread // WARP, thread % WARP
 
     # -- where this CTA works
-    tm, tn, sweeps = tile_coordinates(block, order)
-    batch, part = divmod(sweeps, split_k)
-    i1, i0 = divmod(batch, l0)
-    first_k = part * slabs * tile_k
-    end_k = cutlass.min(k, first_k + slabs * tile_k)
-    remaining = cutlass.max(end_k - first_k, Int32(0))
-    first_m, within_a = placed(geo.a, tm * tile_m, m, 1)
-    first_n, within_b = placed(geo.b, tn * tile_n, n, geo.column)
+    (first_m, within_a), (first_n, within_b), (first_k, end_k, remaining), (i0, i1, part) = corner(
+        spec, block, (m, n, k), slabs, order, split_k, l0
+    )
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
     smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
@@ -682,16 +699,9 @@ def unit_of(
     the K that it has, and its batch (L0, L1) and part.
     """
     geo = spec.geometry
-    tile_m, tile_n, tile_k = spec.config.tile
-    m, n, k = extents
-    tm, tn, sweeps = tile_coordinates(index, order)
-    batch, part = divmod(sweeps, split_k)
-    i1, i0 = divmod(batch, l0)
-    first_k = part * slabs * tile_k
-    end_k = cutlass.min(k, first_k + slabs * tile_k)
-    depth = cutlass.max(end_k - first_k, Int32(0))
-    first_m, within_a = placed(geo.a, tm * tile_m, m, 1)
-    first_n, within_b = placed(geo.b, tn * tile_n, n, geo.column)
+    (first_m, within_a), (first_n, within_b), (first_k, _, depth), (i0, i1, part) = corner(
+        spec, index, extents, slabs, order, split_k, l0
+    )
     a_size, b_size = geo.a.dtype.itemsize, geo.b.dtype.itemsize
     a_row = Int64(1) if spec.problem.a.major == "m" else a_strides[0]
     b_row = Int64(1) if spec.problem.b.major == "n" else b_strides[1]
