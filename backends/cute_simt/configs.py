@@ -162,6 +162,45 @@ class Base:
     least_us: float
 
 
+class Work(NamedTuple):
+    """What a price owes to the problem alone.
+
+    Attributes
+    ----------
+    problem, target, extents
+        What it is.
+    begin_us
+        Until the first slab is there.
+    dram_us
+        Of the device memory's traffic.
+    part_bytes
+        Of the partial sums of one part of K.
+    """
+
+    problem: Problem
+    target: Target
+    extents: Extents
+    begin_us: float
+    dram_us: float
+    part_bytes: int
+
+
+class Offer(NamedTuple):
+    """A launch that was priced: how CTAs of an SM are limited, parts of K, which way round."""
+
+    config: Config
+    occupancy: int
+    split_k: int
+    swap_ab: bool
+    times: Times
+
+    def finished(self) -> Config:
+        """Return its configuration."""
+        return replace(
+            self.config, occupancy=self.occupancy, split_k=self.split_k, swap_ab=self.swap_ab
+        )
+
+
 @lru_cache(maxsize=256)
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
@@ -251,7 +290,11 @@ def _lanes(problem: Problem, target: Target) -> int:
 
 def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
     """Return the K parts worth considering: each of two slabs at least, and none empty."""
-    slabs = ceil(extents.k / config.tile[2])
+    return _parts(ceil(extents.k / config.tile[2]))
+
+
+@lru_cache(maxsize=256)
+def _parts(slabs: int) -> tuple[int, ...]:
     found = [s for s in _SPLITS if slabs >= 2 * s and ceil(slabs / ceil(slabs / s)) == s]
     return (1, *found)
 
@@ -276,36 +319,59 @@ def ranking(
     problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar, with its split-K factors."""
-    short: Shortlist[tuple[Config, int, bool, Times]] = Shortlist(most, bar)
+    short: Shortlist[Offer] = Shortlist(most, bar)
     if not _add_dots(short, problem, extents, target, False):
         _add_dots(short, problem.transposed, extents.transposed, target, True)
-    least = _least_us(problem, extents, target)
-    for base in bases(problem, target) if least <= short.bar else ():
-        for split in split_options(extents, base.config):
-            if workspace_bytes(problem, extents, split) <= _MAX_WORKSPACE:
-                times = _times(base, extents, split)
-                config = replace(base.config, occupancy=_occupancy(base, extents, split))
-                short.add(times.total, (config, split, False, times), base.reason)
-    few = extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4
-    for base in persistent_bases(problem, target) if few and least <= short.bar else ():
-        if _ctas(base, extents, 1) > target.sm_count * base.config.occupancy:
-            times = _times(base, extents, 1)
-            short.add(times.total, (base.config, 1, False, times), base.reason)
+    work = _work(problem, extents, target, H200)
+    for least, base in _likely(work, short.bar):
+        if least > short.bar:
+            break
+        for split in _splits(base, work):
+            times = _times(base, work, split, short.bar)
+            if times is not None:
+                allowed = _occupancy(base, extents, split)
+                short.add(
+                    times.total, Offer(base.config, allowed, split, False, times), base.reason
+                )
+    kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
-        tuple(_candidate(problem, extents, *item) for item in short.kept()),
         tuple(
-            Rejection("cute_simt", reason, replace(config, split_k=split, swap_ab=swap), others)
-            for (config, split, swap, _), reason, others in short.refused()
+            Candidate(config, _prediction(times), _scratch_bytes(problem, extents, config))
+            for config, times in kept
+        ),
+        tuple(
+            Rejection("cute_simt", reason, offer.finished(), others)
+            for offer, reason, others in short.refused()
         ),
     )
 
 
-def _candidate(
-    problem: Problem, extents: Extents, base: Config, split: int, swap: bool, times: Times
-) -> Candidate:
-    config = replace(base, split_k=split, swap_ab=swap)
-    scratch = workspace_bytes(config.oriented(problem), config.oriented(extents), split)
-    return Candidate(config, _prediction(times), scratch)
+def _scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
+    return workspace_bytes(config.oriented(problem), config.oriented(extents), config.split_k)
+
+
+def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
+    """Return tiles with a time that no launch of theirs is under, the least first."""
+    problem, target, extents = work.problem, work.target, work.extents
+    products = extents.m * extents.n * extents.k * extents.batch
+    fma = products / _lanes(problem, target) / target.sm_count / target.clock_mhz
+    if _BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
+        return []
+    tiles = bases(problem, target)
+    if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4:
+        tiles += persistent_bases(problem, target)
+    return sorted(((_least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
+
+
+def _splits(base: Base, work: Work) -> tuple[int, ...]:
+    """Return the parts of K that a tile may have: persistent CTAs have whole tiles, and several."""
+    if is_persistent(base.config):
+        several = _ctas(base, work.extents, 1) > base.target.sm_count * base.config.occupancy
+        return (1,) if several else ()
+    options = split_options(work.extents, base.config)
+    if options[-1] * work.part_bytes <= _MAX_WORKSPACE:
+        return options
+    return tuple(s for s in options if s == 1 or s * work.part_bytes <= _MAX_WORKSPACE)
 
 
 def _add_dots(
@@ -332,7 +398,7 @@ def _add_dots(
             if split > 1 and (extents.k < split * step or ctas * split > 8 * target.sm_count):
                 continue
             times = _dot_times(problem, extents, target, config, split, H200.dot)
-            short.add(times.total, (config, split, swap, times), reason)
+            short.add(times.total, Offer(config, config.occupancy, split, swap, times), reason)
     return legal
 
 
@@ -343,14 +409,17 @@ def predict(
     if config.schedule == "dot":
         times = _dot_times(problem, extents, target, config, config.split_k, figures.dot)
     else:
-        times = _times(_measured(problem, target, config, figures), extents, config.split_k)
+        base = _measured(problem, target, config, figures)
+        found = _times(base, _work(problem, extents, target, figures), config.split_k, inf)
+        assert found is not None, "nothing is above infinity"
+        times = found
     return _prediction(times)
 
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
     seen, sizes = config.oriented(problem), config.oriented(extents)
-    scratch = workspace_bytes(seen, sizes, config.split_k)
+    scratch = _scratch_bytes(problem, extents, config)
     return Candidate(config, predict(seen, sizes, target, config), scratch)
 
 
@@ -427,22 +496,31 @@ def _dot_overlapped(f: DotFigures, dram: float, waiting: float, fma: float) -> f
     return parts ** (1 / f.overlap)
 
 
-def _least_us(problem: Problem, extents: Extents, target: Target) -> float:
-    """Return a time that no launch is under but one of the dot schedule."""
-    products = extents.m * extents.n * extents.k * extents.batch
-    f, moved = H200, extents.bytes_moved(problem)
-    fma = products / _lanes(problem, target) / target.sm_count / target.clock_mhz
-    dram = _traffic_us(moved, target.dram_gbs * f.dram_efficiency)
-    return _BELOW * (_begin_us(f, moved) + max(fma, dram))
+def _work(problem: Problem, extents: Extents, target: Target, f: Figures) -> Work:
+    moved = extents.bytes_moved(problem)
+    return Work(
+        problem,
+        target,
+        extents,
+        begin_us=f.launch_us + f.latency_us - (f.near_us if is_near(moved) else 0.0),
+        dram_us=_traffic_us(moved, target.dram_gbs * f.dram_efficiency),
+        part_bytes=workspace_bytes(problem, extents, 2) // 2,
+    )
 
 
-def _begin_us(f: Figures, moved: int) -> float:
-    """Return the time until the first slab of so many bytes is there."""
-    return f.launch_us + f.latency_us - (f.near_us if is_near(moved) else 0.0)
+def _least_us(base: Base, work: Work) -> float:
+    """Return a time that no launch of a tile is under, however K is split."""
+    slabs = ceil(work.extents.k / base.config.tile[2])
+    clocks = _ctas(base, work.extents, 1) * slabs * base.clocks / base.target.sm_count
+    return _BELOW * (work.begin_us + max(clocks / base.target.clock_mhz, work.dram_us))
 
 
-def _times(base: Base, extents: Extents, split_k: int) -> Times:
-    """Price waves of CTAs against arithmetic, shared memory, L2 and DRAM."""
+def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
+    """Price waves of CTAs against arithmetic, shared memory, L2 and DRAM.
+
+    None where the price is above the bar.
+    """
+    extents, begin, dram = work.extents, work.begin_us, work.dram_us
     problem, target, f = base.problem, base.target, base.figures
     m, n, k = base.config.tile
     slabs = ceil(ceil(extents.k / k) / split_k)
@@ -466,24 +544,23 @@ def _times(base: Base, extents: Extents, split_k: int) -> Times:
         edge *= min(1.0, extents.k / k)
         spare = slabs * split_k - ceil(extents.k / k)  # slabs that the last part has fewer
         sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
-    moved = extents.bytes_moved(problem)
-    dram = _traffic_us(moved, target.dram_gbs * f.dram_efficiency)
-    l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
-    l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
     busy = min(1.0, ctas / target.sm_count)
+    reduction = copied = 0.0
+    if split_k > 1:
+        reduction = f.reduce_us + f.part_us * split_k
+        copied = _traffic_us(2 * split_k * work.part_bytes, target.dram_gbs * f.scratch_to_dram)
+    if begin + max(sm_us, dram / busy) + reduction + copied > bar:
+        return None
+
+    l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
+    l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
     slots = rounds * per_sm * target.sm_count
     l2 *= 1 + f.uneven * (slots / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
-    begin = _begin_us(f, moved)
-    total = begin + longest + rest
-    reduction = copied = 0.0
-    if split_k > 1:
-        scratch = workspace_bytes(problem, extents, split_k)
-        reduction = f.reduce_us + f.part_us * split_k
-        copied = _traffic_us(2 * scratch, target.dram_gbs * f.scratch_to_dram)
-        total += reduction
-        total += copied
+    total = begin + longest + rest + reduction + copied
+    if total > bar:
+        return None
     return Times(
         total,
         launch=begin,
@@ -521,6 +598,8 @@ def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
     where there is room, so that some SMs get two of what is one for each (108 against 60 us at 1024
     cubed on an H200). Two launches of few CTAs find room beside each other.
     """
+    if is_persistent(base.config):
+        return base.config.occupancy
     ctas = _ctas(base, extents, split_k)
     busiest = ceil(ctas / base.target.sm_count)
     return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0
