@@ -160,8 +160,9 @@ def ranking(
             continue
         for split_k in _splits(base, sizes):
             if _scratch(base, sizes, split_k) <= _MAX_WORKSPACE:
-                times = _times(base, sizes, split_k)
-                short.add(times.total, (base, split_k, times))
+                times = _times(base, sizes, split_k, short.bar)
+                if times is not None:
+                    short.add(times.total, (base, split_k, times))
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
 
 
@@ -287,7 +288,9 @@ def predict(
     base = _measured(problem, target, config, figures or _figures(problem, target))
     if figures is not None:
         base = replace(base, margin=1.0)
-    return _prediction(_times(base, extents, config.split_k))
+    times = _times(base, extents, config.split_k, inf)
+    assert times is not None, "nothing is above infinity"
+    return _prediction(times)
 
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
@@ -306,8 +309,9 @@ def scratch_bytes(problem: Problem, sizes: Extents, target: Target, config: Conf
 
 
 def _scratch(base: Base, sizes: Extents, split_k: int) -> int:
-    config = replace(base.config, split_k=split_k)
-    return scratch_bytes(base.problem, sizes, base.target, config)
+    if base.config.schedule == "tail":
+        return scratch_bytes(base.problem, sizes, base.target, base.config)
+    return workspace_bytes(base.problem, sizes, split_k)
 
 
 def _prediction(times: Times) -> Prediction:
@@ -334,16 +338,16 @@ def _least_us(base: Base, sizes: Extents) -> float:
     return _BELOW * base.margin * (base.figures.fixed_us + max(tensor, _dram_us(base, sizes)))
 
 
-def _times(base: Base, sizes: Extents, split_k: int) -> Times:
-    """Price one launch: rounds of tiles against tensor cores, shared memory, L2 and DRAM."""
+def _times(base: Base, sizes: Extents, split_k: int, bar: float) -> Times | None:
+    """Price one launch: rounds of tiles against tensor cores, shared memory, L2 and DRAM.
+
+    None where the price is above the bar.
+    """
     config, figures = base.config, base.figures
     units = _tiles(base, sizes) * split_k
     at_once = min(units, base.places)
     rounds = -(-units // at_once)
     slabs = ceil(ceil(sizes.k / config.tile[2]) / split_k)
-    slab = last = _slab(base, sizes, at_once)
-    if units % at_once and figures.crowd is not None:  # fewer tiles in the last round
-        last = _slab(base, sizes, units % at_once)
     dram = _dram_us(base, sizes)
     busy = at_once * config.cluster[0]
     if 2 * busy > base.target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
@@ -352,13 +356,8 @@ def _times(base: Base, sizes: Extents, split_k: int) -> Times:
     on_sm = 1 if figures.crowd is None else ceil(busy / base.target.sm_count)
     beside = figures.round_us[config.schedule] * (rounds - 1)
     beside += on_sm * _fill_us(base, sizes, rounds)
-    part = 1.0  # of K, in the last round
-    rest = tail_of(config, sizes.k, units, base.places) if config.schedule == "tail" else None
-    if rest is not None:
-        last, part = slab, ceil(slabs / rest.parts) / slabs
-    loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + part * last.us), dram)
-    even = _joined(figures.overlap, min(units / base.places, rounds) * slabs * slab.us, dram)
     store = on_sm * base.store_us[split_k > 1] * (1 + (rounds - 1) * base.hidden)
+    rest = tail_of(config, sizes.k, units, base.places) if config.schedule == "tail" else None
     reduction = 0.0
     if split_k > 1:
         scratch = workspace_bytes(base.problem, sizes, split_k)
@@ -369,8 +368,22 @@ def _times(base: Base, sizes: Extents, split_k: int) -> Times:
         scratch = rest.tiles * rest.parts * m * n * base.problem.accumulator.itemsize
         reduction = figures.tail_us + figures.part_us * rest.parts
         reduction += 2 * scratch / figures.reduce_gbs / 1e3
+    if base.margin * _BELOW * (figures.fixed_us + beside + dram + store + reduction) > bar:
+        return None
+
+    slab = last = _slab(base, sizes, at_once)
+    if units % at_once and figures.crowd is not None:  # fewer tiles in the last round
+        last = _slab(base, sizes, units % at_once)
+    part = 1.0  # of K, in the last round
+    if rest is not None:
+        last, part = slab, ceil(slabs / rest.parts) / slabs
+    loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + part * last.us), dram)
+    total = figures.fixed_us + beside + loop + store + reduction
+    if base.margin * total > bar:
+        return None
+    even = _joined(figures.overlap, min(units / base.places, rounds) * slabs * slab.us, dram)
     times = Times(
-        figures.fixed_us + beside + loop + store + reduction,
+        total,
         launch=figures.fixed_us,
         loop=beside + loop,
         store=store,
