@@ -143,16 +143,44 @@ def judged(of_problem: Sequence[Launch]) -> dict[str, Any]:
     }
 
 
+def by_problem(measured: Iterable[Launch]) -> list[list[Launch]]:
+    """Return the launches of each problem."""
+    problems: dict[Any, list[Launch]] = defaultdict(list)
+    for each in measured:
+        problems[each.plan.problem, each.plan.extents, each.plan.target].append(each)
+    return list(problems.values())
+
+
+def far(measured: Iterable[Launch], within: float) -> dict[str, Any]:
+    """Say what launches are worth that are priced above so much of the best price.
+
+    A sweep draws some of them: "launches" of them are the fastest of their problem in "best" of
+    "problems", and "most" is the most that the fastest of the others takes over one, a factor.
+    """
+    count, gains = 0, []
+    problems = by_problem(measured)
+    for of_problem in problems:
+        most = within * min(each.price_us for each in of_problem)
+        near = [each.us for each in of_problem if each.price_us <= most]
+        beyond = [each.us for each in of_problem if each.price_us > most]
+        count += len(beyond)
+        gains += [min(near) / min(beyond)] if beyond and min(beyond) < min(near) else []
+    return {
+        "within": within,
+        "launches": count,
+        "problems": len(problems),
+        "best": len(gains),
+        "most": max(gains, default=1.0),
+    }
+
+
 def table(measured: Iterable[Launch]) -> list[dict[str, Any]]:
     """Return a row for each suite and dtype, one for each dtype, and one for all.
 
     Regrets and errors are in percent: geometric means and the worst.
     """
-    problems: dict[Any, list[Launch]] = defaultdict(list)
-    for each in measured:
-        problems[each.plan.problem, each.plan.extents, each.plan.target].append(each)
     groups: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    for of_problem in problems.values():
+    for of_problem in by_problem(measured):
         verdict, first = judged(of_problem), of_problem[0]
         for suite, kind in ((first.suite, first.kind), ("all", first.kind), ("all", "all")):
             groups[suite, kind].append((len(of_problem), verdict))
@@ -211,10 +239,17 @@ def main() -> None:
     parser.add_argument("--backend", help="only this backend's launches")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    rows = table(launches(args.files, args.backend))
+    measured = launches(args.files, args.backend)
+    rows = table(measured)
     if not rows:
         raise SystemExit("no launch in these files has a time and is still offered")
     print(json.dumps(rows) if args.json else markdown(rows))
+    for within in () if args.json else (1.3, 1.5):
+        print(
+            "\n{launches} launches are priced above {within} times their problem's best price; "
+            "at {best} of {problems} problems one is the fastest, by a factor of {most:.3f} at "
+            "most".format(**far(measured, within))
+        )
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ a launch: what `bench.fit` fits the prices to, and `bench.regret` judges them by
 stopped goes on where it was when it is started again.
 
 ``--backend auto --within 1.5`` measures all that any backend offers but what is priced at more
-than 1.5 times the best price. Several GPUs share the work: a process for each, ``--shard 0/4`` to
-``3/4``, with files of their own.
+than 1.5 times the best price, and some of that, drawn (`bench.regret` counts where the fastest is
+among these). Several GPUs share the work: a process for each, ``--shard 0/4`` to ``3/4``, with
+files of their own.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="problems of each suite and dtype")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--top", type=int, default=14, help="best priced candidates")
-    parser.add_argument("--others", type=int, default=8, help="more of them, drawn")
     parser.add_argument(
-        "--within", type=float, help="all that is priced below this much of the best"
+        "--within", type=float, help="instead, all that is priced below this much of the best"
     )
+    parser.add_argument("--others", type=int, default=8, help="of the rest, drawn")
     parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
     parser.add_argument("--shard", default="0/1", help="every n-th problem: 0/4, 1/4 ...")
     parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
@@ -67,7 +68,8 @@ def plans_of(work: Workload, args: argparse.Namespace, target: Target | None) ->
         return contenders(first, args.top, args.others, args.seed)
     found = contenders(first, sys.maxsize)
     most = args.within * found[0].predicted_us
-    return [plan for plan in found if plan.predicted_us <= most]
+    near = sum(plan.predicted_us <= most for plan in found)
+    return contenders(first, near, args.others, args.seed)
 
 
 def main() -> None:

@@ -206,6 +206,17 @@ def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tm
         assert row["within"] == 0
         assert row["first"] == row["ratio"] == 1
     assert rows[-1]["problems"] == 2
+    measured = regret.launches([path])
+    prices = [sorted(each.price_us for each in x) for x in regret.by_problem(measured)]
+    for within in (
+        prices[0][4] / prices[0][0],
+        1e9,
+    ):  # the third one is the fastest, then the tenth
+        count = sum(x > within * of_problem[0] for of_problem in prices for x in of_problem)
+        assert regret.far(measured, within)["launches"] == count
+    assert regret.far(measured, 1.0)["best"] == 2
+    assert regret.far(measured, 1.0)["most"] == pytest.approx(1.6)
+    assert regret.far(measured, 1e9)["best"] == 0
     assert "| squares | bfloat16 | 1, 12 | 100% | 60.0 |" in regret.markdown(rows)
 
     # Without the model's first choice the next one is the pick, and that is said.
