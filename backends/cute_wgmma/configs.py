@@ -69,8 +69,8 @@ class Work:
         Bytes that must be moved, and those of the operands.
     fixed_us
         Of the kernel, until its first slab is there.
-    dram_us
-        Least time of the device memory's traffic.
+    dram_us, least_dram
+        Least time of the device memory's traffic; and a little less, for what is rounded otherwise.
     part_bytes
         Bytes of the partial sums of one part of K.
     repack_us
@@ -87,6 +87,7 @@ class Work:
     b_bytes: int
     fixed_us: float
     dram_us: float
+    least_dram: float
     part_bytes: int
     repack_us: Mapping[int, float]
     copied: int
@@ -230,11 +231,11 @@ def ranking(
     for least, work, of_tile in sorted(likely, key=lambda entry: entry[0]):
         if least > short.bar:
             break
-        fixed = work.fixed_us
-        whole = work.slabs * _least_slab(work.family, *of_tile)
+        whole = work.slabs * _least_slab(work.family, *of_tile, work.extents.m)
         for choice in choices(work.family, work.extents, *of_tile):
             _, _, cluster, split_k, cluster_k, _ = choice
-            if fixed + whole / (split_k * cluster_k) > short.bar:
+            shared = whole / (split_k * cluster_k)
+            if _least_beside(work, split_k, cluster_k) + max(shared, work.least_dram) > short.bar:
                 continue
             tile = _tile_of(work.family, choice)
             times = _times(work, tile, cluster, split_k, cluster_k, short.bar)
@@ -355,6 +356,7 @@ def _work(family: Family, extents: Extents) -> Work:
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
     near = is_near(moved)
+    dram_us = moved / (family.target.dram_gbs * f.dram_efficiency * 1e3)
     return Work(
         family,
         extents,
@@ -363,7 +365,8 @@ def _work(family: Family, extents: Extents) -> Work:
         a_bytes=extents.m * each,
         b_bytes=extents.n * each,
         fixed_us=f.fixed_us - (f.near_us if near else 0.0),
-        dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
+        dram_us=dram_us,
+        least_dram=_BELOW * dram_us,
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
         repack_us={rows: _repack_us(family, size, near) for rows, size in copied.items()},
         copied=copied[MMA_M],
@@ -388,7 +391,7 @@ def _least_us(work: Work, shape: Shape, columns: int) -> float:
     units = down * across * extents.batch
     room = sm_count // units
     dram = work.dram_us
-    main = work.slabs * _least_slab(work.family, shape, columns)
+    main = work.slabs * _least_slab(work.family, shape, columns, extents.m)
     rounds = -(-units // sm_count)
     least = _joined(f, rounds * main, dram) + f.round_us * (rounds - 1)
     if room > 1:
@@ -403,14 +406,34 @@ def _least_us(work: Work, shape: Shape, columns: int) -> float:
     return _BELOW * least
 
 
+@lru_cache(maxsize=64)  # works are compared by identity: those of the plan that is being made
+def _least_beside(work: Work, split_k: int, cluster_k: int) -> float:
+    """Return the least time of what is beside the loop over K."""
+    f, us = work.family.figures, work.fixed_us
+    if cluster_k > 1:
+        us += f.exchange_us + f.peer_us * (cluster_k - 2)
+    if split_k > 1:
+        us += _parts_us(work, split_k)
+    return _BELOW * us
+
+
+def _parts_us(work: Work, split_k: int) -> float:
+    """Return the time of adding up split-K's parts."""
+    f, problem = work.family.figures, work.family.problem
+    parts = parts_in_turn(problem, work.part_bytes, split_k)
+    written = 2 * split_k * work.part_bytes / f.reduce_gbs / 1e3
+    return f.reduce_us + f.part_us * parts + written
+
+
 @lru_cache(maxsize=8192)
-def _least_slab(family: Family, shape: Shape, columns: int) -> float:
-    """Return the least time of a slab, the L2 left out."""
+def _least_slab(family: Family, shape: Shape, columns: int, m: int) -> float:
+    """Return the least time of a slab of one of M rows, the L2 left out."""
     warpgroups = shape.warps // 4
     repeats = -(-shape.rows // (MMA_M * warpgroups))
     slices = max(shape.slices)
     tensor = _tensor_us(family, shape.rows, columns, warpgroups * slices)
     issue = _issue_us(family.figures, warpgroups, slices, repeats)
+    issue += family.figures.zero_row_us * max(0, shape.rows - m)
     return _BELOW * _joined(family.figures, tensor, issue)
 
 
@@ -541,9 +564,7 @@ def _adding_us(work: Work, tile: Tile, split_k: int, cluster_k: int, at_once: in
         sent = 4 * tile.config.tile[0] * tile.config.tile[1] / slices * at_once * others
         total += f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
     if split_k > 1:
-        scratch = split_k * work.part_bytes
-        parts = parts_in_turn(tile.problem, work.part_bytes, split_k)
-        total += f.reduce_us + f.part_us * parts + 2 * scratch / f.reduce_gbs / 1e3
+        total += _parts_us(work, split_k)
     return total
 
 
