@@ -295,3 +295,8 @@ def test_a_warning_is_a_sentence_too(tmp_path):
     assert done.stderr.startswith("unigemm: ")
     assert "chmod 700" in done.stderr
     assert ".py:" not in done.stderr
+
+
+def test_the_package_runs_as_a_module():
+    command = [sys.executable, "-m", "unigemm", "plan", "64", "64", "64", "--target", "sm_90a"]
+    assert "cute_simt" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,5 @@
+"""``python -m unigemm``: the command line where its script is not installed."""
+
+from .cli import main
+
+main()
