@@ -13,7 +13,8 @@ import unigemm
 from unigemm import dispatch, tuning
 from unigemm.dtypes import numpy_dtype
 from unigemm.planner import INVARIANT_M
-from unigemm.plans import Plan
+from unigemm.plans import Alternative, Plan
+from unigemm.registry import backend_named
 from unigemm.tuning import Tuned
 
 spec = unigemm.ArraySpec
@@ -207,6 +208,39 @@ def test_rows_are_bitwise_the_same_whatever_m_is(product):
             assert part.tobytes() == whole[first : first + m].tobytes(), m
         stack = unigemm.matmul(np.stack([a[:7], a[7:14]]), np.stack([b, b]), **options)
         assert stack.tobytes() == whole[:14].tobytes()
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    "product",
+    [("cute_simt", "float32", "C", 264, 1000), ("cute_wgmma", "float16", "F", 264, 2100)],
+    ids=str,
+)
+def test_so_many_parts_that_threads_could_share_them_are_added_in_turn(product):
+    """Of a small D a group of threads shares them, of a larger one a smaller group."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    from unigemm.emulator import device
+    from unigemm.emulator.host import missing
+
+    if missing() is not None:
+        pytest.skip(missing())
+    name, *kind = product
+    a, b = drawn(*kind)
+    target = unigemm.named_target("sm_90a")
+    options = {"backend": name, "batch_invariant": True, "dtype": "float32"}
+    backend = backend_named(name)
+
+    def rows(count):
+        plan = unigemm.plan(a[:count], b, target=target, **options)
+        config = replace(plan.config, split_k=16, cluster_k=1, slice_k=1)
+        priced = backend.price(plan.problem, plan.extents, target, config)
+        in_parts = plan.taking(Alternative.of(name, priced))
+        loose = replace(in_parts, problem=replace(plan.problem, batch_invariant=False))
+        assert backend.key(in_parts) != backend.key(loose)
+        return unigemm.matmul(a[:count].copy(), b, plan=in_parts, **options)
+
+    with device(target=target):
+        assert rows(1).tobytes() == rows(130)[:1].tobytes()
 
 
 ON_A_GPU = [

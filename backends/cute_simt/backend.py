@@ -25,7 +25,7 @@ def kernel_problem(problem: Problem) -> Problem:
     narrow = problem.d.alignment < 16 or problem.d.major == "strided"
     alignment = problem.d.dtype.itemsize if narrow else problem.d.alignment
     d = replace(problem.d, alignment=alignment)
-    return replace(problem, d=d, precision="ieee", deterministic=False, batch_invariant=False)
+    return replace(problem, d=d, precision="ieee", deterministic=False)
 
 
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:

@@ -21,9 +21,7 @@ def kernel_problem(problem: Problem) -> Problem:
     """Return the class that is compiled for a problem: what makes no difference is left out."""
     d = problem.d
     wide = d.alignment if d.alignment in (16, d.dtype.itemsize) else 2 * d.dtype.itemsize
-    return replace(
-        problem, d=replace(d, alignment=wide), deterministic=False, batch_invariant=False
-    )
+    return replace(problem, d=replace(d, alignment=wide), deterministic=False)
 
 
 def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
