@@ -28,6 +28,8 @@ from ..cute.device import (
 from .dot import WHOLE, place_of, start_kernel, turns_of
 from .geometry import BANK_VECTOR, WARP, axpy_lanes, few_rows_step, few_rows_threads
 
+TAIL_ROWS = 4  # on their way at once where K ends: they have addresses of their own, and more spill
+
 
 def read_factors(spec: Spec, address: Int64, step: Int64, rows: list, whole: bool) -> list:
     """Load the elements of A at some rows of B; `step` is in bytes.
@@ -44,7 +46,7 @@ def read_factors(spec: Spec, address: Int64, step: Int64, rows: list, whole: boo
     return found
 
 
-def value_or_zero(value: cutlass.Numeric, there: bool | cutlass.Boolean, dtype: type) -> Any:
+def value_or_zero(value: Any, there: bool | cutlass.Boolean, dtype: type) -> Any:
     """Return a value in another type, or zero where it is not there."""
     value = value.to(dtype)
     return value if there is True else cutlass.select_(there, value, dtype(0.0))
@@ -62,7 +64,8 @@ def add_rows(
     the others, and counts as zeros.
     """
     _, b_type = spec.inputs
-    rows = list(range(spec.config.stages))
+    most = const_expr(spec.config.stages if whole else min(TAIL_ROWS, spec.config.stages))
+    rows: list = list(range(most))
     if const_expr(not whole):
         rows = [Int64(cutlass.min(Int32(i), left - 1)) for i in rows]
     # All loads before the first product.
@@ -70,7 +73,7 @@ def add_rows(
     loaded = [
         [read(global_vector(x + steps[1] * i, b_type, count), count) for x in columns] for i in rows
     ]
-    for i in range_constexpr(spec.config.stages):
+    for i in range_constexpr(most):
         there = const_expr(True) if const_expr(whole) else i < left
         scale = value_or_zero(factors[i], there, spec.sums)
         for j in range_constexpr(len(columns)):
@@ -89,8 +92,12 @@ def add_part(
         add_rows(spec, sums, factor, columns, steps, Int32(0), count, True)
         factor += a_turn
         columns = tuple(x + b_turn for x in columns)
-    if left > 0:
-        add_rows(spec, sums, factor, columns, steps, left, count, False)
+    left = cutlass.min(left, spec.config.stages)
+    for done in cutlass.range(0, left, TAIL_ROWS, unroll=1):
+        ahead = tuple(x + Int64(done) * steps[1] for x in columns)
+        add_rows(
+            spec, sums, factor + Int64(done) * steps[0], ahead, steps, left - done, count, False
+        )
 
 
 @cute.jit

@@ -23,7 +23,6 @@ from ..workspace import workspace_bytes
 from .figures import H200, DotFigures, Figures
 from .geometry import (
     AXPY,
-    AXPY_THREADS,
     BANK_VECTOR,
     DOT,
     DOT_ROWS,
@@ -34,6 +33,7 @@ from .geometry import (
     OperandTile,
     axpy_lanes,
     dot_unroll,
+    few_rows_blocks,
     few_rows_step,
     few_rows_threads,
     geometry,
@@ -410,20 +410,20 @@ def _few_rows_times(
     ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch * split_k
     turns = ceil(extents.k / split_k / few_rows_step(problem, config))
     if config.schedule == AXPY:
-        each, resident = config.thread[1], AXPY_THREADS * 8 // max(8, config.stages)
+        each, at_once = config.thread[1], few_rows_blocks(config)
         least = WARP // axpy_lanes(config) * config.stages
     else:
-        each, resident = columns // config.warps[1], f.resident
+        each = columns // config.warps[1]
+        at_once = max(1, int(f.resident // few_rows_threads(config)))
         turns = ceil(turns / dot_unroll(config))
         least = WARP * min(problem.a.vector, problem.b.vector)
-    at_once = target.sm_count * max(1, resident // few_rows_threads(config))
     cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
     moved = extents.bytes_moved(problem)
     if is_near(moved):
         cta = max(f.short_us, cta - f.near_us)
     if extents.k < least:
         cta = f.short_us
-    rounds = ctas / at_once
+    rounds = ctas / (target.sm_count * at_once)
     waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)
     products = ceil(extents.m / rows) * rows * ceil(extents.n / columns) * columns
     clocks = products * extents.batch * extents.k / _lanes(problem, target) / target.sm_count
