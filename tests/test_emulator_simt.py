@@ -11,7 +11,7 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from gpu_cases import matrix
 from hypothesis import given, settings
-from reference import EVERYWHERE, NUMPY, Case, check_case
+from reference import EVERYWHERE, NUMPY, Case, check_case, lay_out
 from reference import cases as draw_cases
 from unigemm.backends.cute_simt.configs import SHAPES, candidates, price
 from unigemm.backends.workspace import workspace_bytes
@@ -83,6 +83,31 @@ def test_few_rows_of_either_operand_give_the_product(dtype):
         assert gpu.launches[0][0].kernel.startswith("simt_dot")
 
 
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64], ids=str)
+def test_one_row_beside_the_lines_of_the_other_operand_gives_the_product(dtype):
+    """All alignments; A in steps; stacks; of an M-major A, one column of B."""
+    unit = 16 // dtype.itemsize
+    k, n = 90, 75
+    for seed, (transposed, pad, shift, stack, name) in enumerate([
+        (False, 0, 0, 1, "sm_90a"),
+        (True, -n % unit + unit, 0, 2, "sm_80"),  # whole vectors, but for the last of each line
+        (False, -n % unit + unit // 2, unit // 2, 3, "sm_100a"),
+    ]):  # fmt: skip
+        b = lay_out((stack, k, n), (2, 1, 0), (pad, (n + pad) * 2, 0), 1, shift)
+        a = lay_out((stack, 1, k), (1, 2, 0) if transposed else (2, 1, 0), (seed, 4, 0), 1, shift)
+        d = lay_out((stack, 1, n), (2, 1, 0), (seed, 0, 3), 1, 1)
+        if seed == 1:
+            a, b, d = (
+                replace(x, shape=(x.shape[0], *x.shape[:0:-1]),
+                        strides=(x.strides[0], *x.strides[:0:-1]))
+                for x in (b, a, d)
+            )  # fmt: skip
+        case = Case(a, b, d, d.shape, dtype, dtype, False, seed)
+        with device(name, seed=seed, lockstep=seed == 0) as gpu:
+            check_case(NUMPY, case, backend="cute_simt")
+        assert gpu.launches[0][0].kernel.startswith("simt_axpy")
+
+
 @pytest.mark.parametrize("split", [1, 3])
 def test_configurations_rasters_and_orders_of_warps_give_the_product(split):
     rng = np.random.default_rng(5)
@@ -151,6 +176,46 @@ def configured(a, b, d, config):
     first = unigemm.plan(a, b, d, backend="cute_simt")
     candidate = price(first.problem, first.extents, first.target, config)
     return first.taking(Alternative.of("cute_simt", candidate))
+
+
+#: Columns and K; what lies between lines of B; a step of A, and of D; parts of K, and a shape.
+ROWS_ADDED = [
+    ((512, 256), 0, (1, 1), 1, (32, 1, 4, 8)),  # whole tiles, whole turns
+    ((131, 203), 1, (1, 1), 2, (32, 1, 4, 8)),  # a vector that ends behind N, K that ends anywhere
+    ((131, 203), 0, (1, 1), 3, (32, 1, 2, 16)),  # an odd pitch: single elements
+    ((1030, 70), 2, (3, 1), 1, (32, 8, 1, 8)),  # more columns than threads; A strided
+    ((95, 300), 1, (1, 2), 7, (8, 1, 4, 8)),  # parts that are empty, D strided
+    ((97, 301), 3, (2, 1), 2, (16, 2, 3, 4)),
+    ((3, 40), 1, (1, 1), 1, (8, 1, 1, 8)),  # less than a vector
+    ((5, 3), 0, (1, 1), 1, (8, 1, 8, 8)),  # less than a turn
+]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("number", range(len(ROWS_ADDED)))
+def test_rows_of_b_are_added_in_every_shape(number, swap):
+    (n, k), pad, (a_step, d_step), split, (lanes, warps, slices, rows) = ROWS_ADDED[number]
+    rng = np.random.default_rng(number)
+    x, y = rng.integers(-4, 5, (2, k)), rng.integers(-4, 5, (k, n))
+    b, _ = framed((k, n), False, pad, y)
+    a = np.full((2, k * a_step), np.nan, np.float32)
+    a[:, ::a_step] = x
+    a = a[:1, ::a_step]
+    d = np.full((3, n * d_step), np.nan, np.float32)
+    row = d[1:2, ::d_step]
+    operands = (b.T, a.T, row.T) if swap else (a, b, row)
+    with device("sm_90a", seed=number, lockstep=number % 2 == 0) as gpu:
+        config = Config(
+            (1, lanes * warps * 4, 1), warps=(1, warps), thread=(1, 4), slice_k=slices,
+            stages=rows, split_k=split, swap_ab=unigemm.plan(*operands).extents.n == 1,
+            schedule="axpy",
+        )  # fmt: skip
+        assert config.swap_ab == (d_step > 1), "a compact D is stated as a row"
+        unigemm.matmul(*operands, plan=configured(*operands, config))
+    assert gpu.launches[0][0].kernel.startswith("simt_axpy")
+    np.testing.assert_array_equal(row, x[:1] @ y)
+    row[...] = np.nan
+    assert np.isnan(d).all(), "nothing else was written"
 
 
 @pytest.mark.parametrize(

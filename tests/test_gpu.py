@@ -112,6 +112,28 @@ def test_every_configuration_of_few_rows_gives_the_product(dtype):
                 assert torch.equal(got.double(), z), str(plan.config)
 
 
+@pytest.mark.parametrize("pad", [0, 1, 2, 4])
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64], ids=str)
+def test_every_configuration_of_rows_added_gives_the_product(dtype, pad):
+    """One row beside an N-major B, or one column: aligned or not, vectors that end behind N."""
+    torch = pytest.importorskip("torch")
+    native = getattr(torch, dtype.value)
+    for n, k in ((100, 3001), (4098, 1024), (33, 20000)):
+        a = torch.randint(-2, 3, (3, 1, k), device="cuda").to(native)
+        b = torch.randint(-2, 3, (3, k, n + pad), device="cuda").to(native)[..., :n]
+        expected = a.double() @ b.double()
+        out = torch.empty(3, n, 2, device="cuda", dtype=native)[..., :1]
+        for x, y, d, z in ((a, b, None, expected), (b.mT, a.mT, out, expected.mT)):
+            first = unigemm.plan(x, y, d, backend="cute_simt")
+            found = candidates(first.problem, first.extents, first.target)
+            tried = [c for c in found if c.config.schedule == "axpy"]
+            assert tried
+            for each in tried:
+                plan = replace(first, config=each.config, workspace_bytes=each.workspace_bytes)
+                got = unigemm.matmul(x, y, d, plan=plan)
+                assert torch.equal(got.double(), z), str(plan.config)
+
+
 def test_split_k_is_bitwise_the_same_from_run_to_run():
     cupy = pytest.importorskip("cupy")
     a = cupy.random.standard_normal((64, 20000), dtype="f4")

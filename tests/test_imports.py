@@ -24,6 +24,7 @@ BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
 DEVICE_CODE = (
     "kernel",
     "dot",
+    "axpy",
     "device",
     "boxes",
     "scheduling",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
+from unigemm.backends.cute_simt.geometry import FEW_ROWS
 from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
 from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
 from unigemm.backends.cute_tcgen05.geometry import illegal as tcgen05_illegal
@@ -134,7 +135,7 @@ def grows(backend, config, size, dimension, target):
         return tiles >= target.sm_count and (not along_m or seen.m >= m)
     if backend is TCGEN05:
         return True
-    return config.schedule == "dot" or tiles >= target.sm_count
+    return config.schedule in FEW_ROWS or tiles >= target.sm_count
 
 
 @given(
@@ -166,7 +167,7 @@ def in_whole_slabs(backend, config, size):
     The copies of such a slab are checked, which takes longer than a whole one: the price falls
     where K comes to fill it, but never below that of the whole slabs before.
     """
-    if backend is not SIMT or config.schedule == "dot":
+    if backend is not SIMT or config.schedule in FEW_ROWS:
         return size
     return replace(size, k=size.k - size.k % config.tile[2])
 

@@ -1,20 +1,22 @@
-"""The dot schedule of cute_simt without a GPU: when it is chosen, and what it compiles to."""
+"""cute_simt's schedules for few rows without a GPU: when they are chosen, what they compile to."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import DOT_SHAPES, candidates
-from unigemm.backends.cute_simt.geometry import DOT_ROWS, illegal
+from unigemm.backends.cute_simt.configs import DOT_SHAPES, candidates, few_rows_configs
+from unigemm.backends.cute_simt.geometry import AXPY, DOT_ROWS, illegal
 
 import unigemm
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.sass import disassemble
 from unigemm.target import named_target
 
 H200 = named_target("sm_90a")
@@ -58,6 +60,57 @@ def test_slices_of_a_short_k_are_priced_as_loads_of_their_warps():
 def test_both_operands_must_be_k_major():
     for majors in ("mk", "kn", "mn"):
         assert not dots(problem_of(DType.FLOAT32, majors=majors), Extents(1, 4096, 4096))
+
+
+def axpys(problem, extents, target=H200):
+    return [c for c in candidates(problem, extents, target) if c.config.schedule == AXPY]
+
+
+@given(st.integers(1, 3), st.integers(1, 5000), st.integers(1, 100000), st.sampled_from(DTYPES[:2]))
+def test_rows_of_b_are_added_for_one_row_of_an_n_major_b_or_its_transpose(m, n, k, dtype):
+    for alignment in (16, dtype.itemsize):
+        problem, extents = problem_of(dtype, alignment, "kn"), Extents(m, n, k)
+        found = axpys(problem, extents)
+        assert not found or m == 1
+        assert found or m > 1 or n < 128
+        for each in found:
+            assert illegal(problem, each.config, H200) is None
+            assert not each.config.swap_ab
+            assert each.prediction.us > extents.bytes_moved(problem) / H200.dram_gbs / 1e3
+        strided = MatrixType(dtype, "strided", dtype.itemsize)
+        down = Problem(MatrixType(dtype, "m", alignment), strided, problem.d)
+        turned = axpys(down, Extents(n, m, k))
+        assert {c.config.swap_ab for c in turned} <= {True}
+        assert len(turned) == len(found)
+
+
+def test_one_configuration_for_every_m_is_never_of_one_row():
+    a, b = unigemm.ArraySpec((1, 4096), "float32"), unigemm.ArraySpec((4096, 4096), "float32")
+    assert unigemm.plan(a, b, target="sm_90a").config.schedule == AXPY
+    same = unigemm.plan(a, b, target="sm_90a", batch_invariant=True, keep=1000)
+    assert AXPY not in {each.config.schedule for each in (same, *same.alternatives)}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"tile": (2, 512, 1)}, "no thread"),
+        ({"thread": (1, 8)}, "no thread"),
+        ({"warps": (2, 4)}, "no thread"),
+        ({"warps": (1, 2)}, "no tile"),
+        ({"stages": 5}, "on their way"),
+        ({"slice_k": 16}, "threads"),
+        ({"stages": 16, "slice_k": 8}, "threads"),
+        ({"cluster": (1, 2)}, "clusters"),
+    ],
+)
+def test_an_illegal_sum_of_rows_is_refused_with_its_reason(change, reason):
+    problem = problem_of(DType.FLOAT32, majors="kn")
+    config = Config((1, 512, 1), warps=(1, 4), thread=(1, 4), stages=8, slice_k=8, schedule=AXPY)
+    assert illegal(problem, config, H200) is None
+    assert reason in illegal(problem, replace(config, **change), H200)
+    assert "N-major" in illegal(problem_of(DType.FLOAT32), config, H200)
+    assert "spill" in illegal(problem_of(DType.BFLOAT16, majors="kn"), config, H200)
 
 
 @pytest.mark.parametrize(
@@ -124,3 +177,49 @@ def test_it_compiles_without_spills_and_reads_straight_to_registers(plan):
     if plan.problem.a.alignment == 16:
         assert "ld.global.v2.b64" in ptx if double else "ld.global.v4.b32" in ptx
     assert ("griddepcontrol" in ptx) == (plan.target.arch == "sm_90a")
+
+
+def axpy_plans():
+    """Every shape, in turn of each type, alignment, architecture, and majorness of A."""
+    count = len(few_rows_configs(problem_of(DType.FLOAT32, majors="kn"), H200))
+    for i in range(count):
+        for j, arch in enumerate(("sm_90a", "sm_80", "sm_100a")):
+            dtype = DTYPES[(i + j) % 2]
+            alignment = (16, dtype.itemsize)[(i + j) % 3 == 1]
+            problem = problem_of(dtype, alignment, ("kn", "mn")[i % 5 == 4])
+            config, reason = few_rows_configs(problem, H200)[i]
+            if reason is None:
+                config = replace(config, split_k=1 + (i + j) % 2)
+                yield Plan("cute_simt", config, problem, Extents(1, 4096, 4096), named_target(arch))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    "plan", [*axpy_plans()], ids=lambda p: f"{p.target.arch}-{p.problem.a}-{p.config}"
+)
+def test_rows_of_b_are_on_their_way_before_the_first_product(plan):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    artifact, config = BACKEND.compile(plan), plan.config
+    ops = artifact.info.instructions
+    assert artifact.info.spill_bytes == 0
+    assert "LDL" not in ops
+    assert "LDGSTS" not in ops
+    assert ops["LDS"] >= config.slice_k
+    assert artifact.info.registers <= (64 if config.stages <= 8 else 128)
+    if plan.problem.b.alignment == 16:
+        text = next(
+            part for part in re.split(r"Function : ", disassemble(artifact.files["kernel.cubin"]))
+            if part.startswith("simt_axpy")
+        )  # fmt: skip
+        double = plan.problem.a.dtype is DType.FLOAT64  # some of A come later
+        own = plan.problem.a.major == "k" and not double
+        assert loads_together(text) >= config.stages + own * config.stages // 4
+
+
+def loads_together(text):
+    """Return the most 16-byte loads of A and B with no product in between."""
+    found = run = 0
+    for op in re.findall(r"(LDG\.E\.128|[FD]FMA|HFMA2|BRA)", text):
+        run = run + 1 if op.startswith("LDG") else 0
+        found = max(found, run)
+    return found

@@ -201,7 +201,7 @@ def test_every_candidate_is_legal_and_never_beats_the_memory_floor(problem, exte
     assert found
     floor = extents.bytes_moved(problem) / target.dram_gbs / 1e3
     for each in found:
-        assert illegal(problem, each.config, target) is None
+        assert illegal(each.config.oriented(problem), each.config, target) is None
         assert each.prediction.us >= floor
         assert each.workspace_bytes == workspace_bytes(problem, extents, each.config.split_k)
 

@@ -12,7 +12,7 @@ from unigemm.target import Target
 from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
 from .configs import price, ranking
-from .geometry import dot_smem_bytes, geometry, illegal
+from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
 
@@ -43,8 +43,8 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
 
 
 def _smem_bytes(problem: Problem, config: Config) -> int:
-    if config.schedule == "dot":
-        return dot_smem_bytes(problem, config)
+    if config.schedule in FEW_ROWS:
+        return few_rows_smem_bytes(problem, config)
     return geometry(problem, config).smem_bytes
 
 

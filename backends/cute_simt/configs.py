@@ -22,11 +22,20 @@ from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
 from .figures import H200, DotFigures, Figures
 from .geometry import (
+    AXPY,
+    BANK_VECTOR,
+    DOT,
     DOT_ROWS,
+    FEW_ROWS,
+    RESERVED_SMEM,
     SCHEDULERS,
     WARP,
     OperandTile,
+    axpy_lanes,
     dot_unroll,
+    few_rows_blocks,
+    few_rows_step,
+    few_rows_threads,
     geometry,
     illegal,
     is_big,
@@ -35,6 +44,7 @@ from .geometry import (
 )
 
 __all__ = [
+    "AXPY_SHAPES",
     "DOT_SHAPES",
     "SHAPES",
     "base_configs",
@@ -90,13 +100,20 @@ SHAPES = (
 )
 #: Of the dot schedule: columns of a warp, warps along N, groups of warps along K.
 DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
+#: Of the axpy schedule: lanes and warps along N, groups of warps along K, rows of B on their way.
+#: More CTAs come from lanes along K, too: they need no second launch, as parts of K do.
+AXPY_SHAPES = (
+    (32, 1, 4, 8), (32, 1, 8, 8), (32, 1, 16, 8), (32, 2, 4, 8), (32, 4, 2, 8), (32, 8, 1, 8),
+    (32, 4, 4, 8), (16, 1, 8, 8), (16, 1, 16, 8), (8, 1, 8, 8), (8, 1, 16, 8), (8, 1, 32, 8),
+    (32, 1, 8, 16), (32, 2, 4, 16), (16, 1, 8, 16), (8, 1, 8, 16),
+)  # fmt: skip
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row
 _DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+_AXPY_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64)
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
 _MAX_WORKSPACE = 256 << 20  # bytes
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
-_RESERVED_SMEM = 1024  # of each CTA, by the driver, from sm_80 on
 
 
 class Times(NamedTuple):
@@ -247,7 +264,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
 
 def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
     geo = geometry(problem, config)
-    by_smem = target.smem_per_sm // (geo.smem_bytes + _RESERVED_SMEM)
+    by_smem = target.smem_per_sm // (geo.smem_bytes + RESERVED_SMEM)
     by_registers = resident_warps(geo.registers) // (geo.threads // WARP)
     lanes = _lanes(problem, target)
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
@@ -300,14 +317,20 @@ def _parts(slabs: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def dot_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
-    """Return the configurations of the dot schedule, and why each cannot run."""
+def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
+    """Return the configurations of the schedules for few rows, and why each cannot run."""
     found = []
     for rows, (each, warps, slices) in product(DOT_ROWS, DOT_SHAPES):
         tile = (rows, each * warps, 1)
-        config = Config(tile=tile, warps=(1, warps), slice_k=slices, schedule="dot")
-        found.append((config, illegal(problem, config, target)))
-    return tuple(found)
+        found.append(Config(tile=tile, warps=(1, warps), slice_k=slices, schedule=DOT))
+    each = BANK_VECTOR // problem.b.dtype.itemsize
+    for lanes, warps, slices, rows in AXPY_SHAPES:
+        config = Config(
+            (1, lanes * warps * each, 1), warps=(1, warps), thread=(1, each), slice_k=slices,
+            stages=rows, schedule=AXPY,
+        )  # fmt: skip
+        found.append(config)
+    return tuple((config, illegal(problem, config, target)) for config in found)
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
@@ -320,8 +343,8 @@ def ranking(
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar, with its split-K factors."""
     short: Shortlist[Offer] = Shortlist(most, bar)
-    if not _add_dots(short, problem, extents, target, False):
-        _add_dots(short, problem.transposed, extents.transposed, target, True)
+    if not _add_few_rows(short, problem, extents, target, False):
+        _add_few_rows(short, problem.transposed, extents.transposed, target, True)
     work = _work(problem, extents, target, H200)
     for least, base in _likely(work, short.bar):
         if least > short.bar:
@@ -374,30 +397,27 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
     return tuple(s for s in options if s == 1 or s * work.part_bytes <= _MAX_WORKSPACE)
 
 
-def _add_dots(
+def _add_few_rows(
     short: Shortlist, problem: Problem, extents: Extents, target: Target, swap: bool
 ) -> bool:
-    """Add what is worth considering of the dot schedule, and say whether any of it can run.
-
-    It is for few rows.
-    """
+    """Add what is worth considering of the schedules for few rows, and say whether any can run."""
     rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
     found = [
         (config, reason)
-        for config, reason in dot_configs(problem, target)
+        for config, reason in few_rows_configs(problem, target)
         if config.tile[0] == rows and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
     ]
     legal = any(reason is None for _, reason in found)
-    if found and _least_dot_us(problem, extents, target) > short.bar:
+    if found and _least_few_rows_us(problem, extents, target) > short.bar:
         return legal
     for config, reason in found:
         columns = config.tile[1]
         ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch
-        step = WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
-        for split in _DOT_SPLITS:
+        step = few_rows_step(problem, config)
+        for split in _AXPY_SPLITS if config.schedule == AXPY else _DOT_SPLITS:
             if split > 1 and (extents.k < split * step or ctas * split > 8 * target.sm_count):
                 continue
-            times = _dot_times(problem, extents, target, config, split, H200.dot)
+            times = _few_rows_times(problem, extents, target, config, split, H200.dot)
             short.add(times.total, Offer(config, config.occupancy, split, swap, times), reason)
     return legal
 
@@ -406,8 +426,8 @@ def predict(
     problem: Problem, extents: Extents, target: Target, config: Config, figures: Figures = H200
 ) -> Prediction:
     """Price one configuration; problem and extents as the kernel sees them."""
-    if config.schedule == "dot":
-        times = _dot_times(problem, extents, target, config, config.split_k, figures.dot)
+    if config.schedule in FEW_ROWS:
+        times = _few_rows_times(problem, extents, target, config, config.split_k, figures.dot)
     else:
         base = _measured(problem, target, config, figures)
         found = _times(base, _work(problem, extents, target, figures), config.split_k, inf)
@@ -437,36 +457,42 @@ def _prediction(times: Times) -> Prediction:
     return Prediction(times.total, parts.limiter, parts)
 
 
-def _least_dot_us(problem: Problem, extents: Extents, target: Target) -> float:
-    """Return a time that no launch of the dot schedule is under."""
+def _least_few_rows_us(problem: Problem, extents: Extents, target: Target) -> float:
+    """Return a time that no launch for few rows is under."""
     f = H200.dot
     dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
-    return _BELOW * (f.fixed_us + dram) * _dot_scale(problem, f)
+    return _BELOW * (f.fixed_us + dram) * _few_rows_scale(problem, f)
 
 
-def _dot_scale(problem: Problem, f: DotFigures) -> float:
+def _few_rows_scale(problem: Problem, f: DotFigures) -> float:
     return f.narrow if problem.a.dtype.itemsize == 2 else 1.0
 
 
-def _dot_times(
+def _few_rows_times(
     problem: Problem, extents: Extents, target: Target, config: Config, split_k: int, f: DotFigures
 ) -> Times:
-    """Price the dot schedule: device memory, what the threads wait for, and what they issue."""
+    """Price few rows: device memory, what the threads wait for, and what they issue.
+
+    The axpy schedule is priced by the dot's figures, and not measured.
+    """
     rows, columns, _ = config.tile
-    each = columns // config.warps[1]
     ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch * split_k
-    threads = WARP * config.warps[1] * config.slice_k
-    at_once = target.sm_count * max(1, f.resident // threads)
-    of_warp = WARP * min(problem.a.vector, problem.b.vector)
-    step = of_warp * config.slice_k
-    turns = ceil(ceil(extents.k / split_k / step) / dot_unroll(config))
+    turns = ceil(extents.k / split_k / few_rows_step(problem, config))
+    if config.schedule == AXPY:
+        each, at_once = config.thread[1], few_rows_blocks(config)
+        least = WARP // axpy_lanes(config) * config.stages
+    else:
+        each = columns // config.warps[1]
+        at_once = max(1, int(f.resident // few_rows_threads(config)))
+        turns = ceil(turns / dot_unroll(config))
+        least = WARP * min(problem.a.vector, problem.b.vector)
     cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
     moved = extents.bytes_moved(problem)
     if is_near(moved):
         cta = max(f.short_us, cta - f.near_us)
-    if extents.k < of_warp:
+    if extents.k < least:
         cta = f.short_us
-    rounds = ctas / at_once
+    rounds = ctas / (target.sm_count * at_once)
     waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)
     products = ceil(extents.m / rows) * rows * ceil(extents.n / columns) * columns
     clocks = products * extents.batch * extents.k / _lanes(problem, target) / target.sm_count
@@ -475,15 +501,15 @@ def _dot_times(
         clocks *= 1 + f.convert * (1 / rows + 1 / each)
     fma = f.issue * clocks / target.clock_mhz
     dram = _traffic_us(moved, target.dram_gbs * f.dram_efficiency)
-    loop = max(_dot_overlapped(f, dram, waiting, fma), fastest)
+    loop = max(_few_rows_overlapped(f, dram, waiting, fma), fastest)
     reduction = f.reduce_us + f.part_us * split_k if split_k > 1 else 0.0
-    scale = _dot_scale(problem, f)
+    scale = _few_rows_scale(problem, f)
     return Times(
         (f.fixed_us + loop + reduction) * scale,
         launch=f.fixed_us * scale,
         loop=loop * scale,
         reduction=reduction * scale,
-        full=max(_dot_overlapped(f, dram, cta * max(1.0, rounds), fma), fastest) * scale,
+        full=max(_few_rows_overlapped(f, dram, cta * max(1.0, rounds), fma), fastest) * scale,
         fma=fma * scale,
         latency=waiting * scale,
         l2=0.0,
@@ -491,7 +517,7 @@ def _dot_times(
     )
 
 
-def _dot_overlapped(f: DotFigures, dram: float, waiting: float, fma: float) -> float:
+def _few_rows_overlapped(f: DotFigures, dram: float, waiting: float, fma: float) -> float:
     parts = dram**f.overlap + waiting**f.overlap + fma**f.overlap
     return parts ** (1 / f.overlap)
 

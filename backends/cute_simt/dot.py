@@ -7,6 +7,8 @@ products cost is reading the larger operand once. Groups of warps may take turns
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
@@ -25,7 +27,14 @@ from ..cute.device import (
     wait_with,
     write,
 )
-from .geometry import DOT_THREADS, WARP, dot_unroll
+from .geometry import (
+    WARP,
+    dot_unroll,
+    few_rows_blocks,
+    few_rows_carveout,
+    few_rows_step,
+    few_rows_threads,
+)
 
 WHOLE = 0xFFFFFFFF
 
@@ -33,6 +42,23 @@ WHOLE = 0xFFFFFFFF
 def vector_of(spec: Spec) -> int:
     """Return the elements that a lane reads at once, of A and of B."""
     return min(spec.problem.a.vector, spec.problem.b.vector)
+
+
+def place_of(tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor) -> tuple:
+    """Return the tile (m, n) of this CTA, its batch (l0, l1), and its part of K."""
+    block, _, _ = cute.arch.block_idx()
+    rest, tn = divmod(block, tiles_n)
+    rest, tm = divmod(rest, tiles_m)
+    batch, part = divmod(rest, split_k)
+    i1, i0 = divmod(batch, l0)
+    return tm, tn, i0, i1, part
+
+
+def turns_of(whole: Int32, part: Int32, split_k: Divisor) -> tuple[Int32, Int32]:
+    """Return the first of the whole steps along K that are a part's, and how many they are."""
+    mine = (whole + split_k.divisor - 1) // split_k
+    first = cutlass.min(part * mine, whole)
+    return first, cutlass.min(mine, whole - first)
 
 
 @cute.jit
@@ -112,21 +138,15 @@ def dot_kernel(
     vector = vector_of(spec)
     a_size, b_size = (x.width // 8 for x in spec.inputs)
     thread, _, _ = cute.arch.thread_idx()
-    block, _, _ = cute.arch.block_idx()
     lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
     member, group = warp % config.warps[1], warp // config.warps[1]
 
-    rest, tn = divmod(block, tiles_n)
-    rest, tm = divmod(rest, tiles_m)
-    batch, part = divmod(rest, split_k)
-    i1, i0 = divmod(batch, l0)
+    tm, tn, i0, i1, part = place_of(tiles_m, tiles_n, split_k, l0)
     row, column = tm * tile_m, tn * tile_n + member * each
 
-    step = const_expr(WARP * vector * config.slice_k)
+    step = const_expr(few_rows_step(spec.problem, config))
     whole = k // step
-    mine = (whole + split_k.divisor - 1) // split_k
-    first = cutlass.min(part * mine, whole)
-    turns = cutlass.min(mine, whole - first)
+    first, turns = turns_of(whole, part, split_k)
     at = pinned(Int64(first) * step + (group * WARP + lane) * vector)
     # Rows and columns that do not exist repeat the last one; they are not stored.
     from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
@@ -169,27 +189,34 @@ def dot_kernel(
                 write([values[v]], global_vector(out + where * size, spec.output, 1))
 
 
+def start_kernel(
+    kernel: Callable, spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple,
+    d_steps: tuple, split_k: Int32, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch a kernel for few rows, and the reduction of its parts."""
+    a, b, d, workspace = addresses
+    m, n, k, l0, l1 = sizes
+    tile_m, tile_n, _ = spec.config.tile
+    out, steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
+    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+    kernel(
+        spec, a, b, out, m, n, k, a_steps, b_steps, steps,
+        Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0),
+    ).launch(
+        grid=(tiles_m * tiles_n * split_k * l0 * l1, 1, 1),
+        block=(few_rows_threads(spec.config), 1, 1), stream=stream, use_pdl=spec.overlap,
+        min_blocks_per_mp=few_rows_blocks(spec.config),
+        preferred_smem_carveout=few_rows_carveout(spec.problem, spec.config, spec.smem_per_sm),
+    )  # fmt: skip
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
+
+
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
     knobs: tuple, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
-    """Launch the product, and the reduction of its parts."""
-    a, b, d, workspace = addresses
-    m, n, k, l0, l1 = sizes
-    split_k, *_ = knobs
-    tile_m, tile_n, _ = spec.config.tile
-    threads = WARP * spec.config.warps[1] * spec.config.slice_k
-    out, steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
-    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-    dot_kernel(
-        spec, a, b, out, m, n, k, a_steps, b_steps, steps,
-        Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0),
-    ).launch(
-        grid=(tiles_m * tiles_n * split_k * l0 * l1, 1, 1), block=(threads, 1, 1),
-        stream=stream, use_pdl=spec.overlap, min_blocks_per_mp=DOT_THREADS // threads,
-        preferred_smem_carveout=0,
-    )  # fmt: skip
-    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
+    """Launch the product."""
+    start_kernel(dot_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, knobs[0], stream)
 
 
 dot_kernel.set_name_prefix("simt_dot", remove_cutlass_symbol=True, keep_mangled_name=False)

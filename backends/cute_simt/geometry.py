@@ -5,8 +5,10 @@ lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. Operand
 memory in the majorness that they have in device memory, so that every copy is a plain vector and
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
 
-The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn. "dot" is
-another kernel, for few rows of A (dot.py): `tile` M rows of A, warps along N only, lanes along K.
+The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn. Two others
+are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps along N
+only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns of B in
+each lane, lanes along N, and `stages` rows of B on their way.
 """
 
 from __future__ import annotations
@@ -20,13 +22,23 @@ from unigemm.problem import MatrixType, Problem
 from unigemm.target import Target
 
 __all__ = [
+    "AXPY",
+    "DOT",
     "DOT_ROWS",
+    "FEW_ROWS",
     "WARP",
     "Copy",
     "Geometry",
     "OperandTile",
+    "axpy_lanes",
+    "axpy_parts",
     "copy_schedule",
     "copy_step",
+    "few_rows_blocks",
+    "few_rows_carveout",
+    "few_rows_smem_bytes",
+    "few_rows_step",
+    "few_rows_threads",
     "geometry",
     "illegal",
     "is_big",
@@ -39,12 +51,17 @@ __all__ = [
 WARP = 32
 SCHEDULERS = 4  # of an SM
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
+RESERVED_SMEM = 1024  # bytes of each CTA, by the driver, from sm_80 on
 MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 8 or 16)
 # Seen beyond accumulators and fragments (sm_90a): about 40, and some for each copy's address.
 BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 40, 4, 6
+DOT, AXPY = "dot", "axpy"
+FEW_ROWS = (DOT, AXPY)  # schedules with loads straight to registers
 DOT_ROWS = (1, 2, 4, 8)  # of A
 DOT_THREADS = 512  # of an SM, at least: 128 registers each
+AXPY_THREADS = 1024  # the same: 64 registers each, with eight rows of B on their way
 _DOT_REGISTERS = 32
+_AXPY_ROWS = (4, 8, 16)
 MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
 
 
@@ -361,10 +378,51 @@ def dot_unroll(config: Config) -> int:
     return max(1, min(8, 15 // (config.tile[0] + config.tile[1] // config.warps[1])))
 
 
-def dot_smem_bytes(problem: Problem, config: Config) -> int:
+def axpy_lanes(config: Config) -> int:
+    """Return how many lanes of a warp lie along N; the others have other rows of B."""
+    return config.tile[1] // (config.warps[1] * max(1, config.thread[1]))
+
+
+def axpy_parts(config: Config) -> int:
+    """Return how many lanes of a CTA share a column, each with rows of B of its own."""
+    return config.slice_k * WARP // axpy_lanes(config)
+
+
+def few_rows_step(problem: Problem, config: Config) -> int:
+    """Return the elements along K that a CTA reads in one turn: a load, or rows, of each lane."""
+    if config.schedule == AXPY:
+        return axpy_parts(config) * config.stages
+    return WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
+
+
+def few_rows_threads(config: Config) -> int:
+    """Return the threads of a CTA."""
+    return WARP * config.warps[1] * config.slice_k
+
+
+def few_rows_blocks(config: Config) -> int:
+    """Return how many CTAs an SM must be able to hold: bounds the registers of a thread."""
+    return max(1, _most_threads(config) // few_rows_threads(config))
+
+
+def _most_threads(config: Config) -> int:
+    """Return how many threads an SM holds without spills."""
+    return AXPY_THREADS if config.schedule == AXPY and config.stages <= 8 else DOT_THREADS
+
+
+def few_rows_carveout(problem: Problem, config: Config, smem_per_sm: int) -> int:
+    """Return the percentage of an SM's memory to ask for as shared: as little as will do."""
+    if config.schedule == DOT:
+        return 0
+    blocks = few_rows_blocks(config)
+    return -(-100 * blocks * (few_rows_smem_bytes(problem, config) + RESERVED_SMEM) // smem_per_sm)
+
+
+def few_rows_smem_bytes(problem: Problem, config: Config) -> int:
     """Return the shared memory where the groups of warps leave their sums."""
-    sums = config.tile[0] * config.tile[1] * problem.accumulator.itemsize
-    return config.slice_k * sums if config.slice_k > 1 else 0
+    if config.schedule == DOT and config.slice_k == 1:
+        return 0
+    return config.slice_k * config.tile[0] * config.tile[1] * problem.accumulator.itemsize
 
 
 def _illegal_dot(problem: Problem, config: Config, target: Target) -> str | None:
@@ -376,10 +434,30 @@ def _illegal_dot(problem: Problem, config: Config, target: Target) -> str | None
     each = m * n // config.warps[1] * problem.accumulator.itemsize // 4
     if each > _DOT_REGISTERS:
         return f"{each} accumulator registers of a thread are too many for the dot schedule"
-    if WARP * config.warps[1] * config.slice_k > DOT_THREADS:
+    if few_rows_threads(config) > DOT_THREADS:
         return f"more than {DOT_THREADS} threads of a CTA would spill"
     if config.cluster != (1, 1) or config.thread != (0, 0):
         return "the dot schedule has neither clusters nor thread tiles"
+    return None
+
+
+def _illegal_axpy(problem: Problem, config: Config, target: Target) -> str | None:
+    m, n, _ = config.tile
+    if problem.b.major != "n":
+        return "the axpy schedule reads an N-major B"
+    if problem.b.dtype.itemsize < 4:  # eight columns a thread, in single elements at odd addresses
+        return "rows of 16-bit elements spill in the axpy schedule"
+    lanes, of_thread = axpy_lanes(config), config.thread[1] * problem.b.dtype.itemsize
+    if (m, config.warps[0], config.thread[0]) != (1, 1, 1) or of_thread != BANK_VECTOR:
+        return f"the axpy schedule has no thread of {config.thread} in a tile of {m}x{n}"
+    if n != config.warps[1] * lanes * config.thread[1] or lanes not in (8, 16, WARP):
+        return f"the axpy schedule has no tile of {m}x{n} for warps {config.warps}"
+    if config.stages not in _AXPY_ROWS:
+        return f"the axpy schedule has {_AXPY_ROWS} rows of B on their way, not {config.stages}"
+    if few_rows_threads(config) > _most_threads(config):
+        return f"more than {_most_threads(config)} threads of a CTA would spill"
+    if config.cluster != (1, 1):
+        return "the axpy schedule has no clusters"
     return None
 
 
@@ -401,8 +479,10 @@ def _illegal_persistent(problem: Problem, config: Config, target: Target) -> str
 
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
-    if config.schedule == "dot":
+    if config.schedule == DOT:
         return _illegal_dot(problem, config, target)
+    if config.schedule == AXPY:
+        return _illegal_axpy(problem, config, target)
     m, n, k = config.tile
     numbers = (m, n, k, *config.warps, *config.thread)
     if not _is_power_of_two(*numbers):

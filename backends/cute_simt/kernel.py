@@ -55,8 +55,10 @@ from ..cute.device import (
     wait_with,
     write,
 )
-from . import dot
+from . import axpy, dot
 from .geometry import (
+    AXPY,
+    DOT,
     WARP,
     Copy,
     Geometry,
@@ -885,7 +887,7 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     `launch` launches other kernels than those of the schedule.
     """
     if launch is None:
-        launch = dot.start if spec.config.schedule == "dot" else start
+        launch = {DOT: dot.start, AXPY: axpy.start}.get(spec.config.schedule, start)
 
     @cute.jit
     def gemm(
