@@ -31,8 +31,8 @@ from unigemm.plans import Config, Plan
 from unigemm.registry import backend_named
 from unigemm.sweep import read
 
-#: What `bench.sweep` found on an H200, of 159 problems: float32 on 2026-11-22, others a day before
-#: (NOTES.md, "every backend" and "wide ping-pong").
+#: What `bench.sweep` found on an H200, of 191 problems: one sweep at b8b3973, and older ones
+#: (NOTES.md, "one sweep", "every backend" and "wide ping-pong").
 H200 = Path(__file__).with_name("data") / "h200.jsonl.xz"
 STEADY_US = 20.0  # shorter launches draw too little power for that
 WITHIN = 0.15  # of the measured time: a prediction that near is right
@@ -85,7 +85,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def launches(paths: Iterable[Path], backend: str | None = None) -> list[Launch]:
-    """Read the launches that have a time and are offered now; of repeated ones the last.
+    """Read the launches that have a time and are offered now; of repeated ones the median.
 
     Parameters
     ----------
@@ -100,28 +100,36 @@ def launches(paths: Iterable[Path], backend: str | None = None) -> list[Launch]:
         found = backend_named(name).candidates(*product)
         return {each.config: each.prediction.us for each in found}
 
-    last: dict[Any, tuple[Plan, dict[str, Any]]] = {}
+    runs: dict[Any, list[tuple[float, float | None]]] = defaultdict(list)
+    plans: dict[Any, Plan] = {}
+    beside: dict[Any, list[float]] = defaultdict(list)
     for record in (record for path in paths for record in records(path)):
         if "us" in record and backend in (None, record["backend"]):
             plan = Plan.from_dict(record["plan"])
-            key = (record["backend"], plan.problem, plan.extents, plan.target, plan.config)
-            last[key] = plan, record
-    beside: dict[Any, list[float]] = defaultdict(list)
-    for (_, *product, _), (_, record) in last.items():
-        if record.get("cublas_us"):
-            beside[tuple(product)].append(record["cublas_us"])
+            product = (plan.problem, plan.extents, plan.target)
+            key = (record["backend"], *product, plan.config)
+            plans[key] = plan
+            runs[key].append((record["us"], record.get("cublas_us")))
+            if record.get("cublas_us"):
+                beside[product].append(record["cublas_us"])
     usual = {product: median(us) for product, us in beside.items()}
     found = []
-    for (name, *product, config), (plan, record) in last.items():
-        cublas, scale = record.get("cublas_us"), 1.0
-        if cublas and cublas > STEADY_US:
-            cublas, scale = usual[tuple(product)], usual[tuple(product)] / cublas
+    for (name, *product, config), timed in runs.items():
+        cublas = usual.get(tuple(product))
+        us = median(_as_usual(*each, cublas) for each in timed)
         offered = prices(name, *product)
         if config in offered:
             price = offered[config]
-            is_first = price == min(offered.values())
-            found.append(Launch(plan, scale * record["us"], cublas, price, is_first))
+            plan = plans[(name, *product, config)]
+            found.append(Launch(plan, us, cublas, price, price == min(offered.values())))
     return found
+
+
+def _as_usual(us: float, cublas_us: float | None, usual_us: float | None) -> float:
+    """Return a time as if cuBLAS had taken in its run what it usually does."""
+    if not cublas_us or not usual_us or cublas_us <= STEADY_US:
+        return us
+    return us * usual_us / cublas_us
 
 
 def judged(of_problem: Sequence[Launch]) -> dict[str, Any]:

@@ -204,7 +204,8 @@ def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tm
         assert row["eight"] == pytest.approx(100 * (1.6 / 1.25 - 1))
         assert row["error"] == pytest.approx(100)
         assert row["within"] == 0
-        assert row["first"] == row["ratio"] == 1
+        assert row["first"] == 1
+        assert row["ratio"] == pytest.approx(1)
     assert rows[-1]["problems"] == 2
     measured = regret.launches([path])
     prices = [sorted(each.price_us for each in x) for x in regret.by_problem(measured)]
@@ -256,11 +257,11 @@ def test_everything_ends_with_the_worst_exit_code_and_cuts_a_sweep_short(monkeyp
 def test_picks_lose_little_on_the_launches_of_an_h200():
     """The prices were fitted to them: a change that makes them worse is to be seen."""
     (*_, row) = regret.table(regret.launches([regret.H200]))
-    assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 159)
-    assert row["launches"] > 10000
-    assert row["regret"] < 1.8
+    assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 191)
+    assert row["launches"] > 12000
+    assert row["regret"] < 1.7
     assert row["worst"] < 12
-    assert row["eight"] < 0.5
+    assert row["eight"] < 0.3
     assert row["within"] > 0.9
 
 

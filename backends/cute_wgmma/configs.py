@@ -21,13 +21,14 @@ from unigemm.target import Target
 
 from ..near import is_near
 from ..shortlist import Shortlist
-from ..workspace import packed_bytes, parts_in_turn, workspace_bytes
+from ..workspace import ROW_BYTES, packed_bytes, parts_in_turn, workspace_bytes
 from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
 from .figures import Figures
 from .geometry import (
     FEW_ROWS,
     MMA_M,
     SWIZZLE_BYTES,
+    TMA_BYTES,
     Geometry,
     from_registers,
     geometry,
@@ -50,6 +51,8 @@ _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # (a cluster lies within a GPC; 16 of three and 15 of four have, 22 and 16 take half as long again).
 _SPREAD = 0.92
 _MANY = 48  # clusters that read the same lines at once: the L2 then serves several by one access
+_SECTOR = 32  # bytes, of the L2
+_IN_STEP = 96  # slabs in which the CTAs of one round come to read the same lines at once
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
@@ -77,6 +80,8 @@ class Work:
         Of copying operands before, by the rows of a tile: few, or 64 and more.
     copied
         Bytes of these copies, for the last.
+    split_sectors
+        Whether every other line of A, and of B, begins within a sector of the L2.
     """
 
     family: Family
@@ -91,6 +96,7 @@ class Work:
     part_bytes: int
     repack_us: Mapping[int, float]
     copied: int
+    split_sectors: tuple[bool, bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,7 +376,16 @@ def _work(family: Family, extents: Extents) -> Work:
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
         repack_us={rows: _repack_us(family, size, near) for rows, size in copied.items()},
         copied=copied[MMA_M],
+        split_sectors=(_splits(problem, "a", extents), _splits(problem, "b", extents)),
     )
+
+
+def _splits(problem: Problem, name: Literal["a", "b"], extents: Extents) -> bool:
+    """Whether every other line of an operand, as the kernel reads it, begins within a sector."""
+    k_major = shared_major(problem, name, MMA_M) == "k"
+    length = extents.k if k_major else extents.m if name == "a" else extents.n
+    size = length * problem.a.dtype.itemsize
+    return -(-size // ROW_BYTES) * ROW_BYTES % _SECTOR != 0
 
 
 def _repack_us(family: Family, copied: int, near: bool) -> float:
@@ -464,11 +479,18 @@ def _times(
         rows_read *= f.common
     if across == 1 and down >= _MANY and cluster[0] == 1:
         columns_read *= f.common
+    if work.split_sectors[0]:
+        rows_read *= f.split_sectors
+    if work.split_sectors[1]:
+        columns_read *= f.split_sectors
     bytes_read = (rows_read + columns_read) * tile.line
     # Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
     multicast = f.multicast.get(cluster) or max(f.multicast.values())
     rate = min(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
     l2 = bytes_read * at_once / rate / 1e3 * multicast
+    alone = together * split_k * geo.slices == 1 and m == MMA_M and n >= 128
+    if alone and rounds == 1 and slabs >= _IN_STEP and min(down, across) > 1:
+        l2 *= f.in_step
     if geo.slices > 1 and cluster == (2, 1) and n <= 64:
         streamed = work.b_bytes > target.l2_bytes and shared_major(tile.problem, "b", m) == "k"
         l2 *= f.sliced_streams if streamed else f.sliced_pairs
@@ -544,7 +566,9 @@ def _store_us(tile: Tile, cluster_k: int) -> float:
     if geo.store == "direct":
         us /= geo.slices * cluster_k
         us *= min(1.0, m / MMA_M)
-        us *= f.store_wide if d.dtype.itemsize == 4 else 1.0
+        if d.dtype.itemsize == 4:
+            us *= f.store_wide
+            us *= f.store_sliced if geo.slices > 1 and d.alignment < TMA_BYTES else 1.0
         if d.major == "m":
             us *= f.store_down
             us *= f.store_quads if geo.fragments and geo.repeats_m > 1 else 1.0

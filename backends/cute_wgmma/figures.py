@@ -53,6 +53,11 @@ class Figures:
         larger than the L2.
     common
         Of an operand's part of it, where many CTAs read the same lines at once, each for itself.
+    in_step
+        Of it, where tiles of 64 rows, each alone, keep step in one round over a long K: they are
+        served as well as pairs that share (512x2048x7168 in 64x128: 25.3 us, 25.7).
+    split_sectors
+        More of an operand's part of it, where every other line of it begins within a sector.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
     pair_draw
@@ -65,11 +70,13 @@ class Figures:
         Exponent of the norm that joins times which overlap.
     store_us
         Of a 128x256 tile by one warpgroup, by how it is stored ("words" are rows of 32 bits).
-    store_wide, store_long, store_down, store_tall_rows, store_broad, store_quads
+    store_wide, store_long, store_down, store_tall_rows, store_broad, store_quads,
+    store_sliced
         Times that, where D has 32 bits; in boxes of whole rows of a tile; where the columns of D
         are contiguous; two row blocks of a ping-pong group written row by row; of that from
         registers, for each 128 columns beyond 128, or 64 sums of a thread beyond 64 where no other
-        group multiplies; of columns where A came from registers, and a thread has 16 bytes of one.
+        group multiplies; of columns where A came from registers, and a thread has 16 bytes of one;
+        of a part of 32-bit rows that are not aligned, where slices of K share a tile.
     store_exposed
         Part of a ping-pong group's store that nothing hides, at the end.
     store_rows_gbs, store_ends
@@ -112,6 +119,8 @@ class Figures:
     sliced_pairs: float
     sliced_streams: float
     common: float
+    in_step: float
+    split_sectors: float
     dram_efficiency: float
     pair_draw: float
     short_lines: float
@@ -124,6 +133,7 @@ class Figures:
     store_tall_rows: float
     store_broad: float
     store_quads: float
+    store_sliced: float
     store_exposed: float
     store_rows_gbs: float
     store_ends: float
@@ -173,6 +183,8 @@ H200 = Figures(
     sliced_pairs=0.92,
     sliced_streams=1,
     common=0.8,
+    in_step=0.7,
+    split_sectors=1.25,
     dram_efficiency=0.95,
     pair_draw=1.1,
     short_lines=0.15,
@@ -185,6 +197,7 @@ H200 = Figures(
     store_tall_rows=2.204,
     store_broad=0,
     store_quads=1,
+    store_sliced=1,
     store_exposed=0.4786,
     store_rows_gbs=240500,
     store_ends=54.45,
@@ -257,6 +270,7 @@ H200_FLOAT8 = replace(
 H200_TF32 = replace(
     H200,
     fixed_us=1.15,
+    near_us=0,
     round_us=0.1914,
     tensor_tflops=1043,
     efficiency={
@@ -291,6 +305,8 @@ H200_TF32 = replace(
     sliced_pairs=0.9805,
     sliced_streams=0.9805,
     common=0.75,
+    in_step=1,
+    split_sectors=1.25,
     pair_draw=1.094,
     shared_read=0.1091,
     overlap=3.152,
@@ -300,6 +316,7 @@ H200_TF32 = replace(
     store_tall_rows=2.887,
     store_broad=1,
     store_quads=0.63,
+    store_sliced=9,
     store_exposed=0.8396,
     store_rows_gbs=433600,
     store_ends=39.86,
