@@ -237,12 +237,11 @@ def ranking(
     for least, work, of_tile in sorted(likely, key=lambda entry: entry[0]):
         if least > short.bar:
             break
-        whole = work.slabs * _least_slab(work.family, *of_tile, work.extents.m)
+        slab = _least_slab(work.family, *of_tile, work.extents.m)
         for choice in choices(work.family, work.extents, *of_tile):
-            _, _, cluster, split_k, cluster_k, _ = choice
-            shared = whole / (split_k * cluster_k)
-            if _least_beside(work, split_k, cluster_k) + max(shared, work.least_dram) > short.bar:
+            if _least_of_choice(work, choice, slab) > short.bar:
                 continue
+            _, _, cluster, split_k, cluster_k, _ = choice
             tile = _tile_of(work.family, choice)
             times = _times(work, tile, cluster, split_k, cluster_k, short.bar)
             if times is not None:
@@ -419,6 +418,18 @@ def _least_us(work: Work, shape: Shape, columns: int) -> float:
             least = min(least, _joined(f, main / cluster_k, dram) + exchange)
     least += work.fixed_us + work.repack_us[min(shape.rows, MMA_M)]
     return _BELOW * least
+
+
+def _least_of_choice(work: Work, choice: Choice, slab: float) -> float:
+    """Return a time that a launch is not under, by the least time of a slab."""
+    shape, columns, (cm, cn), split_k, cluster_k, _ = choice
+    extents = work.extents
+    down, across = -(-extents.m // (shape.rows * cm)), -(-extents.n // (columns * cn))
+    at_once = work.family.at_once[cm * cn * cluster_k]
+    rounds = -(-down * across * extents.batch * split_k // at_once)
+    loop = rounds * -(-work.slabs // (split_k * cluster_k)) * slab
+    beside = work.repack_us[min(shape.rows, MMA_M)] + work.family.figures.round_us * (rounds - 1)
+    return _BELOW * beside + _least_beside(work, split_k, cluster_k) + max(loop, work.least_dram)
 
 
 @lru_cache(maxsize=64)  # works are compared by identity: those of the plan that is being made
