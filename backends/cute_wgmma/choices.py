@@ -16,7 +16,18 @@ from ..workspace import workspace_bytes
 from .figures import Figures, figures_of
 from .geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES, from_registers, products, shared_major
 
-__all__ = ["SHAPES", "Choice", "Family", "Shape", "choices", "families", "family_of", "tiles"]
+__all__ = [
+    "SHAPES",
+    "Choice",
+    "Division",
+    "Family",
+    "Shape",
+    "divisions",
+    "families",
+    "family_of",
+    "slices",
+    "tiles",
+]
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: a key of caches
@@ -86,6 +97,26 @@ class Family:
     unit: int
     swap_ab: bool
     at_once: tuple[int, ...]
+
+
+class Division(NamedTuple):
+    """A cluster for a tile, and the parts of K beside it.
+
+    Attributes
+    ----------
+    cluster, cluster_k
+        Of CTAs: (M, N) and along K.
+    splits
+        Parts of K worth considering, none of them empty.
+    groups, at_once
+        Clusters that all tiles take where K is in one part, and those that run at once.
+    """
+
+    cluster: tuple[int, int]
+    cluster_k: int
+    splits: tuple[int, ...]
+    groups: int
+    at_once: int
 
 
 class Choice(NamedTuple):
@@ -169,51 +200,35 @@ def tiles(family: Family, extents: Extents) -> Iterator[tuple[Shape, int]]:
                 yield shape, columns
 
 
-def choices(family: Family, extents: Extents, shape: Shape, columns: int) -> Iterator[Choice]:
-    """Yield how a tile may be shared; not all of it is legal."""
-    for cluster, cluster_k, splits in divisions(family, extents, shape, columns):
-        for slice_k in _slices(family, extents, shape, columns, cluster, cluster_k):
-            for split_k in splits:
-                yield Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
-
-
-def _slices(
-    family: Family, extents: Extents, shape: Shape, columns: int, cluster: tuple[int, int],
-    cluster_k: int,
-) -> tuple[int, ...]:  # fmt: skip
+def slices(family: Family, shape: Shape, columns: int, division: Division) -> tuple[int, ...]:
     """Return the slices of K worth considering: one where CTAs have several tiles.
 
     With more columns than 128 the tensor cores are busy without.
     """
-    if columns > 128 or shape.slices == (1,):
+    if columns > 128 or division.groups > division.at_once:
         return (1,)
-    tiles = ceil(extents.m / shape.rows / cluster[0]) * ceil(extents.n / columns / cluster[1])
-    at_once = family.at_once[cluster[0] * cluster[1] * cluster_k]
-    return (1,) if tiles * extents.batch > at_once else shape.slices
+    return shape.slices
 
 
-def divisions(
-    family: Family, extents: Extents, shape: Shape, columns: int
-) -> Iterator[tuple[tuple[int, int], int, list[int]]]:
-    """Yield each (cluster, cluster along K) for a tile, with the split-K worth considering."""
-    size, sm_count = family.problem.a.dtype.itemsize, family.target.sm_count
-    down, across = ceil(extents.m / shape.rows), ceil(extents.n / columns)
-    slabs = ceil(extents.k * size / SWIZZLE_BYTES)
-    if down * across * extents.batch > sm_count:  # all SMs have work: K stays whole
-        for cluster in shape.clusters:
-            yield cluster, 1, [1]
-        return
-    fitting = max(1, _MAX_WORKSPACE // (workspace_bytes(family.problem, extents, 2) // 2))
+def divisions(family: Family, extents: Extents, shape: Shape, columns: int) -> Iterator[Division]:
+    """Yield the clusters for a tile, and the parts of K, that are worth considering."""
+    size, batch = family.problem.a.dtype.itemsize, extents.batch
+    down, across = -(-extents.m // shape.rows), -(-extents.n // columns)
+    slabs = -(-extents.k * size // SWIZZLE_BYTES)
+    whole = down * across * batch > family.target.sm_count  # all SMs have work: K stays so
+    part_bytes = workspace_bytes(family.problem, extents, 2) // 2
+    fitting = max(1, _MAX_WORKSPACE // part_bytes)
     for cluster in shape.clusters:
-        of_tiles = cluster[0] * cluster[1]
-        groups = ceil(down / cluster[0]) * ceil(across / cluster[1]) * extents.batch
-        for cluster_k in shape.cluster_k:
+        cm, cn = cluster
+        groups = -(-down // cm) * -(-across // cn) * batch
+        for cluster_k in (1,) if whole else shape.cluster_k:
             # (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
-            if of_tiles * cluster_k > 8 or cluster_k > 1 < cluster[1]:
+            if cm * cn * cluster_k > 8 or cluster_k > 1 < cn:
                 continue
-            room = family.at_once[of_tiles * cluster_k] // groups
-            most = min(room, slabs // (2 * cluster_k), fitting)
+            at_once = family.at_once[cm * cn * cluster_k]
+            room = at_once // groups
+            most = 1 if whole else min(room, slabs // (2 * cluster_k), fitting)
             splits = {split for split in (2, 3, room // 2, room) if 1 < split <= most}
             if cluster_k == 1 or most > 0:
                 splits.add(1)
-            yield cluster, cluster_k, sorted(splits)
+            yield Division(cluster, cluster_k, tuple(sorted(splits)), groups, at_once)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster, Rejection
 from unigemm.problem import Extents, Problem
@@ -22,7 +22,17 @@ from unigemm.target import Target
 from ..near import is_near
 from ..shortlist import Shortlist
 from ..workspace import ROW_BYTES, packed_bytes, parts_in_turn, workspace_bytes
-from .choices import SHAPES, Choice, Family, Shape, choices, families, family_of, tiles
+from .choices import (
+    SHAPES,
+    Choice,
+    Family,
+    Shape,
+    divisions,
+    families,
+    family_of,
+    slices,
+    tiles,
+)
 from .figures import Figures
 from .geometry import (
     FEW_ROWS,
@@ -237,10 +247,7 @@ def ranking(
     for least, work, of_tile in sorted(likely, key=lambda entry: entry[0]):
         if least > short.bar:
             break
-        slab = _least_slab(work.family, *of_tile, work.extents.m)
-        for choice in choices(work.family, work.extents, *of_tile):
-            if _least_of_choice(work, choice, slab) > short.bar:
-                continue
+        for choice in _promising(work, *of_tile, short):
             _, _, cluster, split_k, cluster_k, _ = choice
             tile = _tile_of(work.family, choice)
             times = _times(work, tile, cluster, split_k, cluster_k, short.bar)
@@ -258,6 +265,22 @@ def ranking(
         for (family, choice, _), reason, others in short.refused()
     ]
     return Ranking(tuple(kept), tuple(refused))
+
+
+def _promising(work: Work, shape: Shape, columns: int, short: Shortlist[Any]) -> Iterator[Choice]:
+    """Yield how a tile may be shared, but not what is certainly above the bar."""
+    f, family = work.family.figures, work.family
+    slab = _least_slab(family, shape, columns, work.extents.m)
+    repack = work.repack_us[min(shape.rows, MMA_M)]
+    for division in divisions(family, work.extents, shape, columns):
+        cluster, cluster_k, splits, groups, at_once = division
+        for split_k in splits:
+            rounds = -(-groups * split_k // at_once)
+            loop = rounds * -(-work.slabs // (split_k * cluster_k)) * slab
+            beside = _least_beside(work, split_k, cluster_k) + repack + f.round_us * (rounds - 1)
+            if _BELOW * (beside + max(loop, work.least_dram)) <= short.bar:
+                for slice_k in slices(family, shape, columns, division):
+                    yield Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
 
 
 def _finished(family: Family, choice: Choice, extents: Extents) -> Config:
@@ -418,18 +441,6 @@ def _least_us(work: Work, shape: Shape, columns: int) -> float:
             least = min(least, _joined(f, main / cluster_k, dram) + exchange)
     least += work.fixed_us + work.repack_us[min(shape.rows, MMA_M)]
     return _BELOW * least
-
-
-def _least_of_choice(work: Work, choice: Choice, slab: float) -> float:
-    """Return a time that a launch is not under, by the least time of a slab."""
-    shape, columns, (cm, cn), split_k, cluster_k, _ = choice
-    extents = work.extents
-    down, across = -(-extents.m // (shape.rows * cm)), -(-extents.n // (columns * cn))
-    at_once = work.family.at_once[cm * cn * cluster_k]
-    rounds = -(-down * across * extents.batch * split_k // at_once)
-    loop = rounds * -(-work.slabs // (split_k * cluster_k)) * slab
-    beside = work.repack_us[min(shape.rows, MMA_M)] + work.family.figures.round_us * (rounds - 1)
-    return _BELOW * beside + _least_beside(work, split_k, cluster_k) + max(loop, work.least_dram)
 
 
 @lru_cache(maxsize=64)  # works are compared by identity: those of the plan that is being made
