@@ -280,6 +280,7 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
         of_warp += of_copy * tile.copies / geo.threads
     if problem.a.dtype.itemsize == 2:
         of_warp += config.tile[2] * f.widen_clocks * sum(config.thread)
+    shared = f.issued * geo.threads / WARP / SCHEDULERS
     return Base(
         problem,
         target,
@@ -288,9 +289,8 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
         illegal(problem, config, target),
         threads=geo.threads,
         resident=max(1, min(by_smem, by_registers, 2048 // geo.threads, 16)),
-        clocks=of_warp * geo.threads / WARP / SCHEDULERS,
-        cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1])
-        * (geo.threads / WARP / SCHEDULERS),
+        clocks=of_warp * shared,
+        cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1]) * shared,
         edges=tuple(_edge_us(tile, geo.threads, f) for tile in (geo.a, geo.b)),
         least_us=of_warp / target.clock_mhz + f.single_us * singles / geo.threads,
     )

@@ -72,6 +72,8 @@ class Figures:
         Bandwidth ratio for the parts of K.
     lone_warps
         Resident warps of an SM with which half of the issue slots are lost.
+    issued
+        Part of the issue slots counted that is taken.
     read_clocks, copy_clocks, single_clocks, slab_clocks
         Issue slots that a read of shared memory costs a warp beside its FMAs; a copy from device
         memory, and one of single elements where nothing is turned; a slab.
@@ -101,7 +103,8 @@ class Figures:
     dram_efficiency: float = 0.886
     l2_to_dram: float = 0.9
     scratch_to_dram: float = 1.1
-    lone_warps: float = 1.73
+    lone_warps: float = 2.0
+    issued: float = 0.96
     read_clocks: float = 0.6
     copy_clocks: float = 2.55
     single_clocks: float = 8
@@ -123,5 +126,6 @@ class Figures:
 #: 762 launches of 55 problems, the others to 3776 launches of 153 problems, most of them in
 #: float32; then what a launch and the sum of parts cost to 1495 of 81 problems. By hand to the
 #: launches in bench/data: edges, `near_us`, `part_us` and `single_us`; to launches of the kernels
-#: that store from registers (bench/NOTES.md): `store_clocks` and `persistent`.
+#: that store from registers (bench/NOTES.md): `store_clocks` and `persistent`; to those of
+#: one sweep: `lone_warps` and `issued`.
 H200 = Figures()
