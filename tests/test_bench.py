@@ -258,7 +258,7 @@ def test_picks_lose_little_on_the_launches_of_an_h200():
     """The prices were fitted to them: a change that makes them worse is to be seen."""
     (*_, row) = regret.table(regret.launches([regret.H200]))
     assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 191)
-    assert row["launches"] > 12000
+    assert row["launches"] > 11000
     assert row["regret"] < 1.7
     assert row["worst"] < 12
     assert row["eight"] < 0.3

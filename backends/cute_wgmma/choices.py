@@ -25,6 +25,7 @@ __all__ = [
     "divisions",
     "families",
     "family_of",
+    "is_idle",
     "slices",
     "tiles",
 ]
@@ -208,6 +209,14 @@ def slices(family: Family, shape: Shape, columns: int, division: Division) -> tu
     if columns > 128 or division.groups > division.at_once:
         return (1,)
     return shape.slices
+
+
+def is_idle(cluster_k: int, split_k: int, slice_k: int) -> bool:
+    """Whether parts of K are cut again by a cluster along K alone.
+
+    Of 912 such launches none was the fastest of its problem (bench/NOTES.md).
+    """
+    return cluster_k > 1 and split_k > 1 and slice_k == 1
 
 
 def divisions(family: Family, extents: Extents, shape: Shape, columns: int) -> Iterator[Division]:

@@ -30,6 +30,7 @@ from .choices import (
     divisions,
     families,
     family_of,
+    is_idle,
     slices,
     tiles,
 )
@@ -274,13 +275,17 @@ def _promising(work: Work, shape: Shape, columns: int, short: Shortlist[Any]) ->
     repack = work.repack_us[min(shape.rows, MMA_M)]
     for division in divisions(family, work.extents, shape, columns):
         cluster, cluster_k, splits, groups, at_once = division
+        of_tile = slices(family, shape, columns, division)
         for split_k in splits:
+            if is_idle(cluster_k, split_k, of_tile[-1]):
+                continue
             rounds = -(-groups * split_k // at_once)
             loop = rounds * -(-work.slabs // (split_k * cluster_k)) * slab
             beside = _least_beside(work, split_k, cluster_k) + repack + f.round_us * (rounds - 1)
             if _BELOW * (beside + max(loop, work.least_dram)) <= short.bar:
-                for slice_k in slices(family, shape, columns, division):
-                    yield Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
+                for slice_k in of_tile:
+                    if not is_idle(cluster_k, split_k, slice_k):
+                        yield Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
 
 
 def _finished(family: Family, choice: Choice, extents: Extents) -> Config:
@@ -300,6 +305,8 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
                 for cluster, cluster_k, slice_k, split_k in product(
                     shape.clusters, shape.cluster_k, shape.slices, (1, 2)
                 ):
+                    if is_idle(cluster_k, split_k, slice_k):
+                        continue
                     choice = Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
                     tile = _tile_of(family, choice)
                     config, reason = _config(tile, cluster, cluster_k, split_k > 1)
