@@ -52,6 +52,7 @@ LAYERS = [
     {"show", "contest", "sweep"},
     {"cli_cache", "cli_sweep", "demo"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # The emulator's modules, in the same way; what they need of the core is named below.
