@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .arrays.libraries import KNOWN, Library, one_library, view
@@ -21,7 +22,7 @@ from .dispatch import (
     target_of,
 )
 from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
-from .gemm import Layout, canonical
+from .gemm import Gemm, Layout, canonical
 from .planner import KEPT
 from .plans import Plan
 from .registry import backend_named, backend_names
@@ -343,7 +344,7 @@ def plan(
     options = Options(
         dtype,
         precision,
-        deterministic,
+        bool(deterministic),
         backend,
         scaled=bool(scaled) or scales.scaled,
         batch_invariant=bool(batch_invariant),
@@ -356,22 +357,11 @@ def plan(
     seen: dict[str, Operand | Layout] = {
         name: x.layout if isinstance(x, ArraySpec) else view(x, name) for name, x in named.items()
     }
-    layout = describe(seen["a"], seen["b"], seen.get("out"), options)
-    first, second = (x.layout if isinstance(x, Operand) else x for x in (seen["a"], seen["b"]))
-    if 0 in layout.shape or first.shape[-1] == 0:
-        raise UnsupportedProblem(
-            f"{first.shape} @ {second.shape} multiplies nothing; matmul does it with no kernel"
-        )
-    gemm = canonical(
-        first,
-        second,
-        layout,
-        precision=options.precision,
-        deterministic=bool(deterministic),
-        scaled=options.scaled,
-        batch_invariant=options.batch_invariant,
-        scales=options.blocks,
-    )
+    layouts = [x.layout if isinstance(x, Operand) else x for x in seen.values()]
+    try:
+        gemm = _stated(options, *layouts)
+    except TypeError:  # a dtype that has no hash, say
+        gemm = _stated.__wrapped__(options, *layouts)
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
     return plan_gemm(
         gemm,
@@ -380,6 +370,26 @@ def plan(
         usable=target is None,
         keep=keep,
         tuned=tuned,
+    )
+
+
+@lru_cache(maxsize=256)  # most of what planning a known product costs
+def _stated(options: Options, a: Layout, b: Layout, out: Layout | None = None) -> Gemm:
+    """Check a product, and state it in canonical form."""
+    layout = describe(a, b, out, options)
+    if 0 in layout.shape or a.shape[-1] == 0:
+        raise UnsupportedProblem(
+            f"{a.shape} @ {b.shape} multiplies nothing; matmul does it with no kernel"
+        )
+    return canonical(
+        a,
+        b,
+        layout,
+        precision=options.precision,
+        deterministic=options.deterministic,
+        scaled=options.scaled,
+        batch_invariant=options.batch_invariant,
+        scales=options.blocks,
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 
 from .blocks import BLOCKS, block_scales, scale_steps
@@ -122,7 +121,6 @@ def result_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return broadcast_shape(a[:-2], b[:-2]) + rows + columns
 
 
-@lru_cache(maxsize=256)  # half of what planning a known product costs
 def canonical(
     a: Layout,
     b: Layout,
