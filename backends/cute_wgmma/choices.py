@@ -201,7 +201,7 @@ def tiles(family: Family, extents: Extents) -> Iterator[tuple[Shape, int]]:
                 yield shape, columns
 
 
-def slices(family: Family, shape: Shape, columns: int, division: Division) -> tuple[int, ...]:
+def slices(shape: Shape, columns: int, division: Division) -> tuple[int, ...]:
     """Return the slices of K worth considering: one where CTAs have several tiles.
 
     With more columns than 128 the tensor cores are busy without.

@@ -275,7 +275,7 @@ def _promising(work: Work, shape: Shape, columns: int, short: Shortlist[Any]) ->
     repack = work.repack_us[min(shape.rows, MMA_M)]
     for division in divisions(family, work.extents, shape, columns):
         cluster, cluster_k, splits, groups, at_once = division
-        of_tile = slices(family, shape, columns, division)
+        of_tile = slices(shape, columns, division)
         for split_k in splits:
             if is_idle(cluster_k, split_k, of_tile[-1]):
                 continue
@@ -405,11 +405,14 @@ def _work(family: Family, extents: Extents) -> Work:
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
         repack_us={rows: _repack_us(family, size, near) for rows, size in copied.items()},
         copied=copied[MMA_M],
-        split_sectors=(_splits(problem, "a", extents), _splits(problem, "b", extents)),
+        split_sectors=(
+            _splits_sectors(problem, "a", extents),
+            _splits_sectors(problem, "b", extents),
+        ),
     )
 
 
-def _splits(problem: Problem, name: Literal["a", "b"], extents: Extents) -> bool:
+def _splits_sectors(problem: Problem, name: Literal["a", "b"], extents: Extents) -> bool:
     """Whether every other line of an operand, as the kernel reads it, begins within a sector."""
     k_major = shared_major(problem, name, MMA_M) == "k"
     length = extents.k if k_major else extents.m if name == "a" else extents.n
