@@ -23,7 +23,7 @@ from bench.suites import LAYOUTS, sample, workloads
 from unigemm.errors import UnsupportedProblem
 from unigemm.measure import Workload, best_device
 from unigemm.plans import Plan
-from unigemm.sweep import compile_all, contenders, starts, sweep_into
+from unigemm.sweep import compile_all, contenders, drawn, starts, sweep_into
 from unigemm.target import Target
 
 
@@ -69,7 +69,7 @@ def plans_of(work: Workload, args: argparse.Namespace, target: Target | None) ->
     found = contenders(first, sys.maxsize)
     most = args.within * found[0].predicted_us
     near = sum(plan.predicted_us <= most for plan in found)
-    return contenders(first, near, args.others, args.seed)
+    return drawn(found, near, args.others, args.seed)
 
 
 def main() -> None:

@@ -175,6 +175,17 @@ DRAWN = [
 ]
 
 
+def emulated():
+    """Return what emulates a GPU; skip the test where kernels cannot be compiled or run there."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    from unigemm.emulator import device
+    from unigemm.emulator.host import missing
+
+    if missing() is not None:
+        pytest.skip(missing())
+    return device
+
+
 def drawn(dtype, order, n, k):
     rng = np.random.default_rng(n + k)
     native = numpy_dtype(unigemm.dtypes.dtype_named(dtype))
@@ -186,12 +197,7 @@ def drawn(dtype, order, n, k):
 @pytest.mark.parametrize("product", DRAWN, ids=str)
 def test_rows_are_bitwise_the_same_whatever_m_is(product):
     """On an emulated GPU, where the order of the sums decides their last bits."""
-    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    from unigemm.emulator import device
-    from unigemm.emulator.host import missing
-
-    if missing() is not None:
-        pytest.skip(missing())
+    device = emulated()
     backend, *kind = product
     a, b = drawn(*kind)
     options = {"backend": backend, "batch_invariant": True}
@@ -218,12 +224,7 @@ def test_rows_are_bitwise_the_same_whatever_m_is(product):
 )
 def test_so_many_parts_that_threads_could_share_them_are_added_in_turn(product):
     """Of a small D a group of threads shares them, of a larger one a smaller group."""
-    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    from unigemm.emulator import device
-    from unigemm.emulator.host import missing
-
-    if missing() is not None:
-        pytest.skip(missing())
+    device = emulated()
     name, *kind = product
     a, b = drawn(*kind)
     target = unigemm.named_target("sm_90a")

@@ -18,11 +18,12 @@ from .dispatch import (
     kernel_entry,
     plan_gemm,
     refuse_overlap,
+    stated,
     store,
     target_of,
 )
 from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
-from .gemm import Gemm, Layout, canonical
+from .gemm import Gemm, Layout
 from .planner import KEPT
 from .plans import Plan
 from .registry import backend_named, backend_names
@@ -381,16 +382,7 @@ def _stated(options: Options, a: Layout, b: Layout, out: Layout | None = None) -
         raise UnsupportedProblem(
             f"{a.shape} @ {b.shape} multiplies nothing; matmul does it with no kernel"
         )
-    return canonical(
-        a,
-        b,
-        layout,
-        precision=options.precision,
-        deterministic=options.deterministic,
-        scaled=options.scaled,
-        batch_invariant=options.batch_invariant,
-        scales=options.blocks,
-    )
+    return stated(a, b, layout, options)
 
 
 def _planned_for(target: str | Target | None, arrays: dict[str, Operand]) -> Target:

@@ -53,6 +53,7 @@ __all__ = [
     "plan_gemm",
     "refuse_overlap",
     "replan",
+    "stated",
     "target_of",
     "usable_backend",
 ]
@@ -148,6 +149,20 @@ def describe(
     if out.dtype is not dtype:
         raise UnsupportedDtype(f"out is {out.dtype} and dtype= asks for {dtype}; make them agree")
     return out.layout if isinstance(out, Operand) else out
+
+
+def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
+    """State a call that was described in canonical form."""
+    return canonical(
+        a,
+        b,
+        d,
+        precision=options.precision,
+        deterministic=bool(options.deterministic),
+        scaled=options.scaled,
+        batch_invariant=bool(options.batch_invariant),
+        scales=options.blocks,
+    )
 
 
 def check_options(options: Options) -> None:
@@ -407,16 +422,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
                 "nothing; leave plan= out"
             )
         return bound
-    gemm = canonical(
-        x.layout,
-        y.layout,
-        layout,
-        precision=options.precision,
-        deterministic=bool(options.deterministic),
-        scaled=options.scaled,
-        batch_invariant=bool(options.batch_invariant),
-        scales=options.blocks,
-    )
+    gemm = stated(x.layout, y.layout, layout, options)
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     if z is not None:
         refuse_overlap(operands)

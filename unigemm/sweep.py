@@ -32,6 +32,7 @@ __all__ = [
     "Lists",
     "compile_all",
     "contenders",
+    "drawn",
     "key_of",
     "read",
     "row",
@@ -174,8 +175,13 @@ def contenders(
             f"no configuration has these values: {'; '.join(reasons) or 'none is offered'}"
         )
     found.sort(key=lambda plan: (plan.predicted_us, plan.backend, str(plan.config)))
+    return drawn(found, top, others, seed)
+
+
+def drawn(found: Sequence[Plan], top: int, others: int, seed: int) -> list[Plan]:
+    """Return the first of some plans, then of the others some, drawn; see `contenders`."""
     rest = found[top:]
-    return found[:top] + random.Random(seed).sample(rest, min(others, len(rest)))
+    return [*found[:top], *random.Random(seed).sample(rest, min(others, len(rest)))]
 
 
 def _priced(plan: Plan, lists: Lists, refused: dict[str, int]) -> Iterator[Plan]:

@@ -83,8 +83,8 @@ class Work:
         Bytes that must be moved, and those of the operands.
     fixed_us
         Of the kernel, until its first slab is there.
-    dram_us, least_dram
-        Least time of the device memory's traffic; and a little less, for what is rounded otherwise.
+    dram_us
+        Least time of the device memory's traffic.
     part_bytes
         Bytes of the partial sums of one part of K.
     repack_us
@@ -103,7 +103,6 @@ class Work:
     b_bytes: int
     fixed_us: float
     dram_us: float
-    least_dram: float
     part_bytes: int
     repack_us: Mapping[int, float]
     copied: int
@@ -282,7 +281,7 @@ def _promising(work: Work, shape: Shape, columns: int, short: Shortlist[Any]) ->
             rounds = -(-groups * split_k // at_once)
             loop = rounds * -(-work.slabs // (split_k * cluster_k)) * slab
             beside = _least_beside(work, split_k, cluster_k) + repack + f.round_us * (rounds - 1)
-            if _BELOW * (beside + max(loop, work.least_dram)) <= short.bar:
+            if _BELOW * (beside + max(loop, work.dram_us)) <= short.bar:
                 for slice_k in of_tile:
                     if not is_idle(cluster_k, split_k, slice_k):
                         yield Choice(shape, columns, cluster, split_k, cluster_k, slice_k)
@@ -352,11 +351,17 @@ def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     names: tuple[tuple[Literal["a", "b"], int], ...] = (("a", extents.m), ("b", extents.n))
     for name, rows in names:
         if is_repacked(problem, name, tile_m):
-            k_major = shared_major(problem, name, tile_m) == "k"
-            lines, along = (rows, extents.k) if k_major else (extents.k, rows)
-            size = along * getattr(problem, name).dtype.itemsize
+            lines, size = _lines(problem, name, rows, extents.k, tile_m)
             total += packed_bytes(lines, size, extents.batch, copies)
     return total
+
+
+def _lines(
+    problem: Problem, name: Literal["a", "b"], rows: int, k: int, tile_m: int
+) -> tuple[int, int]:
+    """Return how many lines the kernel reads an operand of so many rows in, and their bytes."""
+    lines, along = (rows, k) if shared_major(problem, name, tile_m) == "k" else (k, rows)
+    return lines, along * getattr(problem, name).dtype.itemsize
 
 
 def predict(
@@ -391,7 +396,6 @@ def _work(family: Family, extents: Extents) -> Work:
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
     near = is_near(moved)
-    dram_us = moved / (family.target.dram_gbs * f.dram_efficiency * 1e3)
     return Work(
         family,
         extents,
@@ -400,8 +404,7 @@ def _work(family: Family, extents: Extents) -> Work:
         a_bytes=extents.m * each,
         b_bytes=extents.n * each,
         fixed_us=f.fixed_us - (f.near_us if near else 0.0),
-        dram_us=dram_us,
-        least_dram=_BELOW * dram_us,
+        dram_us=moved / (family.target.dram_gbs * f.dram_efficiency * 1e3),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
         repack_us={rows: _repack_us(family, size, near) for rows, size in copied.items()},
         copied=copied[MMA_M],
@@ -414,9 +417,8 @@ def _work(family: Family, extents: Extents) -> Work:
 
 def _splits_sectors(problem: Problem, name: Literal["a", "b"], extents: Extents) -> bool:
     """Whether every other line of an operand, as the kernel reads it, begins within a sector."""
-    k_major = shared_major(problem, name, MMA_M) == "k"
-    length = extents.k if k_major else extents.m if name == "a" else extents.n
-    size = length * problem.a.dtype.itemsize
+    rows = extents.m if name == "a" else extents.n
+    _, size = _lines(problem, name, rows, extents.k, MMA_M)
     return -(-size // ROW_BYTES) * ROW_BYTES % _SECTOR != 0
 
 
@@ -461,7 +463,7 @@ def _least_beside(work: Work, split_k: int, cluster_k: int) -> float:
         us += f.exchange_us + f.peer_us * (cluster_k - 2)
     if split_k > 1:
         us += _parts_us(work, split_k)
-    return _BELOW * us
+    return us
 
 
 def _parts_us(work: Work, split_k: int) -> float:

@@ -159,7 +159,7 @@ def ranking(
         if not _worthwhile(base, sizes) or _least_us(base, sizes) > short.bar:
             continue
         for split_k in _splits(base, sizes):
-            if _scratch(base, sizes, split_k) <= _MAX_WORKSPACE:
+            if _scratch(base.problem, sizes, target, base.config, split_k) <= _MAX_WORKSPACE:
                 times = _times(base, sizes, split_k, short.bar)
                 if times is not None:
                     short.add(times.total, (base, split_k, times))
@@ -170,7 +170,7 @@ def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Cand
     sizes = base.config.oriented(extents)
     order = _raster(sizes, base)
     config = replace(base.config, split_k=split_k, raster=order)
-    scratch = _scratch(base, sizes, split_k)
+    scratch = scratch_bytes(base.problem, sizes, base.target, config)
     return Candidate(config, _prediction(times), scratch)
 
 
@@ -302,16 +302,15 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
 
 def scratch_bytes(problem: Problem, sizes: Extents, target: Target, config: Config) -> int:
     """Return the workspace of a launch; problem and extents as the kernel sees them."""
+    return _scratch(problem, sizes, target, config, config.split_k)
+
+
+def _scratch(problem: Problem, sizes: Extents, target: Target, config: Config, split_k: int) -> int:
+    """Return what a configuration needs with K in so many parts."""
     if config.schedule == "tail":
         m, n, _ = config.tile
         return places_of(config, target) * m * n * problem.accumulator.itemsize
-    return workspace_bytes(problem, sizes, config.split_k)
-
-
-def _scratch(base: Base, sizes: Extents, split_k: int) -> int:
-    if base.config.schedule == "tail":
-        return scratch_bytes(base.problem, sizes, base.target, base.config)
-    return workspace_bytes(base.problem, sizes, split_k)
+    return workspace_bytes(problem, sizes, split_k)
 
 
 def _prediction(times: Times) -> Prediction:
