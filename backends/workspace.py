@@ -11,16 +11,22 @@ from math import ceil
 from unigemm.problem import Extents, Problem
 
 __all__ = [
+    "LINE_BYTES",
     "MOST_SLICED",
     "PART_ALIGNMENT",
     "ROW_BYTES",
+    "SECTOR_BYTES",
     "SLICED_PARTS",
     "packed_bytes",
+    "packed_row_bytes",
     "parts_in_turn",
     "workspace_bytes",
 ]
 
-ROW_BYTES = 16  # rows are padded to whole vectors
+ROW_BYTES = 16  # rows of partial sums are padded to whole vectors
+# Rows of a copy are padded to whole lines of the L2, or if they are shorter to its sectors: those
+# that begin within a sector cost five of them for four.
+LINE_BYTES, SECTOR_BYTES = 128, 32
 PART_ALIGNMENT = 256  # bytes
 # A reduction's slices of threads are doubled with so many parts each time: two for each at least.
 SLICED_PARTS = (4, 8, 16, 32)
@@ -49,8 +55,14 @@ def parts_in_turn(problem: Problem, part_bytes: int, split_k: int) -> int:
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:
     """Return the bytes of a repacked operand, at most: a repeated batch is copied once."""
-    size = copies * batch * _padded(lines, line_bytes)
+    size = copies * batch * lines * packed_row_bytes(line_bytes)
     return ceil(size / PART_ALIGNMENT) * PART_ALIGNMENT
+
+
+def packed_row_bytes(line_bytes: int) -> int:
+    """Return the bytes from one row of a copy to the next; see `repack.packed_pitch`."""
+    unit = SECTOR_BYTES if line_bytes <= LINE_BYTES // 2 else LINE_BYTES
+    return ceil(line_bytes / unit) * unit
 
 
 def _padded(lines: int, line_bytes: int) -> int:

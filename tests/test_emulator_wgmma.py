@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from gpu_cases import FEW_ROWS, few_rows_case, odd_case, tma_matrix
+from gpu_cases import FEW_ROWS, few_rows_case, matrix, odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
 from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import geometry
@@ -21,6 +21,7 @@ from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
 from unigemm.measure import Workload
+from unigemm.registry import backend_named
 from unigemm.sweep import Lists, contenders, starts
 
 pytestmark = [
@@ -65,6 +66,61 @@ def test_operands_at_odd_places_are_repacked():
     with device(**GPU) as gpu:
         check_case(NUMPY, odd_case(), backend="cute_wgmma")
     assert [asked.kernel.split("_")[0] for asked, _ in gpu.launches] == ["repack", "wgmma"]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(
+    ("dtype", "precision", "shifts"),
+    [(DType.BFLOAT16, "ieee", (1, 2, 4)), (DType.FLOAT32, "tf32", (1, 2)),
+     (DType.FLOAT32, "3xtf32", (0, 1)), (DType.INT8, "ieee", (1, 8))],
+    ids=str,
+)  # fmt: skip
+def test_copies_of_operands_of_every_alignment(dtype, precision, shifts, layout):
+    """Lines begin at multiples of so many elements: read as the aligned 16 bytes around them."""
+    m, n, k = 77, 65, 103
+    for shift in shifts:
+        even = 1 if shift == 0 else shift
+        case = Case(
+            a=matrix(m, k, layout[0] == "t", -(m if layout[0] == "t" else k) % even, shift),
+            b=matrix(k, n, layout[1] == "t", -(k if layout[1] == "t" else n) % even + even, shift),
+            d=None,
+            shape=(m, n),
+            dtype=dtype,
+            out_dtype=output_dtypes(dtype)[0],
+            exact=False,
+            seed=shift,
+        )
+        with device(**GPU, seed=shift) as gpu:
+            check_case(NUMPY, case, backend="cute_wgmma", precision=precision)
+        assert gpu.launches[0][0].kernel.startswith("repack")
+
+
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_copies_of_stacks_and_of_rows_backwards(layout):
+    rng = np.random.default_rng(7)
+    a, b = rng.integers(-3, 4, (2, 3, 37, 45)), rng.integers(-3, 4, (3, 45, 41))
+    a, b = a.astype(np.float16)[:, :, ::-1], b.astype(np.float16)
+    if layout == "tt":
+        a, b = (np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2) for x in (a, b))
+        b = b[..., ::-1]
+    with device(**GPU) as gpu:
+        got = unigemm.matmul(a, b, backend="cute_wgmma")
+    np.testing.assert_array_equal(got, (a.astype("f8") @ b.astype("f8")).astype("f2"))
+    assert gpu.launches[0][0].kernel.startswith("repack")
+
+
+def test_groups_of_rows_are_copied_in_bands(monkeypatch):
+    """32 bits count units of a band: an operand of more has several."""
+    from unigemm.backends.cute import repack
+
+    monkeypatch.setattr(repack, "MOST_UNITS", 40)  # three groups of 13 units
+    backend = type(backend_named("cute_wgmma"))
+    monkeypatch.setattr(backend, "source", lambda self: "bands of three groups")
+    a, b = operands(DType.FLOAT16, "nt", 77, 64, 103, 3)
+    with device(**GPU) as gpu:
+        got = unigemm.matmul(a, b, backend="cute_wgmma")
+    np.testing.assert_array_equal(got, (a.astype("f8") @ b.astype("f8")).astype("f2"))
+    assert gpu.launches[0][0].grid[0] == 7 + 6
 
 
 @pytest.mark.parametrize(("rows", "pad", "shift"), FEW_ROWS)
@@ -209,6 +265,31 @@ def test_direct_stores_leave_what_is_behind_a_row(columns, out, split):
         unigemm.matmul(a, b, d, plan=plan)
     np.testing.assert_array_equal(d, (a.astype("f8") @ b.astype("f8")).astype(d.dtype))
     assert (held[:, columns:] == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("out", "shift"),
+    [(DType.FLOAT16, 1), (DType.FLOAT16, 2), (DType.FLOAT16, 4), (DType.FLOAT32, 1)],
+    ids=str,
+)
+def test_rows_of_d_begin_at_any_element(out, shift):
+    """Whole 16 bytes are stored, and at the ends of rows what there is of them."""
+    precision = "tf32" if out is DType.FLOAT32 else "ieee"
+    dtype = DType.FLOAT32 if out is DType.FLOAT32 else DType.FLOAT16
+    for columns in (1, 7, 8, 9, 64, 71, 136):
+        pitch = -(-(columns + shift) // shift) * shift
+        pitch += shift * (pitch // shift % 2 == 0)  # no wider alignment
+        a, b = operands(dtype, "nt", 67, -(-columns // 8) * 8, 64, columns)
+        held = np.full((69, pitch), 77, numpy_dtype(out))
+        d = held.reshape(-1)[shift : shift + 67 * pitch].reshape(67, pitch)[:, :columns]
+        with device(**GPU):
+            plan = unigemm.plan(a, b[:, :columns], d, backend="cute_wgmma", precision=precision)
+            plan = chosen(plan, {"store": "rows", "split": False})
+            unigemm.matmul(a, b[:, :columns], d, plan=plan, precision=precision)
+        want = (a.astype("f8") @ b[:, :columns].astype("f8")).astype(d.dtype)
+        np.testing.assert_array_equal(d, want)
+        d[...] = 77
+        assert (held == 77).all()
 
 
 @pytest.mark.skipif(

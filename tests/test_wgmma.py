@@ -75,11 +75,23 @@ def test_registers_of_all_warpgroups_fit_the_file(problem):
     for plan in plans_of(problem):
         geo = geometry(plan.config.oriented(plan.problem), plan.config)
         producer, consumer = geo.registers
-        assert 128 * (producer + geo.consumers * consumer) <= 65536
+        assert 128 * (producer + geo.consumers * consumer) <= 65536 // geo.residents
         held = geo.accumulators * geo.sets + geo.fragments
         assert held + (48 if geo.fragments else 32 if geo.promote else 24) <= consumer
         if geo.sets == 2 and plan.config.cluster_k * plan.config.slice_k > 1:
             assert held + 96 <= consumer
+
+
+def test_half_of_the_registers_serves_small_tiles_only():
+    """So that the CTAs of another kernel find room beside them: copies of the next product."""
+    problem = problem_of(DType.BFLOAT16, "nt", alignment=2)
+    found = {
+        plan.config.tile[:2] + plan.config.warps: geometry(problem, plan.config).residents
+        for plan in plans_of(problem)
+        if plan.config.schedule == "cooperative" and plan.config.slice_k == 1
+    }
+    assert found[128, 64, 8, 1] == found[64, 128, 4, 1] == 2
+    assert found[128, 256, 8, 1] == found[128, 192, 8, 1] == 1
 
 
 def test_what_tma_or_wgmma_cannot_read_is_repacked():

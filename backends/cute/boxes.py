@@ -12,7 +12,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint16, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
-from .device import global_vector
+from .device import global_vector, read, select, shifted, write
 
 _SWIZZLE_BITS = {128: 3, 64: 2, 32: 1}  # of a row's bytes: units of a row that change places
 
@@ -68,48 +68,52 @@ def send_box(
 
 
 @cute.jit
-def store_halves(
-    columns: cutlass.Constexpr, source: Int32, line: Int64, across: Int32, lane: Int32
-) -> None:
-    """Store a row of 16-bit elements by one warp: whole words, and halves at its ends."""
-    odd = Int32(line) >> 1 & 1  # elements before the first whole word
-    words = const_expr(columns // 2)
-    for start in range_constexpr(0, words, 32):
-        at = start + lane
-        if at < words:
-            here = shared_word(source + 4 * at)
-            before = shared_word(source + 4 * cutlass.max(at - 1, Int32(0)))
-            word = cute.arch.inline_ptx(
-                "shf.l.wrap.b32 {$w0}, {$r0}, {$r1}, {$r2};",
-                write_only_types=[Uint32],
-                read_only_args=[before, here, 16 * odd],
-            )
-            c = 2 * at - odd
-            where = line + Int64(c) * 2
-            if c >= 0:
-                if c + 1 < across:
-                    global_vector(where, Uint32, 1)[0] = word
-                elif c < across:
-                    global_vector(where, Uint16, 1)[0] = Uint16(word & 0xFFFF)
-            elif across > 0:
-                global_vector(line, Uint16, 1)[0] = Uint16(here & 0xFFFF)
-            if odd == 1 and at == words - 1 and across == columns:
-                last = line + 2 * (columns - 1)
-                global_vector(last, Uint16, 1)[0] = Uint16(here >> 16)
+def store_rows(
+    box: cutlass.Constexpr, source: Int32, line: Int64, row_step: Int64, left: tuple, lane: Int32
+) -> None:  # fmt: skip
+    """Store rows of a box by one warp, wherever rows of D begin: whole 16 bytes, and their ends.
+
+    `box` are its rows and columns, the bytes of an element and of what all addresses are multiples
+    of, and the bytes from row to row; `source` is where its first row lies in shared memory,
+    `line` where that goes, `row_step` the bytes between rows of D, and `left` how many rows and
+    columns of it there are.
+    """
+    rows, columns, size, aligned, pitch = box
+    units = const_expr(columns * size // 16 + 1)  # that a row of D may touch
+    below, across = cutlass.min(left[0], Int32(rows)), cutlass.min(left[1], Int32(columns)) * size
+    for turn in cutlass.range((rows * units + 31) // 32, unroll=2):
+        index = turn * 32 + lane
+        row = index // units
+        unit = (index - row * units) * 16
+        target = line + row * row_step
+        ahead = Int32(target) & 15  # bytes before the row, in its first unit
+        begin = unit - ahead  # bytes of the row before this unit
+        held = source + row * pitch
+        low = held + cutlass.max(unit - select(ahead > 0, Int32(16), Int32(0)), Int32(0))
+        high = held + cutlass.min(unit, Int32(columns * size - 16))
+        if (row < below) & (begin < across):
+            words = [part[i] for part in (shared_unit(low), shared_unit(high)) for i in range(4)]
+            words = shifted(words, (16 - ahead) & 15, aligned)
+            target += begin
+            if (begin >= 0) & (begin + 16 <= across):
+                write(words, global_vector(target, Uint32, 4))
+            else:
+                for i in range_constexpr(16 // size):
+                    at = begin + i * size
+                    if (at >= 0) & (at < across):
+                        write_element(words, i, target, size)
 
 
-def shared_word(address: Int32) -> Uint32:
-    """Read 32 bits of shared memory."""
-    pointer = cute.make_ptr(Uint32, address, cute.AddressSpace.smem, assumed_align=4)
-    return cute.make_tensor(pointer, cute.make_layout(1))[0]
+def write_element(words: list, i: int, target: Int64, size: int) -> None:
+    """Store an element of a unit."""
+    if size == 4:
+        global_vector(target + 4 * i, Uint32, 1)[0] = words[i]
+    else:
+        half = words[i // 2] >> (16 * (i % 2)) & 0xFFFF
+        global_vector(target + 2 * i, Uint16, 1)[0] = Uint16(half)
 
 
-@cute.jit
-def store_words(
-    columns: cutlass.Constexpr, source: Int32, line: Int64, across: Int32, lane: Int32
-) -> None:
-    """Store a row of 32-bit elements by one warp."""
-    for start in range_constexpr(0, columns, 32):
-        at = start + lane
-        if at < cutlass.min(across, Int32(columns)):
-            global_vector(line + Int64(at) * 4, Uint32, 1)[0] = shared_word(source + 4 * at)
+def shared_unit(address: Int32) -> cute.Tensor:
+    """Read 16 bytes of shared memory, as words."""
+    pointer = cute.make_ptr(Uint32, address, cute.AddressSpace.smem, assumed_align=16)
+    return read(cute.make_tensor(pointer, cute.make_layout(4)), 4)

@@ -7,7 +7,7 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
@@ -123,7 +123,7 @@ def pinned_tensor(held: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(kept, held.layout)
 
 
-def wait_with(address: Int64, *others: Any) -> None:
+def wait_with(address: Any, *others: Any) -> None:
     """Wait for the kernel before this one with an address and other numbers worked out.
 
     They seem to decide whether to wait (no address is 0): else ptxas works them out afterwards.
@@ -137,6 +137,12 @@ def wait_with(address: Int64, *others: Any) -> None:
         "@always griddepcontrol.wait; }",
         read_only_args=[address, *others],
     )
+
+
+def fetch_ahead(*places: Int64) -> None:
+    """Bring what lies there into the L2, while a kernel before may run (and even write it)."""
+    for place in places:
+        cute.arch.inline_ptx("prefetch.global.L2 [{$r0}];", read_only_args=[place])
 
 
 def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:
@@ -173,6 +179,27 @@ def write(values: list, target: cute.Tensor) -> None:
     for i, value in enumerate(values):
         fragment[i] = value.to(dtype)
     cute.autovec_copy(fragment, target)
+
+
+def shifted(words: list, skipped: Int32, aligned: int) -> list:
+    """Return the 16 bytes of 32 behind so many (15 at most), which are a multiple of `aligned`."""
+    for step, kept in ((2, 6), (1, 5)):
+        if aligned < 8 * step:
+            skip = (skipped & (4 * step)) != 0
+            words = [Uint32(cutlass.select_(skip, words[i + step], words[i])) for i in range(kept)]
+    if aligned >= 4:
+        return words[:4]
+    bits = (skipped & 3) * 8
+    return [funnel(words[i], words[i + 1], bits) for i in range(4)]
+
+
+def funnel(low: Uint32, high: Uint32, bits: Int32) -> Uint32:
+    """Return the 32 bits of two words that begin so many bits into the first, 31 at most."""
+    return cute.arch.inline_ptx(
+        "shf.r.wrap.b32 {$w0}, {$r0}, {$r1}, {$r2};",
+        write_only_types=[Uint32],
+        read_only_args=[low, high, bits],
+    )
 
 
 def read_if(there: cutlass.Boolean, address: Int64, dtype: type, count: int) -> tuple:

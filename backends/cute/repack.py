@@ -4,7 +4,8 @@ TMA wants rows that start at multiples of 16 bytes, and wgmma wants all but 16-b
 operand that is not so is written once into the workspace as it should be, before the kernel that
 multiplies; the two overlap by programmatic dependent launch.
 
-    gather      one thread writes 16 bytes, read with whatever strides the source has
+    gather      one thread writes 16 bytes of each of four rows, read with whatever strides the
+                source has; where rows are contiguous by the aligned 16 bytes around them, shifted
     turn        one thread writes 16 bytes of each of eight rows, where those are contiguous
     transpose   through shared memory: of more such rows
 
@@ -21,10 +22,25 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
 
-from ..workspace import ROW_BYTES as UNIT  # what a thread writes at once
-from .device import elements, global_vector, pinned, read, select, wait_with, write
+from ..workspace import LINE_BYTES, SECTOR_BYTES
+from .device import (
+    Divisor,
+    elements,
+    fetch_ahead,
+    global_vector,
+    pinned,
+    read,
+    select,
+    shifted,
+    wait_with,
+    write,
+)
 
+UNIT = 16  # bytes that a thread writes at once
 LANES, ROWS = 32, 8  # threads of a block
+THREADS = LANES * ROWS
+GATHERED = 4  # rows of which a thread writes a unit
+MOST_UNITS = 1 << 30  # that are counted together
 GROUP = 8  # rows that one thread turns
 TILE = 64  # rows and columns of a block that transposes
 _RAW = {1: Uint8, 2: Uint16, 4: Uint32}
@@ -71,9 +87,14 @@ class Repack:
 
 
 def packed_pitch(itemsize: int, columns: Int32) -> Int64:
-    """Elements between the rows of a packed matrix."""
-    unit = UNIT // itemsize
-    return Int64((columns + unit - 1) // unit * unit)
+    """Elements between the rows of a packed matrix; see `workspace.packed_row_bytes`."""
+    sector, line = SECTOR_BYTES // itemsize, LINE_BYTES // itemsize
+    short = columns <= line // 2
+    return Int64(
+        select(
+            short, (columns + sector - 1) // sector * sector, (columns + line - 1) // line * line
+        )
+    )
 
 
 def nearest_tf32(value: Any) -> Float32:
@@ -104,14 +125,17 @@ def write_unit(
         write(elements(values, first, kind.unit), global_vector(target, kind.raw, kind.unit))
 
 
-def after_the_kernel_before(*places: Int64) -> None:
-    """Wait for what an earlier kernel writes; all before this may overlap it."""
-    wait_with(*places)
+def after_the_kernel_before(*places: Int64 | Int32) -> None:
+    """Wait for what an earlier kernel writes; all before this may overlap it.
+
+    The kernel after this one may come at once: its CTAs find room beside these, and wait, too.
+    """
     cute.arch.griddepcontrol_launch_dependents()
+    wait_with(*places)
 
 
 def place(kind: Repack, block: Int32, thread: Int32, columns: Int32) -> tuple[Int64, Int64]:
-    """Return a thread's line, or group of them, and its first column."""
+    """Return a thread's group of lines that are turned, and its first column."""
     across = blocks_across(kind, columns)
     down = block // across
     column = Int64((block - down * across) * LANES + thread % LANES) * kind.unit
@@ -121,41 +145,107 @@ def place(kind: Repack, block: Int32, thread: Int32, columns: Int32) -> tuple[In
 @cute.jit
 def gather(
     kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
-    target: Int64, pitch: Int64, part_bytes: Int64,
+    target: Int64, pitch: Int64, part_bytes: Int64, bounds: tuple, bands: tuple,
 ) -> None:  # fmt: skip
-    """Write one unit of this thread: blocks run along the columns, then over the lines."""
+    """Write one unit of each of four rows; a block takes neighbours, one group after another.
+
+    Behind the last column the padding of a row holds anything; no one reads that.
+    """
     rows, columns, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
-    size = kind.itemsize
-    line, column = place(kind, block, thread, columns)
-    if column < columns and line < Int64(rows) * l0 * l1:
-        batch = Int32(0)
-        row = Int32(line)
+    size, unit = kind.itemsize, kind.unit
+    blocks, band_groups, across = bands
+    groups = (rows + GATHERED - 1) // GATHERED
+    band, inside = divmod(block, blocks)
+    down, column = divmod(inside * THREADS + thread, across)
+    column *= unit
+    index = Int64(band) * band_groups + down
+    if (down < band_groups) & (index < Int64(groups) * l0 * l1):
+        row, line, base = Int32(index), Int64(0), source
         if l0 * l1 > 1:
-            batch = Int32(line // rows)
-            row = Int32(line - Int64(batch) * rows)
-        i1 = batch // l0
-        i0 = batch - i1 * l0
-        start = source + size * (
-            Int64(row) * steps[0] + column * steps[1]
-            + Int64(i0) * steps[2] + Int64(i1) * steps[3]
-        )  # fmt: skip
-        values = cute.make_rmem_tensor(kind.unit, kind.raw)
-        after_the_kernel_before(start)
-        # No load depends on a branch of its own: all of a unit are in flight together.
-        step = Int64(1) if const_expr(kind.contiguous) else steps[1]
-        if column + kind.unit <= columns:
-            for first in range_constexpr(0, kind.unit, kind.vector):
-                where = start + first * step * size
-                part = read(global_vector(where, kind.raw, kind.vector), kind.vector)
-                for i in range_constexpr(kind.vector):
-                    values[first + i] = part[i]
-        else:  # element by element; behind the last one, the last again
-            left = Int32(columns - column)
-            for i in range_constexpr(kind.unit):
-                where = start + cutlass.min(Int32(i), left - 1) * step * size
-                values[i] = read(global_vector(where, kind.raw, 1), 1)[0]
-        write_unit(kind, values, 0, target + (line * pitch + column) * size, part_bytes)
+            batch = Int32(index // groups)
+            row = Int32(index - Int64(batch) * groups)
+            line = Int64(batch) * rows
+            i1 = batch // l0
+            base += size * (Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3])
+        row *= GATHERED
+        base += Int64(column) * steps[1] * size
+        left = cutlass.min(columns - column, Int32(unit))
+        tail = Int64(left - 1) * size
+        starts, lows, highs = [], [], []
+        for i in range_constexpr(GATHERED):
+            start = base + Int64(cutlass.min(row + i, rows - 1)) * (steps[0] * size)
+            starts.append(pinned(start))
+            lows.append(pinned(granule(start)))
+            highs.append(pinned(granule(start + tail)))
+        into = pinned(target + ((line + row) * pitch + column) * size)
+        values = [cute.make_rmem_tensor(unit, kind.raw) for _ in range(GATHERED)]
+        if const_expr(kind.contiguous):
+            whole = within(lows, highs, bounds)
+            fetch_ahead(*lows)
+            after_the_kernel_before(*lows, *highs, into, whole)
+            if whole != 0:
+                read_granules(kind, starts, lows, highs, values)
+            else:
+                read_elements(kind, starts, left, Int64(1), values)
+        else:
+            after_the_kernel_before(*starts, into)
+            read_elements(kind, starts, left, steps[1], values)
+        for i in range_constexpr(GATHERED):
+            if row + i < rows:
+                write_unit(kind, values[i], 0, into + i * pitch * size, part_bytes)
+
+
+def dealt(kind: Repack, sizes: tuple) -> tuple:
+    """Return how `gather` deals units to blocks: in bands of groups, so that 32 bits count them.
+
+    The blocks of a band, its groups, and the units of one.
+    """
+    rows, columns, l0, l1 = sizes
+    across = (columns + kind.unit - 1) // kind.unit
+    most = cutlass.max(Int32(MOST_UNITS) // across, Int32(1))
+    groups = Int32(cutlass.min(groups_of(rows, l0, l1), Int64(most)))
+    return Divisor((groups * across + THREADS - 1) // THREADS), groups, Divisor(across)
+
+
+def groups_of(rows: Int32, l0: Int32, l1: Int32) -> Int64:
+    """Return in how many groups of rows `gather` copies an operand."""
+    return Int64((rows + GATHERED - 1) // GATHERED) * l0 * l1
+
+
+def granule(address: Int64) -> Int64:
+    """Return the multiple of 16 at or below an address."""
+    return address & -UNIT
+
+
+def within(lows: list, highs: list, bounds: tuple) -> Int32:
+    """Whether granules, evenly spaced, lie within an operand, as 0 or 1: the first and the last."""
+    whole = Int32(1)
+    for i in (0, -1):
+        fits = (lows[i] >= bounds[0]) & (highs[i] + UNIT <= bounds[1])
+        whole = select(fits, whole, Int32(0))
+    return whole
+
+
+def read_elements(kind: Repack, starts: list, left: Int32, step: Int64, values: list) -> None:
+    """Load units element by element, all in flight together; behind the last one, the last."""
+    for start, into in zip(starts, values, strict=True):
+        for i in range(kind.unit):
+            where = start + cutlass.min(Int32(i), left - 1) * step * kind.itemsize
+            into[i] = read(global_vector(where, kind.raw, 1), 1)[0]
+
+
+def read_granules(kind: Repack, starts: list, lows: list, highs: list, values: list) -> None:
+    """Load units by the aligned 16 bytes, one or two, in which each lies."""
+    aligned = kind.vector * kind.itemsize  # bytes that starts are multiples of
+    loaded = []
+    for at in zip(lows, highs, strict=True):
+        parts = [read(global_vector(each, Uint32, 4), 4) for each in at[: 1 + (aligned < UNIT)]]
+        loaded.append([part[i] for part in parts for i in range(4)])
+    for start, words, into in zip(starts, loaded, values, strict=True):
+        own = cute.recast_tensor(into, Uint32)
+        for i, word in enumerate(shifted(words, Int32(start & (UNIT - 1)), aligned)):
+            own[i] = word
 
 
 @cute.jit
@@ -163,7 +253,7 @@ def turn(
     kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
     target: Int64, pitch: Int64, part_bytes: Int64,
 ) -> None:  # fmt: skip
-    """Write one unit of each of eight rows: blocks run as in `gather`, each element is read once.
+    """Write one unit of each of eight rows: each element is read once.
 
     Behind the last column the padding of a row repeats it; no one reads that.
     """
@@ -245,8 +335,8 @@ def transpose(
             tile[i * ROWS + warp, j * LANES + lane] = loaded[i * (TILE // LANES) + j]
     cute.arch.sync_threads()
     units = const_expr(TILE // kind.unit)
-    for i in range_constexpr(TILE * units // (LANES * ROWS)):
-        index = i * LANES * ROWS + thread
+    for i in range_constexpr(TILE * units // THREADS):
+        index = i * THREADS + thread
         r, u = index // units, index % units
         if r < rows - row and u * kind.unit < left:
             values = cute.make_rmem_tensor(kind.unit, kind.raw)
@@ -266,11 +356,13 @@ def blocks_across(kind: Repack, columns: Int32) -> Int32:
 def blocks_of(kind: Repack, sizes: tuple) -> Int32:
     """Return how many blocks copy an operand."""
     rows, columns, l0, l1 = sizes
+    if kind.way == "gather":
+        blocks, groups, _ = dealt(kind, sizes)
+        return Int32((groups_of(rows, l0, l1) + groups - 1) // groups) * blocks.divisor
     if kind.way == "transpose":
         down = Int64((rows + TILE - 1) // TILE) * l0 * l1
-    else:  # a line for each warp, or so many
-        lines = (rows + GROUP - 1) // GROUP if kind.way == "turn" else rows
-        down = (Int64(lines) * l0 * l1 + ROWS - 1) // ROWS
+    else:  # so many lines for each warp
+        down = (Int64((rows + GROUP - 1) // GROUP) * l0 * l1 + ROWS - 1) // ROWS
     return Int32(down) * blocks_across(kind, columns)
 
 
@@ -297,15 +389,28 @@ def launch_repack(kinds: tuple, jobs: tuple, stream: cuda.CUstream) -> None:
     """Copy operands into the workspace.
 
     `jobs` holds, for each of `kinds`: (rows, columns, L0, L1), the source's address and element
-    strides (row, column, L0, L1), the target's address, its row pitch in elements, and the bytes
-    between the two matrices that a split writes.
+    strides (row, column, L0, L1), the target's address, its row pitch in elements, the bytes
+    between the two matrices that a split writes, and the addresses that the source lies between.
     """
-    starts = [Int32(0)]
+    starts, each = [Int32(0)], []
     for kind, job in zip(kinds, jobs, strict=True):
         starts.append(starts[-1] + blocks_of(kind, job[0]))
-    repack_kernel(kinds, tuple(starts), jobs).launch(
-        grid=(starts[-1], 1, 1), block=(LANES * ROWS, 1, 1), stream=stream, use_pdl=True
-    )
+        own = (job[-1], dealt(kind, job[0])) if kind.way == "gather" else ()
+        each.append((*job[:-1], *own))
+    repack_kernel(kinds, tuple(starts), tuple(each)).launch(
+        grid=(starts[-1], 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True,
+        preferred_smem_carveout=100,  # as the product's: an SM shares it out anew only when idle
+    )  # fmt: skip
+
+
+def bounds_of(address: Int64, itemsize: int, sizes: tuple, steps: tuple) -> tuple[Int64, Int64]:
+    """Return the addresses of the first byte of an operand, and of that behind its last."""
+    low, high = Int64(0), Int64(1)
+    for size, step in zip(sizes, steps, strict=True):
+        reach = Int64(size - 1) * step
+        low += cutlass.min(reach, Int64(0))
+        high += cutlass.max(reach, Int64(0))
+    return address + low * itemsize, address + high * itemsize
 
 
 def depth(step: Int64, extent: Int32) -> Int32:

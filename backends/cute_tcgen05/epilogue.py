@@ -8,8 +8,9 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import tcgen05
 
-from ..cute.boxes import pack, send_box, store_halves, store_words, swizzled_unit
-from ..cute.device import global_vector, select, shared_vector, write
+from ..cute.boxes import pack, send_box, swizzled_unit
+from ..cute.boxes import store_rows as store_box_rows
+from ..cute.device import global_vector, shared_vector, write
 from ..cute.persistent import Work, advance, scale_of, work_unit
 from .geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .scheduling import following, next_place
@@ -203,12 +204,12 @@ def store_rows(
     spec: cutlass.Constexpr, reading: tuple, area: cute.Pointer, base: Int64, row_step: Int64,
     corner: tuple, sizes: tuple, thread: Int32, scale: Float32,
 ) -> None:  # fmt: skip
-    """Store a tile whose rows begin at any element, each warp its rows one after the other."""
+    """Store a tile whose rows begin at any element, each warp its rows."""
     geo = spec.geometry
     columns = geo.box_columns
     count = const_expr(spec.config.tile[1] // columns)
     size = spec.output.width // 8
-    store_line = const_expr(store_halves if size == 2 else store_words)
+    box = const_expr((BOX_ROWS, columns, size, spec.problem.d.alignment, geo.box_pitch))
     warp, lane = cute.arch.make_warp_uniform(thread // 32), thread % 32
     own = area + warp * (BOX_ROWS * geo.box_pitch // size)
     first = corner[0] + warp * BOX_ROWS
@@ -220,14 +221,9 @@ def store_rows(
         fill_box(spec, held, own, lane, scale)
         cute.arch.sync_warp()
         column = corner[1] + part * columns
-        across = cutlass.min(sizes[1] - column, Int32(columns))
-        rows = cutlass.min(sizes[0] - first, Int32(BOX_ROWS))
         line = base + (Int64(first) * row_step + column) * size
-        source = own.toint()
-        for _ in cutlass.range(select(across > 0, rows, Int32(0)), unroll=4):
-            store_line(columns, source, line, across, lane)
-            line += row_step * size
-            source += geo.box_pitch
+        left = (sizes[0] - first, sizes[1] - column)
+        store_box_rows(box, own.toint(), line, row_step * size, left, lane)
 
 
 # -- straight from registers -----------------------------------------------------------------------

@@ -416,7 +416,9 @@ def _work(family: Family, extents: Extents) -> Work:
 
 
 def _splits_sectors(problem: Problem, name: Literal["a", "b"], extents: Extents) -> bool:
-    """Whether every other line of an operand, as the kernel reads it, begins within a sector."""
+    """Whether every other line of an operand begins within a sector; those of copies do not."""
+    if is_repacked(problem, name, MMA_M):
+        return False
     rows = extents.m if name == "a" else extents.n
     _, size = _lines(problem, name, rows, extents.k, MMA_M)
     return -(-size // ROW_BYTES) * ROW_BYTES % _SECTOR != 0

@@ -6,7 +6,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ..cute.boxes import pack, send_box, store_halves, store_words, swizzled_unit
+from ..cute.boxes import pack, send_box, swizzled_unit
+from ..cute.boxes import store_rows as store_box_rows
 from ..cute.device import elements, global_vector, read, select, write
 from .geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
 from .spec import Spec
@@ -307,30 +308,30 @@ def fill_words(
 @cute.jit
 def store_rows(
     spec: cutlass.Constexpr, sums: cute.Tensor, boxes: cute.Pointer, out: Int64, row_step: Int64,
-    left: tuple, consumer: Int32, thread: Int32,
+    left: tuple, thread: Int32,
 ) -> None:  # fmt: skip
-    """Store a warpgroup's accumulators where rows of D begin at any element, 32 bits at a time.
+    """Store a warpgroup's accumulators where rows of D begin at any element.
 
-    Each warp takes whole rows of a box: its lanes write neighbouring words of a row. `out` is the
-    address of the first element, `left` how many rows and columns of D there are from it on.
+    Each warp its own rows of a box. `out` is the address of the first element, `left` how many rows
+    and columns of D there are from it on.
     """
     geo, size = spec.geometry, spec.output.width // 8
-    columns = geo.store_columns
-    fill, store_line = (fill_box, store_halves) if size == 2 else (fill_words, store_words)
-    warp = thread // 32
+    columns, rows = geo.store_columns, const_expr(STORE_ROWS // 4)
+    fill = const_expr(fill_box if size == 2 else fill_words)
+    box = const_expr((rows, columns, size, spec.problem.d.alignment, geo.box_pitch))
+    own = thread // 32 * rows
+    source = boxes.toint() + own * geo.box_pitch
     for i in range_constexpr(geo.repeats_m):
+        first = own + i * MMA_M * geo.wg_m
+        line = out + Int64(first) * row_step * size
         for block in range_constexpr(geo.mma_n // columns):
-            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
+            cute.arch.sync_warp()
             fill(spec, sums, boxes.toint(), thread, i, block)
-            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            first = const_expr(i * MMA_M * geo.wg_m)
-            across = cutlass.min(left[1] - block * columns, Int32(columns))
-            line = out + (Int64(first + warp) * row_step + block * columns) * size
-            box = boxes.toint() + warp * geo.box_pitch
-            for turn in range_constexpr(STORE_ROWS // 4):
-                if first + turn * 4 + warp < left[0]:
-                    store_line(columns, box + turn * 4 * geo.box_pitch, line, across, thread % 32)
-                line += row_step * (4 * size)
+            cute.arch.sync_warp()
+            there = (left[0] - first, left[1] - block * columns)
+            store_box_rows(
+                box, source, line + block * columns * size, row_step * size, there, thread % 32
+            )
 
 
 @cute.jit

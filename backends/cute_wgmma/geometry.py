@@ -18,7 +18,7 @@ Problems are as the kernel sees them: with `Config.swap_ab`, the transposed prod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import Literal
@@ -43,13 +43,15 @@ WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
+REGISTERS = 65536  # of an SM
 FEW_ROWS = (8, 16, 32)  # of a tile: of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 _ROW_BYTES = 256  # of a box that warps store row by row, at most
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 # Registers of a consumer thread beside its accumulators and its part of A: with fewer ptxas spills.
 _OTHER_REGISTERS = 32
-_BESIDE_ROWS = 56  # where D is stored row by row
+_BESIDE_ROWS = {1: 56, 2: 40}  # where D is stored row by row, by the CTAs that share an SM's
+_BESIDE_WGMMA = 26  # beside the sums of one wgmma, of those that a kernel is launched with
 _BESIDE_FRAGMENTS = 48
 _BESIDE_SETS = {2: (32, 96), 3: (32, 48)}  # of accumulators; the second where CTAs or slices add up
 # The tensor cores' own sums of float8 products keep 14 bits, those of float32 are cut, not rounded
@@ -99,6 +101,9 @@ class Geometry:
         All of a CTA's shared memory.
     threads
         Threads of a CTA.
+    residents
+        CTAs whose registers fit on an SM: two where a half is enough, so that those of the kernel
+        before or after find room beside this one.
     registers
         (producer, consumer) registers after reallocation.
     """
@@ -123,6 +128,7 @@ class Geometry:
     store_buffers: int
     smem_bytes: int
     threads: int
+    residents: int
     registers: tuple[int, int]
 
     @property
@@ -134,6 +140,11 @@ class Geometry:
     def sets(self) -> int:
         """Sets of accumulators: those of wgmma, by turns where each slab's move, and the total."""
         return {0: 1, 1: 3}.get(self.promote, 2)
+
+    @property
+    def held(self) -> int:
+        """Registers of a consumer thread for its sums and its part of A."""
+        return self.accumulators * self.sets + self.fragments
 
     @property
     def takers(self) -> int:
@@ -194,20 +205,22 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     buffers = {"tma": 1 if columns > 64 else 2, "rows": 1, "direct": 0}[store]
     boxes = consumers * buffers * STORE_ROWS * pitch
     repeats = ceil(m / (MMA_M * wg_m))
-    registers = from_registers(problem, m)
-    return Geometry(
+    fragments = 2 * MMA_M * repeats * k // WARPGROUP if from_registers(problem, m) else 0
+    accumulators = ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP)
+    promote = _promotion(problem, k)
+    geo = Geometry(
         groups=groups,
         wg_m=wg_m,
         wg_n=wg_n,
         slices=config.slice_k,
         mma_n=n // wg_n,
         repeats_m=repeats,
-        accumulators=ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP),
-        fragments=2 * MMA_M * repeats * k // WARPGROUP if registers else 0,
-        row_steps=(2, 1) if registers else (MMA_M * wg_m, 8),
+        accumulators=accumulators,
+        fragments=fragments,
+        row_steps=(2, 1) if fragments else (MMA_M * wg_m, 8),
         a_bytes=a_bytes,
         b_bytes=b_bytes,
-        promote=_promotion(problem, k),
+        promote=promote,
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle(n * size) if shared_major(problem, "b", m) == "n" else SWIZZLE_BYTES,
         store=store,
@@ -216,8 +229,11 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         store_buffers=buffers,
         smem_bytes=BARRIER_BYTES + pipeline + tail + boxes,
         threads=WARPGROUP * (1 + consumers),
-        registers=_registers(consumers),
+        residents=1,
+        registers=_registers(consumers, 1),
     )
+    half = replace(geo, residents=2, registers=_registers(consumers, 2))
+    return half if _fits(config, half) else geo
 
 
 def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
@@ -265,8 +281,10 @@ def _box(store: str, columns: int, size: int) -> tuple[int, int]:
     return best, 2 * best
 
 
-def _registers(consumers: int) -> tuple[int, int]:
+def _registers(consumers: int, residents: int) -> tuple[int, int]:
     """Share 64 K registers: what the producer gives up, the consumers take (multiples of 8)."""
+    if residents == 2:
+        return {1: (40, 208), 2: (40, 96), 3: (32, 72)}[consumers]
     return {1: (40, 232), 2: (40, 232), 3: (32, 160)}[consumers]
 
 
@@ -293,9 +311,8 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if k * problem.a.dtype.itemsize != SWIZZLE_BYTES:
         return f"a K slab must be {SWIZZLE_BYTES} bytes"
     geo = geometry(problem, config)
-    held = geo.accumulators * geo.sets + geo.fragments
-    if held > geo.registers[1] - _other_registers(config, geo):
-        return f"{held} registers of a thread for its sums and its part of A spill"
+    if not _fits(config, geo):
+        return f"{geo.held} registers of a thread for its sums and its part of A spill"
     if (geo.fragments or geo.promote) and geo.repeats_m > 2:
         return "a warpgroup loads A, or moves sums, for two blocks of 64 rows at most"
     reason = _illegal_cluster(config, geo)
@@ -309,13 +326,22 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     return None
 
 
+def _fits(config: Config, geo: Geometry) -> bool:
+    """Whether a CTA's threads have registers enough."""
+    launched = REGISTERS // (geo.residents * geo.threads) // 8 * 8
+    wgmma = geo.mma_n // 2 + _BESIDE_WGMMA
+    if geo.residents > 1 and wgmma > launched:  # ptxas refuses (C7602)
+        return False
+    return geo.held <= geo.registers[1] - _other_registers(config, geo)
+
+
 def _other_registers(config: Config, geo: Geometry) -> int:
     """Return the registers that a consumer thread needs beside its sums and its part of A."""
     if geo.fragments:
         return _BESIDE_FRAGMENTS
     if geo.promote:
         return _BESIDE_SETS[geo.sets][config.cluster_k * config.slice_k > 1]
-    return _BESIDE_ROWS if geo.store == "rows" else _OTHER_REGISTERS
+    return _BESIDE_ROWS[geo.residents] if geo.store == "rows" else _OTHER_REGISTERS
 
 
 def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
