@@ -54,6 +54,22 @@ def test_addresses_are_worked_out_before_the_wait(kernel, most, product):
     assert wait < load <= wait + most
 
 
+@pytest.mark.parametrize(
+    ("kernel", "code", "product"),
+    [
+        ("repack", "CCTL.E.PF2", ("cute_wgmma", "bfloat16", "nn", (1023, 1027, 1025))),
+        ("wgmma_gemm", "UTMAPF", ("cute_wgmma", "bfloat16", "nt", (256, 256, 256))),
+        ("simt_dot", "CCTL.E.PF2", ("cute_simt", "float32", "nt", (8, 4096, 4096))),
+    ],
+    ids=str,
+)
+def test_what_is_read_first_is_brought_into_the_l2_before_the_wait(kernel, code, product):
+    found = kernels(*product)[kernel]
+    wait = next(i for i, text in enumerate(found) if "ACQBULK" in text)
+    assert any(code in text for text in found[:wait])
+    assert not any(re.search(r"UTMALDG|LDGSTS|LDG", text) for text in found[:wait])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_the_parts_of_a_sum_are_loaded_together(dtype):
     """With two loads in flight at a time a sum of eight parts took 2 us more."""

@@ -18,6 +18,7 @@ from ..cute.device import (
     Divisor,
     Spec,
     elements,
+    fetch_ahead,
     global_vector,
     pinned,
     read,
@@ -162,6 +163,8 @@ def dot_kernel(
     sums = cute.make_rmem_tensor(tile_m * each, spec.sums)
     sums.fill(0.0)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
+        if turns > 0:  # 1x4096x4096 16.8 to 16.4 us
+            fetch_ahead(*[x + at * b_size for x in columns])
         wait_with(*rows, *columns, turns)
         cute.arch.griddepcontrol_launch_dependents()
     for _ in cutlass.range(turns, unroll=dot_unroll(config)):
