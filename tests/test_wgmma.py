@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unigemm.backends.cute_wgmma.backend import BACKEND, kernel_problem
-from unigemm.backends.cute_wgmma.configs import candidates, offered, scratch_bytes
+from unigemm.backends.cute_wgmma.choices import SHAPES, WIDTHS, family_of, tile_config
+from unigemm.backends.cute_wgmma.configs import candidates, offered, price, scratch_bytes
+from unigemm.backends.cute_wgmma.figures import figures_of
 from unigemm.backends.cute_wgmma.geometry import (
     SWIZZLE_BYTES,
     geometry,
@@ -21,6 +23,8 @@ from unigemm.backends.cute_wgmma.geometry import (
     products,
     shared_major,
 )
+from unigemm.backends.cute_wgmma.prices import KINDS as KINDS_OF_TILES
+from unigemm.backends.cute_wgmma.prices import table_of, tile_of
 
 import unigemm
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
@@ -175,6 +179,38 @@ def test_pairs_of_32_bit_sums_have_no_bank_conflicts(columns):
     assert geo.box_pitch >= 4 * geo.store_columns
     words = [row * geo.box_pitch // 4 + word for row in range(4) for word in range(8)]
     assert len({word % 32 for word in words}) == 32
+
+
+@pytest.mark.parametrize("problem", FEW, ids=str)
+def test_tables_of_prices_know_the_geometry_of_every_width(problem):
+    """Figures that are paid in some widths only are found where the geometry has their reason."""
+    base = figures_of(problem)
+    other = replace(base, narrow_us=2 * base.narrow_us, store_long=2 * base.store_long)
+    known, dearer = (
+        table_of(family_of(problem, H200, figures=figures)) for figures in (base, other)
+    )
+    kinds = [(shape, *kind) for shape in SHAPES for kind in KINDS_OF_TILES]
+    for row, ((shape, slices, adding), columns) in enumerate(product(kinds, WIDTHS.tolist())):
+        if slices not in shape.slices:
+            continue
+        family = family_of(problem, H200)
+        config = tile_config(family, shape, columns, slices, adding)
+        assert [each[row] for each in known] == [each[0] for each in tile_of(family, config)]
+        geo = geometry(problem, config)
+        assert (known.rows[row], known.columns[row]) == (shape.rows, geo.mma_n)
+        assert (known.groups[row], known.slices[row]) == (geo.groups, geo.slices)
+        narrow = geo.b_swizzle < SWIZZLE_BYTES
+        assert (known.latency_us[row] < dearer.latency_us[row]) == narrow
+        line = columns * problem.b.dtype.itemsize
+        assert known.short_lines[row] == (narrow and line < SWIZZLE_BYTES)
+        long = geo.store == "tma" and geo.store_columns > 64
+        assert (known.store_us[row] < dearer.store_us[row]) == long
+
+
+@given(st.sampled_from(PROBLEMS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 40000))
+def test_a_price_is_the_same_alone_and_among_others(problem, m, n, k):
+    for each in candidates(problem, Extents(m, n, k), H200):
+        assert price(problem, Extents(m, n, k), H200, each.config) == each
 
 
 @given(

@@ -1,14 +1,18 @@
-"""The tiles, clusters and parts of K that are worth pricing for a problem."""
+"""The tiles, clusters and parts of K that are worth pricing for a problem.
+
+There are some hundreds for one product, so they are drawn up and sifted as arrays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from unigemm.dtypes import FLOAT8, DType
+from unigemm.plans import Config, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
@@ -17,17 +21,19 @@ from .figures import Figures, figures_of
 from .geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES, from_registers, products, shared_major
 
 __all__ = [
+    "LEAST_STAGES",
     "SHAPES",
+    "WIDTHS",
     "Choice",
-    "Division",
+    "Choices",
     "Family",
     "Shape",
-    "divisions",
+    "choices",
     "families",
     "family_of",
     "is_idle",
-    "slices",
-    "tiles",
+    "is_promoted",
+    "tile_config",
 ]
 
 
@@ -52,6 +58,7 @@ class Shape:
         return (1, 2) if self.schedule == "cooperative" and self.warps == 4 else (1,)
 
 
+LEAST_STAGES = 3
 _ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
 SHAPES = (
     Shape("cooperative", 128, 8, 256, _PAIRS),
@@ -65,8 +72,14 @@ SHAPES = (
     Shape("cooperative", 16, 4, 256, (_ALONE,)),
     Shape("cooperative", 8, 4, 256, (_ALONE,)),
 )
-_COLUMNS = (256, 192, 128, 64)  # of tiles, beside those that fill the device evenly
+WIDTHS = np.arange(8, 257, 8)  # of tiles
+_COLUMNS = np.array((256, 192, 128, 64))  # beside those that fill the device evenly
 _CLUSTER_K = (1, 2, 3, 4, 8)
+# Clusters (M, N, K). (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
+_CLUSTER_SHAPES = tuple(
+    (m, n, k) for m, n in _PAIRS for k in _CLUSTER_K if m * n * k <= 8 and (k == 1 or n == 1)
+)
+_CM, _CN, _CK = np.array(_CLUSTER_SHAPES).T
 # Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
 # cuOccupancyMaxActiveClusters): they lie within a GPC, and SMs are left over.
 _CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)  # by their CTAs
@@ -100,26 +113,6 @@ class Family:
     at_once: tuple[int, ...]
 
 
-class Division(NamedTuple):
-    """A cluster for a tile, and the parts of K beside it.
-
-    Attributes
-    ----------
-    cluster, cluster_k
-        Of CTAs: (M, N) and along K.
-    splits
-        Parts of K worth considering, none of them empty.
-    groups, at_once
-        Clusters that all tiles take where K is in one part, and those that run at once.
-    """
-
-    cluster: tuple[int, int]
-    cluster_k: int
-    splits: tuple[int, ...]
-    groups: int
-    at_once: int
-
-
 class Choice(NamedTuple):
     """A tile and who shares it."""
 
@@ -129,6 +122,43 @@ class Choice(NamedTuple):
     split_k: int
     cluster_k: int
     slice_k: int
+
+
+class Choices(NamedTuple):
+    """Many of them, as arrays of one length.
+
+    Attributes
+    ----------
+    shape
+        Index of one of the family's shapes.
+    columns, cluster_m, cluster_n, split_k, cluster_k, slice_k
+        As in `Choice`.
+    """
+
+    shape: np.ndarray
+    columns: np.ndarray
+    cluster_m: np.ndarray
+    cluster_n: np.ndarray
+    split_k: np.ndarray
+    cluster_k: np.ndarray
+    slice_k: np.ndarray
+
+    def at(self, family: Family, index: int) -> Choice:
+        """Return one."""
+        shape, columns, cm, cn, split_k, cluster_k, slice_k = (int(each[index]) for each in self)
+        return Choice(family.shapes[shape], columns, (cm, cn), split_k, cluster_k, slice_k)
+
+
+class _Outlines(NamedTuple):
+    """The shapes of a family as arrays: rows, widest tiles, whether slices share a tile.
+
+    And, for each shape and each of `_CLUSTER_SHAPES`, whether it may have such clusters.
+    """
+
+    rows: np.ndarray
+    widest: np.ndarray
+    sliced: np.ndarray
+    clusters: np.ndarray
 
 
 @lru_cache(maxsize=256)
@@ -155,6 +185,27 @@ def family_of(
     return Family(problem, target, own, shapes, unit, swap_ab, at_once)
 
 
+def is_promoted(problem: Problem) -> bool:
+    """Whether sums of tensor core products move to other registers."""
+    return products(problem) > 1 or problem.a.dtype in FLOAT8
+
+
+def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding: bool) -> Config:
+    """Return a tile without a cluster, in the least stages.
+
+    In parts of K only to say that there are sums to add up.
+    """
+    return Config(
+        tile=(shape.rows, columns, SWIZZLE_BYTES // family.problem.a.dtype.itemsize),
+        stages=LEAST_STAGES,
+        warps=(shape.warps, 1),
+        split_k=2 if adding else 1,
+        slice_k=slice_k,
+        raster=Raster("m", 8),
+        schedule=shape.schedule,
+    )
+
+
 def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:
     """Leave out pairs along M where they were slow on an H200, for reasons not understood.
 
@@ -162,82 +213,103 @@ def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:
     ping-pong that stores rows: 80 against 48 us at 4095x4097x511.
     """
     by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
-    promoted = products(problem) > 1 or problem.a.dtype in FLOAT8
-    if not promoted and not (by_rows and shape.schedule == "pingpong"):
+    if not is_promoted(problem) and not (by_rows and shape.schedule == "pingpong"):
         return shape
     return replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
 
 
-def column_choices(family: Family, extents: Extents, shape: Shape) -> tuple[int, ...]:
-    """Return the tile widths worth considering.
+@lru_cache(maxsize=256)
+def _outlines(family: Family) -> _Outlines:
+    shapes = family.shapes
+    return _Outlines(
+        rows=np.array([shape.rows for shape in shapes]),
+        widest=np.array([shape.widest for shape in shapes]),
+        sliced=np.array([len(shape.slices) > 1 for shape in shapes]),
+        clusters=np.array(
+            [
+                [(m, n) in shape.clusters and k in shape.cluster_k for m, n, k in _CLUSTER_SHAPES]
+                for shape in shapes
+            ]
+        ),
+    )
 
-    Beside round ones: the narrowest that needs no more than so many rounds of tiles, since a last
+
+def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shapes (indices) and widths worth considering; not all of them are legal.
+
+    Beside round widths: the narrowest that needs no more than so many rounds of tiles, since a last
     round that is almost empty costs as much as a full one. Wide ones by sixteens: 72 columns were
     slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
-    unit, target = family.unit, family.target
-    down = ceil(extents.m / shape.rows) * extents.batch
-    whole = ceil(extents.n / unit) * unit
-    found = {min(c, whole) for c in _COLUMNS if c <= shape.widest}
-    rounds = {ceil(down * ceil(extents.n / c) / target.sm_count) for c in found} | {1, 2}
-    most = [r * target.sm_count for r in rounds]
-    if down * extents.n <= target.sm_count * shape.widest:  # K may be cut, too
-        most += [family.at_once[2], 2 * family.at_once[4], family.at_once[4]]
-    for tiles in most:
-        across = tiles // down
-        if across:
-            columns = ceil(extents.n / across / unit) * unit
-            found.add(columns if columns <= 64 else ceil(columns / 16) * 16)
+    unit, sm_count, n = family.unit, family.target.sm_count, extents.n
+    rows, widest, *_ = _outlines(family)
+    widest = widest[:, None]
+    down = (-(-extents.m // rows) * extents.batch)[:, None]
+    round_ones = np.where(widest >= _COLUMNS, np.minimum(_COLUMNS, -(-n // unit) * unit), 0)
+    # Tiles that make so many rounds: as many as round widths need, one, two; K may be cut, too.
+    most = np.empty((len(rows), len(_COLUMNS) + 5), dtype=np.int64)
+    most[:, :4] = -(-(down * -(-n // np.maximum(round_ones, 1))) // sm_count) * sm_count
+    most[:, :4][round_ones == 0] = 0
+    most[:, 4:6] = sm_count, 2 * sm_count
+    pairs, fours = family.at_once[2], family.at_once[4]
+    most[:, 6:] = np.where(down * n <= sm_count * widest, (pairs, 2 * fours, fours), 0)
+    across = most // down
+    even = -(-n // (np.maximum(across, 1) * unit)) * unit
+    even = np.where(even <= 64, even, _sixteens(even))
+    even[across == 0] = 0
+    columns = np.concatenate((round_ones, even), axis=1)
     if family.problem.accumulator is DType.INT32:  # wgmma takes no other widths
-        found = {c if c <= 24 else ceil(c / 16) * 16 for c in found}
-    return tuple(sorted(c for c in found if unit <= c <= shape.widest))
+        columns = np.where(columns <= 24, columns, _sixteens(columns))
+    worth = (columns >= unit) & (columns <= widest)
+    few = (rows < MMA_M) & ((rows < extents.m) | (rows // 2 >= max(extents.m, 5)))
+    worth[few] = False
+    found = np.zeros((len(rows), len(WIDTHS)), dtype=bool)  # each once, in their order
+    found[worth.nonzero()[0], columns[worth] // 8 - 1] = True
+    shape, width = found.nonzero()
+    return shape, WIDTHS[width]
 
 
-def tiles(family: Family, extents: Extents) -> Iterator[tuple[Shape, int]]:
-    """Yield the shapes and widths worth considering; not all of them are legal."""
-    for shape in family.shapes:
-        if shape.rows >= MMA_M or shape.rows // 2 < max(extents.m, 5) <= shape.rows:
-            for columns in column_choices(family, extents, shape):
-                yield shape, columns
+def _sixteens(columns: np.ndarray) -> np.ndarray:
+    return -(-columns // 16) * 16
 
 
-def slices(shape: Shape, columns: int, division: Division) -> tuple[int, ...]:
-    """Return the slices of K worth considering: one where CTAs have several tiles.
+def choices(family: Family, extents: Extents) -> Choices:
+    """Return the tiles, clusters and parts of K that are worth considering, none of them empty."""
+    shape, columns = _tiles(family, extents)
+    rows, _, sliced, clusters = _outlines(family)
+    down, across = -(-extents.m // rows[shape]), -(-extents.n // columns)
+    # Where all SMs have work K stays whole.
+    whole = down * across * extents.batch > family.target.sm_count
+    tile, cluster = (clusters[shape] & ~(whole[:, None] & (_CK > 1))).nonzero()
+    cm, cn, cluster_k = _CM[cluster], _CN[cluster], _CK[cluster]
+    groups = -(-down[tile] // cm) * -(-across[tile] // cn) * extents.batch
+    at_once = np.array(family.at_once)[cm * cn * cluster_k]
+    room = at_once // groups  # for parts of K
+    slabs = -(-extents.k * family.problem.a.dtype.itemsize // SWIZZLE_BYTES)
+    fitting = max(1, _MAX_WORKSPACE // (workspace_bytes(family.problem, extents, 2) // 2))
+    most = np.minimum(np.minimum(room, slabs // (2 * cluster_k)), fitting)
+    most[whole[tile]] = 1
+    split_k = np.empty((len(tile), 5), dtype=np.int64)
+    split_k[:, :3] = 1, 2, 3
+    split_k[:, 3], split_k[:, 4] = room // 2, room
+    fits = split_k <= most[:, None]
+    fits[:, 3:] &= split_k[:, 3:] > 3  # else it is one of the first
+    fits[:, 0] |= cluster_k == 1
+    # Slices share a tile where CTAs have one: with more columns the tensor cores are busy without.
+    worth = np.empty((*split_k.shape, 2), dtype=bool)
+    worth[..., 0] = fits & ~is_idle(cluster_k[:, None], split_k, 1)
+    shared = sliced[shape[tile]] & (columns[tile] <= 128) & (groups <= at_once)
+    worth[..., 1] = fits & shared[:, None]
+    of, part, more = worth.nonzero()
+    tile = tile[of]
+    return Choices(
+        shape[tile], columns[tile], cm[of], cn[of], split_k[of, part], cluster_k[of], 1 + more
+    )
 
-    With more columns than 128 the tensor cores are busy without.
-    """
-    if columns > 128 or division.groups > division.at_once:
-        return (1,)
-    return shape.slices
 
-
-def is_idle(cluster_k: int, split_k: int, slice_k: int) -> bool:
-    """Whether parts of K are cut again by a cluster along K alone.
+def is_idle(cluster_k: Any, split_k: Any, slice_k: Any) -> Any:
+    """Whether parts of K are cut again by a cluster along K alone; of numbers, or of arrays.
 
     Of 912 such launches none was the fastest of its problem (bench/NOTES.md).
     """
-    return cluster_k > 1 and split_k > 1 and slice_k == 1
-
-
-def divisions(family: Family, extents: Extents, shape: Shape, columns: int) -> Iterator[Division]:
-    """Yield the clusters for a tile, and the parts of K, that are worth considering."""
-    size, batch = family.problem.a.dtype.itemsize, extents.batch
-    down, across = -(-extents.m // shape.rows), -(-extents.n // columns)
-    slabs = -(-extents.k * size // SWIZZLE_BYTES)
-    whole = down * across * batch > family.target.sm_count  # all SMs have work: K stays so
-    part_bytes = workspace_bytes(family.problem, extents, 2) // 2
-    fitting = max(1, _MAX_WORKSPACE // part_bytes)
-    for cluster in shape.clusters:
-        cm, cn = cluster
-        groups = -(-down // cm) * -(-across // cn) * batch
-        for cluster_k in (1,) if whole else shape.cluster_k:
-            # (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
-            if cm * cn * cluster_k > 8 or cluster_k > 1 < cn:
-                continue
-            at_once = family.at_once[cm * cn * cluster_k]
-            room = at_once // groups
-            most = 1 if whole else min(room, slabs // (2 * cluster_k), fitting)
-            splits = {split for split in (2, 3, room // 2, room) if 1 < split <= most}
-            if cluster_k == 1 or most > 0:
-                splits.add(1)
-            yield Division(cluster, cluster_k, tuple(sorted(splits)), groups, at_once)
+    return (cluster_k > 1) & (split_k > 1) & (slice_k == 1)

@@ -1,0 +1,394 @@
+"""What launches of `cute_wgmma` are expected to cost: many at once, as NumPy arrays.
+
+A plan has some hundreds of choices; one pass over all of them takes less time than twenty alone.
+What does not depend on the extents is in `Tiles`, of which a family has a table, made once. A new
+term of the price belongs there if extents, cluster and parts of K leave it as it is, else in
+`priced`; in `total` once, and in `prediction` where a plan is to show it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from unigemm.plans import Breakdown, Config, Prediction
+from unigemm.target import Target
+
+from ..workspace import parts_in_turn
+from .choices import WIDTHS, Choices, Family, tile_config
+from .figures import Figures
+from .geometry import (
+    MMA_M,
+    SWIZZLE_BYTES,
+    TMA_BYTES,
+    WARPGROUP,
+    Geometry,
+    from_registers,
+    geometry,
+    shared_major,
+)
+from .work import Work
+
+__all__ = [
+    "KINDS",
+    "Tiles",
+    "Times",
+    "prediction",
+    "priced",
+    "table_of",
+    "tile_of",
+    "tiles_of",
+]
+
+Us = TypeVar("Us", float, np.ndarray)
+
+# A launch on so many of the SMs, or copies of so many bytes, have the other ones wait for SMs.
+_CROWDED, _CROWDED_BYTES = 0.75, 3 << 19
+_WAVE = 0.7  # of the L2: with more, pairs that share loads gain more than they cost (float8)
+# CTAs that have pairs of SMs to themselves, a part of the pairs: in larger clusters not all of them
+# (a cluster lies within a GPC; 16 of three and 15 of four have, 22 and 16 take half as long again).
+_SPREAD = 0.92
+_MANY = 48  # clusters that read the same lines at once: the L2 then serves several by one access
+_IN_STEP = 96  # slabs in which the CTAs of one round come to read the same lines at once
+
+_RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
+
+
+class Tiles(NamedTuple):
+    """What prices owe to tiles alone, as arrays of one length.
+
+    Attributes
+    ----------
+    rows, columns, groups, slices
+        As in `unigemm.plans.Config` and `Geometry`.
+    tensor_us, latency_us
+        Least times of a slab: by the tensor cores' rate, and by instructions and loads.
+    store_us
+        Time that a tile's store takes its warpgroups; where CTAs share it, of all their parts.
+    written_us
+        Time of the device memory for a byte of D, beside its traffic.
+    short_lines
+        Whether the lines of an N-major B are below 128 bytes.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    groups: np.ndarray
+    slices: np.ndarray
+    tensor_us: np.ndarray
+    latency_us: np.ndarray
+    store_us: np.ndarray
+    written_us: np.ndarray
+    short_lines: np.ndarray
+
+
+class Times(NamedTuple):
+    """The prices of launches in microseconds, and what they are made of, as arrays of one length.
+
+    Attributes
+    ----------
+    total
+        All of it.
+    rounds, needed
+        Rounds of work units, and how many they would be if units could be cut.
+    main
+        The slabs of one round.
+    tensor, latency, l2
+        What bounds a round, each alone.
+    dram
+        What bounds all rounds.
+    store, adding, repack
+        Stores that nothing hides, adding up parts of K, and a kernel before.
+    """
+
+    total: np.ndarray
+    rounds: np.ndarray
+    needed: np.ndarray
+    main: np.ndarray
+    tensor: np.ndarray
+    latency: np.ndarray
+    l2: np.ndarray
+    dram: np.ndarray
+    store: np.ndarray
+    adding: np.ndarray
+    repack: np.ndarray
+
+
+#: How tiles of some shape and width are computed: slices of K, and whether sums are added up.
+KINDS = ((1, False), (1, True), (2, True))
+
+
+def tiles_of(family: Family, choices: Choices) -> Tiles:
+    """Return the tiles of choices."""
+    adding = choices.split_k * choices.cluster_k > 1
+    kind = np.where(choices.slice_k > 1, 2, adding)
+    index = (choices.shape * len(KINDS) + kind) * len(WIDTHS) + choices.columns // 8 - 1
+    return Tiles(*(each[index] for each in table_of(family)))
+
+
+def tile_of(family: Family, config: Config) -> Tiles:
+    """Return the tile of a configuration, in arrays of length one."""
+    return _in_widths(family, config, np.array(config.tile[1:2]))
+
+
+@lru_cache(maxsize=64)
+def table_of(family: Family) -> Tiles:
+    """Return the tiles of a family: of all shapes, each in all of `KINDS`, each of all `WIDTHS`."""
+    found = []
+    for shape in family.shapes:
+        for slices, adding in KINDS:
+            most = min(slices, shape.slices[-1])  # what has no slices leaves a place unused
+            config = tile_config(family, shape, int(WIDTHS[0]), most, adding)
+            found.append(_in_widths(family, config, WIDTHS))
+    return Tiles(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
+
+def _in_widths(family: Family, config: Config, columns: np.ndarray) -> Tiles:
+    """Return the tiles of a configuration in other widths than its own.
+
+    Of its geometry only what the width does not change is used.
+    """
+    problem, f = family.problem, family.figures
+    geo, m, size = geometry(problem, config), config.tile[0], problem.a.dtype.itemsize
+    mma_n = columns // geo.wg_n
+    latency = np.full(len(columns), _issue_us(f, geo.wg_m * geo.wg_n, geo.slices, geo.repeats_m))
+    n_major = shared_major(problem, "b", m) == "n"
+    if n_major:
+        latency += np.where(columns * size % SWIZZLE_BYTES == 0, 0.0, f.narrow_us * columns)
+    if geo.a_swizzle < SWIZZLE_BYTES and n_major:
+        latency += f.thin_us
+    written = np.zeros(len(columns))
+    if geo.store == "rows":
+        written += (1 + f.store_ends / np.minimum(mma_n, 128)) / f.store_rows_gbs / 1e3
+    elif geo.store == "direct":
+        written += 1 / f.store_direct_gbs / 1e3
+    return Tiles(
+        rows=np.full(len(columns), m),
+        columns=columns,
+        groups=np.full(len(columns), geo.groups),
+        slices=np.full(len(columns), geo.slices),
+        tensor_us=_tensor_us(family, m, mma_n, geo.wg_m * geo.slices) * geo.wg_n,
+        latency_us=latency,
+        store_us=_store_us(family, geo, m, columns),
+        written_us=written,
+        short_lines=n_major & (columns * size < SWIZZLE_BYTES),
+    )
+
+
+def _tensor_us(family: Family, m: int, n: np.ndarray, warpgroups: int) -> np.ndarray:
+    """Return the least time of a slab by the tensor cores' rate, in wgmma of n columns."""
+    f, target, size = family.figures, family.target, family.problem.a.dtype.itemsize
+    known = f.efficiency_held if from_registers(family.problem, m) else f.efficiency
+    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size]
+    rate *= np.interp(n, list(known), list(known.values()))
+    rate *= {1: f.single, 3: f.three}.get(warpgroups, 1.0)
+    return 2 * max(m, MMA_M) * n * (SWIZZLE_BYTES // size) * target.sm_count / rate
+
+
+def _store_us(family: Family, geo: Geometry, m: int, n: np.ndarray) -> np.ndarray:
+    """Return the time that a tile's store takes its warpgroups."""
+    f, d = family.figures, family.problem.d
+    how = "words" if geo.store == "rows" and d.dtype.itemsize == 4 else geo.store
+    us = f.store_us[how] * (max(m, MMA_M) * n / (128 * 256) / geo.wg_m)
+    if geo.store == "rows" and geo.groups == 2 and geo.repeats_m > 1:
+        us *= f.store_tall_rows
+    if geo.store == "tma":
+        columns = n // geo.wg_n  # in boxes of 64 or 32 where these divide them
+        us *= np.where((columns > 64) & (columns % 32 != 0), f.store_long, 1.0)
+    if geo.store == "direct":
+        us /= geo.slices
+        us *= min(1.0, m / MMA_M)
+        if d.dtype.itemsize == 4:
+            us *= f.store_wide
+            us *= f.store_sliced if geo.slices > 1 and d.alignment < TMA_BYTES else 1.0
+        if d.major == "m":
+            us *= f.store_down
+            us *= f.store_quads if geo.fragments and geo.repeats_m > 1 else 1.0
+        broad = n / 128
+        if geo.groups == 1:  # all warps of a CTA store at once
+            sums = max(m, MMA_M) * n / (geo.takers * WARPGROUP)
+            broad = np.maximum(broad, sums / 64)
+        us *= 1 + f.store_broad * np.maximum(0.0, broad - 1)
+    return us
+
+
+def priced(
+    work: Work,
+    tiles: Tiles,
+    cluster_m: np.ndarray,
+    cluster_n: np.ndarray,
+    split_k: np.ndarray,
+    cluster_k: np.ndarray,
+) -> Times:
+    """Price launches: rounds of work units against tensor cores, L2 and DRAM.
+
+    All arrays have one length: each launch has its tile, cluster and parts of K.
+    """
+    f, extents, target = work.family.figures, work.extents, work.family.target
+    m, n = tiles.rows, tiles.columns
+    together = cluster_m * cluster_n * cluster_k
+    down, across = -(-extents.m // (m * cluster_m)), -(-extents.n // (n * cluster_n))
+    units = down * across * extents.batch * together * split_k
+    room = np.array(work.family.at_once)[together] * together
+    at_once = np.minimum(units, room)
+    rounds = -(-units // at_once)
+    slabs = -(-work.slabs // (split_k * cluster_k))
+    rows, columns = np.minimum(m, extents.m), np.minimum(n, extents.n)
+    latency = tiles.latency_us + f.zero_row_us * (m - rows)
+    l2 = _l2_us(work, tiles, cluster_m, cluster_n, rows, columns, down, across, at_once)
+    alone = (together * split_k * tiles.slices == 1) & (m == MMA_M) & (n >= 128)
+    steady = (rounds == 1) & (slabs >= _IN_STEP) & (np.minimum(down, across) > 1)
+    l2 *= np.where(alone & steady, f.in_step, 1.0)
+    pingpong = tiles.groups == 2  # one group stores while the other multiplies
+    store = tiles.store_us / cluster_k  # from registers, where a cluster shares a tile
+    exposed = np.where(pingpong, f.store_exposed, rounds) * store
+    adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
+    repack = work.repack_us[np.minimum(m, MMA_M)]
+    crowded = (at_once > _CROWDED * target.sm_count) | (work.copied > _CROWDED_BYTES)
+    repack = repack + f.crowded_us * (crowded & (repack > 0))
+    tensor = tiles.tensor_us
+    if work.promoted:  # CUDA cores add beside them
+        tensor = tensor * np.where(pingpong, f.promoted_turns, 1.0)
+        shared = (together > 1) & (_wave_bytes(work, m, n, at_once) < _WAVE * target.l2_bytes)
+        tensor *= np.where(shared, f.promoted_pair, 1.0)
+    main = slabs * _joined(f, tensor, latency, l2)
+    main = np.where(pingpong, np.maximum(main, (main + store) / 2), main)
+    dram = _dram_us(work, tiles, across > 1, down > 1)
+    apart = target.sm_count * np.where(together > 2, _SPREAD, 1.0)
+    # SMs lie in pairs: some have half of what a pair can draw.
+    drawn = np.maximum(1.0, target.sm_count / (at_once * f.pair_draw))
+    dram *= np.where(2 * at_once > apart, drawn, 1.0)
+    main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
+    total = work.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
+    total += _joined(f, rounds * main, dram)
+    return Times(
+        total, rounds, units / room, main, slabs * tensor, slabs * latency, slabs * l2, dram,
+        exposed, adding, repack,
+    )  # fmt: skip
+
+
+def _l2_us(
+    work: Work,
+    tiles: Tiles,
+    cluster_m: np.ndarray,
+    cluster_n: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    down: np.ndarray,
+    across: np.ndarray,
+    at_once: np.ndarray,
+) -> np.ndarray:
+    """Return the time that the L2 takes for a slab, of so many rows and columns that there are."""
+    f, target = work.family.figures, work.family.target
+    rows_read, columns_read = rows / cluster_n, columns / cluster_m
+    many = (down == 1) & (across >= _MANY) & (cluster_n == 1)
+    rows_read *= np.where(many, f.common, 1.0)
+    many = (across == 1) & (down >= _MANY) & (cluster_m == 1)
+    columns_read *= np.where(many, f.common, 1.0)
+    if work.split_sectors[0]:
+        rows_read *= f.split_sectors
+    if work.split_sectors[1]:
+        columns_read *= f.split_sectors
+    bytes_read = (rows_read + columns_read) * SWIZZLE_BYTES
+    rate = np.minimum(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
+    l2 = bytes_read * at_once / rate / 1e3 * _multicast(f)[cluster_m, cluster_n]
+    pairs = (tiles.slices > 1) & (cluster_m == 2) & (cluster_n == 1) & (tiles.columns <= 64)
+    return l2 * np.where(pairs, f.sliced_streams if work.streamed else f.sliced_pairs, 1.0)
+
+
+@lru_cache(maxsize=64)
+def _multicast(f: Figures) -> np.ndarray:
+    """Return what is left of the traffic, by clusters of up to eight CTAs (M, N).
+
+    Clusters that are not offered, only swept, are taken to be like the dearest that was measured.
+    """
+    found = np.full((9, 9), max(f.multicast.values()))
+    for cluster, factor in f.multicast.items():
+        found[cluster] = factor
+    return found
+
+
+def _wave_bytes(work: Work, m: np.ndarray, n: np.ndarray, at_once: np.ndarray) -> np.ndarray:
+    """Return the bytes of the operands that tiles which run at once read, in bands of eight."""
+    e = work.extents
+    lines = np.minimum(8 * m, e.m) + np.minimum(-(-at_once // 8) * n, e.n)
+    return lines * e.k * work.family.problem.a.dtype.itemsize
+
+
+def prediction(work: Work, times: Times, index: int) -> Prediction:
+    """Say what one of the prices is made of."""
+    f = work.family.figures
+    total, rounds, needed, main, tensor, latency, l2, dram, store, adding, repack = (
+        float(each[index]) for each in times
+    )
+    loop = _joined(f, rounds * main, dram)
+    full = _joined(f, min(needed, rounds) * main, dram)
+    made = Breakdown(
+        launch=work.fixed_us,
+        mainloop=full,
+        waves=f.round_us * (rounds - 1) + loop - full,
+        epilogue=store,
+        reduction=adding,
+        repack=repack,
+        tensor=rounds * tensor,
+        latency=rounds * latency,
+        l2=rounds * l2,
+        dram=dram,
+    )
+    return Prediction(total, made.limiter, made)
+
+
+def _adding_us(
+    work: Work, tiles: Tiles, split_k: np.ndarray, cluster_k: np.ndarray, at_once: np.ndarray
+) -> np.ndarray:
+    """Return the time of adding up partial sums: in a CTA, in a cluster, by a second kernel."""
+    f, slices = work.family.figures, tiles.slices
+    total = np.where(slices > 1, f.slices_us, 0.0)
+    if cluster_k.max() > 1:
+        others = (cluster_k - 1) / cluster_k
+        sent = 4 * tiles.rows * tiles.columns / slices * at_once * others
+        exchange = f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
+        total += np.where(cluster_k > 1, exchange, 0.0)
+    most = split_k.max()
+    if most > 1:
+        by_parts = np.zeros(most + 1)
+        for parts in set(split_k.tolist()) - {1}:
+            by_parts[parts] = _parts_us(work, parts)
+        total += by_parts[split_k]
+    return total
+
+
+def _dram_us(work: Work, tiles: Tiles, a_again: np.ndarray, b_again: np.ndarray) -> np.ndarray:
+    """Return the time of the device memory's traffic; whether several clusters read A, and B."""
+    f, extents, target = work.family.figures, work.extents, work.family.target
+    moved = work.moved + f.shared_read * (a_again * work.a_bytes + b_again * work.b_bytes)
+    moved += f.short_lines * work.b_bytes * tiles.short_lines
+    us = moved / (target.dram_gbs * f.dram_efficiency * 1e3)
+    size = work.family.problem.d.dtype.itemsize
+    return us + extents.batch * extents.m * extents.n * size * tiles.written_us
+
+
+def _issue_us(f: Figures, warpgroups: int, slices: int, repeats: int) -> float:
+    """Return the least time of a slab, however few its columns."""
+    return (f.sliced_slab_us if slices > 1 else f.slab_us[warpgroups]) * repeats
+
+
+def _speed(target: Target) -> float:
+    """Return the speed of all SMs against an H200's."""
+    return target.sm_count / 132 * target.clock_mhz / 1980
+
+
+def _joined(f: Figures, *times: Us) -> Us:
+    """Return the time of what overlaps but for the ends: near the longest, a norm of them all."""
+    total = sum(us**f.overlap for us in times)
+    return total ** (1 / f.overlap)  # type: ignore[return-value]
+
+
+def _parts_us(work: Work, split_k: int) -> float:
+    """Return the time of adding up split-K's parts."""
+    f, problem = work.family.figures, work.family.problem
+    parts = parts_in_turn(problem, work.part_bytes, split_k)
+    written = 2 * split_k * work.part_bytes / f.reduce_gbs / 1e3
+    return f.reduce_us + f.part_us * parts + written

@@ -1,0 +1,132 @@
+"""What prices of `cute_wgmma` owe to the extents alone: traffic, and copies of operands before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from unigemm.problem import Extents, Problem
+
+from ..near import is_near
+from ..workspace import ROW_BYTES, SECTOR_BYTES, packed_bytes, workspace_bytes
+from .choices import Family, is_promoted
+from .geometry import FEW_ROWS, MMA_M, SWIZZLE_BYTES, is_repacked, products, shared_major
+
+__all__ = ["Work", "repacked_bytes", "work_of"]
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What a price owes to the extents alone.
+
+    Attributes
+    ----------
+    family, extents
+        What it is; the extents as the kernel sees them.
+    slabs
+        Slabs of K in all passes over it.
+    moved, a_bytes, b_bytes
+        Bytes that must be moved, and those of the operands.
+    fixed_us
+        Of the kernel, until its first slab is there.
+    part_bytes
+        Bytes of the partial sums of one part of K.
+    repack_us
+        Of copying operands before, by the rows of a tile: few, or 64 for more.
+    copied
+        Bytes of these copies, for the last.
+    split_sectors
+        Whether every other line of A, and of B, begins within a sector of the L2.
+    streamed
+        Whether B is K-major, and larger than the L2.
+    promoted
+        Whether sums move to other registers.
+    """
+
+    family: Family
+    extents: Extents
+    slabs: int
+    moved: int
+    a_bytes: int
+    b_bytes: int
+    fixed_us: float
+    part_bytes: int
+    repack_us: np.ndarray
+    copied: int
+    split_sectors: tuple[bool, bool]
+    streamed: bool
+    promoted: bool
+
+
+def work_of(family: Family, extents: Extents) -> Work:
+    """Return what a product's prices owe to its extents."""
+    problem, f = family.problem, family.figures
+    copied = {rows: repacked_bytes(problem, extents, rows) for rows in (*FEW_ROWS, MMA_M)}
+    size = problem.a.dtype.itemsize
+    each = extents.k * extents.batch * size
+    moved = extents.bytes_moved(problem)
+    near = is_near(moved)
+    repack_us = np.zeros(MMA_M + 1)
+    for rows, copies in copied.items():
+        repack_us[rows] = _repack_us(family, copies, near)
+    return Work(
+        family,
+        extents,
+        slabs=-(-extents.k * size // SWIZZLE_BYTES) * products(problem),
+        moved=moved,
+        a_bytes=extents.m * each,
+        b_bytes=extents.n * each,
+        fixed_us=f.fixed_us - (f.near_us if near else 0.0),
+        part_bytes=workspace_bytes(problem, extents, 2) // 2,
+        repack_us=repack_us,
+        copied=copied[MMA_M],
+        split_sectors=(
+            _splits_sectors(problem, "a", extents),
+            _splits_sectors(problem, "b", extents),
+        ),
+        streamed=(
+            extents.n * each > family.target.l2_bytes and shared_major(problem, "b", MMA_M) == "k"
+        ),
+        promoted=is_promoted(problem),
+    )
+
+
+def _splits_sectors(problem: Problem, name: Literal["a", "b"], extents: Extents) -> bool:
+    """Whether every other line of an operand begins within a sector; those of copies do not."""
+    if is_repacked(problem, name, MMA_M):
+        return False
+    rows = extents.m if name == "a" else extents.n
+    _, size = _lines(problem, name, rows, extents.k, MMA_M)
+    return -(-size // ROW_BYTES) * ROW_BYTES % SECTOR_BYTES != 0
+
+
+def _repack_us(family: Family, copied: int, near: bool) -> float:
+    """Return the time of copying so many bytes of operands."""
+    f = family.figures
+    if not copied:
+        return 0.0
+    # What the L2 does not hold is written to device memory, too.
+    passes = 1 if 2 * copied < family.target.l2_bytes else 2
+    fixed = f.repack_us - (f.near_copy_us if near else 0.0)
+    return fixed + passes * copied / f.repack_gbs / 1e3
+
+
+def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
+    """Return the bytes of the operands' copies."""
+    total = 0
+    copies = 2 if products(problem) > 1 else 1
+    names: tuple[tuple[Literal["a", "b"], int], ...] = (("a", extents.m), ("b", extents.n))
+    for name, rows in names:
+        if is_repacked(problem, name, tile_m):
+            lines, size = _lines(problem, name, rows, extents.k, tile_m)
+            total += packed_bytes(lines, size, extents.batch, copies)
+    return total
+
+
+def _lines(
+    problem: Problem, name: Literal["a", "b"], rows: int, k: int, tile_m: int
+) -> tuple[int, int]:
+    """Return how many lines the kernel reads an operand of so many rows in, and their bytes."""
+    lines, along = (rows, k) if shared_major(problem, name, tile_m) == "k" else (k, rows)
+    return lines, along * getattr(problem, name).dtype.itemsize
