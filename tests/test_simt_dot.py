@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import DOT_SHAPES, candidates, few_rows_configs
+from unigemm.backends.cute_simt.configs import candidates
+from unigemm.backends.cute_simt.few_rows import DOT_SHAPES, few_rows_configs
 from unigemm.backends.cute_simt.geometry import AXPY, DOT_ROWS, illegal
 
 import unigemm

@@ -181,7 +181,7 @@ def _digest(name: str) -> str:
     here = Path(__file__).parent
     own = here.parent / name
     shared = (*sorted(set(here.glob("*.py")) - {here / "backend.py"}), here.parent / "workspace.py")
-    modules = "backend choices configs figures prices work"
+    modules = "backend choices configs few_rows figures prices times work"
     prices = {own / f"{module}.py" for module in modules.split()}
     sources = sorted(set(own.glob("*.py")) - prices)
     return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

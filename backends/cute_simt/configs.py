@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -20,32 +19,23 @@ from unigemm.target import Target
 from ..near import is_near
 from ..shortlist import Shortlist
 from ..workspace import workspace_bytes
-from .figures import H200, DotFigures, Figures
+from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
+from .figures import H200, Figures
 from .geometry import (
-    AXPY,
-    BANK_VECTOR,
-    DOT,
-    DOT_ROWS,
     FEW_ROWS,
     RESERVED_SMEM,
     SCHEDULERS,
     WARP,
     OperandTile,
-    axpy_lanes,
-    dot_unroll,
-    few_rows_blocks,
-    few_rows_step,
-    few_rows_threads,
     geometry,
     illegal,
     is_big,
     is_persistent,
     resident_warps,
 )
+from .times import BELOW, Times, lanes, traffic_us
 
 __all__ = [
-    "AXPY_SHAPES",
-    "DOT_SHAPES",
     "SHAPES",
     "base_configs",
     "candidates",
@@ -98,49 +88,10 @@ SHAPES = (
     Shape((8, 128), (1, 4), (2, 4), stages=4),
     Shape((128, 8), (4, 1), (4, 2), stages=4),
 )
-#: Of the dot schedule: columns of a warp, warps along N, groups of warps along K.
-DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
-#: Of the axpy schedule: lanes and warps along N, groups of warps along K, rows of B on their way.
-#: More CTAs come from lanes along K, too: they need no second launch, as parts of K do.
-AXPY_SHAPES = (
-    (32, 1, 4, 8), (32, 1, 8, 8), (32, 1, 16, 8), (32, 2, 4, 8), (32, 4, 2, 8), (32, 8, 1, 8),
-    (32, 4, 4, 8), (16, 1, 8, 8), (16, 1, 16, 8), (8, 1, 8, 8), (8, 1, 16, 8), (8, 1, 32, 8),
-    (32, 1, 8, 16), (32, 2, 4, 16), (16, 1, 8, 16), (8, 1, 8, 16),
-)  # fmt: skip
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row
-_DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
-_AXPY_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64)
-_HEAVY_BYTES = 64 << 10  # in flight on an SM
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
 _MAX_WORKSPACE = 256 << 20  # bytes
-_BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
-
-
-class Times(NamedTuple):
-    """The price of one launch in microseconds, and what it is made of.
-
-    Attributes
-    ----------
-    total
-        All of it.
-    launch, loop, reduction
-        Until the loop over K begins, the loop, and adding up split-K's parts.
-    full
-        What the loop would take if all rounds of CTAs were full.
-    fma, latency, l2, dram
-        What bounds the loop, each alone.
-    """
-
-    total: float
-    launch: float
-    loop: float
-    reduction: float
-    full: float
-    fma: float
-    latency: float
-    l2: float
-    dram: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,9 +218,9 @@ def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> B
     geo = geometry(problem, config)
     by_smem = target.smem_per_sm // (geo.smem_bytes + RESERVED_SMEM)
     by_registers = resident_warps(geo.registers) // (geo.threads // WARP)
-    lanes = _lanes(problem, target)
+    fma_lanes = lanes(problem, target)
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
-    fma_clocks = config.thread[0] * config.thread[1] * 128 / lanes
+    fma_clocks = config.thread[0] * config.thread[1] * 128 / fma_lanes
     reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
     of_warp = config.tile[2] * (fma_clocks + f.read_clocks * reads) + f.slab_clocks
     singles = 0
@@ -302,10 +253,6 @@ def _edge_us(tile: OperandTile, threads: int, f: Figures) -> tuple[float, float]
     return checked if tile.checked or not tile.asynchronous else 0.0, checked
 
 
-def _lanes(problem: Problem, target: Target) -> int:
-    return target.fp64_lanes if problem.accumulator is DType.FLOAT64 else target.fp32_lanes
-
-
 def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
     """Return the K parts worth considering: each of two slabs at least, and none empty."""
     return _parts(ceil(extents.k / config.tile[2]))
@@ -315,23 +262,6 @@ def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
 def _parts(slabs: int) -> tuple[int, ...]:
     found = [s for s in _SPLITS if slabs >= 2 * s and ceil(slabs / ceil(slabs / s)) == s]
     return (1, *found)
-
-
-@lru_cache(maxsize=256)
-def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
-    """Return the configurations of the schedules for few rows, and why each cannot run."""
-    found = []
-    for rows, (each, warps, slices) in product(DOT_ROWS, DOT_SHAPES):
-        tile = (rows, each * warps, 1)
-        found.append(Config(tile=tile, warps=(1, warps), slice_k=slices, schedule=DOT))
-    each = BANK_VECTOR // problem.b.dtype.itemsize
-    for lanes, warps, slices, rows in AXPY_SHAPES:
-        config = Config(
-            (1, lanes * warps * each, 1), warps=(1, warps), thread=(1, each), slice_k=slices,
-            stages=rows, schedule=AXPY,
-        )  # fmt: skip
-        found.append(config)
-    return tuple((config, illegal(problem, config, target)) for config in found)
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
@@ -378,8 +308,8 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
     """Return tiles with a time that no launch of theirs is under, the least first."""
     problem, target, extents = work.problem, work.target, work.extents
     products = extents.m * extents.n * extents.k * extents.batch
-    fma = products / _lanes(problem, target) / target.sm_count / target.clock_mhz
-    if _BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
+    fma = products / lanes(problem, target) / target.sm_count / target.clock_mhz
+    if BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
         return []
     tiles = bases(problem, target)
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4:
@@ -399,28 +329,15 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
 
 
 def _add_few_rows(
-    short: Shortlist, problem: Problem, extents: Extents, target: Target, swap: bool
+    short: Shortlist[Offer], problem: Problem, extents: Extents, target: Target, swap: bool
 ) -> bool:
     """Add what is worth considering of the schedules for few rows, and say whether any can run."""
-    rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
-    found = [
-        (config, reason)
-        for config, reason in few_rows_configs(problem, target)
-        if config.tile[0] == rows and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
-    ]
-    legal = any(reason is None for _, reason in found)
-    if found and _least_few_rows_us(problem, extents, target) > short.bar:
-        return legal
-    for config, reason in found:
-        columns = config.tile[1]
-        ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch
-        step = few_rows_step(problem, config)
-        for split in _AXPY_SPLITS if config.schedule == AXPY else _DOT_SPLITS:
-            if split > 1 and (extents.k < split * step or ctas * split > 8 * target.sm_count):
-                continue
-            times = _few_rows_times(problem, extents, target, config, split, H200.dot)
-            short.add(times.total, Offer(config, config.occupancy, split, swap, times), reason)
-    return legal
+    launches = few_rows_launches(problem, extents, target, H200.dot, short.bar)
+    for config, split, times, reason in launches:
+        if times.total > short.bar:
+            break
+        short.add(times.total, Offer(config, config.occupancy, split, swap, times), reason)
+    return takes_few_rows(problem, extents, target)
 
 
 def predict(
@@ -428,7 +345,7 @@ def predict(
 ) -> Prediction:
     """Price one configuration; problem and extents as the kernel sees them."""
     if config.schedule in FEW_ROWS:
-        times = _few_rows_times(problem, extents, target, config, config.split_k, figures.dot)
+        times = few_rows_times(problem, extents, target, config, figures.dot)
     else:
         base = _measured(problem, target, config, figures)
         found = _times(base, _work(problem, extents, target, figures), config.split_k, inf)
@@ -458,85 +375,6 @@ def _prediction(times: Times) -> Prediction:
     return Prediction(times.total, parts.limiter, parts)
 
 
-def _least_few_rows_us(problem: Problem, extents: Extents, target: Target) -> float:
-    """Return a time that no launch for few rows is under."""
-    f = H200.dot
-    dram = _traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
-    return _BELOW * (f.fixed_us + dram) * _few_rows_scale(problem, f)
-
-
-def _few_rows_scale(problem: Problem, f: DotFigures) -> float:
-    return f.narrow if problem.a.dtype.itemsize == 2 else 1.0
-
-
-def _few_rows_times(
-    problem: Problem, extents: Extents, target: Target, config: Config, split_k: int, f: DotFigures
-) -> Times:
-    """Price few rows: device memory, what the threads wait for, and what they issue.
-
-    The axpy schedule is priced by the dot's figures: in seven layers of one row its picks took 2
-    percent less to 5 more.
-    """
-    rows, columns, _ = config.tile
-    ctas = ceil(extents.m / rows) * ceil(extents.n / columns) * extents.batch * split_k
-    turns = ceil(extents.k / split_k / few_rows_step(problem, config))
-    if config.schedule == AXPY:
-        each, at_once = config.thread[1], few_rows_blocks(config)
-        least = WARP // axpy_lanes(config) * config.stages
-    else:
-        each = columns // config.warps[1]
-        at_once = max(1, int(f.resident // few_rows_threads(config)))
-        turns = ceil(turns / dot_unroll(config))
-        least = WARP * min(problem.a.vector, problem.b.vector)
-    cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
-    moved = extents.bytes_moved(problem)
-    if is_near(moved):
-        cta = max(f.short_us, cta - f.near_us)
-    if extents.k < least:
-        cta = f.short_us
-    rounds = ctas / (target.sm_count * at_once)
-    waiting = cta * (1.0 if rounds <= 1 else (rounds + ceil(rounds)) / 2)
-    products = ceil(extents.m / rows) * rows * ceil(extents.n / columns) * columns
-    clocks = products * extents.batch * extents.k / _lanes(problem, target) / target.sm_count
-    fastest = clocks / target.clock_mhz  # the fit is below it for float64
-    if problem.a.dtype.itemsize == 2:
-        clocks *= 1 + f.convert * (1 / rows + 1 / each)
-    fma = f.issue * clocks / target.clock_mhz
-    dram = _traffic_us(moved, target.dram_gbs * f.dram_efficiency)
-    if config.schedule == AXPY:
-        dram *= _uneven(config, ctas / target.sm_count, at_once)
-    loop = max(_few_rows_overlapped(f, dram, waiting, fma), fastest)
-    reduction = f.reduce_us + f.part_us * split_k if split_k > 1 else 0.0
-    scale = _few_rows_scale(problem, f)
-    return Times(
-        (f.fixed_us + loop + reduction) * scale,
-        launch=f.fixed_us * scale,
-        loop=loop * scale,
-        reduction=reduction * scale,
-        full=max(_few_rows_overlapped(f, dram, cta * max(1.0, rounds), fma), fastest) * scale,
-        fma=fma * scale,
-        latency=waiting * scale,
-        l2=0.0,
-        dram=dram * scale,
-    )
-
-
-def _uneven(config: Config, per_sm: float, at_once: int) -> float:
-    """Return how much longer than all SMs those take that have one CTA more, in one round.
-
-    Where CTAs have little in flight they do not hinder each other (1x7168x2048: 14.3 us, with more
-    in flight 15.7; 1x14336x4096: 59 us in one uneven round, 53.5 in two).
-    """
-    most = ceil(per_sm)
-    heavy = 16 * few_rows_threads(config) * config.stages * most > _HEAVY_BYTES
-    return most / per_sm if heavy and 1 < per_sm <= at_once else 1.0
-
-
-def _few_rows_overlapped(f: DotFigures, dram: float, waiting: float, fma: float) -> float:
-    parts = dram**f.overlap + waiting**f.overlap + fma**f.overlap
-    return parts ** (1 / f.overlap)
-
-
 def _work(problem: Problem, extents: Extents, target: Target, f: Figures) -> Work:
     moved = extents.bytes_moved(problem)
     return Work(
@@ -544,7 +382,7 @@ def _work(problem: Problem, extents: Extents, target: Target, f: Figures) -> Wor
         target,
         extents,
         begin_us=f.launch_us + f.latency_us - (f.near_us if is_near(moved) else 0.0),
-        dram_us=_traffic_us(moved, target.dram_gbs * f.dram_efficiency),
+        dram_us=traffic_us(moved, target.dram_gbs * f.dram_efficiency),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
     )
 
@@ -553,7 +391,7 @@ def _least_us(base: Base, work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
     slabs = ceil(work.extents.k / base.config.tile[2])
     clocks = _ctas(base, work.extents, 1) * slabs * base.clocks / base.target.sm_count
-    return _BELOW * (work.begin_us + max(clocks / base.target.clock_mhz, work.dram_us))
+    return BELOW * (work.begin_us + max(clocks / base.target.clock_mhz, work.dram_us))
 
 
 def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
@@ -590,12 +428,12 @@ def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     reduction = copied = 0.0
     if split_k > 1:
         reduction = f.reduce_us + f.part_us * split_k
-        copied = _traffic_us(2 * split_k * work.part_bytes, target.dram_gbs * f.scratch_to_dram)
+        copied = traffic_us(2 * split_k * work.part_bytes, target.dram_gbs * f.scratch_to_dram)
     if begin + max(sm_us, dram / busy) + reduction + copied > bar:
         return None
 
     l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
-    l2 = _traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
+    l2 = traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
     slots = rounds * per_sm * target.sm_count
     l2 *= 1 + f.uneven * (slots / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
@@ -650,7 +488,3 @@ def _longest(*times: float) -> tuple[float, float]:
     """Return the longest of times that overlap, and what the others add to it."""
     longest = max(times)
     return longest, 0.1 * (sum(times) - longest)
-
-
-def _traffic_us(size: int, gbs: float) -> float:
-    return size / gbs / 1e3

@@ -1,0 +1,286 @@
+"""The schedules for few rows that `cute_simt` offers, and what they are expected to cost.
+
+A problem of one row has two hundred such launches, which are priced at once, as NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from unigemm.plans import Config
+from unigemm.problem import Extents, Problem
+from unigemm.target import Target
+
+from ..near import is_near
+from .figures import DotFigures
+from .geometry import (
+    AXPY,
+    BANK_VECTOR,
+    DOT,
+    DOT_ROWS,
+    WARP,
+    axpy_lanes,
+    dot_unroll,
+    few_rows_blocks,
+    few_rows_step,
+    few_rows_threads,
+    illegal,
+)
+from .times import BELOW, Times, lanes, traffic_us
+
+__all__ = [
+    "AXPY_SHAPES",
+    "DOT_SHAPES",
+    "Launch",
+    "few_rows_configs",
+    "few_rows_launches",
+    "few_rows_times",
+    "takes_few_rows",
+]
+
+#: Of the dot schedule: columns of a warp, warps along N, groups of warps along K.
+DOT_SHAPES = ((1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1))
+#: Of the axpy schedule: lanes and warps along N, groups of warps along K, rows of B on their way.
+#: More CTAs come from lanes along K, too: they need no second launch, as parts of K do.
+AXPY_SHAPES = (
+    (32, 1, 4, 8), (32, 1, 8, 8), (32, 1, 16, 8), (32, 2, 4, 8), (32, 4, 2, 8), (32, 8, 1, 8),
+    (32, 4, 4, 8), (16, 1, 8, 8), (16, 1, 16, 8), (8, 1, 8, 8), (8, 1, 16, 8), (8, 1, 32, 8),
+    (32, 1, 8, 16), (32, 2, 4, 16), (16, 1, 8, 16), (8, 1, 8, 16),
+)  # fmt: skip
+_DOT_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+_AXPY_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64)
+_HEAVY_BYTES = 64 << 10  # in flight on an SM
+
+
+class _Launches(NamedTuple):
+    """Configurations and parts of K, as arrays of one length.
+
+    Attributes
+    ----------
+    config
+        Index of a configuration.
+    split_k
+        Its parts of K.
+    rows, columns
+        Of its tile.
+    axpy
+        Whether its schedule is that.
+    each
+        Columns that a thread adds up.
+    threads, blocks
+        Threads of a CTA; CTAs of an SM at once, of the axpy schedule.
+    step, unroll
+        Elements along K of one turn, and turns whose loads are in flight together.
+    least
+        Elements along K, of which fewer are less than one load of each lane.
+    in_flight
+        Bytes of a CTA.
+    """
+
+    config: np.ndarray
+    split_k: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    axpy: np.ndarray
+    each: np.ndarray
+    threads: np.ndarray
+    blocks: np.ndarray
+    step: np.ndarray
+    unroll: np.ndarray
+    least: np.ndarray
+    in_flight: np.ndarray
+
+
+class _Times(NamedTuple):
+    """`Times` of many launches, as arrays of one length."""
+
+    total: np.ndarray
+    launch: np.ndarray
+    loop: np.ndarray
+    reduction: np.ndarray
+    full: np.ndarray
+    fma: np.ndarray
+    latency: np.ndarray
+    l2: np.ndarray
+    dram: np.ndarray
+
+
+class Launch(NamedTuple):
+    """One launch, its price, and why it cannot run, or None."""
+
+    config: Config
+    split_k: int
+    times: Times
+    reason: str | None
+
+
+@lru_cache(maxsize=256)
+def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
+    """Return the configurations of the schedules for few rows, and why each cannot run."""
+    found = []
+    for rows, (each, warps, slices) in product(DOT_ROWS, DOT_SHAPES):
+        tile = (rows, each * warps, 1)
+        found.append(Config(tile=tile, warps=(1, warps), slice_k=slices, schedule=DOT))
+    each = BANK_VECTOR // problem.b.dtype.itemsize
+    for across, warps, slices, rows in AXPY_SHAPES:
+        config = Config(
+            (1, across * warps * each, 1), warps=(1, warps), thread=(1, each), slice_k=slices,
+            stages=rows, schedule=AXPY,
+        )  # fmt: skip
+        found.append(config)
+    return tuple((config, illegal(problem, config, target)) for config in found)
+
+
+@lru_cache(maxsize=64)
+def _offered(problem: Problem, target: Target, rows: int) -> _Launches:
+    """Return all that are offered in tiles of so many rows."""
+    configs = few_rows_configs(problem, target)
+    some = {i: config for i, (config, _) in enumerate(configs) if config.tile[0] == rows}
+    splits = [_AXPY_SPLITS if x.schedule == AXPY else _DOT_SPLITS for x in some.values()]
+    return _launches(problem, some, splits)
+
+
+def _launches(
+    problem: Problem, configs: dict[int, Config], splits: Sequence[Sequence[int]]
+) -> _Launches:
+    """Return configurations, by their indices, each in several parts of K."""
+    table = np.array([(index, *_constants(problem, each)) for index, each in configs.items()])
+    index, *constants = np.repeat(table, [len(each) for each in splits], axis=0).T
+    return _Launches(index, np.concatenate(splits), *constants)
+
+
+def _constants(problem: Problem, config: Config) -> tuple[int, ...]:
+    """Return what `_Launches` has of a configuration after the parts of K."""
+    rows, columns, _ = config.tile
+    axpy, threads = config.schedule == AXPY, few_rows_threads(config)
+    if axpy:
+        each, unroll = config.thread[1], 1
+        least = WARP // axpy_lanes(config) * config.stages
+    else:
+        each, unroll = columns // config.warps[1], dot_unroll(config)
+        least = WARP * min(problem.a.vector, problem.b.vector)
+    step, in_flight = few_rows_step(problem, config), 16 * threads * config.stages
+    blocks = few_rows_blocks(config) if axpy else 0
+    return rows, columns, axpy, each, threads, blocks, step, unroll, least, in_flight
+
+
+def takes_few_rows(problem: Problem, extents: Extents, target: Target) -> bool:
+    """Whether any configuration for few rows can run."""
+    rows = _rows(extents)
+    return any(
+        reason is None
+        for config, reason in few_rows_configs(problem, target)
+        if config.tile[0] == rows and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
+    )
+
+
+def _rows(extents: Extents) -> int:
+    """Return the rows of a tile that takes all of them; 0 where they are too many."""
+    return next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
+
+
+def few_rows_launches(
+    problem: Problem, extents: Extents, target: Target, f: DotFigures, bar: float
+) -> Iterator[Launch]:
+    """Yield what is worth considering under the bar, the cheapest first."""
+    rows = _rows(extents)
+    moved = traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
+    if not rows or BELOW * (f.fixed_us + moved) * _scale(problem, f) > bar:
+        return
+    every = _offered(problem, target, rows)
+    ctas = -(-extents.n // every.columns) * extents.batch * every.split_k  # of one tile of rows
+    worth = (extents.k >= every.split_k * every.step) & (ctas <= 8 * target.sm_count)
+    worth = (worth | (every.split_k == 1)) & (
+        (every.columns == 1) | (every.columns < 2 * extents.n)
+    )
+    found = _Launches(*(each[worth] for each in every))
+    times = _times(problem, extents, target, found, f)
+    configs = few_rows_configs(problem, target)
+    for i in times.total.argsort(kind="stable").tolist():
+        config, reason = configs[found.config[i]]
+        yield Launch(config, int(found.split_k[i]), _at(times, i), reason)
+
+
+def few_rows_times(
+    problem: Problem, extents: Extents, target: Target, config: Config, f: DotFigures
+) -> Times:
+    """Price one launch."""
+    launch = _launches(problem, {0: config}, [(config.split_k,)])
+    return _at(_times(problem, extents, target, launch, f), 0)
+
+
+def _at(times: _Times, index: int) -> Times:
+    return Times(*(float(each[index]) for each in times))
+
+
+def _times(
+    problem: Problem, extents: Extents, target: Target, launches: _Launches, f: DotFigures
+) -> _Times:
+    """Price few rows: device memory, what the threads wait for, and what they issue.
+
+    The axpy schedule is priced by the dot's figures: in seven layers of one row its picks took 2
+    percent less to 5 more.
+    """
+    _, split_k, rows, columns, axpy, each, threads, blocks, *of_k, in_flight = launches
+    step, unroll, least = of_k
+    down, across = -(-extents.m // rows), -(-extents.n // columns)
+    ctas = down * across * extents.batch * split_k
+    turns = np.ceil(np.ceil(extents.k / split_k / step) / unroll)
+    at_once = np.where(axpy, blocks, np.maximum(1, f.resident // threads))
+    cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
+    moved = extents.bytes_moved(problem)
+    if is_near(moved):
+        cta = np.maximum(f.short_us, cta - f.near_us)
+    cta = np.where(extents.k < least, f.short_us, cta)
+    rounds = ctas / (target.sm_count * at_once)
+    waiting = cta * np.where(rounds <= 1, 1.0, (rounds + np.ceil(rounds)) / 2)
+    products = down * rows * across * columns * (extents.batch * extents.k)
+    clocks = products / lanes(problem, target) / target.sm_count
+    fastest = clocks / target.clock_mhz  # the fit is below it for float64
+    if problem.a.dtype.itemsize == 2:
+        clocks *= 1 + f.convert * (1 / rows + 1 / each)
+    fma = f.issue * clocks / target.clock_mhz
+    traffic = traffic_us(moved, target.dram_gbs * f.dram_efficiency)
+    dram = traffic * np.where(axpy, _uneven(in_flight, ctas / target.sm_count, at_once), 1.0)
+    loop = np.maximum(_overlapped(f, dram, waiting, fma), fastest)
+    full = np.maximum(_overlapped(f, dram, cta * np.maximum(1.0, rounds), fma), fastest)
+    reduction = np.where(split_k > 1, f.reduce_us + f.part_us * split_k, 0.0)
+    scale = _scale(problem, f)
+    return _Times(
+        (f.fixed_us + loop + reduction) * scale,
+        launch=np.full(len(ctas), f.fixed_us * scale),
+        loop=loop * scale,
+        reduction=reduction * scale,
+        full=full * scale,
+        fma=fma * scale,
+        latency=waiting * scale,
+        l2=np.zeros(len(ctas)),
+        dram=dram * scale,
+    )
+
+
+def _uneven(in_flight: np.ndarray, per_sm: np.ndarray, at_once: np.ndarray) -> np.ndarray:
+    """Return how much longer than all SMs those take that have one CTA more, in one round.
+
+    Where CTAs have little in flight they do not hinder each other (1x7168x2048: 14.3 us, with more
+    in flight 15.7; 1x14336x4096: 59 us in one uneven round, 53.5 in two).
+    """
+    most = np.ceil(per_sm)
+    heavy = in_flight * most > _HEAVY_BYTES
+    return np.where(heavy & (per_sm > 1) & (per_sm <= at_once), most / per_sm, 1.0)
+
+
+def _overlapped(
+    f: DotFigures, dram: np.ndarray, waiting: np.ndarray, fma: np.ndarray
+) -> np.ndarray:
+    parts = dram**f.overlap + waiting**f.overlap + fma**f.overlap
+    return parts ** (1 / f.overlap)
+
+
+def _scale(problem: Problem, f: DotFigures) -> float:
+    return f.narrow if problem.a.dtype.itemsize == 2 else 1.0

@@ -1,0 +1,49 @@
+"""What prices of all schedules have in common."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from unigemm.dtypes import DType
+from unigemm.problem import Problem
+from unigemm.target import Target
+
+__all__ = ["BELOW", "Times", "lanes", "traffic_us"]
+
+BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
+
+
+class Times(NamedTuple):
+    """The price of one launch in microseconds, and what it is made of.
+
+    Attributes
+    ----------
+    total
+        All of it.
+    launch, loop, reduction
+        Until the loop over K begins, the loop, and adding up split-K's parts.
+    full
+        What the loop would take if all rounds of CTAs were full.
+    fma, latency, l2, dram
+        What bounds the loop, each alone.
+    """
+
+    total: float
+    launch: float
+    loop: float
+    reduction: float
+    full: float
+    fma: float
+    latency: float
+    l2: float
+    dram: float
+
+
+def lanes(problem: Problem, target: Target) -> int:
+    """Return the multiply-adds of an SM in a clock."""
+    return target.fp64_lanes if problem.accumulator is DType.FLOAT64 else target.fp32_lanes
+
+
+def traffic_us(size: int, gbs: float) -> float:
+    """Return the time of so many bytes."""
+    return size / gbs / 1e3
