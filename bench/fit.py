@@ -27,6 +27,8 @@ import numpy as np
 
 from bench.regret import launches
 from unigemm.plans import Plan
+from unigemm.problem import Extents, Problem
+from unigemm.target import Target
 
 _ERROR_CUT, _LOSS_CUT, _SHARPNESS = 0.5, 0.5, 80.0
 BACKENDS = ("cute_wgmma", "cute_simt", "cutile")
@@ -57,6 +59,16 @@ class Sweep:
     plans: tuple[Plan, ...]
     us: np.ndarray
     problem: np.ndarray
+
+    @cached_property
+    def products(self) -> dict[tuple[Problem, Extents, Target], list[int]]:
+        """What was multiplied, as kernels see it, and by which launches."""
+        found: dict[tuple[Problem, Extents, Target], list[int]] = {}
+        for number, plan in enumerate(self.plans):
+            seen = plan.config.oriented
+            product = seen(plan.problem), seen(plan.extents), plan.target
+            found.setdefault(product, []).append(number)
+        return found
 
     @cached_property
     def lost(self) -> np.ndarray:
@@ -126,19 +138,16 @@ def with_numbers(figures: Any, values: Mapping[str, float]) -> Any:
 
 def predicted(sweep: Sweep, backend: str, figures: Any) -> np.ndarray:
     """Return the prices (us) of the launches with other figures, by the model that plans."""
-    predict = import_module(f"unigemm.backends.{backend}.configs").predict
-    return np.array(
-        [
-            predict(
-                plan.config.oriented(plan.problem),
-                plan.config.oriented(plan.extents),
-                plan.target,
-                plan.config,
-                figures,
-            ).us
-            for plan in sweep.plans
-        ]
-    )
+    configs = import_module(f"unigemm.backends.{backend}.configs")
+    found = np.empty(len(sweep.plans))
+    for product, which in sweep.products.items():
+        launched = [sweep.plans[i].config for i in which]
+        if hasattr(configs, "predict_all"):
+            prices = configs.predict_all(*product, launched, figures)
+        else:
+            prices = [configs.predict(*product, config, figures) for config in launched]
+        found[which] = [price.us for price in prices]
+    return found
 
 
 def loss(sweep: Sweep, prices: np.ndarray, errors: float = 1.0) -> float:

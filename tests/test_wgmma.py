@@ -24,7 +24,7 @@ from unigemm.backends.cute_wgmma.geometry import (
     shared_major,
 )
 from unigemm.backends.cute_wgmma.prices import KINDS as KINDS_OF_TILES
-from unigemm.backends.cute_wgmma.prices import table_of, tile_of
+from unigemm.backends.cute_wgmma.prices import table_of, tiles_in
 
 import unigemm
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
@@ -195,7 +195,7 @@ def test_tables_of_prices_know_the_geometry_of_every_width(problem):
             continue
         family = family_of(problem, H200)
         config = tile_config(family, shape, columns, slices, adding)
-        assert [each[row] for each in known] == [each[0] for each in tile_of(family, config)]
+        assert [each[row] for each in known] == [each[0] for each in tiles_in(family, [config])]
         geo = geometry(problem, config)
         assert (known.rows[row], known.columns[row]) == (shape.rows, geo.mma_n)
         assert (known.groups[row], known.slices[row]) == (geo.groups, geo.slices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import merge
@@ -32,13 +32,23 @@ from .choices import (
 )
 from .figures import Figures
 from .geometry import geometry, illegal, shared_major
-from .prices import Times, prediction, priced, tile_of, tiles_of
+from .prices import Times, prediction, priced, tiles_in, tiles_of
 from .work import Work, repacked_bytes, work_of
 
-__all__ = ["candidates", "offered", "predict", "price", "ranking", "scratch_bytes", "turns"]
+__all__ = [
+    "candidates",
+    "offered",
+    "predict",
+    "predict_all",
+    "price",
+    "ranking",
+    "scratch_bytes",
+    "turns",
+]
 
 
 _MOST_STAGES = 12
+_RASTERS = Raster("n", 8), Raster("m", 8)  # made once: plans are kept, and many of them
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
 
@@ -158,7 +168,7 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
 def raster(extents: Extents, config: Config) -> Raster:
     """Return the order of the tiles: bands of eight along the shorter side of D in tiles."""
     tall = extents.m * config.tile[1] >= extents.n * config.tile[0]
-    return Raster("m" if tall else "n", 8)
+    return _RASTERS[tall]
 
 
 def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]:
@@ -197,10 +207,22 @@ def predict(
 
     By other figures than its own where they are given.
     """
+    return predict_all(problem, extents, target, (config,), figures)[0]
+
+
+def predict_all(
+    problem: Problem,
+    extents: Extents,
+    target: Target,
+    configs: Sequence[Config],
+    figures: Figures | None = None,
+) -> list[Prediction]:
+    """Price configurations as `predict` does; many take little longer than one."""
     family = family_of(problem, target, figures=figures)
-    work, (cm, cn) = work_of(family, extents), config.cluster
-    launch = (np.array([count]) for count in (cm, cn, config.split_k, config.cluster_k))
-    return prediction(work, priced(work, tile_of(family, config), *launch), 0)
+    work = work_of(family, extents)
+    knobs = [(*config.cluster, config.split_k, config.cluster_k) for config in configs]
+    times = priced(work, tiles_in(family, configs), *np.array(knobs).T)
+    return [prediction(work, times, index) for index in range(len(configs))]
 
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:

@@ -8,6 +8,7 @@ term of the price belongs there if extents, cluster and parts of K leave it as i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -38,7 +39,7 @@ __all__ = [
     "prediction",
     "priced",
     "table_of",
-    "tile_of",
+    "tiles_in",
     "tiles_of",
 ]
 
@@ -128,11 +129,6 @@ def tiles_of(family: Family, choices: Choices) -> Tiles:
     return Tiles(*(each[index] for each in table_of(family)))
 
 
-def tile_of(family: Family, config: Config) -> Tiles:
-    """Return the tile of a configuration, in arrays of length one."""
-    return _in_widths(family, config, np.array(config.tile[1:2]))
-
-
 @lru_cache(maxsize=64)
 def table_of(family: Family) -> Tiles:
     """Return the tiles of a family: of all shapes, each in all of `KINDS`, each of all `WIDTHS`."""
@@ -140,63 +136,62 @@ def table_of(family: Family) -> Tiles:
     for shape in family.shapes:
         for slices, adding in KINDS:
             most = min(slices, shape.slices[-1])  # what has no slices leaves a place unused
-            config = tile_config(family, shape, int(WIDTHS[0]), most, adding)
-            found.append(_in_widths(family, config, WIDTHS))
-    return Tiles(*(np.concatenate(each) for each in zip(*found, strict=True)))
+            found.append(tile_config(family, shape, int(WIDTHS[0]), most, adding))
+    constants = np.repeat(_constants(family, found), len(WIDTHS), axis=1)
+    return _tiles(family, constants, np.tile(WIDTHS, len(found)))
 
 
-def _in_widths(family: Family, config: Config, columns: np.ndarray) -> Tiles:
-    """Return the tiles of a configuration in other widths than its own.
+def tiles_in(family: Family, configs: Sequence[Config]) -> Tiles:
+    """Return the tiles of configurations."""
+    columns = np.array([config.tile[1] for config in configs])
+    return _tiles(family, _constants(family, configs), columns)
 
-    Of its geometry only what the width does not change is used.
+
+def _constants(family: Family, configs: Sequence[Config]) -> np.ndarray:
+    """Return what `_tiles` has to know of configurations, a row for each thing."""
+    return np.array([_constants_of(family, config) for config in configs]).T
+
+
+def _constants_of(family: Family, config: Config) -> tuple[float, ...]:
+    """Return what prices owe to a tile whatever its width: none of it may depend on that.
+
+    Rows, groups, slices, warpgroups along N; whether A comes from registers; of a slab the tensor
+    cores' time for a column at their best rate, and that of instructions; of a store the time of a
+    column, what long boxes take times that, whether it is from registers, and the sums of a column
+    that a thread has; of the device memory the time of a byte of D, and of the ends of its boxes.
     """
-    problem, f = family.problem, family.figures
+    problem, target, f = family.problem, family.target, family.figures
     geo, m, size = geometry(problem, config), config.tile[0], problem.a.dtype.itemsize
-    mma_n = columns // geo.wg_n
-    latency = np.full(len(columns), _issue_us(f, geo.wg_m * geo.wg_n, geo.slices, geo.repeats_m))
-    n_major = shared_major(problem, "b", m) == "n"
-    if n_major:
-        latency += np.where(columns * size % SWIZZLE_BYTES == 0, 0.0, f.narrow_us * columns)
-    if geo.a_swizzle < SWIZZLE_BYTES and n_major:
+    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size]
+    rate *= {1: f.single, 3: f.three}.get(geo.wg_m * geo.slices, 1.0)
+    tensor = 2 * max(m, MMA_M) * (SWIZZLE_BYTES // size) * target.sm_count / rate
+    slab = f.sliced_slab_us if geo.slices > 1 else f.slab_us[geo.takers]
+    latency = slab * geo.repeats_m
+    if geo.a_swizzle < SWIZZLE_BYTES and shared_major(problem, "b", m) == "n":
         latency += f.thin_us
-    written = np.zeros(len(columns))
-    if geo.store == "rows":
-        written += (1 + f.store_ends / np.minimum(mma_n, 128)) / f.store_rows_gbs / 1e3
-    elif geo.store == "direct":
-        written += 1 / f.store_direct_gbs / 1e3
-    return Tiles(
-        rows=np.full(len(columns), m),
-        columns=columns,
-        groups=np.full(len(columns), geo.groups),
-        slices=np.full(len(columns), geo.slices),
-        tensor_us=_tensor_us(family, m, mma_n, geo.wg_m * geo.slices) * geo.wg_n,
-        latency_us=latency,
-        store_us=_store_us(family, geo, m, columns),
-        written_us=written,
-        short_lines=n_major & (columns * size < SWIZZLE_BYTES),
+    long, written, ends, sums = 1.0, 0.0, 0.0, 0.0
+    if geo.store == "tma":
+        long = f.store_long
+    elif geo.store == "rows":
+        written = 1 / f.store_rows_gbs / 1e3
+        ends = f.store_ends * written
+    else:
+        written = 1 / f.store_direct_gbs / 1e3
+        if geo.groups == 1:  # all warps of a CTA store at once
+            sums = max(m, MMA_M) / (geo.takers * WARPGROUP)
+    return (
+        *(m, geo.groups, geo.slices, geo.wg_n, from_registers(problem, m), tensor, latency),
+        *(_store_us(family, geo, m), long, geo.store == "direct", sums, written, ends),
     )
 
 
-def _tensor_us(family: Family, m: int, n: np.ndarray, warpgroups: int) -> np.ndarray:
-    """Return the least time of a slab by the tensor cores' rate, in wgmma of n columns."""
-    f, target, size = family.figures, family.target, family.problem.a.dtype.itemsize
-    known = f.efficiency_held if from_registers(family.problem, m) else f.efficiency
-    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size]
-    rate *= np.interp(n, list(known), list(known.values()))
-    rate *= {1: f.single, 3: f.three}.get(warpgroups, 1.0)
-    return 2 * max(m, MMA_M) * n * (SWIZZLE_BYTES // size) * target.sm_count / rate
-
-
-def _store_us(family: Family, geo: Geometry, m: int, n: np.ndarray) -> np.ndarray:
-    """Return the time that a tile's store takes its warpgroups."""
+def _store_us(family: Family, geo: Geometry, m: int) -> float:
+    """Return the time that a column of a tile's store takes its warpgroups."""
     f, d = family.figures, family.problem.d
     how = "words" if geo.store == "rows" and d.dtype.itemsize == 4 else geo.store
-    us = f.store_us[how] * (max(m, MMA_M) * n / (128 * 256) / geo.wg_m)
+    us = f.store_us[how] * max(m, MMA_M) / (128 * 256) / geo.wg_m
     if geo.store == "rows" and geo.groups == 2 and geo.repeats_m > 1:
         us *= f.store_tall_rows
-    if geo.store == "tma":
-        columns = n // geo.wg_n  # in boxes of 64 or 32 where these divide them
-        us *= np.where((columns > 64) & (columns % 32 != 0), f.store_long, 1.0)
     if geo.store == "direct":
         us /= geo.slices
         us *= min(1.0, m / MMA_M)
@@ -206,12 +201,40 @@ def _store_us(family: Family, geo: Geometry, m: int, n: np.ndarray) -> np.ndarra
         if d.major == "m":
             us *= f.store_down
             us *= f.store_quads if geo.fragments and geo.repeats_m > 1 else 1.0
-        broad = n / 128
-        if geo.groups == 1:  # all warps of a CTA store at once
-            sums = max(m, MMA_M) * n / (geo.takers * WARPGROUP)
-            broad = np.maximum(broad, sums / 64)
-        us *= 1 + f.store_broad * np.maximum(0.0, broad - 1)
     return us
+
+
+def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
+    """Return tiles of so many columns, and of such constants."""
+    problem, f = family.problem, family.figures
+    rows, groups, slices, wg_n, held, tensor, latency, store, long, *more = constants
+    direct, sums, written, ends = more
+    mma_n = n // wg_n
+    line = n * problem.a.dtype.itemsize  # of an N-major B
+    n_major = shared_major(problem, "b", MMA_M) == "n"
+    broad = f.store_broad * direct * np.maximum(0.0, np.maximum(n / 128, sums * n / 64) - 1)
+    # In boxes of 64 or 32 columns where these divide a warpgroup's.
+    store = store * n * np.where((mma_n > 64) & (mma_n % 32 != 0), long, 1.0)
+    return Tiles(
+        rows=rows.astype(np.int64),
+        columns=n,
+        groups=groups.astype(np.int64),
+        slices=slices.astype(np.int64),
+        tensor_us=tensor * mma_n * wg_n / _efficiency(f, mma_n, held > 0),
+        latency_us=latency + f.narrow_us * n * (n_major & (line % SWIZZLE_BYTES != 0)),
+        store_us=store * (1 + broad),
+        written_us=written + ends / np.minimum(mma_n, 128),
+        short_lines=n_major & (line < SWIZZLE_BYTES),
+    )
+
+
+def _efficiency(f: Figures, n: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Return the part of the tensor cores' rate that wgmma of so many columns reach."""
+    found = np.interp(n, list(f.efficiency), list(f.efficiency.values()))
+    if held.any():
+        known = f.efficiency_held
+        found = np.where(held, np.interp(n, list(known), list(known.values())), found)
+    return found
 
 
 def priced(
@@ -368,11 +391,6 @@ def _dram_us(work: Work, tiles: Tiles, a_again: np.ndarray, b_again: np.ndarray)
     us = moved / (target.dram_gbs * f.dram_efficiency * 1e3)
     size = work.family.problem.d.dtype.itemsize
     return us + extents.batch * extents.m * extents.n * size * tiles.written_us
-
-
-def _issue_us(f: Figures, warpgroups: int, slices: int, repeats: int) -> float:
-    """Return the least time of a slab, however few its columns."""
-    return (f.sliced_slab_us if slices > 1 else f.slab_us[warpgroups]) * repeats
 
 
 def _speed(target: Target) -> float:
