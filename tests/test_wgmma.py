@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unigemm.backends.cute_wgmma.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_wgmma.choices import SHAPES, WIDTHS, family_of, tile_config
-from unigemm.backends.cute_wgmma.configs import candidates, offered, price, scratch_bytes
+from unigemm.backends.cute_wgmma.configs import candidates, offered, scratch_bytes
 from unigemm.backends.cute_wgmma.figures import figures_of
 from unigemm.backends.cute_wgmma.geometry import (
     SWIZZLE_BYTES,
@@ -209,8 +209,11 @@ def test_tables_of_prices_know_the_geometry_of_every_width(problem):
 
 @given(st.sampled_from(PROBLEMS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 40000))
 def test_a_price_is_the_same_alone_and_among_others(problem, m, n, k):
-    for each in candidates(problem, Extents(m, n, k), H200):
-        assert price(problem, Extents(m, n, k), H200, each.config) == each
+    extents = Extents(m, n, k)
+    found = candidates(problem, extents, H200)
+    assert BACKEND.price_all(problem, extents, H200, [each.config for each in found]) == found
+    for each in found:
+        assert BACKEND.price(problem, extents, H200, each.config) == each
 
 
 @given(

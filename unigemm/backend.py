@@ -89,6 +89,12 @@ class InvariantBackend(PricingBackend, Protocol):
 
     batch_invariant: ClassVar[bool]
 
+    def price_all(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Return configurations as `price` does, in their order."""
+        ...
+
 
 @runtime_checkable
 class HostBackend(Backend, Protocol):

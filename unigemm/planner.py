@@ -10,7 +10,7 @@ from math import inf
 
 from .backend import Backend, InvariantBackend, RankingBackend
 from .errors import UnsupportedProblem
-from .plans import Alternative, Candidate, Plan, Ranking, Rejection
+from .plans import Alternative, Candidate, Config, Plan, Ranking, Rejection
 from .problem import Extents, Problem
 from .target import Target
 
@@ -122,17 +122,17 @@ def moved(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) ->
             f"{extents}: {reason}"
         )
 
-    def priced(each: Alternative) -> Alternative:
-        backend = backend_of(each.backend)
+    ranked = (plan.as_alternative, *plan.alternatives)
+    priced: dict[tuple[str, Config], Alternative] = {}
+    for name in {each.backend for each in ranked}:
+        backend = backend_of(name)
         assert isinstance(backend, InvariantBackend), "others were rejected"
-        found = backend.price(plan.problem, extents, plan.target, each.config)
-        return Alternative.of(each.backend, found)
-
+        configs = [each.config for each in ranked if each.backend == name]
+        for found in backend.price_all(plan.problem, extents, plan.target, configs):
+            priced[name, found.config] = Alternative.of(name, found)
+    best, *others = (priced[each.backend, each.config] for each in ranked)
     return replace(
-        plan.taking(priced(plan.as_alternative)),
-        extents=extents,
-        rejected=plan.rejected,
-        alternatives=tuple(priced(each) for each in plan.alternatives),
+        plan.taking(best), extents=extents, rejected=plan.rejected, alternatives=tuple(others)
     )
 
 

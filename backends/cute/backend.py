@@ -38,8 +38,8 @@ class CuteBackend:
     offer
         (problem, extents, target, most, bar) to its `most` cheapest candidates, or to all if None,
         that are expected to take no longer than the bar (us).
-    price_one
-        (problem, extents, target, config) to the candidate.
+    price_legal
+        (problem, extents, target, configs that can run) to the candidates.
     illegal
         (problem as the kernel sees it, config, target) to why the configuration cannot run, or
         None.
@@ -55,7 +55,7 @@ class CuteBackend:
     name: str
     unfit: Callable[[Problem, Extents, Target], str | None]
     offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
-    price_one: Callable[[Problem, Extents, Target, Config], Candidate]
+    price_legal: Callable[[Problem, Extents, Target, Sequence[Config]], Sequence[Candidate]]
     illegal: Callable[[Problem, Config, Target], str | None]
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
@@ -93,10 +93,24 @@ class CuteBackend:
         UnsupportedProblem
             It cannot run.
         """
-        reason = self.illegal(config.oriented(self.compiled(problem)), config, target)
-        if reason is not None:
-            raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
-        return self.price_one(problem, extents, target, config)
+        return self.price_all(problem, extents, target, (config,))[0]
+
+    def price_all(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Return configurations, priced.
+
+        Raises
+        ------
+        UnsupportedProblem
+            One of them cannot run.
+        """
+        compiled = self.compiled(problem)
+        for config in configs:
+            reason = self.illegal(config.oriented(compiled), config, target)
+            if reason is not None:
+                raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
+        return self.price_legal(problem, extents, target, configs)
 
     def kernels(self) -> Any:
         """Return the module with the device code: `Spec`, `make_host` and `example_arguments`."""

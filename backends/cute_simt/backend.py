@@ -11,7 +11,7 @@ from unigemm.target import Target
 
 from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
-from .configs import price, ranking
+from .configs import price_all, ranking
 from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -53,5 +53,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_simt", _unfit, ranking, price, illegal, kernel_problem, _smem_bytes, _arguments
+    "cute_simt", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, _arguments
 )

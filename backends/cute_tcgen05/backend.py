@@ -10,7 +10,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..cute.backend import CuteBackend
-from .configs import places, price, ranking
+from .configs import places, price_all, ranking
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -51,5 +51,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_tcgen05", _unfit, ranking, price, illegal, kernel_problem, _smem_bytes, _arguments
+    "cute_tcgen05", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, _arguments
 )

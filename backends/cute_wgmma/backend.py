@@ -11,7 +11,7 @@ from unigemm.target import Target
 
 from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
-from .configs import price, ranking, turns
+from .configs import price_all, ranking, turns
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -52,5 +52,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_wgmma", _unfit, ranking, price, illegal, kernel_problem, _smem_bytes, _arguments
+    "cute_wgmma", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, _arguments
 )

@@ -40,7 +40,7 @@ __all__ = [
     "offered",
     "predict",
     "predict_all",
-    "price",
+    "price_all",
     "ranking",
     "scratch_bytes",
     "turns",
@@ -225,8 +225,14 @@ def predict_all(
     return [prediction(work, times, index) for index in range(len(configs))]
 
 
-def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
-    """Return a configuration as a candidate; problem and extents as the caller sees them."""
-    seen, sizes = config.oriented(problem), config.oriented(extents)
-    scratch = scratch_bytes(seen, sizes, config)
-    return Candidate(config, predict(seen, sizes, target, config), scratch)
+def price_all(
+    problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+) -> list[Candidate]:
+    """Return configurations as candidates; problem and extents as the caller sees them."""
+    found: dict[Config, Candidate] = {}
+    for swap in {config.swap_ab for config in configs}:
+        some = [config for config in configs if config.swap_ab == swap]
+        seen, sizes = some[0].oriented(problem), some[0].oriented(extents)
+        for config, price in zip(some, predict_all(seen, sizes, target, some), strict=True):
+            found[config] = Candidate(config, price, scratch_bytes(seen, sizes, config))
+    return [found[config] for config in configs]

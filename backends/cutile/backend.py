@@ -77,6 +77,12 @@ class CutileBackend:
             raise UnsupportedProblem(f"cutile cannot run it: {reason}")
         return price(problem, extents, target, config)
 
+    def price_all(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Return configurations as `price` does."""
+        return [self.price(problem, extents, target, config) for config in configs]
+
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""
         return plan.config.oriented(kernel_problem(plan.problem))
