@@ -314,8 +314,11 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
         return []
     tiles = bases(problem, target)
-    if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4:
-        tiles += persistent_bases(problem, target)
+    several = any(
+        _ctas(base, extents, 1) > target.sm_count for base in tiles if is_big(base.config)
+    )
+    if several and extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4:
+        tiles += persistent_bases(problem, target)  # whose CTAs have several tiles
     return sorted(((_least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
