@@ -16,6 +16,7 @@ from .geometry import FEW_ROWS, MMA_M, SWIZZLE_BYTES, is_repacked, products, sha
 
 __all__ = ["Work", "repacked_bytes", "work_of"]
 
+
 @dataclass(frozen=True, eq=False)
 class Work:
     """What a price owes to the extents alone.
