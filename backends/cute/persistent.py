@@ -49,6 +49,8 @@ class TileSpec(Protocol):
         Whether A and B are copied into the workspace first.
     products
         Passes over K, three where float32 is split in two.
+    early
+        Whether copies and products are launched as soon as there is room, and wait then.
     """
 
     @property
@@ -65,6 +67,8 @@ class TileSpec(Protocol):
     def repacked(self) -> tuple[bool, bool]: ...  # noqa: D102
     @property
     def products(self) -> int: ...  # noqa: D102
+    @property
+    def early(self) -> bool: ...  # noqa: D102
 
 
 # -- work units ------------------------------------------------------------------------------------
@@ -264,6 +268,7 @@ def repack_of(spec: TileSpec, matrix: MatrixType, k_major: bool, few: bool) -> R
         contiguous=contiguous,
         vector=1 if matrix.major == "strided" else matrix.vector,
         split=spec.products > 1,
+        early=spec.early,
     )
 
 

@@ -62,6 +62,8 @@ class Repack:
         Elements of the widest aligned load along what is contiguous.
     split
         Whether float32 becomes two TF32 matrices.
+    early
+        Whether the product may be launched before this kernel waits for the one before.
     """
 
     itemsize: int
@@ -69,6 +71,7 @@ class Repack:
     contiguous: bool
     vector: int
     split: bool
+    early: bool
 
     @property
     def copies(self) -> int:
@@ -125,13 +128,16 @@ def write_unit(
         write(elements(values, first, kind.unit), global_vector(target, kind.raw, kind.unit))
 
 
-def after_the_kernel_before(*places: Int64 | Int32) -> None:
+def after_the_kernel_before(kind: Repack, *places: Int64 | Int32) -> None:
     """Wait for what an earlier kernel writes; all before this may overlap it.
 
-    The kernel after this one may come at once: its CTAs find room beside these, and wait, too.
+    Where the product may come early, its CTAs find room beside these, and wait, too.
     """
-    cute.arch.griddepcontrol_launch_dependents()
+    if kind.early:
+        cute.arch.griddepcontrol_launch_dependents()
     wait_with(*places)
+    if not kind.early:
+        cute.arch.griddepcontrol_launch_dependents()
 
 
 def place(kind: Repack, block: Int32, thread: Int32, columns: Int32) -> tuple[Int64, Int64]:
@@ -183,13 +189,13 @@ def gather(
         if const_expr(kind.contiguous):
             whole = within(lows, highs, bounds)
             fetch_ahead(*lows)
-            after_the_kernel_before(*lows, *highs, into, whole)
+            after_the_kernel_before(kind, *lows, *highs, into, whole)
             if whole != 0:
                 read_granules(kind, starts, lows, highs, values)
             else:
                 read_elements(kind, starts, left, Int64(1), values)
         else:
-            after_the_kernel_before(*starts, into)
+            after_the_kernel_before(kind, *starts, into)
             read_elements(kind, starts, left, steps[1], values)
         for i in range_constexpr(GATHERED):
             if row + i < rows:
@@ -273,7 +279,7 @@ def turn(
             at = cutlass.min(column + i, Int64(columns) - 1)
             starts.append(pinned(base + at * steps[1] * size))
         values = cute.make_rmem_tensor(GROUP * kind.unit, kind.raw)
-        after_the_kernel_before(*starts)
+        after_the_kernel_before(kind, *starts)
         wide = const_expr(min(kind.vector, GROUP))
         for first in range_constexpr(0, GROUP, wide):
             if row + first + wide <= rows:
@@ -327,7 +333,7 @@ def transpose(
             places.append(
                 pinned(base + (Int64(r) * steps[0] + Int64(column + c) * steps[1]) * size)
             )
-    after_the_kernel_before(*places)
+    after_the_kernel_before(kind, *places)
     # All loads before the first store, and no branches.
     loaded = [read(global_vector(place, kind.raw, 1), 1)[0] for place in places]
     for i in range_constexpr(TILE // ROWS):

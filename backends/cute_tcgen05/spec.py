@@ -30,3 +30,8 @@ class Spec(device.Spec):
     def repacked(self) -> tuple[bool, bool]:
         """Whether A and B are copied into the workspace first."""
         return is_repacked(self.problem, "a"), is_repacked(self.problem, "b")
+
+    @property
+    def early(self) -> bool:
+        """Whether copies and products are launched as soon as there is room: not measured here."""
+        return False

@@ -103,7 +103,8 @@ class Geometry:
         Threads of a CTA.
     residents
         CTAs whose registers fit on an SM: two where a half is enough, so that those of the kernel
-        before or after find room beside this one.
+        before or after find room beside this one. One of few rows: no two of them share an SM's
+        part of the memory's bandwidth.
     registers
         (producer, consumer) registers after reallocation.
     """
@@ -233,7 +234,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         registers=_registers(consumers, 1),
     )
     half = replace(geo, residents=2, registers=_registers(consumers, 2))
-    return half if _fits(config, half) else geo
+    return half if m >= MMA_M and _fits(config, half) else geo
 
 
 def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:

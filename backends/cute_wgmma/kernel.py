@@ -183,6 +183,7 @@ def produce(
     atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b = loads
     full, empty = barriers
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
+    early = const_expr(spec.early and any(spec.repacked))
     unit, fields = first_unit, first
     while unit < units:
         work = Work(*fields)
@@ -192,11 +193,11 @@ def produce(
         at = work.first + work.turned * work.step
         if unit == first_unit:  # all before this may overlap the kernel before this one
             # The next call's copies may begin at once: they find room beside half of the registers.
-            if const_expr(any(spec.repacked)):
+            if const_expr(early):
                 cute.arch.griddepcontrol_launch_dependents()
             fetch_ahead(spec, order[4], loads, flags[6], work, (a0, a_part, b0, b_part), at, end)
             cute.arch.griddepcontrol_wait()
-            if const_expr(not any(spec.repacked)):
+            if const_expr(not early):
                 cute.arch.griddepcontrol_launch_dependents()
         for _ in cutlass.range(work.slabs, unroll=1):
             k, low_a, low_b = slab_source(spec, at, order[4])
