@@ -44,6 +44,7 @@ SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut in
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 REGISTERS = 65536  # of an SM
+_SM_BYTES, _SYSTEM_BYTES = 228 << 10, 1 << 10  # shared memory of an SM, and what each CTA has more
 FEW_ROWS = (8, 16, 32)  # of a tile: of an M-major A, one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 _ROW_BYTES = 256  # of a box that warps store row by row, at most
@@ -103,8 +104,8 @@ class Geometry:
         Threads of a CTA.
     residents
         CTAs whose registers fit on an SM: two where a half is enough, so that those of the kernel
-        before or after find room beside this one. One of few rows: no two of them share an SM's
-        part of the memory's bandwidth.
+        before or after find room beside this one. One where two of its own would find it, or of few
+        rows: memory bounds those, and where they lie counts.
     registers
         (producer, consumer) registers after reallocation.
     """
@@ -234,7 +235,8 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         registers=_registers(consumers, 1),
     )
     half = replace(geo, residents=2, registers=_registers(consumers, 2))
-    return half if m >= MMA_M and _fits(config, half) else geo
+    alone = 2 * (geo.smem_bytes + _SYSTEM_BYTES) > _SM_BYTES
+    return half if alone and m >= MMA_M and _fits(config, half) else geo
 
 
 def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
