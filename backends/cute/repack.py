@@ -128,15 +128,15 @@ def write_unit(
         write(elements(values, first, kind.unit), global_vector(target, kind.raw, kind.unit))
 
 
-def after_the_kernel_before(kind: Repack, *places: Int64 | Int32) -> None:
+def after_the_kernel_before(*places: Int64 | Int32, early: bool = False) -> None:
     """Wait for what an earlier kernel writes; all before this may overlap it.
 
     Where the product may come early, its CTAs find room beside these, and wait, too.
     """
-    if kind.early:
+    if early:
         cute.arch.griddepcontrol_launch_dependents()
     wait_with(*places)
-    if not kind.early:
+    if not early:
         cute.arch.griddepcontrol_launch_dependents()
 
 
@@ -189,13 +189,13 @@ def gather(
         if const_expr(kind.contiguous):
             whole = within(lows, highs, bounds)
             fetch_ahead(*lows)
-            after_the_kernel_before(kind, *lows, *highs, into, whole)
+            after_the_kernel_before(*lows, *highs, into, whole, early=kind.early)
             if whole != 0:
                 read_granules(kind, starts, lows, highs, values)
             else:
                 read_elements(kind, starts, left, Int64(1), values)
         else:
-            after_the_kernel_before(kind, *starts, into)
+            after_the_kernel_before(*starts, into, early=kind.early)
             read_elements(kind, starts, left, steps[1], values)
         for i in range_constexpr(GATHERED):
             if row + i < rows:
@@ -279,7 +279,7 @@ def turn(
             at = cutlass.min(column + i, Int64(columns) - 1)
             starts.append(pinned(base + at * steps[1] * size))
         values = cute.make_rmem_tensor(GROUP * kind.unit, kind.raw)
-        after_the_kernel_before(kind, *starts)
+        after_the_kernel_before(*starts, early=kind.early)
         wide = const_expr(min(kind.vector, GROUP))
         for first in range_constexpr(0, GROUP, wide):
             if row + first + wide <= rows:
@@ -333,7 +333,7 @@ def transpose(
             places.append(
                 pinned(base + (Int64(r) * steps[0] + Int64(column + c) * steps[1]) * size)
             )
-    after_the_kernel_before(kind, *places)
+    after_the_kernel_before(*places, early=kind.early)
     # All loads before the first store, and no branches.
     loaded = [read(global_vector(place, kind.raw, 1), 1)[0] for place in places]
     for i in range_constexpr(TILE // ROWS):
