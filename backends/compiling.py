@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from unigemm.gemm import Gemm
-from unigemm.plans import Config
+from unigemm.plans import Candidate, Config
 from unigemm.problem import BlockScales, Extents, Problem
 from unigemm.target import Target
 
 __all__ = [
     "INT32_MAX",
+    "one_by_one",
     "oriented_scales",
     "oriented_strides",
     "refuse_blocks",
@@ -21,6 +23,15 @@ __all__ = [
 INT32_MAX = 2**31 - 1
 
 Steps = tuple[int, int, int, int]
+
+
+def one_by_one(
+    price: Callable[[Problem, Extents, Target, Config], Candidate],
+) -> Callable[[Problem, Extents, Target, Sequence[Config]], Sequence[Candidate]]:
+    """Return what prices configurations, each by itself."""
+    return lambda problem, extents, target, configs: [
+        price(problem, extents, target, config) for config in configs
+    ]
 
 
 def refuse_sizes(extents: Extents, target: Target) -> str | None:

@@ -79,7 +79,7 @@ def test_copies_of_operands_of_every_alignment(dtype, precision, shifts, layout)
     """Lines begin at multiples of so many elements: read as the aligned 16 bytes around them."""
     m, n, k = 77, 65, 103
     for shift in shifts:
-        even = 1 if shift == 0 else shift
+        even = max(shift, 1)
         case = Case(
             a=matrix(m, k, layout[0] == "t", -(m if layout[0] == "t" else k) % even, shift),
             b=matrix(k, n, layout[1] == "t", -(k if layout[1] == "t" else n) % even + even, shift),

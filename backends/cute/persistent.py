@@ -28,7 +28,7 @@ from .device import (
     select,
     tile_coordinates,
 )
-from .repack import Repack, bounds_of, depth, launch_repack, packed_pitch
+from .repack import Repack, depth, launch_repack, packed_pitch
 
 TURNED_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
 TURNS = 128  # places along K where tiles start that all read the same few rows
@@ -244,9 +244,7 @@ def packed(
     pitch = packed_pitch(kind.itemsize, along)
     apart = pitch * lines
     part = apart * deep[0] * deep[1] * kind.itemsize
-    extents = (lines, along, *deep)
-    bounds = bounds_of(address, kind.itemsize, extents, source)
-    job = (extents, address, source, workspace, pitch, part, bounds)
+    job = ((lines, along, *deep), address, source, workspace, pitch, part)
     line = (pitch, Int64(1)) if k_major else (Int64(1), pitch)
     # The low halves of a split follow the high ones along L1.
     view = ((*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies))

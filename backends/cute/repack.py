@@ -178,15 +178,15 @@ def gather(
         base += Int64(column) * steps[1] * size
         left = cutlass.min(columns - column, Int32(unit))
         tail = Int64(left - 1) * size
-        starts, lows, highs = [], [], []
+        starts = []
         for i in range_constexpr(GATHERED):
             start = base + Int64(cutlass.min(row + i, rows - 1)) * (steps[0] * size)
             starts.append(pinned(start))
-            lows.append(pinned(granule(start)))
-            highs.append(pinned(granule(start + tail)))
         into = pinned(target + ((line + row) * pitch + column) * size)
         values = [cute.make_rmem_tensor(unit, kind.raw) for _ in range(GATHERED)]
         if const_expr(kind.contiguous):
+            lows = [pinned(granule(start)) for start in starts]
+            highs = [pinned(granule(start + tail)) for start in starts]
             whole = within(lows, highs, bounds)
             fetch_ahead(*lows)
             after_the_kernel_before(*lows, *highs, into, whole, early=kind.early)
@@ -202,21 +202,20 @@ def gather(
                 write_unit(kind, values[i], 0, into + i * pitch * size, part_bytes)
 
 
-def dealt(kind: Repack, sizes: tuple) -> tuple:
-    """Return how `gather` deals units to blocks: in bands of groups, so that 32 bits count them.
+def dealt(kind: Repack, sizes: tuple) -> tuple[Int32, tuple]:
+    """Return how many blocks gather an operand, and how units are dealt to them.
 
-    The blocks of a band, its groups, and the units of one.
+    In bands of groups, so that 32 bits count them: the blocks of a band, its groups, and the units
+    of one.
     """
     rows, columns, l0, l1 = sizes
     across = (columns + kind.unit - 1) // kind.unit
     most = cutlass.max(Int32(MOST_UNITS) // across, Int32(1))
-    groups = Int32(cutlass.min(groups_of(rows, l0, l1), Int64(most)))
-    return Divisor((groups * across + THREADS - 1) // THREADS), groups, Divisor(across)
-
-
-def groups_of(rows: Int32, l0: Int32, l1: Int32) -> Int64:
-    """Return in how many groups of rows `gather` copies an operand."""
-    return Int64((rows + GATHERED - 1) // GATHERED) * l0 * l1
+    every = Int64((rows + GATHERED - 1) // GATHERED) * l0 * l1
+    groups = Int32(cutlass.min(every, Int64(most)))
+    blocks = (groups * across + THREADS - 1) // THREADS
+    bands = Int32((every + groups - 1) // groups)
+    return bands * blocks, (Divisor(blocks), groups, Divisor(across))
 
 
 def granule(address: Int64) -> Int64:
@@ -360,11 +359,8 @@ def blocks_across(kind: Repack, columns: Int32) -> Int32:
 
 
 def blocks_of(kind: Repack, sizes: tuple) -> Int32:
-    """Return how many blocks copy an operand."""
+    """Return how many blocks turn an operand."""
     rows, columns, l0, l1 = sizes
-    if kind.way == "gather":
-        blocks, groups, _ = dealt(kind, sizes)
-        return Int32((groups_of(rows, l0, l1) + groups - 1) // groups) * blocks.divisor
     if kind.way == "transpose":
         down = Int64((rows + TILE - 1) // TILE) * l0 * l1
     else:  # so many lines for each warp
@@ -395,14 +391,20 @@ def launch_repack(kinds: tuple, jobs: tuple, stream: cuda.CUstream) -> None:
     """Copy operands into the workspace.
 
     `jobs` holds, for each of `kinds`: (rows, columns, L0, L1), the source's address and element
-    strides (row, column, L0, L1), the target's address, its row pitch in elements, the bytes
-    between the two matrices that a split writes, and the addresses that the source lies between.
+    strides (row, column, L0, L1), the target's address, its row pitch in elements, and the bytes
+    between the two matrices that a split writes.
     """
     starts, each = [Int32(0)], []
     for kind, job in zip(kinds, jobs, strict=True):
-        starts.append(starts[-1] + blocks_of(kind, job[0]))
-        own = (job[-1], dealt(kind, job[0])) if kind.way == "gather" else ()
-        each.append((*job[:-1], *own))
+        sizes, source, steps, *_ = job
+        more: tuple = ()
+        if kind.way == "gather":
+            count, bands = dealt(kind, sizes)
+            more = bounds_of(source, kind.itemsize, sizes, steps), bands
+        else:
+            count = blocks_of(kind, sizes)
+        starts.append(starts[-1] + count)
+        each.append((*job, *more))
     repack_kernel(kinds, tuple(starts), tuple(each)).launch(
         grid=(starts[-1], 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True,
         preferred_smem_carveout=100,  # as the product's: an SM shares it out anew only when idle

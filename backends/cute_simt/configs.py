@@ -6,7 +6,6 @@ once. A new term belongs into one of the two, into the total, and into the `Brea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
@@ -42,7 +41,6 @@ __all__ = [
     "candidates",
     "predict",
     "price",
-    "price_all",
     "ranking",
     "split_options",
 ]
@@ -364,13 +362,6 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
     seen, sizes = config.oriented(problem), config.oriented(extents)
     scratch = _scratch_bytes(problem, extents, config)
     return Candidate(config, predict(seen, sizes, target, config), scratch)
-
-
-def price_all(
-    problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
-) -> list[Candidate]:
-    """Return configurations as `price` does."""
-    return [price(problem, extents, target, config) for config in configs]
 
 
 def _prediction(times: Times) -> Prediction:

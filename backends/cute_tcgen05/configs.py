@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
@@ -31,7 +31,6 @@ __all__ = [
     "places",
     "predict",
     "price",
-    "price_all",
     "ranking",
     "scratch_bytes",
 ]
@@ -250,13 +249,6 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
     scratch = scratch_bytes(config.oriented(problem), config.oriented(extents), config)
     return Candidate(config, predict(problem, extents, target, config), scratch)
-
-
-def price_all(
-    problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
-) -> list[Candidate]:
-    """Return configurations as `price` does."""
-    return [price(problem, extents, target, config) for config in configs]
 
 
 def _total(parts: Breakdown) -> float:

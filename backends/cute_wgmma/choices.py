@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unigemm.dtypes import FLOAT8, DType
+from unigemm.dtypes import DType
 from unigemm.plans import Config, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..workspace import workspace_bytes
 from .figures import Figures, figures_of
-from .geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES, from_registers, products, shared_major
+from .geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES, from_registers, is_promoted, shared_major
 
 __all__ = [
     "LEAST_STAGES",
@@ -32,7 +32,6 @@ __all__ = [
     "families",
     "family_of",
     "is_idle",
-    "is_promoted",
     "tile_config",
 ]
 
@@ -183,11 +182,6 @@ def family_of(
     at_once = tuple(max(1, count * target.sm_count // whole) for count in _CLUSTERS)
     own = figures or figures_of(problem)
     return Family(problem, target, own, shapes, unit, swap_ab, at_once)
-
-
-def is_promoted(problem: Problem) -> bool:
-    """Whether sums of tensor core products move to other registers."""
-    return products(problem) > 1 or problem.a.dtype in FLOAT8
 
 
 def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding: bool) -> Config:

@@ -23,7 +23,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Literal
 
-from unigemm.dtypes import DType
+from unigemm.dtypes import FLOAT8, DType
 from unigemm.plans import Config
 from unigemm.problem import Major, MatrixType, Problem
 from unigemm.target import Target
@@ -34,6 +34,7 @@ __all__ = [
     "from_registers",
     "geometry",
     "illegal",
+    "is_promoted",
     "is_repacked",
     "products",
     "shared_major",
@@ -159,6 +160,11 @@ def products(problem: Problem) -> int:
     return 3 if problem.precision == "3xtf32" else 1
 
 
+def is_promoted(problem: Problem) -> bool:
+    """Whether sums of tensor core products move to other registers."""
+    return products(problem) > 1 or problem.a.dtype in FLOAT8
+
+
 def from_registers(problem: Problem, rows: int) -> bool:
     """Whether wgmma takes A, in tiles of so many rows, from registers."""
     a = problem.a
@@ -208,8 +214,6 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     boxes = consumers * buffers * STORE_ROWS * pitch
     repeats = ceil(m / (MMA_M * wg_m))
     fragments = 2 * MMA_M * repeats * k // WARPGROUP if from_registers(problem, m) else 0
-    accumulators = ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP)
-    promote = _promotion(problem, k)
     geo = Geometry(
         groups=groups,
         wg_m=wg_m,
@@ -217,12 +221,12 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         slices=config.slice_k,
         mma_n=n // wg_n,
         repeats_m=repeats,
-        accumulators=accumulators,
+        accumulators=ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP),
         fragments=fragments,
         row_steps=(2, 1) if fragments else (MMA_M * wg_m, 8),
         a_bytes=a_bytes,
         b_bytes=b_bytes,
-        promote=promote,
+        promote=_promotion(problem, k),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle(n * size) if shared_major(problem, "b", m) == "n" else SWIZZLE_BYTES,
         store=store,
@@ -234,9 +238,10 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         residents=1,
         registers=_registers(consumers, 1),
     )
+    if m < MMA_M or 2 * (geo.smem_bytes + _SYSTEM_BYTES) <= _SM_BYTES:
+        return geo
     half = replace(geo, residents=2, registers=_registers(consumers, 2))
-    alone = 2 * (geo.smem_bytes + _SYSTEM_BYTES) > _SM_BYTES
-    return half if alone and m >= MMA_M and _fits(config, half) else geo
+    return half if _fits(config, half) else geo
 
 
 def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
@@ -256,8 +261,7 @@ def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]
 
 
 def _promotion(problem: Problem, slab: int) -> int:
-    limited = problem.a.dtype.itemsize == 1 and problem.accumulator is DType.FLOAT32
-    return _PROMOTED_K // slab if limited or products(problem) > 1 else 0
+    return _PROMOTED_K // slab if is_promoted(problem) else 0
 
 
 def _swizzle(row_bytes: int) -> int:

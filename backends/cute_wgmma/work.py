@@ -11,8 +11,16 @@ from unigemm.problem import Extents, Problem
 
 from ..near import is_near
 from ..workspace import ROW_BYTES, SECTOR_BYTES, packed_bytes, workspace_bytes
-from .choices import Family, is_promoted
-from .geometry import FEW_ROWS, MMA_M, SWIZZLE_BYTES, is_repacked, products, shared_major
+from .choices import Family
+from .geometry import (
+    FEW_ROWS,
+    MMA_M,
+    SWIZZLE_BYTES,
+    is_promoted,
+    is_repacked,
+    products,
+    shared_major,
+)
 
 __all__ = ["Work", "repacked_bytes", "work_of"]
 
