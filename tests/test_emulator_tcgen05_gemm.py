@@ -125,7 +125,7 @@ def test_boxes_of_sums_meet_no_bank_twice(columns, n):
     read, more = 0, 16  # of barriers and tensor memory's place
     if n % 8:  # warps store rows, each 16 bytes out of two units: eight lanes at a time
         read = 2 * 256 * (columns * 2 // 16 + 1) // 8
-        more += 2 * 256 // 8  # at each row in eight that begins with a unit of D, lanes fall behind
+        more += 256 // 8  # a row in eight begins with a unit of D: its lanes fall behind
     report = gpu.launches[-1][1]
     assert 0 <= report.shared_passes - written - read <= more
 
