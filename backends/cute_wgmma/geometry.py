@@ -34,6 +34,7 @@ __all__ = [
     "from_registers",
     "geometry",
     "illegal",
+    "in_panels",
     "is_promoted",
     "is_repacked",
     "products",
@@ -197,6 +198,11 @@ def is_repacked(problem: Problem, name: Literal["a", "b"], rows: int) -> bool:
     return not as_it_is or matrix.alignment < TMA_BYTES or products(problem) > 1
 
 
+def in_panels(problem: Problem, rows: int) -> bool:
+    """Whether the copy of an N-major B is in panels: tiles then have any eights of columns."""
+    return shared_major(problem, "b", rows) == "n" and is_repacked(problem, "b", rows)
+
+
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
@@ -228,7 +234,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         b_bytes=b_bytes,
         promote=_promotion(problem, k),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
-        b_swizzle=_swizzle(n * size) if shared_major(problem, "b", m) == "n" else SWIZZLE_BYTES,
+        b_swizzle=_swizzle_of_b(problem, m, n * size),
         store=store,
         store_columns=columns,
         box_pitch=pitch,
@@ -267,6 +273,12 @@ def _promotion(problem: Problem, slab: int) -> int:
 def _swizzle(row_bytes: int) -> int:
     """Return the widest swizzle whose rows divide the bytes."""
     return next(width for width in (128, 64, 32, 16) if row_bytes % width == 0)
+
+
+def _swizzle_of_b(problem: Problem, rows: int, line_bytes: int) -> int:
+    if shared_major(problem, "b", rows) == "k":
+        return SWIZZLE_BYTES
+    return TMA_BYTES if in_panels(problem, rows) else _swizzle(line_bytes)
 
 
 def _box(store: str, columns: int, size: int) -> tuple[int, int]:
