@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import unigemm
-from bench import everything, picks, regret
+from bench import everything, heuristics, picks, regret
 from bench import sweep as bench_sweep
 from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
 from bench.issue_slots import Loop, main_loop, reads
@@ -269,6 +269,22 @@ def test_a_sweep_within_any_price_is_of_all_that_is_offered(monkeypatch):
         counts.append(len(bench_sweep.plans_of(work, bench_sweep.parse(), target)))
     every = contenders(starts(work, ["auto"], target)[0], sys.maxsize)
     assert counts[0] == len(every) > counts[1] > 0
+
+
+def test_picks_of_another_heuristic_are_found_among_the_launches():
+    launches = regret.launches([regret.H200], "cute_wgmma")
+    of_problem = max(regret.by_problem(launches), key=len)
+    best = min(each.us for each in of_problem)
+    plain = [each for each in of_problem if heuristics.picked(each) is not None]
+    tiles = {heuristics.picked(each): 0.0 for each in plain}
+    assert 1 < len(tiles) < len(plain)  # some differ in what a pick leaves open
+    for pick in tiles:
+        tiles[pick] = heuristics.time_of(pick, of_problem)
+        assert tiles[pick] == min(x.us for x in plain if heuristics.picked(x) == pick)
+    theirs, ours = heuristics.compared(of_problem, [*tiles, ((8, 8), (7, 7), 1)])
+    assert theirs == [*(us / best for us in tiles.values()), None]
+    assert len(ours) == len(theirs)
+    assert ours[0] == regret.judged(of_problem)["regret"]
 
 
 @pytest.mark.parametrize("own", [None, "cute_tcgen05"])

@@ -1,0 +1,115 @@
+"""Hold nvMatmulHeuristics' picks against ours by what was measured: ``python -m bench.heuristics``.
+
+Of each 16-bit or TF32 problem of a sweep its first picks (of CUTLASS 3 kernels on an H200, its
+performance model on) are looked up among the launches of `cute_wgmma`: the same tile, cluster and
+parts of K, with whatever schedule, stages and raster are the fastest then. Ours is what the prices
+put first. Needs no GPU, but the package nvidia-matmul-heuristics.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.regret import FEW, H200, Launch, by_problem, launches
+from bench.report import geometric_mean
+
+#: Types of A, the sums and D, as the package writes them.
+PRECISIONS = {"bfloat16": "TST", "float16": "HSH", "tf32": "SSS"}
+Pick = tuple[tuple[int, int], tuple[int, int], int]  # tile M and N, cluster, parts of K
+
+
+def rival(kind: str, count: int) -> Callable[[Launch], list[Pick]]:
+    """Return what asks the package for its first picks of a launch's problem."""
+    import nvMatmulHeuristics as package
+
+    known = package.NvMatmulHeuristicsInterfaceEx(
+        backend=package.NvMatmulHeuristicsTarget.CUTLASS3,
+        flags=package.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
+        gpu=package.NvMatmulHeuristicsNvidiaGpu.H200_SXM,
+    )
+    loaded = set()
+
+    def ask(launch: Launch) -> list[Pick]:
+        name = f"{launch.plan.problem.layout.upper()}_ROW_MAJOR"
+        layout = package.NvMatmulHeuristicsMatmulLayout[name]
+        if layout not in loaded:
+            known.loadInternalDiscoverySet(layout, precision=PRECISIONS[kind])
+            loaded.add(layout)
+        e = launch.plan.extents
+        problem = known.makeNvMatmulHeuristicsProblem(e.m, e.n, e.k, layout, e.batch)
+        found = [each["kernel"] for each in known.get(problem, count, precision=PRECISIONS[kind])]
+        return [
+            ((x.cta_tile_m, x.cta_tile_n), (x.cluster_m, x.cluster_n), x.split_k) for x in found
+        ]
+
+    return ask
+
+
+def picked(launch: Launch) -> Pick | None:
+    """Return the pick that a launch is one of; None where it has what such picks do not know."""
+    plan, config = launch.plan, launch.plan.config
+    if plan.backend != "cute_wgmma" or config.swap_ab or config.cluster_k * config.slice_k > 1:
+        return None
+    return config.tile[:2], config.cluster, config.split_k
+
+
+def time_of(pick: Pick, of_problem: Iterable[Launch]) -> float | None:
+    """Return the time of a pick by the launches of its problem; None where it was not launched."""
+    return min((each.us for each in of_problem if picked(each) == pick), default=None)
+
+
+def compared(
+    of_problem: Sequence[Launch], picks: Sequence[Pick]
+) -> tuple[list[float | None], list[float]]:
+    """Return what their picks, and our first ones, take over the fastest launch; None: unknown."""
+    best = min(each.us for each in of_problem)
+    theirs = [time_of(pick, of_problem) for pick in picks]
+    ours = sorted(of_problem, key=lambda each: (each.price_us, str(each.plan.config)))
+    return (
+        [None if us is None else us / best for us in theirs],
+        [each.us / best for each in ours[: len(picks)]],
+    )
+
+
+def main() -> None:
+    """Print the table of some files."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("files", type=Path, nargs="*", default=[H200], help="of sweeps; else ours")
+    args = parser.parse_args()
+    print(
+        "| dtype | problems, its first launched | its first % | worst % | ours there % | worst % "
+        "| best of its 8 % | of our 8 % |\n|---|---|---|---|---|---|---|---|"
+    )
+    measured = launches(args.files)
+    for kind in PRECISIONS:
+        problems = by_problem(each for each in measured if each.kind == kind)
+        if problems:
+            ask = rival(kind, FEW)
+            rows = [compared(each, ask(each[0])) for each in problems]
+            print(_line(kind, rows))
+
+
+def _line(kind: str, rows: Sequence[tuple[list[float | None], list[float]]]) -> str:
+    first = [(theirs[0], ours[0]) for theirs, ours in rows if theirs and theirs[0] is not None]
+    some = [(min(filter(None, theirs)), min(ours)) for theirs, ours in rows if any(theirs)]
+
+    def percent(factors: Iterable[Any]) -> str:
+        found = list(factors)
+        return f"{100 * (geometric_mean(found) - 1):.1f}" if found else "-"
+
+    def worst(factors: Iterable[Any]) -> str:
+        return f"{100 * (max(factors, default=1.0) - 1):.1f}"
+
+    theirs, ours = [each[0] for each in first], [each[1] for each in first]
+    return (
+        f"| {kind} | {len(rows)}, {len(first)} | {percent(theirs)} | {worst(theirs)} "
+        f"| {percent(ours)} | {worst(ours)} | {percent(each[0] for each in some)} "
+        f"| {percent(each[1] for each in some)} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
