@@ -124,6 +124,34 @@ def test_groups_of_rows_are_copied_in_bands(layout, of_b, monkeypatch):
     assert gpu.launches[0][0].grid[0] == 7 + of_b
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "lists"),
+    [
+        (200, 171, 103, Lists(tile=((128, 80),), cluster=((2, 1),))),
+        (130, 85, 197, Lists(tile=((64, 40),), cluster=((1, 2),))),
+        (77, 61, 325, Lists(tile=((64, 24),), split_k=(2,))),
+        (7, 149, 330, Lists(tile=((8, 72),))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_panels_feed_tiles_of_any_eights(m, n, k, lists, layout):
+    a, b = operands(DType.FLOAT16, layout, m, n, k, 5)
+    expected = (a.astype("f8") @ b.astype("f8")).astype(a.dtype)
+    work = Workload(m, n, k, DType.FLOAT16, layout)
+    with device(**GPU) as gpu:
+        plans, _ = starts(work, ("cute_wgmma",), HOPPER)
+        some = contenders(plans, 1, 2, seed=n, lists=lists)
+        for plan in some:
+            geo = geometry(plan.problem, plan.config)
+            assert geo.b_swizzle == 16
+            d = np.full(expected.shape, 77, a.dtype)
+            unigemm.matmul(a, b, d, plan=plan)
+            np.testing.assert_array_equal(d, expected, err_msg=str(plan.config))
+    assert len(some) > 0
+    assert gpu.launches[0][0].kernel.startswith("repack")
+
+
 @pytest.mark.parametrize(("rows", "pad", "shift"), FEW_ROWS)
 def test_few_rows_of_an_m_major_a_are_turned(rows, pad, shift):
     seed = 10 * rows + pad
