@@ -13,7 +13,7 @@ import numpy as np
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Raster
-from unigemm.problem import Extents, Problem
+from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..workspace import workspace_bytes
@@ -166,6 +166,20 @@ def families(problem: Problem, target: Target) -> tuple[Family, ...]:
 
     The transpose only where wgmma then takes A from registers.
     """
+    return _families(_offered_as(problem), target)
+
+
+def _offered_as(problem: Problem) -> Problem:
+    """Return the class whose offers and prices are a problem's: many have the same."""
+    a, b, d = (
+        x if x.alignment == TMA_BYTES else MatrixType(x.dtype, x.major, x.dtype.itemsize)
+        for x in (problem.a, problem.b, problem.d)
+    )
+    return Problem(a, b, d, problem.precision, batch_invariant=problem.batch_invariant)
+
+
+@lru_cache(maxsize=256)
+def _families(problem: Problem, target: Target) -> tuple[Family, ...]:
     own = family_of(problem, target)
     turned = problem.transposed
     return (own, family_of(turned, target, True)) if from_registers(turned, MMA_M) else (own,)

@@ -31,7 +31,7 @@ from .choices import (
     tile_config,
 )
 from .figures import Figures
-from .geometry import geometry, illegal, shared_major
+from .geometry import SWIZZLE_BYTES, illegal, shared_major, spare_bytes
 from .prices import Times, prediction, priced, tiles_in, tiles_of
 from .work import Work, repacked_bytes, work_of
 
@@ -68,9 +68,8 @@ def _config(
     """
     problem, target = family.problem, family.target
     least = tile_config(family, shape, columns, slice_k, split or cluster_k * slice_k > 1)
-    geo = geometry(problem, least)
-    stage = geo.a_bytes + geo.b_bytes
-    room = target.smem_per_block - (geo.smem_bytes - least.stages * stage)
+    stage = (shape.rows + columns) * SWIZZLE_BYTES
+    room = target.smem_per_block - spare_bytes(problem, least)
     config = replace(
         least,
         cluster=cluster,

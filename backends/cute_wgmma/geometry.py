@@ -33,11 +33,15 @@ __all__ = [
     "Geometry",
     "from_registers",
     "geometry",
+    "groups_of",
     "illegal",
+    "is_adding",
     "is_promoted",
     "is_repacked",
     "products",
     "shared_major",
+    "spare_bytes",
+    "store_of",
 ]
 
 WARPGROUP = 128  # threads
@@ -202,16 +206,13 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
     m, n, k = config.tile
     wg_m, wg_n = config.warps[0] // 4, config.warps[1]
-    groups = 2 if config.schedule == "pingpong" else 1
+    groups = groups_of(config.schedule)
     consumers = groups * wg_m * wg_n * config.slice_k
     size = problem.a.dtype.itemsize
     a_bytes, b_bytes = m * k * size, n * k * size
     pipeline = config.stages * (a_bytes + b_bytes)
-    tail = max(0, MMA_M - m) * k * size  # what wgmma reads behind the last stage of few rows
-    store = _store(problem, config)
+    store = store_of(problem, m, is_adding(config))
     columns, pitch = _box(store, n // wg_n, problem.d.dtype.itemsize)
-    buffers = {"tma": 1 if columns > 64 else 2, "rows": 1, "direct": 0}[store]
-    boxes = consumers * buffers * STORE_ROWS * pitch
     repeats = ceil(m / (MMA_M * wg_m))
     fragments = 2 * MMA_M * repeats * k // WARPGROUP if from_registers(problem, m) else 0
     geo = Geometry(
@@ -232,8 +233,8 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         store=store,
         store_columns=columns,
         box_pitch=pitch,
-        store_buffers=buffers,
-        smem_bytes=BARRIER_BYTES + pipeline + tail + boxes,
+        store_buffers=_buffers(store, columns),
+        smem_bytes=pipeline + spare_bytes(problem, config),
         threads=WARPGROUP * (1 + consumers),
         residents=1,
         registers=_registers(consumers, 1),
@@ -244,16 +245,42 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     return half if _fits(config, half) else geo
 
 
-def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
+def groups_of(schedule: str) -> int:
+    """Return how many tiles are in flight in a CTA."""
+    return 2 if schedule == "pingpong" else 1
+
+
+def is_adding(config: Config) -> bool:
+    """Whether a tile is in parts of K, whose sums are added up."""
+    return config.split_k * config.cluster_k * config.slice_k > 1
+
+
+def spare_bytes(problem: Problem, config: Config) -> int:
+    """Return the bytes of a CTA's shared memory beside its stages."""
+    m, n, k = config.tile
+    wg_m, wg_n = config.warps[0] // 4, config.warps[1]
+    groups = groups_of(config.schedule)
+    store = store_of(problem, m, is_adding(config))
+    columns, pitch = _box(store, n // wg_n, problem.d.dtype.itemsize)
+    tail = max(0, MMA_M - m) * k * problem.a.dtype.itemsize  # read behind the last stage of few rows
+    boxes = groups * wg_m * wg_n * config.slice_k * _buffers(store, columns) * STORE_ROWS * pitch
+    return BARRIER_BYTES + tail + boxes
+
+
+def _buffers(store: str, columns: int) -> int:
+    """Return the boxes of a warpgroup."""
+    return {"tma": 1 if columns > 64 else 2, "rows": 1, "direct": 0}[store]
+
+
+def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows", "direct"]:
     """Say how D is written.
 
     Pairs of 32-bit sums fill whole sectors from the registers, where rows begin at one: boxes do
     not make that faster.
     """
     d = problem.d
-    shared = config.split_k * config.cluster_k * config.slice_k > 1
-    few, turned = config.tile[0] < MMA_M, d.major == "m"
-    if shared or few or turned or from_registers(problem, config.tile[0]):
+    few, turned = rows < MMA_M, d.major == "m"
+    if adding or few or turned or from_registers(problem, rows):
         return "direct"
     if d.alignment == TMA_BYTES:
         return "tma" if d.dtype.itemsize == 2 else "direct"
@@ -303,7 +330,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     wg_m, wg_n = config.warps[0] // 4, config.warps[1]
     if config.schedule not in ("cooperative", "pingpong"):
         return f"schedule {config.schedule!r} is neither cooperative nor pingpong"
-    groups = 2 if config.schedule == "pingpong" else 1
+    groups = groups_of(config.schedule)
     if groups * wg_m * wg_n * config.slice_k not in (1, 2, 3):
         return "1 to 3 consumer warpgroups fit into a CTA"
     if m < MMA_M:
