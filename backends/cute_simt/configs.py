@@ -11,9 +11,9 @@ from functools import lru_cache
 from math import ceil, inf
 from typing import NamedTuple
 
-from unigemm.dtypes import DType
+from unigemm.dtypes import DType, accumulator
 from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster, Rejection
-from unigemm.problem import Extents, Problem
+from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..near import is_near
@@ -173,12 +173,30 @@ class Offer(NamedTuple):
 @lru_cache(maxsize=256)
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
+    return _bases(_priced_as(problem), target)
+
+
+def _priced_as(problem: Problem) -> Problem:
+    """Return the class that has a problem's tiles and prices: what D is makes no difference."""
+    d = MatrixType(problem.accumulator, "n", problem.accumulator.itemsize)
+    return Problem(problem.a, problem.b, d)
+
+
+@lru_cache(maxsize=256)
+def _bases(problem: Problem, target: Target) -> tuple[Base, ...]:
+    configs = _configs(problem.a.dtype, problem.b.dtype)
+    return tuple(_measured(problem, target, config, H200) for config in configs)
+
+
+@lru_cache(maxsize=64)
+def _configs(a: DType, b: DType) -> tuple[Config, ...]:
+    """Return the tiles for inputs of some types, without split-K."""
     found = {}
-    size = max(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
+    size = max(a.itemsize, b.itemsize)
     for (m, n), warps, thread, stages, float32_only in SHAPES:
-        if float32_only and problem.a.dtype is not DType.FLOAT32:
+        if float32_only and a is not DType.FLOAT32:
             continue
-        if problem.accumulator is DType.FLOAT64 and thread == (8, 8):
+        if accumulator(a) is DType.FLOAT64 and thread == (8, 8):
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
         config = Config(
@@ -188,8 +206,8 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
             thread=thread,
             raster=Raster("m", 8),
         )
-        found[config] = _measured(problem, target, config, H200)
-    return tuple(found.values())
+        found[config] = None
+    return tuple(found)
 
 
 @lru_cache(maxsize=256)
@@ -198,6 +216,11 @@ def persistent_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
 
     In float32: they are measured in no other type.
     """
+    return _persistent_bases(_priced_as(problem), target)
+
+
+@lru_cache(maxsize=256)
+def _persistent_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     found: list[Base] = []
     if problem.a.dtype is not DType.FLOAT32:
         return ()

@@ -39,6 +39,8 @@ __all__ = [
     "few_rows_smem_bytes",
     "few_rows_step",
     "few_rows_threads",
+    "few_rows_turn",
+    "few_rows_vector",
     "geometry",
     "illegal",
     "is_big",
@@ -389,10 +391,20 @@ def axpy_parts(config: Config) -> int:
 
 
 def few_rows_step(problem: Problem, config: Config) -> int:
+    """Return the elements along K that a CTA reads in one turn."""
+    return few_rows_turn(few_rows_vector(problem), config)
+
+
+def few_rows_vector(problem: Problem) -> int:
+    """Return the elements of one load in the dot schedule."""
+    return min(problem.a.vector, problem.b.vector)
+
+
+def few_rows_turn(vector: int, config: Config) -> int:
     """Return the elements along K that a CTA reads in one turn: a load, or rows, of each lane."""
     if config.schedule == AXPY:
         return axpy_parts(config) * config.stages
-    return WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
+    return WARP * vector * config.slice_k
 
 
 def few_rows_threads(config: Config) -> int:
