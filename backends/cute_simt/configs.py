@@ -7,7 +7,7 @@ once. A new term belongs into one of the two, into the total, and into the `Brea
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -27,10 +27,11 @@ from .geometry import (
     SCHEDULERS,
     WARP,
     OperandTile,
-    geometry,
     illegal,
     is_big,
     is_persistent,
+    needs_of,
+    operand_tile,
     resident_warps,
 )
 from .times import BELOW, Times, lanes, traffic_us
@@ -102,8 +103,6 @@ class Base:
     ----------
     problem, target, figures, config
         What it is, and what its launches cost; the problem as the kernel sees it.
-    reason
-        Why it cannot run, or None.
     threads
         Of a CTA.
     resident
@@ -122,13 +121,17 @@ class Base:
     target: Target
     figures: Figures
     config: Config
-    reason: str | None
     threads: int
     resident: int
     clocks: float
     cta_clocks: float
     edges: tuple[tuple[float, float], ...]
     least_us: float
+
+    @cached_property
+    def reason(self) -> str | None:
+        """Why it cannot run, or None: asked of the cheap ones only."""
+        return illegal(self.problem, self.config, self.target)
 
 
 class Work(NamedTuple):
@@ -238,35 +241,35 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
 
 
 def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
-    geo = geometry(problem, config)
-    by_smem = target.smem_per_sm // (geo.smem_bytes + RESERVED_SMEM)
-    by_registers = resident_warps(geo.registers) // (geo.threads // WARP)
+    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+    threads, smem_bytes, registers = needs_of(problem, config)
+    by_smem = target.smem_per_sm // (smem_bytes + RESERVED_SMEM)
+    by_registers = resident_warps(registers) // (threads // WARP)
     fma_lanes = lanes(problem, target)
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
     fma_clocks = config.thread[0] * config.thread[1] * 128 / fma_lanes
-    reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
+    reads = a.rows / a.vector + b.rows / b.vector
     of_warp = config.tile[2] * (fma_clocks + f.read_clocks * reads) + f.slab_clocks
     singles = 0
-    for tile in (geo.a, geo.b):
+    for tile in (a, b):
         single = tile.copy == 1 and not tile.turned
         singles += single * tile.copies
         of_copy = f.single_clocks if single else f.copy_clocks
-        of_warp += of_copy * tile.copies / geo.threads
+        of_warp += of_copy * tile.copies / threads
     if problem.a.dtype.itemsize == 2:
         of_warp += config.tile[2] * f.widen_clocks * sum(config.thread)
-    shared = f.issued * geo.threads / WARP / SCHEDULERS
+    shared = f.issued * threads / WARP / SCHEDULERS
     return Base(
         problem,
         target,
         f,
         config,
-        illegal(problem, config, target),
-        threads=geo.threads,
-        resident=max(1, min(by_smem, by_registers, 2048 // geo.threads, 16)),
+        threads=threads,
+        resident=max(1, min(by_smem, by_registers, 2048 // threads, 16)),
         clocks=of_warp * shared,
         cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1]) * shared,
-        edges=tuple(_edge_us(tile, geo.threads, f) for tile in (geo.a, geo.b)),
-        least_us=of_warp / target.clock_mhz + f.single_us * singles / geo.threads,
+        edges=(_edge_us(a, threads, f), _edge_us(b, threads, f)),
+        least_us=of_warp / target.clock_mhz + f.single_us * singles / threads,
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
@@ -29,6 +30,7 @@ __all__ = [
     "WARP",
     "Copy",
     "Geometry",
+    "Needs",
     "OperandTile",
     "axpy_lanes",
     "axpy_parts",
@@ -47,6 +49,8 @@ __all__ = [
     "is_biggest",
     "is_persistent",
     "launched_smem",
+    "needs_of",
+    "operand_tile",
     "resident_warps",
 ]
 
@@ -160,6 +164,14 @@ class OperandTile:
         return (index // self.run) * self.lanes * self.run + index % self.run
 
 
+class Needs(NamedTuple):
+    """What a CTA needs of an SM: see `Geometry`."""
+
+    threads: int
+    smem_bytes: int
+    registers: int
+
+
 @dataclass(frozen=True)
 class Geometry:
     """All derived numbers of a configuration.
@@ -254,7 +266,8 @@ def _lanes(config: Config) -> tuple[int, int]:
     )
 
 
-def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> OperandTile:
+@lru_cache(maxsize=8192)
+def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     """Return the tile of A (mode 0) or B (mode 1)."""
     extent, slab, rows = config.tile[mode], config.tile[2], config.thread[mode]
     size = kind.dtype.itemsize
@@ -273,7 +286,7 @@ def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> Operand
         slab=slab,
         pitch=pitch,
         copy=1 if turned or kind.major == "strided" else min(kind.vector, along),
-        lanes=lanes,
+        lanes=_lanes(config)[mode],
         rows=rows,
         run=run,
         # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
@@ -301,42 +314,55 @@ def is_biggest(config: Config) -> bool:
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a legal configuration."""
     m, n, _ = config.tile
-    lanes = _lanes(config)
-    a = _operand(problem.a, config, 0, lanes[0])
-    b = _operand(problem.b, config, 1, lanes[1])
+    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+    needs = needs_of(problem, config)
     sums = problem.accumulator.itemsize
     warps = config.warps[0] * config.warps[1]
-    warp_tile = (m // config.warps[0], n // config.warps[1])
-    # One spare 16-byte unit a row keeps the lanes of different rows in different banks.
-    stage_pitch = warp_tile[1] + BANK_VECTOR // sums
     partial = config.split_k > 1
     widest = BANK_VECTOR // sums if partial else problem.d.vector
-    steps = [tile.vector for tile in (a, b) if tile.k_major]
-    pipeline = config.stages * (a.bytes + b.bytes)
-    patches = warps * lanes[0] * stage_pitch * sums
-    step = max(steps, default=1)
     store = min(widest, config.thread[1])
     run_out = min(b.run, BANK_VECTOR // sums)
     direct = run_out == store > 1
     # Where D's rows are odd, a tile of partial sums may begin anywhere too: by elements then.
     column = 1 if direct and partial and problem.d.vector == 1 else store
-    registers = _registers(problem, config, a, b, step)
     return Geometry(
         a=a,
         b=b,
-        threads=warps * WARP,
-        lanes=lanes,
-        warp_tile=warp_tile,
-        step=step,
-        stage_pitch=stage_pitch,
+        threads=needs.threads,
+        lanes=_lanes(config),
+        warp_tile=(m // config.warps[0], n // config.warps[1]),
+        step=_step(a, b),
+        stage_pitch=_stage_pitch(problem, config),
         run_out=run_out,
         store=store,
         direct=direct,
         column=column,
-        smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
-        registers=registers,
-        min_blocks=max(1, min(4, resident_warps(registers) // warps)),
+        smem_bytes=needs.smem_bytes,
+        registers=needs.registers,
+        min_blocks=max(1, min(4, resident_warps(needs.registers) // warps)),
     )
+
+
+def needs_of(problem: Problem, config: Config) -> Needs:
+    """Return what a CTA needs of an SM."""
+    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+    warps, pitch = config.warps[0] * config.warps[1], _stage_pitch(problem, config)
+    pipeline = config.stages * (a.bytes + b.bytes)
+    patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
+    return Needs(
+        threads=warps * WARP,
+        smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
+        registers=_registers(problem, config, a, b, _step(a, b)),
+    )
+
+
+def _step(a: OperandTile, b: OperandTile) -> int:
+    return max(a.vector if a.k_major else 1, b.vector if b.k_major else 1)
+
+
+def _stage_pitch(problem: Problem, config: Config) -> int:
+    # One spare 16-byte unit a row keeps the lanes of different rows in different banks.
+    return config.tile[1] // config.warps[1] + BANK_VECTOR // problem.accumulator.itemsize
 
 
 def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile, step: int) -> int:
@@ -519,15 +545,16 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return reason
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
-    derived = geometry(problem, config)
-    for name, tile in (("A", derived.a), ("B", derived.b)):
+    for mode, (name, kind) in enumerate((("A", problem.a), ("B", problem.b))):
+        tile = operand_tile(kind, config, mode)
         if tile.turned and (k > WARP or threads // k % 4):
             return f"{threads} threads cannot turn a slab of {k} of {name} on its way"
         if k * tile.dtype.itemsize < BANK_VECTOR:
             return f"a slab of {k} is less than one 16-byte vector of {name}"
-    if derived.smem_bytes > target.smem_per_block:
+    smem_bytes = needs_of(problem, config).smem_bytes
+    if smem_bytes > target.smem_per_block:
         return (
-            f"{derived.smem_bytes} bytes of shared memory exceed the "
+            f"{smem_bytes} bytes of shared memory exceed the "
             f"{target.smem_per_block} of a CTA on {target.arch}"
         )
     return None
