@@ -22,6 +22,7 @@ from ..workspace import workspace_bytes
 from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
+    DOT_ROWS,
     FEW_ROWS,
     RESERVED_SMEM,
     SCHEDULERS,
@@ -300,7 +301,7 @@ def ranking(
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar, with its split-K factors."""
     short: Shortlist[Offer] = Shortlist(most, bar)
-    if not _add_few_rows(short, problem, extents, target, False):
+    if not _add_few_rows(short, problem, extents, target, False) and extents.n <= DOT_ROWS[-1]:
         _add_few_rows(short, problem.transposed, extents.transposed, target, True)
     work = _work(problem, extents, target, H200)
     for least, base in _likely(work, short.bar):

@@ -154,7 +154,7 @@ def ranking(
     """Price what may be among the cheapest and under the bar."""
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
     turned = extents.transposed
-    for base in bases(problem, target):
+    for base in _bases_for(problem, extents, target):
         sizes = turned if base.config.swap_ab else extents
         if not _worthwhile(base, sizes) or _least_us(base, sizes) > short.bar:
             continue
@@ -182,15 +182,32 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
             yield replace(base.config, split_k=2)
 
 
-@lru_cache(maxsize=256)
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it is narrow, either way round."""
+    either_way = (False, True), (True, False), (True, True)
+    return tuple(base for which in either_way for base in _bases(problem, target, *which))
+
+
+def _bases_for(problem: Problem, extents: Extents, target: Target) -> tuple[Base, ...]:
+    """Return those that some extents may be worth: narrow ones where a side of D is short."""
+    found = _bases(problem, target, narrow=False, swap_ab=False)
+    if extents.n <= NARROW:
+        found += _bases(problem, target, narrow=True, swap_ab=False)
+    if extents.m <= NARROW:
+        found += _bases(problem, target, narrow=True, swap_ab=True)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _bases(problem: Problem, target: Target, narrow: bool, swap_ab: bool) -> tuple[Base, ...]:
+    seen = problem.transposed if swap_ab else problem
+    figures = _figures(seen, target)
     return tuple(
-        _measured(seen, target, config_of(shape, seen, schedule, swap_ab), _figures(seen, target))
-        for swap_ab, seen in ((False, problem), (True, problem.transposed))
+        _measured(seen, target, config_of(shape, seen, schedule, swap_ab), figures)
         for shape in shapes(seen, target)
+        if _is_narrow(shape) == narrow
         for schedule in shape.schedules
-        if (_is_narrow(shape) or not swap_ab) and not varies(problem, schedule)
+        if not varies(problem, schedule)
     )
 
 
