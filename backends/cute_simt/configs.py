@@ -243,7 +243,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
 
 def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
     a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
-    threads, smem_bytes, registers = needs_of(problem, config)
+    threads, smem_bytes, registers = needs_of(problem, config, a, b)
     by_smem = target.smem_per_sm // (smem_bytes + RESERVED_SMEM)
     by_registers = resident_warps(registers) // (threads // WARP)
     fma_lanes = lanes(problem, target)

@@ -125,9 +125,7 @@ def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, st
 
 
 @lru_cache(maxsize=256)
-def _of_rows(
-    problem: Problem, target: Target, rows: int
-) -> tuple[tuple[Config, str | None], ...]:
+def _of_rows(problem: Problem, target: Target, rows: int) -> tuple[tuple[Config, str | None], ...]:
     """Return those in tiles of so many rows."""
     configs = _configs(problem.b.dtype.itemsize, rows)
     return tuple((config, illegal(problem, config, target)) for config in configs)
@@ -158,9 +156,7 @@ def _offered(size: int, vector: int, rows: int) -> _Launches:
     return _launches(vector, configs, splits)
 
 
-def _launches(
-    vector: int, configs: Sequence[Config], splits: Sequence[Sequence[int]]
-) -> _Launches:
+def _launches(vector: int, configs: Sequence[Config], splits: Sequence[Sequence[int]]) -> _Launches:
     """Return configurations, by their indices, each in several parts of K."""
     table = np.array([(index, *_constants(vector, each)) for index, each in enumerate(configs)])
     index, *constants = np.repeat(table, [len(each) for each in splits], axis=0).T

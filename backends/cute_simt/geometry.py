@@ -14,7 +14,7 @@ each lane, lanes along N, and `stages` rows of B on their way.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from unigemm.dtypes import DType
@@ -135,7 +135,7 @@ class OperandTile:
         """Elements of one line, padding left out."""
         return self.slab if self.k_major else self.extent
 
-    @property
+    @cached_property  # as the next: tiles are kept, and planning asks often
     def copies(self) -> int:
         """Copies that fill the tile."""
         return self.lines * self.line // self.copy
@@ -146,7 +146,7 @@ class OperandTile:
         unit = BANK_VECTOR // self.dtype.itemsize
         return -(-self.lines * self.pitch // unit) * unit
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Shared memory of one stage of this operand."""
         return self.elements * self.dtype.itemsize
@@ -315,7 +315,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a legal configuration."""
     m, n, _ = config.tile
     a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
-    needs = needs_of(problem, config)
+    needs = needs_of(problem, config, a, b)
     sums = problem.accumulator.itemsize
     warps = config.warps[0] * config.warps[1]
     partial = config.split_k > 1
@@ -343,9 +343,8 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     )
 
 
-def needs_of(problem: Problem, config: Config) -> Needs:
-    """Return what a CTA needs of an SM."""
-    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -> Needs:
+    """Return what a CTA with such tiles needs of an SM."""
     warps, pitch = config.warps[0] * config.warps[1], _stage_pitch(problem, config)
     pipeline = config.stages * (a.bytes + b.bytes)
     patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
@@ -368,12 +367,14 @@ def _stage_pitch(problem: Problem, config: Config) -> int:
 def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile, step: int) -> int:
     """Estimate the registers of a thread: accumulators, one round of fragments, addresses."""
     words = problem.accumulator.itemsize // 4
-    fragments = sum(tile.rows * (step if tile.k_major else 1) for tile in (a, b))
     threads = config.warps[0] * config.warps[1] * WARP
-    each = [(tile, -(-tile.copies // threads)) for tile in (a, b)]
-    copies = min(sum(count for _, count in each), COPIES_HELD)
-    addresses = BASE_REGISTERS + COPY_REGISTERS * copies
-    held = sum(2 * count for tile, count in each if not tile.asynchronous)
+    fragments = copies = held = 0
+    for tile in (a, b):
+        count = -(-tile.copies // threads)
+        fragments += tile.rows * (step if tile.k_major else 1)
+        copies += count
+        held += 0 if tile.asynchronous else 2 * count
+    addresses = BASE_REGISTERS + COPY_REGISTERS * min(copies, COPIES_HELD)
     sums = config.thread[0] * config.thread[1]
     return min(words * (sums + fragments) + addresses + held, 255)
 
@@ -545,13 +546,13 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return reason
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
-    for mode, (name, kind) in enumerate((("A", problem.a), ("B", problem.b))):
-        tile = operand_tile(kind, config, mode)
+    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+    for name, tile in (("A", a), ("B", b)):
         if tile.turned and (k > WARP or threads // k % 4):
             return f"{threads} threads cannot turn a slab of {k} of {name} on its way"
         if k * tile.dtype.itemsize < BANK_VECTOR:
             return f"a slab of {k} is less than one 16-byte vector of {name}"
-    smem_bytes = needs_of(problem, config).smem_bytes
+    smem_bytes = needs_of(problem, config, a, b).smem_bytes
     if smem_bytes > target.smem_per_block:
         return (
             f"{smem_bytes} bytes of shared memory exceed the "

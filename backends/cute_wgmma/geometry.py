@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from unigemm.dtypes import FLOAT8, DType
 from unigemm.plans import Config
@@ -211,8 +211,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     size = problem.a.dtype.itemsize
     a_bytes, b_bytes = m * k * size, n * k * size
     pipeline = config.stages * (a_bytes + b_bytes)
-    store = store_of(problem, m, is_adding(config))
-    columns, pitch = _box(store, n // wg_n, problem.d.dtype.itemsize)
+    boxes = _boxes(problem, config)
     repeats = ceil(m / (MMA_M * wg_m))
     fragments = 2 * MMA_M * repeats * k // WARPGROUP if from_registers(problem, m) else 0
     geo = Geometry(
@@ -230,11 +229,11 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         promote=_promotion(problem, k),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle(n * size) if shared_major(problem, "b", m) == "n" else SWIZZLE_BYTES,
-        store=store,
-        store_columns=columns,
-        box_pitch=pitch,
-        store_buffers=_buffers(store, columns),
-        smem_bytes=pipeline + spare_bytes(problem, config),
+        store=boxes.store,
+        store_columns=boxes.columns,
+        box_pitch=boxes.pitch,
+        store_buffers=boxes.buffers,
+        smem_bytes=pipeline + _spare_bytes(problem, config, boxes),
         threads=WARPGROUP * (1 + consumers),
         residents=1,
         registers=_registers(consumers, 1),
@@ -257,19 +256,32 @@ def is_adding(config: Config) -> bool:
 
 def spare_bytes(problem: Problem, config: Config) -> int:
     """Return the bytes of a CTA's shared memory beside its stages."""
-    m, n, k = config.tile
-    wg_m, wg_n = config.warps[0] // 4, config.warps[1]
-    groups = groups_of(config.schedule)
-    store = store_of(problem, m, is_adding(config))
-    columns, pitch = _box(store, n // wg_n, problem.d.dtype.itemsize)
-    tail = max(0, MMA_M - m) * k * problem.a.dtype.itemsize  # read behind the last stage of few rows
-    boxes = groups * wg_m * wg_n * config.slice_k * _buffers(store, columns) * STORE_ROWS * pitch
-    return BARRIER_BYTES + tail + boxes
+    return _spare_bytes(problem, config, _boxes(problem, config))
 
 
-def _buffers(store: str, columns: int) -> int:
-    """Return the boxes of a warpgroup."""
-    return {"tma": 1 if columns > 64 else 2, "rows": 1, "direct": 0}[store]
+def _spare_bytes(problem: Problem, config: Config, boxes: _Boxes) -> int:
+    m, _, k = config.tile
+    # What wgmma reads behind the last stage of few rows.
+    tail = max(0, MMA_M - m) * k * problem.a.dtype.itemsize
+    consumers = groups_of(config.schedule) * config.warps[0] // 4 * config.warps[1] * config.slice_k
+    return BARRIER_BYTES + tail + consumers * boxes.buffers * STORE_ROWS * boxes.pitch
+
+
+class _Boxes(NamedTuple):
+    """The boxes that warpgroups store: see `Geometry`."""
+
+    store: Literal["tma", "rows", "direct"]
+    columns: int
+    pitch: int
+    buffers: int
+
+
+def _boxes(problem: Problem, config: Config) -> _Boxes:
+    store = store_of(problem, config.tile[0], is_adding(config))
+    if store == "direct":
+        return _Boxes(store, 0, 0, 0)
+    columns, pitch = _box(store, config.tile[1] // config.warps[1], problem.d.dtype.itemsize)
+    return _Boxes(store, columns, pitch, 2 if store == "tma" and columns <= 64 else 1)
 
 
 def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows", "direct"]:
@@ -305,8 +317,6 @@ def _box(store: str, columns: int, size: int) -> tuple[int, int]:
     Warps that store rows want long ones, and padding turns an even number of units of eight
     columns into an odd one.
     """
-    if store == "direct":
-        return 0, 0
     if store == "rows":
         units, longest = columns // 8, _ROW_BYTES // (8 * size)
         most = next(u for u in range(min(units, longest), 0, -1) if units % u == 0)

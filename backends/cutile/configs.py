@@ -116,8 +116,6 @@ class Base:
         What it is; the problem as the kernel sees it.
     figures, margin
         Of the architecture, and by what all of a price is multiplied.
-    narrowest
-        Columns of the narrowest tile that there is.
     places
         Tiles that run at once.
     rate
@@ -135,7 +133,6 @@ class Base:
     config: Config
     figures: Figures
     margin: float
-    narrowest: int
     places: int
     rate: float
     turns: tuple[bool, bool]
@@ -232,7 +229,6 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
         config,
         figures=figures,
         margin=_margin(problem, target),
-        narrowest=_narrowest(problem, target),
         places=places_of(config, target),
         rate=_rate(problem, target, config, figures),
         turns=turned_tf32(problem, target),
@@ -259,7 +255,7 @@ def _worthwhile(base: Base, sizes: Extents) -> bool:
     m, n, _ = base.config.tile
     if not n <= NARROW < m:
         return True
-    return n // 2 < sizes.n <= n or sizes.n <= n == base.narrowest
+    return sizes.n <= n and (n // 2 < sizes.n or n == _narrowest(base.problem, base.target))
 
 
 def _splits(base: Base, sizes: Extents) -> tuple[int, ...]:
