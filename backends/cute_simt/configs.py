@@ -169,9 +169,12 @@ class Offer(NamedTuple):
 
     def finished(self) -> Config:
         """Return its configuration."""
-        return replace(
-            self.config, occupancy=self.occupancy, split_k=self.split_k, swap_ab=self.swap_ab
-        )
+        return _finished(self.config, self.occupancy, self.split_k, self.swap_ab)
+
+
+@lru_cache(maxsize=16384)
+def _finished(config: Config, occupancy: int, split_k: int, swap_ab: bool) -> Config:
+    return replace(config, occupancy=occupancy, split_k=split_k, swap_ab=swap_ab)
 
 
 @lru_cache(maxsize=256)

@@ -78,10 +78,13 @@ _CLUSTER_K = (1, 2, 3, 4, 8)
 _CLUSTER_SHAPES = tuple(
     (m, n, k) for m, n in _PAIRS for k in _CLUSTER_K if m * n * k <= 8 and (k == 1 or n == 1)
 )
+_PAIR = {pair: pair for pair in _PAIRS}  # made once, as below
 _CM, _CN, _CK = np.array(_CLUSTER_SHAPES).T
 # Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
 # cuOccupancyMaxActiveClusters): they lie within a GPC, and SMs are left over.
 _CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)  # by their CTAs
+# Made once: plans are kept, and many of them.
+_WARPS, _RASTER = {4: (4, 1), 8: (8, 1), 12: (12, 1)}, Raster("m", 8)
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 
 
@@ -145,7 +148,7 @@ class Choices(NamedTuple):
     def at(self, family: Family, index: int) -> Choice:
         """Return one."""
         shape, columns, cm, cn, split_k, cluster_k, slice_k = (int(each[index]) for each in self)
-        return Choice(family.shapes[shape], columns, (cm, cn), split_k, cluster_k, slice_k)
+        return Choice(family.shapes[shape], columns, _PAIR[cm, cn], split_k, cluster_k, slice_k)
 
 
 class _Outlines(NamedTuple):
@@ -206,10 +209,10 @@ def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding
     return Config(
         tile=(shape.rows, columns, SWIZZLE_BYTES // family.problem.a.dtype.itemsize),
         stages=LEAST_STAGES,
-        warps=(shape.warps, 1),
+        warps=_WARPS[shape.warps],
         split_k=2 if adding else 1,
         slice_k=slice_k,
-        raster=Raster("m", 8),
+        raster=_RASTER,
         schedule=shape.schedule,
     )
 

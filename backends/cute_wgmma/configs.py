@@ -86,6 +86,11 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
     return list(ranking(problem, extents, target, None).candidates)
 
 
+@lru_cache(maxsize=16384)
+def _finished(config: Config, split_k: int, order: Raster) -> Config:
+    return replace(config, split_k=split_k, raster=order)
+
+
 class _Offer(NamedTuple):
     """What a family offers for some extents: all its choices, and their prices."""
 
@@ -104,8 +109,7 @@ class _Place(NamedTuple):
 
     def finished(self) -> Config:
         """Return the configuration."""
-        order = raster(self.offer.work.extents, self.config)
-        return replace(self.config, split_k=self.split_k, raster=order)
+        return _finished(self.config, self.split_k, raster(self.offer.work.extents, self.config))
 
     def candidate(self) -> Candidate:
         """Return the configuration with its price."""

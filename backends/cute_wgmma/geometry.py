@@ -204,6 +204,10 @@ def is_repacked(problem: Problem, name: Literal["a", "b"], rows: int) -> bool:
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
+    return _derived(problem, config)
+
+
+def _derived(problem: Problem, config: Config) -> Geometry:
     m, n, k = config.tile
     wg_m, wg_n = config.warps[0] // 4, config.warps[1]
     groups = groups_of(config.schedule)
@@ -354,7 +358,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return f"N {n // wg_n} of a warpgroup is none that wgmma takes for int8"
     if k * problem.a.dtype.itemsize != SWIZZLE_BYTES:
         return f"a K slab must be {SWIZZLE_BYTES} bytes"
-    geo = geometry(problem, config)
+    geo = _derived(problem, config)  # not kept: most of what planning asks about is never launched
     if not _fits(config, geo):
         return f"{geo.held} registers of a thread for its sums and its part of A spill"
     if (geo.fragments or geo.promote) and geo.repeats_m > 2:

@@ -34,7 +34,8 @@ __all__ = [
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # Tiles of a band: TileGym's GROUP_SIZE_M; on sm_90 that of the quick kernel that was measured.
-_GROUP, _HOPPER_GROUP = 8, 16
+_RASTERS = Raster("n", 8), Raster("m", 8)
+_HOPPER_RASTERS = Raster("n", 16), Raster("m", 16)
 
 
 _RATE = {  # of a type against 16 bits on the same tensor cores (data sheets of A100, H200, B200)
@@ -165,10 +166,14 @@ def ranking(
 
 def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Candidate:
     sizes = base.config.oriented(extents)
-    order = _raster(sizes, base)
-    config = replace(base.config, split_k=split_k, raster=order)
+    config = _finished(base.config, split_k, _raster(sizes, base))
     scratch = scratch_bytes(base.problem, sizes, base.target, config)
     return Candidate(config, _prediction(times), scratch)
+
+
+@lru_cache(maxsize=4096)
+def _finished(config: Config, split_k: int, order: Raster) -> Config:
+    return replace(config, split_k=split_k, raster=order)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
@@ -283,7 +288,7 @@ def _raster(sizes: Extents, base: Base) -> Raster:
     """Return the order of the tiles: bands along the shorter side of D in tiles."""
     m, n, _ = base.config.tile
     tall = sizes.m * n >= sizes.n * m
-    return Raster("m" if tall else "n", _HOPPER_GROUP if base.target.capability[0] == 9 else _GROUP)
+    return (_HOPPER_RASTERS if base.target.capability[0] == 9 else _RASTERS)[tall]
 
 
 def predict(
