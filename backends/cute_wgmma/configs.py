@@ -31,7 +31,7 @@ from .choices import (
     tile_config,
 )
 from .figures import Figures
-from .geometry import SWIZZLE_BYTES, illegal, shared_major, spare_bytes
+from .geometry import MMA_M, SWIZZLE_BYTES, illegal, shared_major, spare_bytes
 from .prices import Times, prediction, priced, tiles_in, tiles_of
 from .work import Work, repacked_bytes, work_of
 
@@ -114,7 +114,8 @@ class _Place(NamedTuple):
     def candidate(self) -> Candidate:
         """Return the configuration with its price."""
         work, config = self.offer.work, self.finished()
-        scratch = scratch_bytes(work.family.problem, work.extents, config)
+        scratch = work.copied[min(config.tile[0], MMA_M)]
+        scratch += workspace_bytes(work.family.problem, work.extents, config.split_k)
         return Candidate(config, prediction(work, self.offer.times, self.number), scratch)
 
 

@@ -309,7 +309,7 @@ def priced(
     exposed = np.where(pingpong, f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
     repack = work.repack_us[np.minimum(m, MMA_M)]
-    crowded = (at_once > _CROWDED * target.sm_count) | (work.copied > _CROWDED_BYTES)
+    crowded = (at_once > _CROWDED * target.sm_count) | (work.copied[MMA_M] > _CROWDED_BYTES)
     repack = repack + f.crowded_us * (crowded & (repack > 0))
     tensor = tiles.tensor_us
     if work.promoted:  # CUDA cores add beside them

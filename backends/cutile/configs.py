@@ -141,6 +141,25 @@ class Base:
     hidden: float
 
 
+class Work(NamedTuple):
+    """A tile for some extents: what a price owes to them, however K is split.
+
+    Attributes
+    ----------
+    base, sizes
+        What it is; the extents as the kernel sees them.
+    tiles
+        How many.
+    dram_us
+        Of the device memory's traffic.
+    """
+
+    base: Base
+    sizes: Extents
+    tiles: int
+    dram_us: float
+
+
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return the legal configurations worth considering, priced."""
     return list(ranking(problem, extents, target, None).candidates)
@@ -151,14 +170,17 @@ def ranking(
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar."""
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
-    turned = extents.transposed
+    turned, moved = extents.transposed, extents.bytes_moved(problem)
     for base in _bases_for(problem, extents, target):
         sizes = turned if base.config.swap_ab else extents
-        if not _worthwhile(base, sizes) or _least_us(base, sizes) > short.bar:
+        if not _worthwhile(base, sizes):
             continue
-        for split_k in _splits(base, sizes):
+        work = _work(base, sizes, moved)
+        if _least_us(work) > short.bar:
+            continue
+        for split_k in _splits(work):
             if _scratch(base.problem, sizes, target, base.config, split_k) <= _MAX_WORKSPACE:
-                times = _times(base, sizes, split_k, short.bar)
+                times = _times(work, split_k, short.bar)
                 if times is not None:
                     short.add(times.total, (base, split_k, times))
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
@@ -263,9 +285,20 @@ def _worthwhile(base: Base, sizes: Extents) -> bool:
     return sizes.n <= n and (n // 2 < sizes.n or n == _narrowest(base.problem, base.target))
 
 
-def _splits(base: Base, sizes: Extents) -> tuple[int, ...]:
+def _work(base: Base, sizes: Extents, moved: int) -> Work:
+    """Return what the prices of a tile owe to extents, and to the bytes that they move."""
+    m, n, _ = base.config.tile
+    across, down = -(-sizes.n // n), -(-sizes.m // m)
+    again = (across > 1) * sizes.m + (down > 1) * sizes.n
+    again *= sizes.k * sizes.batch * base.problem.a.dtype.itemsize
+    moved_us = moved + base.figures.shared_read * again
+    moved_us /= base.target.dram_gbs * base.figures.dram_efficiency * 1e3
+    return Work(base, sizes, down * across * sizes.batch, moved_us)
+
+
+def _splits(work: Work) -> tuple[int, ...]:
     """Return the parts of K worth considering: those that fill the device, none of them empty."""
-    tiles = _tiles(base, sizes)
+    base, sizes, tiles, _ = work
     if base.config.schedule == "tail":  # for a last round that is less than half full
         cut = tail_of(base.config, sizes.k, tiles, base.places)
         return (1,) if cut.begin and cut.tiles and cut.parts > 1 else ()
@@ -277,11 +310,6 @@ def _splits(base: Base, sizes: Extents) -> tuple[int, ...]:
     # Parts are equal but for the last, which must not be empty.
     found = {-(-slabs // -(-slabs // parts)) for parts in wanted if 1 <= parts <= slabs // 2}
     return tuple(sorted({1} | {parts for parts in found if parts <= 2 * room}))
-
-
-def _tiles(base: Base, sizes: Extents) -> int:
-    m, n, _ = base.config.tile
-    return -(-sizes.m // m) * -(-sizes.n // n) * sizes.batch
 
 
 def _raster(sizes: Extents, base: Base) -> Raster:
@@ -306,7 +334,8 @@ def predict(
     base = _measured(problem, target, config, figures or _figures(problem, target))
     if figures is not None:
         base = replace(base, margin=1.0)
-    times = _times(base, extents, config.split_k, inf)
+    work = _work(base, extents, extents.bytes_moved(problem))
+    times = _times(work, config.split_k, inf)
     assert times is not None, "nothing is above infinity"
     return _prediction(times)
 
@@ -347,25 +376,26 @@ def _prediction(times: Times) -> Prediction:
     return Prediction(times.total, parts.limiter, parts)
 
 
-def _least_us(base: Base, sizes: Extents) -> float:
+def _least_us(work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
+    base, sizes, tiles, dram = work
     (m, n, k), target = base.config.tile, base.target
-    work = _tiles(base, sizes) * ceil(sizes.k / k) * m * n * k
-    tensor = work / (base.rate * target.clock_mhz * target.sm_count)
-    return _BELOW * base.margin * (base.figures.fixed_us + max(tensor, _dram_us(base, sizes)))
+    products = tiles * ceil(sizes.k / k) * m * n * k
+    tensor = products / (base.rate * target.clock_mhz * target.sm_count)
+    return _BELOW * base.margin * (base.figures.fixed_us + max(tensor, dram))
 
 
-def _times(base: Base, sizes: Extents, split_k: int, bar: float) -> Times | None:
+def _times(work: Work, split_k: int, bar: float) -> Times | None:
     """Price one launch: rounds of tiles against tensor cores, shared memory, L2 and DRAM.
 
     None where the price is above the bar.
     """
+    base, sizes, tiles, dram = work
     config, figures = base.config, base.figures
-    units = _tiles(base, sizes) * split_k
+    units = tiles * split_k
     at_once = min(units, base.places)
     rounds = -(-units // at_once)
     slabs = ceil(ceil(sizes.k / config.tile[2]) / split_k)
-    dram = _dram_us(base, sizes)
     busy = at_once * config.cluster[0]
     if 2 * busy > base.target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
         dram *= max(1.0, base.target.sm_count / (busy * figures.pair_draw))
@@ -525,15 +555,6 @@ def _store_us(
     us = figures.store_us["tma" if by_tma or aligned else "direct"]
     us *= config.tile[0] * config.tile[1] / (128 * 256) / config.cluster[0]
     return us * figures.turned if problem.d.major == "m" else us
-
-
-def _dram_us(base: Base, sizes: Extents) -> float:
-    """Return the time of the device memory's traffic."""
-    m, n, _ = base.config.tile
-    again = (sizes.n > n) * sizes.m + (sizes.m > m) * sizes.n
-    again *= sizes.k * sizes.batch * base.problem.a.dtype.itemsize
-    moved = sizes.bytes_moved(base.problem) + base.figures.shared_read * again
-    return moved / (base.target.dram_gbs * base.figures.dram_efficiency * 1e3)
 
 
 def _joined(power: float, *times: float) -> float:
