@@ -192,7 +192,8 @@ def family_of(
     problem: Problem, target: Target, swap_ab: bool = False, figures: Figures | None = None
 ) -> Family:
     """Return the family of a class, by other figures than its own where they are given."""
-    shapes = tuple(_without_slow_pairs(problem, shape) for shape in SHAPES)
+    by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
+    shapes = _without_slow_pairs(is_promoted(problem), by_rows)
     # An N-major B in narrower swizzles was slow.
     unit = 32 if shared_major(problem, "b", MMA_M) == "n" else 8
     whole = _CLUSTERS[1]
@@ -217,21 +218,23 @@ def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding
     )
 
 
-def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:
-    """Leave out pairs along M where they were slow on an H200, for reasons not understood.
+@lru_cache(maxsize=4)
+def _without_slow_pairs(promoted: bool, by_rows: bool) -> tuple[Shape, ...]:
+    """Return the shapes without pairs along M where they were slow on an H200, none knows why.
 
     Promoted sums: 1593 against 1305 us at 4096 cubed in 3xTF32, 969 against 836 at 8192 in float8;
     ping-pong that stores rows: 80 against 48 us at 4095x4097x511.
     """
-    by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
-    if not is_promoted(problem) and not (by_rows and shape.schedule == "pingpong"):
-        return shape
-    return replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
+    return tuple(
+        replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
+        if promoted or (by_rows and shape.schedule == "pingpong")
+        else shape
+        for shape in SHAPES
+    )
 
 
-@lru_cache(maxsize=256)
-def _outlines(family: Family) -> _Outlines:
-    shapes = family.shapes
+@lru_cache(maxsize=4)
+def _outlines(shapes: tuple[Shape, ...]) -> _Outlines:
     return _Outlines(
         rows=np.array([shape.rows for shape in shapes]),
         widest=np.array([shape.widest for shape in shapes]),
@@ -253,7 +256,7 @@ def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
     slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
     unit, sm_count, n = family.unit, family.target.sm_count, extents.n
-    rows, widest, *_ = _outlines(family)
+    rows, widest, *_ = _outlines(family.shapes)
     widest = widest[:, None]
     down = (-(-extents.m // rows) * extents.batch)[:, None]
     round_ones = np.where(widest >= _COLUMNS, np.minimum(_COLUMNS, -(-n // unit) * unit), 0)
@@ -287,7 +290,7 @@ def _sixteens(columns: np.ndarray) -> np.ndarray:
 def choices(family: Family, extents: Extents) -> Choices:
     """Return the tiles, clusters and parts of K that are worth considering, none of them empty."""
     shape, columns = _tiles(family, extents)
-    rows, _, sliced, clusters = _outlines(family)
+    rows, _, sliced, clusters = _outlines(family.shapes)
     down, across = -(-extents.m // rows[shape]), -(-extents.n // columns)
     # Where all SMs have work K stays whole.
     whole = down * across * extents.batch > family.target.sm_count

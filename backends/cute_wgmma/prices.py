@@ -184,7 +184,7 @@ def tiles_in(family: Family, configs: Sequence[Config]) -> Tiles:
 def _constants(family: Family, outlines: Sequence[_Outline]) -> np.ndarray:
     """Return what `_tiles` has to know of tiles whatever their width, a row for each thing."""
     known = {each: _constants_of(family, each) for each in set(outlines)}
-    return np.array([known[each] for each in outlines]).T
+    return np.array([known[each] for each in outlines], dtype=float).T
 
 
 def _constants_of(family: Family, tile: _Outline) -> tuple[float, ...]:
