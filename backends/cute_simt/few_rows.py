@@ -120,13 +120,14 @@ class Launch(NamedTuple):
 
 
 def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
-    """Return the configurations of the schedules for few rows, and why each cannot run."""
-    return tuple(each for rows in DOT_ROWS for each in _of_rows(problem, target, rows))
+    """Return all configurations for few rows, those of the dot schedule first, as `_of_rows`."""
+    found = [each for rows in DOT_ROWS for each in _of_rows(problem, target, rows)]
+    return tuple(sorted(found, key=lambda each: each[0].schedule == AXPY))
 
 
 @lru_cache(maxsize=256)
 def _of_rows(problem: Problem, target: Target, rows: int) -> tuple[tuple[Config, str | None], ...]:
-    """Return those in tiles of so many rows."""
+    """Return the configurations in tiles of so many rows, and why each cannot run."""
     configs = _configs(problem.b.dtype.itemsize, rows)
     return tuple((config, illegal(problem, config, target)) for config in configs)
 
