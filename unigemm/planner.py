@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 from math import inf
 
@@ -61,7 +62,7 @@ def choose(
         if reason is None and problem.batch_invariant and not isinstance(backend, InvariantBackend):
             reason = "it does not promise that rows are the same whatever M is"
         if reason is not None:
-            rejected.append(Rejection(backend.name, reason))
+            rejected.append(_refused(backend.name, reason))
             continue
         bar = prices[keep] if keep < len(prices) else inf
         found = _ranking(backend, problem, extents, target, 1 + keep, bar)
@@ -134,6 +135,11 @@ def moved(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) ->
     return replace(
         plan.taking(best), extents=extents, rejected=plan.rejected, alternatives=tuple(others)
     )
+
+
+@lru_cache(maxsize=256)  # most plans have the same ones, and are kept
+def _refused(name: str, reason: str) -> Rejection:
+    return Rejection(name, reason)
 
 
 def _ranking(

@@ -301,16 +301,18 @@ def priced(
     rows, columns = np.minimum(m, extents.m), np.minimum(n, extents.n)
     latency = tiles.latency_us + f.zero_row_us * (m - rows)
     l2 = _l2_us(work, tiles, cluster_m, cluster_n, rows, columns, down, across, at_once)
-    alone = (together * split_k * tiles.slices == 1) & (m == MMA_M) & (n >= 128)
-    steady = (rounds == 1) & (slabs >= _IN_STEP) & (np.minimum(down, across) > 1)
-    l2 *= np.where(alone & steady, f.in_step, 1.0)
+    if f.in_step != 1 and work.slabs >= _IN_STEP:
+        alone = (together * split_k * tiles.slices == 1) & (m == MMA_M) & (n >= 128)
+        steady = (rounds == 1) & (slabs >= _IN_STEP) & (np.minimum(down, across) > 1)
+        l2 *= np.where(alone & steady, f.in_step, 1.0)
     pingpong = tiles.groups == 2  # one group stores while the other multiplies
     store = tiles.store_us / cluster_k  # from registers, where a cluster shares a tile
     exposed = np.where(pingpong, f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
     repack = work.repack_us[np.minimum(m, MMA_M)]
-    crowded = (at_once > _CROWDED * target.sm_count) | (work.copied[MMA_M] > _CROWDED_BYTES)
-    repack = repack + f.crowded_us * (crowded & (repack > 0))
+    if f.crowded_us and any(work.copied.values()):
+        crowded = (at_once > _CROWDED * target.sm_count) | (work.copied[MMA_M] > _CROWDED_BYTES)
+        repack = repack + f.crowded_us * (crowded & (repack > 0))
     tensor = tiles.tensor_us
     if work.promoted:  # CUDA cores add beside them
         tensor = tensor * np.where(pingpong, f.promoted_turns, 1.0)
@@ -323,7 +325,8 @@ def priced(
     # SMs lie in pairs: some have half of what a pair can draw.
     drawn = np.maximum(1.0, target.sm_count / (at_once * f.pair_draw))
     dram *= np.where(2 * at_once > apart, drawn, 1.0)
-    main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
+    if f.hot:
+        main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
     total = work.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
     total += _joined(f, rounds * main, dram)
     return Times(
@@ -346,10 +349,12 @@ def _l2_us(
     """Return the time that the L2 takes for a slab, of so many rows and columns that there are."""
     f, target = work.family.figures, work.family.target
     rows_read, columns_read = rows / cluster_n, columns / cluster_m
-    many = (down == 1) & (across >= _MANY) & (cluster_n == 1)
-    rows_read *= np.where(many, f.common, 1.0)
-    many = (across == 1) & (down >= _MANY) & (cluster_m == 1)
-    columns_read *= np.where(many, f.common, 1.0)
+    if across.max() >= _MANY:
+        many = (down == 1) & (across >= _MANY) & (cluster_n == 1)
+        rows_read *= np.where(many, f.common, 1.0)
+    if down.max() >= _MANY:
+        many = (across == 1) & (down >= _MANY) & (cluster_m == 1)
+        columns_read *= np.where(many, f.common, 1.0)
     if work.split_sectors[0]:
         rows_read *= f.split_sectors
     if work.split_sectors[1]:
@@ -357,8 +362,11 @@ def _l2_us(
     bytes_read = (rows_read + columns_read) * SWIZZLE_BYTES
     rate = np.minimum(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
     l2 = bytes_read * at_once / rate / 1e3 * _multicast(f)[cluster_m, cluster_n]
+    factor = f.sliced_streams if work.streamed else f.sliced_pairs
+    if factor == 1:
+        return l2
     pairs = (tiles.slices > 1) & (cluster_m == 2) & (cluster_n == 1) & (tiles.columns <= 64)
-    return l2 * np.where(pairs, f.sliced_streams if work.streamed else f.sliced_pairs, 1.0)
+    return l2 * np.where(pairs, factor, 1.0)
 
 
 @lru_cache(maxsize=64)
