@@ -121,6 +121,8 @@ class Base:
         Tiles that run at once.
     rate
         Multiply-adds of one SM per clock that the tile reaches.
+    latency_us
+        Least time of a slab, by its instructions, with one tile on an SM.
     turns
         Whether A and B are TF32 that is turned on the way, as far as its bytes are counted.
     store_us
@@ -136,6 +138,7 @@ class Base:
     margin: float
     places: int
     rate: float
+    latency_us: float
     turns: tuple[bool, bool]
     store_us: tuple[float, float]
     hidden: float
@@ -249,6 +252,7 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
     """Return the base of a configuration; the problem as the kernel sees it."""
     major = target.capability[0]
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
+    slab_bytes = config.tile[2] * problem.a.dtype.itemsize
     stores = [_store_us(problem, target, config, figures, split_k) for split_k in (1, 2)]
     return Base(
         problem,
@@ -258,6 +262,7 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
         margin=_margin(problem, target),
         places=places_of(config, target),
         rate=_rate(problem, target, config, figures),
+        latency_us=figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth,
         turns=turned_tf32(problem, target),
         store_us=(stores[0], stores[1]),
         hidden=figures.persistent_store if hidden else 1.0,
@@ -415,15 +420,16 @@ def _times(work: Work, split_k: int, bar: float) -> Times | None:
         scratch = rest.tiles * rest.parts * m * n * base.problem.accumulator.itemsize
         reduction = figures.tail_us + figures.part_us * rest.parts
         reduction += 2 * scratch / figures.reduce_gbs / 1e3
-    if base.margin * _BELOW * (figures.fixed_us + beside + dram + store + reduction) > bar:
+    part = 1.0 if rest is None else ceil(slabs / rest.parts) / slabs  # of K, in the last round
+    least = max(dram, slabs * (rounds - 1 + part) * base.latency_us)
+    if base.margin * _BELOW * (figures.fixed_us + beside + least + store + reduction) > bar:
         return None
 
     slab = last = _slab(base, sizes, at_once)
     if units % at_once and figures.crowd is not None:  # fewer tiles in the last round
         last = _slab(base, sizes, units % at_once)
-    part = 1.0  # of K, in the last round
     if rest is not None:
-        last, part = slab, ceil(slabs / rest.parts) / slabs
+        last = slab
     loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + part * last.us), dram)
     total = figures.fixed_us + beside + loop + store + reduction
     if base.margin * total > bar:
@@ -455,8 +461,7 @@ def _slab(base: Base, sizes: Extents, at_once: int) -> Slab:
     clocks = target.clock_mhz
     shared = (read_a + read_b) * per_sm / (figures.shared_bytes * clocks)
     tensor = m * n * k / ctas * per_sm / (base.rate * clocks)
-    latency = figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth
-    latency *= max(1.0, per_sm / ctas) ** figures.crowding
+    latency = base.latency_us * max(1.0, per_sm / ctas) ** figures.crowding
     l2 = (read_a + read_b) * at_once / (figures.l2_bytes * target.sm_count * clocks)
     turn_a = base.turns[0] * m / ctas * slab_bytes * per_sm / (figures.turned_a_bytes * clocks)
     turn_b = base.turns[1] * n * slab_bytes * per_sm / (figures.turned_b_bytes * clocks)
