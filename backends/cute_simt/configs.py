@@ -232,10 +232,12 @@ def _persistent_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     if problem.a.dtype is not DType.FLOAT32:
         return ()
     for base in bases(problem, target):
-        for occupancy in range(1, base.resident + 1) if is_big(base.config) else ():
-            config = replace(base.config, schedule="persistent", occupancy=occupancy)
-            found.append(_measured(problem, target, config, H200))
-    return tuple(base for base in found if base.config.occupancy <= base.resident)
+        if is_big(base.config):
+            config = replace(base.config, schedule="persistent", occupancy=1)
+            one = _measured(problem, target, config, H200)
+            for occupancy in range(1, min(base.resident, one.resident) + 1):
+                found.append(replace(one, config=replace(config, occupancy=occupancy)))
+    return tuple(found)
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:

@@ -121,8 +121,8 @@ class Base:
         Tiles that run at once.
     rate
         Multiply-adds of one SM per clock that the tile reaches.
-    latency_us
-        Least time of a slab, by its instructions, with one tile on an SM.
+    tensor_us, latency_us
+        Of a slab with one tile on an SM: by the tensor cores, and by its instructions.
     turns
         Whether A and B are TF32 that is turned on the way, as far as its bytes are counted.
     store_us
@@ -138,6 +138,7 @@ class Base:
     margin: float
     places: int
     rate: float
+    tensor_us: float
     latency_us: float
     turns: tuple[bool, bool]
     store_us: tuple[float, float]
@@ -252,7 +253,8 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
     """Return the base of a configuration; the problem as the kernel sees it."""
     major = target.capability[0]
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
-    slab_bytes = config.tile[2] * problem.a.dtype.itemsize
+    (m, n, k), ctas = config.tile, config.cluster[0]
+    rate = _rate(problem, target, config, figures)
     stores = [_store_us(problem, target, config, figures, split_k) for split_k in (1, 2)]
     return Base(
         problem,
@@ -261,8 +263,9 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
         figures=figures,
         margin=_margin(problem, target),
         places=places_of(config, target),
-        rate=_rate(problem, target, config, figures),
-        latency_us=figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth,
+        rate=rate,
+        tensor_us=m * n * k / ctas / (rate * target.clock_mhz),
+        latency_us=figures.slab_us * (k * problem.a.dtype.itemsize / _SWIZZLE) ** figures.depth,
         turns=turned_tf32(problem, target),
         store_us=(stores[0], stores[1]),
         hidden=figures.persistent_store if hidden else 1.0,
@@ -421,7 +424,7 @@ def _times(work: Work, split_k: int, bar: float) -> Times | None:
         reduction = figures.tail_us + figures.part_us * rest.parts
         reduction += 2 * scratch / figures.reduce_gbs / 1e3
     part = 1.0 if rest is None else ceil(slabs / rest.parts) / slabs  # of K, in the last round
-    least = max(dram, slabs * (rounds - 1 + part) * base.latency_us)
+    least = max(dram, slabs * (rounds - 1 + part) * max(base.tensor_us, base.latency_us))
     if base.margin * _BELOW * (figures.fixed_us + beside + least + store + reduction) > bar:
         return None
 
@@ -460,7 +463,7 @@ def _slab(base: Base, sizes: Extents, at_once: int) -> Slab:
     read_a, read_b = _read_bytes(base, sizes)
     clocks = target.clock_mhz
     shared = (read_a + read_b) * per_sm / (figures.shared_bytes * clocks)
-    tensor = m * n * k / ctas * per_sm / (base.rate * clocks)
+    tensor = base.tensor_us * per_sm
     latency = base.latency_us * max(1.0, per_sm / ctas) ** figures.crowding
     l2 = (read_a + read_b) * at_once / (figures.l2_bytes * target.sm_count * clocks)
     turn_a = base.turns[0] * m / ctas * slab_bytes * per_sm / (figures.turned_a_bytes * clocks)
