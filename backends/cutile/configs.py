@@ -387,10 +387,15 @@ def _prediction(times: Times) -> Prediction:
 def _least_us(work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
     base, sizes, tiles, dram = work
-    (m, n, k), target = base.config.tile, base.target
-    products = tiles * ceil(sizes.k / k) * m * n * k
-    tensor = products / (base.rate * target.clock_mhz * target.sm_count)
-    return _BELOW * base.margin * (base.figures.fixed_us + max(tensor, dram))
+    (m, n, k), target, figures = base.config.tile, base.target, base.figures
+    slabs = ceil(sizes.k / k)
+    tensor = tiles * slabs * m * n * k / (base.rate * target.clock_mhz * target.sm_count)
+    bound = max(tensor, dram)
+    least = max(bound, slabs * base.latency_us) + base.store_us[0]
+    if slabs >= 4 and base.config.schedule == "plain":  # two parts at least, of two slabs at least
+        parts = max(bound, 2 * base.latency_us) + base.store_us[1]
+        least = min(least, parts + figures.reduce_us + 2 * figures.part_us)
+    return _BELOW * base.margin * (figures.fixed_us + least)
 
 
 def _times(work: Work, split_k: int, bar: float) -> Times | None:
