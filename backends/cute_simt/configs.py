@@ -235,7 +235,7 @@ def _floors(a: DType, b: DType, fma_lanes: int) -> tuple[Floor, ...]:
 @lru_cache(maxsize=64)
 def _configs(a: DType, b: DType) -> tuple[Config, ...]:
     """Return the tiles for inputs of some types, without split-K."""
-    found = {}
+    found = []
     size = max(a.itemsize, b.itemsize)
     for (m, n), warps, thread, stages, float32_only in SHAPES:
         if float32_only and a is not DType.FLOAT32:
@@ -250,8 +250,8 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
             thread=thread,
             raster=Raster("m", 8),
         )
-        found[config] = None
-    return tuple(found)
+        found.append(config)
+    return tuple(dict.fromkeys(found))
 
 
 @lru_cache(maxsize=256)
