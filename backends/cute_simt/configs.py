@@ -254,32 +254,27 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
     return tuple(dict.fromkeys(found))
 
 
-@lru_cache(maxsize=256)
-def persistent_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
-    """Return the big tiles with persistent CTAs, as many on an SM as fit or fewer.
+@lru_cache(maxsize=1024)
+def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base, ...]:
+    """Return a tile with persistent CTAs, as many on an SM as fit or fewer.
 
-    In float32: they are measured in no other type.
+    If it is big and in float32: others were not measured.
     """
-    return _persistent_bases(_priced_as(problem), target)
-
-
-@lru_cache(maxsize=256)
-def _persistent_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
-    found: list[Base] = []
-    if problem.a.dtype is not DType.FLOAT32:
+    if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
         return ()
-    for base in bases(problem, target):
-        if is_big(base.config):
-            config = replace(base.config, schedule="persistent", occupancy=1)
-            one = _measured(problem, target, config, H200)
-            for occupancy in range(1, min(base.resident, one.resident) + 1):
-                found.append(replace(one, config=replace(config, occupancy=occupancy)))
-    return tuple(found)
+    first = replace(config, schedule="persistent", occupancy=1)
+    one = _measured(problem, target, first, H200)
+    return tuple(
+        replace(one, config=replace(first, occupancy=occupancy))
+        for occupancy in range(1, min(one.resident, _base(problem, target, config).resident) + 1)
+    )
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
-    found = (*bases(problem, target), *persistent_bases(problem, target))
+    found, seen = list(bases(problem, target)), _priced_as(problem)
+    for base in bases(problem, target):
+        found += _persistent(seen, target, base.config)
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -397,17 +392,20 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
     fma = products / per_sm / target.sm_count / target.clock_mhz
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
         return []
+    seen, floors = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
     if bar == inf:
-        tiles = bases(problem, target)
+        tiles = list(bases(problem, target))
     else:
-        seen, floors = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
         likely = [floor.config for floor in floors if _floor_us(floor, work) <= bar]
-        tiles = tuple(_base(seen, target, config) for config in likely)
+        tiles = [_base(seen, target, config) for config in likely]
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
-        is_big(config) and _ctas(config, extents, 1) > target.sm_count
-        for config in _configs(problem.a.dtype, problem.b.dtype)
+        is_big(floor.config) and _ctas(floor.config, extents, 1) > target.sm_count
+        for floor in floors
     ):
-        tiles += persistent_bases(problem, target)  # whose CTAs have several tiles
+        for floor in floors:  # whose CTAs may have several tiles
+            hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
+            if bar == inf or _floor_us(hidden, work) <= bar:
+                tiles += _persistent(seen, target, floor.config)
     return sorted(((_least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
