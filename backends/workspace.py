@@ -13,12 +13,14 @@ from unigemm.problem import Extents, Problem
 __all__ = [
     "LINE_BYTES",
     "MOST_SLICED",
+    "PANEL_ROWS",
     "PART_ALIGNMENT",
     "ROW_BYTES",
     "SECTOR_BYTES",
     "SLICED_PARTS",
     "packed_bytes",
     "packed_row_bytes",
+    "panel_bytes",
     "parts_in_turn",
     "workspace_bytes",
 ]
@@ -27,6 +29,7 @@ ROW_BYTES = 16  # rows of partial sums are padded to whole vectors
 # Rows of a copy are padded to whole lines of the L2, or if they are shorter to its sectors: those
 # that begin within a sector cost five of them for four.
 LINE_BYTES, SECTOR_BYTES = 128, 32
+PANEL_ROWS = 8  # of 16 bytes: what wgmma reads as one matrix
 PART_ALIGNMENT = 256  # bytes
 # A reduction's slices of threads are doubled with so many parts each time: two for each at least.
 SLICED_PARTS = (4, 8, 16, 32)
@@ -63,6 +66,13 @@ def packed_row_bytes(line_bytes: int) -> int:
     """Return the bytes from one row of a copy to the next; see `repack.packed_pitch`."""
     unit = SECTOR_BYTES if line_bytes <= LINE_BYTES // 2 else LINE_BYTES
     return ceil(line_bytes / unit) * unit
+
+
+def panel_bytes(lines: int, line_bytes: int, batch: int) -> int:
+    """Return the bytes of an operand repacked in panels, at most; see `repack`."""
+    panels = ceil(line_bytes / ROW_BYTES)
+    size = batch * panels * ceil(lines / PANEL_ROWS) * PANEL_ROWS * ROW_BYTES
+    return ceil(size / PART_ALIGNMENT) * PART_ALIGNMENT
 
 
 def _padded(lines: int, line_bytes: int) -> int:

@@ -7,13 +7,15 @@ stopped goes on where it was when it is started again.
 
 ``--backend auto --within 1.5`` measures all that any backend offers but what is priced at more
 than 1.5 times the best price, and some of that, drawn (`bench.regret` counts where the fastest is
-among these). Several GPUs share the work: a process for each, ``--shard 0/4`` to ``3/4``, with
-files of their own.
+among these); ``--within inf`` all that is offered. ``--gpus 4``: once all is compiled, four GPUs
+share the problems, a process for each.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -42,6 +44,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--others", type=int, default=8, help="of the rest, drawn")
     parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
+    parser.add_argument("--gpus", type=int, default=1, help="that share the problems")
     parser.add_argument("--shard", default="0/1", help="every n-th problem: 0/4, 1/4 ...")
     parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds, then stop")
@@ -76,7 +79,6 @@ def main() -> None:
     """Sweep the problems that the options name."""
     args = parse()
     start = time.monotonic()
-    device = best_device()
     target = unigemm.capabilities().devices[0].target
     plans = {}
     for work in problems(args):
@@ -87,6 +89,32 @@ def main() -> None:
     every = (plan for each in plans.values() for plan in each)
     kernels, made = compile_all(every, args.jobs, strict=False)
     print(f"{kernels} kernels, {made} compiled now, {time.monotonic() - start:.0f} s", flush=True)
+    if args.gpus > 1:
+        share(sys.argv[1:], args.gpus, args.budget - (time.monotonic() - start), args.out)
+    else:
+        measure(plans, args, start)
+
+
+def share(options: list[str], gpus: int, seconds: float, out: Path) -> None:
+    """Measure by a process for each GPU, in files of their own; then gather them in one."""
+    parts = [out.with_suffix(f".{i}{out.suffix}") for i in range(gpus)]
+    running = []
+    for i, part in enumerate(parts):
+        own = ["--gpus", "1", "--shard", f"{i}/{gpus}", "--jobs", "1", "--out", str(part)]
+        own += ["--budget", f"{seconds:.0f}"]
+        command = [sys.executable, "-m", "bench.sweep", *options, *own]
+        only = {**os.environ, "CUDA_VISIBLE_DEVICES": str(i)}
+        running.append(subprocess.Popen(command, env=only))
+    failed = [process for process in running if process.wait()]
+    with out.open("w") as lines:
+        lines.writelines(part.read_text() for part in parts if part.exists())
+    if failed:
+        raise SystemExit(f"{len(failed)} of {gpus} processes stopped; the same command goes on")
+
+
+def measure(plans: dict[Workload, list[Plan]], args: argparse.Namespace, start: float) -> None:
+    """Measure compiled plans, problem by problem, and print each one's pick and best."""
+    device = best_device()
     for work, each in plans.items():
         if time.monotonic() - start > args.budget:
             raise SystemExit(f"stopped before {work}: {args.budget:.0f} s are over")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,13 +16,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import unigemm
 from bench import everything, picks, regret
+from bench import sweep as bench_sweep
 from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
 from bench.issue_slots import Loop, main_loop, reads
 from bench.report import geometric_mean, load, markdown, summarise
 from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, kind_named, sample, workloads
 from unigemm.dtypes import DType
 from unigemm.problem import Extents
-from unigemm.sweep import contenders
+from unigemm.sweep import contenders, starts
 
 
 def test_the_suites_hold_the_shapes_that_are_compared():
@@ -227,6 +229,46 @@ def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tm
     assert row["first"] == 0
     assert row["regret"] == pytest.approx(100 * (1.6 / 1.25 - 1))
     assert regret.launches([path], "cute_simt") == []
+
+
+@pytest.mark.parametrize("codes", [(0, 0, 0), (0, 1, 0)])
+def test_gpus_share_a_sweep_and_what_each_measured_is_gathered(codes, tmp_path, monkeypatch):
+    started = []
+
+    class Process:
+        def __init__(self, command, env):
+            self.gpu = int(env["CUDA_VISIBLE_DEVICES"])
+            started.append(command)
+            part = Path(command[command.index("--out", command.index("--shard")) + 1])
+            if codes[self.gpu] == 0:
+                part.write_text(f'{{"gpu": {self.gpu}}}\n')
+
+        def wait(self):
+            return codes[self.gpu]
+
+    monkeypatch.setattr(bench_sweep.subprocess, "Popen", Process)
+    out = tmp_path / "sweep.jsonl"
+    options = ["--suite", "odd", "--gpus", "3", "--out", str(out)]
+    stops = pytest.raises(SystemExit, match="1 of 3") if any(codes) else nullcontext()
+    with stops:
+        bench_sweep.share(options, 3, 99.6, out)
+    monkeypatch.setattr("sys.argv", ["bench.sweep", *started[2][3:]])
+    asked = bench_sweep.parse()
+    assert (asked.suite, asked.shard, asked.gpus, asked.budget) == ("odd", "2/3", 1, 100)
+    kept = [json.loads(line)["gpu"] for line in out.read_text().splitlines()]
+    assert kept == [gpu for gpu, code in enumerate(codes) if code == 0]
+
+
+def test_a_sweep_within_any_price_is_of_all_that_is_offered(monkeypatch):
+    fixed = ["--suite", "odd", "--dtype", "float32", "--layout", "nn", "--backend", "auto"]
+    work, target = workloads("odd", "float32", ["nn"])[3], unigemm.named_target("sm_90a")
+    counts = []
+    for within in ("inf", "1.3"):
+        options = ["bench.sweep", *fixed, "--within", within, "--others", "0"]
+        monkeypatch.setattr("sys.argv", options)
+        counts.append(len(bench_sweep.plans_of(work, bench_sweep.parse(), target)))
+    every = contenders(starts(work, ["auto"], target)[0], sys.maxsize)
+    assert counts[0] == len(every) > counts[1] > 0
 
 
 @pytest.mark.parametrize("own", [None, "cute_tcgen05"])

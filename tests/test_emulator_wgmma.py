@@ -109,18 +109,19 @@ def test_copies_of_stacks_and_of_rows_backwards(layout):
     assert gpu.launches[0][0].kernel.startswith("repack")
 
 
-def test_groups_of_rows_are_copied_in_bands(monkeypatch):
+@pytest.mark.parametrize(("layout", "of_b"), [("nt", 6), ("nn", 13)])  # of nn in panels
+def test_groups_of_rows_are_copied_in_bands(layout, of_b, monkeypatch):
     """32 bits count units of a band: an operand of more has several."""
     from unigemm.backends.cute import repack
 
     monkeypatch.setattr(repack, "MOST_UNITS", 40)  # three groups of 13 units
     backend = type(backend_named("cute_wgmma"))
     monkeypatch.setattr(backend, "source", lambda self: "bands of three groups")
-    a, b = operands(DType.FLOAT16, "nt", 77, 64, 103, 3)
+    a, b = operands(DType.FLOAT16, layout, 77, 61, 103, 3)
     with device(**GPU) as gpu:
         got = unigemm.matmul(a, b, backend="cute_wgmma")
     np.testing.assert_array_equal(got, (a.astype("f8") @ b.astype("f8")).astype("f2"))
-    assert gpu.launches[0][0].grid[0] == 7 + 6
+    assert gpu.launches[0][0].grid[0] == 7 + of_b
 
 
 @pytest.mark.parametrize(("rows", "pad", "shift"), FEW_ROWS)

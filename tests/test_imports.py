@@ -49,7 +49,7 @@ LAYERS = [
     {"cache", "scales", "arrays.numpy_arrays", "arrays.cupy_arrays", "arrays.torch_arrays"},
     {"dispatch", "arrays.dlpack_arrays"},
     {"api"},
-    {"show", "contest", "sweep"},
+    {"show", "contest", "sweep", "plot"},
     {"cli_cache", "cli_sweep", "demo"},
     {"cli"},
     {"__main__"},

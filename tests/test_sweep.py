@@ -19,7 +19,7 @@ from test_tuning import TILES, Stopwatch, own_file, stopwatch  # noqa: F401
 
 import unigemm
 import unigemm.sweep as module
-from unigemm import api, cli_sweep, dispatch
+from unigemm import api, cli_sweep, dispatch, plot
 from unigemm.cli_sweep import lists_of, write_csv
 from unigemm.dtypes import DType
 from unigemm.measure import Workload
@@ -318,7 +318,36 @@ def test_the_command_measures_writes_and_prints(gpu, tmp_path, monkeypatch, caps
     assert table.count("fake") == 2
     assert "1.5" in table
     assert "where the table goes" in command("--json", "--out", "a.csv", code=2)
+    assert "no picture; use .svg" in command("--json", "--plot", "a.txt", code=2)
+    picture = tmp_path / "b.svg"
+    command("--stages", "2,3", "--tile", "64x64,32x64", "--plot", str(picture))
+    assert "<svg" in picture.read_text()
     assert "--group '0' is not like" in command("--json", "--group", "0", code=2)
+
+
+def test_a_plot_shows_each_launch_and_cublas(tmp_path):
+    timed = {"problem": "a problem", "backend": "cute_simt", "error": "", "predicted_us": 2.0}
+    rows = [
+        {**timed, "us": 2.5, "tflops": 40.0, "vs_cublas": 0.8},
+        {**timed, "us": 1.5, "tflops": 60.0, "vs_cublas": 1.2, "backend": "cute_wgmma"},
+        {**timed, "us": None, "tflops": None, "vs_cublas": None, "error": "it spills"},
+    ]
+    figure = plot.drawn(rows)
+    times, rates = figure.axes
+    assert figure.get_suptitle() == "a problem"
+    fastest, slowest = (each.get_offsets().tolist() for each in times.collections[:2])
+    assert (fastest, slowest) == ([[2.0, 1.5]], [[2.0, 2.5]])
+    assert [each.get_offsets().tolist() for each in rates.collections] == [[[1, 60]], [[2, 40]]]
+    (cublas,) = (line for line in rates.lines if line.get_label() == "cuBLAS")
+    assert set(cublas.get_ydata()) == {50.0}
+    plot.write_plot(tmp_path / "none.png", rows[2:])
+    assert (tmp_path / "none.png").stat().st_size > 0
+
+
+def test_a_plot_without_matplotlib_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    with pytest.raises(unigemm.BackendUnavailable, match=r"unigemm\[plot\]"):
+        plot.require_matplotlib()
 
 
 def test_specs_lie_as_arrays_do():

@@ -13,11 +13,13 @@ from . import show
 from .dtypes import dtype_named
 from .errors import UnsupportedProblem
 from .measure import Workload, best_device
+from .plot import require_matplotlib, write_plot
 from .problem import PRECISIONS
 from .sweep import COLUMNS, Lists, compile_all, contenders, row, starts, sweep_into
 
 __all__ = ["lists_of", "sweep_command", "write_csv"]
 
+_PICTURES = (".svg", ".png", ".pdf")
 Extent = Annotated[int, typer.Argument(min=1)]
 Knob = Annotated[str, typer.Option(help="Values to try, with commas between; all if left out.")]
 
@@ -48,6 +50,9 @@ def sweep_command(
     out: Annotated[
         Path, typer.Option(help="JSON lines, added to if there; the table is beside it in .csv.")
     ] = Path("sweep.jsonl"),
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw times and rates there: .svg, .png or .pdf.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure configurations of an M x N x K product against each other and cuBLAS.
@@ -57,6 +62,10 @@ def sweep_command(
     """
     if out.suffix == ".csv":
         raise UnsupportedProblem(f"--out {out} is where the table goes; name it {out.stem}.jsonl")
+    if plot is not None:
+        if plot.suffix not in _PICTURES:
+            raise UnsupportedProblem(f"--plot {plot} is no picture; use {', '.join(_PICTURES)}")
+        require_matplotlib()
     lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k)
     work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
     device = best_device()
@@ -84,6 +93,8 @@ def sweep_command(
         )
     rows = sorted(map(row, records), key=lambda each: each["us"] or float("inf"))
     write_csv(out.with_suffix(".csv"), rows)
+    if plot is not None:
+        write_plot(plot, rows)
     if as_json:
         show.print_json(rows)
         return

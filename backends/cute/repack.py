@@ -6,6 +6,10 @@ multiplies; the two overlap by programmatic dependent launch.
 
     gather      one thread writes 16 bytes of each of four rows, read with whatever strides the
                 source has; where rows are contiguous by the aligned 16 bytes around them, shifted
+    panels      the same of contiguous rows, written in panels: 16 bytes of every row, row after
+                row, with zeros up to whole eights of them. Eight are 128 bytes that wgmma reads as
+                one matrix of a layout without swizzle, and TMA brings them as they lie: tiles may
+                have any eights of columns
     turn        one thread writes 16 bytes of each of eight rows, where those are contiguous
     transpose   through shared memory: of more such rows
 
@@ -22,7 +26,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
 
-from ..workspace import LINE_BYTES, SECTOR_BYTES
+from ..workspace import LINE_BYTES, PANEL_ROWS, SECTOR_BYTES
 from .device import (
     Divisor,
     elements,
@@ -40,6 +44,7 @@ UNIT = 16  # bytes that a thread writes at once
 LANES, ROWS = 32, 8  # threads of a block
 THREADS = LANES * ROWS
 GATHERED = 4  # rows of which a thread writes a unit
+PANELS = 4  # to which a thread writes a unit
 MOST_UNITS = 1 << 30  # that are counted together
 GROUP = 8  # rows that one thread turns
 TILE = 64  # rows and columns of a block that transposes
@@ -67,7 +72,7 @@ class Repack:
     """
 
     itemsize: int
-    way: Literal["gather", "turn", "transpose"]
+    way: Literal["gather", "panels", "turn", "transpose"]
     contiguous: bool
     vector: int
     split: bool
@@ -98,6 +103,11 @@ def packed_pitch(itemsize: int, columns: Int32) -> Int64:
             short, (columns + sector - 1) // sector * sector, (columns + line - 1) // line * line
         )
     )
+
+
+def panel_rows(rows: Int32) -> Int32:
+    """Rows of a panel: whole eights."""
+    return (rows + PANEL_ROWS - 1) // PANEL_ROWS * PANEL_ROWS
 
 
 def nearest_tf32(value: Any) -> Float32:
@@ -176,46 +186,108 @@ def gather(
             base += size * (Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3])
         row *= GATHERED
         base += Int64(column) * steps[1] * size
-        left = cutlass.min(columns - column, Int32(unit))
-        tail = Int64(left - 1) * size
+        lefts = (cutlass.min(columns - column, Int32(unit)),) * GATHERED
         starts = []
         for i in range_constexpr(GATHERED):
             start = base + Int64(cutlass.min(row + i, rows - 1)) * (steps[0] * size)
             starts.append(pinned(start))
         into = pinned(target + ((line + row) * pitch + column) * size)
-        values = [cute.make_rmem_tensor(unit, kind.raw) for _ in range(GATHERED)]
-        if const_expr(kind.contiguous):
-            lows = [pinned(granule(start)) for start in starts]
-            highs = [pinned(granule(start + tail)) for start in starts]
-            whole = within(lows, highs, bounds)
-            fetch_ahead(*lows)
-            after_the_kernel_before(*lows, *highs, into, whole, early=kind.early)
-            if whole != 0:
-                read_granules(kind, starts, lows, highs, values)
-            else:
-                read_elements(kind, starts, left, Int64(1), values)
-        else:
-            after_the_kernel_before(*starts, into, early=kind.early)
-            read_elements(kind, starts, left, steps[1], values)
+        values = tuple(cute.make_rmem_tensor(unit, kind.raw) for _ in range(GATHERED))
+        read_units(kind, tuple(starts), lefts, steps[1], bounds, into, values)
         for i in range_constexpr(GATHERED):
             if row + i < rows:
                 write_unit(kind, values[i], 0, into + i * pitch * size, part_bytes)
 
 
-def dealt(kind: Repack, sizes: tuple) -> tuple[Int32, tuple]:
-    """Return how many blocks gather an operand, and how units are dealt to them.
+@cute.jit
+def gather_panels(
+    kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
+    target: Int64, pitch: Int64, part_bytes: Int64, bounds: tuple, bands: tuple,
+) -> None:  # fmt: skip
+    """Write one unit of each of four panels; a warp reads and writes eight rows of four at once.
 
-    In bands of groups, so that 32 bits count them: the blocks of a band, its groups, and the units
-    of one.
+    Lanes are dealt to rows by fours, so that each quarter of a warp reads two rows, not eight: the
+    product of 1023x1025x1027 takes 9.4 for 10.5 us. In the padding of a row lies anything, in rows
+    behind the last one zeros: A has zeros there, too, but zero times anything is not always zero.
+    """
+    rows, columns, l0, l1 = sizes
+    thread, _, _ = cute.arch.thread_idx()
+    size, unit = kind.itemsize, kind.unit
+    blocks, band_groups, across = bands
+    groups, units = Int32(pitch) // PANEL_ROWS, (columns + unit - 1) // unit
+    band, inside = divmod(block, blocks)
+    down, spot = divmod(inside * THREADS + thread, across)
+    index = Int64(band) * band_groups + down
+    if (down < band_groups) & (index < Int64(groups) * l0 * l1):
+        row, batch, base = Int32(index), Int32(0), source
+        if l0 * l1 > 1:
+            batch = Int32(index // groups)
+            row = Int32(index - Int64(batch) * groups)
+            i1 = batch // l0
+            base += size * (Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3])
+        beside = LANES // PANEL_ROWS  # panels that a warp writes at once
+        row = row * PANEL_ROWS + spot % LANES // beside
+        base += Int64(cutlass.min(row, rows - 1)) * (steps[0] * size)
+        first = spot // LANES * (beside * PANELS) + spot % beside
+        panels = tuple(first + i * beside for i in range(PANELS))
+        columns_of = [cutlass.min(panel, units - 1) * unit for panel in panels]
+        lefts = tuple(cutlass.min(columns - column, Int32(unit)) for column in columns_of)
+        starts = tuple(pinned(base + Int64(column) * size) for column in columns_of)
+        into = pinned(target + ((Int64(batch) * units + first) * pitch + row) * UNIT)
+        values = tuple(cute.make_rmem_tensor(unit, kind.raw) for _ in range(PANELS))
+        read_units(kind, starts, lefts, Int64(1), bounds, into, values)
+        for i in range_constexpr(PANELS):
+            if row >= rows:
+                values[i].fill(0)
+            if panels[i] < units:
+                write_unit(kind, values[i], 0, into + i * beside * pitch * UNIT, part_bytes)
+
+
+def dealt(kind: Repack, sizes: tuple) -> tuple[Int32, tuple]:
+    """Return how many blocks gather an operand, and how its units are dealt to their threads.
+
+    In bands of groups, so that 32 bits count them: the blocks of a band, its groups, and the
+    threads of one.
     """
     rows, columns, l0, l1 = sizes
     across = (columns + kind.unit - 1) // kind.unit
+    of_group = GATHERED
+    if kind.way == "panels":
+        of_group = PANEL_ROWS
+        across = (across * PANEL_ROWS + LANES * PANELS - 1) // (LANES * PANELS) * LANES
     most = cutlass.max(Int32(MOST_UNITS) // across, Int32(1))
-    every = Int64((rows + GATHERED - 1) // GATHERED) * l0 * l1
+    every = Int64((rows + of_group - 1) // of_group) * l0 * l1
     groups = Int32(cutlass.min(every, Int64(most)))
     blocks = (groups * across + THREADS - 1) // THREADS
     bands = Int32((every + groups - 1) // groups)
     return bands * blocks, (Divisor(blocks), groups, Divisor(across))
+
+
+@cute.jit
+def read_units(
+    kind: cutlass.Constexpr, starts: tuple, lefts: tuple, step: Int64, bounds: tuple, into: Int64,
+    values: tuple,
+) -> None:  # fmt: skip
+    """Wait for the kernel before, and load units, each with so many elements left in its line.
+
+    `step` is between these elements, `bounds` hold the operand, and `into` is where the units go.
+    """
+    if const_expr(kind.contiguous):
+        lows = [pinned(granule(start)) for start in starts]
+        highs = [
+            pinned(granule(start + Int64(left - 1) * kind.itemsize))
+            for start, left in zip(starts, lefts, strict=True)
+        ]
+        whole = within(lows, highs, bounds)
+        fetch_ahead(*lows)
+        after_the_kernel_before(*lows, *highs, into, whole, early=kind.early)
+        if whole != 0:
+            read_granules(kind, starts, lows, highs, values)
+        else:
+            read_elements(kind, starts, lefts, Int64(1), values)
+    else:
+        after_the_kernel_before(*starts, into, early=kind.early)
+        read_elements(kind, starts, lefts, step, values)
 
 
 def granule(address: Int64) -> Int64:
@@ -232,15 +304,15 @@ def within(lows: list, highs: list, bounds: tuple) -> Int32:
     return whole
 
 
-def read_elements(kind: Repack, starts: list, left: Int32, step: Int64, values: list) -> None:
+def read_elements(kind: Repack, starts: tuple, lefts: tuple, step: Int64, values: tuple) -> None:
     """Load units element by element, all in flight together; behind the last one, the last."""
-    for start, into in zip(starts, values, strict=True):
+    for start, left, into in zip(starts, lefts, values, strict=True):
         for i in range(kind.unit):
             where = start + cutlass.min(Int32(i), left - 1) * step * kind.itemsize
             into[i] = read(global_vector(where, kind.raw, 1), 1)[0]
 
 
-def read_granules(kind: Repack, starts: list, lows: list, highs: list, values: list) -> None:
+def read_granules(kind: Repack, starts: tuple, lows: list, highs: list, values: tuple) -> None:
     """Load units by the aligned 16 bytes, one or two, in which each lies."""
     aligned = kind.vector * kind.itemsize  # bytes that starts are multiples of
     loaded = []
@@ -383,6 +455,8 @@ def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
                     kinds[i].raw, cute.make_layout((TILE, TILE), stride=(TILE + 1, 1)), UNIT
                 )
                 transpose(kinds[i], block, *jobs[i], tile)
+            elif const_expr(kinds[i].way == "panels"):
+                gather_panels(kinds[i], block, *jobs[i])
             else:
                 gather(kinds[i], block, *jobs[i])
 
@@ -398,7 +472,7 @@ def launch_repack(kinds: tuple, jobs: tuple, stream: cuda.CUstream) -> None:
     for kind, job in zip(kinds, jobs, strict=True):
         sizes, source, steps, *_ = job
         more: tuple = ()
-        if kind.way == "gather":
+        if kind.way in ("gather", "panels"):
             count, bands = dealt(kind, sizes)
             more = bounds_of(source, kind.itemsize, sizes, steps), bands
         else:

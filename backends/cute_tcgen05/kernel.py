@@ -164,7 +164,7 @@ def prefetch(
         end = work.first + work.slabs * work.step
         at = work.first + work.turned * work.step
         for _ in range_constexpr(PREFETCHED):
-            k, _, _ = slab_source(spec, at, order[4])
+            k, _, _ = slab_source(spec, at)
             if const_expr(not spec.repacked[0]):
                 row = work.tile_m // spec.geometry.ctas
                 cute.prefetch(atom_a, from_a[None, row, k, work.i0 * flags[0], work.i1 * flags[1]])
@@ -199,7 +199,7 @@ def load(
         end = pinned(work.first + work.slabs * work.step)
         at = work.first + work.turned * work.step
         for _ in cutlass.range(work.slabs, unroll=1):
-            k, _, _ = slab_source(spec, at, order[4])
+            k, _, _ = slab_source(spec, at)
             cute.arch.mbarrier_wait(empty + stage, phase)
             if leads:
                 with cute.arch.elect_one():

@@ -18,7 +18,7 @@ class Spec(device.Spec):
 
     @property
     def products(self) -> int:
-        """Passes over K."""
+        """Products that make one."""
         return 1
 
     @property
@@ -30,6 +30,11 @@ class Spec(device.Spec):
     def repacked(self) -> tuple[bool, bool]:
         """Whether A and B are copied into the workspace first."""
         return is_repacked(self.problem, "a"), is_repacked(self.problem, "b")
+
+    @property
+    def panels(self) -> bool:
+        """Whether the copy of B is in panels: not measured here."""
+        return False
 
     @property
     def early(self) -> bool:

@@ -18,7 +18,15 @@ from unigemm.target import Target
 
 from ..workspace import workspace_bytes
 from .figures import Figures, figures_of
-from .geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES, from_registers, is_promoted, shared_major
+from .geometry import (
+    MMA_M,
+    SWIZZLE_BYTES,
+    TMA_BYTES,
+    from_registers,
+    in_panels,
+    is_promoted,
+    shared_major,
+)
 
 __all__ = [
     "LEAST_STAGES",
@@ -195,7 +203,8 @@ def family_of(
     by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
     shapes = _without_slow_pairs(is_promoted(problem), by_rows)
     # An N-major B in narrower swizzles was slow.
-    unit = 32 if shared_major(problem, "b", MMA_M) == "n" else 8
+    swizzled = shared_major(problem, "b", MMA_M) == "n" and not in_panels(problem, MMA_M)
+    unit = 32 if swizzled else 8
     whole = _CLUSTERS[1]
     at_once = tuple(max(1, count * target.sm_count // whole) for count in _CLUSTERS)
     own = figures or figures_of(problem)

@@ -35,6 +35,7 @@ __all__ = [
     "geometry",
     "groups_of",
     "illegal",
+    "in_panels",
     "is_adding",
     "is_promoted",
     "is_repacked",
@@ -201,6 +202,11 @@ def is_repacked(problem: Problem, name: Literal["a", "b"], rows: int) -> bool:
     return not as_it_is or matrix.alignment < TMA_BYTES or products(problem) > 1
 
 
+def in_panels(problem: Problem, rows: int) -> bool:
+    """Whether the copy of an N-major B is in panels: tiles then have any eights of columns."""
+    return shared_major(problem, "b", rows) == "n" and is_repacked(problem, "b", rows)
+
+
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
@@ -232,7 +238,7 @@ def _derived(problem: Problem, config: Config) -> Geometry:
         b_bytes=b_bytes,
         promote=_promotion(problem, k),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
-        b_swizzle=_swizzle(n * size) if shared_major(problem, "b", m) == "n" else SWIZZLE_BYTES,
+        b_swizzle=_swizzle_of_b(problem, m, n * size),
         store=boxes.store,
         store_columns=boxes.columns,
         box_pitch=boxes.pitch,
@@ -310,6 +316,12 @@ def _promotion(problem: Problem, slab: int) -> int:
 def _swizzle(row_bytes: int) -> int:
     """Return the widest swizzle whose rows divide the bytes."""
     return next(width for width in (128, 64, 32, 16) if row_bytes % width == 0)
+
+
+def _swizzle_of_b(problem: Problem, rows: int, line_bytes: int) -> int:
+    if shared_major(problem, "b", rows) == "k":
+        return SWIZZLE_BYTES
+    return TMA_BYTES if in_panels(problem, rows) else _swizzle(line_bytes)
 
 
 def _box(store: str, columns: int, size: int) -> tuple[int, int]:

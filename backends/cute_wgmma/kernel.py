@@ -24,6 +24,8 @@ Operands that cannot be read where they lie are repacked into the workspace by a
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
+from math import prod
+from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -34,7 +36,6 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from ..cute import persistent
 from ..cute.boxes import box_atom
 from ..cute.device import (
-    Divisor,
     pinned,
     read,
     reduce_parts,
@@ -55,6 +56,7 @@ from ..cute.persistent import (
     work_unit,
 )
 from ..cute.repack import depth
+from ..workspace import PANEL_ROWS
 from .epilogue import (
     add_cluster,
     add_slices,
@@ -67,6 +69,7 @@ from .geometry import (
     MMA_M,
     STORE_ROWS,
     SWIZZLE_BYTES,
+    TMA_BYTES,
     WARPGROUP,
 )
 from .spec import Spec
@@ -103,6 +106,21 @@ def operand_layout(
     return cute.tile_to_shape(atom, shape, order=(0, 1, 2) if k_major else (1, 0, 2))
 
 
+def loads_of_b(spec: Spec) -> tuple[int, ...]:
+    """Shape of what one load of B brings: (columns, K), or of panels (eight rows, K, columns)."""
+    _, n, k = spec.config.tile
+    if not spec.panels:
+        return n, k
+    unit = TMA_BYTES * 8 // spec.operands[1].width
+    return unit * PANEL_ROWS, k // PANEL_ROWS, n // unit
+
+
+def panels_layout(spec: Spec) -> cute.Layout:
+    """Shared-memory layout of the stages of B as panels are loaded: one after another."""
+    shape = (*loads_of_b(spec), spec.config.stages)
+    return cute.make_layout(shape, stride=tuple(prod(shape[:i]) for i in range(len(shape))))
+
+
 def whole_rows(spec: Spec, layout: cute.ComposedLayout) -> cute.ComposedLayout:
     """Return the layout of A as wgmma reads it: 64 rows, however few of them a stage holds."""
     rows, columns, stages = spec.config.tile[0], spec.config.tile[2], spec.config.stages
@@ -136,7 +154,7 @@ def tiled_mma(spec: Spec) -> cute.TiledMma:
 
 
 def load_atom(
-    tensor: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int
+    tensor: cute.Tensor, layout: Any, tile: tuple[int, ...], sharers: int
 ) -> tuple[cute.CopyAtom, cute.Tensor]:
     """TMA load of one stage, multicast to `sharers` CTAs that each bring a part."""
     op = (
@@ -144,7 +162,7 @@ def load_atom(
         if sharers > 1
         else cpasync.CopyBulkTensorTileG2SOp()
     )
-    one = cute.select(layout, mode=[0, 1])
+    one = cute.select(layout, mode=list(range(len(tile))))
     return cpasync.make_tiled_tma_atom(op, tensor, one, tile, num_multicast=sharers)
 
 
@@ -195,19 +213,19 @@ def produce(
             # The next call's copies may begin at once: they find room beside half of the registers.
             if const_expr(early):
                 cute.arch.griddepcontrol_launch_dependents()
-            fetch_ahead(spec, order[4], loads, flags[6], work, (a0, a_part, b0, b_part), at, end)
+            fetch_ahead(spec, loads, flags[6], work, (a0, a_part, b0, b_part), at, end)
             cute.arch.griddepcontrol_wait()
             if const_expr(not early):
                 cute.arch.griddepcontrol_launch_dependents()
         for _ in cutlass.range(work.slabs, unroll=1):
-            k, low_a, low_b = slab_source(spec, at, order[4])
+            k, low_a, low_b = slab_source(spec, at)
             a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
             slab_a = from_a[None, work.tile_m, k, a0, a1]
             bring(atom_a, slab_a, into_a[None, stage], full + stage, mask_a, cn)
-            slab_b = from_b[None, work.tile_n, k, b0, b1]
+            slab_b = from_b[slab_of_b(spec, work.tile_n, k, b0, b1)]
             bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, cm)
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
@@ -224,8 +242,8 @@ def produce(
 
 @cute.jit
 def fetch_ahead(
-    spec: cutlass.Constexpr, slabs_k: Divisor, loads: tuple, most: Int32, work: cutlass.Constexpr,
-    batch: tuple, at: Int32, end: Int32,
+    spec: cutlass.Constexpr, loads: tuple, most: Int32, work: cutlass.Constexpr, batch: tuple,
+    at: Int32, end: Int32,
 ) -> None:  # fmt: skip
     """Bring the first slabs of what lies in place into the L2, while a kernel before may run.
 
@@ -235,13 +253,18 @@ def fetch_ahead(
     a0, a1, b0, b1 = batch
     in_place = const_expr(tuple(not copied for copied in spec.repacked))
     for _ in cutlass.range(cutlass.min(work.slabs, most), unroll=1):
-        k, _, _ = slab_source(spec, at, slabs_k)
+        k, _, _ = slab_source(spec, at)
         if const_expr(in_place[0]):
             cute.prefetch(atom_a, from_a[None, work.tile_m, k, a0, a1])
         if const_expr(in_place[1]):
-            cute.prefetch(atom_b, from_b[None, work.tile_n, k, b0, b1])
+            cute.prefetch(atom_b, from_b[slab_of_b(spec, work.tile_n, k, b0, b1)])
         at += work.step
         at = select(at >= end, work.first, at)
+
+
+def slab_of_b(spec: Spec, tile_n: Int32, k: Int32, b0: Int32, b1: Int32) -> tuple:
+    """Return the coordinates of a slab of B: of its bytes first, then of tiles."""
+    return (None, 0, k, tile_n, b0, b1) if spec.panels else (None, tile_n, k, b0, b1)
 
 
 @cute.jit
@@ -626,7 +649,7 @@ def gemm_kernel(
     """Multiply the units that fall to this CTA."""
     config, geo = spec.config, spec.geometry
     cm, cn = config.cluster
-    tile_m, tile_n, tile_k = config.tile
+    tile_m, _, tile_k = config.tile
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     across, along, deep = cute.arch.block_idx()
@@ -664,14 +687,18 @@ def gemm_kernel(
     else:
         cute.arch.sync_threads()
     tiles_a = cute.local_tile(tensor_a, (tile_m, tile_k), (None, None, None, None))
-    tiles_b = cute.local_tile(tensor_b, (tile_n, tile_k), (None, None, None, None))
+    tiles_b = cute.local_tile(tensor_b, loads_of_b(spec), (None,) * cute.rank(tensor_b))
+    loaded_b = shared_b
+    if const_expr(spec.panels):
+        loaded_b = cute.make_tensor(shared_b.iterator, panels_layout(spec))
     into_a, from_a = cpasync.tma_partition(
         atom_a, rank_n, cute.make_layout(cn),
         cute.group_modes(shared_a, 0, 2), cute.group_modes(tiles_a, 0, 2),
     )  # fmt: skip
     into_b, from_b = cpasync.tma_partition(
         atom_b, rank_m, cute.make_layout(cm),
-        cute.group_modes(shared_b, 0, 2), cute.group_modes(tiles_b, 0, 2),
+        cute.group_modes(loaded_b, 0, len(loads_of_b(spec))),
+        cute.group_modes(tiles_b, 0, len(loads_of_b(spec))),
     )  # fmt: skip
     # A goes to the CTAs of this cluster row (all n), B to those of this column (all m).
     mask_a, mask_b = Int32(0), Int32(0)
@@ -724,7 +751,8 @@ def start(
     layout_a = operand_layout(spec, spec.operands[0], tile_m, spec.k_major[0], geo.a_swizzle)
     layout_b = operand_layout(spec, spec.operands[1], tile_n, spec.k_major[1], geo.b_swizzle)
     atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
-    atom_b, tensor_b = load_atom(view_b, layout_b, (tile_n, tile_k), cm)
+    loaded_b = panels_layout(spec) if spec.panels else layout_b
+    atom_b, tensor_b = load_atom(view_b, loaded_b, loads_of_b(spec), cm)
     out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
     atom_d, tensor_d = atom_a, tensor_a
     if const_expr(geo.store == "tma"):

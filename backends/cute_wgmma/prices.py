@@ -27,6 +27,7 @@ from .geometry import (
     WARPGROUP,
     from_registers,
     groups_of,
+    in_panels,
     is_adding,
     shared_major,
     store_of,
@@ -251,7 +252,7 @@ def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
     direct, sums, written, ends = more
     mma_n = n // wg_n
     line = n * problem.a.dtype.itemsize  # of an N-major B
-    n_major = shared_major(problem, "b", MMA_M) == "n"
+    n_major = shared_major(problem, "b", MMA_M) == "n" and not in_panels(problem, MMA_M)
     broad = f.store_broad * direct * np.maximum(0.0, np.maximum(n / 128, sums * n / 64) - 1)
     # In boxes of 64 or 32 columns where these divide a warpgroup's.
     store = store * n * np.where((mma_n > 64) & (mma_n % 32 != 0), long, 1.0)

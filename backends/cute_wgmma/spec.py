@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cute import device
-from .geometry import MMA_M, Geometry, geometry, is_repacked, products, shared_major
+from .geometry import MMA_M, Geometry, geometry, in_panels, is_repacked, products, shared_major
 
 __all__ = ["Spec"]
 
@@ -18,7 +18,7 @@ class Spec(device.Spec):
 
     @property
     def products(self) -> int:
-        """Passes over K: see `geometry.products`."""
+        """Products that make one: see `geometry.products`."""
         return products(self.problem)
 
     @property
@@ -33,6 +33,11 @@ class Spec(device.Spec):
         """Whether A and B are copied into the workspace first."""
         rows = self.config.tile[0]
         return is_repacked(self.problem, "a", rows), is_repacked(self.problem, "b", rows)
+
+    @property
+    def panels(self) -> bool:
+        """Whether the copy of B is in panels, and so in shared memory."""
+        return in_panels(self.problem, self.config.tile[0])
 
     @property
     def early(self) -> bool:

@@ -11,12 +11,13 @@ import numpy as np
 from unigemm.problem import Extents, Problem
 
 from ..near import is_near
-from ..workspace import ROW_BYTES, SECTOR_BYTES, packed_bytes, workspace_bytes
+from ..workspace import ROW_BYTES, SECTOR_BYTES, packed_bytes, panel_bytes, workspace_bytes
 from .choices import Family
 from .geometry import (
     FEW_ROWS,
     MMA_M,
     SWIZZLE_BYTES,
+    in_panels,
     is_promoted,
     is_repacked,
     products,
@@ -35,7 +36,7 @@ class Work:
     family, extents
         What it is; the extents as the kernel sees them.
     slabs
-        Slabs of K in all passes over it.
+        Slabs of K, each as often as there are products.
     moved, a_bytes, b_bytes
         Bytes that must be moved, and those of the operands.
     fixed_us
@@ -130,7 +131,10 @@ def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     for name, rows in names:
         if is_repacked(problem, name, tile_m):
             lines, size = _lines(problem, name, rows, extents.k, tile_m)
-            total += packed_bytes(lines, size, extents.batch, copies)
+            if name == "b" and in_panels(problem, tile_m):
+                total += panel_bytes(lines, size, extents.batch)
+            else:
+                total += packed_bytes(lines, size, extents.batch, copies)
     return total
 
 
