@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 
 from .blocks import BLOCKS, block_scales, scale_steps
@@ -263,7 +264,7 @@ def _assemble(
     full = [(*fixed[i], inner[0][1 + i], inner[1][1 + i]) for i in range(3)]
     l0, l1 = inner[0][0], inner[1][0]
     return Gemm(
-        problem=Problem(types[0], types[1], types[2], *asked),
+        problem=_problem(types[0], types[1], types[2], *asked),
         extents=Extents(m, n, k, l0 * l1),
         swapped=swapped,
         batch=(l0, l1),
@@ -272,6 +273,10 @@ def _assemble(
         d_strides=full[2],
         offsets=offsets,  # type: ignore[arg-type]
     )
+
+
+#: Classes are few, and keys of many caches: all products of one share it.
+_problem = lru_cache(maxsize=1024)(Problem)
 
 
 def _matrix_strides(x: Layout, *, row_vector: bool) -> tuple[int, int]:

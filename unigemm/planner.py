@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 from math import inf
 
-from .backend import Backend, InvariantBackend, RankingBackend
+from .backend import Backend, InvariantBackend
 from .errors import UnsupportedProblem
 from .plans import Alternative, Candidate, Config, Plan, Ranking, Rejection
 from .problem import Extents, Problem
@@ -61,7 +62,7 @@ def choose(
         if reason is None and problem.batch_invariant and not isinstance(backend, InvariantBackend):
             reason = "it does not promise that rows are the same whatever M is"
         if reason is not None:
-            rejected.append(Rejection(backend.name, reason))
+            rejected.append(_refused(backend.name, reason))
             continue
         bar = prices[keep] if keep < len(prices) else inf
         found = _ranking(backend, problem, extents, target, 1 + keep, bar)
@@ -136,11 +137,18 @@ def moved(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) ->
     )
 
 
+@lru_cache(maxsize=256)  # most plans have the same ones, and are kept
+def _refused(name: str, reason: str) -> Rejection:
+    return Rejection(name, reason)
+
+
 def _ranking(
     backend: Backend, problem: Problem, extents: Extents, target: Target, most: int, bar: float
 ) -> Ranking:
-    if isinstance(backend, RankingBackend):
-        return backend.ranking(problem, extents, target, most, bar)
+    # To ask whether it is a RankingBackend takes ten microseconds: all protocols do.
+    ranking: Callable[..., Ranking] | None = getattr(backend, "ranking", None)
+    if ranking is not None:
+        return ranking(problem, extents, target, most, bar)
     return Ranking(tuple(backend.candidates(problem, extents, target)))
 
 

@@ -157,10 +157,11 @@ class Breakdown:
     @property
     def limiter(self) -> str:
         """What to look at first: "launch" or "waves" where these are most of it, else a bound."""
-        bounds = {name: getattr(self, name) for name in BOUNDS}
-        name = max(bounds, key=lambda each: bounds[each])
-        if bounds[name] <= self.launch:
+        bounds = self.tensor, self.fma, self.latency, self.shared, self.l2, self.dram
+        most = max(bounds)
+        if most <= self.launch:
             return "launch"
+        name = BOUNDS[bounds.index(most)]
         return "waves" if self.waves > self.mainloop else name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from .dtypes import DType, accumulator
@@ -124,7 +125,7 @@ class Problem:
         """The type of the partial sums."""
         return accumulator(self.a.dtype)
 
-    @property
+    @cached_property  # all products of a class share it (see `gemm`)
     def transposed(self) -> Problem:
         """The class of D' = B' A'."""
         blocks = self.blocks and self.blocks.transposed

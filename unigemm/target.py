@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 from .errors import UnsupportedProblem
 
@@ -53,7 +53,7 @@ class Target:
         """Whether this is a CUDA device."""
         return self.arch != "cpu"
 
-    @property
+    @cached_property  # planning asks for it all the time
     def capability(self) -> tuple[int, int]:
         """Compute capability, (9, 0) for ``"sm_90a"``."""
         digits = self.arch[3:].rstrip("af")

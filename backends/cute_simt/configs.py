@@ -7,13 +7,13 @@ once. A new term belongs into one of the two, into the total, and into the `Brea
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, inf
 from typing import NamedTuple
 
-from unigemm.dtypes import DType
+from unigemm.dtypes import DType, accumulator
 from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster, Rejection
-from unigemm.problem import Extents, Problem
+from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..near import is_near
@@ -22,15 +22,18 @@ from ..workspace import workspace_bytes
 from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
+    BANK_VECTOR,
+    DOT_ROWS,
     FEW_ROWS,
     RESERVED_SMEM,
     SCHEDULERS,
     WARP,
     OperandTile,
-    geometry,
     illegal,
     is_big,
     is_persistent,
+    needs_of,
+    operand_tile,
     resident_warps,
 )
 from .times import BELOW, Times, lanes, traffic_us
@@ -102,8 +105,6 @@ class Base:
     ----------
     problem, target, figures, config
         What it is, and what its launches cost; the problem as the kernel sees it.
-    reason
-        Why it cannot run, or None.
     threads
         Of a CTA.
     resident
@@ -122,13 +123,36 @@ class Base:
     target: Target
     figures: Figures
     config: Config
-    reason: str | None
     threads: int
     resident: int
     clocks: float
     cta_clocks: float
     edges: tuple[tuple[float, float], ...]
     least_us: float
+
+    @cached_property
+    def reason(self) -> str | None:
+        """Why it cannot run, or None: asked of the cheap ones only."""
+        return illegal(self.problem, self.config, self.target)
+
+
+class Floor(NamedTuple):
+    """A tile without split-K, for inputs of some types: what its prices are not under.
+
+    Attributes
+    ----------
+    config
+        What it is.
+    clocks, cta_clocks
+        As in `Base`, but for the first at most.
+    alone
+        How much longer one CTA takes that has an SM to itself, and too few warps for it.
+    """
+
+    config: Config
+    clocks: float
+    cta_clocks: float
+    alone: float
 
 
 class Work(NamedTuple):
@@ -165,20 +189,58 @@ class Offer(NamedTuple):
 
     def finished(self) -> Config:
         """Return its configuration."""
-        return replace(
-            self.config, occupancy=self.occupancy, split_k=self.split_k, swap_ab=self.swap_ab
-        )
+        return _finished(self.config, self.occupancy, self.split_k, self.swap_ab)
+
+
+@lru_cache(maxsize=16384)
+def _finished(config: Config, occupancy: int, split_k: int, swap_ab: bool) -> Config:
+    return replace(config, occupancy=occupancy, split_k=split_k, swap_ab=swap_ab)
 
 
 @lru_cache(maxsize=256)
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
-    found = {}
-    size = max(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
+    seen = _priced_as(problem)
+    configs = _configs(problem.a.dtype, problem.b.dtype)
+    return tuple(_base(seen, target, config) for config in configs)
+
+
+@lru_cache(maxsize=256)
+def _priced_as(problem: Problem) -> Problem:
+    """Return the class that has a problem's tiles and prices: what D is makes no difference."""
+    d = MatrixType(problem.accumulator, "n", problem.accumulator.itemsize)
+    return Problem(problem.a, problem.b, d)
+
+
+@lru_cache(maxsize=4096)
+def _base(problem: Problem, target: Target, config: Config) -> Base:
+    return _measured(problem, target, config, H200)
+
+
+@lru_cache(maxsize=64)
+def _floors(a: DType, b: DType, fma_lanes: int) -> tuple[Floor, ...]:
+    """Return every tile for inputs of some types: no copies, and the widest reads."""
+    f, found = H200, []
+    for config in _configs(a, b):
+        m, n = config.thread
+        reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
+        of_warp = _read_clocks(config, fma_lanes, reads, f) + _widen_clocks(config, a, f)
+        shared, warps = _shared(config, f), config.warps[0] * config.warps[1]
+        found.append(
+            Floor(config, of_warp * shared, _cta_clocks(config, f), 1 + f.lone_warps / warps)
+        )
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _configs(a: DType, b: DType) -> tuple[Config, ...]:
+    """Return the tiles for inputs of some types, without split-K."""
+    found = []
+    size = max(a.itemsize, b.itemsize)
     for (m, n), warps, thread, stages, float32_only in SHAPES:
-        if float32_only and problem.a.dtype is not DType.FLOAT32:
+        if float32_only and a is not DType.FLOAT32:
             continue
-        if problem.accumulator is DType.FLOAT64 and thread == (8, 8):
+        if accumulator(a) is DType.FLOAT64 and thread == (8, 8):
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
         config = Config(
@@ -188,63 +250,81 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
             thread=thread,
             raster=Raster("m", 8),
         )
-        found[config] = _measured(problem, target, config, H200)
-    return tuple(found.values())
+        found.append(config)
+    return tuple(dict.fromkeys(found))
 
 
-@lru_cache(maxsize=256)
-def persistent_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
-    """Return the big tiles with persistent CTAs, as many on an SM as fit or fewer.
+@lru_cache(maxsize=1024)
+def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base, ...]:
+    """Return a tile with persistent CTAs, as many on an SM as fit or fewer.
 
-    In float32: they are measured in no other type.
+    If it is big and in float32: others were not measured.
     """
-    found: list[Base] = []
-    if problem.a.dtype is not DType.FLOAT32:
+    if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
         return ()
-    for base in bases(problem, target):
-        for occupancy in range(1, base.resident + 1) if is_big(base.config) else ():
-            config = replace(base.config, schedule="persistent", occupancy=occupancy)
-            found.append(_measured(problem, target, config, H200))
-    return tuple(base for base in found if base.config.occupancy <= base.resident)
+    first = replace(config, schedule="persistent", occupancy=1)
+    one = _measured(problem, target, first, H200)
+    return tuple(
+        replace(one, config=replace(first, occupancy=occupancy))
+        for occupancy in range(1, min(one.resident, _base(problem, target, config).resident) + 1)
+    )
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
-    found = (*bases(problem, target), *persistent_bases(problem, target))
+    found, seen = list(bases(problem, target)), _priced_as(problem)
+    for base in bases(problem, target):
+        found += _persistent(seen, target, base.config)
     return tuple(base.config for base in found if base.reason is None)
 
 
 def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
-    geo = geometry(problem, config)
-    by_smem = target.smem_per_sm // (geo.smem_bytes + RESERVED_SMEM)
-    by_registers = resident_warps(geo.registers) // (geo.threads // WARP)
-    fma_lanes = lanes(problem, target)
+    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+    threads, smem_bytes, registers = needs_of(problem, config, a, b)
+    by_smem = target.smem_per_sm // (smem_bytes + RESERVED_SMEM)
+    by_registers = resident_warps(registers) // (threads // WARP)
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
-    fma_clocks = config.thread[0] * config.thread[1] * 128 / fma_lanes
-    reads = sum(tile.rows / tile.vector for tile in (geo.a, geo.b))
-    of_warp = config.tile[2] * (fma_clocks + f.read_clocks * reads) + f.slab_clocks
+    reads = a.rows / a.vector + b.rows / b.vector
+    of_warp = _read_clocks(config, lanes(problem, target), reads, f)
     singles = 0
-    for tile in (geo.a, geo.b):
+    for tile in (a, b):
         single = tile.copy == 1 and not tile.turned
         singles += single * tile.copies
         of_copy = f.single_clocks if single else f.copy_clocks
-        of_warp += of_copy * tile.copies / geo.threads
-    if problem.a.dtype.itemsize == 2:
-        of_warp += config.tile[2] * f.widen_clocks * sum(config.thread)
-    shared = f.issued * geo.threads / WARP / SCHEDULERS
+        of_warp += of_copy * tile.copies / threads
+    of_warp += _widen_clocks(config, problem.a.dtype, f)
     return Base(
         problem,
         target,
         f,
         config,
-        illegal(problem, config, target),
-        threads=geo.threads,
-        resident=max(1, min(by_smem, by_registers, 2048 // geo.threads, 16)),
-        clocks=of_warp * shared,
-        cta_clocks=(f.cta_clocks + f.store_clocks * config.thread[0] * config.thread[1]) * shared,
-        edges=tuple(_edge_us(tile, geo.threads, f) for tile in (geo.a, geo.b)),
-        least_us=of_warp / target.clock_mhz + f.single_us * singles / geo.threads,
+        threads=threads,
+        resident=max(1, min(by_smem, by_registers, 2048 // threads, 16)),
+        clocks=of_warp * _shared(config, f),
+        cta_clocks=_cta_clocks(config, f),
+        edges=(_edge_us(a, threads, f), _edge_us(b, threads, f)),
+        least_us=of_warp / target.clock_mhz + f.single_us * singles / threads,
     )
+
+
+def _read_clocks(config: Config, fma_lanes: int, reads: float, f: Figures) -> float:
+    """Return what a warp issues for a slab, once it is there as it is multiplied."""
+    fma_clocks = config.thread[0] * config.thread[1] * 128 / fma_lanes
+    return config.tile[2] * (fma_clocks + f.read_clocks * reads) + f.slab_clocks
+
+
+def _widen_clocks(config: Config, dtype: DType, f: Figures) -> float:
+    return config.tile[2] * f.widen_clocks * sum(config.thread) if dtype.itemsize == 2 else 0.0
+
+
+def _cta_clocks(config: Config, f: Figures) -> float:
+    stores = f.store_clocks * config.thread[0] * config.thread[1]
+    return (f.cta_clocks + stores) * _shared(config, f)
+
+
+def _shared(config: Config, f: Figures) -> float:
+    """Return the issue slots of an SM that one of each warp of a CTA takes."""
+    return f.issued * (config.warps[0] * config.warps[1]) / SCHEDULERS
 
 
 def _edge_us(tile: OperandTile, threads: int, f: Figures) -> tuple[float, float]:
@@ -274,7 +354,7 @@ def ranking(
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar, with its split-K factors."""
     short: Shortlist[Offer] = Shortlist(most, bar)
-    if not _add_few_rows(short, problem, extents, target, False):
+    if not _add_few_rows(short, problem, extents, target, False) and extents.n <= DOT_ROWS[-1]:
         _add_few_rows(short, problem.transposed, extents.transposed, target, True)
     work = _work(problem, extents, target, H200)
     for least, base in _likely(work, short.bar):
@@ -308,22 +388,46 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
     """Return tiles with a time that no launch of theirs is under, the least first."""
     problem, target, extents = work.problem, work.target, work.extents
     products = extents.m * extents.n * extents.k * extents.batch
-    fma = products / lanes(problem, target) / target.sm_count / target.clock_mhz
+    per_sm = lanes(problem, target)
+    fma = products / per_sm / target.sm_count / target.clock_mhz
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
         return []
-    tiles = bases(problem, target)
-    several = any(
-        _ctas(base, extents, 1) > target.sm_count for base in tiles if is_big(base.config)
-    )
-    if several and extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4:
-        tiles += persistent_bases(problem, target)  # whose CTAs have several tiles
+    seen, floors = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
+    if bar == inf:
+        tiles = list(bases(problem, target))
+    else:
+        likely = [floor.config for floor in floors if _floor_us(floor, work) <= bar]
+        tiles = [_base(seen, target, config) for config in likely]
+    if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
+        is_big(floor.config) and _ctas(floor.config, extents, 1) > target.sm_count
+        for floor in floors
+    ):
+        for floor in floors:  # whose CTAs may have several tiles
+            hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
+            if bar == inf or _floor_us(hidden, work) <= bar:
+                tiles += _persistent(seen, target, floor.config)
     return sorted(((_least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
+
+
+def _floor_us(floor: Floor, work: Work) -> float:
+    """Return a time that no launch of a tile is under, in any class with inputs of its types."""
+    config, clocks, cta_clocks, alone = floor
+    target, f = work.target, H200
+    slabs, ctas = ceil(work.extents.k / config.tile[2]), _ctas(config, work.extents, 1)
+    each = ctas / target.sm_count
+    whole = max(alone, each) * (clocks * slabs + cta_clocks) / target.clock_mhz
+    least = max(whole, work.dram_us)
+    if slabs >= 2 * _SPLITS[0]:  # in two parts at least, of two slabs at least
+        parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
+        reduction = f.reduce_us + f.part_us * _SPLITS[0]
+        least = min(least, max(parts / target.clock_mhz, work.dram_us) + reduction)
+    return BELOW * (work.begin_us + least)
 
 
 def _splits(base: Base, work: Work) -> tuple[int, ...]:
     """Return the parts of K that a tile may have: persistent CTAs have whole tiles, and several."""
     if is_persistent(base.config):
-        several = _ctas(base, work.extents, 1) > base.target.sm_count * base.config.occupancy
+        several = _ctas(base.config, work.extents, 1) > base.target.sm_count * base.config.occupancy
         return (1,) if several else ()
     options = split_options(work.extents, base.config)
     if options[-1] * work.part_bytes <= _MAX_WORKSPACE:
@@ -393,7 +497,7 @@ def _work(problem: Problem, extents: Extents, target: Target, f: Figures) -> Wor
 def _least_us(base: Base, work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
     slabs = ceil(work.extents.k / base.config.tile[2])
-    clocks = _ctas(base, work.extents, 1) * slabs * base.clocks / base.target.sm_count
+    clocks = _ctas(base.config, work.extents, 1) * slabs * base.clocks / base.target.sm_count
     return BELOW * (work.begin_us + max(clocks / base.target.clock_mhz, work.dram_us))
 
 
@@ -406,7 +510,7 @@ def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     problem, target, f = base.problem, base.target, base.figures
     m, n, k = base.config.tile
     slabs = ceil(ceil(extents.k / k) / split_k)
-    ctas = _ctas(base, extents, split_k)
+    ctas = _ctas(base.config, extents, split_k)
     # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
     busiest = ceil(ctas / target.sm_count)
     per_sm, round_us, cta_clocks = min(busiest, base.resident), f.round_us, base.cta_clocks
@@ -468,8 +572,8 @@ def _at_once(base: Base, ctas: int, f: Figures) -> float:
     return level / warps * (1 + f.lone_warps / level)
 
 
-def _ctas(base: Base, extents: Extents, split_k: int) -> int:
-    m, n, _ = base.config.tile
+def _ctas(config: Config, extents: Extents, split_k: int) -> int:
+    m, n, _ = config.tile
     return ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
 
 
@@ -482,7 +586,7 @@ def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
     """
     if is_persistent(base.config):
         return base.config.occupancy
-    ctas = _ctas(base, extents, split_k)
+    ctas = _ctas(base.config, extents, split_k)
     busiest = ceil(ctas / base.target.sm_count)
     return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +26,9 @@ from .geometry import (
     axpy_lanes,
     dot_unroll,
     few_rows_blocks,
-    few_rows_step,
     few_rows_threads,
+    few_rows_turn,
+    few_rows_vector,
     illegal,
 )
 from .times import BELOW, Times, lanes, traffic_us
@@ -119,42 +119,52 @@ class Launch(NamedTuple):
     reason: str | None
 
 
-@lru_cache(maxsize=256)
 def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
-    """Return the configurations of the schedules for few rows, and why each cannot run."""
-    found = []
-    for rows, (each, warps, slices) in product(DOT_ROWS, DOT_SHAPES):
-        tile = (rows, each * warps, 1)
-        found.append(Config(tile=tile, warps=(1, warps), slice_k=slices, schedule=DOT))
-    each = BANK_VECTOR // problem.b.dtype.itemsize
-    for across, warps, slices, rows in AXPY_SHAPES:
-        config = Config(
-            (1, across * warps * each, 1), warps=(1, warps), thread=(1, each), slice_k=slices,
-            stages=rows, schedule=AXPY,
-        )  # fmt: skip
-        found.append(config)
-    return tuple((config, illegal(problem, config, target)) for config in found)
+    """Return all configurations for few rows, those of the dot schedule first, as `_of_rows`."""
+    found = [each for rows in DOT_ROWS for each in _of_rows(problem, target, rows)]
+    return tuple(sorted(found, key=lambda each: each[0].schedule == AXPY))
+
+
+@lru_cache(maxsize=256)
+def _of_rows(problem: Problem, target: Target, rows: int) -> tuple[tuple[Config, str | None], ...]:
+    """Return the configurations in tiles of so many rows, and why each cannot run."""
+    configs = _configs(problem.b.dtype.itemsize, rows)
+    return tuple((config, illegal(problem, config, target)) for config in configs)
 
 
 @lru_cache(maxsize=64)
-def _offered(problem: Problem, target: Target, rows: int) -> _Launches:
-    """Return all that are offered in tiles of so many rows."""
-    configs = few_rows_configs(problem, target)
-    some = {i: config for i, (config, _) in enumerate(configs) if config.tile[0] == rows}
-    splits = [_AXPY_SPLITS if x.schedule == AXPY else _DOT_SPLITS for x in some.values()]
-    return _launches(problem, some, splits)
+def _configs(size: int, rows: int) -> tuple[Config, ...]:
+    """Return the configurations for elements of so many bytes, in tiles of so many rows."""
+    found = []
+    for each, warps, slices in DOT_SHAPES:
+        tile = (rows, each * warps, 1)
+        found.append(Config(tile=tile, warps=(1, warps), slice_k=slices, schedule=DOT))
+    each = BANK_VECTOR // size
+    for across, warps, slices, stages in AXPY_SHAPES if rows == 1 else ():
+        config = Config(
+            (1, across * warps * each, 1), warps=(1, warps), thread=(1, each), slice_k=slices,
+            stages=stages, schedule=AXPY,
+        )  # fmt: skip
+        found.append(config)
+    return tuple(found)
 
 
-def _launches(
-    problem: Problem, configs: dict[int, Config], splits: Sequence[Sequence[int]]
-) -> _Launches:
+@lru_cache(maxsize=64)
+def _offered(size: int, vector: int, rows: int) -> _Launches:
+    """Return the launches of `_configs`, where loads have so many elements."""
+    configs = _configs(size, rows)
+    splits = [_AXPY_SPLITS if x.schedule == AXPY else _DOT_SPLITS for x in configs]
+    return _launches(vector, configs, splits)
+
+
+def _launches(vector: int, configs: Sequence[Config], splits: Sequence[Sequence[int]]) -> _Launches:
     """Return configurations, by their indices, each in several parts of K."""
-    table = np.array([(index, *_constants(problem, each)) for index, each in configs.items()])
+    table = np.array([(index, *_constants(vector, each)) for index, each in enumerate(configs)])
     index, *constants = np.repeat(table, [len(each) for each in splits], axis=0).T
     return _Launches(index, np.concatenate(splits), *constants)
 
 
-def _constants(problem: Problem, config: Config) -> tuple[int, ...]:
+def _constants(vector: int, config: Config) -> tuple[int, ...]:
     """Return what `_Launches` has of a configuration after the parts of K."""
     rows, columns, _ = config.tile
     axpy, threads = config.schedule == AXPY, few_rows_threads(config)
@@ -163,8 +173,8 @@ def _constants(problem: Problem, config: Config) -> tuple[int, ...]:
         least = WARP // axpy_lanes(config) * config.stages
     else:
         each, unroll = columns // config.warps[1], dot_unroll(config)
-        least = WARP * min(problem.a.vector, problem.b.vector)
-    step, in_flight = few_rows_step(problem, config), 16 * threads * config.stages
+        least = WARP * vector
+    step, in_flight = few_rows_turn(vector, config), 16 * threads * config.stages
     blocks = few_rows_blocks(config) if axpy else 0
     return rows, columns, axpy, each, threads, blocks, step, unroll, least, in_flight
 
@@ -172,10 +182,9 @@ def _constants(problem: Problem, config: Config) -> tuple[int, ...]:
 def takes_few_rows(problem: Problem, extents: Extents, target: Target) -> bool:
     """Whether any configuration for few rows can run."""
     rows = _rows(extents)
-    return any(
-        reason is None
-        for config, reason in few_rows_configs(problem, target)
-        if config.tile[0] == rows and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
+    return rows > 0 and any(
+        reason is None and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
+        for config, reason in _of_rows(problem, target, rows)
     )
 
 
@@ -192,7 +201,7 @@ def few_rows_launches(
     moved = traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     if not rows or BELOW * (f.fixed_us + moved) * _scale(problem, f) > bar:
         return
-    every = _offered(problem, target, rows)
+    every = _offered(problem.b.dtype.itemsize, few_rows_vector(problem), rows)
     ctas = -(-extents.n // every.columns) * extents.batch * every.split_k  # of one tile of rows
     worth = (extents.k >= every.split_k * every.step) & (ctas <= 8 * target.sm_count)
     worth = (worth | (every.split_k == 1)) & (
@@ -200,7 +209,7 @@ def few_rows_launches(
     )
     found = _Launches(*(each[worth] for each in every))
     times = _times(problem, extents, target, found, f)
-    configs = few_rows_configs(problem, target)
+    configs = _of_rows(problem, target, rows)
     for i in times.total.argsort(kind="stable").tolist():
         config, reason = configs[found.config[i]]
         yield Launch(config, int(found.split_k[i]), _at(times, i), reason)
@@ -210,7 +219,7 @@ def few_rows_times(
     problem: Problem, extents: Extents, target: Target, config: Config, f: DotFigures
 ) -> Times:
     """Price one launch."""
-    launch = _launches(problem, {0: config}, [(config.split_k,)])
+    launch = _launches(few_rows_vector(problem), (config,), [(config.split_k,)])
     return _at(_times(problem, extents, target, launch, f), 0)
 
 

@@ -14,7 +14,8 @@ each lane, lanes along N, and `stages` rows of B on their way.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
@@ -29,6 +30,7 @@ __all__ = [
     "WARP",
     "Copy",
     "Geometry",
+    "Needs",
     "OperandTile",
     "axpy_lanes",
     "axpy_parts",
@@ -39,12 +41,16 @@ __all__ = [
     "few_rows_smem_bytes",
     "few_rows_step",
     "few_rows_threads",
+    "few_rows_turn",
+    "few_rows_vector",
     "geometry",
     "illegal",
     "is_big",
     "is_biggest",
     "is_persistent",
     "launched_smem",
+    "needs_of",
+    "operand_tile",
     "resident_warps",
 ]
 
@@ -129,7 +135,7 @@ class OperandTile:
         """Elements of one line, padding left out."""
         return self.slab if self.k_major else self.extent
 
-    @property
+    @cached_property  # as the next: tiles are kept, and planning asks often
     def copies(self) -> int:
         """Copies that fill the tile."""
         return self.lines * self.line // self.copy
@@ -140,7 +146,7 @@ class OperandTile:
         unit = BANK_VECTOR // self.dtype.itemsize
         return -(-self.lines * self.pitch // unit) * unit
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Shared memory of one stage of this operand."""
         return self.elements * self.dtype.itemsize
@@ -156,6 +162,14 @@ class OperandTile:
     def row(self, index: int) -> int:
         """Return the offset along the extent, within a warp, of accumulator `index` of lane 0."""
         return (index // self.run) * self.lanes * self.run + index % self.run
+
+
+class Needs(NamedTuple):
+    """What a CTA needs of an SM: see `Geometry`."""
+
+    threads: int
+    smem_bytes: int
+    registers: int
 
 
 @dataclass(frozen=True)
@@ -252,7 +266,8 @@ def _lanes(config: Config) -> tuple[int, int]:
     )
 
 
-def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> OperandTile:
+@lru_cache(maxsize=8192)
+def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     """Return the tile of A (mode 0) or B (mode 1)."""
     extent, slab, rows = config.tile[mode], config.tile[2], config.thread[mode]
     size = kind.dtype.itemsize
@@ -271,7 +286,7 @@ def _operand(kind: MatrixType, config: Config, mode: int, lanes: int) -> Operand
         slab=slab,
         pitch=pitch,
         copy=1 if turned or kind.major == "strided" else min(kind.vector, along),
-        lanes=lanes,
+        lanes=_lanes(config)[mode],
         rows=rows,
         run=run,
         # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
@@ -299,53 +314,67 @@ def is_biggest(config: Config) -> bool:
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a legal configuration."""
     m, n, _ = config.tile
-    lanes = _lanes(config)
-    a = _operand(problem.a, config, 0, lanes[0])
-    b = _operand(problem.b, config, 1, lanes[1])
+    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+    needs = needs_of(problem, config, a, b)
     sums = problem.accumulator.itemsize
     warps = config.warps[0] * config.warps[1]
-    warp_tile = (m // config.warps[0], n // config.warps[1])
-    # One spare 16-byte unit a row keeps the lanes of different rows in different banks.
-    stage_pitch = warp_tile[1] + BANK_VECTOR // sums
     partial = config.split_k > 1
     widest = BANK_VECTOR // sums if partial else problem.d.vector
-    steps = [tile.vector for tile in (a, b) if tile.k_major]
-    pipeline = config.stages * (a.bytes + b.bytes)
-    patches = warps * lanes[0] * stage_pitch * sums
-    step = max(steps, default=1)
     store = min(widest, config.thread[1])
     run_out = min(b.run, BANK_VECTOR // sums)
     direct = run_out == store > 1
     # Where D's rows are odd, a tile of partial sums may begin anywhere too: by elements then.
     column = 1 if direct and partial and problem.d.vector == 1 else store
-    registers = _registers(problem, config, a, b, step)
     return Geometry(
         a=a,
         b=b,
-        threads=warps * WARP,
-        lanes=lanes,
-        warp_tile=warp_tile,
-        step=step,
-        stage_pitch=stage_pitch,
+        threads=needs.threads,
+        lanes=_lanes(config),
+        warp_tile=(m // config.warps[0], n // config.warps[1]),
+        step=_step(a, b),
+        stage_pitch=_stage_pitch(problem, config),
         run_out=run_out,
         store=store,
         direct=direct,
         column=column,
-        smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
-        registers=registers,
-        min_blocks=max(1, min(4, resident_warps(registers) // warps)),
+        smem_bytes=needs.smem_bytes,
+        registers=needs.registers,
+        min_blocks=max(1, min(4, resident_warps(needs.registers) // warps)),
     )
+
+
+def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -> Needs:
+    """Return what a CTA with such tiles needs of an SM."""
+    warps, pitch = config.warps[0] * config.warps[1], _stage_pitch(problem, config)
+    pipeline = config.stages * (a.bytes + b.bytes)
+    patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
+    return Needs(
+        threads=warps * WARP,
+        smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
+        registers=_registers(problem, config, a, b, _step(a, b)),
+    )
+
+
+def _step(a: OperandTile, b: OperandTile) -> int:
+    return max(a.vector if a.k_major else 1, b.vector if b.k_major else 1)
+
+
+def _stage_pitch(problem: Problem, config: Config) -> int:
+    # One spare 16-byte unit a row keeps the lanes of different rows in different banks.
+    return config.tile[1] // config.warps[1] + BANK_VECTOR // problem.accumulator.itemsize
 
 
 def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile, step: int) -> int:
     """Estimate the registers of a thread: accumulators, one round of fragments, addresses."""
     words = problem.accumulator.itemsize // 4
-    fragments = sum(tile.rows * (step if tile.k_major else 1) for tile in (a, b))
     threads = config.warps[0] * config.warps[1] * WARP
-    each = [(tile, -(-tile.copies // threads)) for tile in (a, b)]
-    copies = min(sum(count for _, count in each), COPIES_HELD)
-    addresses = BASE_REGISTERS + COPY_REGISTERS * copies
-    held = sum(2 * count for tile, count in each if not tile.asynchronous)
+    fragments = copies = held = 0
+    for tile in (a, b):
+        count = -(-tile.copies // threads)
+        fragments += tile.rows * (step if tile.k_major else 1)
+        copies += count
+        held += 0 if tile.asynchronous else 2 * count
+    addresses = BASE_REGISTERS + COPY_REGISTERS * min(copies, COPIES_HELD)
     sums = config.thread[0] * config.thread[1]
     return min(words * (sums + fragments) + addresses + held, 255)
 
@@ -389,10 +418,20 @@ def axpy_parts(config: Config) -> int:
 
 
 def few_rows_step(problem: Problem, config: Config) -> int:
+    """Return the elements along K that a CTA reads in one turn."""
+    return few_rows_turn(few_rows_vector(problem), config)
+
+
+def few_rows_vector(problem: Problem) -> int:
+    """Return the elements of one load in the dot schedule."""
+    return min(problem.a.vector, problem.b.vector)
+
+
+def few_rows_turn(vector: int, config: Config) -> int:
     """Return the elements along K that a CTA reads in one turn: a load, or rows, of each lane."""
     if config.schedule == AXPY:
         return axpy_parts(config) * config.stages
-    return WARP * min(problem.a.vector, problem.b.vector) * config.slice_k
+    return WARP * vector * config.slice_k
 
 
 def few_rows_threads(config: Config) -> int:
@@ -507,15 +546,16 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return reason
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
-    derived = geometry(problem, config)
-    for name, tile in (("A", derived.a), ("B", derived.b)):
+    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+    for name, tile in (("A", a), ("B", b)):
         if tile.turned and (k > WARP or threads // k % 4):
             return f"{threads} threads cannot turn a slab of {k} of {name} on its way"
         if k * tile.dtype.itemsize < BANK_VECTOR:
             return f"a slab of {k} is less than one 16-byte vector of {name}"
-    if derived.smem_bytes > target.smem_per_block:
+    smem_bytes = needs_of(problem, config, a, b).smem_bytes
+    if smem_bytes > target.smem_per_block:
         return (
-            f"{derived.smem_bytes} bytes of shared memory exceed the "
+            f"{smem_bytes} bytes of shared memory exceed the "
             f"{target.smem_per_block} of a CTA on {target.arch}"
         )
     return None

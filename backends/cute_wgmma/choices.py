@@ -13,7 +13,7 @@ import numpy as np
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Raster
-from unigemm.problem import Extents, Problem
+from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..workspace import workspace_bytes
@@ -86,10 +86,13 @@ _CLUSTER_K = (1, 2, 3, 4, 8)
 _CLUSTER_SHAPES = tuple(
     (m, n, k) for m, n in _PAIRS for k in _CLUSTER_K if m * n * k <= 8 and (k == 1 or n == 1)
 )
+_PAIR = {pair: pair for pair in _PAIRS}  # made once, as below
 _CM, _CN, _CK = np.array(_CLUSTER_SHAPES).T
 # Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
 # cuOccupancyMaxActiveClusters): they lie within a GPC, and SMs are left over.
 _CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)  # by their CTAs
+# Made once: plans are kept, and many of them.
+_WARPS, _RASTER = {4: (4, 1), 8: (8, 1), 12: (12, 1)}, Raster("m", 8)
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 
 
@@ -153,7 +156,7 @@ class Choices(NamedTuple):
     def at(self, family: Family, index: int) -> Choice:
         """Return one."""
         shape, columns, cm, cn, split_k, cluster_k, slice_k = (int(each[index]) for each in self)
-        return Choice(family.shapes[shape], columns, (cm, cn), split_k, cluster_k, slice_k)
+        return Choice(family.shapes[shape], columns, _PAIR[cm, cn], split_k, cluster_k, slice_k)
 
 
 class _Outlines(NamedTuple):
@@ -174,6 +177,20 @@ def families(problem: Problem, target: Target) -> tuple[Family, ...]:
 
     The transpose only where wgmma then takes A from registers.
     """
+    return _families(_offered_as(problem), target)
+
+
+def _offered_as(problem: Problem) -> Problem:
+    """Return the class whose offers and prices are a problem's: many have the same."""
+    a, b, d = (
+        x if x.alignment == TMA_BYTES else MatrixType(x.dtype, x.major, x.dtype.itemsize)
+        for x in (problem.a, problem.b, problem.d)
+    )
+    return Problem(a, b, d, problem.precision, batch_invariant=problem.batch_invariant)
+
+
+@lru_cache(maxsize=256)
+def _families(problem: Problem, target: Target) -> tuple[Family, ...]:
     own = family_of(problem, target)
     turned = problem.transposed
     return (own, family_of(turned, target, True)) if from_registers(turned, MMA_M) else (own,)
@@ -183,7 +200,8 @@ def family_of(
     problem: Problem, target: Target, swap_ab: bool = False, figures: Figures | None = None
 ) -> Family:
     """Return the family of a class, by other figures than its own where they are given."""
-    shapes = tuple(_without_slow_pairs(problem, shape) for shape in SHAPES)
+    by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
+    shapes = _without_slow_pairs(is_promoted(problem), by_rows)
     # An N-major B in narrower swizzles was slow.
     swizzled = shared_major(problem, "b", MMA_M) == "n" and not in_panels(problem, MMA_M)
     unit = 32 if swizzled else 8
@@ -201,29 +219,31 @@ def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding
     return Config(
         tile=(shape.rows, columns, SWIZZLE_BYTES // family.problem.a.dtype.itemsize),
         stages=LEAST_STAGES,
-        warps=(shape.warps, 1),
+        warps=_WARPS[shape.warps],
         split_k=2 if adding else 1,
         slice_k=slice_k,
-        raster=Raster("m", 8),
+        raster=_RASTER,
         schedule=shape.schedule,
     )
 
 
-def _without_slow_pairs(problem: Problem, shape: Shape) -> Shape:
-    """Leave out pairs along M where they were slow on an H200, for reasons not understood.
+@lru_cache(maxsize=4)
+def _without_slow_pairs(promoted: bool, by_rows: bool) -> tuple[Shape, ...]:
+    """Return the shapes without pairs along M where they were slow on an H200, none knows why.
 
     Promoted sums: 1593 against 1305 us at 4096 cubed in 3xTF32, 969 against 836 at 8192 in float8;
     ping-pong that stores rows: 80 against 48 us at 4095x4097x511.
     """
-    by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
-    if not is_promoted(problem) and not (by_rows and shape.schedule == "pingpong"):
-        return shape
-    return replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
+    return tuple(
+        replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
+        if promoted or (by_rows and shape.schedule == "pingpong")
+        else shape
+        for shape in SHAPES
+    )
 
 
-@lru_cache(maxsize=256)
-def _outlines(family: Family) -> _Outlines:
-    shapes = family.shapes
+@lru_cache(maxsize=4)
+def _outlines(shapes: tuple[Shape, ...]) -> _Outlines:
     return _Outlines(
         rows=np.array([shape.rows for shape in shapes]),
         widest=np.array([shape.widest for shape in shapes]),
@@ -245,7 +265,7 @@ def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
     slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
     unit, sm_count, n = family.unit, family.target.sm_count, extents.n
-    rows, widest, *_ = _outlines(family)
+    rows, widest, *_ = _outlines(family.shapes)
     widest = widest[:, None]
     down = (-(-extents.m // rows) * extents.batch)[:, None]
     round_ones = np.where(widest >= _COLUMNS, np.minimum(_COLUMNS, -(-n // unit) * unit), 0)
@@ -279,7 +299,7 @@ def _sixteens(columns: np.ndarray) -> np.ndarray:
 def choices(family: Family, extents: Extents) -> Choices:
     """Return the tiles, clusters and parts of K that are worth considering, none of them empty."""
     shape, columns = _tiles(family, extents)
-    rows, _, sliced, clusters = _outlines(family)
+    rows, _, sliced, clusters = _outlines(family.shapes)
     down, across = -(-extents.m // rows[shape]), -(-extents.n // columns)
     # Where all SMs have work K stays whole.
     whole = down * across * extents.batch > family.target.sm_count

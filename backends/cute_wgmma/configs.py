@@ -31,7 +31,7 @@ from .choices import (
     tile_config,
 )
 from .figures import Figures
-from .geometry import geometry, illegal, shared_major
+from .geometry import MMA_M, SWIZZLE_BYTES, illegal, shared_major, spare_bytes
 from .prices import Times, prediction, priced, tiles_in, tiles_of
 from .work import Work, repacked_bytes, work_of
 
@@ -68,9 +68,8 @@ def _config(
     """
     problem, target = family.problem, family.target
     least = tile_config(family, shape, columns, slice_k, split or cluster_k * slice_k > 1)
-    geo = geometry(problem, least)
-    stage = geo.a_bytes + geo.b_bytes
-    room = target.smem_per_block - (geo.smem_bytes - least.stages * stage)
+    stage = (shape.rows + columns) * SWIZZLE_BYTES
+    room = target.smem_per_block - spare_bytes(problem, least)
     config = replace(
         least,
         cluster=cluster,
@@ -85,6 +84,11 @@ def _config(
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return the legal configurations worth considering, priced."""
     return list(ranking(problem, extents, target, None).candidates)
+
+
+@lru_cache(maxsize=16384)
+def _finished(config: Config, split_k: int, order: Raster) -> Config:
+    return replace(config, split_k=split_k, raster=order)
 
 
 class _Offer(NamedTuple):
@@ -105,13 +109,13 @@ class _Place(NamedTuple):
 
     def finished(self) -> Config:
         """Return the configuration."""
-        order = raster(self.offer.work.extents, self.config)
-        return replace(self.config, split_k=self.split_k, raster=order)
+        return _finished(self.config, self.split_k, raster(self.offer.work.extents, self.config))
 
     def candidate(self) -> Candidate:
         """Return the configuration with its price."""
         work, config = self.offer.work, self.finished()
-        scratch = scratch_bytes(work.family.problem, work.extents, config)
+        scratch = work.copied[min(config.tile[0], MMA_M)]
+        scratch += workspace_bytes(work.family.problem, work.extents, config.split_k)
         return Candidate(config, prediction(work, self.offer.times, self.number), scratch)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from unigemm.dtypes import FLOAT8, DType
 from unigemm.plans import Config
@@ -33,12 +33,16 @@ __all__ = [
     "Geometry",
     "from_registers",
     "geometry",
+    "groups_of",
     "illegal",
     "in_panels",
+    "is_adding",
     "is_promoted",
     "is_repacked",
     "products",
     "shared_major",
+    "spare_bytes",
+    "store_of",
 ]
 
 WARPGROUP = 128  # threads
@@ -206,18 +210,18 @@ def in_panels(problem: Problem, rows: int) -> bool:
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
+    return _derived(problem, config)
+
+
+def _derived(problem: Problem, config: Config) -> Geometry:
     m, n, k = config.tile
     wg_m, wg_n = config.warps[0] // 4, config.warps[1]
-    groups = 2 if config.schedule == "pingpong" else 1
+    groups = groups_of(config.schedule)
     consumers = groups * wg_m * wg_n * config.slice_k
     size = problem.a.dtype.itemsize
     a_bytes, b_bytes = m * k * size, n * k * size
     pipeline = config.stages * (a_bytes + b_bytes)
-    tail = max(0, MMA_M - m) * k * size  # what wgmma reads behind the last stage of few rows
-    store = _store(problem, config)
-    columns, pitch = _box(store, n // wg_n, problem.d.dtype.itemsize)
-    buffers = {"tma": 1 if columns > 64 else 2, "rows": 1, "direct": 0}[store]
-    boxes = consumers * buffers * STORE_ROWS * pitch
+    boxes = _boxes(problem, config)
     repeats = ceil(m / (MMA_M * wg_m))
     fragments = 2 * MMA_M * repeats * k // WARPGROUP if from_registers(problem, m) else 0
     geo = Geometry(
@@ -235,11 +239,11 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         promote=_promotion(problem, k),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle_of_b(problem, m, n * size),
-        store=store,
-        store_columns=columns,
-        box_pitch=pitch,
-        store_buffers=buffers,
-        smem_bytes=BARRIER_BYTES + pipeline + tail + boxes,
+        store=boxes.store,
+        store_columns=boxes.columns,
+        box_pitch=boxes.pitch,
+        store_buffers=boxes.buffers,
+        smem_bytes=pipeline + _spare_bytes(problem, config, boxes),
         threads=WARPGROUP * (1 + consumers),
         residents=1,
         registers=_registers(consumers, 1),
@@ -250,16 +254,55 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     return half if _fits(config, half) else geo
 
 
-def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
+def groups_of(schedule: str) -> int:
+    """Return how many tiles are in flight in a CTA."""
+    return 2 if schedule == "pingpong" else 1
+
+
+def is_adding(config: Config) -> bool:
+    """Whether a tile is in parts of K, whose sums are added up."""
+    return config.split_k * config.cluster_k * config.slice_k > 1
+
+
+def spare_bytes(problem: Problem, config: Config) -> int:
+    """Return the bytes of a CTA's shared memory beside its stages."""
+    return _spare_bytes(problem, config, _boxes(problem, config))
+
+
+def _spare_bytes(problem: Problem, config: Config, boxes: _Boxes) -> int:
+    m, _, k = config.tile
+    # What wgmma reads behind the last stage of few rows.
+    tail = max(0, MMA_M - m) * k * problem.a.dtype.itemsize
+    consumers = groups_of(config.schedule) * config.warps[0] // 4 * config.warps[1] * config.slice_k
+    return BARRIER_BYTES + tail + consumers * boxes.buffers * STORE_ROWS * boxes.pitch
+
+
+class _Boxes(NamedTuple):
+    """The boxes that warpgroups store: see `Geometry`."""
+
+    store: Literal["tma", "rows", "direct"]
+    columns: int
+    pitch: int
+    buffers: int
+
+
+def _boxes(problem: Problem, config: Config) -> _Boxes:
+    store = store_of(problem, config.tile[0], is_adding(config))
+    if store == "direct":
+        return _Boxes(store, 0, 0, 0)
+    columns, pitch = _box(store, config.tile[1] // config.warps[1], problem.d.dtype.itemsize)
+    return _Boxes(store, columns, pitch, 2 if store == "tma" and columns <= 64 else 1)
+
+
+def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows", "direct"]:
     """Say how D is written.
 
     Pairs of 32-bit sums fill whole sectors from the registers, where rows begin at one: boxes do
     not make that faster.
     """
     d = problem.d
-    shared = config.split_k * config.cluster_k * config.slice_k > 1
-    few, turned = config.tile[0] < MMA_M, d.major == "m"
-    if shared or few or turned or from_registers(problem, config.tile[0]):
+    few, turned = rows < MMA_M, d.major == "m"
+    if adding or few or turned or from_registers(problem, rows):
         return "direct"
     if d.alignment == TMA_BYTES:
         return "tma" if d.dtype.itemsize == 2 else "direct"
@@ -290,8 +333,6 @@ def _box(store: str, columns: int, size: int) -> tuple[int, int]:
     Warps that store rows want long ones, and padding turns an even number of units of eight
     columns into an odd one.
     """
-    if store == "direct":
-        return 0, 0
     if store == "rows":
         units, longest = columns // 8, _ROW_BYTES // (8 * size)
         most = next(u for u in range(min(units, longest), 0, -1) if units % u == 0)
@@ -315,7 +356,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     wg_m, wg_n = config.warps[0] // 4, config.warps[1]
     if config.schedule not in ("cooperative", "pingpong"):
         return f"schedule {config.schedule!r} is neither cooperative nor pingpong"
-    groups = 2 if config.schedule == "pingpong" else 1
+    groups = groups_of(config.schedule)
     if groups * wg_m * wg_n * config.slice_k not in (1, 2, 3):
         return "1 to 3 consumer warpgroups fit into a CTA"
     if m < MMA_M:
@@ -329,7 +370,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return f"N {n // wg_n} of a warpgroup is none that wgmma takes for int8"
     if k * problem.a.dtype.itemsize != SWIZZLE_BYTES:
         return f"a K slab must be {SWIZZLE_BYTES} bytes"
-    geo = geometry(problem, config)
+    geo = _derived(problem, config)  # not kept: most of what planning asks about is never launched
     if not _fits(config, geo):
         return f"{geo.held} registers of a thread for its sums and its part of A spill"
     if (geo.fragments or geo.promote) and geo.repeats_m > 2:

@@ -18,18 +18,19 @@ from unigemm.plans import Breakdown, Config, Prediction
 from unigemm.target import Target
 
 from ..workspace import parts_in_turn
-from .choices import WIDTHS, Choices, Family, tile_config
+from .choices import SHAPES, WIDTHS, Choices, Family
 from .figures import Figures
 from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
     TMA_BYTES,
     WARPGROUP,
-    Geometry,
     from_registers,
-    geometry,
+    groups_of,
     in_panels,
+    is_adding,
     shared_major,
+    store_of,
 )
 from .work import Work
 
@@ -64,7 +65,7 @@ class Tiles(NamedTuple):
     Attributes
     ----------
     rows, columns, groups, slices
-        As in `unigemm.plans.Config` and `Geometry`.
+        As in `unigemm.plans.Config` and `geometry.Geometry`.
     tensor_us, latency_us
         Least times of a slab: by the tensor cores' rate, and by instructions and loads.
     store_us
@@ -122,6 +123,40 @@ class Times(NamedTuple):
 KINDS = ((1, False), (1, True), (2, True))
 
 
+class _Outline(NamedTuple):
+    """A tile whatever its width, and how it is computed.
+
+    Attributes
+    ----------
+    rows, warps
+        Of the tile, and (M, N) of one group.
+    groups, slices
+        As in `geometry.Geometry`.
+    adding
+        Whether there are parts of K to add up.
+    """
+
+    rows: int
+    warps: tuple[int, int]
+    groups: int
+    slices: int
+    adding: bool
+
+
+#: Of all tiles in a family's table; what has no slices leaves a place unused.
+_OUTLINES = tuple(
+    _Outline(
+        shape.rows,
+        (shape.warps, 1),
+        groups_of(shape.schedule),
+        min(slices, shape.slices[-1]),
+        adding,
+    )
+    for shape in SHAPES
+    for slices, adding in KINDS
+)
+
+
 def tiles_of(family: Family, choices: Choices) -> Tiles:
     """Return the tiles of choices."""
     adding = choices.split_k * choices.cluster_k > 1
@@ -133,28 +168,28 @@ def tiles_of(family: Family, choices: Choices) -> Tiles:
 @lru_cache(maxsize=64)
 def table_of(family: Family) -> Tiles:
     """Return the tiles of a family: of all shapes, each in all of `KINDS`, each of all `WIDTHS`."""
-    found = []
-    for shape in family.shapes:
-        for slices, adding in KINDS:
-            most = min(slices, shape.slices[-1])  # what has no slices leaves a place unused
-            found.append(tile_config(family, shape, int(WIDTHS[0]), most, adding))
-    constants = np.repeat(_constants(family, found), len(WIDTHS), axis=1)
-    return _tiles(family, constants, np.tile(WIDTHS, len(found)))
+    constants = np.repeat(_constants(family, _OUTLINES), len(WIDTHS), axis=1)
+    return _tiles(family, constants, np.tile(WIDTHS, len(_OUTLINES)))
 
 
 def tiles_in(family: Family, configs: Sequence[Config]) -> Tiles:
     """Return the tiles of configurations."""
+    outlines = [
+        _Outline(x.tile[0], x.warps, groups_of(x.schedule), x.slice_k, is_adding(x))
+        for x in configs
+    ]
     columns = np.array([config.tile[1] for config in configs])
-    return _tiles(family, _constants(family, configs), columns)
+    return _tiles(family, _constants(family, outlines), columns)
 
 
-def _constants(family: Family, configs: Sequence[Config]) -> np.ndarray:
-    """Return what `_tiles` has to know of configurations, a row for each thing."""
-    return np.array([_constants_of(family, config) for config in configs]).T
+def _constants(family: Family, outlines: Sequence[_Outline]) -> np.ndarray:
+    """Return what `_tiles` has to know of tiles whatever their width, a row for each thing."""
+    known = {each: _constants_of(family, each) for each in set(outlines)}
+    return np.array([known[each] for each in outlines], dtype=float).T
 
 
-def _constants_of(family: Family, config: Config) -> tuple[float, ...]:
-    """Return what prices owe to a tile whatever its width: none of it may depend on that.
+def _constants_of(family: Family, tile: _Outline) -> tuple[float, ...]:
+    """Return what prices owe to a tile whatever its width.
 
     Rows, groups, slices, warpgroups along N; whether A comes from registers; of a slab the tensor
     cores' time for a column at their best rate, and that of instructions; of a store the time of a
@@ -162,46 +197,51 @@ def _constants_of(family: Family, config: Config) -> tuple[float, ...]:
     that a thread has; of the device memory the time of a byte of D, and of the ends of its boxes.
     """
     problem, target, f = family.problem, family.target, family.figures
-    geo, m, size = geometry(problem, config), config.tile[0], problem.a.dtype.itemsize
+    m, slices, size = tile.rows, tile.slices, problem.a.dtype.itemsize
+    wg_m, wg_n = tile.warps[0] // 4, tile.warps[1]
+    repeats = -(-m // (MMA_M * wg_m))
     rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size]
-    rate *= {1: f.single, 3: f.three}.get(geo.wg_m * geo.slices, 1.0)
+    rate *= {1: f.single, 3: f.three}.get(wg_m * slices, 1.0)
     tensor = 2 * max(m, MMA_M) * (SWIZZLE_BYTES // size) * target.sm_count / rate
-    slab = f.sliced_slab_us if geo.slices > 1 else f.slab_us[geo.takers]
-    latency = slab * geo.repeats_m
-    if geo.a_swizzle < SWIZZLE_BYTES and shared_major(problem, "b", m) == "n":
+    slab = f.sliced_slab_us if slices > 1 else f.slab_us[wg_m * wg_n]
+    latency = slab * repeats
+    thin = m * size % SWIZZLE_BYTES != 0 and shared_major(problem, "a", m) == "m"
+    if thin and shared_major(problem, "b", m) == "n":
         latency += f.thin_us
+    store = store_of(problem, m, tile.adding)
     long, written, ends, sums = 1.0, 0.0, 0.0, 0.0
-    if geo.store == "tma":
+    if store == "tma":
         long = f.store_long
-    elif geo.store == "rows":
+    elif store == "rows":
         written = 1 / f.store_rows_gbs / 1e3
         ends = f.store_ends * written
     else:
         written = 1 / f.store_direct_gbs / 1e3
-        if geo.groups == 1:  # all warps of a CTA store at once
-            sums = max(m, MMA_M) / (geo.takers * WARPGROUP)
+        if tile.groups == 1:  # all warps of a CTA store at once
+            sums = max(m, MMA_M) / (wg_m * wg_n * WARPGROUP)
     return (
-        *(m, geo.groups, geo.slices, geo.wg_n, from_registers(problem, m), tensor, latency),
-        *(_store_us(family, geo, m), long, geo.store == "direct", sums, written, ends),
+        *(m, tile.groups, slices, wg_n, from_registers(problem, m), tensor, latency),
+        *(_store_us(family, tile, store), long, store == "direct", sums, written, ends),
     )
 
 
-def _store_us(family: Family, geo: Geometry, m: int) -> float:
+def _store_us(family: Family, tile: _Outline, store: str) -> float:
     """Return the time that a column of a tile's store takes its warpgroups."""
-    f, d = family.figures, family.problem.d
-    how = "words" if geo.store == "rows" and d.dtype.itemsize == 4 else geo.store
-    us = f.store_us[how] * max(m, MMA_M) / (128 * 256) / geo.wg_m
-    if geo.store == "rows" and geo.groups == 2 and geo.repeats_m > 1:
+    f, d, m, wg_m = family.figures, family.problem.d, tile.rows, tile.warps[0] // 4
+    tall = m > MMA_M * wg_m
+    how = "words" if store == "rows" and d.dtype.itemsize == 4 else store
+    us = f.store_us[how] * max(m, MMA_M) / (128 * 256) / wg_m
+    if store == "rows" and tile.groups == 2 and tall:
         us *= f.store_tall_rows
-    if geo.store == "direct":
-        us /= geo.slices
+    if store == "direct":
+        us /= tile.slices
         us *= min(1.0, m / MMA_M)
         if d.dtype.itemsize == 4:
             us *= f.store_wide
-            us *= f.store_sliced if geo.slices > 1 and d.alignment < TMA_BYTES else 1.0
+            us *= f.store_sliced if tile.slices > 1 and d.alignment < TMA_BYTES else 1.0
         if d.major == "m":
             us *= f.store_down
-            us *= f.store_quads if geo.fragments and geo.repeats_m > 1 else 1.0
+            us *= f.store_quads if tall and from_registers(family.problem, m) else 1.0
     return us
 
 
@@ -262,16 +302,18 @@ def priced(
     rows, columns = np.minimum(m, extents.m), np.minimum(n, extents.n)
     latency = tiles.latency_us + f.zero_row_us * (m - rows)
     l2 = _l2_us(work, tiles, cluster_m, cluster_n, rows, columns, down, across, at_once)
-    alone = (together * split_k * tiles.slices == 1) & (m == MMA_M) & (n >= 128)
-    steady = (rounds == 1) & (slabs >= _IN_STEP) & (np.minimum(down, across) > 1)
-    l2 *= np.where(alone & steady, f.in_step, 1.0)
+    if f.in_step != 1 and work.slabs >= _IN_STEP:
+        alone = (together * split_k * tiles.slices == 1) & (m == MMA_M) & (n >= 128)
+        steady = (rounds == 1) & (slabs >= _IN_STEP) & (np.minimum(down, across) > 1)
+        l2 *= np.where(alone & steady, f.in_step, 1.0)
     pingpong = tiles.groups == 2  # one group stores while the other multiplies
     store = tiles.store_us / cluster_k  # from registers, where a cluster shares a tile
     exposed = np.where(pingpong, f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
     repack = work.repack_us[np.minimum(m, MMA_M)]
-    crowded = (at_once > _CROWDED * target.sm_count) | (work.copied > _CROWDED_BYTES)
-    repack = repack + f.crowded_us * (crowded & (repack > 0))
+    if f.crowded_us and any(work.copied.values()):
+        crowded = (at_once > _CROWDED * target.sm_count) | (work.copied[MMA_M] > _CROWDED_BYTES)
+        repack = repack + f.crowded_us * (crowded & (repack > 0))
     tensor = tiles.tensor_us
     if work.promoted:  # CUDA cores add beside them
         tensor = tensor * np.where(pingpong, f.promoted_turns, 1.0)
@@ -284,7 +326,8 @@ def priced(
     # SMs lie in pairs: some have half of what a pair can draw.
     drawn = np.maximum(1.0, target.sm_count / (at_once * f.pair_draw))
     dram *= np.where(2 * at_once > apart, drawn, 1.0)
-    main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
+    if f.hot:
+        main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
     total = work.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
     total += _joined(f, rounds * main, dram)
     return Times(
@@ -307,10 +350,12 @@ def _l2_us(
     """Return the time that the L2 takes for a slab, of so many rows and columns that there are."""
     f, target = work.family.figures, work.family.target
     rows_read, columns_read = rows / cluster_n, columns / cluster_m
-    many = (down == 1) & (across >= _MANY) & (cluster_n == 1)
-    rows_read *= np.where(many, f.common, 1.0)
-    many = (across == 1) & (down >= _MANY) & (cluster_m == 1)
-    columns_read *= np.where(many, f.common, 1.0)
+    if across.max() >= _MANY:
+        many = (down == 1) & (across >= _MANY) & (cluster_n == 1)
+        rows_read *= np.where(many, f.common, 1.0)
+    if down.max() >= _MANY:
+        many = (across == 1) & (down >= _MANY) & (cluster_m == 1)
+        columns_read *= np.where(many, f.common, 1.0)
     if work.split_sectors[0]:
         rows_read *= f.split_sectors
     if work.split_sectors[1]:
@@ -318,8 +363,11 @@ def _l2_us(
     bytes_read = (rows_read + columns_read) * SWIZZLE_BYTES
     rate = np.minimum(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
     l2 = bytes_read * at_once / rate / 1e3 * _multicast(f)[cluster_m, cluster_n]
+    factor = f.sliced_streams if work.streamed else f.sliced_pairs
+    if factor == 1:
+        return l2
     pairs = (tiles.slices > 1) & (cluster_m == 2) & (cluster_n == 1) & (tiles.columns <= 64)
-    return l2 * np.where(pairs, f.sliced_streams if work.streamed else f.sliced_pairs, 1.0)
+    return l2 * np.where(pairs, factor, 1.0)
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,7 +46,7 @@ class Work:
     repack_us
         Of copying operands before, by the rows of a tile: few, or 64 for more.
     copied
-        Bytes of these copies, for the last.
+        Bytes of these copies, by the same.
     split_sectors
         Whether every other line of A, and of B, begins within a sector of the L2.
     streamed
@@ -63,7 +64,7 @@ class Work:
     fixed_us: float
     part_bytes: int
     repack_us: np.ndarray
-    copied: int
+    copied: Mapping[int, int]
     split_sectors: tuple[bool, bool]
     streamed: bool
     promoted: bool
@@ -90,7 +91,7 @@ def work_of(family: Family, extents: Extents) -> Work:
         fixed_us=f.fixed_us - (f.near_us if near else 0.0),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
         repack_us=repack_us,
-        copied=copied[MMA_M],
+        copied=copied,
         split_sectors=(
             _splits_sectors(problem, "a", extents),
             _splits_sectors(problem, "b", extents),

@@ -34,7 +34,8 @@ __all__ = [
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # Tiles of a band: TileGym's GROUP_SIZE_M; on sm_90 that of the quick kernel that was measured.
-_GROUP, _HOPPER_GROUP = 8, 16
+_RASTERS = Raster("n", 8), Raster("m", 8)
+_HOPPER_RASTERS = Raster("n", 16), Raster("m", 16)
 
 
 _RATE = {  # of a type against 16 bits on the same tensor cores (data sheets of A100, H200, B200)
@@ -116,12 +117,12 @@ class Base:
         What it is; the problem as the kernel sees it.
     figures, margin
         Of the architecture, and by what all of a price is multiplied.
-    narrowest
-        Columns of the narrowest tile that there is.
     places
         Tiles that run at once.
     rate
         Multiply-adds of one SM per clock that the tile reaches.
+    tensor_us, latency_us
+        Of a slab with one tile on an SM: by the tensor cores, and by its instructions.
     turns
         Whether A and B are TF32 that is turned on the way, as far as its bytes are counted.
     store_us
@@ -135,12 +136,32 @@ class Base:
     config: Config
     figures: Figures
     margin: float
-    narrowest: int
     places: int
     rate: float
+    tensor_us: float
+    latency_us: float
     turns: tuple[bool, bool]
     store_us: tuple[float, float]
     hidden: float
+
+
+class Work(NamedTuple):
+    """A tile for some extents: what a price owes to them, however K is split.
+
+    Attributes
+    ----------
+    base, sizes
+        What it is; the extents as the kernel sees them.
+    tiles
+        How many.
+    dram_us
+        Of the device memory's traffic.
+    """
+
+    base: Base
+    sizes: Extents
+    tiles: int
+    dram_us: float
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
@@ -153,14 +174,17 @@ def ranking(
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar."""
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
-    turned = extents.transposed
-    for base in bases(problem, target):
+    turned, moved = extents.transposed, extents.bytes_moved(problem)
+    for base in _bases_for(problem, extents, target):
         sizes = turned if base.config.swap_ab else extents
-        if not _worthwhile(base, sizes) or _least_us(base, sizes) > short.bar:
+        if not _worthwhile(base, sizes):
             continue
-        for split_k in _splits(base, sizes):
+        work = _work(base, sizes, moved)
+        if _least_us(work) > short.bar:
+            continue
+        for split_k in _splits(work):
             if _scratch(base.problem, sizes, target, base.config, split_k) <= _MAX_WORKSPACE:
-                times = _times(base, sizes, split_k, short.bar)
+                times = _times(work, split_k, short.bar)
                 if times is not None:
                     short.add(times.total, (base, split_k, times))
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
@@ -168,10 +192,14 @@ def ranking(
 
 def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Candidate:
     sizes = base.config.oriented(extents)
-    order = _raster(sizes, base)
-    config = replace(base.config, split_k=split_k, raster=order)
+    config = _finished(base.config, split_k, _raster(sizes, base))
     scratch = scratch_bytes(base.problem, sizes, base.target, config)
     return Candidate(config, _prediction(times), scratch)
+
+
+@lru_cache(maxsize=4096)
+def _finished(config: Config, split_k: int, order: Raster) -> Config:
+    return replace(config, split_k=split_k, raster=order)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
@@ -182,15 +210,32 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
             yield replace(base.config, split_k=2)
 
 
-@lru_cache(maxsize=256)
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it is narrow, either way round."""
+    either_way = (False, True), (True, False), (True, True)
+    return tuple(base for which in either_way for base in _bases(problem, target, *which))
+
+
+def _bases_for(problem: Problem, extents: Extents, target: Target) -> tuple[Base, ...]:
+    """Return those that some extents may be worth: narrow ones where a side of D is short."""
+    found = _bases(problem, target, narrow=False, swap_ab=False)
+    if extents.n <= NARROW:
+        found += _bases(problem, target, narrow=True, swap_ab=False)
+    if extents.m <= NARROW:
+        found += _bases(problem, target, narrow=True, swap_ab=True)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _bases(problem: Problem, target: Target, narrow: bool, swap_ab: bool) -> tuple[Base, ...]:
+    seen = problem.transposed if swap_ab else problem
+    figures = _figures(seen, target)
     return tuple(
-        _measured(seen, target, config_of(shape, seen, schedule, swap_ab), _figures(seen, target))
-        for swap_ab, seen in ((False, problem), (True, problem.transposed))
+        _measured(seen, target, config_of(shape, seen, schedule, swap_ab), figures)
         for shape in shapes(seen, target)
+        if _is_narrow(shape) == narrow
         for schedule in shape.schedules
-        if (_is_narrow(shape) or not swap_ab) and not varies(problem, schedule)
+        if not varies(problem, schedule)
     )
 
 
@@ -208,6 +253,8 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
     """Return the base of a configuration; the problem as the kernel sees it."""
     major = target.capability[0]
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
+    (m, n, k), ctas = config.tile, config.cluster[0]
+    rate = _rate(problem, target, config, figures)
     stores = [_store_us(problem, target, config, figures, split_k) for split_k in (1, 2)]
     return Base(
         problem,
@@ -215,9 +262,10 @@ def _measured(problem: Problem, target: Target, config: Config, figures: Figures
         config,
         figures=figures,
         margin=_margin(problem, target),
-        narrowest=_narrowest(problem, target),
         places=places_of(config, target),
-        rate=_rate(problem, target, config, figures),
+        rate=rate,
+        tensor_us=m * n * k / ctas / (rate * target.clock_mhz),
+        latency_us=figures.slab_us * (k * problem.a.dtype.itemsize / _SWIZZLE) ** figures.depth,
         turns=turned_tf32(problem, target),
         store_us=(stores[0], stores[1]),
         hidden=figures.persistent_store if hidden else 1.0,
@@ -242,12 +290,23 @@ def _worthwhile(base: Base, sizes: Extents) -> bool:
     m, n, _ = base.config.tile
     if not n <= NARROW < m:
         return True
-    return n // 2 < sizes.n <= n or sizes.n <= n == base.narrowest
+    return sizes.n <= n and (n // 2 < sizes.n or n == _narrowest(base.problem, base.target))
 
 
-def _splits(base: Base, sizes: Extents) -> tuple[int, ...]:
+def _work(base: Base, sizes: Extents, moved: int) -> Work:
+    """Return what the prices of a tile owe to extents, and to the bytes that they move."""
+    m, n, _ = base.config.tile
+    across, down = -(-sizes.n // n), -(-sizes.m // m)
+    again = (across > 1) * sizes.m + (down > 1) * sizes.n
+    again *= sizes.k * sizes.batch * base.problem.a.dtype.itemsize
+    moved_us = moved + base.figures.shared_read * again
+    moved_us /= base.target.dram_gbs * base.figures.dram_efficiency * 1e3
+    return Work(base, sizes, down * across * sizes.batch, moved_us)
+
+
+def _splits(work: Work) -> tuple[int, ...]:
     """Return the parts of K worth considering: those that fill the device, none of them empty."""
-    tiles = _tiles(base, sizes)
+    base, sizes, tiles, _ = work
     if base.config.schedule == "tail":  # for a last round that is less than half full
         cut = tail_of(base.config, sizes.k, tiles, base.places)
         return (1,) if cut.begin and cut.tiles and cut.parts > 1 else ()
@@ -261,16 +320,11 @@ def _splits(base: Base, sizes: Extents) -> tuple[int, ...]:
     return tuple(sorted({1} | {parts for parts in found if parts <= 2 * room}))
 
 
-def _tiles(base: Base, sizes: Extents) -> int:
-    m, n, _ = base.config.tile
-    return -(-sizes.m // m) * -(-sizes.n // n) * sizes.batch
-
-
 def _raster(sizes: Extents, base: Base) -> Raster:
     """Return the order of the tiles: bands along the shorter side of D in tiles."""
     m, n, _ = base.config.tile
     tall = sizes.m * n >= sizes.n * m
-    return Raster("m" if tall else "n", _HOPPER_GROUP if base.target.capability[0] == 9 else _GROUP)
+    return (_HOPPER_RASTERS if base.target.capability[0] == 9 else _RASTERS)[tall]
 
 
 def predict(
@@ -288,7 +342,8 @@ def predict(
     base = _measured(problem, target, config, figures or _figures(problem, target))
     if figures is not None:
         base = replace(base, margin=1.0)
-    times = _times(base, extents, config.split_k, inf)
+    work = _work(base, extents, extents.bytes_moved(problem))
+    times = _times(work, config.split_k, inf)
     assert times is not None, "nothing is above infinity"
     return _prediction(times)
 
@@ -329,25 +384,31 @@ def _prediction(times: Times) -> Prediction:
     return Prediction(times.total, parts.limiter, parts)
 
 
-def _least_us(base: Base, sizes: Extents) -> float:
+def _least_us(work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
-    (m, n, k), target = base.config.tile, base.target
-    work = _tiles(base, sizes) * ceil(sizes.k / k) * m * n * k
-    tensor = work / (base.rate * target.clock_mhz * target.sm_count)
-    return _BELOW * base.margin * (base.figures.fixed_us + max(tensor, _dram_us(base, sizes)))
+    base, sizes, tiles, dram = work
+    (m, n, k), target, figures = base.config.tile, base.target, base.figures
+    slabs = ceil(sizes.k / k)
+    tensor = tiles * slabs * m * n * k / (base.rate * target.clock_mhz * target.sm_count)
+    bound = max(tensor, dram)
+    least = max(bound, slabs * base.latency_us) + base.store_us[0]
+    if slabs >= 4 and base.config.schedule == "plain":  # two parts at least, of two slabs at least
+        parts = max(bound, 2 * base.latency_us) + base.store_us[1]
+        least = min(least, parts + figures.reduce_us + 2 * figures.part_us)
+    return _BELOW * base.margin * (figures.fixed_us + least)
 
 
-def _times(base: Base, sizes: Extents, split_k: int, bar: float) -> Times | None:
+def _times(work: Work, split_k: int, bar: float) -> Times | None:
     """Price one launch: rounds of tiles against tensor cores, shared memory, L2 and DRAM.
 
     None where the price is above the bar.
     """
+    base, sizes, tiles, dram = work
     config, figures = base.config, base.figures
-    units = _tiles(base, sizes) * split_k
+    units = tiles * split_k
     at_once = min(units, base.places)
     rounds = -(-units // at_once)
     slabs = ceil(ceil(sizes.k / config.tile[2]) / split_k)
-    dram = _dram_us(base, sizes)
     busy = at_once * config.cluster[0]
     if 2 * busy > base.target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
         dram *= max(1.0, base.target.sm_count / (busy * figures.pair_draw))
@@ -367,15 +428,16 @@ def _times(base: Base, sizes: Extents, split_k: int, bar: float) -> Times | None
         scratch = rest.tiles * rest.parts * m * n * base.problem.accumulator.itemsize
         reduction = figures.tail_us + figures.part_us * rest.parts
         reduction += 2 * scratch / figures.reduce_gbs / 1e3
-    if base.margin * _BELOW * (figures.fixed_us + beside + dram + store + reduction) > bar:
+    part = 1.0 if rest is None else ceil(slabs / rest.parts) / slabs  # of K, in the last round
+    least = max(dram, slabs * (rounds - 1 + part) * max(base.tensor_us, base.latency_us))
+    if base.margin * _BELOW * (figures.fixed_us + beside + least + store + reduction) > bar:
         return None
 
     slab = last = _slab(base, sizes, at_once)
     if units % at_once and figures.crowd is not None:  # fewer tiles in the last round
         last = _slab(base, sizes, units % at_once)
-    part = 1.0  # of K, in the last round
     if rest is not None:
-        last, part = slab, ceil(slabs / rest.parts) / slabs
+        last = slab
     loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + part * last.us), dram)
     total = figures.fixed_us + beside + loop + store + reduction
     if base.margin * total > bar:
@@ -406,9 +468,8 @@ def _slab(base: Base, sizes: Extents, at_once: int) -> Slab:
     read_a, read_b = _read_bytes(base, sizes)
     clocks = target.clock_mhz
     shared = (read_a + read_b) * per_sm / (figures.shared_bytes * clocks)
-    tensor = m * n * k / ctas * per_sm / (base.rate * clocks)
-    latency = figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth
-    latency *= max(1.0, per_sm / ctas) ** figures.crowding
+    tensor = base.tensor_us * per_sm
+    latency = base.latency_us * max(1.0, per_sm / ctas) ** figures.crowding
     l2 = (read_a + read_b) * at_once / (figures.l2_bytes * target.sm_count * clocks)
     turn_a = base.turns[0] * m / ctas * slab_bytes * per_sm / (figures.turned_a_bytes * clocks)
     turn_b = base.turns[1] * n * slab_bytes * per_sm / (figures.turned_b_bytes * clocks)
@@ -507,15 +568,6 @@ def _store_us(
     us = figures.store_us["tma" if by_tma or aligned else "direct"]
     us *= config.tile[0] * config.tile[1] / (128 * 256) / config.cluster[0]
     return us * figures.turned if problem.d.major == "m" else us
-
-
-def _dram_us(base: Base, sizes: Extents) -> float:
-    """Return the time of the device memory's traffic."""
-    m, n, _ = base.config.tile
-    again = (sizes.n > n) * sizes.m + (sizes.m > m) * sizes.n
-    again *= sizes.k * sizes.batch * base.problem.a.dtype.itemsize
-    moved = sizes.bytes_moved(base.problem) + base.figures.shared_read * again
-    return moved / (base.target.dram_gbs * base.figures.dram_efficiency * 1e3)
 
 
 def _joined(power: float, *times: float) -> float:
