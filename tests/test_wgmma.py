@@ -200,7 +200,7 @@ def test_tables_of_prices_know_the_geometry_of_every_width(problem):
         geo = geometry(problem, config)
         assert (known.rows[row], known.columns[row]) == (shape.rows, geo.mma_n)
         assert (known.groups[row], known.slices[row]) == (geo.groups, geo.slices)
-        narrow = geo.b_swizzle < SWIZZLE_BYTES and not in_panels(problem, shape.rows)
+        narrow = geo.b_swizzle < SWIZZLE_BYTES and not in_panels(problem, columns)
         assert (known.latency_us[row] < dearer.latency_us[row]) == narrow
         line = columns * problem.b.dtype.itemsize
         assert known.short_lines[row] == (narrow and line < SWIZZLE_BYTES)

@@ -23,8 +23,8 @@ from .geometry import (
     SWIZZLE_BYTES,
     TMA_BYTES,
     from_registers,
-    in_panels,
     is_promoted,
+    may_panel,
     shared_major,
 )
 
@@ -203,7 +203,7 @@ def family_of(
     by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
     shapes = _without_slow_pairs(is_promoted(problem), by_rows)
     # An N-major B in narrower swizzles was slow.
-    swizzled = shared_major(problem, "b", MMA_M) == "n" and not in_panels(problem, MMA_M)
+    swizzled = shared_major(problem, "b", MMA_M) == "n" and not may_panel(problem)
     unit = 32 if swizzled else 8
     whole = _CLUSTERS[1]
     at_once = tuple(max(1, count * target.sm_count // whole) for count in _CLUSTERS)

@@ -85,9 +85,9 @@ class Figures:
         D row by row; the ends of a box's row, in columns.
     store_direct_gbs
         D from registers, element by element.
-    exchange_us, peer_us, exchange_gbs
-        Adding up in a cluster along K; each CTA beyond two (all loads are in flight before the
-        first sum); its traffic.
+    exchange_us, exchange_rows_us, peer_us, exchange_gbs
+        Adding up in a cluster along K; more of that where rows of D are not aligned; each CTA
+        beyond two (all loads are in flight before the first sum); its traffic.
     slices_us
         Adding up slices of K.
     reduce_us, part_us, reduce_gbs
@@ -96,6 +96,9 @@ class Figures:
         A kernel before; what it is spared of that by operands which the L2 has; its traffic.
     crowded_us
         Of that, where the launch takes most SMs and so keeps the next one's copies waiting.
+    cluster_us, panels_us
+        More, beside a copy, of CTAs in clusters: launched early, they wait for SMs together; of a
+        copy in panels.
     """
 
     fixed_us: float
@@ -141,6 +144,7 @@ class Figures:
     store_ends: float
     store_direct_gbs: float
     exchange_us: float
+    exchange_rows_us: float
     peer_us: float
     exchange_gbs: float
     slices_us: float
@@ -151,6 +155,8 @@ class Figures:
     near_copy_us: float
     repack_gbs: float
     crowded_us: float
+    cluster_us: float
+    panels_us: float
 
 
 #: Fitted to 4406 launches of 173 problems on an H200 (bench/fit.py, bench/NOTES.md). By hand
@@ -205,6 +211,7 @@ H200 = Figures(
     store_ends=54.45,
     store_direct_gbs=12330,
     exchange_us=0.3031,
+    exchange_rows_us=0.3,
     peer_us=0.1,
     exchange_gbs=1647,
     slices_us=0.1048,
@@ -215,26 +222,45 @@ H200 = Figures(
     near_copy_us=0.5,
     repack_gbs=3212,
     crowded_us=0,
+    cluster_us=0,
+    panels_us=0,
 )
 
 #: Of 16-bit types where B is copied, since TMA cannot read it where it lies: the L2 has the copy.
-#: Fitted to 643 launches of 12 problems of odd sizes, all four layouts; by hand `exchange_us` and
-#: `slices_us`.
+#: Fitted to 1381 launches of 22 problems of odd sizes, all four layouts; `panels_us` by hand.
 H200_COPIED = replace(
     H200,
-    fixed_us=1.78,
-    three=0.79,
-    slab_us={1: 0.06906, 2: 0.1223, 3: 0.1707},
-    sliced_slab_us=0.0409,
-    l2_gbs=9955,
+    fixed_us=1.694,
+    near_us=0.8866,
+    round_us=0.001735,
+    three=0.7298,
+    slab_us={1: 0.08938, 2: 0.2241, 3: 0.3719},
+    sliced_slab_us=0.002378,
+    zero_row_us=4.505e-05,
+    narrow_us=0.0002385,
+    l2_gbs=9850,
+    sm_gbs=306.8,
     multicast={(1, 1): 1, (2, 1): 1.075, (1, 2): 1.264},
-    overlap=3.417,
-    store_exposed=0.41,
-    exchange_us=0.5,
-    peer_us=0.0774,
-    slices_us=0.4,
-    repack_us=1.32,
+    sliced_pairs=0.2054,
+    short_lines=0.09724,
+    overlap=8.95,
+    store_us={"tma": 1.18, "direct": 5.601, "rows": 4.956, "words": 13.5},
+    store_tall_rows=1.565,
+    store_exposed=0.5772,
+    store_rows_gbs=8640,
+    store_ends=438.6,
+    exchange_us=0.007178,
+    exchange_rows_us=0,
+    peer_us=0.001064,
+    exchange_gbs=2131,
+    slices_us=0.4399,
+    reduce_us=0.6409,
+    part_us=0.001122,
+    repack_us=1.431,
+    near_copy_us=0.5265,
     repack_gbs=3536,
+    cluster_us=0.4485,
+    panels_us=0.3,
 )
 
 #: Of float8, whose sums move to other registers; fitted to 24 problems of its own, and to bfloat16.
@@ -278,6 +304,7 @@ H200_FLOAT8 = replace(
     store_ends=44.23,
     store_direct_gbs=47610,
     exchange_us=0.4261,
+    exchange_rows_us=0,
     exchange_gbs=1568,
     slices_us=0.1181,
     reduce_us=1.879,
@@ -340,10 +367,11 @@ H200_TF32 = replace(
     store_quads=0.63,
     store_sliced=9,
     store_exposed=0.8396,
-    store_rows_gbs=433600,
-    store_ends=39.86,
+    store_rows_gbs=20000,
+    store_ends=120,
     store_direct_gbs=137800,
     exchange_us=0.2659,
+    exchange_rows_us=0,
     exchange_gbs=774.3,
     slices_us=0.1899,
     reduce_us=0.9247,

@@ -25,6 +25,7 @@ from .geometry import (
     SWIZZLE_BYTES,
     TMA_BYTES,
     WARPGROUP,
+    box_of,
     from_registers,
     groups_of,
     in_panels,
@@ -252,7 +253,7 @@ def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
     direct, sums, written, ends = more
     mma_n = n // wg_n
     line = n * problem.a.dtype.itemsize  # of an N-major B
-    n_major = shared_major(problem, "b", MMA_M) == "n" and not in_panels(problem, MMA_M)
+    swizzled = (shared_major(problem, "b", MMA_M) == "n") & ~in_panels(problem, n)
     broad = f.store_broad * direct * np.maximum(0.0, np.maximum(n / 128, sums * n / 64) - 1)
     # In boxes of 64 or 32 columns where these divide a warpgroup's.
     store = store * n * np.where((mma_n > 64) & (mma_n % 32 != 0), long, 1.0)
@@ -262,11 +263,18 @@ def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
         groups=groups.astype(np.int64),
         slices=slices.astype(np.int64),
         tensor_us=tensor * mma_n * wg_n / _efficiency(f, mma_n, held > 0),
-        latency_us=latency + f.narrow_us * n * (n_major & (line % SWIZZLE_BYTES != 0)),
+        latency_us=latency + f.narrow_us * n * (swizzled & (line % SWIZZLE_BYTES != 0)),
         store_us=store * (1 + broad),
-        written_us=written + ends / np.minimum(mma_n, 128),
-        short_lines=n_major & (line < SWIZZLE_BYTES),
+        written_us=written + ends / _boxed(problem.d.dtype.itemsize)[mma_n.astype(int) // 8],
+        short_lines=swizzled & (line < SWIZZLE_BYTES),
     )
+
+
+@lru_cache(maxsize=4)
+def _boxed(size: int) -> np.ndarray:
+    """Return the columns of boxes stored row by row, by a warpgroup's columns in eights."""
+    widths = range(8, int(WIDTHS[-1]) + 1, 8)
+    return np.array([1, *(box_of("rows", columns, size)[0] for columns in widths)])
 
 
 def _efficiency(f: Figures, n: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -311,6 +319,8 @@ def priced(
     exposed = np.where(pingpong, f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
     repack = work.repack_us[np.minimum(m, MMA_M)]
+    repack = repack + f.cluster_us * ((repack > 0) & (together > 1))
+    repack += f.panels_us * in_panels(work.family.problem, n)
     if f.crowded_us and any(work.copied.values()):
         crowded = (at_once > _CROWDED * target.sm_count) | (work.copied[MMA_M] > _CROWDED_BYTES)
         repack = repack + f.crowded_us * (crowded & (repack > 0))
@@ -321,7 +331,7 @@ def priced(
         tensor *= np.where(shared, f.promoted_pair, 1.0)
     main = slabs * _joined(f, tensor, latency, l2)
     main = np.where(pingpong, np.maximum(main, (main + store) / 2), main)
-    dram = _dram_us(work, tiles, across > 1, down > 1)
+    dram = _dram_us(work, tiles, cluster_n, across > 1, down > 1)
     apart = target.sm_count * np.where(together > 2, _SPREAD, 1.0)
     # SMs lie in pairs: some have half of what a pair can draw.
     drawn = np.maximum(1.0, target.sm_count / (at_once * f.pair_draw))
@@ -421,7 +431,10 @@ def _adding_us(
     if cluster_k.max() > 1:
         others = (cluster_k - 1) / cluster_k
         sent = 4 * tiles.rows * tiles.columns / slices * at_once * others
-        exchange = f.exchange_us + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
+        begin = f.exchange_us
+        if work.family.problem.d.alignment < TMA_BYTES:
+            begin += f.exchange_rows_us
+        exchange = begin + f.peer_us * (cluster_k - 2) + sent / f.exchange_gbs / 1e3
         total += np.where(cluster_k > 1, exchange, 0.0)
     most = split_k.max()
     if most > 1:
@@ -432,11 +445,15 @@ def _adding_us(
     return total
 
 
-def _dram_us(work: Work, tiles: Tiles, a_again: np.ndarray, b_again: np.ndarray) -> np.ndarray:
+def _dram_us(
+    work: Work, tiles: Tiles, cluster_n: np.ndarray, a_again: np.ndarray, b_again: np.ndarray
+) -> np.ndarray:
     """Return the time of the device memory's traffic; whether several clusters read A, and B."""
     f, extents, target = work.family.figures, work.extents, work.family.target
     moved = work.moved + f.shared_read * (a_again * work.a_bytes + b_again * work.b_bytes)
-    moved += f.short_lines * work.b_bytes * tiles.short_lines
+    # What a cluster reads at once lies side by side: 64x64x131072 in nn 10.9 us, 12.2 to 12.6.
+    line = tiles.columns * cluster_n * work.family.problem.b.dtype.itemsize
+    moved += f.short_lines * work.b_bytes * (tiles.short_lines & (line < SWIZZLE_BYTES))
     us = moved / (target.dram_gbs * f.dram_efficiency * 1e3)
     size = work.family.problem.d.dtype.itemsize
     return us + extents.batch * extents.m * extents.n * size * tiles.written_us

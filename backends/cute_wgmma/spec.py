@@ -37,7 +37,7 @@ class Spec(device.Spec):
     @property
     def panels(self) -> bool:
         """Whether the copy of B is in panels, and so in shared memory."""
-        return in_panels(self.problem, self.config.tile[0])
+        return in_panels(self.problem, self.config.tile[1])
 
     @property
     def early(self) -> bool:

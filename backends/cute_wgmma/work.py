@@ -17,9 +17,9 @@ from .geometry import (
     FEW_ROWS,
     MMA_M,
     SWIZZLE_BYTES,
-    in_panels,
     is_promoted,
     is_repacked,
+    may_panel,
     products,
     shared_major,
 )
@@ -124,17 +124,17 @@ def _repack_us(family: Family, copied: int, near: bool) -> float:
 
 
 def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
-    """Return the bytes of the operands' copies."""
+    """Return the bytes of the operands' copies, at most."""
     total = 0
     copies = 2 if products(problem) > 1 else 1
     names: tuple[tuple[Literal["a", "b"], int], ...] = (("a", extents.m), ("b", extents.n))
     for name, rows in names:
         if is_repacked(problem, name, tile_m):
             lines, size = _lines(problem, name, rows, extents.k, tile_m)
-            if name == "b" and in_panels(problem, tile_m):
-                total += panel_bytes(lines, size, extents.batch)
-            else:
-                total += packed_bytes(lines, size, extents.batch, copies)
+            most = packed_bytes(lines, size, extents.batch, copies)
+            if name == "b" and may_panel(problem):  # tiles decide
+                most = max(most, panel_bytes(lines, size, extents.batch))
+            total += most
     return total
 
 
