@@ -177,15 +177,10 @@ def gather(
     column *= unit
     index = Int64(band) * band_groups + down
     if (down < band_groups) & (index < Int64(groups) * l0 * l1):
-        row, line, base = Int32(index), Int64(0), source
-        if l0 * l1 > 1:
-            batch = Int32(index // groups)
-            row = Int32(index - Int64(batch) * groups)
-            line = Int64(batch) * rows
-            i1 = batch // l0
-            base += size * (Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3])
+        row, batch, apart = matrix_of(index, groups, (l0, l1), steps)
         row *= GATHERED
-        base += Int64(column) * steps[1] * size
+        line = Int64(batch) * rows
+        base = source + (apart + Int64(column) * steps[1]) * size
         lefts = (cutlass.min(columns - column, Int32(unit)),) * GATHERED
         starts = []
         for i in range_constexpr(GATHERED):
@@ -219,15 +214,10 @@ def gather_panels(
     down, spot = divmod(inside * THREADS + thread, across)
     index = Int64(band) * band_groups + down
     if (down < band_groups) & (index < Int64(groups) * l0 * l1):
-        row, batch, base = Int32(index), Int32(0), source
-        if l0 * l1 > 1:
-            batch = Int32(index // groups)
-            row = Int32(index - Int64(batch) * groups)
-            i1 = batch // l0
-            base += size * (Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3])
+        row, batch, apart = matrix_of(index, groups, (l0, l1), steps)
         beside = LANES // PANEL_ROWS  # panels that a warp writes at once
         row = row * PANEL_ROWS + spot % LANES // beside
-        base += Int64(cutlass.min(row, rows - 1)) * (steps[0] * size)
+        base = source + (apart + Int64(cutlass.min(row, rows - 1)) * steps[0]) * size
         first = spot // LANES * (beside * PANELS) + spot % beside
         panels = tuple(first + i * beside for i in range(PANELS))
         columns_of = [cutlass.min(panel, units - 1) * unit for panel in panels]
@@ -241,6 +231,21 @@ def gather_panels(
                 values[i].fill(0)
             if panels[i] < units:
                 write_unit(kind, values[i], 0, into + i * beside * pitch * UNIT, part_bytes)
+
+
+@cute.jit
+def matrix_of(
+    index: Int64, groups: Int32, depths: tuple, steps: tuple
+) -> tuple[Int32, Int32, Int64]:  # fmt: skip
+    """Return a running group's place in its matrix, which one that is, and the elements to it."""
+    l0, l1 = depths
+    group, batch, apart = Int32(index), Int32(0), Int64(0)
+    if l0 * l1 > 1:
+        batch = Int32(index // groups)
+        group = Int32(index - Int64(batch) * groups)
+        i1 = batch // l0
+        apart = Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3]
+    return group, batch, apart
 
 
 def dealt(kind: Repack, sizes: tuple) -> tuple[Int32, tuple]:
