@@ -7,6 +7,7 @@ multiple of 256 bytes.
 from __future__ import annotations
 
 from math import ceil
+from typing import Any
 
 from unigemm.problem import Extents, Problem
 
@@ -18,9 +19,11 @@ __all__ = [
     "ROW_BYTES",
     "SECTOR_BYTES",
     "SLICED_PARTS",
+    "aligned",
     "packed_bytes",
     "packed_row_bytes",
     "panel_bytes",
+    "panel_rows",
     "parts_in_turn",
     "workspace_bytes",
 ]
@@ -58,8 +61,7 @@ def parts_in_turn(problem: Problem, part_bytes: int, split_k: int) -> int:
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:
     """Return the bytes of a repacked operand, at most: a repeated batch is copied once."""
-    size = copies * batch * lines * packed_row_bytes(line_bytes)
-    return ceil(size / PART_ALIGNMENT) * PART_ALIGNMENT
+    return aligned(copies * batch * lines * packed_row_bytes(line_bytes))
 
 
 def packed_row_bytes(line_bytes: int) -> int:
@@ -70,9 +72,17 @@ def packed_row_bytes(line_bytes: int) -> int:
 
 def panel_bytes(lines: int, line_bytes: int, batch: int) -> int:
     """Return the bytes of an operand repacked in panels, at most; see `repack`."""
-    panels = ceil(line_bytes / ROW_BYTES)
-    size = batch * panels * ceil(lines / PANEL_ROWS) * PANEL_ROWS * ROW_BYTES
-    return ceil(size / PART_ALIGNMENT) * PART_ALIGNMENT
+    return aligned(batch * ceil(line_bytes / ROW_BYTES) * panel_rows(lines) * ROW_BYTES)
+
+
+def panel_rows(lines: Any) -> Any:
+    """Return the rows of a panel, whole eights of them; of numbers, or of those in a kernel."""
+    return (lines + PANEL_ROWS - 1) // PANEL_ROWS * PANEL_ROWS
+
+
+def aligned(size: Any) -> Any:
+    """Return where what follows so many bytes begins; of numbers, or of those in a kernel."""
+    return (size + PART_ALIGNMENT - 1) // PART_ALIGNMENT * PART_ALIGNMENT
 
 
 def _padded(lines: int, line_bytes: int) -> int:

@@ -6,7 +6,7 @@ Operands that TMA or the tensor cores cannot read where they lie are repacked in
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import cuda.bindings.driver as cuda
@@ -17,7 +17,7 @@ from cutlass import Float32, Int32, Int64, const_expr
 from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 
-from ..workspace import PANEL_ROWS, PART_ALIGNMENT
+from ..workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
 from .device import (
     GMEM,
@@ -28,7 +28,7 @@ from .device import (
     select,
     tile_coordinates,
 )
-from .repack import Repack, depth, launch_repack, packed_pitch, panel_rows
+from .repack import Repack, depth, launch_repack, packed_pitch
 
 TURNED_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
 TURNS = 128  # places along K where tiles start that all read the same few rows
@@ -226,18 +226,16 @@ def operands(
         deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
         if repacked:
             few = name == "a" and spec.config.tile[0] <= TURNED_ROWS
-            kind = repack_of(spec, getattr(problem, name), k_major, few)
-            if name == "b" and spec.panels:
-                kind = replace(kind, way="panels")
-                job, view, workspace = in_panels(kind, address, (rows, k), steps, deep, workspace)
-                views.append(panelled(job[3], dtype, *view))
+            panels = name == "b" and spec.panels
+            kind = repack_of(spec, getattr(problem, name), k_major, few, panels)
+            if panels:
+                job, view = panelled(kind, dtype, address, (rows, k), steps, deep, workspace)
             else:
-                job, view, workspace = packed(
-                    kind, address, (rows, k), steps, deep, k_major, workspace
-                )
-                views.append(batched(job[3], dtype, rows, k, *view, k_major))
+                job, view = packed(kind, dtype, address, (rows, k), steps, deep, k_major, workspace)
+            workspace += aligned(job[-1] * kind.copies)
             kinds.append(kind)
             jobs.append(job)
+            views.append(view)
         else:
             views.append(batched(address, dtype, rows, k, steps, deep, k_major))
     if kinds:
@@ -246,10 +244,10 @@ def operands(
 
 
 def packed(
-    kind: Repack, address: Int64, sizes: tuple, steps: tuple, deep: tuple, k_major: bool,
-    workspace: Int64,
+    kind: Repack, dtype: type, address: Int64, sizes: tuple, steps: tuple, deep: tuple,
+    k_major: bool, workspace: Int64,
 ) -> tuple:  # fmt: skip
-    """Return the job of one copy, the copy's (strides, depths), and the workspace behind it."""
+    """Return the job of one copy, in lines, and a view of the copy."""
     rows, k = sizes
     # The copy's lines run along its major index.
     lines, along = (rows, k) if k_major else (k, rows)
@@ -260,55 +258,47 @@ def packed(
     job = ((lines, along, *deep), address, source, workspace, pitch, part)
     line = (pitch, Int64(1)) if k_major else (Int64(1), pitch)
     # The low halves of a split follow the high ones along L1.
-    view = ((*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies))
-    return job, view, behind(workspace, part * kind.copies)
-
-
-def in_panels(
-    kind: Repack, address: Int64, sizes: tuple, steps: tuple, deep: tuple, workspace: Int64
-) -> tuple:
-    """Return the same of a copy in panels: (panels, their rows, elements of a batch, depths)."""
-    rows, k = sizes
-    pitch = panel_rows(k)
-    panels = (rows + kind.unit - 1) // kind.unit
-    apart = Int64(panels) * pitch * kind.unit
-    size = apart * deep[0] * deep[1] * kind.itemsize
-    source = (steps[1], steps[0], *steps[2:])
-    job = ((k, rows, *deep), address, source, workspace, Int64(pitch), size)
-    return job, (panels, pitch, apart, deep), behind(workspace, size)
-
-
-def behind(workspace: Int64, size: Int64) -> Int64:
-    """Return where the workspace goes on behind so many bytes."""
-    return workspace + (size + PART_ALIGNMENT - 1) // PART_ALIGNMENT * PART_ALIGNMENT
+    strides, deep = (*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies)
+    return job, batched(workspace, dtype, rows, k, strides, deep, k_major)
 
 
 def panelled(
-    address: Int64, dtype: type, panels: Int32, rows: Int32, apart: Int64, deep: tuple
-) -> cute.Tensor:
-    """View panels as (eight rows, those along K, panels along N, L0, L1)."""
-    unit = 16 * 8 // dtype.width
-    matrix = PANEL_ROWS * unit  # elements of eight rows
-    pitch = cute.assume(Int64(rows) * unit, divby=matrix)
+    kind: Repack, dtype: type, address: Int64, sizes: tuple, steps: tuple, deep: tuple,
+    workspace: Int64,
+) -> tuple:  # fmt: skip
+    """Return the same in panels: a view as (eight rows, those along K, panels along N, L0, L1)."""
+    rows, k = sizes
+    matrix = PANEL_ROWS * kind.unit  # elements of eight rows
+    pitch = panel_rows(k)
+    panels = (rows + kind.unit - 1) // kind.unit
+    apart = Int64(panels) * pitch * kind.unit
+    part = apart * deep[0] * deep[1] * kind.itemsize
+    source = (steps[1], steps[0], *steps[2:])
+    job = ((k, rows, *deep), address, source, workspace, Int64(pitch), part)
+    line = cute.assume(Int64(pitch) * kind.unit, divby=matrix)
     apart = cute.assume(apart, divby=matrix)
-    pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=16)
     layout = cute.make_layout(
-        (matrix, rows // PANEL_ROWS, panels, *deep),
-        stride=(1, matrix, pitch, apart, apart * deep[0]),
+        (matrix, pitch // PANEL_ROWS, panels, *deep),
+        stride=(1, matrix, line, apart, apart * deep[0]),
     )
-    return cute.make_tensor(pointer, layout)
+    pointer = cute.make_ptr(dtype, workspace, GMEM, assumed_align=16)
+    return job, cute.make_tensor(pointer, layout)
 
 
-def repack_of(spec: TileSpec, matrix: MatrixType, k_major: bool, few: bool) -> Repack:
-    """Say how an operand is copied; with `few` one of few rows.
+def repack_of(
+    spec: TileSpec, matrix: MatrixType, k_major: bool, few: bool, panels: bool
+) -> Repack:  # fmt: skip
+    """Say how an operand is copied; with `few` one of few rows, with `panels` into these.
 
     Through shared memory a copy takes 3 us however small; of eight rows by threads 1 to 1.5.
     """
     contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
-    way: Literal["gather", "turn", "transpose"] = "turn" if few else "transpose"
+    way: Literal["gather", "panels", "turn", "transpose"] = "turn" if few else "transpose"
+    if contiguous or matrix.major == "strided":
+        way = "panels" if panels else "gather"
     return Repack(
         itemsize=matrix.dtype.itemsize,
-        way="gather" if contiguous or matrix.major == "strided" else way,
+        way=way,
         contiguous=contiguous,
         vector=1 if matrix.major == "strided" else matrix.vector,
         split=spec.products > 1,

@@ -105,11 +105,6 @@ def packed_pitch(itemsize: int, columns: Int32) -> Int64:
     )
 
 
-def panel_rows(rows: Int32) -> Int32:
-    """Rows of a panel: whole eights."""
-    return (rows + PANEL_ROWS - 1) // PANEL_ROWS * PANEL_ROWS
-
-
 def nearest_tf32(value: Any) -> Float32:
     """Round to TF32, ties away from zero."""
     bits = cute.arch.inline_ptx(
@@ -170,13 +165,10 @@ def gather(
     rows, columns, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
     size, unit = kind.itemsize, kind.unit
-    blocks, band_groups, across = bands
     groups = (rows + GATHERED - 1) // GATHERED
-    band, inside = divmod(block, blocks)
-    down, column = divmod(inside * THREADS + thread, across)
-    column *= unit
-    index = Int64(band) * band_groups + down
-    if (down < band_groups) & (index < Int64(groups) * l0 * l1):
+    index, in_band, spot = group_of(block, thread, bands)
+    column = spot * unit
+    if in_band & (index < Int64(groups) * l0 * l1):
         row, batch, apart = matrix_of(index, groups, (l0, l1), steps)
         row *= GATHERED
         line = Int64(batch) * rows
@@ -208,12 +200,9 @@ def gather_panels(
     rows, columns, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
     size, unit = kind.itemsize, kind.unit
-    blocks, band_groups, across = bands
     groups, units = Int32(pitch) // PANEL_ROWS, (columns + unit - 1) // unit
-    band, inside = divmod(block, blocks)
-    down, spot = divmod(inside * THREADS + thread, across)
-    index = Int64(band) * band_groups + down
-    if (down < band_groups) & (index < Int64(groups) * l0 * l1):
+    index, in_band, spot = group_of(block, thread, bands)
+    if in_band & (index < Int64(groups) * l0 * l1):
         row, batch, apart = matrix_of(index, groups, (l0, l1), steps)
         beside = LANES // PANEL_ROWS  # panels that a warp writes at once
         row = row * PANEL_ROWS + spot % LANES // beside
@@ -231,6 +220,14 @@ def gather_panels(
                 values[i].fill(0)
             if panels[i] < units:
                 write_unit(kind, values[i], 0, into + i * beside * pitch * UNIT, part_bytes)
+
+
+def group_of(block: Int32, thread: Int32, bands: tuple) -> tuple[Int64, cutlass.Boolean, Int32]:
+    """Return the group of a thread, whether its band has that, and the thread's place in it."""
+    blocks, band_groups, across = bands
+    band, inside = divmod(block, blocks)
+    down, spot = divmod(inside * THREADS + thread, across)
+    return Int64(band) * band_groups + down, down < band_groups, spot
 
 
 @cute.jit
@@ -301,7 +298,7 @@ def granule(address: Int64) -> Int64:
 
 
 def within(lows: list, highs: list, bounds: tuple) -> Int32:
-    """Whether granules, evenly spaced, lie within an operand, as 0 or 1: the first and the last."""
+    """Whether granules, in order, lie within an operand, as 0 or 1: the first and the last."""
     whole = Int32(1)
     for i in (0, -1):
         fits = (lows[i] >= bounds[0]) & (highs[i] + UNIT <= bounds[1])

@@ -19,7 +19,7 @@ from unigemm.blocks import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from ..cute.device import GMEM, global_vector, pinned_tensor, read, select, write
 from ..cute.persistent import Work
 from ..cute.repack import after_the_kernel_before, depth
-from ..workspace import PART_ALIGNMENT
+from ..workspace import aligned
 from .geometry import HALF_TILE, SLAB_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .spec import Spec
 from .stages import at_stage, origin
@@ -82,7 +82,7 @@ def tiled(
         )
         address, inner, outer = workspace, apart, apart * deep[0]
         size = apart * deep[0] * deep[1]
-        workspace += (size + PART_ALIGNMENT - 1) // PART_ALIGNMENT * PART_ALIGNMENT
+        workspace += aligned(size)
     pointer = cute.make_ptr(Int32, address, GMEM, assumed_align=_LINE)
     strides = (1, _WORDS, Int64(across) * _WORDS)
     stack = [cute.assume(step // 4, divby=_LINE // 4) for step in (inner, outer)]
