@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.regret import FEW, H200, Launch, by_problem, launches
+from bench.regret import FEW, H200, Launch, by_problem, launches, ranked
 from bench.report import geometric_mean
 
 #: Types of A, the sums and D, as the package writes them.
@@ -67,10 +67,9 @@ def compared(
     """Return what their picks, and our first ones, take over the fastest launch; None: unknown."""
     best = min(each.us for each in of_problem)
     theirs = [time_of(pick, of_problem) for pick in picks]
-    ours = sorted(of_problem, key=lambda each: (each.price_us, str(each.plan.config)))
     return (
         [None if us is None else us / best for us in theirs],
-        [each.us / best for each in ours[: len(picks)]],
+        [each.us / best for each in ranked(of_problem)[: len(picks)]],
     )
 
 

@@ -132,6 +132,11 @@ def _as_usual(us: float, cublas_us: float | None, usual_us: float | None) -> flo
     return us * usual_us / cublas_us
 
 
+def ranked(of_problem: Sequence[Launch]) -> list[Launch]:
+    """Return the launches of one problem as the prices rank them."""
+    return sorted(of_problem, key=lambda each: (each.price_us, str(each.plan.config)))
+
+
 def judged(of_problem: Sequence[Launch]) -> dict[str, Any]:
     """Return what the prices are worth for the launches of one problem.
 
@@ -139,12 +144,12 @@ def judged(of_problem: Sequence[Launch]) -> dict[str, Any]:
     "error" is the pick's price over its time; "ratio" is cuBLAS's time over the pick's, or None;
     "first" says that the model would pick it among all that is offered.
     """
-    ranked = sorted(of_problem, key=lambda each: (each.price_us, str(each.plan.config)))
-    best, pick = min(each.us for each in ranked), ranked[0]
+    order = ranked(of_problem)
+    best, pick = min(each.us for each in order), order[0]
     return {
         "problem": f"{pick.plan.extents} {pick.plan.problem.layout}",
         "regret": pick.us / best,
-        "eight": min(each.us for each in ranked[:FEW]) / best,
+        "eight": min(each.us for each in order[:FEW]) / best,
         "error": pick.price_us / pick.us,
         "ratio": pick.cublas_us / pick.us if pick.cublas_us else None,
         "first": pick.is_first,
@@ -193,8 +198,8 @@ def table(measured: Iterable[Launch]) -> list[dict[str, Any]]:
         for suite, kind in ((first.suite, first.kind), ("all", first.kind), ("all", "all")):
             groups[suite, kind].append((len(of_problem), verdict))
     order = [*SUITES, "other", "all"]
-    ranked = sorted(groups, key=lambda key: (key[1] == "all", key[1], order.index(key[0])))
-    return [_row(*key, groups[key]) for key in ranked]
+    kinds = sorted(groups, key=lambda key: (key[1] == "all", key[1], order.index(key[0])))
+    return [_row(*key, groups[key]) for key in kinds]
 
 
 def _row(suite: str, kind: str, found: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
