@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import replace
+from functools import lru_cache
 from math import inf
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["Shortlist"]
+from unigemm.plans import Config
+
+__all__ = ["Shortlist", "changed"]
 
 Item = TypeVar("Item")
 
@@ -59,3 +63,9 @@ class Shortlist(Generic[Item]):
             if price <= self.bar:
                 found.setdefault(reason, []).append(item)
         return [(items[0], reason, len(items) - 1) for reason, items in found.items()]
+
+
+@lru_cache(maxsize=1 << 15)
+def changed(config: Config, **knobs: Any) -> Config:
+    """Return a configuration with some knobs changed; made once, since plans are kept."""
+    return replace(config, **knobs)

@@ -9,9 +9,9 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import one_by_one, refuse_blocks
+from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
-from .configs import price, ranking
+from .configs import price_all, ranking
 from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -53,12 +53,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_simt",
-    _unfit,
-    ranking,
-    one_by_one(price),
-    illegal,
-    kernel_problem,
-    _smem_bytes,
-    _arguments,
+    "cute_simt", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, _arguments
 )

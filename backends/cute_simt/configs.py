@@ -16,8 +16,9 @@ from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Ras
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
+from ..compiling import one_by_one
 from ..near import is_near
-from ..shortlist import Shortlist
+from ..shortlist import Shortlist, changed
 from ..workspace import workspace_bytes
 from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
 from .figures import H200, Figures
@@ -44,6 +45,7 @@ __all__ = [
     "candidates",
     "predict",
     "price",
+    "price_all",
     "ranking",
     "split_options",
 ]
@@ -189,12 +191,9 @@ class Offer(NamedTuple):
 
     def finished(self) -> Config:
         """Return its configuration."""
-        return _finished(self.config, self.occupancy, self.split_k, self.swap_ab)
-
-
-@lru_cache(maxsize=16384)
-def _finished(config: Config, occupancy: int, split_k: int, swap_ab: bool) -> Config:
-    return replace(config, occupancy=occupancy, split_k=split_k, swap_ab=swap_ab)
+        return changed(
+            self.config, occupancy=self.occupancy, split_k=self.split_k, swap_ab=self.swap_ab
+        )
 
 
 @lru_cache(maxsize=256)
@@ -466,6 +465,9 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
     seen, sizes = config.oriented(problem), config.oriented(extents)
     scratch = _scratch_bytes(problem, extents, config)
     return Candidate(config, predict(seen, sizes, target, config), scratch)
+
+
+price_all = one_by_one(price)
 
 
 def _prediction(times: Times) -> Prediction:

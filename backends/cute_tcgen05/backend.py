@@ -9,9 +9,8 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import one_by_one
 from ..cute.backend import CuteBackend
-from .configs import places, price, ranking
+from .configs import places, price_all, ranking
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -52,12 +51,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_tcgen05",
-    _unfit,
-    ranking,
-    one_by_one(price),
-    illegal,
-    kernel_problem,
-    _smem_bytes,
-    _arguments,
+    "cute_tcgen05", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, _arguments
 )

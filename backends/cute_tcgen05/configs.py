@@ -12,6 +12,7 @@ from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Ras
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..compiling import one_by_one
 from ..shortlist import Shortlist
 from ..workspace import packed_bytes, workspace_bytes
 from .figures import B200
@@ -25,15 +26,7 @@ from .geometry import (
     shared_major,
 )
 
-__all__ = [
-    "candidates",
-    "offered",
-    "places",
-    "predict",
-    "price",
-    "ranking",
-    "scratch_bytes",
-]
+__all__ = ["candidates", "offered", "places", "predict", "price_all", "ranking", "scratch_bytes"]
 
 _MOST_STAGES, _LEAST_STAGES = 12, 3
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
@@ -249,6 +242,9 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
     scratch = scratch_bytes(config.oriented(problem), config.oriented(extents), config)
     return Candidate(config, predict(problem, extents, target, config), scratch)
+
+
+price_all = one_by_one(price)
 
 
 def _total(parts: Breakdown) -> float:

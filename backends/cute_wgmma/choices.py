@@ -19,6 +19,7 @@ from unigemm.target import Target
 from ..workspace import workspace_bytes
 from .figures import Figures, figures_of
 from .geometry import (
+    LEAST_SWIZZLE,
     MMA_M,
     SWIZZLE_BYTES,
     TMA_BYTES,
@@ -202,9 +203,8 @@ def family_of(
     """Return the family of a class, by other figures than its own where they are given."""
     by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
     shapes = _without_slow_pairs(is_promoted(problem), by_rows)
-    # An N-major B in narrower swizzles was slow.
     swizzled = shared_major(problem, "b", MMA_M) == "n" and not may_panel(problem)
-    unit = 32 if swizzled else 8
+    unit = LEAST_SWIZZLE // problem.b.dtype.itemsize if swizzled else 8
     whole = _CLUSTERS[1]
     at_once = tuple(max(1, count * target.sm_count // whole) for count in _CLUSTERS)
     own = figures or figures_of(problem)

@@ -16,7 +16,7 @@ from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Reject
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..shortlist import Shortlist
+from ..shortlist import Shortlist, changed
 from ..workspace import workspace_bytes
 from .choices import (
     LEAST_STAGES,
@@ -86,11 +86,6 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
     return list(ranking(problem, extents, target, None).candidates)
 
 
-@lru_cache(maxsize=16384)
-def _finished(config: Config, split_k: int, order: Raster) -> Config:
-    return replace(config, split_k=split_k, raster=order)
-
-
 class _Offer(NamedTuple):
     """What a family offers for some extents: all its choices, and their prices."""
 
@@ -109,7 +104,8 @@ class _Place(NamedTuple):
 
     def finished(self) -> Config:
         """Return the configuration."""
-        return _finished(self.config, self.split_k, raster(self.offer.work.extents, self.config))
+        order = raster(self.offer.work.extents, self.config)
+        return changed(self.config, split_k=self.split_k, raster=order)
 
     def candidate(self) -> Candidate:
         """Return the configuration with its price."""

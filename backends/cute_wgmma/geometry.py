@@ -30,6 +30,7 @@ from unigemm.target import Target
 
 __all__ = [
     "FEW_ROWS",
+    "LEAST_SWIZZLE",
     "Geometry",
     "box_of",
     "from_registers",
@@ -49,7 +50,7 @@ __all__ = [
 
 WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
-_LEAST_SWIZZLE = 64  # an N-major B in narrower ones was slow
+LEAST_SWIZZLE = 64  # of an N-major B: narrower ones were slow
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 REGISTERS = 65536  # of an SM
@@ -217,7 +218,7 @@ def in_panels(problem: Problem, columns: Any) -> Any:
     In lines where swizzles of 64 bytes or more divide a tile's: 4095x4097x511 takes 40.3 us so, in
     panels 42.6, and 333x777x555 5.1 and 5.4.
     """
-    return may_panel(problem) & (columns * problem.b.dtype.itemsize % _LEAST_SWIZZLE != 0)
+    return may_panel(problem) & (columns * problem.b.dtype.itemsize % LEAST_SWIZZLE != 0)
 
 
 @lru_cache(maxsize=8192)

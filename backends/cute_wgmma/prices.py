@@ -319,8 +319,10 @@ def priced(
     exposed = np.where(pingpong, f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
     repack = work.repack_us[np.minimum(m, MMA_M)]
-    repack = repack + f.cluster_us * ((repack > 0) & (together > 1))
-    repack += f.panels_us * in_panels(work.family.problem, n)
+    if f.cluster_us:
+        repack = repack + f.cluster_us * ((repack > 0) & (together > 1))
+    if f.panels_us:
+        repack = repack + f.panels_us * in_panels(work.family.problem, n)
     if f.crowded_us and any(work.copied.values()):
         crowded = (at_once > _CROWDED * target.sm_count) | (work.copied[MMA_M] > _CROWDED_BYTES)
         repack = repack + f.crowded_us * (crowded & (repack > 0))

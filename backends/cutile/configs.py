@@ -13,7 +13,7 @@ from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Ras
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..shortlist import Shortlist
+from ..shortlist import Shortlist, changed
 from ..workspace import workspace_bytes
 from .arguments import places_of, tail_of
 from .figures import FIGURES, FLOAT64_FIGURES, Figures
@@ -192,14 +192,9 @@ def ranking(
 
 def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Candidate:
     sizes = base.config.oriented(extents)
-    config = _finished(base.config, split_k, _raster(sizes, base))
+    config = changed(base.config, split_k=split_k, raster=_raster(sizes, base))
     scratch = scratch_bytes(base.problem, sizes, base.target, config)
     return Candidate(config, _prediction(times), scratch)
-
-
-@lru_cache(maxsize=4096)
-def _finished(config: Config, split_k: int, order: Raster) -> Config:
-    return replace(config, split_k=split_k, raster=order)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
