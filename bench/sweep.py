@@ -38,6 +38,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--backend", default="cute_wgmma")
     parser.add_argument("--sample", type=int, help="problems of each suite and dtype")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="of these, those that start so: 256x256x65536-tn,1x1x1")
     parser.add_argument("--top", type=int, default=14, help="best priced candidates")
     parser.add_argument(
         "--within", type=float, help="instead, all that is priced below this much of the best"
@@ -60,6 +61,8 @@ def problems(args: argparse.Namespace) -> list[Workload]:
             items = workloads(suite, kind, args.layout.split(","))
             items = [work for work in items if work.flops <= args.largest]
             found += sample(items, args.sample, args.seed)
+    if args.only:
+        found = [work for work in found if str(work).startswith(tuple(args.only.split(",")))]
     part, parts = map(int, args.shard.split("/"))
     return found[part::parts]
 

@@ -258,6 +258,13 @@ def test_gpus_share_a_sweep_and_what_each_measured_is_gathered(codes, tmp_path, 
     assert kept == [gpu for gpu, code in enumerate(codes) if code == 0]
 
 
+def test_a_sweep_can_be_of_some_problems_only(monkeypatch):
+    options = ["--suite", "odd,large-k", "--layout", "nt,tn", "--only", "1x1x1-,256x256x65536-tn"]
+    monkeypatch.setattr("sys.argv", ["bench.sweep", *options])
+    names = [str(work) for work in bench_sweep.problems(bench_sweep.parse())]
+    assert names == ["1x1x1-nt-bfloat16", "1x1x1-tn-bfloat16", "256x256x65536-tn-bfloat16"]
+
+
 def test_a_sweep_within_any_price_is_of_all_that_is_offered(monkeypatch):
     fixed = ["--suite", "odd", "--dtype", "float32", "--layout", "nn", "--backend", "auto"]
     work, target = workloads("odd", "float32", ["nn"])[3], unigemm.named_target("sm_90a")

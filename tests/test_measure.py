@@ -12,6 +12,7 @@ import pytest
 from unigemm.dtypes import DType, unit_roundoff
 from unigemm.errors import BackendUnavailable, UnsupportedProblem
 from unigemm.measure import (
+    Timing,
     Workload,
     best_device,
     error_factor,
@@ -119,6 +120,30 @@ def test_the_median_withstands_one_disturbed_replay():
     found = measure({"x": [run]}, device)
     assert found["x"].us == pytest.approx(1000)
     assert found["x"].high > found["x"].us
+
+
+def test_a_ratio_is_taken_between_replays_that_follow_each_other():
+    one = Timing(us=5.5, low=5, high=6, calls=1, taken=(5, 6, 6, 6, 5))
+    two = Timing(us=10, low=10, high=12, calls=1, taken=(10, 12, 12, 10, 10))
+    assert two.times_slower(one) == 2  # of the medians it would be 1.67
+    assert one.times_slower(two) == 0.5
+    with pytest.raises(ValueError, match="shorter"):
+        one.times_slower(Timing(us=1, low=1, high=1, calls=1, taken=(1,)))
+
+
+def test_clocks_that_change_within_a_run_change_no_ratio():
+    device = FakeDevice()
+    speed = iter([1.0] * 400 + [0.9] * 10**6)
+
+    def call(seconds):
+        def run():
+            device.clock += seconds / next(speed)
+
+        return run
+
+    found = measure({"a": [call(1e-3)], "b": [call(2e-3)]}, device)
+    assert len(set(found["a"].taken)) > 1
+    assert found["b"].times_slower(found["a"]) == pytest.approx(2)
 
 
 def test_host_time_waits_for_the_device_only_between_rounds():

@@ -135,15 +135,31 @@ class Timing:
         Median over the replays, microseconds.
     low, high
         Fastest and slowest replay, microseconds a call.
-    replays, calls
-        How many replays, and calls in each.
+    calls
+        How many calls each replay has.
+    taken
+        What a call took in each replay, microseconds, in their order.
     """
 
     us: float
     low: float
     high: float
-    replays: int
     calls: int
+    taken: tuple[float, ...]
+
+    @property
+    def replays(self) -> int:
+        """How many replays."""
+        return len(self.taken)
+
+    def times_slower(self, other: Timing) -> float:
+        """Return how many times as long as `other` this took, measured in the same run.
+
+        The median over the pairs of replays that followed each other: where clocks change within a
+        run, both of a pair mostly have the same, while the medians of the two may have different
+        ones (an H200 was seen to move between two that are a tenth apart).
+        """
+        return median(mine / its for mine, its in zip(self.taken, other.taken, strict=True))
 
 
 def best_device(index: int = 0) -> Device:
@@ -216,7 +232,7 @@ def measure(
         for name, (graph, count) in graphs.items():
             taken[name].append(device.seconds(graph) * 1e6 / count)
     return {
-        name: Timing(median(us), min(us), max(us), replays, graphs[name][1])
+        name: Timing(median(us), min(us), max(us), graphs[name][1], tuple(us))
         for name, us in taken.items()
     }
 
