@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from reference import EVERYWHERE, NUMPY, Case, check_case, lay_out
 from reference import cases as draw_cases
 from unigemm.backends.cute_simt.configs import SHAPES, candidates, price
-from unigemm.backends.workspace import workspace_bytes
+from unigemm.backends.cute_simt.geometry import scratch_bytes
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype
@@ -121,8 +121,8 @@ def test_configurations_rasters_and_orders_of_warps_give_the_product(split):
         for i, base in enumerate(configs[:3]):
             gpu.seed, gpu.lockstep = i, i != 1
             raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
-            scratch = workspace_bytes(first.problem, first.extents, split)
             config = replace(base, split_k=split, raster=raster)
+            scratch = scratch_bytes(first.problem, first.extents, config, first.target)
             plan = replace(first, config=config, workspace_bytes=scratch)
             out = np.full((m, n), np.nan, "f4")
             unigemm.matmul(a, b, out, plan=plan)
@@ -245,6 +245,49 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
     np.testing.assert_array_equal(d, x @ y)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes", "split", "pad", "sms"),
+    [
+        ("nn", (300, 200, 100), 2, 0, 5),  # 10 of 12 tiles are whole
+        ("nt", (257, 190, 131), 3, 1, 4),  # odd rows; tiles that move back over others
+        ("tn", (256, 192, 64), 4, 0, 4),  # whole tiles, whole slabs
+        ("tt", (140, 130, 90), 5, 2, 5),  # one of 6 in parts, the last one shorter
+        ("nn", (130, 70, 70), 2, 0, 9),  # fewer tiles than places: all in parts
+        ("nn", (128, 256, 70), 2, 0, 2),  # the last round is a full one
+    ],
+)
+def test_only_the_tiles_of_the_last_round_have_parts(layout, sizes, split, pad, sms):
+    m, n, k = sizes
+    rng = np.random.default_rng(k)
+    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
+    a, _ = framed((m, k), layout[0] == "t", pad, x)
+    b, _ = framed((k, n), layout[1] == "t", pad, y)
+    d, buffer = framed((m, n), False, pad, None)
+    config = Config(
+        (128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), occupancy=1, split_k=split,
+        raster=Raster("m", 2), schedule="tail",
+    )  # fmt: skip
+    with device("sm_90a", seed=split, lockstep=split == 2) as gpu:
+        plan = on_fewer_sms(configured(a, b, d, config), sms)
+        unigemm.matmul(a, b, d, plan=plan)
+    tiles = -(-m // 128) * -(-n // 64)
+    left = tiles % sms or sms
+    (product, *_), (addition, *_) = gpu.launches
+    assert product.grid == (tiles - left + left * split, 1, 1)
+    assert addition.kernel.startswith("simt_tail")
+    assert plan.workspace_bytes == left * split * 128 * 64 * 4
+    np.testing.assert_array_equal(d, x @ y)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
+def on_fewer_sms(plan, count):
+    """Return a plan for a device with so many SMs."""
+    target = replace(plan.target, sm_count=count)
+    candidate = price(plan.problem, plan.extents, target, plan.config)
+    return replace(plan.taking(Alternative.of(plan.backend, candidate)), target=target)
 
 
 def test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to():

@@ -10,12 +10,12 @@ from gpu_cases import LIBRARIES, lib_named, matrix
 from hypothesis import given, settings
 from reference import EVERYWHERE, Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
-from unigemm.backends.cute_simt.configs import base_configs, candidates
-from unigemm.backends.workspace import workspace_bytes
+from unigemm.backends.cute_simt.configs import base_configs, candidates, price
+from unigemm.backends.cute_simt.geometry import scratch_bytes
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype
-from unigemm.plans import Raster
+from unigemm.plans import Alternative, Config, Raster
 
 pytestmark = pytest.mark.gpu
 
@@ -73,7 +73,7 @@ def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
         raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
         out = cupy.full((m, n), cupy.nan, "f4")
         config = replace(base, split_k=split, raster=raster)
-        scratch = workspace_bytes(first.problem, first.extents, split)
+        scratch = scratch_bytes(first.problem, first.extents, config, first.target)
         plan = replace(first, config=config, workspace_bytes=scratch)
         unigemm.matmul(a, b, out, plan=plan)
         np.testing.assert_array_equal(cupy.asnumpy(out), expected, err_msg=str(plan.config))
@@ -132,6 +132,69 @@ def test_every_configuration_of_rows_added_gives_the_product(dtype, pad):
                 plan = replace(first, config=each.config, workspace_bytes=each.workspace_bytes)
                 got = unigemm.matmul(x, y, d, plan=plan)
                 assert torch.equal(got.double(), z), str(plan.config)
+
+
+def tail_of(tile, warps, thread, layout, pad, k, seed=0):
+    """Return operands, a poisoned result in poisoned surroundings, and a plan with a tail.
+
+    Some more tiles than there are SMs, and rows of D that are odd with an odd pad.
+    """
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(seed)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    m, n = tile[0] * 12 - 3 * pad, tile[1] * (-(-sms // 12) + 1) - pad
+
+    def framed(rows, columns, turned):
+        lines, line = (columns, rows) if turned else (rows, columns)
+        buffer = torch.full((lines + 2, line + pad), torch.nan, device="cuda")
+        inner = buffer[1:-1, :line]
+        return buffer, inner.mT if turned else inner
+
+    (_, a), (_, b) = framed(m, k, layout[0] == "t"), framed(k, n, layout[1] == "t")
+    a.normal_()
+    b.normal_()
+    buffer, d = framed(m, n, False)
+    first = unigemm.plan(a, b, d, backend="cute_simt")
+    config = Config(
+        (*tile, 16), stages=3, warps=warps, thread=thread, occupancy=1, split_k=3,
+        raster=Raster("m", 8), schedule="tail",
+    )  # fmt: skip
+    candidate = price(first.problem, first.extents, first.target, config)
+    return a, b, d, buffer, first.taking(Alternative.of("cute_simt", candidate))
+
+
+TAILED = [((128, 32), (2, 1), (8, 8)), ((64, 128), (2, 2), (8, 8)), ((128, 256), (2, 4), (8, 16))]
+
+
+@pytest.mark.parametrize("pad", [0, 1, 4])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("shape", TAILED, ids=str)
+def test_only_the_tiles_of_the_last_round_have_parts(shape, layout, pad):
+    for k in (97, 256):
+        a, b, d, buffer, plan = tail_of(*shape, layout, pad, k)
+        assert plan.workspace_bytes > 0
+        unigemm.matmul(a, b, d, plan=plan)
+        bound = 2 * (k + 8) * 2.0**-24 * (a.abs().double() @ b.abs().double())
+        assert ((d - a.double() @ b.double()).abs() <= bound).all()
+        d.fill_(float("nan"))
+        assert buffer.isnan().all(), "nothing else was written"
+
+
+def test_a_tail_is_bitwise_the_same_from_run_to_run_and_in_a_graph():
+    torch = pytest.importorskip("torch")
+    a, b, d, _, plan = tail_of(*TAILED[-1], "nt", 1, 300)
+    once = unigemm.matmul(a, b, d, plan=plan).clone()
+    for _ in range(20):
+        d.fill_(float("nan"))
+        assert torch.equal(unigemm.matmul(a, b, d, plan=plan), once)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        unigemm.matmul(a, b, d, plan=plan)
+        unigemm.matmul(a, b, d, plan=plan)
+    for _ in range(3):
+        d.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(d, once)
 
 
 def test_split_k_is_bitwise_the_same_from_run_to_run():
@@ -258,3 +321,5 @@ def test_small_matrices_for_the_sanitizer():
                 b = matrix(70, 17, layout[1] == "t", pad, shift)
                 case = Case(a, b, compact((33, 17)), (33, 17), dtype, dtype, False, 1)
                 check_case(lib, case, backend="cute_simt")
+    a, b, d, _, plan = tail_of(*TAILED[0], "nt", 1, 40)
+    assert unigemm.matmul(a, b, d, plan=plan).isfinite().all()

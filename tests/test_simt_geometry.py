@@ -17,9 +17,11 @@ from unigemm.backends.cute_simt.geometry import (
     geometry,
     illegal,
     is_persistent,
+    is_tail,
     resident_warps,
+    scratch_bytes,
+    whole_tiles,
 )
-from unigemm.backends.workspace import workspace_bytes
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
@@ -203,7 +205,7 @@ def test_every_candidate_is_legal_and_never_beats_the_memory_floor(problem, exte
     for each in found:
         assert illegal(each.config.oriented(problem), each.config, target) is None
         assert each.prediction.us >= floor
-        assert each.workspace_bytes == workspace_bytes(problem, extents, each.config.split_k)
+        assert each.workspace_bytes == scratch_bytes(problem, extents, each.config, target)
 
 
 @given(
@@ -292,6 +294,40 @@ def test_persistent_ctas_are_for_few_slabs_of_more_tiles_than_fit_at_once():
     assert "strides" in illegal(problem_of(DType.FLOAT32, "strided", "n"), found[0], H200)
     spilling = replace(found[0], tile=(128, 64, 16), warps=(2, 1), thread=(8, 16))
     assert "spill" in illegal(problem, spilling, H200)
+
+
+def test_tails_are_for_tiles_that_do_not_fill_the_last_round():
+    def tails(m, n, k, problem=None):
+        problem = problem or problem_of(DType.FLOAT32, "k", "n")
+        found = candidates(problem, Extents(m, n, k), H200)
+        return [c for c in found if is_tail(c.config)]
+
+    found = tails(5120, 5120, 5120)
+    wide = next(c for c in found if c.config.tile == (128, 256, 16))
+    assert wide.config.occupancy == 1
+    assert wide.config.split_k == 16  # eight tiles of 800 are left: 128 CTAs with a part each
+    assert wide.workspace_bytes == 8 * 16 * 128 * 256 * 4
+    whole = replace(wide.config, schedule="", split_k=1)
+    (other,) = BACKEND.price_all(
+        problem_of(DType.FLOAT32, "k", "n"), Extents(5120, 5120, 5120), H200, [whole]
+    )
+    assert wide.prediction.us < 0.93 * other.prediction.us
+    for k in (100, 3000, 5120):
+        for each in tails(5120, 5120, k):
+            slabs, split = -(-k // 16), each.config.split_k
+            assert slabs >= 2 * split
+            assert -(-slabs // -(-slabs // split)) == split, "no part is empty"
+    full = {c.config.tile for c in tails(128 * 132 * 2, 256, 512)}
+    assert (64, 128, 16) in full
+    assert (128, 256, 16) not in full, "two rounds, both full"
+    assert tails(512, 512, 512) == []
+    assert tails(5120, 5120, 5120, problem_of(DType.BFLOAT16, "k", "n")) == []
+    invariant = replace(problem_of(DType.FLOAT32, "k", "n"), batch_invariant=True)
+    assert tails(5120, 5120, 5120, invariant) == []
+
+
+def test_whole_tiles_are_those_before_the_last_round():
+    assert [whole_tiles(n, 4) for n in (1, 3, 4, 5, 8, 9)] == [0, 0, 0, 4, 4, 8]
 
 
 def test_the_host_is_refused_with_the_backend_that_would_do():

@@ -33,9 +33,13 @@ from .geometry import (
     illegal,
     is_big,
     is_persistent,
+    is_tail,
     needs_of,
     operand_tile,
     resident_warps,
+    scratch_bytes,
+    tiles_of,
+    whole_tiles,
 )
 from .times import BELOW, Times, lanes, traffic_us
 
@@ -96,6 +100,8 @@ SHAPES = (
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
+_IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
+_TAIL_ROUNDS = 8  # of CTAs with a part of K at most
 _MAX_WORKSPACE = 256 << 20  # bytes
 
 
@@ -269,11 +275,19 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
     )
 
 
+@lru_cache(maxsize=1024)
+def _tailed(problem: Problem, target: Target, config: Config) -> Base:
+    """Return a tile of which only the last round has parts of K."""
+    base = _base(problem, target, config)
+    return replace(base, config=replace(config, schedule="tail", occupancy=base.resident))
+
+
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
     found, seen = list(bases(problem, target)), _priced_as(problem)
     for base in bases(problem, target):
         found += _persistent(seen, target, base.config)
+        found += [_tailed(seen, target, base.config)] if _may_have_tail(problem, base) else []
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -369,7 +383,7 @@ def ranking(
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
-            Candidate(config, _prediction(times), _scratch_bytes(problem, extents, config))
+            Candidate(config, _prediction(times), scratch_bytes(problem, extents, config, target))
             for config, times in kept
         ),
         tuple(
@@ -377,10 +391,6 @@ def ranking(
             for offer, reason, others in short.refused()
         ),
     )
-
-
-def _scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
-    return workspace_bytes(config.oriented(problem), config.oriented(extents), config.split_k)
 
 
 def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
@@ -398,21 +408,39 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         likely = [floor.config for floor in floors if _floor_us(floor, work) <= bar]
         tiles = [_base(seen, target, config) for config in likely]
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
-        is_big(floor.config) and _ctas(floor.config, extents, 1) > target.sm_count
+        is_big(floor.config) and tiles_of(floor.config, extents) > target.sm_count
         for floor in floors
     ):
         for floor in floors:  # whose CTAs may have several tiles
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
             if bar == inf or _floor_us(hidden, work) <= bar:
                 tiles += _persistent(seen, target, floor.config)
+    tiles += [_tailed(seen, target, base.config) for base in tiles if _has_tail(base, work)]
     return sorted(((_least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
+
+
+def _may_have_tail(problem: Problem, base: Base) -> bool:
+    """Say whether the tiles of the last round may have parts of K; see `geometry.illegal`."""
+    measured = problem.a.dtype is DType.FLOAT32 and is_big(base.config)
+    return measured and not is_persistent(base.config) and not problem.batch_invariant
+
+
+def _has_tail(base: Base, work: Work) -> bool:
+    """Say whether some tiles are left after whole rounds.
+
+    Of three CTAs of an SM that begin together one is done much later than the others, and is alone
+    then (128x28672x8192 1480 us, 1170 in parts alone on an H200): one such round is not enough.
+    """
+    tiles, places = tiles_of(base.config, work.extents), base.target.sm_count * base.resident
+    least = places * (2 if base.resident > _IN_STEP else 1)
+    return tiles > least and tiles % places > 0 and _may_have_tail(work.problem, base)
 
 
 def _floor_us(floor: Floor, work: Work) -> float:
     """Return a time that no launch of a tile is under, in any class with inputs of its types."""
     config, clocks, cta_clocks, alone = floor
     target, f = work.target, H200
-    slabs, ctas = ceil(work.extents.k / config.tile[2]), _ctas(config, work.extents, 1)
+    slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
     each = ctas / target.sm_count
     whole = max(alone, each) * (clocks * slabs + cta_clocks) / target.clock_mhz
     least = max(whole, work.dram_us)
@@ -426,12 +454,31 @@ def _floor_us(floor: Floor, work: Work) -> float:
 def _splits(base: Base, work: Work) -> tuple[int, ...]:
     """Return the parts of K that a tile may have: persistent CTAs have whole tiles, and several."""
     if is_persistent(base.config):
-        several = _ctas(base.config, work.extents, 1) > base.target.sm_count * base.config.occupancy
+        several = tiles_of(base.config, work.extents) > base.target.sm_count * base.config.occupancy
         return (1,) if several else ()
+    if is_tail(base.config):
+        return _tail_split(base, work)
     options = split_options(work.extents, base.config)
     if options[-1] * work.part_bytes <= _MAX_WORKSPACE:
         return options
     return tuple(s for s in options if s == 1 or s * work.part_bytes <= _MAX_WORKSPACE)
+
+
+def _tail_split(base: Base, work: Work) -> tuple[int, ...]:
+    """Return the parts of K with which the tiles of the last round take least, if they have any."""
+    f, extents, places = base.figures, work.extents, base.target.sm_count * base.config.occupancy
+    m, n, k = base.config.tile
+    slabs, left = ceil(extents.k / k), tiles_of(base.config, extents) % places
+    of_part = left * m * n * work.problem.accumulator.itemsize
+    part_us = traffic_us(2 * of_part, base.target.dram_gbs * f.scratch_to_dram) + f.part_us
+    slab_us = _at_once(base, base.config.occupancy, f) * base.clocks / base.target.clock_mhz
+    least, best = inf, 1
+    for rounds in range(1, _TAIL_ROUNDS + 1):  # full ones of short parts
+        most = min(places * rounds // left, slabs // 2, _MAX_WORKSPACE // of_part)
+        each = ceil(slabs / max(1, most))
+        split = ceil(slabs / each)
+        least, best = min((least, best), (rounds * each * slab_us + split * part_us, split))
+    return (best,) if best > 1 else ()
 
 
 def _add_few_rows(
@@ -463,7 +510,7 @@ def predict(
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
     seen, sizes = config.oriented(problem), config.oriented(extents)
-    scratch = _scratch_bytes(problem, extents, config)
+    scratch = scratch_bytes(problem, extents, config, target)
     return Candidate(config, predict(seen, sizes, target, config), scratch)
 
 
@@ -499,20 +546,35 @@ def _work(problem: Problem, extents: Extents, target: Target, f: Figures) -> Wor
 def _least_us(base: Base, work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
     slabs = ceil(work.extents.k / base.config.tile[2])
-    clocks = _ctas(base.config, work.extents, 1) * slabs * base.clocks / base.target.sm_count
+    clocks = tiles_of(base.config, work.extents) * slabs * base.clocks / base.target.sm_count
     return BELOW * (work.begin_us + max(clocks / base.target.clock_mhz, work.dram_us))
 
 
-def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
-    """Price waves of CTAs against arithmetic, shared memory, L2 and DRAM.
+class Rounds(NamedTuple):
+    """What CTAs with equally many slabs take, as many at a time as fit.
 
-    None where the price is above the bar.
+    Attributes
+    ----------
+    us
+        Of the busiest SM.
+    fma, latency
+        What bounds it, each alone.
+    rounds, places
+        How many, and the CTAs that they have room for.
+    busiest
+        CTAs of the busiest SM.
     """
-    extents, begin, dram = work.extents, work.begin_us, work.dram_us
-    problem, target, f = base.problem, base.target, base.figures
-    m, n, k = base.config.tile
-    slabs = ceil(ceil(extents.k / k) / split_k)
-    ctas = _ctas(base.config, extents, split_k)
+
+    us: float
+    fma: float
+    latency: float
+    rounds: int
+    places: int
+    busiest: int
+
+
+def _rounds(base: Base, ctas: int, slabs: int) -> Rounds:
+    target, f = base.target, base.figures
     # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
     busiest = ceil(ctas / target.sm_count)
     per_sm, round_us, cta_clocks = min(busiest, base.resident), f.round_us, base.cta_clocks
@@ -526,25 +588,50 @@ def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     fma = clocks * (base.clocks * slabs + cta_clocks) / target.clock_mhz
     waits = f.latency_us / max(1, (base.config.stages - 1) * per_sm)
     latency = rounds * slabs * max(waits, base.least_us)
-    sm_us = max(fma, latency) + round_us * (rounds - 1)
+    us = max(fma, latency) + round_us * (rounds - 1)
+    return Rounds(us, fma, latency, rounds, rounds * per_sm * target.sm_count, busiest)
+
+
+def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
+    """Price waves of CTAs against arithmetic, shared memory, L2 and DRAM.
+
+    None where the price is above the bar.
+    """
+    extents, begin, dram = work.extents, work.begin_us, work.dram_us
+    problem, target, f = base.problem, base.target, base.figures
+    m, n, k = base.config.tile
+    all_slabs, tiles, whole = ceil(extents.k / k), tiles_of(base.config, extents), 0
+    if is_tail(base.config):
+        whole = whole_tiles(tiles, target.sm_count * base.config.occupancy)
+    slabs, ctas = ceil(all_slabs / split_k), split_k * (tiles - whole)
+    sm_us, fma, latency, rounds, places, busiest = _rounds(base, ctas, slabs)
+    even = sm_us * ctas / (busiest * target.sm_count)
+    if whole:  # the CTAs of parts begin as those of whole tiles end
+        before = _rounds(base, whole, all_slabs)
+        sm_us, fma, latency = sm_us + before.us, fma + before.fma, latency + before.latency
+        rounds += before.rounds
+        even += before.us * whole / (before.busiest * target.sm_count)
     if extents.k % k:  # the last slab is copied with checks, one copy after the other
         edge = base.edges[0][extents.m < m] + base.edges[1][extents.n < n]
         edge *= min(1.0, extents.k / k)
-        spare = slabs * split_k - ceil(extents.k / k)  # slabs that the last part has fewer
+        spare = slabs * split_k - all_slabs  # slabs that the last part has fewer
         sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
-    busy = min(1.0, ctas / target.sm_count)
+    busy = min(1.0, (whole + ctas) / target.sm_count)
     reduction = copied = 0.0
     if split_k > 1:
         reduction = f.reduce_us + f.part_us * split_k
-        copied = traffic_us(2 * split_k * work.part_bytes, target.dram_gbs * f.scratch_to_dram)
+        scratch = split_k * work.part_bytes
+        if is_tail(base.config):
+            scratch = ctas * m * n * problem.accumulator.itemsize
+        copied = traffic_us(2 * scratch, target.dram_gbs * f.scratch_to_dram)
     if begin + max(sm_us, dram / busy) + reduction + copied > bar:
         return None
 
-    l2_bytes = ctas * slabs * k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
-    l2 = traffic_us(l2_bytes, target.dram_gbs * f.l2_to_dram)
-    slots = rounds * per_sm * target.sm_count
-    l2 *= 1 + f.uneven * (slots / max(ctas, target.sm_count) - 1)
+    of_slab = k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
+    l2 = traffic_us((ctas * slabs + whole * all_slabs) * of_slab, target.dram_gbs * f.l2_to_dram)
+    if not whole:
+        l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
     total = begin + longest + rest + reduction + copied
     if total > bar:
@@ -554,7 +641,7 @@ def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         launch=begin,
         loop=longest + rest,
         reduction=reduction + copied,
-        full=sum(_longest(sm_us * ctas / (busiest * target.sm_count), dram, l2)),
+        full=sum(_longest(even, dram, l2)),
         fma=fma,
         latency=latency,
         l2=l2 / busy,
@@ -574,11 +661,6 @@ def _at_once(base: Base, ctas: int, f: Figures) -> float:
     return level / warps * (1 + f.lone_warps / level)
 
 
-def _ctas(config: Config, extents: Extents, split_k: int) -> int:
-    m, n, _ = config.tile
-    return ceil(extents.m / m) * ceil(extents.n / n) * extents.batch * split_k
-
-
 def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
     """Return what CTAs of an SM to allow: an even share where all run at once; else 0, no limit.
 
@@ -586,9 +668,9 @@ def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
     where there is room, so that some SMs get two of what is one for each (108 against 60 us at 1024
     cubed on an H200). Two launches of few CTAs find room beside each other.
     """
-    if is_persistent(base.config):
+    if base.config.occupancy:
         return base.config.occupancy
-    ctas = _ctas(base.config, extents, split_k)
+    ctas = split_k * tiles_of(base.config, extents)
     busiest = ceil(ctas / base.target.sm_count)
     return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0
 

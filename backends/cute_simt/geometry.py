@@ -5,8 +5,9 @@ lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. Operand
 memory in the majorness that they have in device memory, so that every copy is a plain vector and
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
 
-The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn. Two others
-are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps along N
+The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn; "tail" cuts
+only the tiles of the last round into parts of K, of which an SM holds `occupancy`. Two others are
+kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps along N
 only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns of B in
 each lane, lanes along N, and `stages` rows of B on their way.
 """
@@ -15,12 +16,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from math import ceil
+from typing import Any, NamedTuple
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config
-from unigemm.problem import MatrixType, Problem
+from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
+
+from ..workspace import workspace_bytes
 
 __all__ = [
     "AXPY",
@@ -48,10 +52,14 @@ __all__ = [
     "is_big",
     "is_biggest",
     "is_persistent",
+    "is_tail",
     "launched_smem",
     "needs_of",
     "operand_tile",
     "resident_warps",
+    "scratch_bytes",
+    "tiles_of",
+    "whole_tiles",
 ]
 
 WARP = 32
@@ -300,6 +308,36 @@ def is_persistent(config: Config) -> bool:
     return config.schedule == "persistent"
 
 
+def is_tail(config: Config) -> bool:
+    """Whether only those tiles have parts of K that are not enough for a round of CTAs."""
+    return config.schedule == "tail"
+
+
+def whole_tiles(tiles: Any, places: int) -> Any:
+    """Return the tiles before the last round, where so many CTAs find a place at once.
+
+    Of numbers, or of those in a kernel.
+    """
+    return (tiles - 1) // places * places
+
+
+def scratch_bytes(problem: Problem, extents: Extents, config: Config, target: Target) -> int:
+    """Return the bytes of a launch's partial sums; problem and extents as the caller sees them."""
+    seen, sizes = config.oriented(problem), config.oriented(extents)
+    if not is_tail(config):
+        return workspace_bytes(seen, sizes, config.split_k)
+    m, n, _ = config.tile
+    tiles = tiles_of(config, sizes)
+    parts = config.split_k * (tiles - whole_tiles(tiles, target.sm_count * config.occupancy))
+    return parts * m * n * seen.accumulator.itemsize
+
+
+def tiles_of(config: Config, extents: Extents) -> int:
+    """Return the tiles of all batches."""
+    m, n, _ = config.tile
+    return ceil(extents.m / m) * ceil(extents.n / n) * extents.batch
+
+
 def is_big(config: Config) -> bool:
     """Whether a thread has so many FMAs that they hide four times the copies: a turned tile's."""
     return config.thread[0] * config.thread[1] >= 64
@@ -318,7 +356,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     needs = needs_of(problem, config, a, b)
     sums = problem.accumulator.itemsize
     warps = config.warps[0] * config.warps[1]
-    partial = config.split_k > 1
+    partial = config.split_k > 1 and not is_tail(config)
     widest = BANK_VECTOR // sums if partial else problem.d.vector
     store = min(widest, config.thread[1])
     run_out = min(b.run, BANK_VECTOR // sums)
@@ -516,6 +554,16 @@ def _illegal_persistent(problem: Problem, config: Config, target: Target) -> str
     return None
 
 
+def _illegal_tail(problem: Problem, config: Config) -> str | None:
+    if config.occupancy < 1:
+        return "a tail must be told how many CTAs an SM is to hold"
+    if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
+        return "tails were measured in float32 only, in big tiles"
+    if problem.batch_invariant:
+        return "which tiles have parts depends on M"
+    return None
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
     if config.schedule == DOT:
@@ -542,6 +590,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if registers > MAX_ACCUMULATOR_REGISTERS // 2 and problem.a.dtype.itemsize == 2:
         return f"{registers} accumulators leave no registers to widen 16-bit operands in"
     reason = _illegal_persistent(problem, config, target) if is_persistent(config) else None
+    reason = _illegal_tail(problem, config) if is_tail(config) else reason
     if reason is not None:
         return reason
     if config.stages < 2:

@@ -20,7 +20,8 @@ the copies themselves (cp.async copies `src-size` bytes and zeroes the rest), in
 the main loop has no tail; a tile that would stick out of D moves back where it can (`placed`). Big
 tiles of float32 have K-major operands turned by copies of single elements: the loop then reads
 neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
-workspace, and `reduce_kernel` adds them in a fixed order.
+workspace, and `reduce_kernel` adds them in a fixed order; where only the tiles of the last round
+have parts, see `tail`.
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
 """
@@ -69,8 +70,11 @@ from .geometry import (
     is_big,
     is_biggest,
     is_persistent,
+    is_tail,
     launched_smem,
+    whole_tiles,
 )
+from .tail import add_tail, sums_of_tail, unit_of_tail
 
 #: K left of a unit that is none: its slabs are not copied. Those of a unit behind its K are zeros.
 NO_UNIT = -(1 << 24)
@@ -209,24 +213,40 @@ def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[In
 
 def corner(
     spec: Spec, index: Int32, extents: tuple, slabs: Int32, order: tuple, split_k: Divisor,
-    l0: Divisor,
+    l0: Divisor, part: Int32 | None = None,
 ) -> tuple:  # fmt: skip
     """Return where a unit of work begins along M and N (see `placed`), its K, its batch and part.
 
-    Its K is (first, end, how much), the batch and part (L0, L1, part).
+    Its K is (first, end, how much), the batch and part (L0, L1, part). Without a part given, the
+    index counts the parts of all tiles.
     """
-    geo = spec.geometry
-    tile_m, tile_n, tile_k = spec.config.tile
+    tile_k = spec.config.tile[2]
     m, n, k = extents
-    tm, tn, sweeps = tile_coordinates(index, order)
-    batch, part = divmod(sweeps, split_k)
+    rows, columns, batch = placed_tile(spec, index, (m, n), order)
+    if part is None:
+        batch, part = divmod(batch, split_k)
     i1, i0 = divmod(batch, l0)
     first_k = part * slabs * tile_k
     end_k = cutlass.min(k, first_k + slabs * tile_k)
     depth = cutlass.max(end_k - first_k, Int32(0))
+    return rows, columns, (first_k, end_k, depth), (i0, i1, part)
+
+
+def placed_tile(spec: Spec, index: Int32, sizes: tuple, order: tuple) -> tuple:
+    """Return a tile's `placed` along M and N, and the number of whole sweeps before it."""
+    geo = spec.geometry
+    tile_m, tile_n, _ = spec.config.tile
+    m, n = sizes
+    tm, tn, sweeps = tile_coordinates(index, order)
     rows = placed(geo.a, tm * tile_m, m, 1)
     columns = placed(geo.b, tn * tile_n, n, geo.column)
-    return rows, columns, (first_k, end_k, depth), (i0, i1, part)
+    return rows, columns, sweeps
+
+
+def corner_of_tile(spec: Spec, index: Int32, sizes: tuple, order: tuple) -> tuple:
+    """Return where a tile begins along M and N, and its batch."""
+    (first_m, _), (first_n, _), batch = placed_tile(spec, index, sizes, order)
+    return first_m, first_n, batch
 
 
 def batch_offset(
@@ -599,10 +619,13 @@ def gemm_kernel(
     order: tuple,
     split_k: Divisor,
     l0: Divisor,
+    workspace: Int64,
+    tail: tuple,
 ) -> None:
     """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1).
 
-    A part of K has up to `slabs` slabs; `order` is the raster of the tiles.
+    A part of K has up to `slabs` slabs; `order` is the raster of the tiles. For `tail` see
+    `unit_of_tail`; the parts of other schedules are what `d` is.
     """
     geo, config = spec.geometry, spec.config
     tile_k = config.tile[2]
@@ -611,8 +634,11 @@ def gemm_kernel(
     warp, lane = thread // WARP, thread % WARP
 
     # -- where this CTA works
+    index, part = Int32(block), None
+    if const_expr(is_tail(config)):
+        index, part, slabs = unit_of_tail(block, tail, slabs, (k + tile_k - 1) // tile_k)
     (first_m, within_a), (first_n, within_b), (first_k, end_k, remaining), (i0, i1, part) = corner(
-        spec, block, (m, n, k), slabs, order, split_k, l0
+        spec, index, (m, n, k), slabs, order, split_k, l0, part
     )
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
@@ -683,11 +709,12 @@ def gemm_kernel(
     patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.stage_pitch)
     size = spec.output.width // 8
     out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
-    if const_expr(spec.split):
-        out += Int64(part) * d_strides[4] * size
-    store_sums(
-        spec, sums, patch, out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), warp, lane
-    )
+    into = (out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n))
+    if const_expr(is_tail(config)):
+        into = sums_of_tail(spec, workspace, block, tail[0], into)
+    elif const_expr(spec.split):
+        into = (out + Int64(part) * d_strides[4] * size, *into[1:])
+    store_sums(spec, sums, patch, *into, warp, lane)
 
 
 @cute.jit
@@ -855,9 +882,16 @@ def start(
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
-    out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
+    out, out_steps = d, d_steps
+    if const_expr(not is_tail(spec.config)):
+        out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
     order = raster(tiles_m, tiles_n, along_n, group)
-    units = tiles_m * tiles_n * l0 * l1 * split_k
+    tiles = tiles_m * tiles_n * l0 * l1
+    units, whole = tiles * split_k, Int32(0)
+    if const_expr(is_tail(spec.config)):
+        whole = whole_tiles(tiles, sm_count * spec.config.occupancy)
+        units = whole + (tiles - whole) * split_k
+    tail = (whole, Divisor(tiles - whole))
     if const_expr(is_persistent(spec.config)):
         ctas = cutlass.min(units, sm_count * spec.config.occupancy)
         persistent_kernel(
@@ -872,13 +906,19 @@ def start(
     else:
         gemm_kernel(
             spec, a, b, out, m, n, k, a_steps, b_steps, out_steps, slabs, order,
-            Divisor(split_k), Divisor(l0),
+            Divisor(split_k), Divisor(l0), workspace, tail,
         ).launch(
             grid=(units, 1, 1), block=(geo.threads, 1, 1),
             smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
         )  # fmt: skip
-    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
+    if const_expr(is_tail(spec.config)):
+        add_tail(
+            spec, corner_of_tile, (workspace, d), (m, n), d_steps, order, Divisor(l0), tail,
+            split_k, stream,
+        )  # fmt: skip
+    else:
+        reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
 
 
 def make_host(spec: Spec, launch: Callable | None = None) -> Callable:

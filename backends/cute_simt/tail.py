@@ -1,0 +1,153 @@
+"""Device code of the schedule "tail": whole rounds of tiles, then the rest of them in parts of K.
+
+As many tiles as fill the device once or several times are computed whole, by a CTA each, and go
+straight to D. Those that are left would keep some of the SMs busy for as long again: they are cut
+along K into `split_k` parts, a CTA each. Parts go to the workspace, all tiles' first ones, then
+their second ones and so on, each tile row by row, and `tail_kernel` adds them in their order.
+
+Tiles at an edge of D move back over their neighbours. Where one of two such tiles is whole and the
+other in parts, what both compute is that of the parts in the end: they are added up afterwards.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+
+from ..cute.device import (
+    Divisor,
+    Spec,
+    elements,
+    global_vector,
+    read_if,
+    select,
+    store_vector,
+    wait_with,
+    write,
+)
+
+_THREADS = 128
+_AT_ONCE = 8  # parts whose loads a thread has in flight
+
+
+def unit_of_tail(
+    block: Int32, tail: tuple, slabs: Int32, all_slabs: Int32
+) -> tuple[Int32, Int32, Int32]:
+    """Return the number of a CTA's tile, its part of K, and the slabs of such a part.
+
+    `tail` is (whole tiles, tiles in parts); a part has `slabs` slabs, a whole tile `all_slabs`.
+    """
+    whole, count = tail
+    in_parts = block >= whole
+    part, tile = divmod(cutlass.max(block - whole, Int32(0)), count)
+    return (
+        select(in_parts, whole + tile, block),
+        select(in_parts, part, Int32(0)),
+        select(in_parts, slabs, all_slabs),
+    )
+
+
+def sums_of_tail(
+    spec: Spec, workspace: Int64, block: Int32, whole: Int32, in_d: tuple
+) -> tuple[Int64, tuple, tuple, tuple]:
+    """Return where a CTA's sums go: `in_d` if its tile is whole, else a place in the workspace.
+
+    Both are (address, strides, first element of the tile, extents).
+    """
+    m, n, _ = spec.config.tile
+    in_parts = block >= whole
+    at = workspace + Int64(block - whole) * (m * n * spec.problem.accumulator.itemsize)
+    out, (row_step, column_step), (first_m, first_n), (rows, columns) = in_d
+    return (
+        either(in_parts, at, out),
+        (either(in_parts, Int64(n), row_step), either(in_parts, Int64(1), column_step)),
+        (select(in_parts, Int32(0), first_m), select(in_parts, Int32(0), first_n)),
+        (select(in_parts, Int32(m), rows), select(in_parts, Int32(n), columns)),
+    )
+
+
+def either(condition: cutlass.Boolean, yes: Int64, no: Int64) -> Int64:
+    """Choose without a branch."""
+    return Int64(cutlass.select_(condition, Int64(yes), Int64(no)))
+
+
+@cute.kernel
+def tail_kernel(
+    spec: cutlass.Constexpr,
+    corner_of: cutlass.Constexpr,
+    workspace: Int64,
+    d: Int64,
+    sizes: tuple,
+    d_strides: tuple,
+    order: tuple,
+    l0: Divisor,
+    tail: tuple,
+    split_k: Int32,
+) -> None:
+    """Add the parts of the tiles that have some, and write them to D.
+
+    `corner_of` says where a tile begins along M and N, by its number along both; see
+    `unit_of_tail` for `tail`.
+    """
+    tile_m, tile_n, _ = spec.config.tile
+    sums, dtype, stored, overlap, _ = spec.reduction
+    count = const_expr(128 // sums.width)
+    size = const_expr(sums.width // 8)
+    whole, tiles = tail
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    index = block * _THREADS + thread
+    tile = index // (tile_m * tile_n // count)
+    inside = index - tile * (tile_m * tile_n // count)
+    line = inside // (tile_n // count)
+    column = (inside - line * (tile_n // count)) * count
+    first_m, first_n, batch = corner_of(spec, whole + tile, sizes, order)
+    i1, i0 = divmod(batch, l0)
+    row, column_in_d = first_m + line, first_n + column
+    at = (row, column_in_d, i0, i1)
+    address = d + sum(Int64(at[i]) * d_strides[i] for i in range(4)) * size
+    part_bytes = Int64(tiles.divisor) * (tile_m * tile_n * size)
+    where = workspace + (Int64(tile) * (tile_m * tile_n) + line * tile_n + column) * size
+    if const_expr(overlap):  # all before this may overlap the kernel before this one
+        wait_with(where, address, part_bytes)
+        cute.arch.griddepcontrol_launch_dependents()
+    total = cute.make_rmem_tensor(count, sums)
+    total.fill(0.0)
+    for done in cutlass.range(0, split_k, _AT_ONCE, unroll=1):
+        values = []
+        for i in range_constexpr(_AT_ONCE):
+            values.append(read_if(done + i < split_k, where, sums, count))
+            where += part_bytes
+        for i in range_constexpr(_AT_ONCE):
+            for j in range_constexpr(count):
+                total[j] += values[i][j]
+    m, n = sizes
+    if row < m:
+        if const_expr(stored == count):
+            store_vector(total, address, n - column_in_d, dtype)
+        else:
+            for i in range_constexpr(count):
+                if column_in_d + i < n:
+                    there = address + Int64(i) * d_strides[1] * size
+                    write(elements(total, i, 1), global_vector(there, dtype, 1))
+
+
+def add_tail(
+    spec: Spec, corner_of: object, addresses: tuple, sizes: tuple, d_steps: tuple, order: tuple,
+    l0: Divisor, tail: tuple, split_k: Int32, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch `tail_kernel` behind the product."""
+    workspace, d = addresses
+    tile_m, tile_n, _ = spec.config.tile
+    _, tiles = tail
+    of_tile = tile_m * tile_n * spec.problem.accumulator.itemsize // (16 * _THREADS)
+    tail_kernel(
+        spec, corner_of, workspace, d, sizes, d_steps, order, l0, tail, split_k,
+    ).launch(
+        grid=(tiles.divisor * of_tile, 1, 1), block=(_THREADS, 1, 1), stream=stream,
+        min_blocks_per_mp=1, use_pdl=spec.overlap,
+    )  # fmt: skip
+
+
+tail_kernel.set_name_prefix("simt_tail", remove_cutlass_symbol=True, keep_mangled_name=False)
