@@ -48,8 +48,10 @@ __all__ = [
 
 Us = TypeVar("Us", float, np.ndarray)
 
-# A launch on so many of the SMs, or copies of so many bytes, have the other ones wait for SMs.
-_CROWDED, _CROWDED_BYTES = 0.75, 3 << 19
+# A launch on more than such a part of the SMs has the next one's copies wait for some, the more the
+# longer (127x255x1000 in TF32 nn: 5.3 us with 66 CTAs, 5.8 with 88, 6.0 with 96); copies of so many
+# bytes always wait.
+_ALONE, _CROWDED_BYTES = 0.25, 3 << 19
 _WAVE = 0.7  # of the L2: with more, pairs that share loads gain more than they cost (float8)
 # CTAs that have pairs of SMs to themselves, a part of the pairs: in larger clusters not all of them
 # (a cluster lies within a GPC; 16 of three and 15 of four have, 22 and 16 take half as long again).
@@ -318,14 +320,16 @@ def priced(
     store = tiles.store_us / cluster_k  # from registers, where a cluster shares a tile
     exposed = np.where(pingpong, f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
+    copied = any(work.copied.values())
     repack = work.repack_us[np.minimum(m, MMA_M)]
     if f.cluster_us:
         repack = repack + f.cluster_us * ((repack > 0) & (together > 1))
     if f.panels_us:
         repack = repack + f.panels_us * in_panels(work.family.problem, n)
-    if f.crowded_us and any(work.copied.values()):
-        crowded = (at_once > _CROWDED * target.sm_count) | (work.copied[MMA_M] > _CROWDED_BYTES)
-        repack = repack + f.crowded_us * (crowded & (repack > 0))
+    if f.crowded_us and copied:
+        crowded = np.maximum(0.0, (at_once / target.sm_count - _ALONE) / (1 - _ALONE))
+        crowded = np.where(work.copied[MMA_M] > _CROWDED_BYTES, 1.0, crowded)
+        repack = repack + f.crowded_us * crowded * (repack > 0)
     tensor = tiles.tensor_us
     if work.promoted:  # CUDA cores add beside them
         tensor = tensor * np.where(pingpong, f.promoted_turns, 1.0)
@@ -334,7 +338,8 @@ def priced(
     main = slabs * _joined(f, tensor, latency, l2)
     main = np.where(pingpong, np.maximum(main, (main + store) / 2), main)
     dram = _dram_us(work, tiles, cluster_n, across > 1, down > 1)
-    apart = target.sm_count * np.where(together > 2, _SPREAD, 1.0)
+    near = 2 * work.copied[MMA_M] > work.moved  # most of it was just copied, and is in the L2
+    apart = target.sm_count * np.where((together > 2) & (not near), _SPREAD, 1.0)
     # SMs lie in pairs: some have half of what a pair can draw.
     drawn = np.maximum(1.0, target.sm_count / (at_once * f.pair_draw))
     dram *= np.where(2 * at_once > apart, drawn, 1.0)
