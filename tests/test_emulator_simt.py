@@ -71,6 +71,31 @@ def test_drawn_products_are_right_and_touch_nothing_else():
     run()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 8])
+def test_rows_of_an_m_major_a_are_read_side_by_side(rows):
+    """Beside a K-major B, and as columns of the transposed product; what lies between is poison."""
+    rng = np.random.default_rng(rows)
+    for n, k, pad in ((37, 530, 0), (9, 301, 2 if rows % 2 else 4)):
+        x, y = rng.integers(-4, 5, (rows, k)), rng.integers(-4, 5, (k, n))
+        a, _ = framed((rows, k), True, pad, x)
+        b, _ = framed((k, n), True, pad, y)
+        d, buffer = framed((rows, n), False, 1, None)
+        for left, right, out, expected in ((a, b, d, x @ y), (b.T, a.T, d.T, (x @ y).T)):
+            with device("sm_90a") as gpu:
+                first = unigemm.plan(left, right, out, backend="cute_simt")
+                every = candidates(first.problem, first.extents, first.target)
+                dots = [c for c in every if c.config.schedule == "dot"]
+                for each in dots[:: max(1, len(dots) // 3)]:
+                    plan = first.taking(Alternative.of("cute_simt", each))
+                    out[...] = np.nan
+                    unigemm.matmul(left, right, out, plan=plan)
+                    np.testing.assert_array_equal(out, expected, err_msg=str(plan.config))
+                assert dots or rows == 1
+                assert all(x.kernel.startswith(("simt_dot", "split")) for x, *_ in gpu.launches)
+        d[...] = np.nan
+        assert np.isnan(buffer).all(), "nothing else was written"
+
+
 @pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
 def test_few_rows_of_either_operand_give_the_product(dtype):
     for seed, (m, n, k) in enumerate([(1, 1, 5001), (3, 40, 1027), (50, 2, 300)]):

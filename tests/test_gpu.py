@@ -82,14 +82,15 @@ def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
 @pytest.mark.parametrize("place", [ALIGNED, ODD], ids=["aligned", "odd"])
 @pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
 def test_few_rows_of_either_operand_give_the_product(dtype, place):
-    """The dot schedule reads K-major operands: here A as it is, B as a transpose."""
+    """The dot schedule reads a K-major B: here as a transpose; A as it is, and as one."""
     lib = torch_lib("cuda")
     pad, shift = place
     for seed, (m, n, k) in enumerate([(1, 1, 5), (1, 1, 70001), (3, 130, 1027), (8, 77, 4099),
                                       (50, 2, 3000), (1, 3000, 64), (5, 7, 300000)]):  # fmt: skip
-        a, b = matrix(m, k, False, pad, shift), matrix(k, n, True, pad, shift)
-        d = matrix(m, n, seed % 2 == 1, pad, shift)
-        check_case(lib, Case(a, b, d, (m, n), dtype, dtype, False, seed), backend="cute_simt")
+        b, d = matrix(k, n, True, pad, shift), matrix(m, n, seed % 2 == 1, pad, shift)
+        for turned in (False, True):
+            a = matrix(m, k, turned, pad, shift)
+            check_case(lib, Case(a, b, d, (m, n), dtype, dtype, False, seed), backend="cute_simt")
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16], ids=str)

@@ -58,9 +58,16 @@ def test_slices_of_a_short_k_are_priced_as_loads_of_their_warps():
     assert min(c.prediction.us for c in dots(unaligned, Extents(7, 13, 31))) < 2
 
 
-def test_both_operands_must_be_k_major():
-    for majors in ("mk", "kn", "mn"):
-        assert not dots(problem_of(DType.FLOAT32, majors=majors), Extents(1, 4096, 4096))
+def test_b_must_be_k_major_and_vectors_of_rows_must_end_with_them():
+    for majors in ("kn", "mn"):
+        assert not dots(problem_of(DType.FLOAT32, majors=majors), Extents(4, 4096, 4096))
+    for dtype in DTYPES:
+        found = dots(problem_of(dtype, majors="mk"), Extents(4, 4096, 4096))
+        assert bool(found) == (dtype is DType.FLOAT32)
+    assert dots(problem_of(DType.FLOAT32, 4, "mk"), Extents(3, 4096, 4096))
+    assert dots(problem_of(DType.FLOAT32, 8, "mk"), Extents(6, 4096, 4096))
+    # Of 16 bytes the second vector of six rows would end behind them.
+    assert not dots(problem_of(DType.FLOAT32, 16, "mk"), Extents(6, 4096, 4096))
 
 
 def axpys(problem, extents, target=H200):
@@ -158,6 +165,11 @@ def plans():
             if illegal(problem, config, H200) is None:
                 for arch in ("sm_90a", "sm_80"):
                     yield Plan("cute_simt", config, problem, extents, named_target(arch))
+            turned = problem_of(DType.FLOAT32, (16, 8, 4)[(i + rows) % 3], "mk")
+            if illegal(turned, replace(config, swap_ab=False), H200) is None:
+                arch = ("sm_90a", "sm_80", "sm_100a")[i % 3]
+                config = replace(config, swap_ab=False)
+                yield Plan("cute_simt", config, turned, extents, named_target(arch))
 
 
 @pytest.mark.compile
@@ -175,9 +187,9 @@ def test_it_compiles_without_spills_and_reads_straight_to_registers(plan):
     assert ("LDS" in ops) == (plan.config.slice_k > 1)
     ptx = artifact.files["kernel.ptx"].decode()
     double = plan.problem.a.dtype is DType.FLOAT64  # two of them are 16 bytes
-    if plan.problem.a.alignment == 16:
+    if plan.problem.b.alignment == 16:
         assert "ld.global.v2.b64" in ptx if double else "ld.global.v4.b32" in ptx
-    assert ("griddepcontrol" in ptx) == (plan.target.arch == "sm_90a")
+    assert ("griddepcontrol" in ptx) == (plan.target.arch != "sm_80")
 
 
 def axpy_plans():

@@ -1,13 +1,14 @@
-"""Device code for few rows of A: both operands K-major, straight to registers.
+"""Device code for few rows of A beside a K-major B, both straight to registers.
 
 Each warp has `tile` M rows of A and a few columns of B; its lanes lie along K and read 16 bytes
-each. Nothing is shared until the lanes add up, so the loads of many steps are in flight: what such
-products cost is reading the larger operand once. Groups of warps may take turns along K
-(`slice_k`); they add up in shared memory, in their order.
+each, of an M-major A all rows of each of these K. Nothing is shared until the lanes add up, so the
+loads of many steps are in flight: what such products cost is reading the larger operand once.
+Groups of warps may take turns along K (`slice_k`); they add up in shared memory, in their order.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
+from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -35,14 +36,11 @@ from .geometry import (
     few_rows_carveout,
     few_rows_step,
     few_rows_threads,
+    few_rows_vector,
+    few_rows_wide,
 )
 
 WHOLE = 0xFFFFFFFF
-
-
-def vector_of(spec: Spec) -> int:
-    """Return the elements that a lane reads at once, of A and of B."""
-    return min(spec.problem.a.vector, spec.problem.b.vector)
 
 
 def place_of(tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor) -> tuple:
@@ -62,21 +60,67 @@ def turns_of(whole: Int32, part: Int32, split_k: Divisor) -> tuple[Int32, Int32]
     return first, cutlass.min(mine, whole - first)
 
 
+class Rows(NamedTuple):
+    """Where the rows of a tile of A are.
+
+    Attributes
+    ----------
+    at
+        Addresses of its rows at K = 0; of an M-major A those of `wide` rows each, side by side.
+    wide
+        Rows of an address.
+    k_bytes
+        From one K to the next.
+    """
+
+    at: tuple
+    wide: int
+    k_bytes: Int64
+
+
+def rows_of(spec: Spec, from_a: Int64, row: Int32, m: Int32, steps: tuple) -> Rows:
+    """Return the rows of a tile that begins at a row. Those that do not exist repeat the last ones.
+
+    Rows side by side are read as vectors: M is a multiple of what they hold.
+    """
+    tile_m, size = spec.config.tile[0], spec.problem.a.dtype.itemsize
+    wide, row_bytes, k_bytes = 1, steps[0] * size, Int64(size)
+    if spec.problem.a.major == "m":
+        wide, row_bytes, k_bytes = few_rows_wide(spec.problem, tile_m), Int64(size), steps[1] * size
+    firsts = [cutlass.min(row + i, m - wide) for i in range(0, tile_m, wide)]
+    return Rows(tuple(pinned(from_a + Int64(first) * row_bytes) for first in firsts), wide, k_bytes)
+
+
+def load_rows(spec: Spec, rows: Rows, at: Int64, count: int) -> list[list]:
+    """Return `count` neighbours along K of each row: values[K][row]."""
+    dtype, size = spec.inputs[0], spec.problem.a.dtype.itemsize
+    if spec.problem.a.major == "m":
+        return [load_column(rows, at + e, dtype) for e in range(count)]
+    loaded = [read(global_vector(x + at * size, dtype, count), count) for x in rows.at]
+    return [[elements(x, e, 1)[0] for x in loaded] for e in range(count)]
+
+
+def load_column(rows: Rows, at: Int64, dtype: type) -> list:
+    """Return one K of each row of an M-major A."""
+    places = [global_vector(x + at * rows.k_bytes, dtype, rows.wide) for x in rows.at]
+    return [x for place in places for x in elements(read(place, rows.wide), 0, rows.wide)]
+
+
 @cute.jit
 def add_products(
-    spec: cutlass.Constexpr, sums: cute.Tensor, rows: tuple, columns: tuple, at: Int64,
+    spec: cutlass.Constexpr, sums: cute.Tensor, rows: Rows, columns: tuple, at: Int64,
     count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Add `count` neighbours along K of each row of A times each column of B."""
-    a_type, b_type = spec.inputs
-    loaded = [read(global_vector(x + at * (a_type.width // 8), a_type, count), count) for x in rows]
+    b_type = spec.inputs[1]
+    loaded = load_rows(spec, rows, at, count)
     others = [
         read(global_vector(x + at * (b_type.width // 8), b_type, count), count) for x in columns
     ]
     for e in range_constexpr(count):
-        left = [elements(x, e, 1)[0].to(spec.sums) for x in loaded]
+        left = [x.to(spec.sums) for x in loaded[e]]
         right = [elements(x, e, 1)[0].to(spec.sums) for x in others]
-        for i in range_constexpr(len(rows)):
+        for i in range_constexpr(len(left)):
             for j in range_constexpr(len(columns)):
                 sums[i * len(columns) + j] += left[i] * right[j]
 
@@ -136,7 +180,7 @@ def dot_kernel(
     config = spec.config
     tile_m, tile_n, _ = config.tile
     each = const_expr(tile_n // config.warps[1])
-    vector = vector_of(spec)
+    vector = const_expr(few_rows_vector(spec.problem))
     a_size, b_size = (x.width // 8 for x in spec.inputs)
     thread, _, _ = cute.arch.thread_idx()
     lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
@@ -152,10 +196,7 @@ def dot_kernel(
     # Rows and columns that do not exist repeat the last one; they are not stored.
     from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
     from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
-    rows = tuple(
-        pinned(from_a + Int64(cutlass.min(row + i, m - 1)) * a_steps[0] * a_size)
-        for i in range(tile_m)
-    )
+    rows = rows_of(spec, from_a, row, m, a_steps)
     columns = tuple(
         pinned(from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps[1] * b_size)
         for j in range(each)
@@ -165,7 +206,7 @@ def dot_kernel(
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         if turns > 0:  # 1x4096x4096 16.8 to 16.4 us
             fetch_ahead(*[x + at * b_size for x in columns])
-        wait_with(*rows, *columns, turns)
+        wait_with(*rows.at, *columns, turns)
         cute.arch.griddepcontrol_launch_dependents()
     for _ in cutlass.range(turns, unroll=dot_unroll(config)):
         add_products(spec, sums, rows, columns, at, vector)

@@ -16,6 +16,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..near import is_near
+from ..workspace import LINE_BYTES
 from .figures import DotFigures
 from .geometry import (
     AXPY,
@@ -29,6 +30,7 @@ from .geometry import (
     few_rows_threads,
     few_rows_turn,
     few_rows_vector,
+    few_rows_wide,
     illegal,
 )
 from .times import BELOW, Times, lanes, traffic_us
@@ -181,23 +183,31 @@ def _constants(vector: int, config: Config) -> tuple[int, ...]:
 
 def takes_few_rows(problem: Problem, extents: Extents, target: Target) -> bool:
     """Whether any configuration for few rows can run."""
-    rows = _rows(extents)
+    rows = _rows(problem, extents)
     return rows > 0 and any(
         reason is None and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
         for config, reason in _of_rows(problem, target, rows)
     )
 
 
-def _rows(extents: Extents) -> int:
-    """Return the rows of a tile that takes all of them; 0 where they are too many."""
-    return next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
+def _rows(problem: Problem, extents: Extents) -> int:
+    """Return the rows of a tile that takes all of them; 0 where there is none.
+
+    Vectors of the rows of an M-major A must end where they do.
+    """
+    rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
+    return rows if rows and not extents.m % _wide(problem, rows) else 0
+
+
+def _wide(problem: Problem, rows: int) -> int:
+    return few_rows_wide(problem, rows) if problem.a.major == "m" else 1
 
 
 def few_rows_launches(
     problem: Problem, extents: Extents, target: Target, f: DotFigures, bar: float
 ) -> Iterator[Launch]:
     """Yield what is worth considering under the bar, the cheapest first."""
-    rows = _rows(extents)
+    rows = _rows(problem, extents)
     moved = traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     if not rows or BELOW * (f.fixed_us + moved) * _scale(problem, f) > bar:
         return
@@ -253,6 +263,8 @@ def _times(
     fastest = clocks / target.clock_mhz  # the fit is below it for float64
     if problem.a.dtype.itemsize == 2:
         clocks *= 1 + f.convert * (1 / rows + 1 / each)
+    if problem.a.major == "m":  # an access to the L1 for each line of its loads
+        clocks = clocks + _row_clocks(problem, extents, launches) / target.sm_count
     fma = f.issue * clocks / target.clock_mhz
     traffic = traffic_us(moved, target.dram_gbs * f.dram_efficiency)
     dram = traffic * np.where(axpy, _uneven(in_flight, ctas / target.sm_count, at_once), 1.0)
@@ -271,6 +283,16 @@ def _times(
         l2=np.zeros(len(ctas)),
         dram=dram * scale,
     )
+
+
+def _row_clocks(problem: Problem, extents: Extents, launches: _Launches) -> np.ndarray:
+    """Return the clocks that loads of an M-major A take on one SM, lanes a few K apart."""
+    vector, size = few_rows_vector(problem), problem.a.dtype.itemsize
+    loads = vector * launches.rows / np.minimum(problem.a.vector, launches.rows)
+    lines = np.minimum(WARP, WARP * vector * launches.rows * size / LINE_BYTES)
+    turns = -(-extents.k // (WARP * vector)) * extents.batch
+    of_rows, of_columns = -(-extents.m // launches.rows), -(-extents.n // launches.each)
+    return np.where(launches.axpy, 0.0, of_rows * of_columns * turns * loads * lines)
 
 
 def _uneven(in_flight: np.ndarray, per_sm: np.ndarray, at_once: np.ndarray) -> np.ndarray:

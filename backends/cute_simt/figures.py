@@ -66,6 +66,8 @@ class Figures:
         A dependent second kernel; each part of K that a thread of it adds.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
+    halves
+        More time for the bytes of a K-major operand of which a slab has halves of lines.
     l2_to_dram
         Bandwidth ratio for tiles that other CTAs have brought into the L2.
     scratch_to_dram
@@ -101,11 +103,12 @@ class Figures:
     reduce_us: float = 0.812
     part_us: float = 0.003
     dram_efficiency: float = 0.886
+    halves: float = 0.5
     l2_to_dram: float = 0.9
     scratch_to_dram: float = 1.1
     lone_warps: float = 2.0
-    issued: float = 0.96
-    read_clocks: float = 0.6
+    issued: float = 0.9
+    read_clocks: float = 1.8
     copy_clocks: float = 2.55
     single_clocks: float = 8
     slab_clocks: float = 127
@@ -127,5 +130,5 @@ class Figures:
 #: float32; then what a launch and the sum of parts cost to 1495 of 81 problems. By hand to the
 #: launches in bench/data: edges, `near_us`, `part_us` and `single_us`; to launches of the kernels
 #: that store from registers (bench/NOTES.md): `store_clocks` and `persistent`; to those of
-#: one sweep: `lone_warps` and `issued`.
+#: one sweep: `lone_warps`; to 23600 of 438 problems: `halves`, `read_clocks` and `issued`.
 H200 = Figures()

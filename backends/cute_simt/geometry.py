@@ -47,6 +47,7 @@ __all__ = [
     "few_rows_threads",
     "few_rows_turn",
     "few_rows_vector",
+    "few_rows_wide",
     "geometry",
     "illegal",
     "is_big",
@@ -461,8 +462,18 @@ def few_rows_step(problem: Problem, config: Config) -> int:
 
 
 def few_rows_vector(problem: Problem) -> int:
-    """Return the elements of one load in the dot schedule."""
+    """Return the elements along K of one load in the dot schedule."""
+    if problem.a.major == "m":
+        return problem.b.vector
     return min(problem.a.vector, problem.b.vector)
+
+
+def few_rows_wide(problem: Problem, rows: int) -> int:
+    """Return how many of a tile's rows of an M-major A one load of the dot schedule has.
+
+    M is a multiple of it.
+    """
+    return min(problem.a.vector, rows)
 
 
 def few_rows_turn(vector: int, config: Config) -> int:
@@ -504,8 +515,10 @@ def few_rows_smem_bytes(problem: Problem, config: Config) -> int:
 
 def _illegal_dot(problem: Problem, config: Config, target: Target) -> str | None:
     m, n, _ = config.tile
-    if (problem.a.major, problem.b.major) != ("k", "k"):
-        return "the dot schedule reads K-major operands"
+    if problem.b.major != "k" or problem.a.major == "strided":
+        return "the dot schedule reads a K-major B, and an A with contiguous rows or columns"
+    if problem.a.major == "m" and problem.a.dtype is not DType.FLOAT32:
+        return "the dot schedule reads an M-major A in float32 only: others were not measured"
     if m not in DOT_ROWS or n % config.warps[1] or config.warps[0] != 1:
         return f"the dot schedule has no tile of {m}x{n} for warps {config.warps}"
     each = m * n // config.warps[1] * problem.accumulator.itemsize // 4
