@@ -196,6 +196,15 @@ def test_big_sums_of_turned_and_moved_tiles_give_the_product(number):
     assert np.isnan(buffer).all(), "nothing else was written"
 
 
+def framed_product(layout, sizes, pad):
+    """Return operands and a result among not-a-numbers, and all of the result's buffer."""
+    m, n, k = sizes
+    rng = np.random.default_rng(k)
+    a, _ = framed((m, k), layout[0] == "t", pad, rng.integers(-4, 5, (m, k)))
+    b, _ = framed((k, n), layout[1] == "t", pad, rng.integers(-4, 5, (k, n)))
+    return (a, b, *framed((m, n), False, pad, None))
+
+
 def configured(a, b, d, config):
     """Plan a product in a configuration."""
     first = unigemm.plan(a, b, d, backend="cute_simt")
@@ -252,12 +261,7 @@ def test_rows_of_b_are_added_in_every_shape(number, swap):
     ],
 )
 def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occupancy):
-    m, n, k = sizes
-    rng = np.random.default_rng(k)
-    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
-    a, _ = framed((m, k), layout[0] == "t", pad, x)
-    b, _ = framed((k, n), layout[1] == "t", pad, y)
-    d, buffer = framed((m, n), False, pad, None)
+    a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(
         (128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), occupancy=occupancy, split_k=split,
         raster=Raster("m", 8), schedule="persistent",
@@ -267,7 +271,7 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
         unigemm.matmul(a, b, d, plan=replace(plan, target=replace(plan.target, sm_count=2)))
     assert gpu.launches[0][0].kernel.startswith("simt_persistent")
     assert gpu.launches[0][0].grid == (2 * occupancy, 1, 1)
-    np.testing.assert_array_equal(d, x @ y)
+    np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
 
@@ -284,12 +288,7 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
     ],
 )
 def test_only_the_tiles_of_the_last_round_have_parts(layout, sizes, split, pad, sms):
-    m, n, k = sizes
-    rng = np.random.default_rng(k)
-    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
-    a, _ = framed((m, k), layout[0] == "t", pad, x)
-    b, _ = framed((k, n), layout[1] == "t", pad, y)
-    d, buffer = framed((m, n), False, pad, None)
+    a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(
         (128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), occupancy=1, split_k=split,
         raster=Raster("m", 2), schedule="tail",
@@ -297,13 +296,13 @@ def test_only_the_tiles_of_the_last_round_have_parts(layout, sizes, split, pad, 
     with device("sm_90a", seed=split, lockstep=split == 2) as gpu:
         plan = on_fewer_sms(configured(a, b, d, config), sms)
         unigemm.matmul(a, b, d, plan=plan)
-    tiles = -(-m // 128) * -(-n // 64)
+    tiles = -(-sizes[0] // 128) * -(-sizes[1] // 64)
     left = tiles % sms or sms
     (product, *_), (addition, *_) = gpu.launches
     assert product.grid == (tiles - left + left * split, 1, 1)
     assert addition.kernel.startswith("simt_tail")
     assert plan.workspace_bytes == left * split * 128 * 64 * 4
-    np.testing.assert_array_equal(d, x @ y)
+    np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
 
