@@ -1,45 +1,43 @@
-"""The configurations that `cute_simt` offers, and what each is expected to cost.
-
-Prices are made on bare numbers (`Times`): what does not depend on the extents is in a `Base`, made
-once. A new term belongs into one of the two, into the total, and into the `Breakdown`.
-"""
+"""The configurations that `cute_simt` offers, the cheapest by their prices first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
-from unigemm.plans import Breakdown, Candidate, Config, Prediction, Ranking, Raster, Rejection
+from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..compiling import one_by_one
-from ..near import is_near
 from ..shortlist import Shortlist, changed
-from ..workspace import LINE_BYTES, workspace_bytes
 from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
-    BANK_VECTOR,
     DOT_ROWS,
     FEW_ROWS,
-    RESERVED_SMEM,
-    SCHEDULERS,
-    WARP,
-    OperandTile,
-    illegal,
     is_big,
     is_persistent,
     is_tail,
-    needs_of,
-    operand_tile,
-    resident_warps,
     scratch_bytes,
     tiles_of,
-    whole_tiles,
+)
+from .prices import (
+    FEWEST_PARTS,
+    Base,
+    Floor,
+    Work,
+    at_once,
+    floor_of,
+    floor_us,
+    least_us,
+    measured,
+    prediction,
+    times_of,
+    work_of,
 )
 from .times import BELOW, Times, lanes, traffic_us
 
@@ -107,97 +105,10 @@ SHAPES = (
 )
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
-_SPLITS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
+_SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
 _IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
 _MAX_WORKSPACE = 256 << 20  # bytes
-
-
-@dataclass(frozen=True, eq=False)
-class Base:
-    """A configuration without split-K, on a target.
-
-    Attributes
-    ----------
-    problem, target, figures, config
-        What it is, and what its launches cost; the problem as the kernel sees it.
-    threads
-        Of a CTA.
-    resident
-        CTAs that fit on one SM at once.
-    clocks, cta_clocks
-        An SM's clocks for one slab of a CTA, and for its beginning and its stores, where enough
-        warps are there.
-    edges
-        Of A and B: time of a thread's copies of a slab that K ends within, where the tile lies
-        inside the operand's rows, and where there are fewer.
-    least_us
-        Of one CTA for a slab, however little else its SM does.
-    halves
-        Whether slabs have halves of the lines of A, and of B.
-    """
-
-    problem: Problem
-    target: Target
-    figures: Figures
-    config: Config
-    threads: int
-    resident: int
-    clocks: float
-    cta_clocks: float
-    edges: tuple[tuple[float, float], ...]
-    least_us: float
-    halves: tuple[bool, bool]
-
-    @cached_property
-    def reason(self) -> str | None:
-        """Why it cannot run, or None: asked of the cheap ones only."""
-        return illegal(self.problem, self.config, self.target)
-
-
-class Floor(NamedTuple):
-    """A tile without split-K, for inputs of some types: what its prices are not under.
-
-    Attributes
-    ----------
-    config
-        What it is.
-    clocks, cta_clocks
-        As in `Base`, but for the first at most.
-    alone
-        How much longer one CTA takes that has an SM to itself, and too few warps for it.
-    """
-
-    config: Config
-    clocks: float
-    cta_clocks: float
-    alone: float
-
-
-class Work(NamedTuple):
-    """What a price owes to the problem alone.
-
-    Attributes
-    ----------
-    problem, target, extents
-        What it is.
-    begin_us
-        Until the first slab is there.
-    dram_us
-        Of the device memory's traffic.
-    operand_us
-        Of that, of A and of B.
-    part_bytes
-        Of the partial sums of one part of K.
-    """
-
-    problem: Problem
-    target: Target
-    extents: Extents
-    begin_us: float
-    dram_us: float
-    operand_us: tuple[float, float]
-    part_bytes: int
 
 
 class Offer(NamedTuple):
@@ -225,9 +136,10 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
 
 
 def _pays(problem: Problem, config: Config, extents: Extents | None = None) -> bool:
-    """Say whether a slab is no longer than it is to be: 2 to 9 percent slower in nn and tn.
+    """Say whether slabs of whole lines are worth it, in a tile that has such; see `Shape.lines`.
 
-    With the extents: nor is it for more rows than a tile has, where it was not measured.
+    Where the longer side is not K-major they cost 2 to 9 percent. With the extents: they are for
+    no more rows than a tile has; beyond that they were not measured.
     """
     m, n, k = config.tile
     longer, rows = (problem.a, "n") if m > n else (problem.b, "m")
@@ -246,22 +158,13 @@ def _priced_as(problem: Problem) -> Problem:
 
 @lru_cache(maxsize=4096)
 def _base(problem: Problem, target: Target, config: Config) -> Base:
-    return _measured(problem, target, config, H200)
+    return measured(problem, target, config, H200)
 
 
 @lru_cache(maxsize=64)
 def _floors(a: DType, b: DType, fma_lanes: int) -> tuple[Floor, ...]:
     """Return every tile for inputs of some types: no copies, and the widest reads."""
-    f, found = H200, []
-    for config in _configs(a, b):
-        m, n = config.thread
-        reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
-        of_warp = _read_clocks(config, fma_lanes, reads, f) + _widen_clocks(config, a, f)
-        shared, warps = _shared(config, f), config.warps[0] * config.warps[1]
-        found.append(
-            Floor(config, of_warp * shared, _cta_clocks(config, f), 1 + f.lone_warps / warps)
-        )
-    return tuple(found)
+    return tuple(floor_of(config, a, b, fma_lanes) for config in _configs(a, b))
 
 
 @lru_cache(maxsize=64)
@@ -295,7 +198,7 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
     if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
         return ()
     first = replace(config, schedule="persistent", occupancy=1)
-    one = _measured(problem, target, first, H200)
+    one = measured(problem, target, first, H200)
     return tuple(
         replace(one, config=replace(first, occupancy=occupancy))
         for occupancy in range(1, min(one.resident, _base(problem, target, config).resident) + 1)
@@ -316,68 +219,6 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
         found += _persistent(seen, target, base.config)
         found += [_tailed(seen, target, base.config)] if _may_have_tail(problem, base) else []
     return tuple(base.config for base in found if base.reason is None)
-
-
-def _measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
-    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
-    threads, smem_bytes, registers = needs_of(problem, config, a, b)
-    by_smem = target.smem_per_sm // (smem_bytes + RESERVED_SMEM)
-    by_registers = resident_warps(registers) // (threads // WARP)
-    # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
-    reads = a.rows / a.vector + b.rows / b.vector
-    of_warp = _read_clocks(config, lanes(problem, target), reads, f)
-    singles = 0
-    for tile in (a, b):
-        single = tile.copy == 1 and not tile.turned
-        singles += single * tile.copies
-        of_copy = f.single_clocks if single else f.copy_clocks
-        of_warp += of_copy * tile.copies / threads
-    of_warp += _widen_clocks(config, problem.a.dtype, f)
-    return Base(
-        problem,
-        target,
-        f,
-        config,
-        threads=threads,
-        resident=max(1, min(by_smem, by_registers, 2048 // threads, 16)),
-        clocks=of_warp * _shared(config, f),
-        cta_clocks=_cta_clocks(config, f),
-        edges=(_edge_us(a, threads, f), _edge_us(b, threads, f)),
-        least_us=of_warp / target.clock_mhz + f.single_us * singles / threads,
-        halves=(_in_halves(problem.a, config), _in_halves(problem.b, config)),
-    )
-
-
-def _in_halves(kind: MatrixType, config: Config) -> bool:
-    """Say whether a slab has halves of an operand's lines, in the type in which it was measured."""
-    line = config.tile[2] * kind.dtype.itemsize
-    return kind.dtype is DType.FLOAT32 and kind.major == "k" and line < LINE_BYTES
-
-
-def _read_clocks(config: Config, fma_lanes: int, reads: float, f: Figures) -> float:
-    """Return what a warp issues for a slab, once it is there as it is multiplied."""
-    fma_clocks = config.thread[0] * config.thread[1] * 128 / fma_lanes
-    return config.tile[2] * (fma_clocks + f.read_clocks * reads) + f.slab_clocks
-
-
-def _widen_clocks(config: Config, dtype: DType, f: Figures) -> float:
-    return config.tile[2] * f.widen_clocks * sum(config.thread) if dtype.itemsize == 2 else 0.0
-
-
-def _cta_clocks(config: Config, f: Figures) -> float:
-    stores = f.store_clocks * config.thread[0] * config.thread[1]
-    return (f.cta_clocks + stores) * _shared(config, f)
-
-
-def _shared(config: Config, f: Figures) -> float:
-    """Return the issue slots of an SM that one of each warp of a CTA takes."""
-    return f.issued * (config.warps[0] * config.warps[1]) / SCHEDULERS
-
-
-def _edge_us(tile: OperandTile, threads: int, f: Figures) -> tuple[float, float]:
-    each = f.edge_us if tile.asynchronous else f.edge_held_us
-    checked = each * -(-tile.copies // threads)
-    return checked if tile.checked or not tile.asynchronous else 0.0, checked
 
 
 def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
@@ -403,12 +244,12 @@ def ranking(
     short: Shortlist[Offer] = Shortlist(most, bar)
     if not _add_few_rows(short, problem, extents, target, False) and extents.n <= DOT_ROWS[-1]:
         _add_few_rows(short, problem.transposed, extents.transposed, target, True)
-    work = _work(problem, extents, target, H200)
+    work = work_of(problem, extents, target, H200)
     for least, base in _likely(work, short.bar):
         if least > short.bar:
             break
         for split in _splits(base, work):
-            times = _times(base, work, split, short.bar)
+            times = times_of(base, work, split, short.bar)
             if times is not None:
                 allowed = _occupancy(base, extents, split)
                 short.add(
@@ -417,7 +258,7 @@ def ranking(
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
-            Candidate(config, _prediction(times), scratch_bytes(problem, extents, config, target))
+            Candidate(config, prediction(times), scratch_bytes(problem, extents, config, target))
             for config, times in kept
         ),
         tuple(
@@ -439,7 +280,7 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
     if bar == inf:
         tiles = [x for x in bases(problem, target) if _pays(problem, x.config, extents)]
     else:
-        likely = [floor.config for floor in floors if _floor_us(floor, work) <= bar]
+        likely = [floor.config for floor in floors if floor_us(floor, work) <= bar]
         tiles = [_base(seen, target, x) for x in likely if _pays(problem, x, extents)]
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
         is_big(floor.config) and tiles_of(floor.config, extents) > target.sm_count
@@ -447,10 +288,10 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
     ):
         for floor in floors:  # whose CTAs may have several tiles
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
-            if bar == inf or _floor_us(hidden, work) <= bar:
+            if bar == inf or floor_us(hidden, work) <= bar:
                 tiles += _persistent(seen, target, floor.config)
     tiles += [_tailed(seen, target, base.config) for base in tiles if _has_tail(base, work)]
-    return sorted(((_least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
+    return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
@@ -468,21 +309,6 @@ def _has_tail(base: Base, work: Work) -> bool:
     tiles, places = tiles_of(base.config, work.extents), base.target.sm_count * base.resident
     least = places * (2 if base.resident > _IN_STEP else 1)
     return tiles > least and tiles % places > 0 and _may_have_tail(work.problem, base)
-
-
-def _floor_us(floor: Floor, work: Work) -> float:
-    """Return a time that no launch of a tile is under, in any class with inputs of its types."""
-    config, clocks, cta_clocks, alone = floor
-    target, f = work.target, H200
-    slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
-    each = ctas / target.sm_count
-    whole = max(alone, each) * (clocks * slabs + cta_clocks) / target.clock_mhz
-    least = max(whole, work.dram_us)
-    if slabs >= 2 * _SPLITS[0]:  # in two parts at least, of two slabs at least
-        parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
-        reduction = f.reduce_us + f.part_us * _SPLITS[0]
-        least = min(least, max(parts / target.clock_mhz, work.dram_us) + reduction)
-    return BELOW * (work.begin_us + least)
 
 
 def _splits(base: Base, work: Work) -> tuple[int, ...]:
@@ -505,7 +331,7 @@ def _tail_split(base: Base, work: Work) -> tuple[int, ...]:
     slabs, left = ceil(extents.k / k), tiles_of(base.config, extents) % places
     of_part = left * m * n * work.problem.accumulator.itemsize
     part_us = traffic_us(2 * of_part, base.target.dram_gbs * f.scratch_to_dram) + f.part_us
-    slab_us = _at_once(base, base.config.occupancy, f) * base.clocks / base.target.clock_mhz
+    slab_us = at_once(base, base.config.occupancy, f) * base.clocks / base.target.clock_mhz
     least, best = inf, 1
     for rounds in range(1, _TAIL_ROUNDS + 1):  # full ones of short parts
         most = min(places * rounds // left, slabs // 2, _MAX_WORKSPACE // of_part)
@@ -534,11 +360,11 @@ def predict(
     if config.schedule in FEW_ROWS:
         times = few_rows_times(problem, extents, target, config, figures.dot)
     else:
-        base = _measured(problem, target, config, figures)
-        found = _times(base, _work(problem, extents, target, figures), config.split_k, inf)
+        base = measured(problem, target, config, figures)
+        found = times_of(base, work_of(problem, extents, target, figures), config.split_k, inf)
         assert found is not None, "nothing is above infinity"
         times = found
-    return _prediction(times)
+    return prediction(times)
 
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
@@ -549,158 +375,6 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
 
 
 price_all = one_by_one(price)
-
-
-def _prediction(times: Times) -> Prediction:
-    parts = Breakdown(
-        launch=times.launch,
-        mainloop=times.full,
-        waves=times.loop - times.full,
-        reduction=times.reduction,
-        fma=times.fma,
-        latency=times.latency,
-        l2=times.l2,
-        dram=times.dram,
-    )
-    return Prediction(times.total, parts.limiter, parts)
-
-
-def _work(problem: Problem, extents: Extents, target: Target, f: Figures) -> Work:
-    moved = extents.bytes_moved(problem)
-    rate, each = target.dram_gbs * f.dram_efficiency, extents.batch * extents.k
-    return Work(
-        problem,
-        target,
-        extents,
-        begin_us=f.launch_us + f.latency_us - (f.near_us if is_near(moved) else 0.0),
-        dram_us=traffic_us(moved, rate),
-        operand_us=(
-            traffic_us(extents.m * each * problem.a.dtype.itemsize, rate),
-            traffic_us(extents.n * each * problem.b.dtype.itemsize, rate),
-        ),
-        part_bytes=workspace_bytes(problem, extents, 2) // 2,
-    )
-
-
-def _least_us(base: Base, work: Work) -> float:
-    """Return a time that no launch of a tile is under, however K is split."""
-    slabs = ceil(work.extents.k / base.config.tile[2])
-    clocks = tiles_of(base.config, work.extents) * slabs * base.clocks / base.target.sm_count
-    return BELOW * (work.begin_us + max(clocks / base.target.clock_mhz, work.dram_us))
-
-
-class Rounds(NamedTuple):
-    """What CTAs with equally many slabs take, as many at a time as fit.
-
-    Attributes
-    ----------
-    us
-        Of the busiest SM.
-    fma, latency
-        What bounds it, each alone.
-    rounds, places
-        How many, and the CTAs that they have room for.
-    busiest
-        CTAs of the busiest SM.
-    """
-
-    us: float
-    fma: float
-    latency: float
-    rounds: int
-    places: int
-    busiest: int
-
-
-def _rounds(base: Base, ctas: int, slabs: int) -> Rounds:
-    target, f = base.target, base.figures
-    # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
-    busiest = ceil(ctas / target.sm_count)
-    per_sm, round_us, cta_clocks = min(busiest, base.resident), f.round_us, base.cta_clocks
-    if is_persistent(base.config):
-        per_sm = min(busiest, base.config.occupancy)
-        busiest = per_sm * ceil(ctas / (per_sm * target.sm_count))
-        round_us, cta_clocks = 0.0, f.persistent * cta_clocks
-    rounds = ceil(busiest / per_sm)
-    last = busiest % per_sm
-    clocks = busiest // per_sm * _at_once(base, per_sm, f) + _at_once(base, last, f)
-    fma = clocks * (base.clocks * slabs + cta_clocks) / target.clock_mhz
-    waits = f.latency_us / max(1, (base.config.stages - 1) * per_sm)
-    latency = rounds * slabs * max(waits, base.least_us)
-    us = max(fma, latency) + round_us * (rounds - 1)
-    return Rounds(us, fma, latency, rounds, rounds * per_sm * target.sm_count, busiest)
-
-
-def _times(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
-    """Price waves of CTAs against arithmetic, shared memory, L2 and DRAM.
-
-    None where the price is above the bar.
-    """
-    extents, begin = work.extents, work.begin_us
-    problem, target, f = base.problem, base.target, base.figures
-    m, n, k = base.config.tile
-    dram = work.dram_us + f.halves * (
-        base.halves[0] * work.operand_us[0] + base.halves[1] * work.operand_us[1]
-    )
-    all_slabs, tiles, whole = ceil(extents.k / k), tiles_of(base.config, extents), 0
-    if is_tail(base.config):
-        whole = whole_tiles(tiles, target.sm_count * base.config.occupancy)
-    slabs, ctas = ceil(all_slabs / split_k), split_k * (tiles - whole)
-    sm_us, fma, latency, rounds, places, busiest = _rounds(base, ctas, slabs)
-    even = sm_us * ctas / (busiest * target.sm_count)
-    if whole:  # the CTAs of parts begin as those of whole tiles end
-        before = _rounds(base, whole, all_slabs)
-        sm_us, fma, latency = sm_us + before.us, fma + before.fma, latency + before.latency
-        rounds += before.rounds
-        even += before.us * whole / (before.busiest * target.sm_count)
-    if extents.k % k:  # the last slab is copied with checks, one copy after the other
-        edge = base.edges[0][extents.m < m] + base.edges[1][extents.n < n]
-        edge *= min(1.0, extents.k / k)
-        spare = slabs * split_k - all_slabs  # slabs that the last part has fewer
-        sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
-    # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
-    busy = min(1.0, (whole + ctas) / target.sm_count)
-    reduction = copied = 0.0
-    if split_k > 1:
-        reduction = f.reduce_us + f.part_us * split_k
-        scratch = split_k * work.part_bytes
-        if is_tail(base.config):
-            scratch = ctas * m * n * problem.accumulator.itemsize
-        copied = traffic_us(2 * scratch, target.dram_gbs * f.scratch_to_dram)
-    if begin + max(sm_us, dram / busy) + reduction + copied > bar:
-        return None
-
-    of_slab = k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
-    l2 = traffic_us((ctas * slabs + whole * all_slabs) * of_slab, target.dram_gbs * f.l2_to_dram)
-    if not whole:
-        l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
-    longest, rest = _longest(sm_us, dram / busy, l2 / busy)
-    total = begin + longest + rest + reduction + copied
-    if total > bar:
-        return None
-    return Times(
-        total,
-        launch=begin,
-        loop=longest + rest,
-        reduction=reduction + copied,
-        full=sum(_longest(even, dram, l2)),
-        fma=fma,
-        latency=latency,
-        l2=l2 / busy,
-        dram=dram / busy,
-    )
-
-
-def _at_once(base: Base, ctas: int, f: Figures) -> float:
-    """Return in how many CTAs' issue slots some CTAs of an SM are done, all at once.
-
-    Six warps take as long as eight: two of the four schedulers have two of them.
-    """
-    if not ctas:
-        return 0.0
-    warps = base.threads // WARP
-    level = -(-ctas * warps // SCHEDULERS) * SCHEDULERS
-    return level / warps * (1 + f.lone_warps / level)
 
 
 def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
@@ -715,9 +389,3 @@ def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
     ctas = split_k * tiles_of(base.config, extents)
     busiest = ceil(ctas / base.target.sm_count)
     return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0
-
-
-def _longest(*times: float) -> tuple[float, float]:
-    """Return the longest of times that overlap, and what the others add to it."""
-    longest = max(times)
-    return longest, 0.1 * (sum(times) - longest)
