@@ -286,7 +286,7 @@ def _times(
 
 
 def _row_clocks(problem: Problem, extents: Extents, launches: _Launches) -> np.ndarray:
-    """Return the clocks that loads of an M-major A take on one SM, lanes a few K apart."""
+    """Return the clocks that loads of an M-major A take, of all SMs: a line each, lanes K apart."""
     vector, size = few_rows_vector(problem), problem.a.dtype.itemsize
     loads = vector * launches.rows / np.minimum(problem.a.vector, launches.rows)
     lines = np.minimum(WARP, WARP * vector * launches.rows * size / LINE_BYTES)
