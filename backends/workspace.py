@@ -24,6 +24,7 @@ __all__ = [
     "packed_row_bytes",
     "panel_bytes",
     "panel_rows",
+    "parts_filled",
     "parts_in_turn",
     "workspace_bytes",
 ]
@@ -57,6 +58,11 @@ def parts_in_turn(problem: Problem, part_bytes: int, split_k: int) -> int:
         for parts in SLICED_PARTS:
             slices <<= split_k >= parts and 2 * slices * threads <= MOST_SLICED
     return ceil(split_k / slices)
+
+
+def parts_filled(slabs: int, parts: int) -> int:
+    """Return how many of so many parts of K, each of as many slabs, are not empty."""
+    return ceil(slabs / ceil(slabs / parts))
 
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:

@@ -30,6 +30,7 @@ DEVICE_CODE = (
     "scheduling",
     "persistent",
     "tail",
+    "places",
     "repack",
     "epilogue",
     "scales",

@@ -131,21 +131,29 @@ class Timing:
 
     Attributes
     ----------
-    us
-        Median over the replays, microseconds.
-    low, high
-        Fastest and slowest replay, microseconds a call.
     calls
         How many calls each replay has.
     taken
         What a call took in each replay, microseconds, in their order.
     """
 
-    us: float
-    low: float
-    high: float
     calls: int
     taken: tuple[float, ...]
+
+    @property
+    def us(self) -> float:
+        """Median over the replays, microseconds."""
+        return median(self.taken)
+
+    @property
+    def low(self) -> float:
+        """Fastest replay, microseconds a call."""
+        return min(self.taken)
+
+    @property
+    def high(self) -> float:
+        """Slowest replay, microseconds a call."""
+        return max(self.taken)
 
     @property
     def replays(self) -> int:
@@ -231,10 +239,7 @@ def measure(
     for _ in range(replays):
         for name, (graph, count) in graphs.items():
             taken[name].append(device.seconds(graph) * 1e6 / count)
-    return {
-        name: Timing(median(us), min(us), max(us), graphs[name][1], tuple(us))
-        for name, us in taken.items()
-    }
+    return {name: Timing(graphs[name][1], tuple(us)) for name, us in taken.items()}
 
 
 def host_us(

@@ -330,25 +330,41 @@ def reduce_kernel(
     if const_expr(overlap):  # all before this may overlap the kernel before this one
         wait_with(where, offset)
         cute.arch.griddepcontrol_launch_dependents()
-    for done in cutlass.range(0, mine, _AT_ONCE, unroll=1):
-        values = []
-        for i in range_constexpr(_AT_ONCE):
-            values.append(read_if(done + i < mine, where, sums, count))
-            where += part_pitch * size
-        for i in range_constexpr(_AT_ONCE):
-            for j in range_constexpr(count):
-                total[j] += values[i][j]
+    add_parts(total, where, part_pitch * size, mine)
     if slices_log > 0:
         add_slices(total, sums, count, thread, wide)
     if inside & (part == 0):
-        size = const_expr(dtype.width // 8)
-        if const_expr(stored == count):
-            store_vector(total, d + offset * size, n - column, dtype)
-        else:
-            for i in range_constexpr(count):
-                if column + i < n:
-                    where = d + (offset + i * d_strides[1]) * size
-                    write(elements(total, i, 1), global_vector(where, dtype, 1))
+        where = d + offset * const_expr(dtype.width // 8)
+        store_total(total, where, d_strides[1], n - column, dtype, stored == count)
+
+
+@cute.jit
+def add_parts(total: cute.Tensor, where: Int64, part_bytes: Int64, parts: Int32) -> None:
+    """Add so many vectors, which lie so many bytes apart, in their order."""
+    count = cute.size(total)
+    for done in cutlass.range(0, parts, _AT_ONCE, unroll=1):
+        values = []
+        for i in range_constexpr(_AT_ONCE):
+            values.append(read_if(done + i < parts, where, total.element_type, count))
+            where += part_bytes
+        for i in range_constexpr(_AT_ONCE):
+            for j in range_constexpr(count):
+                total[j] += values[i][j]
+
+
+@cute.jit
+def store_total(
+    total: cute.Tensor, where: Int64, column_step: Int64, left: Int32, dtype: cutlass.Constexpr,
+    together: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Store neighbours along N, of which `left` exist: `together` as a vector, else one by one."""
+    if const_expr(together):
+        store_vector(total, where, left, dtype)
+    else:
+        for i in range_constexpr(cute.size(total)):
+            if i < left:
+                at = where + i * column_step * (dtype.width // 8)
+                write(elements(total, i, 1), global_vector(at, dtype, 1))
 
 
 @cute.jit

@@ -14,6 +14,7 @@ from unigemm.target import Target
 
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
+from ..workspace import parts_filled
 from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
@@ -24,6 +25,7 @@ from .geometry import (
     is_tail,
     scratch_bytes,
     tiles_of,
+    without_tail,
 )
 from .prices import (
     FEWEST_PARTS,
@@ -135,18 +137,22 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     return tuple(_base(seen, target, config) for config in configs if _pays(problem, config))
 
 
-def _pays(problem: Problem, config: Config, extents: Extents | None = None) -> bool:
-    """Say whether slabs of whole lines are worth it, in a tile that has such; see `Shape.lines`.
+def _pays(problem: Problem, config: Config) -> bool:
+    """Say whether a tile's slabs are worth it: whole lines cost nn and tn 2 to 9 percent."""
+    m, n, _ = config.tile
+    return not _has_lines(problem, config) or (problem.a if m > n else problem.b).major == "k"
 
-    Where the longer side is not K-major they cost 2 to 9 percent. With the extents: they are for
-    no more rows than a tile has; beyond that they were not measured.
-    """
-    m, n, k = config.tile
-    longer, rows = (problem.a, "n") if m > n else (problem.b, "m")
-    if k * max(longer.dtype.itemsize, 4) <= _SLAB_BYTES:
-        return True
-    few = extents is None or getattr(extents, rows) <= min(m, n)
-    return longer.major == "k" and few
+
+def _has_lines(problem: Problem, config: Config) -> bool:
+    """Say whether a tile is one of those of `Shape.lines`."""
+    return config.tile[2] * max(problem.a.dtype.itemsize, 4) > _SLAB_BYTES
+
+
+def _fits(work: Work, config: Config) -> bool:
+    """Say whether a tile is for so many rows: slabs of lines were measured for those of one."""
+    m, n, _ = config.tile
+    rows = work.extents.n if m > n else work.extents.m
+    return not _has_lines(work.problem, config) or rows <= min(m, n)
 
 
 @lru_cache(maxsize=256)
@@ -228,7 +234,7 @@ def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _parts(slabs: int) -> tuple[int, ...]:
-    found = [s for s in _SPLITS if slabs >= 2 * s and ceil(slabs / ceil(slabs / s)) == s]
+    found = [s for s in _SPLITS if slabs >= 2 * s and parts_filled(slabs, s) == s]
     return (1, *found)
 
 
@@ -278,10 +284,11 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         return []
     seen, floors = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
     if bar == inf:
-        tiles = [x for x in bases(problem, target) if _pays(problem, x.config, extents)]
+        tiles = list(bases(problem, target))
     else:
         likely = [floor.config for floor in floors if floor_us(floor, work) <= bar]
-        tiles = [_base(seen, target, x) for x in likely if _pays(problem, x, extents)]
+        tiles = [_base(seen, target, x) for x in likely if _pays(problem, x)]
+    tiles = [base for base in tiles if _fits(work, base.config)]
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
         is_big(floor.config) and tiles_of(floor.config, extents) > target.sm_count
         for floor in floors
@@ -295,9 +302,8 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
 
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
-    """Say whether the tiles of the last round may have parts of K; see `geometry.illegal`."""
-    measured = problem.a.dtype is DType.FLOAT32 and is_big(base.config)
-    return measured and not is_persistent(base.config) and not problem.batch_invariant
+    """Say whether the tiles of the last round may have parts of K."""
+    return not is_persistent(base.config) and without_tail(problem, base.config) is None
 
 
 def _has_tail(base: Base, work: Work) -> bool:
@@ -335,9 +341,9 @@ def _tail_split(base: Base, work: Work) -> tuple[int, ...]:
     least, best = inf, 1
     for rounds in range(1, _TAIL_ROUNDS + 1):  # full ones of short parts
         most = min(places * rounds // left, slabs // 2, _MAX_WORKSPACE // of_part)
-        each = ceil(slabs / max(1, most))
-        split = ceil(slabs / each)
-        least, best = min((least, best), (rounds * each * slab_us + split * part_us, split))
+        split = parts_filled(slabs, max(1, most))
+        us = rounds * ceil(slabs / split) * slab_us + split * part_us
+        least, best = min((least, best), (us, split))
     return (best,) if best > 1 else ()
 
 

@@ -84,9 +84,10 @@ def rows_of(spec: Spec, from_a: Int64, row: Int32, m: Int32, steps: tuple) -> Ro
     Rows side by side are read as vectors: M is a multiple of what they hold.
     """
     tile_m, size = spec.config.tile[0], spec.problem.a.dtype.itemsize
-    wide, row_bytes, k_bytes = 1, steps[0] * size, Int64(size)
+    wide = few_rows_wide(spec.problem, tile_m)
+    row_bytes, k_bytes = steps[0] * size, Int64(size)
     if spec.problem.a.major == "m":
-        wide, row_bytes, k_bytes = few_rows_wide(spec.problem, tile_m), Int64(size), steps[1] * size
+        row_bytes, k_bytes = Int64(size), steps[1] * size
     firsts = [cutlass.min(row + i, m - wide) for i in range(0, tile_m, wide)]
     return Rows(tuple(pinned(from_a + Int64(first) * row_bytes) for first in firsts), wide, k_bytes)
 

@@ -196,11 +196,7 @@ def _rows(problem: Problem, extents: Extents) -> int:
     Vectors of the rows of an M-major A must end where they do.
     """
     rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
-    return rows if rows and not extents.m % _wide(problem, rows) else 0
-
-
-def _wide(problem: Problem, rows: int) -> int:
-    return few_rows_wide(problem, rows) if problem.a.major == "m" else 1
+    return rows if rows and not extents.m % few_rows_wide(problem, rows) else 0
 
 
 def few_rows_launches(

@@ -50,6 +50,7 @@ __all__ = [
     "few_rows_wide",
     "geometry",
     "illegal",
+    "in_parts",
     "is_big",
     "is_biggest",
     "is_persistent",
@@ -61,6 +62,7 @@ __all__ = [
     "scratch_bytes",
     "tiles_of",
     "whole_tiles",
+    "without_tail",
 ]
 
 WARP = 32
@@ -314,6 +316,11 @@ def is_tail(config: Config) -> bool:
     return config.schedule == "tail"
 
 
+def in_parts(config: Config) -> bool:
+    """Whether every tile has parts of K."""
+    return config.split_k > 1 and not is_tail(config)
+
+
 def whole_tiles(tiles: Any, places: int) -> Any:
     """Return the tiles before the last round, where so many CTAs find a place at once.
 
@@ -357,7 +364,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     needs = needs_of(problem, config, a, b)
     sums = problem.accumulator.itemsize
     warps = config.warps[0] * config.warps[1]
-    partial = config.split_k > 1 and not is_tail(config)
+    partial = in_parts(config)
     widest = BANK_VECTOR // sums if partial else problem.d.vector
     store = min(widest, config.thread[1])
     run_out = min(b.run, BANK_VECTOR // sums)
@@ -469,11 +476,11 @@ def few_rows_vector(problem: Problem) -> int:
 
 
 def few_rows_wide(problem: Problem, rows: int) -> int:
-    """Return how many of a tile's rows of an M-major A one load of the dot schedule has.
+    """Return how many of a tile's rows of A one load of the dot schedule has: several if M-major.
 
     M is a multiple of it.
     """
-    return min(problem.a.vector, rows)
+    return min(problem.a.vector, rows) if problem.a.major == "m" else 1
 
 
 def few_rows_turn(vector: int, config: Config) -> int:
@@ -570,6 +577,11 @@ def _illegal_persistent(problem: Problem, config: Config, target: Target) -> str
 def _illegal_tail(problem: Problem, config: Config) -> str | None:
     if config.occupancy < 1:
         return "a tail must be told how many CTAs an SM is to hold"
+    return without_tail(problem, config)
+
+
+def without_tail(problem: Problem, config: Config) -> str | None:
+    """Say why a tile has no tail, however many there are; None where it may."""
     if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
         return "tails were measured in float32 only, in big tiles"
     if problem.batch_invariant:

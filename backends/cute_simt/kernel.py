@@ -52,7 +52,6 @@ from ..cute.device import (
     shared_vector,
     store_vector,
     target_of_sums,
-    tile_coordinates,
     wait_with,
     write,
 )
@@ -67,6 +66,7 @@ from .geometry import (
     copy_schedule,
     copy_step,
     geometry,
+    in_parts,
     is_big,
     is_biggest,
     is_persistent,
@@ -74,6 +74,7 @@ from .geometry import (
     launched_smem,
     whole_tiles,
 )
+from .places import placed_tile
 from .tail import add_tail, sums_of_tail, unit_of_tail
 
 #: K left of a unit that is none: its slabs are not copied. Those of a unit behind its K are zeros.
@@ -85,6 +86,11 @@ class Spec(device.Spec):
 
     #: Whether a slab is copied while another is multiplied; bench/ladder.py switches that off.
     pipelined: ClassVar[bool] = True
+
+    @property
+    def split(self) -> bool:
+        """Whether partial sums of all of D go to the workspace; those of a tail are its own."""
+        return in_parts(self.config)
 
     @property
     def geometry(self) -> Geometry:
@@ -195,22 +201,6 @@ def moved(source: Source, address: Int64, first_row: Int32) -> Source:
     return other
 
 
-def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[Int32, Int32]:
-    """Return where a tile begins, and the least K left with which its slab need not be checked.
-
-    A tile that would stick out moves back, where copies may begin at any row and stores at every
-    `align`-th: it computes again, bit for bit, what its neighbour does. One that sticks out all the
-    same is always checked.
-    """
-    if tile.k_major or tile.copy == 1:
-        last = rows - tile.extent
-        moves = (last >= 0) & (last % align == 0)
-        first = select(moves, cutlass.min(first, last), first)
-    sticks_out = first + tile.extent > rows
-    least = tile.slab if tile.checked else 1
-    return first, select(sticks_out, Int32(2**31 - 1), Int32(least))
-
-
 def corner(
     spec: Spec, index: Int32, extents: tuple, slabs: Int32, order: tuple, split_k: Divisor,
     l0: Divisor, part: Int32 | None = None,
@@ -222,7 +212,7 @@ def corner(
     """
     tile_k = spec.config.tile[2]
     m, n, k = extents
-    rows, columns, batch = placed_tile(spec, index, (m, n), order)
+    rows, columns, batch = placed_tile(spec.geometry, index, (m, n), order)
     if part is None:
         batch, part = divmod(batch, split_k)
     i1, i0 = divmod(batch, l0)
@@ -230,23 +220,6 @@ def corner(
     end_k = cutlass.min(k, first_k + slabs * tile_k)
     depth = cutlass.max(end_k - first_k, Int32(0))
     return rows, columns, (first_k, end_k, depth), (i0, i1, part)
-
-
-def placed_tile(spec: Spec, index: Int32, sizes: tuple, order: tuple) -> tuple:
-    """Return a tile's `placed` along M and N, and the number of whole sweeps before it."""
-    geo = spec.geometry
-    tile_m, tile_n, _ = spec.config.tile
-    m, n = sizes
-    tm, tn, sweeps = tile_coordinates(index, order)
-    rows = placed(geo.a, tm * tile_m, m, 1)
-    columns = placed(geo.b, tn * tile_n, n, geo.column)
-    return rows, columns, sweeps
-
-
-def corner_of_tile(spec: Spec, index: Int32, sizes: tuple, order: tuple) -> tuple:
-    """Return where a tile begins along M and N, and its batch."""
-    (first_m, _), (first_n, _), batch = placed_tile(spec, index, sizes, order)
-    return first_m, first_n, batch
 
 
 def batch_offset(
@@ -882,9 +855,7 @@ def start(
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
-    out, out_steps = d, d_steps
-    if const_expr(not is_tail(spec.config)):
-        out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
+    out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
     order = raster(tiles_m, tiles_n, along_n, group)
     tiles = tiles_m * tiles_n * l0 * l1
     units, whole = tiles * split_k, Int32(0)
@@ -913,12 +884,8 @@ def start(
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
         )  # fmt: skip
     if const_expr(is_tail(spec.config)):
-        add_tail(
-            spec, corner_of_tile, (workspace, d), (m, n), d_steps, order, Divisor(l0), tail,
-            split_k, stream,
-        )  # fmt: skip
-    else:
-        reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
+        add_tail(spec, (workspace, d), (m, n), d_steps, order, Divisor(l0), tail, split_k, stream)
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
 
 
 def make_host(spec: Spec, launch: Callable | None = None) -> Callable:

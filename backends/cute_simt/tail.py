@@ -13,22 +13,19 @@ other in parts, what both compute is that of the parts in the end: they are adde
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr
 
 from ..cute.device import (
     Divisor,
     Spec,
-    elements,
-    global_vector,
-    read_if,
+    add_parts,
     select,
-    store_vector,
+    store_total,
     wait_with,
-    write,
 )
+from .places import placed_tile
 
 _THREADS = 128
-_AT_ONCE = 8  # parts whose loads a thread has in flight
 
 
 def unit_of_tail(
@@ -75,7 +72,6 @@ def either(condition: cutlass.Boolean, yes: Int64, no: Int64) -> Int64:
 @cute.kernel
 def tail_kernel(
     spec: cutlass.Constexpr,
-    corner_of: cutlass.Constexpr,
     workspace: Int64,
     d: Int64,
     sizes: tuple,
@@ -85,11 +81,7 @@ def tail_kernel(
     tail: tuple,
     split_k: Int32,
 ) -> None:
-    """Add the parts of the tiles that have some, and write them to D.
-
-    `corner_of` says where a tile begins along M and N, by its number along both; see
-    `unit_of_tail` for `tail`.
-    """
+    """Add the parts of the tiles that have some, and write D; for `tail` see `unit_of_tail`."""
     tile_m, tile_n, _ = spec.config.tile
     sums, dtype, stored, overlap, _ = spec.reduction
     count = const_expr(128 // sums.width)
@@ -102,7 +94,7 @@ def tail_kernel(
     inside = index - tile * (tile_m * tile_n // count)
     line = inside // (tile_n // count)
     column = (inside - line * (tile_n // count)) * count
-    first_m, first_n, batch = corner_of(spec, whole + tile, sizes, order)
+    (first_m, _), (first_n, _), batch = placed_tile(spec.geometry, whole + tile, sizes, order)
     i1, i0 = divmod(batch, l0)
     row, column_in_d = first_m + line, first_n + column
     at = (row, column_in_d, i0, i1)
@@ -114,28 +106,15 @@ def tail_kernel(
         cute.arch.griddepcontrol_launch_dependents()
     total = cute.make_rmem_tensor(count, sums)
     total.fill(0.0)
-    for done in cutlass.range(0, split_k, _AT_ONCE, unroll=1):
-        values = []
-        for i in range_constexpr(_AT_ONCE):
-            values.append(read_if(done + i < split_k, where, sums, count))
-            where += part_bytes
-        for i in range_constexpr(_AT_ONCE):
-            for j in range_constexpr(count):
-                total[j] += values[i][j]
+    add_parts(total, where, part_bytes, split_k)
     m, n = sizes
     if row < m:
-        if const_expr(stored == count):
-            store_vector(total, address, n - column_in_d, dtype)
-        else:
-            for i in range_constexpr(count):
-                if column_in_d + i < n:
-                    there = address + Int64(i) * d_strides[1] * size
-                    write(elements(total, i, 1), global_vector(there, dtype, 1))
+        store_total(total, address, d_strides[1], n - column_in_d, dtype, stored == count)
 
 
 def add_tail(
-    spec: Spec, corner_of: object, addresses: tuple, sizes: tuple, d_steps: tuple, order: tuple,
-    l0: Divisor, tail: tuple, split_k: Int32, stream: cuda.CUstream,
+    spec: Spec, addresses: tuple, sizes: tuple, d_steps: tuple, order: tuple, l0: Divisor,
+    tail: tuple, split_k: Int32, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
     """Launch `tail_kernel` behind the product."""
     workspace, d = addresses
@@ -143,7 +122,7 @@ def add_tail(
     _, tiles = tail
     of_tile = tile_m * tile_n * spec.problem.accumulator.itemsize // (16 * _THREADS)
     tail_kernel(
-        spec, corner_of, workspace, d, sizes, d_steps, order, l0, tail, split_k,
+        spec, workspace, d, sizes, d_steps, order, l0, tail, split_k,
     ).launch(
         grid=(tiles.divisor * of_tile, 1, 1), block=(_THREADS, 1, 1), stream=stream,
         min_blocks_per_mp=1, use_pdl=spec.overlap,

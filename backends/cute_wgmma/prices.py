@@ -320,13 +320,12 @@ def priced(
     store = tiles.store_us / cluster_k  # from registers, where a cluster shares a tile
     exposed = np.where(pingpong, f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
-    copied = any(work.copied.values())
     repack = work.repack_us[np.minimum(m, MMA_M)]
     if f.cluster_us:
         repack = repack + f.cluster_us * ((repack > 0) & (together > 1))
     if f.panels_us:
         repack = repack + f.panels_us * in_panels(work.family.problem, n)
-    if f.crowded_us and copied:
+    if f.crowded_us and any(work.copied.values()):
         crowded = np.maximum(0.0, (at_once / target.sm_count - _ALONE) / (1 - _ALONE))
         crowded = np.where(work.copied[MMA_M] > _CROWDED_BYTES, 1.0, crowded)
         repack = repack + f.crowded_us * crowded * (repack > 0)

@@ -20,7 +20,7 @@ from unigemm.problem import Extents, MatrixType
 from unigemm.target import Target
 
 from ..compiling import INT32_MAX, Steps, oriented_strides
-from ..workspace import ROW_BYTES
+from ..workspace import ROW_BYTES, parts_filled
 from .geometry import PIECE_ROWS, REDUCE_TILE
 
 __all__ = ["PLACES", "Argument", "Call", "Place", "calls", "places_of", "tail_of", "units_of"]
@@ -102,7 +102,7 @@ def tail_of(config: Config, k: int, tiles: int, places: int) -> Tail:
     left = tiles % places
     slabs = ceil(k / config.tile[2])
     parts = max(1, min(places // max(1, left), slabs))
-    return Tail(tiles - left, left, ceil(slabs / ceil(slabs / parts)))
+    return Tail(tiles - left, left, parts_filled(slabs, parts))
 
 
 def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:

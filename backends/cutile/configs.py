@@ -14,7 +14,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..shortlist import Shortlist, changed
-from ..workspace import workspace_bytes
+from ..workspace import parts_filled, workspace_bytes
 from .arguments import places_of, tail_of
 from .figures import FIGURES, FLOAT64_FIGURES, Figures
 from .geometry import ANY_MAJOR, config_of, features
@@ -311,7 +311,7 @@ def _splits(work: Work) -> tuple[int, ...]:
     room = base.places // tiles
     wanted = (1, 2, 3, 4, room // 2, room, 2 * room)
     # Parts are equal but for the last, which must not be empty.
-    found = {-(-slabs // -(-slabs // parts)) for parts in wanted if 1 <= parts <= slabs // 2}
+    found = {parts_filled(slabs, parts) for parts in wanted if 1 <= parts <= slabs // 2}
     return tuple(sorted({1} | {parts for parts in found if parts <= 2 * room}))
 
 

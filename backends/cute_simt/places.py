@@ -1,0 +1,33 @@
+"""Device code that says where tiles of D lie."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cutlass
+from cutlass import Int32
+
+from ..cute.device import select, tile_coordinates
+from .geometry import Geometry, OperandTile
+
+
+def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[Int32, Int32]:
+    """Return where a tile begins, and the least K left with which its slab need not be checked.
+
+    A tile that would stick out moves back, where copies may begin at any row and stores at every
+    `align`-th: it computes again, bit for bit, what its neighbour does. One that sticks out all the
+    same is always checked.
+    """
+    if tile.k_major or tile.copy == 1:
+        last = rows - tile.extent
+        moves = (last >= 0) & (last % align == 0)
+        first = select(moves, cutlass.min(first, last), first)
+    sticks_out = first + tile.extent > rows
+    least = tile.slab if tile.checked else 1
+    return first, select(sticks_out, Int32(2**31 - 1), Int32(least))
+
+
+def placed_tile(geo: Geometry, index: Int32, sizes: tuple, order: tuple) -> tuple:
+    """Return a tile's `placed` along M and N, and the number of whole sweeps before it."""
+    m, n = sizes
+    tm, tn, sweeps = tile_coordinates(index, order)
+    rows = placed(geo.a, tm * geo.a.extent, m, 1)
+    columns = placed(geo.b, tn * geo.b.extent, n, geo.column)
+    return rows, columns, sweeps
