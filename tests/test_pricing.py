@@ -268,6 +268,38 @@ def test_what_few_ctas_draw_depends_on_where_they_lie():
     assert parts(square, (64, 64), 2).l2 == pytest.approx(4 * parts(square, (64, 64), 8).l2)
 
 
+def test_larger_clusters_are_offered_where_all_their_tiles_share_something():
+    def large(m, n, k, problem=None):
+        found = WGMMA.candidates(problem or aligned(DType.BFLOAT16), Extents(m, n, k), H200)
+        return [c.config for c in found if c.config.cluster[0] * c.config.cluster[1] > 2]
+
+    for config in large(256, 256, 65536):  # a few tiles
+        down, across = -(-256 // config.tile[0]), -(-256 // config.tile[1])
+        assert config.cluster[0] <= down
+        assert config.cluster[1] <= across
+        assert down * across <= 8 or down == 1
+        assert config.slice_k == config.cluster_k == 1
+    assert {config.cluster for config in large(256, 256, 65536)} > {(4, 2), (2, 4), (2, 2)}
+    for config in large(64, 14336, 4096):  # all tiles read all of A
+        assert config.cluster == (1, 4)
+        assert config.split_k == 1
+    assert large(64, 14336, 4096)
+    assert not large(4096, 4096, 4096)
+    copied = replace(aligned(DType.BFLOAT16), b=MatrixType(DType.BFLOAT16, "n", 2))
+    assert not large(256, 256, 65536, copied)
+    assert not large(256, 256, 65536, aligned(DType.FLOAT8_E4M3FN))
+    assert plan_of(256, 256, 65536).config.cluster == (4, 2)
+    assert plan_of(64, 14336, 4096).config.cluster == (1, 4)
+
+
+def test_a_grid_has_the_clusters_that_run_at_once():
+    """Of four or eight CTAs not all SMs are taken: a cluster lies within a GPC."""
+    plan = plan_of(256, 256, 65536)
+    for cluster, sms in (((1, 1), 132), ((2, 1), 132), ((2, 2), 120), ((4, 2), 120)):
+        one = replace(plan, config=replace(plan.config, cluster=cluster))
+        assert WGMMA.arguments(one)[0] == sms
+
+
 def test_six_warps_of_an_sm_take_as_long_as_eight():
     def fma(count):
         """Of so many CTAs of two warps on each SM."""

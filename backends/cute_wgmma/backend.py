@@ -11,6 +11,7 @@ from unigemm.target import Target
 
 from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
+from .choices import clusters_at_once
 from .configs import price_all, ranking, turns
 from .geometry import geometry, illegal
 
@@ -48,7 +49,8 @@ def _smem_bytes(problem: Problem, config: Config) -> int:
 def _arguments(plan: Plan) -> tuple[int, ...]:
     config = plan.config
     turned = turns(config.oriented(plan.problem), config.oriented(plan.extents), config)
-    return (plan.target.sm_count, *turned)
+    ctas = config.cluster[0] * config.cluster[1]
+    return (clusters_at_once(plan.target, ctas) * ctas, *turned)
 
 
 BACKEND = CuteBackend(

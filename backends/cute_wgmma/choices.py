@@ -25,6 +25,7 @@ from .geometry import (
     TMA_BYTES,
     from_registers,
     is_promoted,
+    is_repacked,
     may_panel,
     shared_major,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Family",
     "Shape",
     "choices",
+    "clusters_at_once",
     "families",
     "family_of",
     "is_idle",
@@ -68,15 +70,16 @@ class Shape:
 
 LEAST_STAGES = 3
 _ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
+_MORE = ((4, 1), (2, 2), (1, 4), (4, 2), (2, 4))
 SHAPES = (
-    Shape("cooperative", 128, 8, 256, _PAIRS),
-    Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2))),
+    Shape("cooperative", 128, 8, 256, _PAIRS + _MORE),
+    Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2), (1, 4))),
     Shape("cooperative", 192, 12, 128, ((1, 1), (1, 2))),  # (2, 1): 91 against 85 us at 3000 cubed
     Shape("pingpong", 192, 4, 128, ((1, 1), (1, 2))),
-    Shape("pingpong", 128, 4, 192, _PAIRS),
-    Shape("pingpong", 64, 4, 256, _PAIRS),
-    Shape("cooperative", 64, 4, 256, _PAIRS),
-    Shape("cooperative", 32, 4, 256, (_ALONE,)),
+    Shape("pingpong", 128, 4, 192, _PAIRS + _MORE),
+    Shape("pingpong", 64, 4, 256, _PAIRS + _MORE),
+    Shape("cooperative", 64, 4, 256, _PAIRS + _MORE),
+    Shape("cooperative", 32, 4, 256, (_ALONE, (1, 2), (1, 4))),
     Shape("cooperative", 16, 4, 256, (_ALONE,)),
     Shape("cooperative", 8, 4, 256, (_ALONE,)),
 )
@@ -85,15 +88,19 @@ _COLUMNS = np.array((256, 192, 128, 64))  # beside those that fill the device ev
 _CLUSTER_K = (1, 2, 3, 4, 8)
 # Clusters (M, N, K). (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
 _CLUSTER_SHAPES = tuple(
-    (m, n, k) for m, n in _PAIRS for k in _CLUSTER_K if m * n * k <= 8 and (k == 1 or n == 1)
+    (m, n, k)
+    for m, n in _PAIRS + _MORE
+    for k in _CLUSTER_K
+    if m * n * k <= 8 and (k == 1 or (n == 1 and m <= 2))
 )
-_PAIR = {pair: pair for pair in _PAIRS}  # made once, as below
+_PAIR = {pair: pair for pair in _PAIRS + _MORE}  # made once, as below
 _CM, _CN, _CK = np.array(_CLUSTER_SHAPES).T
 # Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
 # cuOccupancyMaxActiveClusters): they lie within a GPC, and SMs are left over.
 _CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)  # by their CTAs
 # Made once: plans are kept, and many of them.
 _WARPS, _RASTER = {4: (4, 1), 8: (8, 1), 12: (12, 1)}, Raster("m", 8)
+_FEW_TILES = 8
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 
 
@@ -202,13 +209,18 @@ def family_of(
 ) -> Family:
     """Return the family of a class, by other figures than its own where they are given."""
     by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
-    shapes = _without_slow_pairs(is_promoted(problem), by_rows)
+    in_place = not any(is_repacked(problem, name, MMA_M) for name in ("a", "b"))
+    shapes = _with_clusters(is_promoted(problem), by_rows, in_place)
     swizzled = shared_major(problem, "b", MMA_M) == "n" and not may_panel(problem)
     unit = LEAST_SWIZZLE // problem.b.dtype.itemsize if swizzled else 8
-    whole = _CLUSTERS[1]
-    at_once = tuple(max(1, count * target.sm_count // whole) for count in _CLUSTERS)
+    at_once = tuple(clusters_at_once(target, ctas) for ctas in range(len(_CLUSTERS)))
     own = figures or figures_of(problem)
     return Family(problem, target, own, shapes, unit, swap_ab, at_once)
+
+
+def clusters_at_once(target: Target, ctas: int) -> int:
+    """Return how many clusters of so many CTAs run at once, each CTA alone on its SM."""
+    return max(1, _CLUSTERS[ctas] * target.sm_count // _CLUSTERS[1])
 
 
 def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding: bool) -> Config:
@@ -227,17 +239,22 @@ def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding
     )
 
 
-@lru_cache(maxsize=4)
-def _without_slow_pairs(promoted: bool, by_rows: bool) -> tuple[Shape, ...]:
-    """Return the shapes without pairs along M where they were slow on an H200, none knows why.
+@lru_cache(maxsize=8)
+def _with_clusters(promoted: bool, by_rows: bool, in_place: bool) -> tuple[Shape, ...]:
+    """Return the shapes with the clusters that are worth considering for a class.
 
-    Promoted sums: 1593 against 1305 us at 4096 cubed in 3xTF32, 969 against 836 at 8192 in float8;
-    ping-pong that stores rows: 80 against 48 us at 4095x4097x511.
+    Pairs along M were slow on an H200, none knows why, with promoted sums (1593 against 1305 us at
+    4096 cubed in 3xTF32, 969 against 836 at 8192 in float8) and in ping-pong that stores rows (80
+    against 48 us at 4095x4097x511). Larger clusters were not measured with promoted sums or behind
+    copies.
     """
+
+    def slow(shape: Shape, m: int, n: int) -> bool:
+        along_m = promoted or (by_rows and shape.schedule == "pingpong")
+        return (m > 1 and along_m) or (m * n > 2 and (promoted or not in_place))
+
     return tuple(
-        replace(shape, clusters=tuple(c for c in shape.clusters if c[0] == 1))
-        if promoted or (by_rows and shape.schedule == "pingpong")
-        else shape
+        replace(shape, clusters=tuple(c for c in shape.clusters if not slow(shape, *c)))
         for shape in SHAPES
     )
 
@@ -292,6 +309,22 @@ def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
     return shape, WIDTHS[width]
 
 
+def _sharers(
+    down: np.ndarray, across: np.ndarray, columns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether so many tiles are worth the clusters of `_CLUSTER_SHAPES`, in parts of K and whole.
+
+    Of clusters of more than two those where D is a few tiles, not wide ones, and whole also those
+    where all tiles share A: there the L2 and the device memory bound them (256x256x65536 25 to 21
+    us, 64x14336x4096 in nn 32.3 to 29.4). Elsewhere they leave SMs idle: of 181 problems two gained
+    by them, by 3 percent, and most lost.
+    """
+    small = _CM * _CN <= 2
+    whole = (down >= _CM) & (across >= _CN)
+    few = whole & (down * across <= _FEW_TILES) & (columns <= 128)
+    return small | few, small | few | (whole & (down == 1))
+
+
 def _sixteens(columns: np.ndarray) -> np.ndarray:
     return -(-columns // 16) * 16
 
@@ -303,7 +336,9 @@ def choices(family: Family, extents: Extents) -> Choices:
     down, across = -(-extents.m // rows[shape]), -(-extents.n // columns)
     # Where all SMs have work K stays whole.
     whole = down * across * extents.batch > family.target.sm_count
-    tile, cluster = (clusters[shape] & ~(whole[:, None] & (_CK > 1))).nonzero()
+    worth = clusters[shape] & ~(whole[:, None] & (_CK > 1))
+    cut, sharing = _sharers(down[:, None], across[:, None], columns[:, None])
+    tile, cluster = (worth & sharing).nonzero()
     cm, cn, cluster_k = _CM[cluster], _CN[cluster], _CK[cluster]
     groups = -(-down[tile] // cm) * -(-across[tile] // cn) * extents.batch
     at_once = np.array(family.at_once)[cm * cn * cluster_k]
@@ -311,7 +346,7 @@ def choices(family: Family, extents: Extents) -> Choices:
     slabs = -(-extents.k * family.problem.a.dtype.itemsize // SWIZZLE_BYTES)
     fitting = max(1, _MAX_WORKSPACE // (workspace_bytes(family.problem, extents, 2) // 2))
     most = np.minimum(np.minimum(room, slabs // (2 * cluster_k)), fitting)
-    most[whole[tile]] = 1
+    most[whole[tile] | ~cut[tile, cluster]] = 1
     split_k = np.empty((len(tile), 5), dtype=np.int64)
     split_k[:, :3] = 1, 2, 3
     split_k[:, 3], split_k[:, 4] = room // 2, room
@@ -321,7 +356,7 @@ def choices(family: Family, extents: Extents) -> Choices:
     # Slices share a tile where CTAs have one: with more columns the tensor cores are busy without.
     worth = np.empty((*split_k.shape, 2), dtype=bool)
     worth[..., 0] = fits & ~is_idle(cluster_k[:, None], split_k, 1)
-    shared = sliced[shape[tile]] & (columns[tile] <= 128) & (groups <= at_once)
+    shared = sliced[shape[tile]] & (columns[tile] <= 128) & (groups <= at_once) & (cm * cn <= 2)
     worth[..., 1] = fits & shared[:, None]
     of, part, more = worth.nonzero()
     tile = tile[of]

@@ -50,6 +50,8 @@ class Figures:
     l2_gbs, sm_gbs, multicast
         Rate of the L2, a multicast counted once; the most of it that one SM gets; times what is
         left of the traffic, by the cluster.
+    gather_us
+        Until a cluster of four CTAs and more that share loads has its SMs.
     sliced_pairs, sliced_streams
         Of that, in slices of K whose pairs share B of 64 columns at most; of a K-major B that is
         larger than the L2.
@@ -62,8 +64,9 @@ class Figures:
         More of an operand's part of it, where every other line of it begins within a sector.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
-    pair_draw
-        What a pair of SMs can draw of the memory's bandwidth, against an even share.
+    pair_draw, four_draw
+        What a pair of SMs can draw of the memory's bandwidth, against an even share; in clusters
+        of four CTAs and more that share loads, all of which have what each pair draws.
     short_lines
         More time for the bytes of an N-major B whose lines in a tile are below 128 bytes.
     shared_read
@@ -121,6 +124,7 @@ class Figures:
     l2_gbs: float
     sm_gbs: float
     multicast: Mapping[tuple[int, int], float]
+    gather_us: float
     sliced_pairs: float
     sliced_streams: float
     common: float
@@ -128,6 +132,7 @@ class Figures:
     split_sectors: float
     dram_efficiency: float
     pair_draw: float
+    four_draw: float
     short_lines: float
     shared_read: float
     overlap: float
@@ -187,7 +192,11 @@ H200 = Figures(
     thin_us=0.04,
     l2_gbs=13450,
     sm_gbs=210,
-    multicast={(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
+    multicast={
+        **{(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
+        **{(4, 1): 1, (2, 2): 1, (1, 4): 1, (4, 2): 1, (2, 4): 1},
+    },
+    gather_us=0.4,
     sliced_pairs=0.92,
     sliced_streams=1,
     common=0.8,
@@ -195,6 +204,7 @@ H200 = Figures(
     split_sectors=1.25,
     dram_efficiency=0.95,
     pair_draw=1.1,
+    four_draw=1.2,
     short_lines=0.15,
     shared_read=0.1797,
     overlap=2.587,
@@ -350,7 +360,10 @@ H200_TF32 = replace(
     zero_row_us=0.003295,
     narrow_us=0.0005055,
     l2_gbs=11370,
-    multicast={(1, 1): 1, (2, 1): 1.078, (1, 2): 1.093},
+    multicast={
+        **{(1, 1): 1, (2, 1): 1.078, (1, 2): 1.093},
+        **{(4, 1): 1, (2, 2): 1, (1, 4): 1, (4, 2): 1, (2, 4): 1},
+    },
     sliced_pairs=0.9805,
     sliced_streams=0.9805,
     common=0.75,

@@ -95,8 +95,8 @@ class Times(NamedTuple):
 
     Attributes
     ----------
-    total
-        All of it.
+    total, launch
+        All of it, and what it takes until the first slab is there.
     rounds, needed
         Rounds of work units, and how many they would be if units could be cut.
     main
@@ -110,6 +110,7 @@ class Times(NamedTuple):
     """
 
     total: np.ndarray
+    launch: np.ndarray
     rounds: np.ndarray
     needed: np.ndarray
     main: np.ndarray
@@ -340,15 +341,18 @@ def priced(
     near = 2 * work.copied[MMA_M] > work.moved  # most of it was just copied, and is in the L2
     apart = target.sm_count * np.where((together > 2) & (not near), _SPREAD, 1.0)
     # SMs lie in pairs: some have half of what a pair can draw.
-    drawn = np.maximum(1.0, target.sm_count / (at_once * f.pair_draw))
+    sharing = cluster_m * cluster_n
+    draw = np.where(sharing > 2, f.four_draw, f.pair_draw)
+    drawn = np.maximum(1.0, target.sm_count / (at_once * draw))
     dram *= np.where(2 * at_once > apart, drawn, 1.0)
     if f.hot:
         main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
-    total = work.fixed_us + f.round_us * (rounds - 1) + exposed + adding + repack
+    launch = work.fixed_us + f.gather_us * (sharing > 2)
+    total = launch + f.round_us * (rounds - 1) + exposed + adding + repack
     total += _joined(f, rounds * main, dram)
     return Times(
-        total, rounds, units / room, main, slabs * tensor, slabs * latency, slabs * l2, dram,
-        exposed, adding, repack,
+        total, launch, rounds, units / room, main, slabs * tensor, slabs * latency, slabs * l2,
+        dram, exposed, adding, repack,
     )  # fmt: skip
 
 
@@ -408,13 +412,13 @@ def _wave_bytes(work: Work, m: np.ndarray, n: np.ndarray, at_once: np.ndarray) -
 def prediction(work: Work, times: Times, index: int) -> Prediction:
     """Say what one of the prices is made of."""
     f = work.family.figures
-    total, rounds, needed, main, tensor, latency, l2, dram, store, adding, repack = (
+    total, launch, rounds, needed, main, tensor, latency, l2, dram, store, adding, repack = (
         float(each[index]) for each in times
     )
     loop = _joined(f, rounds * main, dram)
     full = _joined(f, min(needed, rounds) * main, dram)
     made = Breakdown(
-        launch=work.fixed_us,
+        launch=launch,
         mainloop=full,
         waves=f.round_us * (rounds - 1) + loop - full,
         epilogue=store,
