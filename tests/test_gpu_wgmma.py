@@ -267,6 +267,33 @@ def test_sums_are_shared_out_where_the_columns_do_not_go_round(change):
     assert torch.equal(got.double(), a.double() @ b.double())
 
 
+@pytest.mark.parametrize("cluster", [(4, 1), (2, 2), (1, 4), (4, 2), (2, 4)], ids=str)
+def test_large_clusters_for_the_sanitizer(cluster):
+    """Odd numbers of tiles, so that CTAs of a cluster have none; what is around D stays."""
+    torch = pytest.importorskip("torch")
+    m, n, k = 327, 328, 1032
+    for layout, schedule, split in (("nn", "pingpong", 1), ("tt", "cooperative", 3)):
+        a = torch.randint(-2, 3, (m, k), device="cuda").half()
+        b = torch.randint(-2, 3, (k, n), device="cuda").half()
+        expected = a.double() @ b.double()
+        if layout == "tt":
+            a = torch.zeros(k, 328, device="cuda").half()[:, :m].copy_(a.T).T
+            b = b.T.contiguous().T
+        held = torch.full((m + 2, n + 8), 77.0, device="cuda").half()
+        out = held[1:-1, :n]
+        first = unigemm.plan(a, b, out, backend="cute_wgmma")
+        config = Config(
+            tile=(64, 64, 64), stages=6, warps=(4, 1), cluster=cluster, split_k=split,
+            schedule=schedule, raster=Raster("m", 8),
+        )  # fmt: skip
+        assert illegal(first.problem, config, first.target) is None
+        scratch = scratch_bytes(first.problem, first.extents, config)
+        unigemm.matmul(a, b, out, plan=replace(first, config=config, workspace_bytes=scratch))
+        assert torch.equal(out.double(), expected)
+        out.fill_(77)
+        assert bool((held == 77).all())
+
+
 def test_results_are_bitwise_equal_from_run_to_run():
     torch = pytest.importorskip("torch")
     for m, n, k in ((4096, 512, 1024), (64, 64, 16384), (16, 2048, 7168), (333, 777, 555)):
