@@ -18,6 +18,7 @@ from ..workspace import parts_filled
 from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
+    BANK_VECTOR,
     DOT_ROWS,
     FEW_ROWS,
     is_big,
@@ -90,6 +91,7 @@ SHAPES = (
     Shape((128, 64), (2, 2), (8, 8)),
     Shape((64, 128), (2, 2), (8, 8)),
     Shape((64, 64), (2, 2), (4, 8), stages=4),
+    Shape((64, 64), (2, 1), (8, 8), float32_only=True),
     Shape((32, 256), (1, 4), (8, 8), float32_only=True),
     Shape((32, 128), (1, 2), (8, 8), float32_only=True),
     Shape((256, 32), (4, 1), (8, 8), float32_only=True),
@@ -107,7 +109,7 @@ SHAPES = (
 )
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
-_SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
+_SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512)  # parts of K
 _IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
 _MAX_WORKSPACE = 256 << 20  # bytes
@@ -138,9 +140,19 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
 
 
 def _pays(problem: Problem, config: Config) -> bool:
-    """Say whether a tile's slabs are worth it: whole lines cost nn and tn 2 to 9 percent."""
+    """Say whether a tile is worth pricing for a class.
+
+    Slabs of whole lines cost nn and tn 2 to 9 percent. Of two tiles of 64x64 that of twice the
+    threads (4x8 sums each) is faster where copies are of single elements only (127x255x1000 in nn
+    5.6 us, 8.3), else slower (512 cubed 11.6 us, 10.9; 64x64x131072 34.4, 29.9).
+    """
     m, n, _ = config.tile
-    return not _has_lines(problem, config) or (problem.a if m > n else problem.b).major == "k"
+    if _has_lines(problem, config):
+        return (problem.a if m > n else problem.b).major == "k"
+    if (m, n) == (64, 64) and problem.a.dtype is DType.FLOAT32:
+        aligned = min(problem.a.alignment, problem.b.alignment) == BANK_VECTOR
+        return (config.thread == (8, 8)) == aligned
+    return True
 
 
 def _has_lines(problem: Problem, config: Config) -> bool:

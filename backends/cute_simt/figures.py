@@ -100,7 +100,7 @@ class Figures:
 
     launch_us: float = 0.741
     latency_us: float = 0.335
-    reduce_us: float = 0.812
+    reduce_us: float = 0.77
     part_us: float = 0.003
     dram_efficiency: float = 0.886
     halves: float = 0.5
