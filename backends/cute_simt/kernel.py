@@ -467,6 +467,77 @@ def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None
             )
 
 
+@cute.jit
+def sum_slabs(
+    spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
+    ends: tuple, remaining: Int32, within: tuple,
+) -> cute.Tensor:  # fmt: skip
+    """Return the sums of the products between two `ends` of K: the prologue and the main loop.
+
+    `sources`, `shared` and `within` are of A and of B: where copies come from and go to, and the K
+    that must be left for a slab not to be checked. `thread` is (warp, lane).
+    """
+    geo, config = spec.geometry, spec.config
+    tile_k = config.tile[2]
+    source_a, source_b = sources
+    shared_a, shared_b = shared
+    within_a, within_b = within
+    held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
+    held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
+
+    # -- prologue
+    slab_a, slab_b = Int64(0), Int64(0)
+    for stage in range_constexpr(config.stages - 1):
+        to_a = shared_a + stage * geo.a.elements
+        to_b = shared_b + stage * geo.b.elements
+        start_now(start_slab(source_a, to_a, slab_a, remaining, within_a, held_a))
+        start_now(start_slab(source_b, to_b, slab_b, remaining, within_b, held_b))
+        finish_slab(source_a, to_a, held_a)
+        finish_slab(source_b, to_b, held_b)
+        cute.arch.cp_async_commit_group()
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= tile_k
+
+    # -- main loop
+    first_a, first_b = first_rows(spec, *thread)
+    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
+    sums = cute.make_rmem_tensor(row_major, spec.sums)
+    sums.fill(0.0)
+    reading, writing = Int32(0), Int32(config.stages - 1)
+    for _ in cutlass.range((ends[1] - ends[0] + tile_k - 1) // tile_k, unroll=1):
+        cute.arch.cp_async_wait_group(config.stages - 2)
+        cute.arch.sync_threads()
+        into_a = shared_a + writing * geo.a.elements
+        into_b = shared_b + writing * geo.b.elements
+        multiply(
+            spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
+            first_a, first_b, sums,
+            start_slab(source_a, into_a, slab_a, remaining, within_a, held_a),
+            start_slab(source_b, into_b, slab_b, remaining, within_b, held_b),
+        )  # fmt: skip
+        cute.arch.cp_async_commit_group()
+        finish_slab(source_a, into_a, held_a)
+        finish_slab(source_b, into_b, held_b)
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= tile_k
+        reading = select(reading == config.stages - 1, Int32(0), reading + 1)
+        writing = select(writing == config.stages - 1, Int32(0), writing + 1)
+    cute.arch.cp_async_wait_group(0)
+    return sums
+
+
+def first_rows(spec: Spec, warp: Int32, lane: Int32) -> tuple[Int32, Int32]:
+    """Return a lane's first rows of the tiles of A and B."""
+    geo = spec.geometry
+    warp_m, warp_n = warp // spec.config.warps[1], warp % spec.config.warps[1]
+    return (
+        warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run,
+        warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run,
+    )
+
+
 # -- epilogue: accumulators to device memory -------------------------------------------------------
 
 
@@ -628,57 +699,17 @@ def gemm_kernel(
         b + batch_offset(b_strides, i0, i1, first_k, b_strides[0], geo.b.dtype.itemsize),
         (b_strides[1], b_strides[0]), first_n, n, thread, geo.threads,
     )  # fmt: skip
-    held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
-    held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
 
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         wait_with(*source_a.worked_out, *source_b.worked_out, remaining, within_a, within_b)
         cute.arch.griddepcontrol_launch_dependents()
 
-    # -- prologue
-    slab_a, slab_b = Int64(0), Int64(0)
-    for stage in range_constexpr(config.stages - 1):
-        to_a = shared_a + stage * geo.a.elements
-        to_b = shared_b + stage * geo.b.elements
-        start_now(start_slab(source_a, to_a, slab_a, remaining, within_a, held_a))
-        start_now(start_slab(source_b, to_b, slab_b, remaining, within_b, held_b))
-        finish_slab(source_a, to_a, held_a)
-        finish_slab(source_b, to_b, held_b)
-        cute.arch.cp_async_commit_group()
-        slab_a += source_a.slab_bytes
-        slab_b += source_b.slab_bytes
-        remaining -= tile_k
-
-    # -- main loop
-    warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
-    first_a = warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run
-    first_b = warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run
-    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
-    sums = cute.make_rmem_tensor(row_major, spec.sums)
-    sums.fill(0.0)
-    reading, writing = Int32(0), Int32(config.stages - 1)
-    for _ in cutlass.range((end_k - first_k + tile_k - 1) // tile_k, unroll=1):
-        cute.arch.cp_async_wait_group(config.stages - 2)
-        cute.arch.sync_threads()
-        into_a = shared_a + writing * geo.a.elements
-        into_b = shared_b + writing * geo.b.elements
-        multiply(
-            spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
-            first_a, first_b, sums,
-            start_slab(source_a, into_a, slab_a, remaining, within_a, held_a),
-            start_slab(source_b, into_b, slab_b, remaining, within_b, held_b),
-        )  # fmt: skip
-        cute.arch.cp_async_commit_group()
-        finish_slab(source_a, into_a, held_a)
-        finish_slab(source_b, into_b, held_b)
-        slab_a += source_a.slab_bytes
-        slab_b += source_b.slab_bytes
-        remaining -= tile_k
-        reading = select(reading == config.stages - 1, Int32(0), reading + 1)
-        writing = select(writing == config.stages - 1, Int32(0), writing + 1)
+    sums = sum_slabs(
+        spec, (source_a, source_b), (shared_a, shared_b), (warp, lane), (first_k, end_k),
+        remaining, (within_a, within_b),
+    )  # fmt: skip
 
     # -- epilogue
-    cute.arch.cp_async_wait_group(0)
     patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.stage_pitch)
     size = spec.output.width // 8
     out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
@@ -773,8 +804,7 @@ def persistent_kernel(
         remaining -= tile_k
 
     # -- main loop
-    first_a = warp // config.warps[1] * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run
-    first_b = warp % config.warps[1] * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run
+    first_a, first_b = first_rows(spec, warp, lane)
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
     sums = cute.make_rmem_tensor(row_major, spec.sums)
     reading, writing = Int32(0), Int32(ahead)
