@@ -229,6 +229,38 @@ def batch_offset(
     return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
 
 
+def stages_of(spec: Spec) -> tuple[cute.Pointer, tuple[cute.Pointer, cute.Pointer]]:
+    """Return a CTA's shared memory, and where in it the stages of A and of B begin."""
+    geo = spec.geometry
+    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
+    second = smem + spec.config.stages * geo.a.bytes
+    of_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
+    return smem, (of_a, cute.recast_ptr(second, dtype=CUTE_TYPES[geo.b.dtype]))
+
+
+def sources_of(
+    spec: Spec, bases: tuple, strides: tuple, firsts: tuple, sizes: tuple, where: tuple,
+    thread: Int32,
+) -> tuple[Source, Source]:  # fmt: skip
+    """Return a thread's copies of A and of B, of a tile that begins at `firsts` of M and N.
+
+    `where` is (L0, L1, first K).
+    """
+    geo = spec.geometry
+    (a, b), (a_strides, b_strides), (m, n) = bases, strides, sizes
+    source_a = Source(
+        geo.a, spec.problem.a,
+        a + batch_offset(a_strides, *where, a_strides[1], geo.a.dtype.itemsize),
+        (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.threads,
+    )  # fmt: skip
+    source_b = Source(
+        geo.b, spec.problem.b,
+        b + batch_offset(b_strides, *where, b_strides[0], geo.b.dtype.itemsize),
+        (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.threads,
+    )  # fmt: skip
+    return source_a, source_b
+
+
 def whole_copies(
     source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, whole: cutlass.Boolean
 ) -> Iterator[None]:
@@ -564,8 +596,12 @@ def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
 def store_sums(
     spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, out: Int64,
     steps: tuple, tile: tuple, extents: tuple, warp: Int32, lane: Int32,
+    begin: cutlass.Constexpr = None,
 ) -> None:  # fmt: skip
-    """Write a CTA's accumulators; `tile` is its first element of D, `patch` this warp's."""
+    """Write a CTA's accumulators; `tile` is its first element of D, `patch` this warp's.
+
+    With a `begin` (M, N) those before it are left out: they are another CTA's.
+    """
     geo = spec.geometry
     first_m, first_n = tile
     m, n = extents
@@ -574,12 +610,14 @@ def store_sums(
     sums = own_registers(sums, m >> 31)
     if const_expr(geo.direct):
         inside = (first_m + spec.config.tile[0] <= m) & (first_n + spec.config.tile[1] <= n)
+        if const_expr(begin is not None):
+            inside = inside & (first_m >= begin[0]) & (first_n >= begin[1])
         if inside & (first_n % geo.store == 0):
             store_runs(spec, sums, out, steps[0], corner_m, corner_n, lane)
         else:
-            store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane)
+            store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane, begin)
     else:
-        store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane)
+        store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane, begin)
 
 
 @cute.jit
@@ -613,8 +651,9 @@ def store_tile(
     m: Int32,
     n: Int32,
     lane: Int32,
+    begin: cutlass.Constexpr,
 ) -> None:
-    """Write a warp's accumulators; `corner` is the warp's first element of D."""
+    """Write a warp's accumulators; `corner` is its first element of D. For `begin` see above."""
     geo = spec.geometry
     if const_expr(not is_persistent(spec.config)):  # patches lie where the stages were
         cute.arch.sync_threads()
@@ -639,7 +678,10 @@ def store_tile(
             row = corner_m + geo.a.row(i) + line * geo.a.run
             fragment = read_parts(patch, line * geo.stage_pitch + column, geo.column)
             address = out + (Int64(row) * row_step + Int64(corner_n + column) * column_step) * size
-            if row < m:
+            there = row < m
+            if const_expr(begin is not None):  # tiles begin where vectors do
+                there = there & (row >= begin[0]) & (corner_n + column >= begin[1])
+            if there:
                 store_vector(fragment, address, n - (corner_n + column), dtype)
         cute.arch.sync_warp()
 
@@ -686,27 +728,18 @@ def gemm_kernel(
     )
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
-    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
-    shared_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
-    shared_b = cute.recast_ptr(smem + config.stages * geo.a.bytes, dtype=CUTE_TYPES[geo.b.dtype])
-    source_a = Source(
-        geo.a, spec.problem.a,
-        a + batch_offset(a_strides, i0, i1, first_k, a_strides[1], geo.a.dtype.itemsize),
-        (a_strides[0], a_strides[1]), first_m, m, thread, geo.threads,
-    )  # fmt: skip
-    source_b = Source(
-        geo.b, spec.problem.b,
-        b + batch_offset(b_strides, i0, i1, first_k, b_strides[0], geo.b.dtype.itemsize),
-        (b_strides[1], b_strides[0]), first_n, n, thread, geo.threads,
-    )  # fmt: skip
+    smem, shared = stages_of(spec)
+    source_a, source_b = sources_of(
+        spec, (a, b), (a_strides, b_strides), (first_m, first_n), (m, n), (i0, i1, first_k), thread
+    )
 
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         wait_with(*source_a.worked_out, *source_b.worked_out, remaining, within_a, within_b)
         cute.arch.griddepcontrol_launch_dependents()
 
     sums = sum_slabs(
-        spec, (source_a, source_b), (shared_a, shared_b), (warp, lane), (first_k, end_k),
-        remaining, (within_a, within_b),
+        spec, (source_a, source_b), shared, (warp, lane), (first_k, end_k), remaining,
+        (within_a, within_b),
     )  # fmt: skip
 
     # -- epilogue
@@ -773,9 +806,7 @@ def persistent_kernel(
     of_a, row_a, within_a, of_b, row_b, within_b, remaining, _, _, _ = unit_of(spec, block, *where)
 
     # -- shared memory: (stages) of A, then (stages) of B, then the epilogue's patches
-    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
-    shared_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
-    shared_b = cute.recast_ptr(smem + config.stages * geo.a.bytes, dtype=CUTE_TYPES[geo.b.dtype])
+    smem, (shared_a, shared_b) = stages_of(spec)
     patches = cute.recast_ptr(smem + config.stages * (geo.a.bytes + geo.b.bytes), dtype=spec.sums)
     patch = patches + warp * (geo.lanes[0] * geo.stage_pitch)
     source_a = Source(
