@@ -64,6 +64,9 @@ class Figures:
         Device memory to shared memory, an empty machine.
     reduce_us, part_us
         A dependent second kernel; each part of K that a thread of it adds.
+    clear_us, left_gbs
+        Of stream-K: the kernel that lowers the flags; the rate at which an SM writes its sums for
+        another one, or reads those of another (neither is measured).
     dram_efficiency
         Part of the memory's bandwidth that is reached.
     halves
@@ -102,6 +105,8 @@ class Figures:
     latency_us: float = 0.335
     reduce_us: float = 0.812
     part_us: float = 0.003
+    clear_us: float = 1.2
+    left_gbs: float = 100
     dram_efficiency: float = 0.886
     halves: float = 0.5
     l2_to_dram: float = 0.9

@@ -21,7 +21,7 @@ the main loop has no tail; a tile that would stick out of D moves back where it 
 tiles of float32 have K-major operands turned by copies of single elements: the loop then reads
 neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
 workspace, and `reduce_kernel` adds them in a fixed order; where only the tiles of the last round
-have parts, see `tail`.
+have parts, see `tail`; where all CTAs have equally many slabs, `stream`.
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
 """
@@ -954,8 +954,11 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
 
     `launch` launches other kernels than those of the schedule.
     """
+    from . import stream  # which is made of what is here
+
     if launch is None:
-        launch = {DOT: dot.start, AXPY: axpy.start}.get(spec.config.schedule, start)
+        own = {DOT: dot.start, AXPY: axpy.start, "stream": stream.start}
+        launch = own.get(spec.config.schedule, start)
 
     @cute.jit
     def gemm(
