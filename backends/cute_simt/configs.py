@@ -112,6 +112,7 @@ _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends wit
 _SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)  # parts of K
 _IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
+_ALONE = 256  # threads of a CTA that takes all registers of an SM
 _SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _MOST_PIECES = 10  # of a tile then: one CTA adds them
 _MAX_WORKSPACE = 256 << 20  # bytes
@@ -332,11 +333,11 @@ def _has_tail(base: Base, work: Work) -> bool:
 
 
 def _may_stream(problem: Problem, base: Base) -> bool:
-    """Say whether a tile's slabs may be shared out: where an SM holds one CTA, which is measured.
+    """Say whether a tile's slabs may be shared out: of the biggest ones, of which an SM holds one.
 
-    Those have the most to win: each is a whole SM's time.
+    They leave the most SMs without work, and of several CTAs of an SM not all would end together.
     """
-    alone = base.resident == 1 and not is_persistent(base.config)
+    alone = base.resident == 1 and base.threads >= _ALONE and not is_persistent(base.config)
     return alone and without_stream(problem, base.config) is None
 
 
