@@ -1,4 +1,4 @@
-"""cute_simt's stream-K on an emulated GPU: every way in which shares cut tiles gives the product."""
+"""cute_simt's stream-K on an emulated GPU: wherever shares cut tiles, the product is right."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ SMALL = Config(
     raster=Raster("m", 2), schedule="stream",
 )  # fmt: skip
 WIDE = replace(SMALL, tile=(64, 128, 16), warps=(1, 2))
+LATER, WIDE_LATER = replace(SMALL, schedule="shares"), replace(WIDE, schedule="shares")
 
 
 @pytest.fixture
@@ -68,6 +69,10 @@ def dirty(monkeypatch):
         ("nt", (128, 256, 96), 0, 2, WIDE),  # shares of whole tiles: no pieces
         ("tt", (33, 40, 333), 1, 6, WIDE),  # fewer rows than a tile
         ("tt", (100, 130, 16), 1, 3, SMALL),  # a slab a tile
+        ("nt", (257, 70, 131), 1, 11, LATER),
+        ("nn", (128, 128, 330), 4, 7, LATER),
+        ("tt", (70, 260, 100), 3, 2, WIDE_LATER),  # whole tiles, which no one adds to
+        ("tn", (50, 130, 250), 0, 9, WIDE_LATER),
     ],
     ids=str,
 )
@@ -77,14 +82,17 @@ def test_pieces_of_tiles_give_the_product(layout, sizes, pad, sms, config, dirty
         dirty()
         plan = on_fewer_sms(configured(a, b, d, config), sms)
         unigemm.matmul(a, b, d, plan=plan)
-    (clearing, *_), (product, *_) = gpu.launches
     tile_m, tile_n, tile_k = config.tile
     tiles = -(-sizes[0] // tile_m) * -(-sizes[1] // tile_n)
     ctas = min(sms, tiles * -(-sizes[2] // tile_k))
-    assert clearing.kernel.startswith("simt_clear")
-    assert product.kernel.startswith("simt_stream")
-    assert product.grid == (ctas, 1, 1)
-    assert plan.workspace_bytes == ctas * (tile_m * tile_n + 1) * 4
+    names = [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
+    if config.schedule == "shares":
+        assert names == ["simt_stream", "simt_pieces"]
+        assert plan.workspace_bytes == (ctas + tiles - 1) * tile_m * tile_n * 4
+    else:
+        assert names == ["simt_clear", "simt_stream"]
+        assert plan.workspace_bytes == ctas * (tile_m * tile_n + 1) * 4
+    assert gpu.launches[names.index("simt_stream")][0].grid == (ctas, 1, 1)
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
@@ -105,20 +113,20 @@ def test_drawn_operands_in_poison_give_the_product(layout, arch):
     )  # fmt: skip
     a, b, d = views_of(case)
     with device(arch, seed=3, lockstep=arch == "sm_80") as gpu:
-        plan = on_fewer_sms(configured(a, b, d, SMALL), 7)
+        plan = on_fewer_sms(configured(a, b, d, (SMALL, LATER)[layout[0] == "t"]), 7)
         check_case(NUMPY, case, plan=plan)
-    assert gpu.launches[-1][0].grid == (7, 1, 1)
+    assert (7, 1, 1) in {launch.grid for launch, _ in gpu.launches}
 
 
-def test_batches_are_more_tiles():
+@pytest.mark.parametrize("config", [WIDE, WIDE_LATER], ids=str)
+def test_batches_are_more_tiles(config):
     a = lay_out((3, 70, 90), (2, 1, 0), (2, 0, 0), 1, 0)
     b = lay_out((3, 90, 60), (1, 2, 0), (1, 4, 0), 1, 1)
     d = lay_out((3, 70, 60), (2, 1, 0), (0, 4, 0), 1, 0)
     case = Case(a, b, d, d.shape, DType.FLOAT32, DType.FLOAT32, False, 1)
     with device("sm_90a", seed=2) as gpu:
-        plan = on_fewer_sms(configured(*views_of(case), WIDE), 4)
-        check_case(NUMPY, case, plan=plan)
-    assert gpu.launches[-1][0].grid == (4, 1, 1)
+        check_case(NUMPY, case, plan=on_fewer_sms(configured(*views_of(case), config), 4))
+    assert (4, 1, 1) in {launch.grid for launch, _ in gpu.launches}
 
 
 def drawn(sizes):
@@ -127,7 +135,8 @@ def drawn(sizes):
     return rng.standard_normal((m, k), "f4"), rng.standard_normal((k, n), "f4")
 
 
-def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit(dirty):
+@pytest.mark.parametrize("config", [SMALL, LATER], ids=str)
+def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit(config, dirty):
     """Where tiles have moved over others, too: both compute what one of them stores."""
     a, b = drawn((150, 100, 150))
     results = []
@@ -136,17 +145,18 @@ def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit(dirty):
         with device("sm_90a", seed=seed, lockstep=lockstep):
             if soiled:
                 dirty()
-            plan = on_fewer_sms(configured(a, b, d, SMALL), 7)
+            plan = on_fewer_sms(configured(a, b, d, config), 7)
             results.append(unigemm.matmul(a, b, d, plan=plan).tobytes())
     assert len(set(results)) == 1
 
 
-def test_pieces_are_added_in_the_order_of_k():
+@pytest.mark.parametrize("config", [WIDE, WIDE_LATER], ids=str)
+def test_pieces_are_added_in_the_order_of_k(config):
     """Each piece's sums are those of its K alone: the shares decide every rounding."""
     a, b = drawn((60, 100, 250))
     d, slabs, sms = np.full((60, 100), np.nan, "f4"), 16, 5
     with device("sm_90a"):
-        unigemm.matmul(a, b, d, plan=on_fewer_sms(configured(a, b, d, WIDE), sms))
+        unigemm.matmul(a, b, d, plan=on_fewer_sms(configured(a, b, d, config), sms))
     total = None
     for share in range(sms):
         ends = [16 * begin_of(x, slabs, sms) for x in (share, share + 1)]

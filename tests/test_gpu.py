@@ -142,7 +142,8 @@ def tail_of(tile, warps, thread, layout, pad, k):
 
 def stream_of(tile, warps, thread, layout, pad, k, few=False):
     """Return `uneven` operands and plan of some fewer tiles than there are SMs, or far fewer."""
-    return uneven((tile, warps, thread), layout, pad, k, 2 if few else 10, "stream", 1)
+    rows, schedule = (2, "shares") if few else (10, "stream")
+    return uneven((tile, warps, thread), layout, pad, k, rows, schedule, 1)
 
 
 def uneven(shape, layout, pad, k, rows, schedule, split):
@@ -364,6 +365,7 @@ def test_small_matrices_for_the_sanitizer():
                 case = Case(a, b, compact((33, 17)), (33, 17), dtype, dtype, False, 1)
                 check_case(lib, case, backend="cute_simt")
     for a, b, d, _, plan in (
-        tail_of(*TAILED[0], "nt", 1, 40), stream_of(*STREAMED[0], "nt", 1, 40, few=True)
+        tail_of(*TAILED[0], "nt", 1, 40), stream_of(*STREAMED[0], "nt", 1, 40),
+        stream_of(*STREAMED[0], "nn", 1, 200, few=True),
     ):  # fmt: skip
         assert unigemm.matmul(a, b, d, plan=plan).isfinite().all()

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from bench.issue_slots import counted
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs
 from unigemm.backends.cute_simt.geometry import geometry
 
+from bench.issue_slots import counted
 from unigemm.dtypes import DType
 from unigemm.errors import CompilationError, UnsupportedProblem
 from unigemm.plans import Config, Plan
@@ -123,18 +123,18 @@ ALONE = [((128, 256, 16), (2, 4)), ((256, 128, 16), (4, 2))]
 
 def stream_of(majors, alignment, tile, warps, arch, schedule="stream"):
     problem = problem_of(DType.FLOAT32, *majors, alignment)
-    config = Config(
-        tile, stages=3, warps=warps, thread=(8, 16), occupancy=1, schedule=schedule
-    )
+    config = Config(tile, stages=3, warps=warps, thread=(8, 16), occupancy=1, schedule=schedule)
     return Plan("cute_simt", config, problem, EXTENTS, named_target(arch))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
-def test_shares_of_slabs_compile_without_spills(majors, arch):
+@pytest.mark.parametrize("schedule", ["stream", "shares"])
+def test_shares_of_slabs_compile_without_spills(schedule, majors, arch):
     """Of the tiles with the most sums a thread: nothing is left for what lives across pieces."""
     number = ["kn", "kk", "mn", "mk"].index(majors) + len(arch)
-    info = BACKEND.compile(stream_of(majors, (16, 4)[number % 2], *ALONE[number % 2], arch)).info
+    alignment, tile = (16, 4)[number % 2], ALONE[number // 2 % 2]
+    info = BACKEND.compile(stream_of(majors, alignment, *tile, arch, schedule)).info
     assert info.spill_bytes == 0
     assert {"LDL", "STL"}.isdisjoint(info.instructions)
 
@@ -143,11 +143,13 @@ def test_shares_of_slabs_compile_without_spills(majors, arch):
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
 def test_the_loop_over_a_share_has_no_more_issue_slots_than_that_over_a_tile(majors, tile):
     """Sums that were stored and added to where they are cost 2 to 21 percent of the loop."""
-    plain, shared = (
-        counted(stream_of(majors, 16, *tile, "sm_90a", schedule)) for schedule in ("", "stream")
+    plain, *shared = (
+        counted(stream_of(majors, 16, *tile, "sm_90a", schedule))
+        for schedule in ("", "stream", "shares")
     )
-    assert shared.fmas == plain.fmas == 2048
-    assert shared.share > 0.99 * plain.share
+    for loop in shared:
+        assert loop.fmas == plain.fmas == 2048
+        assert loop.share > 0.99 * plain.share
 
 
 def test_float64_uses_double_precision_fma_only():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ from unigemm.backends.cute_simt.geometry import (
     scratch_bytes,
     whole_tiles,
 )
-from unigemm.backends.cute_simt.shares import begin_of, share_of
+from unigemm.backends.cute_simt.shares import begin_of, place_of_piece, share_of, shares_bytes
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
@@ -348,11 +348,13 @@ def test_slabs_are_shared_out_where_tiles_leave_sms_without_work():
     problem = problem_of(DType.FLOAT32, "k", "n")
     (other,) = BACKEND.price_all(problem, Extents(2048, 2048, 2048), H200, [plain])
     assert 0.97 < wide.prediction.us / other.prediction.us < 1
-    assert [c.config.tile for c in streams(128, 8192, 8192)] == [(128, 256, 16), (256, 128, 16)]
     assert streams(2048, 2048, 240) == [], "shares of less than 16 slabs"
     assert streams(128 * 132, 256, 4096) == [], "a tile for each SM"
     assert streams(5120, 5120, 5120) == [], "more tiles than CTAs"
-    assert streams(512, 512, 32768) == [], "one CTA would add 17 pieces"
+    found = streams(512, 512, 32768)
+    assert {c.config.schedule for c in found} == {"shares"}, "one CTA would add 17 pieces"
+    assert found[0].workspace_bytes == (132 + 8 - 1) * 128 * 256 * 4
+    assert {c.config.schedule for c in streams(128, 8192, 8192)} == {"stream"}
     assert streams(2048, 2048, 2048, problem_of(DType.BFLOAT16, "k", "n")) == []
     assert streams(2048, 2048, 2048, problem_of(DType.FLOAT32, "strided", "n")) == []
     assert streams(2048, 2048, 2048, replace(problem, batch_invariant=True)) == []
@@ -378,11 +380,24 @@ def test_what_cannot_stream_is_told_why():
 def test_shares_follow_each_other_and_differ_by_a_slab(ctas, total):
     begins = [begin_of(share, total, ctas) for share in range(ctas + 1)]
     assert (begins[0], begins[-1]) == (0, total)
-    sizes = {after - before for before, after in zip(begins, begins[1:], strict=False)}
+    sizes = {after - before for before, after in pairwise(begins)}
     assert max(sizes) - min(sizes) <= 1
     for share in range(ctas) if total >= ctas else ():
         assert share_of(begins[share], total, ctas) == share
         assert share_of(begins[share + 1] - 1, total, ctas) == share
+
+
+@given(st.integers(1, 40), st.integers(1, 30), st.integers(1, 30))
+def test_the_pieces_of_a_tile_lie_side_by_side_and_no_two_at_one_place(ctas, tiles, slabs):
+    total, taken = tiles * slabs, set()
+    ctas = min(ctas, total)
+    for tile in range(tiles):
+        first, last = (share_of(tile * slabs + x, total, ctas) for x in (0, slabs - 1))
+        places = {place_of_piece(share, tile) for share in range(first, last + 1)}
+        assert places == set(range(place_of_piece(first, tile), place_of_piece(last, tile) + 1))
+        assert taken.isdisjoint(places)
+        taken |= places
+    assert (max(taken) + 1) * 4 <= shares_bytes(ctas, tiles, 4)
 
 
 def test_the_host_is_refused_with_the_backend_that_would_do():

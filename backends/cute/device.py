@@ -355,14 +355,20 @@ def add_parts(total: cute.Tensor, where: Int64, part_bytes: Int64, parts: Int32)
 @cute.jit
 def store_total(
     total: cute.Tensor, where: Int64, column_step: Int64, left: Int32, dtype: cutlass.Constexpr,
-    together: cutlass.Constexpr,
+    together: cutlass.Constexpr, skipped: cutlass.Constexpr = None,
 ) -> None:  # fmt: skip
-    """Store neighbours along N, of which `left` exist: `together` as a vector, else one by one."""
+    """Store neighbours along N, of which `left` exist: `together` as a vector, else one by one.
+
+    One by one so many of the first may be `skipped`.
+    """
     if const_expr(together):
         store_vector(total, where, left, dtype)
     else:
         for i in range_constexpr(cute.size(total)):
-            if i < left:
+            there = i < left
+            if const_expr(skipped is not None):
+                there = there & (i >= skipped)
+            if there:
                 at = where + i * column_step * (dtype.width // 8)
                 write(elements(total, i, 1), global_vector(at, dtype, 1))
 

@@ -114,7 +114,7 @@ _IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
 _ALONE = 256  # threads of a CTA that takes all registers of an SM
 _SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
-_MOST_PIECES = 10  # of a tile then: one CTA adds them
+_MOST_PIECES = 5  # of a tile that one CTA adds: more are added by a kernel of its own
 _MAX_WORKSPACE = 256 << 20  # bytes
 
 
@@ -224,10 +224,10 @@ def _tailed(problem: Problem, target: Target, config: Config) -> Base:
 
 
 @lru_cache(maxsize=1024)
-def _streamed(problem: Problem, target: Target, config: Config) -> Base:
+def _streamed(problem: Problem, target: Target, config: Config, schedule: str) -> Base:
     """Return a tile whose slabs are shared out equally."""
     base = _base(problem, target, config)
-    return replace(base, config=replace(config, schedule="stream", occupancy=base.resident))
+    return replace(base, config=replace(config, schedule=schedule, occupancy=base.resident))
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
@@ -236,7 +236,8 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     for base in bases(problem, target):
         found += _persistent(seen, target, base.config)
         found += [_tailed(seen, target, base.config)] if _may_have_tail(problem, base) else []
-        found += [_streamed(seen, target, base.config)] if _may_stream(problem, base) else []
+        if _may_stream(problem, base):
+            found += [_streamed(seen, target, base.config, way) for way in ("stream", "shares")]
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -312,7 +313,10 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
                 tiles += _persistent(seen, target, floor.config)
     plain = tiles[:]
     tiles += [_tailed(seen, target, base.config) for base in plain if _has_tail(base, work)]
-    tiles += [_streamed(seen, target, base.config) for base in plain if _streams(base, work)]
+    for base in plain:
+        if _streams(base, work):
+            few = tiles_of(base.config, extents) * _MOST_PIECES < target.sm_count
+            tiles.append(_streamed(seen, target, base.config, "shares" if few else "stream"))
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
@@ -344,10 +348,9 @@ def _may_stream(problem: Problem, base: Base) -> bool:
 def _streams(base: Base, work: Work) -> bool:
     """Say whether it may be worth it: tiles that leave SMs free, or would with equal parts of K."""
     tiles, places = tiles_of(base.config, work.extents), base.target.sm_count
-    if not places <= tiles * _MOST_PIECES < places * _MOST_PIECES:
-        return False
     slabs = ceil(work.extents.k / base.config.tile[2])
-    return tiles * slabs >= places * _SHARE_SLABS and _may_stream(work.problem, base)
+    enough = tiles < places and tiles * slabs >= places * _SHARE_SLABS
+    return enough and _may_stream(work.problem, base)
 
 
 def _splits(base: Base, work: Work) -> tuple[int, ...]:

@@ -6,11 +6,13 @@ memory in the majorness that they have in device memory, so that every copy is a
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
 
 The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn; "tail" cuts
-only the tiles of the last round into parts of K, of which an SM holds `occupancy`; "stream" shares
-the slabs of all tiles out equally among `occupancy` CTAs on each SM. Two others are
-kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps along N
-only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns of B in
-each lane, lanes along N, and `stages` rows of B on their way.
+only the tiles of the last round into parts of K, of which an SM holds `occupancy`. "stream" and
+"shares" share the slabs of all tiles out equally among `occupancy` CTAs on each SM: with the first
+a tile's sums are added by a CTA that has some of them, with the second by a kernel afterwards.
+
+Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
+along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns
+of B in each lane, lanes along N, and `stages` rows of B on their way.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..workspace import workspace_bytes
-from .shares import stream_bytes
+from .shares import shares_bytes, stream_bytes
 
 __all__ = [
     "AXPY",
@@ -38,6 +40,7 @@ __all__ = [
     "Geometry",
     "Needs",
     "OperandTile",
+    "adds_later",
     "axpy_lanes",
     "axpy_parts",
     "copy_schedule",
@@ -322,7 +325,12 @@ def is_tail(config: Config) -> bool:
 
 def is_stream(config: Config) -> bool:
     """Whether CTAs have equally many slabs, wherever in a tile these begin and end."""
-    return config.schedule == "stream"
+    return config.schedule in ("stream", "shares")
+
+
+def adds_later(config: Config) -> bool:
+    """Whether the sums of such pieces of tiles are added by a kernel of its own."""
+    return config.schedule == "shares"
 
 
 def in_parts(config: Config) -> bool:
@@ -345,7 +353,10 @@ def scratch_bytes(problem: Problem, extents: Extents, config: Config, target: Ta
     tiles, places = tiles_of(config, sizes), target.sm_count * config.occupancy
     if is_stream(config):
         ctas = min(tiles * max(1, ceil(sizes.k / k)), places)
-        return stream_bytes(ctas, m * n * seen.accumulator.itemsize)
+        part_bytes = m * n * seen.accumulator.itemsize
+        if adds_later(config):
+            return shares_bytes(ctas, tiles, part_bytes)
+        return stream_bytes(ctas, part_bytes)
     if not is_tail(config):
         return workspace_bytes(seen, sizes, config.split_k)
     parts = config.split_k * (tiles - whole_tiles(tiles, places))

@@ -957,7 +957,8 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     from . import stream  # which is made of what is here
 
     if launch is None:
-        own = {DOT: dot.start, AXPY: axpy.start, "stream": stream.start}
+        own = {DOT: dot.start, AXPY: axpy.start}
+        own |= dict.fromkeys(("stream", "shares"), stream.start)
         launch = own.get(spec.config.schedule, start)
 
     @cute.jit

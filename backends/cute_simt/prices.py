@@ -25,6 +25,7 @@ from .geometry import (
     SCHEDULERS,
     WARP,
     OperandTile,
+    adds_later,
     illegal,
     is_persistent,
     is_stream,
@@ -340,10 +341,8 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         copied = traffic_us(2 * scratch, target.dram_gbs * f.scratch_to_dram)
     if streamed:
         again = at_once(base, base.config.occupancy, f) * base.cta_clocks / target.clock_mhz
-        reduction = f.clear_us + (begun - 1) * (again + f.latency_us)
-        # A CTA leaves the sums of a piece, and adds those that others have left of its last tile.
-        of_part = m * n * problem.accumulator.itemsize
-        copied = (1 + ctas / tiles) * traffic_us(of_part, f.left_gbs)
+        reduction, copied = _pieces_us(base, ctas, tiles)
+        reduction += (begun - 1) * (again + f.latency_us)
     if begin + max(sm_us, dram / busy) + reduction + copied > bar:
         return None
 
@@ -366,6 +365,18 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         l2=l2 / busy,
         dram=dram / busy,
     )
+
+
+def _pieces_us(base: Base, ctas: int, tiles: int) -> tuple[float, float]:
+    """Return what it takes to add the pieces of tiles: kernels and waits, and the traffic."""
+    f, (m, n, _) = base.figures, base.config.tile
+    of_part = m * n * base.problem.accumulator.itemsize
+    if adds_later(base.config):
+        scratch = (ctas + tiles) * of_part
+        copied = traffic_us(2 * scratch, base.target.dram_gbs * f.scratch_to_dram)
+        return f.reduce_us + f.part_us * (ctas / tiles + 1), copied
+    # A CTA leaves the sums of a piece, and adds those that others have left of its last tile.
+    return f.clear_us, (1 + ctas / tiles) * traffic_us(of_part, f.left_gbs)
 
 
 def at_once(base: Base, ctas: int, f: Figures) -> float:

@@ -1,4 +1,4 @@
-"""How the schedule "stream" shares slabs out; all of it of numbers, or of those in a kernel.
+"""How the schedules "stream" and "shares" share slabs out: of numbers, or of those in a kernel.
 
 The slabs of all tiles lie in one line, tile after tile. Of `total` slabs each of `ctas` CTAs has a
 share without gaps; no two differ by more than one slab.
@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["FLAG_BYTES", "begin_of", "flags_at", "share_of", "stream_bytes"]
+__all__ = [
+    "FLAG_BYTES",
+    "begin_of",
+    "flags_at",
+    "place_of_piece",
+    "share_of",
+    "shares_bytes",
+    "stream_bytes",
+]
 
 FLAG_BYTES = 4
 
@@ -28,6 +36,19 @@ def flags_at(ctas: Any, part_bytes: int) -> Any:
     return ctas * part_bytes
 
 
+def place_of_piece(share: Any, tile: Any) -> Any:
+    """Return the number of a piece's place where all have one: those of a tile side by side.
+
+    With each next piece of the line the share or the tile is the next one, or both are.
+    """
+    return share + tile
+
+
+def shares_bytes(ctas: int, tiles: int, part_bytes: int) -> int:
+    """Return the bytes of the partial sums where all pieces have a place."""
+    return (place_of_piece(ctas - 1, tiles - 1) + 1) * part_bytes
+
+
 def stream_bytes(ctas: int, part_bytes: int) -> int:
-    """Return the bytes of the partial sums and flags."""
+    """Return the bytes of the partial sums and flags where one place a CTA is enough."""
     return flags_at(ctas, part_bytes) + ctas * FLAG_BYTES

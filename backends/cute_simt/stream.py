@@ -3,17 +3,21 @@
 As many CTAs as are resident at once share the slabs of all tiles (`shares`): a CTA's share begins
 and ends anywhere in a tile. It goes through its share in order, one piece of a tile at a time:
 
-    piece without the tile's first slab     its sums go to the CTA's place in the workspace, and a
-                                            flag says that they are there (release)
-    piece with it                           its CTA waits for the tile's other pieces (acquire), adds
-                                            their sums to its own in the order of K, and stores D
+    piece without the tile's first slab   its sums go to the CTA's place in the workspace, and a
+                                          flag says that they are there (release)
+    piece with it                         its CTA waits for the tile's other pieces (acquire), adds
+                                          their sums to its own in the order of K, and stores D
 
 Only a CTA's first piece can be of the first kind, so one place is enough, and nobody waits before
 all that others need of him is done. Only its last one can be of the second kind and have others to
 wait for: those have the next shares. Shares are given out from the last block to the first, so that
 CTAs wait for blocks before theirs: these run or have run, even where not all CTAs find room.
 
-A kernel before this one clears the flags: nobody knows what the workspace held.
+That is for some tiles fewer than CTAs, and pieces as many as two or three a tile. One CTA would add
+dozens for long: with the schedule "shares" all pieces have a place of their own, nobody waits, and
+`pieces_kernel` adds them on all SMs, as `tail_kernel` does. Whole tiles are stored as they are.
+
+With "stream" a kernel before this one clears the flags: nobody knows what the workspace held.
 
 Tiles at an edge of D move back over their neighbours (`placed`). Pieces differ from tile to tile,
 and so does the rounding of what both compute: a tile stores only what no other one has to.
@@ -25,15 +29,25 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
-from ..cute.device import Divisor, global_vector, raster, tile_coordinates, wait_with, write
-from .geometry import WARP, launched_smem
-from .kernel import Spec, own_registers, sources_of, stages_of, store_sums, sum_slabs
+from ..cute.device import (
+    Divisor,
+    global_vector,
+    raster,
+    select,
+    tile_coordinates,
+    wait_with,
+    write,
+)
+from .geometry import WARP, adds_later, launched_smem
+from .kernel import Spec, first_rows, own_registers, sources_of, stages_of, store_sums, sum_slabs
 from .places import placed_tile
-from .shares import FLAG_BYTES, begin_of, flags_at, share_of
+from .shares import FLAG_BYTES, begin_of, flags_at, place_of_piece, share_of
+from .tail import add_vectors, grid_of_vectors, vector_of
 
 _VECTOR = 4  # float32 sums of one store or load
 _AT_ONCE = 16  # vectors that a thread has on their way
 _CLEARING = 128  # threads
+_NOWHERE = 2**31 - 1  # behind all of D
 
 
 @cute.kernel
@@ -88,24 +102,29 @@ def stream_kernel(
             shared, (warp, lane), (first_k, end_k), end_k - first_k, (within_a, within_b),
         )  # fmt: skip
         sums = own_registers(sums, m >> 31)
-        if slab > 0:
-            leave_sums(spec, sums, workspace, share, thread)
-            cute.arch.sync_threads()
-            if thread == 0:
-                raise_flag(flags + share * FLAG_BYTES)
+        place, partial = share, slab > 0
+        if const_expr(adds_later(config)):
+            place, partial = place_of_piece(share, tile), taken < slabs
+        if partial:
+            leave_sums(spec, sums, workspace, place, thread)
+            if const_expr(not adds_later(config)):
+                cute.arch.sync_threads()
+                if thread == 0:
+                    raise_flag(flags + share * FLAG_BYTES)
         else:
-            if taken < slabs:
+            if const_expr(not adds_later(config)):  # of a whole tile there are no others
                 last = share_of(Int64(tile) * slabs + (slabs - 1), total, Int64(ctas))
                 add_others(spec, sums, workspace, flags, share + 1, Int32(last) + 1, thread)
-            # Not kept from before the loop over K: registers are few there.
+            patch = cute.recast_ptr(smem, dtype=spec.sums)
+            patch += warp * (spec.geometry.lanes[0] * spec.geometry.stage_pitch)
+            # Worked out anew, not kept from before the loop over K: registers are few there.
             tm, tn, sweeps = tile_coordinates(tile, order)
             i1, i0 = divmod(sweeps, l0)
             offset = Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
-            patch = cute.recast_ptr(smem, dtype=spec.sums)
             store_sums(
-                spec, sums, patch + warp * (spec.geometry.lanes[0] * spec.geometry.stage_pitch),
-                d + offset * (spec.output.width // 8), (d_strides[0], d_strides[1]),
-                (first_m, first_n), (m, n), warp, lane, (tm * tile_m, tn * tile_n),
+                spec, sums, patch, d + offset * (spec.output.width // 8),
+                (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), warp, lane,
+                (tm * tile_m, tn * tile_n),
             )  # fmt: skip
         cute.arch.sync_threads()  # all have read the stages that the next piece is copied to
         left -= taken
@@ -119,31 +138,30 @@ def part_bytes(spec: Spec) -> int:
     return m * n * spec.problem.accumulator.itemsize
 
 
-def vectors(sums: cute.Tensor) -> list[list[tuple[int, int]]]:
+def vectors(spec: Spec) -> list[list[tuple[int, int]]]:
     """Return the places of a thread's sums, as many together as one store writes."""
-    rows, columns = sums.shape
-    return [
-        [(i, j + x) for x in range(_VECTOR)] for i in range(rows) for j in range(0, columns, _VECTOR)
-    ]
+    rows, columns = spec.geometry.a.rows, spec.geometry.b.rows
+    each = range(_VECTOR)
+    return [[(i, j + x) for x in each] for i in range(rows) for j in range(0, columns, _VECTOR)]
 
 
-def place_of(spec: Spec, workspace: Int64, share: Int32, thread: Int32) -> tuple[Int64, int]:
-    """Return where a thread's vectors of a share's partial sums begin, and the bytes between them.
+def place_of(spec: Spec, workspace: Int64, place: Int32, thread: Int32) -> tuple[Int64, int]:
+    """Return where a thread's vectors of some partial sums begin, and the bytes between them.
 
     Neighbouring threads have neighbouring vectors, wherever in the tile these belong.
     """
     size = _VECTOR * spec.problem.accumulator.itemsize
-    first = workspace + Int64(share) * part_bytes(spec) + thread * size
+    first = workspace + Int64(place) * part_bytes(spec) + thread * size
     return first, spec.geometry.threads * size
 
 
 @cute.jit
 def leave_sums(
-    spec: cutlass.Constexpr, sums: cute.Tensor, workspace: Int64, share: Int32, thread: Int32
+    spec: cutlass.Constexpr, sums: cute.Tensor, workspace: Int64, place: Int32, thread: Int32
 ) -> None:
-    """Write a CTA's partial sums to its place in the workspace."""
-    where, step = place_of(spec, workspace, share, thread)
-    for i, places in enumerate(vectors(sums)):
+    """Write a CTA's partial sums to a place in the workspace."""
+    where, step = place_of(spec, workspace, place, thread)
+    for i, places in enumerate(vectors(spec)):
         write([sums[at] for at in places], global_vector(where + i * step, spec.sums, _VECTOR))
 
 
@@ -153,12 +171,12 @@ def add_others(
     end: Int32, thread: Int32,
 ) -> None:  # fmt: skip
     """Add to a CTA's sums those that some other shares have left, in the order of K."""
-    for share in cutlass.range(begin, end, unroll=1):
+    for share in cutlass.range(begin, end, 1, unroll=1):
         if thread == 0:
             await_flag(flags + share * FLAG_BYTES)
         cute.arch.sync_threads()
-        where, step = place_of(spec, workspace, share, thread)
-        every = vectors(sums)
+        where, step = place_of(spec, workspace, Int32(share), thread)
+        every = vectors(spec)
         for done in range_constexpr(0, len(every), _AT_ONCE):
             some = every[done : done + _AT_ONCE]
             values = [read_sums(where, (done + i) * step) for i in range(len(some))]
@@ -212,11 +230,47 @@ def clear_kernel(overlap: cutlass.Constexpr, flags: Int64, count: Int32) -> None
         write([Int32(0)], global_vector(flags + Int64(i) * FLAG_BYTES, Int32, 1))
 
 
+@cute.kernel
+def pieces_kernel(
+    spec: cutlass.Constexpr,
+    addresses: tuple,
+    sizes: tuple,
+    d_strides: tuple,
+    order: tuple,
+    l0: Divisor,
+    slabs: Int32,
+    total: Int64,
+    ctas: Int32,
+) -> None:
+    """Add the pieces of the tiles that have several, and write D."""
+    geo = spec.geometry
+    _, _, d, workspace = addresses
+    tile_m, tile_n, _ = spec.config.tile
+    tile, inside = vector_of(spec)
+    slab = Int64(tile) * slabs
+    share = Int32(share_of(slab, total, Int64(ctas)))
+    pieces = Int32(share_of(slab + (slabs - 1), total, Int64(ctas))) + 1 - share
+    where = workspace + Int64(place_of_piece(share, tile)) * part_bytes(spec)
+    # Which thread of the product left the vector, and which of its vectors it is.
+    vector, per_row = inside // _VECTOR, geo.b.rows // _VECTOR
+    index, thread = vector // geo.threads, vector % geo.threads
+    i, j = index // per_row, index % per_row * _VECTOR
+    first_a, first_b = first_rows(spec, thread // WARP, thread % WARP)
+    tm, tn, _ = tile_coordinates(tile, order)
+    several = pieces > 1  # else the tile is in D
+    begin = [select(several, first, Int32(_NOWHERE)) for first in (tm * tile_m, tn * tile_n)]
+    place = (first_a + geo.a.row(i), first_b + geo.b.row(j))
+    add_vectors(
+        spec, where + inside * (spec.sums.width // 8), Int64(part_bytes(spec)),
+        select(several, pieces, Int32(0)), d, tile, place, sizes, d_strides, order, l0, begin,
+    )  # fmt: skip
+
+
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
     knobs: tuple, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
-    """Launch the product behind the kernel that lowers its flags."""
+    """Launch the product, behind the kernel that lowers its flags or before that which adds."""
     m, n, k, l0, l1 = sizes
     _, along_n, group, sm_count = knobs
     geo = spec.geometry
@@ -225,20 +279,24 @@ def start(
     slabs = cutlass.max((k + tile_k - 1) // tile_k, Int32(1))  # D is written without any K, too
     total = Int64(tiles_m * tiles_n * l0 * l1) * slabs
     ctas = Int32(cutlass.min(total, Int64(sm_count * spec.config.occupancy)))
-    flags = addresses[3] + flags_at(Int64(ctas), part_bytes(spec))
-    clear_kernel(spec.overlap, flags, ctas).launch(
-        grid=(1, 1, 1), block=(_CLEARING, 1, 1), stream=stream, use_pdl=spec.overlap
-    )
-    stream_kernel(
-        spec, addresses, (m, n, k), a_steps, b_steps, d_steps,
-        raster(tiles_m, tiles_n, along_n, group), Divisor(l0), slabs, total, ctas,
-    ).launch(
+    shared = (raster(tiles_m, tiles_n, along_n, group), Divisor(l0), slabs, total, ctas)
+    if const_expr(not adds_later(spec.config)):
+        flags = addresses[3] + flags_at(Int64(ctas), part_bytes(spec))
+        clear_kernel(spec.overlap, flags, ctas).launch(
+            grid=(1, 1, 1), block=(_CLEARING, 1, 1), stream=stream, use_pdl=spec.overlap
+        )
+    stream_kernel(spec, addresses, (m, n, k), a_steps, b_steps, d_steps, *shared).launch(
         grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
         smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
         min_blocks_per_mp=min(geo.min_blocks, spec.config.occupancy),
         preferred_smem_carveout=100, use_pdl=spec.overlap,
     )  # fmt: skip
+    if const_expr(adds_later(spec.config)):
+        pieces_kernel(spec, addresses, (m, n), d_steps, *shared).launch(
+            **grid_of_vectors(spec, tiles_m * tiles_n * l0 * l1, stream)
+        )
 
 
 stream_kernel.set_name_prefix("simt_stream", remove_cutlass_symbol=True, keep_mangled_name=False)
+pieces_kernel.set_name_prefix("simt_pieces", remove_cutlass_symbol=True, keep_mangled_name=False)
 clear_kernel.set_name_prefix("simt_clear", remove_cutlass_symbol=True, keep_mangled_name=False)

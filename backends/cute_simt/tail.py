@@ -10,6 +10,8 @@ other in parts, what both compute is that of the parts in the end: they are adde
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import Any
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
@@ -83,33 +85,68 @@ def tail_kernel(
 ) -> None:
     """Add the parts of the tiles that have some, and write D; for `tail` see `unit_of_tail`."""
     tile_m, tile_n, _ = spec.config.tile
-    sums, dtype, stored, overlap, _ = spec.reduction
-    count = const_expr(128 // sums.width)
-    size = const_expr(sums.width // 8)
+    size = const_expr(spec.problem.accumulator.itemsize)
     whole, tiles = tail
+    tile, inside = vector_of(spec)
+    line = inside // tile_n
+    column = inside - line * tile_n
+    part_bytes = Int64(tiles.divisor) * (tile_m * tile_n * size)
+    where = workspace + (Int64(tile) * (tile_m * tile_n) + inside) * size
+    add_vectors(
+        spec, where, part_bytes, split_k, d, whole + tile, (line, column), sizes, d_strides, order,
+        l0,
+    )  # fmt: skip
+
+
+def count_of(spec: Spec) -> int:
+    """Return the sums of a vector."""
+    return 16 // spec.problem.accumulator.itemsize
+
+
+def vector_of(spec: Spec) -> tuple[Int32, Int32]:
+    """Return which vector of sums a thread adds: the tile, and where in that it begins."""
+    tile_m, tile_n, _ = spec.config.tile
+    count = count_of(spec)
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     index = block * _THREADS + thread
     tile = index // (tile_m * tile_n // count)
-    inside = index - tile * (tile_m * tile_n // count)
-    line = inside // (tile_n // count)
-    column = (inside - line * (tile_n // count)) * count
-    (first_m, _), (first_n, _), batch = placed_tile(spec.geometry, whole + tile, sizes, order)
+    return tile, (index - tile * (tile_m * tile_n // count)) * count
+
+
+@cute.jit
+def add_vectors(
+    spec: cutlass.Constexpr, where: Int64, part_bytes: Int64, parts: Int32, d: Int64, tile: Int32,
+    inside: tuple, sizes: tuple, d_strides: tuple, order: tuple, l0: Divisor,
+    begin: cutlass.Constexpr = None,
+) -> None:  # fmt: skip
+    """Add a vector's parts, so many bytes apart, and write it to a line and column of a tile.
+
+    With a `begin` (M, N) nothing before it is written.
+    """
+    sums, dtype, stored, overlap, _ = spec.reduction
+    line, column = inside
+    (first_m, _), (first_n, _), batch = placed_tile(spec.geometry, tile, sizes, order)
     i1, i0 = divmod(batch, l0)
     row, column_in_d = first_m + line, first_n + column
     at = (row, column_in_d, i0, i1)
+    size = const_expr(sums.width // 8)
     address = d + sum(Int64(at[i]) * d_strides[i] for i in range(4)) * size
-    part_bytes = Int64(tiles.divisor) * (tile_m * tile_n * size)
-    where = workspace + (Int64(tile) * (tile_m * tile_n) + line * tile_n + column) * size
     if const_expr(overlap):  # all before this may overlap the kernel before this one
         wait_with(where, address, part_bytes)
         cute.arch.griddepcontrol_launch_dependents()
-    total = cute.make_rmem_tensor(count, sums)
+    total = cute.make_rmem_tensor(count_of(spec), sums)
     total.fill(0.0)
-    add_parts(total, where, part_bytes, split_k)
+    add_parts(total, where, part_bytes, parts)
     m, n = sizes
-    if row < m:
-        store_total(total, address, d_strides[1], n - column_in_d, dtype, stored == count)
+    there, skipped, together = row < m, None, stored == count_of(spec)
+    if const_expr(begin is not None):
+        there, skipped = there & (row >= begin[0]), begin[1] - column_in_d
+        if const_expr(together):  # tiles begin where such vectors do
+            there = there & (skipped <= 0)
+    if there:
+        left = n - column_in_d
+        store_total(total, address, d_strides[1], left, dtype, together, skipped)
 
 
 def add_tail(
@@ -118,15 +155,20 @@ def add_tail(
 ) -> None:  # fmt: skip
     """Launch `tail_kernel` behind the product."""
     workspace, d = addresses
-    tile_m, tile_n, _ = spec.config.tile
     _, tiles = tail
-    of_tile = tile_m * tile_n * spec.problem.accumulator.itemsize // (16 * _THREADS)
-    tail_kernel(
-        spec, workspace, d, sizes, d_steps, order, l0, tail, split_k,
-    ).launch(
-        grid=(tiles.divisor * of_tile, 1, 1), block=(_THREADS, 1, 1), stream=stream,
-        min_blocks_per_mp=1, use_pdl=spec.overlap,
-    )  # fmt: skip
+    tail_kernel(spec, workspace, d, sizes, d_steps, order, l0, tail, split_k).launch(
+        **grid_of_vectors(spec, tiles.divisor, stream)
+    )
+
+
+def grid_of_vectors(spec: Spec, tiles: Int32, stream: cuda.CUstream) -> dict[str, Any]:
+    """Return how to launch a thread for each vector of some tiles."""
+    tile_m, tile_n, _ = spec.config.tile
+    of_tile = tile_m * tile_n // (count_of(spec) * _THREADS)
+    return {
+        "grid": (tiles * of_tile, 1, 1), "block": (_THREADS, 1, 1), "stream": stream,
+        "min_blocks_per_mp": 1, "use_pdl": spec.overlap,
+    }  # fmt: skip
 
 
 tail_kernel.set_name_prefix("simt_tail", remove_cutlass_symbol=True, keep_mangled_name=False)
