@@ -13,7 +13,7 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs
-from unigemm.backends.cute_simt.geometry import geometry
+from unigemm.backends.cute_simt.geometry import geometry, is_stream
 
 from bench.issue_slots import counted
 from unigemm.dtypes import DType
@@ -33,7 +33,7 @@ def offered():
         target = named_target(arch)
         for problem in EVERY_PROBLEM:
             for config in base_configs(problem, target):
-                for split in (1, 2):
+                for split in (1,) if is_stream(config) else (1, 2):
                     yield Plan(
                         "cute_simt", replace(config, split_k=split), problem, EXTENTS, target
                     )

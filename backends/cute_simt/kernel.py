@@ -502,12 +502,13 @@ def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None
 @cute.jit
 def sum_slabs(
     spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
-    ends: tuple, remaining: Int32, within: tuple,
+    ends: tuple, remaining: Int32, within: tuple, meanwhile: cutlass.Constexpr = None,
 ) -> cute.Tensor:  # fmt: skip
     """Return the sums of the products between two `ends` of K: the prologue and the main loop.
 
     `sources`, `shared` and `within` are of A and of B: where copies come from and go to, and the K
-    that must be left for a slab not to be checked. `thread` is (warp, lane).
+    that must be left for a slab not to be checked. `thread` is (warp, lane). `meanwhile` is called
+    while the first slabs are on their way.
     """
     geo, config = spec.geometry, spec.config
     tile_k = config.tile[2]
@@ -530,6 +531,9 @@ def sum_slabs(
         slab_a += source_a.slab_bytes
         slab_b += source_b.slab_bytes
         remaining -= tile_k
+
+    if const_expr(meanwhile is not None):
+        meanwhile()
 
     # -- main loop
     first_a, first_b = first_rows(spec, *thread)

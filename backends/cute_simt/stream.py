@@ -24,6 +24,8 @@ and so does the rounding of what both compute: a tile stores only what no other 
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from functools import partial
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
@@ -85,6 +87,7 @@ def stream_kernel(
         wait_with(flags, left, tile, slab)
         cute.arch.griddepcontrol_launch_dependents()
 
+    due = Int32(0)  # whether there are sums whose flag is to be raised
     for _ in cutlass.range((slab + left + slabs - 1) // slabs, unroll=1):
         taken = cutlass.min(left, slabs - slab)
         (first_m, within_a), (first_n, within_b), batch = placed_tile(
@@ -93,6 +96,9 @@ def stream_kernel(
         i1, i0 = divmod(batch, l0)
         first_k = slab * tile_k
         end_k = cutlass.min(k, first_k + taken * tile_k)
+        meanwhile = None
+        if const_expr(not adds_later(config)):  # it waits until all sums are seen to be there
+            meanwhile = partial(raise_flag, flags + share * FLAG_BYTES, thread, due)
         sums = sum_slabs(
             spec,
             sources_of(
@@ -100,17 +106,15 @@ def stream_kernel(
                 (i0, i1, first_k), thread,
             ),
             shared, (warp, lane), (first_k, end_k), end_k - first_k, (within_a, within_b),
+            meanwhile,
         )  # fmt: skip
         sums = own_registers(sums, m >> 31)
-        place, partial = share, slab > 0
+        place, leaves = share, slab > 0
         if const_expr(adds_later(config)):
-            place, partial = place_of_piece(share, tile), taken < slabs
-        if partial:
+            place, leaves = place_of_piece(share, tile), taken < slabs
+        due = select(leaves, Int32(1), Int32(0))
+        if leaves:
             leave_sums(spec, sums, workspace, place, thread)
-            if const_expr(not adds_later(config)):
-                cute.arch.sync_threads()
-                if thread == 0:
-                    raise_flag(flags + share * FLAG_BYTES)
         else:
             if const_expr(not adds_later(config)):  # of a whole tile there are no others
                 last = share_of(Int64(tile) * slabs + (slabs - 1), total, Int64(ctas))
@@ -126,10 +130,13 @@ def stream_kernel(
                 (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), warp, lane,
                 (tm * tile_m, tn * tile_n),
             )  # fmt: skip
-        cute.arch.sync_threads()  # all have read the stages that the next piece is copied to
+        # All have read the stages that the next piece is copied to, and left their sums.
+        cute.arch.sync_threads()
         left -= taken
         slab = Int32(0)
         tile += 1
+    if const_expr(not adds_later(config)):
+        raise_flag(flags + share * FLAG_BYTES, thread, due)
 
 
 def part_bytes(spec: Spec) -> int:
@@ -195,11 +202,12 @@ def read_sums(where: Int64, offset: int) -> tuple:
     )
 
 
-def raise_flag(flag: Int64) -> None:
-    """Say that what all threads wrote before their barrier is there."""
+def raise_flag(flag: Int64, thread: Int32, due: Int32) -> None:
+    """Say, if that is due, that what all threads wrote before their barrier is there."""
     cute.arch.inline_ptx(
-        "st.release.gpu.global.u32 [{$r0}], {$r1};", read_only_args=[flag, Int32(1)]
-    )
+        "st.release.gpu.global.u32 [{$r0}], {$r1};", read_only_args=[flag, due],
+        predicate=(thread == 0) & (due != 0),
+    )  # fmt: skip
 
 
 def flag_of(flag: Int64) -> Int32:
