@@ -43,6 +43,7 @@ def kernels(backend, dtype, layout, sizes, precision="ieee"):
         ("simt_dot", 60, ("cute_simt", "float32", "nt", (8, 4096, 4096))),
         ("simt_axpy", 60, ("cute_simt", "float32", "nn", (1, 4096, 4096))),
         ("split_reduce", 60, ("cute_simt", "float32", "nn", (1024, 1024, 1024))),
+        ("simt_pieces", 60, ("cute_simt", "float32", "nt", (512, 512, 32768))),
     ],
     ids=str,
 )
@@ -74,6 +75,7 @@ def test_what_is_read_first_is_brought_into_the_l2_before_the_wait(kernel, code,
 def test_the_parts_of_a_sum_are_loaded_together(dtype):
     """With two loads in flight at a time a sum of eight parts took 2 us more."""
     backend = "cute_wgmma" if dtype == "bfloat16" else "cute_simt"
-    code = kernels(backend, dtype, "nt", (512, 512, 32768))["split_reduce"]
+    sizes = (1024, 1024, 1024) if dtype == "float32" else (512, 512, 32768)
+    code = kernels(backend, dtype, "nt", sizes)["split_reduce"]
     steps = [m[1] for text in code if (m := re.search(r"\b(LDG|FADD|DADD)\b", text))]
     assert steps[:8] == ["LDG"] * 8

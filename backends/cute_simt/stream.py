@@ -108,7 +108,7 @@ def stream_kernel(
             shared, (warp, lane), (first_k, end_k), end_k - first_k, (within_a, within_b),
             meanwhile,
         )  # fmt: skip
-        sums = own_registers(sums, m >> 31)
+        sums = own_registers(sums, m >> 31)  # for what is added to them, too
         place, leaves = share, slab > 0
         if const_expr(adds_later(config)):
             place, leaves = place_of_piece(share, tile), taken < slabs
