@@ -13,9 +13,9 @@ all that others need of him is done. Only its last one can be of the second kind
 wait for: those have the next shares. Shares are given out from the last block to the first, so that
 CTAs wait for blocks before theirs: these run or have run, even where not all CTAs find room.
 
-That is for some tiles fewer than CTAs, and pieces as many as two or three a tile. One CTA would add
-dozens for long: with the schedule "shares" all pieces have a place of their own, nobody waits, and
-`pieces_kernel` adds them on all SMs, as `tail_kernel` does. Whole tiles are stored as they are.
+That is for tiles of a few pieces each. One CTA would be long about adding many: with the schedule
+"shares" every piece has a place of its own, nobody waits, and `pieces_kernel` adds them on all SMs,
+as `tail_kernel` does. Tiles of one piece are stored as they are.
 
 With "stream" a kernel before this one clears the flags: nobody knows what the workspace held.
 
