@@ -150,18 +150,26 @@ def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit(config, 
     assert len(set(results)) == 1
 
 
-@pytest.mark.parametrize("config", [WIDE, WIDE_LATER], ids=str)
+@pytest.mark.parametrize("config", [SMALL, LATER], ids=str)
 def test_pieces_are_added_in_the_order_of_k(config):
-    """Each piece's sums are those of its K alone: the shares decide every rounding."""
-    a, b = drawn((60, 100, 250))
-    d, slabs, sms = np.full((60, 100), np.nan, "f4"), 16, 5
+    """Each piece's sums are those of its K alone: the shares of its tile decide every rounding.
+
+    The second tile moves back over the first one, whose elements it must leave alone.
+    """
+    m, n, k, slabs, sms = 150, 60, 250, 16, 5
+    a, b = drawn((m, n, k))
+    d = np.full((m, n), np.nan, "f4")
     with device("sm_90a"):
         unigemm.matmul(a, b, d, plan=on_fewer_sms(configured(a, b, d, config), sms))
-    total = None
-    for share in range(sms):
-        ends = [16 * begin_of(x, slabs, sms) for x in (share, share + 1)]
-        piece = np.zeros((60, 100), np.float32)
-        for k in range(ends[0], min(ends[1], 250)):
-            piece = fma32(a[:, k : k + 1], b[k], piece)
-        total = piece if total is None else total + piece
-    np.testing.assert_array_equal(d, total)
+    for tile, rows in enumerate((slice(0, 128), slice(128, m))):
+        total = None
+        for share in range(sms):
+            ends = [begin_of(x, 2 * slabs, sms) - tile * slabs for x in (share, share + 1)]
+            first, last = (16 * min(max(end, 0), slabs) for end in ends)
+            if first == last:
+                continue
+            piece = np.zeros(d[rows].shape, np.float32)
+            for at in range(first, min(last, k)):
+                piece = fma32(a[rows, at : at + 1], b[at], piece)
+            total = piece if total is None else total + piece
+        np.testing.assert_array_equal(d[rows], total)
