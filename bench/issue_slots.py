@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from unigemm.backends.cute_simt.geometry import FEW_ROWS
+
 import unigemm
 from unigemm.plans import Plan
 from unigemm.registry import backend_named
@@ -41,15 +43,15 @@ class Loop:
 
 
 def main_loop(sass: str) -> list[str]:
-    """Return the instructions of the longest loop."""
+    """Return the instructions of the loop with the most FMAs: of several the innermost one."""
     lines = [(int(m[1], 16), m[2]) for m in map(_LINE.match, sass.splitlines()) if m]
     loops = [
         (int(m[1], 16), at)
         for at, text in lines
         if (m := _BRANCH.match(text)) and int(m[1], 16) < at
     ]
-    start, end = max(loops, key=lambda each: each[1] - each[0])
-    return [text for at, text in lines if start <= at <= end]
+    found = [[text for at, text in lines if start <= at <= end] for start, end in loops]
+    return max(found, key=lambda each: (sum(text.startswith("FFMA") for text in each), -len(each)))
 
 
 def reads(loop: list[str]) -> Iterator[list[int]]:
@@ -96,7 +98,7 @@ def main() -> None:
 
         configs += base_configs(pick.problem, pick.target)
     for config in dict.fromkeys(configs):
-        if config.schedule:
+        if config.schedule in FEW_ROWS:
             print(f"{config}: not a loop of tiles")
             continue
         loop = counted(replace(pick, config=config))

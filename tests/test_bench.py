@@ -380,7 +380,7 @@ def test_what_was_measured_covers_what_is_picked(tmp_path, monkeypatch, capsys):
     assert "56 picks changed, 0 measured" in capsys.readouterr().out
 
 
-def test_issue_slots_are_counted_in_the_longest_loop():
+def test_issue_slots_are_counted_in_the_innermost_loop_of_the_products():
     sass = """
         /*0000*/                   FFMA R0, R1, R2, R3 ;
         /*0010*/                   FFMA R10, R20.reuse, R31, R10 ;
@@ -389,6 +389,7 @@ def test_issue_slots_are_counted_in_the_longest_loop():
         /*0040*/                   FFMA R12, R20, R32, R12 ;
         /*0050*/                   FFMA R13, R21, R33, R13 ;
         /*0060*/               @P0 BRA 0x10 ;
+        /*0068*/               @P1 BRA 0x10 ;
         /*0070*/                   EXIT ;
     """
     loop = main_loop(sass)

@@ -135,15 +135,27 @@ def test_every_configuration_of_rows_added_gives_the_product(dtype, pad):
                 assert torch.equal(got.double(), z), str(plan.config)
 
 
-def tail_of(tile, warps, thread, layout, pad, k, seed=0):
-    """Return operands, a poisoned result in poisoned surroundings, and a plan with a tail.
+def tail_of(tile, warps, thread, layout, pad, k):
+    """Return `uneven` operands and plan of some more tiles than there are SMs."""
+    return uneven((tile, warps, thread), layout, pad, k, 12, "tail", 3)
 
-    Some more tiles than there are SMs, and rows of D that are odd with an odd pad.
+
+def stream_of(tile, warps, thread, layout, pad, k, few=False):
+    """Return `uneven` operands and plan of some fewer tiles than there are SMs, or far fewer."""
+    return uneven((tile, warps, thread), layout, pad, k, 2 if few else 10, "stream", 1)
+
+
+def uneven(shape, layout, pad, k, rows, schedule, split):
+    """Return operands, a poisoned result in poisoned surroundings, and a plan with a schedule.
+
+    The tiles are a twelfth of the SMs, and one more, for each of some rows of tiles. Rows of D are
+    odd with an odd pad.
     """
     torch = pytest.importorskip("torch")
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
+    tile, warps, thread = shape
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    m, n = tile[0] * 12 - 3 * pad, tile[1] * (-(-sms // 12) + 1) - pad
+    m, n = tile[0] * rows - 3 * pad, tile[1] * (-(-sms // 12) + 1) - pad
 
     def framed(rows, columns, turned):
         lines, line = (columns, rows) if turned else (rows, columns)
@@ -157,8 +169,8 @@ def tail_of(tile, warps, thread, layout, pad, k, seed=0):
     buffer, d = framed(m, n, False)
     first = unigemm.plan(a, b, d, backend="cute_simt")
     config = Config(
-        (*tile, 16), stages=3, warps=warps, thread=thread, occupancy=1, split_k=3,
-        raster=Raster("m", 8), schedule="tail",
+        (*tile, 16), stages=3, warps=warps, thread=thread, occupancy=1, split_k=split,
+        raster=Raster("m", 8), schedule=schedule,
     )  # fmt: skip
     candidate = price(first.problem, first.extents, first.target, config)
     return a, b, d, buffer, first.taking(Alternative.of("cute_simt", candidate))
@@ -167,26 +179,45 @@ def tail_of(tile, warps, thread, layout, pad, k, seed=0):
 TAILED = [((128, 32), (2, 1), (8, 8)), ((64, 128), (2, 2), (8, 8)), ((128, 256), (2, 4), (8, 16))]
 
 
+def assert_only_the_product_is_written(a, b, d, buffer, plan):
+    assert plan.workspace_bytes > 0
+    unigemm.matmul(a, b, d, plan=plan)
+    bound = 2 * (a.shape[1] + 8) * 2.0**-24 * (a.abs().double() @ b.abs().double())
+    assert ((d - a.double() @ b.double()).abs() <= bound).all()
+    d.fill_(float("nan"))
+    assert buffer.isnan().all(), "nothing else was written"
+
+
 @pytest.mark.parametrize("pad", [0, 1, 4])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", TAILED, ids=str)
 def test_only_the_tiles_of_the_last_round_have_parts(shape, layout, pad):
     for k in (97, 256):
-        a, b, d, buffer, plan = tail_of(*shape, layout, pad, k)
-        assert plan.workspace_bytes > 0
-        unigemm.matmul(a, b, d, plan=plan)
-        bound = 2 * (k + 8) * 2.0**-24 * (a.abs().double() @ b.abs().double())
-        assert ((d - a.double() @ b.double()).abs() <= bound).all()
-        d.fill_(float("nan"))
-        assert buffer.isnan().all(), "nothing else was written"
+        assert_only_the_product_is_written(*tail_of(*shape, layout, pad, k))
 
 
-def test_a_tail_is_bitwise_the_same_from_run_to_run_and_in_a_graph():
-    torch = pytest.importorskip("torch")
-    a, b, d, _, plan = tail_of(*TAILED[-1], "nt", 1, 300)
+STREAMED = [
+    ((128, 64), (2, 1), (8, 16)), ((128, 256), (2, 4), (8, 16)), ((256, 128), (4, 2), (8, 16))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pad", [0, 1, 4])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("shape", STREAMED, ids=str)
+def test_ctas_share_the_slabs_of_all_tiles(shape, layout, pad):
+    for k, few in ((97, False), (256, False), (1000, True)):
+        assert_only_the_product_is_written(*stream_of(*shape, layout, pad, k, few))
+
+
+def assert_bitwise_the_same(a, b, d, buffer, plan):
+    """From run to run, after others have used the memory, and in a graph."""
+    import torch
+
     once = unigemm.matmul(a, b, d, plan=plan).clone()
     for _ in range(20):
         d.fill_(float("nan"))
+        # Raised flags and not-a-numbers, where the workspace is likely to be the next time.
+        torch.empty(plan.workspace_bytes, dtype=torch.uint8, device="cuda").fill_(255)
         assert torch.equal(unigemm.matmul(a, b, d, plan=plan), once)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -196,6 +227,16 @@ def test_a_tail_is_bitwise_the_same_from_run_to_run_and_in_a_graph():
         d.fill_(float("nan"))
         graph.replay()
         assert torch.equal(d, once)
+
+
+def test_a_tail_is_bitwise_the_same_from_run_to_run_and_in_a_graph():
+    assert_bitwise_the_same(*tail_of(*TAILED[-1], "nt", 1, 300))
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("shape", STREAMED, ids=str)
+def test_shares_of_slabs_are_bitwise_the_same_from_run_to_run_and_in_a_graph(shape, few):
+    assert_bitwise_the_same(*stream_of(*shape, "nt", 1, 700, few))
 
 
 def test_split_k_is_bitwise_the_same_from_run_to_run():
@@ -322,5 +363,8 @@ def test_small_matrices_for_the_sanitizer():
                 b = matrix(70, 17, layout[1] == "t", pad, shift)
                 case = Case(a, b, compact((33, 17)), (33, 17), dtype, dtype, False, 1)
                 check_case(lib, case, backend="cute_simt")
-    a, b, d, _, plan = tail_of(*TAILED[0], "nt", 1, 40)
-    assert unigemm.matmul(a, b, d, plan=plan).isfinite().all()
+    for a, b, d, _, plan in (
+        tail_of(*TAILED[0], "nt", 1, 40), stream_of(*STREAMED[0], "nt", 1, 40),
+        stream_of(*STREAMED[0], "nn", 1, 200, few=True),
+    ):  # fmt: skip
+        assert unigemm.matmul(a, b, d, plan=plan).isfinite().all()

@@ -13,8 +13,9 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs
-from unigemm.backends.cute_simt.geometry import geometry
+from unigemm.backends.cute_simt.geometry import geometry, is_stream
 
+from bench.issue_slots import counted
 from unigemm.dtypes import DType
 from unigemm.errors import CompilationError, UnsupportedProblem
 from unigemm.plans import Config, Plan
@@ -32,7 +33,7 @@ def offered():
         target = named_target(arch)
         for problem in EVERY_PROBLEM:
             for config in base_configs(problem, target):
-                for split in (1, 2):
+                for split in (1,) if is_stream(config) else (1, 2):
                     yield Plan(
                         "cute_simt", replace(config, split_k=split), problem, EXTENTS, target
                     )
@@ -115,6 +116,37 @@ def test_float32_sums_are_added_to_in_pairs_where_there_is_an_instruction(arch, 
     packed = target.capability[0] == 10
     assert ops.get("FFMA2", 0) == (8 * 8 * 16 // 2 if packed else 0)
     assert ops.get("FFMA", 0) == (0 if packed else 8 * 8 * 16)
+
+
+ALONE = [((128, 256, 16), (2, 4)), ((256, 128, 16), (4, 2))]
+
+
+def shared_of(majors, alignment, tile, warps, arch, schedule="stream"):
+    problem = problem_of(DType.FLOAT32, *majors, alignment)
+    config = Config(tile, stages=3, warps=warps, thread=(8, 16), occupancy=1, schedule=schedule)
+    return Plan("cute_simt", config, problem, EXTENTS, named_target(arch))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
+def test_shares_of_slabs_compile_without_spills(majors, arch):
+    """Of the tiles with the most sums a thread: nothing is left for what lives across pieces."""
+    number = ["kn", "kk", "mn", "mk"].index(majors) + len(arch)
+    alignment, tile = (16, 4)[number % 2], ALONE[number // 2 % 2]
+    info = BACKEND.compile(shared_of(majors, alignment, *tile, arch)).info
+    assert info.spill_bytes == 0
+    assert {"LDL", "STL"}.isdisjoint(info.instructions)
+
+
+@pytest.mark.parametrize("tile", ALONE, ids=str)
+@pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
+def test_the_loop_over_a_share_has_no_more_issue_slots_than_that_over_a_tile(majors, tile):
+    """Sums that were stored and added to where they are cost 2 to 21 percent of the loop."""
+    plain, shared = (
+        counted(shared_of(majors, 16, *tile, "sm_90a", schedule)) for schedule in ("", "stream")
+    )
+    assert shared.fmas == plain.fmas == 2048
+    assert shared.share > 0.99 * plain.share
 
 
 def test_float64_uses_double_precision_fma_only():

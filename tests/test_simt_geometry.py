@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -17,11 +17,13 @@ from unigemm.backends.cute_simt.geometry import (
     geometry,
     illegal,
     is_persistent,
+    is_stream,
     is_tail,
     resident_warps,
     scratch_bytes,
     whole_tiles,
 )
+from unigemm.backends.cute_simt.shares import begin_of, share_of
 
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
@@ -328,6 +330,60 @@ def test_tails_are_for_tiles_that_do_not_fill_the_last_round():
 
 def test_whole_tiles_are_those_before_the_last_round():
     assert [whole_tiles(n, 4) for n in (1, 3, 4, 5, 8, 9)] == [0, 0, 0, 4, 4, 8]
+
+
+def streams(m, n, k, problem=None, target=H200):
+    problem = problem or problem_of(DType.FLOAT32, "k", "n")
+    found = candidates(problem, Extents(m, n, k), target)
+    return [c for c in found if is_stream(c.config)]
+
+
+def test_slabs_are_shared_out_where_tiles_leave_sms_without_work():
+    found = {c.config.tile: c for c in streams(2048, 2048, 2048)}
+    assert set(found) == {(128, 256, 16), (256, 128, 16)}, "the tiles of which an SM holds one"
+    wide = found[128, 256, 16]
+    assert (wide.config.occupancy, wide.config.split_k) == (1, 1)
+    assert wide.workspace_bytes == 132 * (128 * 256 + 1) * 4
+    plain = replace(wide.config, schedule="")
+    problem = problem_of(DType.FLOAT32, "k", "n")
+    long = Extents(512, 8192, 8192)
+    whole, shared = BACKEND.price_all(problem, long, H200, [plain, wide.config])
+    assert 0.97 < shared.prediction.us / whole.prediction.us < 1
+    assert streams(2048, 2048, 240) == [], "shares of less than 16 slabs"
+    assert streams(128 * 132, 256, 4096) == [], "a tile for each SM"
+    assert streams(5120, 5120, 5120) == [], "more tiles than CTAs"
+    assert streams(512, 512, 32768) == [], "one CTA would add 17 pieces"
+    assert streams(128, 8192, 8192)[0].config.tile == (128, 256, 16), "four or five pieces"
+    assert streams(2048, 2048, 2048, problem_of(DType.BFLOAT16, "k", "n")) == []
+    assert streams(2048, 2048, 2048, problem_of(DType.FLOAT32, "strided", "n")) == []
+    assert streams(2048, 2048, 2048, replace(problem, batch_invariant=True)) == []
+    exact = replace(problem, deterministic=True)
+    assert len(streams(2048, 2048, 2048, exact)) == 2
+
+
+def test_what_cannot_stream_is_told_why():
+    problem = problem_of(DType.FLOAT32, "k", "n")
+    config = Config(
+        (128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), occupancy=1, schedule="stream"
+    )
+    assert illegal(problem, config, H200) is None
+    assert "how many CTAs" in illegal(problem, replace(config, occupancy=0), H200)
+    assert "share ends" in illegal(problem, replace(config, split_k=2), H200)
+    assert "strides" in illegal(problem_of(DType.FLOAT32, "strided", "n"), config, H200)
+    assert "depends on M" in illegal(replace(problem, batch_invariant=True), config, H200)
+    less = replace(config, tile=(128, 128, 16), thread=(8, 8))
+    assert "as many sums" in illegal(problem, less, H200)
+
+
+@given(st.integers(1, 300), st.integers(1, 10**12))
+def test_shares_follow_each_other_and_differ_by_a_slab(ctas, total):
+    begins = [begin_of(share, total, ctas) for share in range(ctas + 1)]
+    assert (begins[0], begins[-1]) == (0, total)
+    sizes = {after - before for before, after in pairwise(begins)}
+    assert max(sizes) - min(sizes) <= 1
+    for share in range(ctas) if total >= ctas else ():
+        assert share_of(begins[share], total, ctas) == share
+        assert share_of(begins[share + 1] - 1, total, ctas) == share
 
 
 def test_the_host_is_refused_with_the_backend_that_would_do():

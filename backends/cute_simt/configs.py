@@ -23,9 +23,11 @@ from .geometry import (
     FEW_ROWS,
     is_big,
     is_persistent,
+    is_stream,
     is_tail,
     scratch_bytes,
     tiles_of,
+    without_stream,
     without_tail,
 )
 from .prices import (
@@ -112,6 +114,9 @@ _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends wit
 _SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512)  # parts of K
 _IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
+_ALONE = 256  # threads of a CTA that takes all registers of an SM
+_SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
+_MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 
 
@@ -230,12 +235,20 @@ def _tailed(problem: Problem, target: Target, config: Config) -> Base:
     return replace(base, config=replace(config, schedule="tail", occupancy=base.resident))
 
 
+@lru_cache(maxsize=1024)
+def _streamed(problem: Problem, target: Target, config: Config) -> Base:
+    """Return a tile whose slabs are shared out equally."""
+    base = _base(problem, target, config)
+    return replace(base, config=replace(config, schedule="stream", occupancy=base.resident))
+
+
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
     found, seen = list(bases(problem, target)), _priced_as(problem)
     for base in bases(problem, target):
         found += _persistent(seen, target, base.config)
         found += [_tailed(seen, target, base.config)] if _may_have_tail(problem, base) else []
+        found += [_streamed(seen, target, base.config)] if _may_stream(problem, base) else []
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -309,7 +322,9 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
             if bar == inf or floor_us(hidden, work) <= bar:
                 tiles += _persistent(seen, target, floor.config)
-    tiles += [_tailed(seen, target, base.config) for base in tiles if _has_tail(base, work)]
+    plain = tiles[:]
+    tiles += [_tailed(seen, target, base.config) for base in plain if _has_tail(base, work)]
+    tiles += [_streamed(seen, target, base.config) for base in plain if _streams(base, work)]
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
@@ -329,11 +344,30 @@ def _has_tail(base: Base, work: Work) -> bool:
     return tiles > least and tiles % places > 0 and _may_have_tail(work.problem, base)
 
 
+def _may_stream(problem: Problem, base: Base) -> bool:
+    """Say whether a tile's slabs may be shared out: of the biggest ones, of which an SM holds one.
+
+    They leave the most SMs without work, and of several CTAs of an SM not all would end together.
+    """
+    alone = base.resident == 1 and base.threads >= _ALONE and not is_persistent(base.config)
+    return alone and without_stream(problem, base.config) is None
+
+
+def _streams(base: Base, work: Work) -> bool:
+    """Say whether it may be worth it: tiles that leave SMs free, or would with equal parts of K."""
+    tiles, places = tiles_of(base.config, work.extents), base.target.sm_count
+    slabs = ceil(work.extents.k / base.config.tile[2])
+    worth = tiles < places <= tiles * _MOST_PIECES and tiles * slabs >= places * _SHARE_SLABS
+    return worth and _may_stream(work.problem, base)
+
+
 def _splits(base: Base, work: Work) -> tuple[int, ...]:
     """Return the parts of K that a tile may have: persistent CTAs have whole tiles, and several."""
     if is_persistent(base.config):
         several = tiles_of(base.config, work.extents) > base.target.sm_count * base.config.occupancy
         return (1,) if several else ()
+    if is_stream(base.config):
+        return (1,)
     if is_tail(base.config):
         return _tail_split(base, work)
     options = split_options(work.extents, base.config)

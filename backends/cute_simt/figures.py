@@ -64,6 +64,9 @@ class Figures:
         Device memory to shared memory, an empty machine.
     reduce_us, part_us
         A dependent second kernel; each part of K that a thread of it adds.
+    clear_us, left_gbs
+        Of stream-K: the kernel that lowers the flags, and what shares take longer; the rate at
+        which an SM writes its sums for another one, or reads those of another.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
     halves
@@ -102,6 +105,8 @@ class Figures:
     latency_us: float = 0.335
     reduce_us: float = 0.77
     part_us: float = 0.003
+    clear_us: float = 2.0
+    left_gbs: float = 60
     dram_efficiency: float = 0.886
     halves: float = 0.5
     l2_to_dram: float = 0.9
@@ -130,5 +135,6 @@ class Figures:
 #: float32; then what a launch and the sum of parts cost to 1495 of 81 problems. By hand to the
 #: launches in bench/data: edges, `near_us`, `part_us` and `single_us`; to launches of the kernels
 #: that store from registers (bench/NOTES.md): `store_clocks` and `persistent`; to those of
-#: one sweep: `lone_warps`; to 23600 of 438 problems: `halves`, `read_clocks` and `issued`.
+#: one sweep: `lone_warps`; to 23600 of 438 problems: `halves`, `read_clocks` and `issued`; to 358
+#: of 106: `clear_us` and `left_gbs`.
 H200 = Figures()

@@ -6,10 +6,12 @@ memory in the majorness that they have in device memory, so that every copy is a
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
 
 The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn; "tail" cuts
-only the tiles of the last round into parts of K, of which an SM holds `occupancy`. Two others are
-kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps along N
-only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns of B in
-each lane, lanes along N, and `stages` rows of B on their way.
+only the tiles of the last round into parts of K, of which an SM holds `occupancy`. "stream"
+shares the slabs of all tiles out equally among `occupancy` CTAs on each SM.
+
+Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
+along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns
+of B in each lane, lanes along N, and `stages` rows of B on their way.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..workspace import workspace_bytes
+from .shares import stream_bytes
 
 __all__ = [
     "AXPY",
@@ -54,6 +57,7 @@ __all__ = [
     "is_big",
     "is_biggest",
     "is_persistent",
+    "is_stream",
     "is_tail",
     "launched_smem",
     "needs_of",
@@ -62,6 +66,7 @@ __all__ = [
     "scratch_bytes",
     "tiles_of",
     "whole_tiles",
+    "without_stream",
     "without_tail",
 ]
 
@@ -316,6 +321,11 @@ def is_tail(config: Config) -> bool:
     return config.schedule == "tail"
 
 
+def is_stream(config: Config) -> bool:
+    """Whether CTAs have equally many slabs, wherever in a tile these begin and end."""
+    return config.schedule == "stream"
+
+
 def in_parts(config: Config) -> bool:
     """Whether every tile has parts of K."""
     return config.split_k > 1 and not is_tail(config)
@@ -332,11 +342,14 @@ def whole_tiles(tiles: Any, places: int) -> Any:
 def scratch_bytes(problem: Problem, extents: Extents, config: Config, target: Target) -> int:
     """Return the bytes of a launch's partial sums; problem and extents as the caller sees them."""
     seen, sizes = config.oriented(problem), config.oriented(extents)
+    m, n, k = config.tile
+    tiles, places = tiles_of(config, sizes), target.sm_count * config.occupancy
+    if is_stream(config):
+        ctas = min(tiles * max(1, ceil(sizes.k / k)), places)
+        return stream_bytes(ctas, m * n * seen.accumulator.itemsize)
     if not is_tail(config):
         return workspace_bytes(seen, sizes, config.split_k)
-    m, n, _ = config.tile
-    tiles = tiles_of(config, sizes)
-    parts = config.split_k * (tiles - whole_tiles(tiles, target.sm_count * config.occupancy))
+    parts = config.split_k * (tiles - whole_tiles(tiles, places))
     return parts * m * n * seen.accumulator.itemsize
 
 
@@ -589,6 +602,25 @@ def without_tail(problem: Problem, config: Config) -> str | None:
     return None
 
 
+def _illegal_stream(problem: Problem, config: Config) -> str | None:
+    if config.occupancy < 1:
+        return "stream-K must be told how many CTAs an SM is to hold"
+    if config.split_k != 1:
+        return "stream-K cuts K where a CTA's share ends, not in parts of one size"
+    return without_stream(problem, config)
+
+
+def without_stream(problem: Problem, config: Config) -> str | None:
+    """Say why a tile's slabs are not shared out, however many there are; None where they may be."""
+    if problem.a.dtype is not DType.FLOAT32 or not is_biggest(config):
+        return "stream-K is for float32 and for tiles with as many sums a thread as there may be"
+    if "strided" in (problem.a.major, problem.b.major):
+        return "stream-K keeps no registers for the strides of both indices"
+    if problem.batch_invariant:
+        return "where K is cut depends on M"
+    return None
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
     if config.schedule == DOT:
@@ -616,6 +648,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return f"{registers} accumulators leave no registers to widen 16-bit operands in"
     reason = _illegal_persistent(problem, config, target) if is_persistent(config) else None
     reason = _illegal_tail(problem, config) if is_tail(config) else reason
+    reason = _illegal_stream(problem, config) if is_stream(config) else reason
     if reason is not None:
         return reason
     if config.stages < 2:

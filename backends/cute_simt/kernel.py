@@ -21,7 +21,7 @@ the main loop has no tail; a tile that would stick out of D moves back where it 
 tiles of float32 have K-major operands turned by copies of single elements: the loop then reads
 neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
 workspace, and `reduce_kernel` adds them in a fixed order; where only the tiles of the last round
-have parts, see `tail`.
+have parts, see `tail`; where all CTAs have equally many slabs, `stream`.
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
 """
@@ -227,6 +227,38 @@ def batch_offset(
 ) -> Int64:
     """Bytes from an operand's start to its batch and its part of K."""
     return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
+
+
+def stages_of(spec: Spec) -> tuple[cute.Pointer, tuple[cute.Pointer, cute.Pointer]]:
+    """Return a CTA's shared memory, and where in it the stages of A and of B begin."""
+    geo = spec.geometry
+    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
+    second = smem + spec.config.stages * geo.a.bytes
+    of_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
+    return smem, (of_a, cute.recast_ptr(second, dtype=CUTE_TYPES[geo.b.dtype]))
+
+
+def sources_of(
+    spec: Spec, bases: tuple, strides: tuple, firsts: tuple, sizes: tuple, where: tuple,
+    thread: Int32,
+) -> tuple[Source, Source]:  # fmt: skip
+    """Return a thread's copies of A and of B, of a tile that begins at `firsts` of M and N.
+
+    `where` is (L0, L1, first K).
+    """
+    geo = spec.geometry
+    (a, b), (a_strides, b_strides), (m, n) = bases, strides, sizes
+    source_a = Source(
+        geo.a, spec.problem.a,
+        a + batch_offset(a_strides, *where, a_strides[1], geo.a.dtype.itemsize),
+        (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.threads,
+    )  # fmt: skip
+    source_b = Source(
+        geo.b, spec.problem.b,
+        b + batch_offset(b_strides, *where, b_strides[0], geo.b.dtype.itemsize),
+        (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.threads,
+    )  # fmt: skip
+    return source_a, source_b
 
 
 def whole_copies(
@@ -467,6 +499,81 @@ def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None
             )
 
 
+@cute.jit
+def sum_slabs(
+    spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
+    ends: tuple, remaining: Int32, within: tuple, meanwhile: cutlass.Constexpr = None,
+) -> cute.Tensor:  # fmt: skip
+    """Return the sums of the products between two `ends` of K: the prologue and the main loop.
+
+    `sources`, `shared` and `within` are of A and of B: where copies come from and go to, and the K
+    that must be left for a slab not to be checked. `thread` is (warp, lane). `meanwhile` is called
+    while the first slabs are on their way.
+    """
+    geo, config = spec.geometry, spec.config
+    tile_k = config.tile[2]
+    source_a, source_b = sources
+    shared_a, shared_b = shared
+    within_a, within_b = within
+    held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
+    held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
+
+    # -- prologue
+    slab_a, slab_b = Int64(0), Int64(0)
+    for stage in range_constexpr(config.stages - 1):
+        to_a = shared_a + stage * geo.a.elements
+        to_b = shared_b + stage * geo.b.elements
+        start_now(start_slab(source_a, to_a, slab_a, remaining, within_a, held_a))
+        start_now(start_slab(source_b, to_b, slab_b, remaining, within_b, held_b))
+        finish_slab(source_a, to_a, held_a)
+        finish_slab(source_b, to_b, held_b)
+        cute.arch.cp_async_commit_group()
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= tile_k
+
+    if const_expr(meanwhile is not None):
+        meanwhile()
+
+    # -- main loop
+    first_a, first_b = first_rows(spec, *thread)
+    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
+    sums = cute.make_rmem_tensor(row_major, spec.sums)
+    sums.fill(0.0)
+    reading, writing = Int32(0), Int32(config.stages - 1)
+    for _ in cutlass.range((ends[1] - ends[0] + tile_k - 1) // tile_k, unroll=1):
+        cute.arch.cp_async_wait_group(config.stages - 2)
+        cute.arch.sync_threads()
+        into_a = shared_a + writing * geo.a.elements
+        into_b = shared_b + writing * geo.b.elements
+        multiply(
+            spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
+            first_a, first_b, sums,
+            start_slab(source_a, into_a, slab_a, remaining, within_a, held_a),
+            start_slab(source_b, into_b, slab_b, remaining, within_b, held_b),
+        )  # fmt: skip
+        cute.arch.cp_async_commit_group()
+        finish_slab(source_a, into_a, held_a)
+        finish_slab(source_b, into_b, held_b)
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= tile_k
+        reading = select(reading == config.stages - 1, Int32(0), reading + 1)
+        writing = select(writing == config.stages - 1, Int32(0), writing + 1)
+    cute.arch.cp_async_wait_group(0)
+    return sums
+
+
+def first_rows(spec: Spec, warp: Int32, lane: Int32) -> tuple[Int32, Int32]:
+    """Return a lane's first rows of the tiles of A and B."""
+    geo = spec.geometry
+    warp_m, warp_n = warp // spec.config.warps[1], warp % spec.config.warps[1]
+    return (
+        warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run,
+        warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run,
+    )
+
+
 # -- epilogue: accumulators to device memory -------------------------------------------------------
 
 
@@ -493,8 +600,12 @@ def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
 def store_sums(
     spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, out: Int64,
     steps: tuple, tile: tuple, extents: tuple, warp: Int32, lane: Int32,
+    begin: cutlass.Constexpr = None,
 ) -> None:  # fmt: skip
-    """Write a CTA's accumulators; `tile` is its first element of D, `patch` this warp's."""
+    """Write a CTA's accumulators; `tile` is its first element of D, `patch` this warp's.
+
+    With a `begin` (M, N) those before it are left out: they are another CTA's.
+    """
     geo = spec.geometry
     first_m, first_n = tile
     m, n = extents
@@ -503,12 +614,14 @@ def store_sums(
     sums = own_registers(sums, m >> 31)
     if const_expr(geo.direct):
         inside = (first_m + spec.config.tile[0] <= m) & (first_n + spec.config.tile[1] <= n)
+        if const_expr(begin is not None):
+            inside = inside & (first_m >= begin[0]) & (first_n >= begin[1])
         if inside & (first_n % geo.store == 0):
             store_runs(spec, sums, out, steps[0], corner_m, corner_n, lane)
         else:
-            store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane)
+            store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane, begin)
     else:
-        store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane)
+        store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane, begin)
 
 
 @cute.jit
@@ -542,8 +655,9 @@ def store_tile(
     m: Int32,
     n: Int32,
     lane: Int32,
+    begin: cutlass.Constexpr,
 ) -> None:
-    """Write a warp's accumulators; `corner` is the warp's first element of D."""
+    """Write a warp's accumulators; `corner` is its first element of D. For `begin` see above."""
     geo = spec.geometry
     if const_expr(not is_persistent(spec.config)):  # patches lie where the stages were
         cute.arch.sync_threads()
@@ -568,7 +682,10 @@ def store_tile(
             row = corner_m + geo.a.row(i) + line * geo.a.run
             fragment = read_parts(patch, line * geo.stage_pitch + column, geo.column)
             address = out + (Int64(row) * row_step + Int64(corner_n + column) * column_step) * size
-            if row < m:
+            there = row < m
+            if const_expr(begin is not None):  # tiles begin where vectors do
+                there = there & (row >= begin[0]) & (corner_n + column >= begin[1])
+            if there:
                 store_vector(fragment, address, n - (corner_n + column), dtype)
         cute.arch.sync_warp()
 
@@ -615,70 +732,21 @@ def gemm_kernel(
     )
 
     # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
-    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
-    shared_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
-    shared_b = cute.recast_ptr(smem + config.stages * geo.a.bytes, dtype=CUTE_TYPES[geo.b.dtype])
-    source_a = Source(
-        geo.a, spec.problem.a,
-        a + batch_offset(a_strides, i0, i1, first_k, a_strides[1], geo.a.dtype.itemsize),
-        (a_strides[0], a_strides[1]), first_m, m, thread, geo.threads,
-    )  # fmt: skip
-    source_b = Source(
-        geo.b, spec.problem.b,
-        b + batch_offset(b_strides, i0, i1, first_k, b_strides[0], geo.b.dtype.itemsize),
-        (b_strides[1], b_strides[0]), first_n, n, thread, geo.threads,
-    )  # fmt: skip
-    held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
-    held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
+    smem, shared = stages_of(spec)
+    source_a, source_b = sources_of(
+        spec, (a, b), (a_strides, b_strides), (first_m, first_n), (m, n), (i0, i1, first_k), thread
+    )
 
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         wait_with(*source_a.worked_out, *source_b.worked_out, remaining, within_a, within_b)
         cute.arch.griddepcontrol_launch_dependents()
 
-    # -- prologue
-    slab_a, slab_b = Int64(0), Int64(0)
-    for stage in range_constexpr(config.stages - 1):
-        to_a = shared_a + stage * geo.a.elements
-        to_b = shared_b + stage * geo.b.elements
-        start_now(start_slab(source_a, to_a, slab_a, remaining, within_a, held_a))
-        start_now(start_slab(source_b, to_b, slab_b, remaining, within_b, held_b))
-        finish_slab(source_a, to_a, held_a)
-        finish_slab(source_b, to_b, held_b)
-        cute.arch.cp_async_commit_group()
-        slab_a += source_a.slab_bytes
-        slab_b += source_b.slab_bytes
-        remaining -= tile_k
-
-    # -- main loop
-    warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
-    first_a = warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run
-    first_b = warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run
-    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
-    sums = cute.make_rmem_tensor(row_major, spec.sums)
-    sums.fill(0.0)
-    reading, writing = Int32(0), Int32(config.stages - 1)
-    for _ in cutlass.range((end_k - first_k + tile_k - 1) // tile_k, unroll=1):
-        cute.arch.cp_async_wait_group(config.stages - 2)
-        cute.arch.sync_threads()
-        into_a = shared_a + writing * geo.a.elements
-        into_b = shared_b + writing * geo.b.elements
-        multiply(
-            spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
-            first_a, first_b, sums,
-            start_slab(source_a, into_a, slab_a, remaining, within_a, held_a),
-            start_slab(source_b, into_b, slab_b, remaining, within_b, held_b),
-        )  # fmt: skip
-        cute.arch.cp_async_commit_group()
-        finish_slab(source_a, into_a, held_a)
-        finish_slab(source_b, into_b, held_b)
-        slab_a += source_a.slab_bytes
-        slab_b += source_b.slab_bytes
-        remaining -= tile_k
-        reading = select(reading == config.stages - 1, Int32(0), reading + 1)
-        writing = select(writing == config.stages - 1, Int32(0), writing + 1)
+    sums = sum_slabs(
+        spec, (source_a, source_b), shared, (warp, lane), (first_k, end_k), remaining,
+        (within_a, within_b),
+    )  # fmt: skip
 
     # -- epilogue
-    cute.arch.cp_async_wait_group(0)
     patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.stage_pitch)
     size = spec.output.width // 8
     out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
@@ -742,9 +810,7 @@ def persistent_kernel(
     of_a, row_a, within_a, of_b, row_b, within_b, remaining, _, _, _ = unit_of(spec, block, *where)
 
     # -- shared memory: (stages) of A, then (stages) of B, then the epilogue's patches
-    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
-    shared_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
-    shared_b = cute.recast_ptr(smem + config.stages * geo.a.bytes, dtype=CUTE_TYPES[geo.b.dtype])
+    smem, (shared_a, shared_b) = stages_of(spec)
     patches = cute.recast_ptr(smem + config.stages * (geo.a.bytes + geo.b.bytes), dtype=spec.sums)
     patch = patches + warp * (geo.lanes[0] * geo.stage_pitch)
     source_a = Source(
@@ -773,8 +839,7 @@ def persistent_kernel(
         remaining -= tile_k
 
     # -- main loop
-    first_a = warp // config.warps[1] * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run
-    first_b = warp % config.warps[1] * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run
+    first_a, first_b = first_rows(spec, warp, lane)
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
     sums = cute.make_rmem_tensor(row_major, spec.sums)
     reading, writing = Int32(0), Int32(ahead)
@@ -893,8 +958,11 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
 
     `launch` launches other kernels than those of the schedule.
     """
+    from . import stream  # which is made of what is here
+
     if launch is None:
-        launch = {DOT: dot.start, AXPY: axpy.start}.get(spec.config.schedule, start)
+        own = {DOT: dot.start, AXPY: axpy.start, "stream": stream.start}
+        launch = own.get(spec.config.schedule, start)
 
     @cute.jit
     def gemm(

@@ -27,6 +27,7 @@ from .geometry import (
     OperandTile,
     illegal,
     is_persistent,
+    is_stream,
     is_tail,
     needs_of,
     operand_tile,
@@ -311,6 +312,11 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     if is_tail(base.config):
         whole = whole_tiles(tiles, target.sm_count * base.config.occupancy)
     slabs, ctas = ceil(all_slabs / split_k), split_k * (tiles - whole)
+    streamed, begun = is_stream(base.config), 1  # tiles that a CTA begins or goes on with
+    if streamed:
+        ctas = min(tiles * all_slabs, target.sm_count * base.config.occupancy)
+        slabs = ceil(tiles * all_slabs / ctas)
+        begun += ceil(slabs / all_slabs)
     sm_us, fma, latency, rounds, places, busiest = _rounds(base, ctas, slabs)
     even = sm_us * ctas / (busiest * target.sm_count)
     if whole:  # the CTAs of parts begin as those of whole tiles end
@@ -321,7 +327,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     if extents.k % k:  # the last slab is copied with checks, one copy after the other
         edge = base.edges[0][extents.m < m] + base.edges[1][extents.n < n]
         edge *= min(1.0, extents.k / k)
-        spare = slabs * split_k - all_slabs  # slabs that the last part has fewer
+        spare = 0 if streamed else slabs * split_k - all_slabs  # what the last part has fewer
         sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
     busy = min(1.0, (whole + ctas) / target.sm_count)
@@ -332,6 +338,11 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         if is_tail(base.config):
             scratch = ctas * m * n * problem.accumulator.itemsize
         copied = traffic_us(2 * scratch, target.dram_gbs * f.scratch_to_dram)
+    if streamed:
+        again = at_once(base, base.config.occupancy, f) * base.cta_clocks / target.clock_mhz
+        of_part = traffic_us(m * n * problem.accumulator.itemsize, f.left_gbs)
+        reduction = f.clear_us + (begun - 1) * (again + f.latency_us)
+        copied = (1 + ctas / tiles) * of_part  # one left, and those of others added at the end
     if begin + max(sm_us, dram / busy) + reduction + copied > bar:
         return None
 
