@@ -70,7 +70,7 @@ class Shape:
 
 LEAST_STAGES = 3
 _ALONE, _PAIRS = (1, 1), ((1, 1), (2, 1), (1, 2))
-_MORE = ((4, 1), (2, 2), (1, 4), (4, 2), (2, 4))
+_MORE = ((4, 1), (2, 2), (1, 4), (4, 2), (2, 4))  # where `_sharers` allows them
 SHAPES = (
     Shape("cooperative", 128, 8, 256, _PAIRS + _MORE),
     Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2), (1, 4))),
