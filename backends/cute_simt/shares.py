@@ -35,5 +35,5 @@ def flags_at(ctas: Any, part_bytes: int) -> Any:
 
 
 def stream_bytes(ctas: int, part_bytes: int) -> int:
-    """Return the bytes of the partial sums and flags where one place a CTA is enough."""
+    """Return the bytes of the partial sums and flags: a place for each CTA, and one flag."""
     return flags_at(ctas, part_bytes) + ctas * FLAG_BYTES

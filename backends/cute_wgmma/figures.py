@@ -25,6 +25,8 @@ class Figures:
     fixed_us, near_us
         Launch, descriptors, first slab of one kernel; what operands spare of it that the L2 has
         from the call before.
+    gather_us
+        Of it, until clusters of four CTAs and more that share loads have their SMs.
     round_us
         Of each further tile of a CTA.
     tensor_tflops
@@ -50,8 +52,6 @@ class Figures:
     l2_gbs, sm_gbs, multicast
         Rate of the L2, a multicast counted once; the most of it that one SM gets; times what is
         left of the traffic, by the cluster.
-    gather_us
-        Until a cluster of four CTAs and more that share loads has its SMs.
     sliced_pairs, sliced_streams
         Of that, in slices of K whose pairs share B of 64 columns at most; of a K-major B that is
         larger than the L2.
@@ -106,6 +106,7 @@ class Figures:
 
     fixed_us: float
     near_us: float
+    gather_us: float
     round_us: float
     tensor_tflops: float
     efficiency: Mapping[int, float]
@@ -124,7 +125,6 @@ class Figures:
     l2_gbs: float
     sm_gbs: float
     multicast: Mapping[tuple[int, int], float]
-    gather_us: float
     sliced_pairs: float
     sliced_streams: float
     common: float
@@ -168,10 +168,12 @@ class Figures:
 #: afterwards: `thin_us`, `short_lines`, `sliced_pairs` and `efficiency` of 256 to few, and to the
 #: launches in bench/data `three` and what a launch, a copy and the sum of parts cost since they are
 #: faster (`fixed_us`, `near_us`, `repack_us`, `near_copy_us`, `reduce_us`, `part_us`,
-#: `reduce_gbs`); "rows" and `store_tall_rows` are those of `H200_COPIED`.
+#: `reduce_gbs`); to 2774 launches of 256 problems `gather_us`, `four_draw` and the multicast of
+#: larger clusters than pairs. "rows" and `store_tall_rows` are those of `H200_COPIED`.
 H200 = Figures(
     fixed_us=1.4,
     near_us=0.5,
+    gather_us=0.4,
     round_us=0.1121,
     tensor_tflops=885.9,
     efficiency={
@@ -196,7 +198,6 @@ H200 = Figures(
         **{(1, 1): 1, (2, 1): 1.096, (1, 2): 1.135},
         **{(4, 1): 1, (2, 2): 1, (1, 4): 1, (4, 2): 1, (2, 4): 1},
     },
-    gather_us=0.4,
     sliced_pairs=0.92,
     sliced_streams=1,
     common=0.8,
