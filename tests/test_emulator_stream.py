@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -34,26 +35,26 @@ SMALL = Config(
 WIDE = replace(SMALL, tile=(64, 128, 16), warps=(1, 2))
 
 
-@pytest.fixture
-def dirty(monkeypatch):
-    """Return what makes the workspaces of a device begin with raised flags and not-a-numbers."""
+@contextmanager
+def dirty_workspaces():
+    """Within it the workspaces of an emulated GPU begin with raised flags and not-a-numbers."""
+    library = KNOWN[np.ndarray]
 
-    def soil():
-        library = KNOWN[np.ndarray]
+    def maker(*where):
+        make = library.maker(*where)
 
-        def maker(*where):
-            make = library.maker(*where)
+        def made():
+            array = make()
+            array.view(np.uint8)[...] = 0xFF
+            return array
 
-            def made():
-                array = make()
-                array.view(np.uint8)[...] = 0xFF
-                return array
+        return made
 
-            return made
-
-        monkeypatch.setitem(KNOWN, np.ndarray, replace(library, maker=maker))
-
-    return soil
+    KNOWN[np.ndarray] = replace(library, maker=maker)
+    try:
+        yield
+    finally:  # before the GPU is gone
+        KNOWN[np.ndarray] = library
 
 
 @pytest.mark.parametrize(
@@ -73,10 +74,9 @@ def dirty(monkeypatch):
     ],
     ids=str,
 )
-def test_pieces_of_tiles_give_the_product(layout, sizes, pad, sms, config, dirty):
+def test_pieces_of_tiles_give_the_product(layout, sizes, pad, sms, config):
     a, b, d, buffer = framed_product(layout, sizes, pad)
-    with device("sm_90a", seed=sms, lockstep=sms % 2 == 0) as gpu:
-        dirty()
+    with device("sm_90a", seed=sms, lockstep=sms % 2 == 0) as gpu, dirty_workspaces():
         plan = on_fewer_sms(configured(a, b, d, config), sms)
         unigemm.matmul(a, b, d, plan=plan)
     tile_m, tile_n, tile_k = config.tile
@@ -127,15 +127,14 @@ def drawn(sizes):
     return rng.standard_normal((m, k), "f4"), rng.standard_normal((k, n), "f4")
 
 
-def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit(dirty):
+def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit():
     """Where tiles have moved over others, too: both compute what one of them stores."""
     a, b = drawn((150, 100, 150))
     results = []
     for seed, lockstep, soiled in ((0, True, False), (1, True, True), (2, False, True)):
         d = np.full((150, 100), np.nan, "f4")
-        with device("sm_90a", seed=seed, lockstep=lockstep):
-            if soiled:
-                dirty()
+        found = dirty_workspaces() if soiled else nullcontext()
+        with device("sm_90a", seed=seed, lockstep=lockstep), found:
             plan = on_fewer_sms(configured(a, b, d, SMALL), 7)
             results.append(unigemm.matmul(a, b, d, plan=plan).tobytes())
     assert len(set(results)) == 1
