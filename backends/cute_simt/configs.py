@@ -25,6 +25,7 @@ from .geometry import (
     is_persistent,
     is_stream,
     is_tail,
+    part_bytes,
     scratch_bytes,
     tiles_of,
     without_stream,
@@ -228,18 +229,11 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
     )
 
 
-@lru_cache(maxsize=1024)
-def _tailed(problem: Problem, target: Target, config: Config) -> Base:
-    """Return a tile of which only the last round has parts of K."""
+@lru_cache(maxsize=2048)
+def _scheduled(problem: Problem, target: Target, config: Config, schedule: str) -> Base:
+    """Return a tile by a schedule that is told how many CTAs an SM holds: "tail" or "stream"."""
     base = _base(problem, target, config)
-    return replace(base, config=replace(config, schedule="tail", occupancy=base.resident))
-
-
-@lru_cache(maxsize=1024)
-def _streamed(problem: Problem, target: Target, config: Config) -> Base:
-    """Return a tile whose slabs are shared out equally."""
-    base = _base(problem, target, config)
-    return replace(base, config=replace(config, schedule="stream", occupancy=base.resident))
+    return replace(base, config=replace(config, schedule=schedule, occupancy=base.resident))
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
@@ -247,8 +241,9 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     found, seen = list(bases(problem, target)), _priced_as(problem)
     for base in bases(problem, target):
         found += _persistent(seen, target, base.config)
-        found += [_tailed(seen, target, base.config)] if _may_have_tail(problem, base) else []
-        found += [_streamed(seen, target, base.config)] if _may_stream(problem, base) else []
+        for schedule, may in (("tail", _may_have_tail), ("stream", _may_stream)):
+            if may(problem, base):
+                found.append(_scheduled(seen, target, base.config, schedule))
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -313,7 +308,8 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
     else:
         likely = [floor.config for floor in floors if floor_us(floor, work) <= bar]
         tiles = [_base(seen, target, x) for x in likely if _pays(problem, x)]
-    tiles = [base for base in tiles if _fits(work, base.config)]
+    plain = [base for base in tiles if _fits(work, base.config)]
+    tiles = plain[:]
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
         is_big(floor.config) and tiles_of(floor.config, extents) > target.sm_count
         for floor in floors
@@ -322,15 +318,14 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
             if bar == inf or floor_us(hidden, work) <= bar:
                 tiles += _persistent(seen, target, floor.config)
-    plain = tiles[:]
-    tiles += [_tailed(seen, target, base.config) for base in plain if _has_tail(base, work)]
-    tiles += [_streamed(seen, target, base.config) for base in plain if _streams(base, work)]
+    for schedule, has in (("tail", _has_tail), ("stream", _streams)):
+        tiles += [_scheduled(seen, target, x.config, schedule) for x in plain if has(x, work)]
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
     """Say whether the tiles of the last round may have parts of K."""
-    return not is_persistent(base.config) and without_tail(problem, base.config) is None
+    return without_tail(problem, base.config) is None
 
 
 def _has_tail(base: Base, work: Work) -> bool:
@@ -349,7 +344,7 @@ def _may_stream(problem: Problem, base: Base) -> bool:
 
     They leave the most SMs without work, and of several CTAs of an SM not all would end together.
     """
-    alone = base.resident == 1 and base.threads >= _ALONE and not is_persistent(base.config)
+    alone = base.resident == 1 and base.threads >= _ALONE
     return alone and without_stream(problem, base.config) is None
 
 
@@ -379,9 +374,9 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
 def _tail_split(base: Base, work: Work) -> tuple[int, ...]:
     """Return the parts of K with which the tiles of the last round take least, if they have any."""
     f, extents, places = base.figures, work.extents, base.target.sm_count * base.config.occupancy
-    m, n, k = base.config.tile
-    slabs, left = ceil(extents.k / k), tiles_of(base.config, extents) % places
-    of_part = left * m * n * work.problem.accumulator.itemsize
+    slabs = ceil(extents.k / base.config.tile[2])
+    left = tiles_of(base.config, extents) % places
+    of_part = left * part_bytes(work.problem, base.config)
     part_us = traffic_us(2 * of_part, base.target.dram_gbs * f.scratch_to_dram) + f.part_us
     slab_us = at_once(base, base.config.occupancy, f) * base.clocks / base.target.clock_mhz
     least, best = inf, 1

@@ -62,8 +62,10 @@ __all__ = [
     "launched_smem",
     "needs_of",
     "operand_tile",
+    "part_bytes",
     "resident_warps",
     "scratch_bytes",
+    "stream_ctas",
     "tiles_of",
     "whole_tiles",
     "without_stream",
@@ -342,15 +344,28 @@ def whole_tiles(tiles: Any, places: int) -> Any:
 def scratch_bytes(problem: Problem, extents: Extents, config: Config, target: Target) -> int:
     """Return the bytes of a launch's partial sums; problem and extents as the caller sees them."""
     seen, sizes = config.oriented(problem), config.oriented(extents)
-    m, n, k = config.tile
-    tiles, places = tiles_of(config, sizes), target.sm_count * config.occupancy
     if is_stream(config):
-        ctas = min(tiles * max(1, ceil(sizes.k / k)), places)
-        return stream_bytes(ctas, m * n * seen.accumulator.itemsize)
+        return stream_bytes(stream_ctas(config, sizes, target), part_bytes(seen, config))
     if not is_tail(config):
         return workspace_bytes(seen, sizes, config.split_k)
-    parts = config.split_k * (tiles - whole_tiles(tiles, places))
-    return parts * m * n * seen.accumulator.itemsize
+    tiles = tiles_of(config, sizes)
+    parts = config.split_k * (tiles - whole_tiles(tiles, target.sm_count * config.occupancy))
+    return parts * part_bytes(seen, config)
+
+
+def part_bytes(problem: Problem, config: Config) -> int:
+    """Return the bytes of the partial sums of a tile."""
+    m, n, _ = config.tile
+    return m * n * problem.accumulator.itemsize
+
+
+def stream_ctas(config: Config, extents: Extents, target: Target) -> int:
+    """Return the CTAs that share the slabs of all tiles, as `stream.start` does on the host.
+
+    Each has one at least; a tile is a slab where there is no K.
+    """
+    slabs = tiles_of(config, extents) * max(1, ceil(extents.k / config.tile[2]))
+    return min(slabs, target.sm_count * config.occupancy)
 
 
 def tiles_of(config: Config, extents: Extents) -> int:

@@ -31,7 +31,9 @@ from .geometry import (
     is_tail,
     needs_of,
     operand_tile,
+    part_bytes,
     resident_warps,
+    stream_ctas,
     tiles_of,
     whole_tiles,
 )
@@ -312,11 +314,10 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     if is_tail(base.config):
         whole = whole_tiles(tiles, target.sm_count * base.config.occupancy)
     slabs, ctas = ceil(all_slabs / split_k), split_k * (tiles - whole)
-    streamed, begun = is_stream(base.config), 1  # tiles that a CTA begins or goes on with
+    streamed = is_stream(base.config)
     if streamed:
-        ctas = min(tiles * all_slabs, target.sm_count * base.config.occupancy)
+        ctas = stream_ctas(base.config, extents, target)
         slabs = ceil(tiles * all_slabs / ctas)
-        begun += ceil(slabs / all_slabs)
     sm_us, fma, latency, rounds, places, busiest = _rounds(base, ctas, slabs)
     even = sm_us * ctas / (busiest * target.sm_count)
     if whole:  # the CTAs of parts begin as those of whole tiles end
@@ -331,18 +332,10 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
     busy = min(1.0, (whole + ctas) / target.sm_count)
-    reduction = copied = 0.0
-    if split_k > 1:
-        reduction = f.reduce_us + f.part_us * split_k
-        scratch = split_k * work.part_bytes
-        if is_tail(base.config):
-            scratch = ctas * m * n * problem.accumulator.itemsize
-        copied = traffic_us(2 * scratch, target.dram_gbs * f.scratch_to_dram)
     if streamed:
-        again = at_once(base, base.config.occupancy, f) * base.cta_clocks / target.clock_mhz
-        of_part = traffic_us(m * n * problem.accumulator.itemsize, f.left_gbs)
-        reduction = f.clear_us + (begun - 1) * (again + f.latency_us)
-        copied = (1 + ctas / tiles) * of_part  # one left, and those of others added at the end
+        reduction, copied = _shared_us(base, ctas / tiles, ceil(slabs / all_slabs))
+    else:
+        reduction, copied = _parts_us(base, work, split_k, ctas)
     if begin + max(sm_us, dram / busy) + reduction + copied > bar:
         return None
 
@@ -365,6 +358,30 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         l2=l2 / busy,
         dram=dram / busy,
     )
+
+
+def _parts_us(base: Base, work: Work, split_k: int, ctas: int) -> tuple[float, float]:
+    """Return what it takes to add parts of K: a kernel, and its traffic."""
+    if split_k == 1:
+        return 0.0, 0.0
+    f = base.figures
+    scratch = split_k * work.part_bytes
+    if is_tail(base.config):
+        scratch = ctas * part_bytes(base.problem, base.config)
+    copied = traffic_us(2 * scratch, base.target.dram_gbs * f.scratch_to_dram)
+    return f.reduce_us + f.part_us * split_k, copied
+
+
+def _shared_us(base: Base, pieces: float, more: int) -> tuple[float, float]:
+    """Return what stream-K takes beside its slabs: kernels and begins of tiles, and the traffic.
+
+    Of so many pieces a tile, and as many `more` tiles that a CTA begins or goes on with.
+    """
+    f = base.figures
+    again = at_once(base, base.config.occupancy, f) * base.cta_clocks / base.target.clock_mhz
+    of_part = traffic_us(part_bytes(base.problem, base.config), f.left_gbs)
+    # One left, and those of others added at the end.
+    return f.clear_us + more * (again + f.latency_us), (1 + pieces) * of_part
 
 
 def at_once(base: Base, ctas: int, f: Figures) -> float:

@@ -37,7 +37,7 @@ from ..cute.device import (
     wait_with,
     write,
 )
-from .geometry import WARP, launched_smem
+from .geometry import WARP, launched_smem, part_bytes
 from .kernel import Spec, own_registers, sources_of, stages_of, store_sums, sum_slabs
 from .places import placed_tile
 from .shares import FLAG_BYTES, begin_of, flags_at, share_of
@@ -70,7 +70,7 @@ def stream_kernel(
     block, _, _ = cute.arch.block_idx()
     warp, lane = thread // WARP, thread % WARP
     smem, shared = stages_of(spec)
-    flags = workspace + flags_at(Int64(ctas), part_bytes(spec))
+    flags = workspace + flags_at(Int64(ctas), part_bytes(spec.problem, spec.config))
 
     # -- its share, and where that begins
     share = ctas - 1 - Int32(block)
@@ -128,12 +128,6 @@ def stream_kernel(
     raise_flag(flags + share * FLAG_BYTES, thread, due)
 
 
-def part_bytes(spec: Spec) -> int:
-    """Return the bytes of a tile of partial sums."""
-    m, n, _ = spec.config.tile
-    return m * n * spec.problem.accumulator.itemsize
-
-
 def vectors(spec: Spec) -> list[list[tuple[int, int]]]:
     """Return the places of a thread's sums, as many together as one store writes."""
     rows, columns = spec.geometry.a.rows, spec.geometry.b.rows
@@ -147,7 +141,7 @@ def place_of(spec: Spec, workspace: Int64, place: Int32, thread: Int32) -> tuple
     Neighbouring threads have neighbouring vectors, wherever in the tile these belong.
     """
     size = _VECTOR * spec.problem.accumulator.itemsize
-    first = workspace + Int64(place) * part_bytes(spec) + thread * size
+    first = workspace + Int64(place) * part_bytes(spec.problem, spec.config) + thread * size
     return first, spec.geometry.threads * size
 
 
@@ -241,7 +235,7 @@ def start(
     total = Int64(tiles_m * tiles_n * l0 * l1) * slabs
     ctas = Int32(cutlass.min(total, Int64(sm_count * spec.config.occupancy)))
     shared = (raster(tiles_m, tiles_n, along_n, group), Divisor(l0), slabs, total, ctas)
-    flags = addresses[3] + flags_at(Int64(ctas), part_bytes(spec))
+    flags = addresses[3] + flags_at(Int64(ctas), part_bytes(spec.problem, spec.config))
     clear_kernel(spec.overlap, flags, ctas).launch(
         grid=(1, 1, 1), block=(_CLEARING, 1, 1), stream=stream, use_pdl=spec.overlap
     )

@@ -23,6 +23,7 @@ from ..cute.device import (
     store_total,
     wait_with,
 )
+from .geometry import part_bytes
 from .places import placed_tile
 
 _THREADS = 128
@@ -54,7 +55,7 @@ def sums_of_tail(
     """
     m, n, _ = spec.config.tile
     in_parts = block >= whole
-    at = workspace + Int64(block - whole) * (m * n * spec.problem.accumulator.itemsize)
+    at = workspace + Int64(block - whole) * part_bytes(spec.problem, spec.config)
     out, (row_step, column_step), (first_m, first_n), (rows, columns) = in_d
     return (
         either(in_parts, at, out),
@@ -99,14 +100,14 @@ def tail_kernel(
     row, column_in_d = first_m + line, first_n + column
     at = (row, column_in_d, i0, i1)
     address = d + sum(Int64(at[i]) * d_strides[i] for i in range(4)) * size
-    part_bytes = Int64(tiles.divisor) * (tile_m * tile_n * size)
+    apart = Int64(tiles.divisor) * part_bytes(spec.problem, spec.config)
     where = workspace + (Int64(tile) * (tile_m * tile_n) + line * tile_n + column) * size
     if const_expr(overlap):  # all before this may overlap the kernel before this one
-        wait_with(where, address, part_bytes)
+        wait_with(where, address, apart)
         cute.arch.griddepcontrol_launch_dependents()
     total = cute.make_rmem_tensor(count, sums)
     total.fill(0.0)
-    add_parts(total, where, part_bytes, split_k)
+    add_parts(total, where, apart, split_k)
     m, n = sizes
     if row < m:
         store_total(total, address, d_strides[1], n - column_in_d, dtype, stored == count)
@@ -118,9 +119,8 @@ def add_tail(
 ) -> None:  # fmt: skip
     """Launch `tail_kernel` behind the product."""
     workspace, d = addresses
-    tile_m, tile_n, _ = spec.config.tile
     _, tiles = tail
-    of_tile = tile_m * tile_n * spec.problem.accumulator.itemsize // (16 * _THREADS)
+    of_tile = part_bytes(spec.problem, spec.config) // (16 * _THREADS)
     tail_kernel(
         spec, workspace, d, sizes, d_steps, order, l0, tail, split_k,
     ).launch(

@@ -88,11 +88,8 @@ _COLUMNS = np.array((256, 192, 128, 64))  # beside those that fill the device ev
 _CLUSTER_K = (1, 2, 3, 4, 8)
 # Clusters (M, N, K). (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
 _CLUSTER_SHAPES = tuple(
-    (m, n, k)
-    for m, n in _PAIRS + _MORE
-    for k in _CLUSTER_K
-    if m * n * k <= 8 and (k == 1 or (n == 1 and m <= 2))
-)
+    (m, n, k) for m, n in _PAIRS for k in _CLUSTER_K if m * n * k <= 8 and (k == 1 or n == 1)
+) + tuple((*pair, 1) for pair in _MORE)
 _PAIR = {pair: pair for pair in _PAIRS + _MORE}  # made once, as below
 _CM, _CN, _CK = np.array(_CLUSTER_SHAPES).T
 # Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
@@ -320,9 +317,9 @@ def _sharers(
     by them, by 3 percent, and most lost.
     """
     small = _CM * _CN <= 2
-    whole = (down >= _CM) & (across >= _CN)
-    few = whole & (down * across <= _FEW_TILES) & (columns <= 128)
-    return small | few, small | few | (whole & (down == 1))
+    filled = (down >= _CM) & (across >= _CN)
+    few = filled & (down * across <= _FEW_TILES) & (columns <= 128)
+    return small | few, small | few | (filled & (down == 1))
 
 
 def _sixteens(columns: np.ndarray) -> np.ndarray:
