@@ -26,6 +26,7 @@ __all__ = [
     "panel_rows",
     "parts_filled",
     "parts_in_turn",
+    "whole",
     "workspace_bytes",
 ]
 
@@ -83,12 +84,17 @@ def panel_bytes(lines: int, line_bytes: int, batch: int) -> int:
 
 def panel_rows(lines: Any) -> Any:
     """Return the rows of a panel, whole eights of them; of numbers, or of those in a kernel."""
-    return (lines + PANEL_ROWS - 1) // PANEL_ROWS * PANEL_ROWS
+    return whole(lines, PANEL_ROWS)
 
 
 def aligned(size: Any) -> Any:
     """Return where what follows so many bytes begins; of numbers, or of those in a kernel."""
-    return (size + PART_ALIGNMENT - 1) // PART_ALIGNMENT * PART_ALIGNMENT
+    return whole(size, PART_ALIGNMENT)
+
+
+def whole(size: Any, unit: int) -> Any:
+    """Return the next multiple of a unit; of numbers, or of those in a kernel."""
+    return (size + unit - 1) // unit * unit
 
 
 def _padded(lines: int, line_bytes: int) -> int:

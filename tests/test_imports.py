@@ -33,6 +33,7 @@ DEVICE_CODE = (
     "tail",
     "places",
     "repack",
+    "copies",
     "epilogue",
     "scales",
     "spec",

@@ -72,6 +72,9 @@ class Config:
     swap_ab
         The kernel computes D' = B' A', and its M is the product's N: the tile and the cluster are
         those of D'.
+    repacked
+        Operands that the kernel could read where they lie, but not well, are copied into the
+        workspace first; those that it cannot read there always are.
     raster
         Order of the tiles.
     schedule
@@ -88,6 +91,7 @@ class Config:
     cluster_k: int = 1
     slice_k: int = 1
     swap_ab: bool = False
+    repacked: bool = False
     raster: Raster = Raster()
     schedule: str = ""
 
@@ -112,6 +116,8 @@ class Config:
             text += f" split-K {self.split_k}"
         if self.swap_ab:
             text += " swap-AB"
+        if self.repacked:
+            text += " repacked"
         if self.schedule:
             text += f" {self.schedule}"
         return text + f" raster {self.raster.order}{self.raster.group}"

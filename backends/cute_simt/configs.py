@@ -27,7 +27,9 @@ from .geometry import (
     is_tail,
     part_bytes,
     scratch_bytes,
+    seen,
     tiles_of,
+    without_copies,
     without_stream,
     without_tail,
 )
@@ -119,6 +121,8 @@ _ALONE = 256  # threads of a CTA that takes all registers of an SM
 _SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
+_COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
+_COPIED = 4  # launches that are priced with such copies, too: the cheapest
 
 
 class Offer(NamedTuple):
@@ -140,9 +144,21 @@ class Offer(NamedTuple):
 @lru_cache(maxsize=256)
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
-    seen = _priced_as(problem)
+    priced = _priced_as(problem)
     configs = _configs(problem.a.dtype, problem.b.dtype)
-    return tuple(_base(seen, target, config) for config in configs if _pays(problem, config))
+    return tuple(_base(priced, target, config) for config in configs if _pays(problem, config))
+
+
+@lru_cache(maxsize=256)
+def _copying(problem: Problem, target: Target) -> tuple[Base, ...]:
+    """Return the tiles for a problem class that may have its operands copied first, so copied."""
+    priced = _priced_as(problem)
+    found = []
+    for tile in _configs(problem.a.dtype, problem.b.dtype):
+        config = changed(tile, repacked=True)
+        if without_copies(problem, config, target) is None and _pays(seen(problem, config), config):
+            found.append(_base(priced, target, config))
+    return tuple(found)
 
 
 def _pays(problem: Problem, config: Config) -> bool:
@@ -238,12 +254,14 @@ def _scheduled(problem: Problem, target: Target, config: Config, schedule: str) 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
-    found, seen = list(bases(problem, target)), _priced_as(problem)
-    for base in bases(problem, target):
-        found += _persistent(seen, target, base.config)
+    plain, priced = bases(problem, target), _priced_as(problem)
+    found = [*plain, *_copying(problem, target)]
+    for base in found[:]:
         for schedule, may in (("tail", _may_have_tail), ("stream", _may_stream)):
             if may(problem, base):
-                found.append(_scheduled(seen, target, base.config, schedule))
+                found.append(_scheduled(priced, target, base.config, schedule))
+    for base in plain:
+        found += _persistent(priced, target, base.config)
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -271,16 +289,14 @@ def ranking(
     if not _add_few_rows(short, problem, extents, target, False) and extents.n <= DOT_ROWS[-1]:
         _add_few_rows(short, problem.transposed, extents.transposed, target, True)
     work = work_of(problem, extents, target, H200)
-    for least, base in _likely(work, short.bar):
+    for least, base in _likely(work, short.bar, most is None):
         if least > short.bar:
             break
         for split in _splits(base, work):
-            times = times_of(base, work, split, short.bar)
-            if times is not None:
-                allowed = _occupancy(base, extents, split)
-                short.add(
-                    times.total, Offer(base.config, allowed, split, False, times), base.reason
-                )
+            _add(short, base, work, split)
+    if most is not None and _may_copy(work):
+        for base, split in _copying_likely(short, work):
+            _add(short, base, work, split)
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
@@ -294,21 +310,65 @@ def ranking(
     )
 
 
-def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
-    """Return tiles with a time that no launch of theirs is under, the least first."""
-    problem, target, extents = work.problem, work.target, work.extents
+def _add(short: Shortlist[Offer], base: Base, work: Work, split: int) -> None:
+    """Add a tile with so many parts of K, if it is cheap enough."""
+    times = times_of(base, work, split, short.bar)
+    if times is not None:
+        allowed = _occupancy(base, work.extents, split)
+        short.add(times.total, Offer(base.config, allowed, split, False, times), base.reason)
+
+
+def _fma_us(work: Work) -> float:
+    """Return the time of all products, on all SMs."""
+    extents, target = work.extents, work.target
     products = extents.m * extents.n * extents.k * extents.batch
-    per_sm = lanes(problem, target)
-    fma = products / per_sm / target.sm_count / target.clock_mhz
+    return products / lanes(work.problem, target) / target.sm_count / target.clock_mhz
+
+
+def _may_copy(work: Work) -> bool:
+    """Say whether operands may be copied first: what that saves is a small part of the FMAs."""
+    return work.repack_us <= _COPYING * _fma_us(work) and bool(_copying(work.problem, work.target))
+
+
+def _copying_likely(short: Shortlist[Offer], work: Work) -> list[tuple[Base, int]]:
+    """Return the likeliest launches so far, with operands copied first.
+
+    It is the same ones that are likely with copies: these change little beside.
+    """
+    by_tile = {base.config: base for base in _copying(work.problem, work.target)}
+    priced, found = _priced_as(work.problem), []
+    for config, _, split, _, _ in short.kept()[:_COPIED]:
+        base = by_tile.get(changed(config, schedule="", occupancy=0, repacked=True))
+        if base is None or is_persistent(config):
+            continue
+        if config.schedule:
+            has = _has_tail if is_tail(config) else _streams
+            if not has(base, work):
+                continue
+            base = _scheduled(priced, work.target, base.config, config.schedule)
+            (split,) = _splits(base, work)
+        found.append((base, split))
+    return found
+
+
+def _likely(work: Work, bar: float, every: bool) -> list[tuple[float, Base]]:
+    """Return tiles with a time that no launch of theirs is under, the least first.
+
+    Those whose operands are copied first are only among `every` one.
+    """
+    problem, target, extents = work.problem, work.target, work.extents
+    per_sm, fma = lanes(problem, target), _fma_us(work)
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
         return []
-    seen, floors = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
+    priced, floors = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
     if bar == inf:
         tiles = list(bases(problem, target))
     else:
         likely = [floor.config for floor in floors if floor_us(floor, work) <= bar]
-        tiles = [_base(seen, target, x) for x in likely if _pays(problem, x)]
+        tiles = [_base(priced, target, x) for x in likely if _pays(problem, x)]
     plain = [base for base in tiles if _fits(work, base.config)]
+    if every and _may_copy(work):
+        plain += _copying(problem, target)
     tiles = plain[:]
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
         is_big(floor.config) and tiles_of(floor.config, extents) > target.sm_count
@@ -317,9 +377,9 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         for floor in floors:  # whose CTAs may have several tiles
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
             if bar == inf or floor_us(hidden, work) <= bar:
-                tiles += _persistent(seen, target, floor.config)
+                tiles += _persistent(priced, target, floor.config)
     for schedule, has in (("tail", _has_tail), ("stream", _streams)):
-        tiles += [_scheduled(seen, target, x.config, schedule) for x in plain if has(x, work)]
+        tiles += [_scheduled(priced, target, x.config, schedule) for x in plain if has(x, work)]
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
@@ -416,9 +476,9 @@ def predict(
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
-    seen, sizes = config.oriented(problem), config.oriented(extents)
+    turned, sizes = config.oriented(problem), config.oriented(extents)
     scratch = scratch_bytes(problem, extents, config, target)
-    return Candidate(config, predict(seen, sizes, target, config), scratch)
+    return Candidate(config, predict(turned, sizes, target, config), scratch)
 
 
 price_all = one_by_one(price)

@@ -75,6 +75,8 @@ class Figures:
         Bandwidth ratio for tiles that other CTAs have brought into the L2.
     scratch_to_dram
         Bandwidth ratio for the parts of K.
+    repack_us, repack_to_dram
+        A kernel before that copies operands; the bandwidth ratio for what it reads and writes.
     lone_warps
         Resident warps of an SM with which half of the issue slots are lost.
     issued
@@ -111,6 +113,8 @@ class Figures:
     halves: float = 0.5
     l2_to_dram: float = 0.9
     scratch_to_dram: float = 1.1
+    repack_us: float = 1.4
+    repack_to_dram: float = 0.73
     lone_warps: float = 2.0
     issued: float = 0.9
     read_clocks: float = 1.8
@@ -136,5 +140,6 @@ class Figures:
 #: launches in bench/data: edges, `near_us`, `part_us` and `single_us`; to launches of the kernels
 #: that store from registers (bench/NOTES.md): `store_clocks` and `persistent`; to those of
 #: one sweep: `lone_warps`; to 23600 of 438 problems: `halves`, `read_clocks` and `issued`; to 358
-#: of 106: `clear_us` and `left_gbs`.
+#: of 106: `clear_us` and `left_gbs`. What copies of operands cost are cute_wgmma's figures for the
+#: same kernel (1.4 us and 3500 GB/s, fitted there to launches of odd problems).
 H200 = Figures()

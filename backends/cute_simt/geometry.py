@@ -9,6 +9,9 @@ The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in
 only the tiles of the last round into parts of K, of which an SM holds `occupancy`. "stream"
 shares the slabs of all tiles out equally among `occupancy` CTAs on each SM.
 
+A `repacked` configuration has operands that do not lie in aligned rows along M or N copied into the
+workspace, so that they do: `seen` is the problem that its tiles are of.
+
 Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
 along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns
 of B in each lane, lanes along N, and `stages` rows of B on their way.
@@ -16,7 +19,7 @@ of B in each lane, lanes along N, and `stages` rows of B on their way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil
 from typing import Any, NamedTuple
@@ -26,7 +29,7 @@ from unigemm.plans import Config
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
-from ..workspace import workspace_bytes
+from ..workspace import aligned, whole, workspace_bytes
 from .shares import stream_bytes
 
 __all__ = [
@@ -41,6 +44,7 @@ __all__ = [
     "OperandTile",
     "axpy_lanes",
     "axpy_parts",
+    "copied_bytes",
     "copy_schedule",
     "copy_step",
     "few_rows_blocks",
@@ -56,18 +60,22 @@ __all__ = [
     "in_parts",
     "is_big",
     "is_biggest",
+    "is_copied",
     "is_persistent",
     "is_stream",
     "is_tail",
     "launched_smem",
+    "lies_well",
     "needs_of",
     "operand_tile",
     "part_bytes",
     "resident_warps",
     "scratch_bytes",
+    "seen",
     "stream_ctas",
     "tiles_of",
     "whole_tiles",
+    "without_copies",
     "without_stream",
     "without_tail",
 ]
@@ -114,6 +122,9 @@ class OperandTile:
         Elements of one shared-memory read along the contiguous index.
     full
         The threads have as many accumulators as they may.
+    padded
+        Behind the last row of the operand, a copy, there are others up to a whole tile: whatever
+        they hold goes into sums that nobody stores.
     """
 
     dtype: DType
@@ -128,6 +139,7 @@ class OperandTile:
     run: int
     vector: int
     full: bool
+    padded: bool
 
     @property
     def asynchronous(self) -> bool:
@@ -284,9 +296,47 @@ def _lanes(config: Config) -> tuple[int, int]:
     )
 
 
+def lies_well(kind: MatrixType) -> bool:
+    """Whether an operand has aligned rows along M or N, which are copied by whole vectors."""
+    return kind.major in ("m", "n") and kind.alignment == BANK_VECTOR
+
+
+def is_copied(kind: MatrixType, config: Config) -> bool:
+    """Whether an operand is copied into the workspace before it is multiplied."""
+    return config.repacked and not lies_well(kind)
+
+
+def seen(problem: Problem, config: Config) -> Problem:
+    """Return the problem that the product's kernel sees: with the copies of operands that have one.
+
+    The problem is the kernel's, as with `swap_ab`.
+    """
+    if not config.repacked:
+        return problem
+    a, b = _seen_matrix(problem.a, config, 0), _seen_matrix(problem.b, config, 1)
+    return replace(problem, a=a, b=b)
+
+
+def _seen_matrix(kind: MatrixType, config: Config, mode: int) -> MatrixType:
+    if not is_copied(kind, config):
+        return kind
+    return MatrixType(kind.dtype, "m" if mode == 0 else "n", BANK_VECTOR)
+
+
+def copied_bytes(problem: Problem, extents: Extents, config: Config) -> int:
+    """Return the bytes of the operands' copies, at most: a repeated batch is copied once."""
+    total = 0
+    for mode, (kind, rows) in enumerate(((problem.a, extents.m), (problem.b, extents.n))):
+        if is_copied(kind, config):
+            line = whole(rows, config.tile[mode]) * kind.dtype.itemsize
+            total += aligned(extents.batch * extents.k * line)
+    return total
+
+
 @lru_cache(maxsize=8192)
 def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
-    """Return the tile of A (mode 0) or B (mode 1)."""
+    """Return the tile of A (mode 0) or B (mode 1); of a copy, where the operand has one."""
+    padded, kind = is_copied(kind, config), _seen_matrix(kind, config, mode)
     extent, slab, rows = config.tile[mode], config.tile[2], config.thread[mode]
     size = kind.dtype.itemsize
     widest = BANK_VECTOR // size
@@ -310,6 +360,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
         vector=min(slab, widest, 4) if k_major else run,
         full=is_biggest(config),
+        padded=padded,
     )
 
 
@@ -342,15 +393,22 @@ def whole_tiles(tiles: Any, places: int) -> Any:
 
 
 def scratch_bytes(problem: Problem, extents: Extents, config: Config, target: Target) -> int:
-    """Return the bytes of a launch's partial sums; problem and extents as the caller sees them."""
-    seen, sizes = config.oriented(problem), config.oriented(extents)
+    """Return the bytes of a launch's workspace: copies of operands, then partial sums.
+
+    Problem and extents are as the caller sees them.
+    """
+    turned, sizes = config.oriented(problem), config.oriented(extents)
+    return copied_bytes(turned, sizes, config) + _sums_bytes(turned, sizes, config, target)
+
+
+def _sums_bytes(problem: Problem, extents: Extents, config: Config, target: Target) -> int:
     if is_stream(config):
-        return stream_bytes(stream_ctas(config, sizes, target), part_bytes(seen, config))
+        return stream_bytes(stream_ctas(config, extents, target), part_bytes(problem, config))
     if not is_tail(config):
-        return workspace_bytes(seen, sizes, config.split_k)
-    tiles = tiles_of(config, sizes)
+        return workspace_bytes(problem, extents, config.split_k)
+    tiles = tiles_of(config, extents)
     parts = config.split_k * (tiles - whole_tiles(tiles, target.sm_count * config.occupancy))
-    return parts * part_bytes(seen, config)
+    return parts * part_bytes(problem, config)
 
 
 def part_bytes(problem: Problem, config: Config) -> int:
@@ -629,6 +687,7 @@ def without_stream(problem: Problem, config: Config) -> str | None:
     """Say why a tile's slabs are not shared out, however many there are; None where they may be."""
     if problem.a.dtype is not DType.FLOAT32 or not is_biggest(config):
         return "stream-K is for float32 and for tiles with as many sums a thread as there may be"
+    problem = seen(problem, config)
     if "strided" in (problem.a.major, problem.b.major):
         return "stream-K keeps no registers for the strides of both indices"
     if problem.batch_invariant:
@@ -636,8 +695,31 @@ def without_stream(problem: Problem, config: Config) -> str | None:
     return None
 
 
+def _illegal_repacked(problem: Problem, config: Config, target: Target) -> str | None:
+    if config.schedule in FEW_ROWS:
+        return f"the {config.schedule} schedule reads operands where they lie"
+    if is_persistent(config):
+        return "persistent CTAs have too few slabs for copies of operands to pay"
+    return without_copies(problem, config, target)
+
+
+def without_copies(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say why a tile has no operands copied for it, whatever their sizes; None where it may."""
+    if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
+        return "operands are copied first in float32 only, for tiles of 64 sums a thread or more"
+    if lies_well(problem.a) and lies_well(problem.b):
+        return "A and B lie in aligned rows along M and N: there is nothing to copy first"
+    if target.capability < (9, 0):
+        return f"operands are copied first from sm_90 on, beside other kernels; not on {target.arch}"
+    return None
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
+    if config.repacked:
+        reason = _illegal_repacked(problem, config, target)
+        if reason is not None:
+            return reason
     if config.schedule == DOT:
         return _illegal_dot(problem, config, target)
     if config.schedule == AXPY:

@@ -21,7 +21,8 @@ the main loop has no tail; a tile that would stick out of D moves back where it 
 tiles of float32 have K-major operands turned by copies of single elements: the loop then reads
 neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
 workspace, and `reduce_kernel` adds them in a fixed order; where only the tiles of the last round
-have parts, see `tail`; where all CTAs have equally many slabs, `stream`.
+have parts, see `tail`; where all CTAs have equally many slabs, `stream`. Operands may be copied
+first, so that they lie well: see `copies`.
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
 """
@@ -29,6 +30,7 @@ Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable, Iterator
 from copy import copy as copy_of
+from functools import partial
 from itertools import chain, islice
 from typing import ClassVar, Literal
 
@@ -56,6 +58,7 @@ from ..cute.device import (
     write,
 )
 from . import axpy, dot
+from .copies import start_copied
 from .geometry import (
     AXPY,
     DOT,
@@ -72,6 +75,7 @@ from .geometry import (
     is_persistent,
     is_tail,
     launched_smem,
+    seen,
     whole_tiles,
 )
 from .places import placed_tile
@@ -96,6 +100,11 @@ class Spec(device.Spec):
     def geometry(self) -> Geometry:
         """The derived numbers."""
         return geometry(self.problem, self.config)
+
+    @property
+    def seen(self) -> Problem:
+        """The problem with copies of operands that are copied first."""
+        return seen(self.problem, self.config)
 
     @property
     def pairs(self) -> Literal["m", "n"] | None:
@@ -249,12 +258,12 @@ def sources_of(
     geo = spec.geometry
     (a, b), (a_strides, b_strides), (m, n) = bases, strides, sizes
     source_a = Source(
-        geo.a, spec.problem.a,
+        geo.a, spec.seen.a,
         a + batch_offset(a_strides, *where, a_strides[1], geo.a.dtype.itemsize),
         (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.threads,
     )  # fmt: skip
     source_b = Source(
-        geo.b, spec.problem.b,
+        geo.b, spec.seen.b,
         b + batch_offset(b_strides, *where, b_strides[0], geo.b.dtype.itemsize),
         (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.threads,
     )  # fmt: skip
@@ -773,8 +782,8 @@ def unit_of(
         spec, index, extents, slabs, order, split_k, l0
     )
     a_size, b_size = geo.a.dtype.itemsize, geo.b.dtype.itemsize
-    a_row = Int64(1) if spec.problem.a.major == "m" else a_strides[0]
-    b_row = Int64(1) if spec.problem.b.major == "n" else b_strides[1]
+    a_row = Int64(1) if spec.seen.a.major == "m" else a_strides[0]
+    b_row = Int64(1) if spec.seen.b.major == "n" else b_strides[1]
     of_a = batch_offset(a_strides, i0, i1, first_k, a_strides[1], a_size)
     of_b = batch_offset(b_strides, i0, i1, first_k, b_strides[0], b_size)
     of_a += Int64(first_m) * a_row * a_size
@@ -814,10 +823,10 @@ def persistent_kernel(
     patches = cute.recast_ptr(smem + config.stages * (geo.a.bytes + geo.b.bytes), dtype=spec.sums)
     patch = patches + warp * (geo.lanes[0] * geo.stage_pitch)
     source_a = Source(
-        geo.a, spec.problem.a, a, (a_strides[0], a_strides[1]), Int32(0), m, thread, geo.threads
+        geo.a, spec.seen.a, a, (a_strides[0], a_strides[1]), Int32(0), m, thread, geo.threads
     )
     source_b = Source(
-        geo.b, spec.problem.b, b, (b_strides[1], b_strides[0]), Int32(0), n, thread, geo.threads
+        geo.b, spec.seen.b, b, (b_strides[1], b_strides[0]), Int32(0), n, thread, geo.threads
     )
     held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
     held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
@@ -963,6 +972,8 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     if launch is None:
         own = {DOT: dot.start, AXPY: axpy.start, "stream": stream.start}
         launch = own.get(spec.config.schedule, start)
+    if spec.config.repacked:
+        launch = partial(start_copied, launch)
 
     @cute.jit
     def gemm(

@@ -13,14 +13,16 @@ def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[In
 
     A tile that would stick out moves back, where copies may begin at any row and stores at every
     `align`-th: it computes again, bit for bit, what its neighbour does. One that sticks out all the
-    same is always checked.
+    same is always checked, but for the copy of an operand, which has rows for it.
     """
+    least = tile.slab if tile.checked else 1
+    if tile.padded:
+        return first, Int32(least)
     if tile.k_major or tile.copy == 1:
         last = rows - tile.extent
         moves = (last >= 0) & (last % align == 0)
         first = select(moves, cutlass.min(first, last), first)
     sticks_out = first + tile.extent > rows
-    least = tile.slab if tile.checked else 1
     return first, select(sticks_out, Int32(2**31 - 1), Int32(least))
 
 

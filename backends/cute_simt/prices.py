@@ -29,10 +29,12 @@ from .geometry import (
     is_persistent,
     is_stream,
     is_tail,
+    lies_well,
     needs_of,
     operand_tile,
     part_bytes,
     resident_warps,
+    seen,
     stream_ctas,
     tiles_of,
     whole_tiles,
@@ -64,7 +66,7 @@ class Base:
     Attributes
     ----------
     problem, target, figures, config
-        What it is, and what its launches cost; the problem as the kernel sees it.
+        What it is, and what its launches cost; the problem before operands are copied.
     threads
         Of a CTA.
     resident
@@ -133,6 +135,8 @@ class Work(NamedTuple):
         Of that, of A and of B.
     part_bytes
         Of the partial sums of one part of K.
+    repack_us
+        Of copying operands before, where a configuration has that.
     """
 
     problem: Problem
@@ -142,6 +146,7 @@ class Work(NamedTuple):
     dram_us: float
     operand_us: tuple[float, float]
     part_bytes: int
+    repack_us: float
 
 
 def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> Work:
@@ -159,7 +164,15 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
             traffic_us(extents.n * each * problem.b.dtype.itemsize, rate),
         ),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
+        repack_us=_repack_us(problem, extents, target, f),
     )
+
+
+def _repack_us(problem: Problem, extents: Extents, target: Target, f: Figures) -> float:
+    """Return the time of copying what does not lie well: each byte is read and written."""
+    rows = (not lies_well(problem.a)) * extents.m + (not lies_well(problem.b)) * extents.n
+    size = rows * extents.k * extents.batch * problem.a.dtype.itemsize
+    return f.repack_us + traffic_us(2 * size, target.dram_gbs * f.repack_to_dram)
 
 
 def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
@@ -178,6 +191,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         of_copy = f.single_clocks if single else f.copy_clocks
         of_warp += of_copy * tile.copies / threads
     of_warp += _widen_clocks(config, problem.a.dtype, f)
+    product = seen(problem, config)
     return Base(
         problem,
         target,
@@ -189,7 +203,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         cta_clocks=_cta_clocks(config, f),
         edges=(_edge_us(a, threads, f), _edge_us(b, threads, f)),
         least_us=of_warp / target.clock_mhz + f.single_us * singles / threads,
-        halves=(_in_halves(problem.a, config), _in_halves(problem.b, config)),
+        halves=(_in_halves(product.a, config), _in_halves(product.b, config)),
     )
 
 
@@ -239,7 +253,8 @@ def least_us(base: Base, work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
     slabs = ceil(work.extents.k / base.config.tile[2])
     clocks = tiles_of(base.config, work.extents) * slabs * base.clocks / base.target.sm_count
-    return BELOW * (work.begin_us + max(clocks / base.target.clock_mhz, work.dram_us))
+    begin = work.begin_us + (work.repack_us if base.config.repacked else 0.0)
+    return BELOW * (begin + max(clocks / base.target.clock_mhz, work.dram_us))
 
 
 def floor_us(floor: Floor, work: Work) -> float:
@@ -305,6 +320,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     None where the price is above the bar.
     """
     extents, begin = work.extents, work.begin_us
+    repack = work.repack_us if base.config.repacked else 0.0
     problem, target, f = base.problem, base.target, base.figures
     m, n, k = base.config.tile
     dram = work.dram_us + f.halves * (
@@ -336,7 +352,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         reduction, copied = _shared_us(base, ctas / tiles, ceil(slabs / all_slabs))
     else:
         reduction, copied = _parts_us(base, work, split_k, ctas)
-    if begin + max(sm_us, dram / busy) + reduction + copied > bar:
+    if repack + begin + max(sm_us, dram / busy) + reduction + copied > bar:
         return None
 
     of_slab = k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
@@ -344,7 +360,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     if not whole:
         l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
-    total = begin + longest + rest + reduction + copied
+    total = repack + begin + longest + rest + reduction + copied
     if total > bar:
         return None
     return Times(
@@ -357,6 +373,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         latency=latency,
         l2=l2 / busy,
         dram=dram / busy,
+        repack=repack,
     )
 
 
@@ -409,6 +426,7 @@ def prediction(times: Times) -> Prediction:
         mainloop=times.full,
         waves=times.loop - times.full,
         reduction=times.reduction,
+        repack=times.repack,
         fma=times.fma,
         latency=times.latency,
         l2=times.l2,

@@ -26,6 +26,8 @@ class Times(NamedTuple):
         What the loop would take if all rounds of CTAs were full.
     fma, latency, l2, dram
         What bounds the loop, each alone.
+    repack
+        Copying operands before.
     """
 
     total: float
@@ -37,6 +39,7 @@ class Times(NamedTuple):
     latency: float
     l2: float
     dram: float
+    repack: float = 0.0
 
 
 def lanes(problem: Problem, target: Target) -> int:
