@@ -20,6 +20,7 @@ from unigemm.plans import Plan
 from unigemm.registry import backend_named
 from unigemm.sass import disassemble
 
+_KERNEL = re.compile(r"^\s*Function : .*$", re.MULTILINE)
 _LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;")
 _BRANCH = re.compile(r"^BRA\S*\s.*?0x([0-9a-f]+)")
 _REGISTER = re.compile(r"^-?R(\d+)(\.reuse)?$")
@@ -44,14 +45,17 @@ class Loop:
 
 def main_loop(sass: str) -> list[str]:
     """Return the instructions of the loop with the most FMAs: of several the innermost one."""
-    lines = [(int(m[1], 16), m[2]) for m in map(_LINE.match, sass.splitlines()) if m]
-    loops = [
-        (int(m[1], 16), at)
-        for at, text in lines
-        if (m := _BRANCH.match(text)) and int(m[1], 16) < at
-    ]
-    found = [[text for at, text in lines if start <= at <= end] for start, end in loops]
+    found = [loop for kernel in _KERNEL.split(sass) for loop in _loops(kernel)]
     return max(found, key=lambda each: (sum(text.startswith("FFMA") for text in each), -len(each)))
+
+
+def _loops(kernel: str) -> Iterator[list[str]]:
+    """Yield the instructions of each loop of a kernel; addresses of another are others."""
+    lines = [(int(m[1], 16), m[2]) for m in map(_LINE.match, kernel.splitlines()) if m]
+    for last, branch in lines:
+        target = _BRANCH.match(branch)
+        if target and int(target[1], 16) < last:
+            yield [text for at, text in lines if int(target[1], 16) <= at <= last]
 
 
 def reads(loop: list[str]) -> Iterator[list[int]]:
