@@ -236,7 +236,7 @@ def test_the_key_knows_all_that_is_compiled_in():
         replace(plan, target=named_target("sm_80")),
         *(replace(plan, config=replace(config, **change)) for change in (
             {"split_k": 2}, {"stages": 4}, {"tile": (64, 64, 16)}, {"warps": (4, 2)},
-            {"occupancy": 1},
+            {"occupancy": 1}, {"repacked": True},
         )),
     ]  # fmt: skip
     assert len({BACKEND.key(p).digest for p in [plan, *others]}) == 1 + len(others)
@@ -302,7 +302,7 @@ def test_tails_are_for_tiles_that_do_not_fill_the_last_round():
     def tails(m, n, k, problem=None):
         problem = problem or problem_of(DType.FLOAT32, "k", "n")
         found = candidates(problem, Extents(m, n, k), H200)
-        return [c for c in found if is_tail(c.config)]
+        return [c for c in found if is_tail(c.config) and not c.config.repacked]
 
     found = tails(5120, 5120, 5120)
     wide = next(c for c in found if c.config.tile == (128, 256, 16))
@@ -335,7 +335,7 @@ def test_whole_tiles_are_those_before_the_last_round():
 def streams(m, n, k, problem=None, target=H200):
     problem = problem or problem_of(DType.FLOAT32, "k", "n")
     found = candidates(problem, Extents(m, n, k), target)
-    return [c for c in found if is_stream(c.config)]
+    return [c for c in found if is_stream(c.config) and not c.config.repacked]
 
 
 def test_slabs_are_shared_out_where_tiles_leave_sms_without_work():

@@ -122,7 +122,7 @@ _SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
-_COPIED = 4  # launches that are priced with such copies, too: the cheapest
+_SAVED = 2  # times what they save a loop, at most, that they may take to be priced
 
 
 class Offer(NamedTuple):
@@ -150,14 +150,15 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
 
 
 @lru_cache(maxsize=256)
-def _copying(problem: Problem, target: Target) -> tuple[Base, ...]:
-    """Return the tiles for a problem class that may have its operands copied first, so copied."""
+def _copying(problem: Problem, target: Target) -> tuple[tuple[Base, float], ...]:
+    """Return tiles whose operands are copied first, and the clocks that this saves each slab."""
     priced = _priced_as(problem)
     found = []
     for tile in _configs(problem.a.dtype, problem.b.dtype):
         config = changed(tile, repacked=True)
         if without_copies(problem, config, target) is None and _pays(seen(problem, config), config):
-            found.append(_base(priced, target, config))
+            base = _base(priced, target, config)
+            found.append((base, _base(priced, target, tile).clocks - base.clocks))
     return tuple(found)
 
 
@@ -255,7 +256,7 @@ def _scheduled(problem: Problem, target: Target, config: Config, schedule: str) 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
     plain, priced = bases(problem, target), _priced_as(problem)
-    found = [*plain, *_copying(problem, target)]
+    found = [*plain, *(base for base, _ in _copying(problem, target))]
     for base in found[:]:
         for schedule, may in (("tail", _may_have_tail), ("stream", _may_stream)):
             if may(problem, base):
@@ -289,14 +290,16 @@ def ranking(
     if not _add_few_rows(short, problem, extents, target, False) and extents.n <= DOT_ROWS[-1]:
         _add_few_rows(short, problem.transposed, extents.transposed, target, True)
     work = work_of(problem, extents, target, H200)
-    for least, base in _likely(work, short.bar, most is None):
+    for least, base in _likely(work, short.bar):
         if least > short.bar:
             break
         for split in _splits(base, work):
-            _add(short, base, work, split)
-    if most is not None and _may_copy(work):
-        for base, split in _copying_likely(short, work):
-            _add(short, base, work, split)
+            times = times_of(base, work, split, short.bar)
+            if times is not None:
+                allowed = _occupancy(base, extents, split)
+                short.add(
+                    times.total, Offer(base.config, allowed, split, False, times), base.reason
+                )
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
@@ -310,54 +313,25 @@ def ranking(
     )
 
 
-def _add(short: Shortlist[Offer], base: Base, work: Work, split: int) -> None:
-    """Add a tile with so many parts of K, if it is cheap enough."""
-    times = times_of(base, work, split, short.bar)
-    if times is not None:
-        allowed = _occupancy(base, work.extents, split)
-        short.add(times.total, Offer(base.config, allowed, split, False, times), base.reason)
-
-
-def _fma_us(work: Work) -> float:
-    """Return the time of all products, on all SMs."""
-    extents, target = work.extents, work.target
-    products = extents.m * extents.n * extents.k * extents.batch
-    return products / lanes(work.problem, target) / target.sm_count / target.clock_mhz
-
-
-def _may_copy(work: Work) -> bool:
-    """Say whether operands may be copied first: what that saves is a small part of the FMAs."""
-    return work.repack_us <= _COPYING * _fma_us(work) and bool(_copying(work.problem, work.target))
-
-
-def _copying_likely(short: Shortlist[Offer], work: Work) -> list[tuple[Base, int]]:
-    """Return the likeliest launches so far, with operands copied first.
-
-    It is the same ones that are likely with copies: these change little beside.
-    """
-    by_tile = {base.config: base for base in _copying(work.problem, work.target)}
-    priced, found = _priced_as(work.problem), []
-    for config, _, split, _, _ in short.kept()[:_COPIED]:
-        base = by_tile.get(changed(config, schedule="", occupancy=0, repacked=True))
-        if base is None or is_persistent(config):
-            continue
-        if config.schedule:
-            has = _has_tail if is_tail(config) else _streams
-            if not has(base, work):
-                continue
-            base = _scheduled(priced, work.target, base.config, config.schedule)
-            (split,) = _splits(base, work)
-        found.append((base, split))
+def _copied_first(work: Work, fma_us: float) -> list[Base]:
+    """Return the tiles for which it may be worth it to copy operands first."""
+    # What that can save is a small part of the FMAs.
+    if work.repack_us > _COPYING * fma_us or work.copied > _MAX_WORKSPACE:
+        return []
+    found = []
+    for base, saved in _copying(work.problem, work.target):
+        slabs = tiles_of(base.config, work.extents) * ceil(work.extents.k / base.config.tile[2])
+        if work.repack_us * work.target.sm_count * work.target.clock_mhz < _SAVED * saved * slabs:
+            found.append(base)
     return found
 
 
-def _likely(work: Work, bar: float, every: bool) -> list[tuple[float, Base]]:
-    """Return tiles with a time that no launch of theirs is under, the least first.
-
-    Those whose operands are copied first are only among `every` one.
-    """
+def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
+    """Return tiles with a time that no launch of theirs is under, the least first."""
     problem, target, extents = work.problem, work.target, work.extents
-    per_sm, fma = lanes(problem, target), _fma_us(work)
+    products = extents.m * extents.n * extents.k * extents.batch
+    per_sm = lanes(problem, target)
+    fma = products / per_sm / target.sm_count / target.clock_mhz
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
         return []
     priced, floors = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
@@ -367,8 +341,7 @@ def _likely(work: Work, bar: float, every: bool) -> list[tuple[float, Base]]:
         likely = [floor.config for floor in floors if floor_us(floor, work) <= bar]
         tiles = [_base(priced, target, x) for x in likely if _pays(problem, x)]
     plain = [base for base in tiles if _fits(work, base.config)]
-    if every and _may_copy(work):
-        plain += _copying(problem, target)
+    plain += _copied_first(work, fma)
     tiles = plain[:]
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
         is_big(floor.config) and tiles_of(floor.config, extents) > target.sm_count

@@ -74,6 +74,8 @@ class Base:
     clocks, cta_clocks
         An SM's clocks for one slab of a CTA, and for its beginning and its stores, where enough
         warps are there.
+    least_clocks
+        Both, where as many CTAs run as an SM holds.
     edges
         Of A and B: time of a thread's copies of a slab that K ends within, where the tile lies
         inside the operand's rows, and where there are fewer.
@@ -91,6 +93,7 @@ class Base:
     resident: int
     clocks: float
     cta_clocks: float
+    least_clocks: tuple[float, float]
     edges: tuple[tuple[float, float], ...]
     least_us: float
     halves: tuple[bool, bool]
@@ -135,8 +138,9 @@ class Work(NamedTuple):
         Of that, of A and of B.
     part_bytes
         Of the partial sums of one part of K.
-    repack_us
-        Of copying operands before, where a configuration has that.
+    copied, repack_us
+        Bytes of the operands that do not lie well, and the time of copying them, where a
+        configuration has that.
     """
 
     problem: Problem
@@ -146,6 +150,7 @@ class Work(NamedTuple):
     dram_us: float
     operand_us: tuple[float, float]
     part_bytes: int
+    copied: int
     repack_us: float
 
 
@@ -153,6 +158,9 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
     """Return what a product's prices owe to its extents."""
     moved = extents.bytes_moved(problem)
     rate, each = target.dram_gbs * f.dram_efficiency, extents.batch * extents.k
+    rows = (not lies_well(problem.a)) * extents.m + (not lies_well(problem.b)) * extents.n
+    copied = rows * each * problem.a.dtype.itemsize
+    copies_gbs = target.dram_gbs * f.repack_to_dram
     return Work(
         problem,
         target,
@@ -164,15 +172,9 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
             traffic_us(extents.n * each * problem.b.dtype.itemsize, rate),
         ),
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
-        repack_us=_repack_us(problem, extents, target, f),
+        copied=copied,
+        repack_us=f.repack_us + traffic_us(2 * copied, copies_gbs),  # read and written
     )
-
-
-def _repack_us(problem: Problem, extents: Extents, target: Target, f: Figures) -> float:
-    """Return the time of copying what does not lie well: each byte is read and written."""
-    rows = (not lies_well(problem.a)) * extents.m + (not lies_well(problem.b)) * extents.n
-    size = rows * extents.k * extents.batch * problem.a.dtype.itemsize
-    return f.repack_us + traffic_us(2 * size, target.dram_gbs * f.repack_to_dram)
 
 
 def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
@@ -192,15 +194,20 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         of_warp += of_copy * tile.copies / threads
     of_warp += _widen_clocks(config, problem.a.dtype, f)
     product = seen(problem, config)
+    resident = max(1, min(by_smem, by_registers, 2048 // threads, 16))
+    clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
+    visible = f.persistent if is_persistent(config) else 1.0
+    together = 1 + f.lone_warps / (resident * threads // WARP)
     return Base(
         problem,
         target,
         f,
         config,
         threads=threads,
-        resident=max(1, min(by_smem, by_registers, 2048 // threads, 16)),
-        clocks=of_warp * _shared(config, f),
-        cta_clocks=_cta_clocks(config, f),
+        resident=resident,
+        clocks=clocks,
+        cta_clocks=cta_clocks,
+        least_clocks=(clocks * together, visible * cta_clocks * together),
         edges=(_edge_us(a, threads, f), _edge_us(b, threads, f)),
         least_us=of_warp / target.clock_mhz + f.single_us * singles / threads,
         halves=(_in_halves(product.a, config), _in_halves(product.b, config)),
@@ -252,9 +259,11 @@ def _edge_us(tile: OperandTile, threads: int, f: Figures) -> tuple[float, float]
 def least_us(base: Base, work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
     slabs = ceil(work.extents.k / base.config.tile[2])
-    clocks = tiles_of(base.config, work.extents) * slabs * base.clocks / base.target.sm_count
+    of_slab, of_cta = base.least_clocks
+    clocks = tiles_of(base.config, work.extents) * (slabs * of_slab + of_cta)
     begin = work.begin_us + (work.repack_us if base.config.repacked else 0.0)
-    return BELOW * (begin + max(clocks / base.target.clock_mhz, work.dram_us))
+    sms = base.target.sm_count * base.target.clock_mhz
+    return BELOW * (begin + max(clocks / sms, work.dram_us))
 
 
 def floor_us(floor: Floor, work: Work) -> float:
