@@ -43,7 +43,8 @@ def start_copied(
             # Matrices that repeat are copied once, and their copies repeat.
             between = (apart, apart * deep[0])
             repeated = [
-                either(step != 0, far, Int64(0)) for step, far in zip(steps[2:], between, strict=True)
+                either(step != 0, far, Int64(0))
+                for step, far in zip(steps[2:], between, strict=True)
             ]
             address, steps = workspace, (pitch, Int64(1), *repeated)
             workspace += aligned(size)

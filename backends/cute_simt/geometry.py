@@ -710,7 +710,9 @@ def without_copies(problem: Problem, config: Config, target: Target) -> str | No
     if lies_well(problem.a) and lies_well(problem.b):
         return "A and B lie in aligned rows along M and N: there is nothing to copy first"
     if target.capability < (9, 0):
-        return f"operands are copied first from sm_90 on, beside other kernels; not on {target.arch}"
+        return (
+            f"operands are copied first from sm_90 on, beside other kernels; not on {target.arch}"
+        )
     return None
 
 

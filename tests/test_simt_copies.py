@@ -1,0 +1,206 @@
+"""cute_simt's copies of operands without a GPU: what they make of a problem, their price, SASS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_simt_geometry import EVERY_PROBLEM, problem_of
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.configs import base_configs, candidates, predict
+from unigemm.backends.cute_simt.figures import H200 as FIGURES
+from unigemm.backends.cute_simt.geometry import (
+    copied_bytes,
+    geometry,
+    illegal,
+    is_big,
+    is_copied,
+    lies_well,
+    seen,
+)
+
+import unigemm
+from unigemm.dtypes import DType
+from unigemm.plans import Config, Plan
+from unigemm.problem import Extents
+from unigemm.target import named_target
+
+H200 = named_target("sm_90a")
+TILE = Config((128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), repacked=True)
+FLOATS = [p for p in EVERY_PROBLEM if p.a.dtype is DType.FLOAT32]
+COPIED = [(p, c) for p in FLOATS for c in base_configs(p, H200) if c.repacked]
+ODD = problem_of(DType.FLOAT32, "k", "n", 4)
+LAYOUTS = ("kn", "kk", "mn", "mk")
+
+
+def test_a_product_sees_aligned_rows_along_m_and_n():
+    for problem, config in COPIED:
+        product_of = seen(problem, config)
+        assert (product_of.a.major, product_of.b.major) == ("m", "n")
+        assert product_of.a.alignment == product_of.b.alignment == 16
+        assert product_of.d == problem.d
+        assert seen(product_of, config) == product_of
+        for kind, other in ((problem.a, product_of.a), (problem.b, product_of.b)):
+            assert is_copied(kind, config) != lies_well(kind)
+            assert lies_well(other)
+    plain = replace(TILE, repacked=False)
+    assert all(seen(problem, plain) == problem for problem in FLOATS)
+
+
+def test_tiles_of_copies_are_those_of_aligned_operands_and_never_stick_out():
+    for problem, config in COPIED:
+        geo = geometry(problem, config)
+        aligned = geometry(seen(problem, config), replace(config, repacked=False))
+        padded = (is_copied(problem.a, config), is_copied(problem.b, config))
+        assert (geo.a.padded, geo.b.padded) == padded
+        bare = replace(geo, a=replace(geo.a, padded=False), b=replace(geo.b, padded=False))
+        assert bare == aligned
+        assert (geo.a.copy, geo.b.copy) == (4, 4)
+
+
+def test_copies_are_offered_for_big_tiles_wherever_some_operand_does_not_lie_well():
+    assert {p for p, _ in COPIED} == {p for p in FLOATS if not (lies_well(p.a) and lies_well(p.b))}
+    assert all(is_big(config) for _, config in COPIED)
+    assert {config.schedule for _, config in COPIED} == {"", "tail", "stream"}
+    for problem in EVERY_PROBLEM:
+        if problem.a.dtype is not DType.FLOAT32:
+            assert not any(c.repacked for c in base_configs(problem, H200))
+    assert not any(c.repacked for c in base_configs(ODD, named_target("sm_89")))
+
+
+@pytest.mark.parametrize(
+    ("problem", "change", "arch", "reason"),
+    [
+        (problem_of(DType.FLOAT32, "m", "n"), {}, "sm_90a", "nothing to copy"),
+        (problem_of(DType.FLOAT64, "k", "n"), {"thread": (8, 8), "warps": (2, 8)}, "sm_90a", "32"),
+        (problem_of(DType.BFLOAT16, "k", "n", 2), {}, "sm_90a", "float32 only"),
+        (ODD, {"tile": (32, 64, 16), "warps": (2, 2), "thread": (4, 4)}, "sm_90a", "64 sums"),
+        (ODD, {"schedule": "persistent", "occupancy": 1}, "sm_90a", "too few slabs"),
+        (ODD, {"schedule": "dot"}, "sm_90a", "where they lie"),
+        (ODD, {"schedule": "axpy"}, "sm_90a", "where they lie"),
+        (ODD, {}, "sm_80", "not on sm_80"),
+    ],
+)
+def test_what_has_no_copies_is_told_why(problem, change, arch, reason):
+    assert reason in illegal(problem, replace(TILE, **change), named_target(arch))
+
+
+def test_copies_keep_the_rules_of_their_schedules():
+    stream = replace(TILE, schedule="stream", occupancy=1)
+    tail = replace(TILE, schedule="tail", occupancy=1, split_k=2)
+    assert illegal(ODD, stream, H200) is illegal(ODD, tail, H200) is None
+    assert "how many CTAs" in illegal(ODD, replace(stream, occupancy=0), H200)
+    assert "as many sums" in illegal(ODD, replace(stream, tile=(128, 128, 16), thread=(8, 8)), H200)
+    # Where they lie it may not: there are no registers for two strides.
+    strided = problem_of(DType.FLOAT32, "strided", "n")
+    assert illegal(strided, stream, H200) is None
+    assert "strides" in illegal(strided, replace(stream, repacked=False), H200)
+
+
+sizes = st.integers(1, 20000)
+
+
+@given(st.sampled_from(COPIED), sizes, sizes, sizes, st.integers(1, 20))
+def test_the_copies_bytes_are_those_of_whole_tiles(case, m, n, k, batch):
+    problem, config = case
+    total = 0
+    for kind, rows, tile in ((problem.a, m, config.tile[0]), (problem.b, n, config.tile[1])):
+        tiles = -(-rows // tile)
+        total += not lies_well(kind) and -(-tiles * tile * 4 * k * batch // 256) * 256
+    assert copied_bytes(problem, Extents(m, n, k, batch), config) == total
+    assert copied_bytes(problem, Extents(m, n, k, batch), replace(config, repacked=False)) == 0
+
+
+@given(st.sampled_from(COPIED), sizes, sizes, sizes, st.integers(1, 20))
+def test_a_price_is_that_of_the_copies_and_of_what_the_product_sees(case, m, n, k, batch):
+    problem, config = case
+    extents = Extents(m, n, k, batch)
+    found = predict(problem, extents, H200, config)
+    bare = predict(seen(problem, config), extents, H200, replace(config, repacked=False))
+    assert found.us == pytest.approx(bare.us + found.parts.repack)
+    rows = m * (not lies_well(problem.a)) + n * (not lies_well(problem.b))
+    gbs = H200.dram_gbs * FIGURES.repack_to_dram
+    assert found.parts.repack == pytest.approx(1.4 + 2 * 4 * rows * k * batch / gbs / 1e3)
+    assert replace(found.parts, repack=0.0) == bare.parts
+
+
+def repacked(layout, *sizes, alignment=4):
+    found = candidates(problem_of(DType.FLOAT32, *layout, alignment), Extents(*sizes), H200)
+    return [c for c in found if c.config.repacked]
+
+
+def test_copies_are_priced_where_they_may_pay():
+    assert repacked("kn", 4095, 4097, 511)
+    assert repacked("mk", 2049, 2047, 2050)
+    assert repacked("kk", 8192, 7168, 2048, alignment=16), "turned once, not in every tile"
+    assert repacked("mn", 4096, 4096, 4096, alignment=16) == [], "nothing to copy"
+    assert repacked("kn", 127, 255, 1000) == [], "a launch takes longer than it saves"
+    assert repacked("kn", 128, 14336, 4096) == [], "to copy B takes half as long as to multiply"
+    assert repacked("mn", 9001, 9001, 9001) == [], "copies of more than 256 MiB"
+    for layout, batch in product(LAYOUTS, (1, 3)):
+        for each in repacked(layout, 2049, 2047, 2050, batch):
+            assert each.config.split_k == 1 or each.config.schedule != "stream"
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+def test_large_products_of_odd_rows_are_planned_with_copies(layout):
+    orders = [{"n": "C", "t": "F"}[letter] for letter in layout]
+    m, n, k = 4095, 4097, 511
+    plan = unigemm.plan(
+        unigemm.ArraySpec((m, k), "float32", orders[0]),
+        unigemm.ArraySpec((k, n), "float32", orders[1]),
+        target="sm_90a",
+    )
+    assert plan.config.repacked
+    assert " repacked" in str(plan.config)
+    assert 0 < plan.parts.repack < 0.05 * plan.predicted_us
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.config.repacked
+    assert plan.to_dict()["repacked"] is True
+    text = plan.to_json().replace('"repacked": true, ', "")
+    assert not Plan.from_json(text).config.repacked, "plans of before have no copies"
+
+
+BIGGEST = [((128, 256), (2, 4)), ((256, 128), (4, 2)), ((64, 256), (1, 4))]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("number", range(12))
+def test_copies_and_their_products_compile_without_spills(number):
+    """Of the tiles with the most sums a thread, by all schedules: no local memory, no spills."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    tile, warps = BIGGEST[number % 3]
+    schedule = ("", "tail", "stream", "")[number // 3]
+    config = replace(
+        TILE, tile=(*tile, 16), warps=warps, schedule=schedule, occupancy=int(schedule != ""),
+        split_k=1 if schedule in ("", "stream") and number < 9 else 2,
+    )  # fmt: skip
+    problem = problem_of(DType.FLOAT32, *LAYOUTS[number % 4], 4)
+    info = BACKEND.compile(Plan("cute_simt", config, problem, Extents(2049, 2047, 2050), H200)).info
+    assert info.spill_bytes == 0
+    assert 0 < info.registers <= 255
+    assert {"LDL", "STL"}.isdisjoint(info.instructions)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("layout", "schedule"), [("kn", ""), ("kk", "stream"), ("mn", "stream")])
+def test_the_loop_over_copies_is_that_over_aligned_operands(layout, schedule):
+    """Some 70 instructions less than of odd rows; the copies' kernel is one of its own."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    from bench.issue_slots import counted
+
+    config = replace(TILE, schedule=schedule, occupancy=int(schedule != ""))
+    problem, bare = problem_of(DType.FLOAT32, *layout, 4), replace(config, repacked=False)
+    aligned = replace(problem_of(DType.FLOAT32, "m", "n"), d=problem.d)
+
+    def of(problem, config):
+        return counted(Plan("cute_simt", config, problem, Extents(2049, 2047, 2050), H200))
+
+    copies, odd, whole = of(problem, config), of(problem, bare), of(aligned, bare)
+    assert copies.fmas == odd.fmas == 2048
+    assert copies.instructions <= whole.instructions < odd.instructions - 50
+    assert copies.share > 1.02 * odd.share
