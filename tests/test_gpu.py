@@ -147,7 +147,13 @@ def stream_of(tile, warps, thread, layout, pad, k, few=False):
     return uneven((tile, warps, thread), layout, pad, k, 2 if few else 10, "stream", 1)
 
 
-def uneven(shape, layout, pad, k, rows, schedule, split):
+def copied_of(schedule, layout, pad, k):
+    """Return `uneven` operands at odd addresses, and a plan that copies them first."""
+    split = 3 if schedule == "tail" else 1
+    return uneven(STREAMED[1], layout, pad, k, 12, schedule, split, True)
+
+
+def uneven(shape, layout, pad, k, rows, schedule, split, repacked=False):
     """Return operands, a poisoned result in poisoned surroundings, and a plan with a schedule.
 
     The tiles are a twelfth of the SMs, and one more, for each of some rows of tiles. Rows of D are
@@ -172,7 +178,7 @@ def uneven(shape, layout, pad, k, rows, schedule, split):
     first = unigemm.plan(a, b, d, backend="cute_simt")
     config = Config(
         (*tile, 16), stages=3, warps=warps, thread=thread, occupancy=1, split_k=split,
-        raster=Raster("m", 8), schedule=schedule,
+        raster=Raster("m", 8), schedule=schedule, repacked=repacked,
     )  # fmt: skip
     candidate = price(first.problem, first.extents, first.target, config)
     return a, b, d, buffer, first.taking(Alternative.of("cute_simt", candidate))
@@ -211,6 +217,13 @@ def test_ctas_share_the_slabs_of_all_tiles(shape, layout, pad):
         assert_only_the_product_is_written(*stream_of(*shape, layout, pad, k, few))
 
 
+@pytest.mark.parametrize("schedule", ["", "tail", "stream"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_operands_are_copied_first_by_every_schedule(layout, schedule):
+    for k, pad in ((97, 1), (1000, 3)):
+        assert_only_the_product_is_written(*copied_of(schedule, layout, pad, k))
+
+
 def assert_bitwise_the_same(a, b, d, buffer, plan):
     """From run to run, after others have used the memory, and in a graph."""
     import torch
@@ -233,6 +246,13 @@ def assert_bitwise_the_same(a, b, d, buffer, plan):
 
 def test_a_tail_is_bitwise_the_same_from_run_to_run_and_in_a_graph():
     assert_bitwise_the_same(*tail_of(*TAILED[-1], "nt", 1, 300))
+
+
+@pytest.mark.parametrize("schedule", ["", "tail", "stream"])
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_copies_are_bitwise_the_same_from_run_to_run_and_in_a_graph(layout, schedule):
+    """Each launch overlaps the one before it, whose copies it writes anew."""
+    assert_bitwise_the_same(*copied_of(schedule, layout, 1, 300))
 
 
 @pytest.mark.parametrize("few", [False, True])
