@@ -79,6 +79,7 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         "occupancy": config.occupancy,
         "stages": config.stages,
         "schedule": config.schedule,
+        "producers": config.producers,
         "repacked": config.repacked,
         # How many threads share the parts depends on the size of D, but where no M may change sums.
         "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from reference import EVERYWHERE, Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
 from unigemm.backends.cute_simt.configs import base_configs, candidates, price
-from unigemm.backends.cute_simt.geometry import is_stream, scratch_bytes
+from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS, is_stream, scratch_bytes
 
 import unigemm
 from unigemm.dtypes import DType, numpy_dtype
@@ -153,7 +153,7 @@ def copied_of(schedule, layout, pad, k):
     return uneven(STREAMED[1], layout, pad, k, 12, schedule, split, True)
 
 
-def uneven(shape, layout, pad, k, rows, schedule, split, repacked=False):
+def uneven(shape, layout, pad, k, rows, schedule, split, repacked=False, producers=0):
     """Return operands, a poisoned result in poisoned surroundings, and a plan with a schedule.
 
     The tiles are a twelfth of the SMs, and one more, for each of some rows of tiles. Rows of D are
@@ -177,8 +177,9 @@ def uneven(shape, layout, pad, k, rows, schedule, split, repacked=False):
     buffer, d = framed(m, n, False)
     first = unigemm.plan(a, b, d, backend="cute_simt")
     config = Config(
-        (*tile, 16), stages=3, warps=warps, thread=thread, occupancy=1, split_k=split,
-        raster=Raster("m", 8), schedule=schedule, repacked=repacked,
+        (*tile, 16), stages=FED_STAGES if producers else 3, warps=warps, thread=thread,
+        occupancy=1, split_k=split, raster=Raster("m", 8), schedule=schedule, repacked=repacked,
+        producers=producers,
     )  # fmt: skip
     candidate = price(first.problem, first.extents, first.target, config)
     return a, b, d, buffer, first.taking(Alternative.of("cute_simt", candidate))
@@ -188,7 +189,9 @@ TAILED = [((128, 32), (2, 1), (8, 8)), ((64, 128), (2, 2), (8, 8)), ((128, 256),
 
 
 def assert_only_the_product_is_written(a, b, d, buffer, plan):
-    assert plan.workspace_bytes > 0
+    config = plan.config
+    whole = config.schedule in ("", "persistent") and config.split_k == 1 and not config.repacked
+    assert (plan.workspace_bytes > 0) == (not whole)
     unigemm.matmul(a, b, d, plan=plan)
     bound = 2 * (a.shape[1] + 8) * 2.0**-24 * (a.abs().double() @ b.abs().double())
     assert ((d - a.double() @ b.double()).abs() <= bound).all()
@@ -222,6 +225,36 @@ def test_ctas_share_the_slabs_of_all_tiles(shape, layout, pad):
 def test_operands_are_copied_first_by_every_schedule(layout, schedule):
     for k, pad in ((97, 1), (1000, 3)):
         assert_only_the_product_is_written(*copied_of(schedule, layout, pad, k))
+
+
+FED = [
+    ((128, 256), (2, 4), "", 1), ((256, 128), (4, 2), "", 3), ((128, 256), (2, 4), "tail", 5),
+    ((256, 128), (4, 2), "persistent", 1), ((128, 256), (2, 4), "stream", 1),
+]  # fmt: skip
+
+
+def fed_of(tile, warps, schedule, split, layout, pad, k, repacked=False):
+    """Return `uneven` operands and a plan by warps that only copy and others that only multiply."""
+    shape, rows = (tile, warps, (8, 16)), 10 if schedule == "stream" else 12
+    return uneven(shape, layout, pad, k, rows, schedule, split, repacked, producers=PRODUCERS)
+
+
+@pytest.mark.parametrize("pad", [0, 1, 4])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("fed", FED, ids=str)
+def test_warps_that_only_copy_bring_what_the_others_multiply(fed, layout, pad):
+    for k in (97, 500):
+        assert_only_the_product_is_written(*fed_of(*fed, layout, pad, k))
+    if fed[2] != "persistent":
+        assert_only_the_product_is_written(*fed_of(*fed, layout, 1, 97, repacked=True))
+
+
+@pytest.mark.parametrize("fed", FED, ids=str)
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_what_warps_of_their_own_copy_is_bitwise_the_same_from_run_to_run_and_in_a_graph(
+    fed, layout
+):
+    assert_bitwise_the_same(*fed_of(*fed, layout, 0, 700))
 
 
 def assert_bitwise_the_same(a, b, d, buffer, plan):
@@ -387,6 +420,8 @@ def test_small_matrices_for_the_sanitizer():
                 check_case(lib, case, backend="cute_simt")
     for a, b, d, _, plan in (
         tail_of(*TAILED[0], "nt", 1, 40), stream_of(*STREAMED[0], "nt", 1, 40),
-        stream_of(*STREAMED[0], "nn", 1, 200, few=True),
+        stream_of(*STREAMED[0], "nn", 1, 200, few=True), fed_of(*FED[1], "nt", 1, 40),
+        fed_of(*FED[2], "tn", 0, 40), fed_of(*FED[3], "nn", 0, 40),
+        fed_of(*FED[4], "tt", 1, 40, repacked=True),
     ):  # fmt: skip
         assert unigemm.matmul(a, b, d, plan=plan).isfinite().all()

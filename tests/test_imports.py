@@ -29,6 +29,7 @@ DEVICE_CODE = (
     "boxes",
     "scheduling",
     "persistent",
+    "specialised",
     "stream",
     "tail",
     "places",

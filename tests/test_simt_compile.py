@@ -13,7 +13,7 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs
-from unigemm.backends.cute_simt.geometry import geometry, is_stream
+from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS, geometry, is_stream
 
 from bench.issue_slots import counted
 from unigemm.dtypes import DType
@@ -75,9 +75,11 @@ def test_an_offered_configuration_compiles_without_spills(plan):
     packed = 2 if plan.target.capability >= (10, 0) else 1
     assert fused * packed >= threads_products, "the slab is not fully unrolled into FMAs"
     geo = geometry(plan.problem, plan.config)
-    if geo.a.asynchronous and geo.b.asynchronous:
+    copied = [tile for tile in (geo.a, geo.b) if not tile.boxed]
+    assert ("UTMALDG" in ops) == (len(copied) < 2)
+    if any(tile.asynchronous for tile in copied):
         assert ops["LDGSTS"] > 0
-    if not geo.a.asynchronous and not geo.b.asynchronous:
+    else:
         assert "LDGSTS" not in ops
     assert "LDL" not in ops
     assert "STL" not in ops
@@ -147,6 +149,40 @@ def test_the_loop_over_a_share_has_no_more_issue_slots_than_that_over_a_tile(maj
     )
     assert shared.fmas == plain.fmas == 2048
     assert shared.share > 0.99 * plain.share
+
+
+def fed_of(majors, alignment, tile, schedule, split):
+    tile, warps = ALONE[tile]
+    config = Config(
+        tile, stages=FED_STAGES, warps=warps, thread=(8, 16), producers=PRODUCERS, occupancy=1,
+        schedule=schedule, split_k=split,
+    )  # fmt: skip
+    problem = problem_of(DType.FLOAT32, *majors, alignment)
+    return Plan("cute_simt", config, problem, EXTENTS, named_target("sm_90a"))
+
+
+@pytest.mark.parametrize(("schedule", "split"), [("", 1), ("", 2), ("tail", 2), ("stream", 1)])
+@pytest.mark.parametrize(
+    ("majors", "tile"), [("kn", 0), ("kk", 0), ("kk", 1), ("mn", 0), ("mn", 1), ("mk", 1)]
+)
+def test_warps_that_only_multiply_issue_little_else(majors, tile, schedule, split):
+    """2048 FMAs and 96 reads of shared memory a slab; few FMAs that cost more than their slot.
+
+    How many is up to ptxas and the registers that it is told of (`geometry`): nearly half of them
+    with others.
+    """
+    if schedule == "stream" and tile:
+        pytest.skip("tall tiles do not share slabs")
+    plan = fed_of(majors, 16, tile, schedule, split)
+    loop = counted(plan)
+    assert loop.fmas == 2048
+    assert loop.instructions < 2048 + 96 + 60
+    assert loop.three_reads < 200
+    assert loop.same_parity < 60
+    info = BACKEND.compile(plan).info
+    assert info.spill_bytes == 0
+    assert info.instructions["USETMAXREG"] == 2
+    assert "LDL" not in info.instructions
 
 
 def test_float64_uses_double_precision_fma_only():

@@ -17,6 +17,7 @@ from unigemm.backends.cute_simt.geometry import (
     geometry,
     illegal,
     is_persistent,
+    is_specialised,
     is_stream,
     is_tail,
     resident_warps,
@@ -75,11 +76,11 @@ def test_the_copies_of_all_threads_fill_each_tile_exactly_once():
         geo = geometry(problem, config)
         for tile in (geo.a, geo.b):
             filled = set()
-            for i, copy in enumerate(copy_schedule(tile, geo.threads)):
-                for thread in range(geo.threads):
-                    if copy.partial and thread >= tile.copies - i * geo.threads:
+            for i, copy in enumerate(copy_schedule(tile, geo.copiers)):
+                for thread in range(geo.copiers):
+                    if copy.partial and thread >= tile.copies - i * geo.copiers:
                         continue
-                    line, at = first_place(tile, thread, geo.threads)
+                    line, at = first_place(tile, thread, geo.copiers)
                     place = (line + copy.line, at * tile.copy + copy.position)
                     assert place not in filled
                     filled.add(place)
@@ -133,9 +134,9 @@ def test_copies_that_turn_a_tile_have_no_bank_conflicts():
         geo = geometry(problem, config)
         for tile in (tile for tile in (geo.a, geo.b) if tile.turned):
             assert tile.copy == 1
-            assert geo.threads // tile.slab % 4 == 0, "a step keeps its place in a vector of rows"
-            for first in range(0, geo.threads, WARP):
-                places = [first_place(tile, first + lane, geo.threads) for lane in range(WARP)]
+            assert geo.copiers // tile.slab % 4 == 0, "a step keeps its place in a vector of rows"
+            for first in range(0, geo.copiers, WARP):
+                places = [first_place(tile, first + lane, geo.copiers) for lane in range(WARP)]
                 at = [k * tile.pitch + (row ^ tile.twist(k)) for k, row in places]
                 assert wavefronts([4 * each for each in at], 4) == 1
                 assert len(set(at)) == WARP
@@ -339,8 +340,10 @@ def streams(m, n, k, problem=None, target=H200):
 
 
 def test_slabs_are_shared_out_where_tiles_leave_sms_without_work():
+    other = {c.config.tile for c in streams(2048, 2048, 2048, target=named_target("sm_100a"))}
+    assert other == {(128, 256, 16), (256, 128, 16)}, "the tiles of which an SM holds one"
     found = {c.config.tile: c for c in streams(2048, 2048, 2048)}
-    assert set(found) == {(128, 256, 16), (256, 128, 16)}, "the tiles of which an SM holds one"
+    assert set(found) == {(128, 256, 16)}, "where other warps copy, the wide one"
     wide = found[128, 256, 16]
     assert (wide.config.occupancy, wide.config.split_k) == (1, 1)
     assert wide.workspace_bytes == 132 * (128 * 256 + 1) * 4
@@ -358,7 +361,7 @@ def test_slabs_are_shared_out_where_tiles_leave_sms_without_work():
     assert streams(2048, 2048, 2048, problem_of(DType.FLOAT32, "strided", "n")) == []
     assert streams(2048, 2048, 2048, replace(problem, batch_invariant=True)) == []
     exact = replace(problem, deterministic=True)
-    assert len(streams(2048, 2048, 2048, exact)) == 2
+    assert len(streams(2048, 2048, 2048, exact)) == len(found)
 
 
 def test_what_cannot_stream_is_told_why():
@@ -389,3 +392,54 @@ def test_shares_follow_each_other_and_differ_by_a_slab(ctas, total):
 def test_the_host_is_refused_with_the_backend_that_would_do():
     problem = problem_of(DType.FLOAT32, "k", "n")
     assert "numpy" in BACKEND.refuse(problem, Extents(2, 2, 2), CPU)
+
+
+def test_the_registers_of_all_roles_are_what_a_cta_is_launched_with():
+    """Warps that ask for more would wait for ever; all that are there are used but for a rest."""
+    seen = set()
+    for problem, config in OFFERED:
+        if is_specialised(config):
+            geo = geometry(problem, config)
+            of_producers, of_consumers = geo.roles
+            held = geo.registers * geo.block
+            taken = of_producers * geo.copiers + of_consumers * geo.threads
+            assert held - 8 * geo.threads < taken <= held <= 65536
+            assert all(24 <= each <= 256 and each % 8 == 0 for each in geo.roles)
+            assert geo.block == geo.threads + WARP * config.producers
+            seen.add(geo.roles)
+    assert seen == {(24, 240), (40, 232), (48, 224), (56, 224), (64, 216)}
+
+
+def test_operands_are_brought_by_tma_where_they_lie_in_aligned_rows():
+    target = named_target("sm_90a")
+    for a, b, alignment, boxed in (
+        ("m", "n", 16, (True, True)), ("k", "n", 16, (False, True)), ("m", "k", 16, (True, False)),
+        ("m", "n", 8, (False, False)),
+    ):  # fmt: skip
+        problem = problem_of(DType.FLOAT32, a, b, alignment)
+        config = next(c for c in base_configs(problem, target) if is_specialised(c))
+        geo = geometry(problem, config)
+        assert (geo.a.boxed, geo.b.boxed) == boxed
+        assert geo.a.pitch % 4 == geo.b.pitch % 4 == 0
+        assert geo.a.bytes % 128 == geo.b.bytes % 128 == 0, "TMA writes to multiples of 128 bytes"
+
+
+@pytest.mark.parametrize(
+    ("change", "arch", "reason"),
+    [
+        ({}, "sm_100a", "Hopper"),
+        ({}, "sm_80", "Hopper"),
+        ({"thread": (8, 8), "warps": (4, 4)}, "sm_90a", "as many sums"),
+        ({"tile": (64, 256, 16), "warps": (1, 4)}, "sm_90a", "to themselves"),
+        ({"producers": 2}, "sm_90a", "4 warps copy, not 2"),
+    ],
+)
+def test_warps_that_only_copy_are_refused_where_they_were_not_measured(change, arch, reason):
+    config = Config(
+        (128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), producers=4, occupancy=1
+    )
+    found = illegal(
+        problem_of(DType.FLOAT32, "k", "n"), replace(config, **change), named_target(arch)
+    )
+    assert found is not None
+    assert reason in found

@@ -63,6 +63,8 @@ class Config:
         Depth of the shared-memory pipeline.
     warps
         Warps (M, N) of one CTA that do arithmetic.
+    producers
+        Warps of one CTA that only copy, where a backend has tiles with and without such.
     thread
         Accumulators (M, N) of one thread, where the backend chooses them; else (0, 0).
     occupancy
@@ -94,6 +96,7 @@ class Config:
     repacked: bool = False
     raster: Raster = Raster()
     schedule: str = ""
+    producers: int = 0
 
     def oriented(self, product: Turnable) -> Turnable:
         """Return a problem or its extents as the kernel sees them: transposed with `swap_ab`."""
@@ -104,6 +107,8 @@ class Config:
         text = f"{m}x{n}x{k} s{self.stages} w{self.warps[0]}x{self.warps[1]}"
         if self.thread != (0, 0):
             text += f" t{self.thread[0]}x{self.thread[1]}"
+        if self.producers:
+            text += f" p{self.producers}"
         if self.occupancy:
             text += f" o{self.occupancy}"
         if self.cluster != (1, 1):

@@ -20,9 +20,12 @@ from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
     DOT_ROWS,
+    FED_STAGES,
     FEW_ROWS,
+    PRODUCERS,
     is_big,
     is_persistent,
+    is_specialised,
     is_stream,
     is_tail,
     part_bytes,
@@ -30,6 +33,7 @@ from .geometry import (
     seen,
     tiles_of,
     without_copies,
+    without_producers,
     without_stream,
     without_tail,
 )
@@ -146,7 +150,18 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
     priced = _priced_as(problem)
     configs = _configs(problem.a.dtype, problem.b.dtype)
-    return tuple(_base(priced, target, config) for config in configs if _pays(problem, config))
+    return tuple(
+        _base(priced, target, _with_producers(problem, target, config))
+        for config in configs
+        if _pays(problem, config)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _with_producers(problem: Problem, target: Target, config: Config) -> Config:
+    """Return a tile with warps that only copy, where it may have such: it is never slower then."""
+    fed = replace(config, producers=PRODUCERS, stages=FED_STAGES)
+    return config if without_producers(problem, fed, target) else fed
 
 
 @lru_cache(maxsize=256)
@@ -155,10 +170,11 @@ def _copying(problem: Problem, target: Target) -> tuple[tuple[Base, float], ...]
     priced = _priced_as(problem)
     found = []
     for tile in _configs(problem.a.dtype, problem.b.dtype):
-        config = changed(tile, repacked=True)
+        config = _with_producers(problem, target, changed(tile, repacked=True))
         if without_copies(problem, config, target) is None and _pays(seen(problem, config), config):
+            plain = _base(priced, target, _with_producers(problem, target, tile))
             base = _base(priced, target, config)
-            found.append((base, _base(priced, target, tile).clocks - base.clocks))
+            found.append((base, plain.clocks - base.clocks))
     return tuple(found)
 
 
@@ -339,7 +355,11 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         tiles = list(bases(problem, target))
     else:
         likely = [floor.config for floor in floors if floor_us(floor, work) <= bar]
-        tiles = [_base(priced, target, x) for x in likely if _pays(problem, x)]
+        tiles = [
+            _base(priced, target, _with_producers(problem, target, x))
+            for x in likely
+            if _pays(problem, x)
+        ]
     plain = [base for base in tiles if _fits(work, base.config)]
     plain += _copied_first(work, fma)
     tiles = plain[:]
@@ -350,7 +370,7 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         for floor in floors:  # whose CTAs may have several tiles
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
             if bar == inf or floor_us(hidden, work) <= bar:
-                tiles += _persistent(priced, target, floor.config)
+                tiles += _persistent(priced, target, _with_producers(problem, target, floor.config))
     for schedule, has in (("tail", _has_tail), ("stream", _streams)):
         tiles += [_scheduled(priced, target, x.config, schedule) for x in plain if has(x, work)]
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
@@ -376,8 +396,12 @@ def _may_stream(problem: Problem, base: Base) -> bool:
     """Say whether a tile's slabs may be shared out: of the biggest ones, of which an SM holds one.
 
     They leave the most SMs without work, and of several CTAs of an SM not all would end together.
+    Tall ones whose slabs other warps copy were 2 to 6 percent slower than wide ones.
     """
+    m, n, _ = base.config.tile
     alone = base.resident == 1 and base.threads >= _ALONE
+    if is_specialised(base.config) and m > n:
+        return False
     return alone and without_stream(problem, base.config) is None
 
 

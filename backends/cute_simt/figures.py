@@ -64,9 +64,10 @@ class Figures:
         Device memory to shared memory, an empty machine.
     reduce_us, part_us
         A dependent second kernel; each part of K that a thread of it adds.
-    clear_us, left_gbs
-        Of stream-K: the kernel that lowers the flags, and what shares take longer; the rate at
-        which an SM writes its sums for another one, or reads those of another.
+    clear_us, fed_clear_us, left_gbs
+        Of stream-K: the kernel that lowers the flags, and what shares take longer, without warps
+        that only copy and with such; the rate at which an SM writes its sums for another one, or
+        reads those of another.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
     halves
@@ -84,6 +85,9 @@ class Figures:
     read_clocks, copy_clocks, single_clocks, slab_clocks
         Issue slots that a read of shared memory costs a warp beside its FMAs; a copy from device
         memory, and one of single elements where nothing is turned; a slab.
+    fed_read_clocks, fed_copy_clocks, fed_single_clocks, fed_slab_clocks
+        The same where warps of their own copy: those that multiply share their issue slots with
+        these, and what TMA brings costs none.
     single_us
         Of a slab, what a thread waits for each of the latter: only warps of other CTAs hide it.
     near_us
@@ -93,8 +97,9 @@ class Figures:
     cta_clocks, store_clocks, round_us
         Issue slots of a warp's beginning, and of each sum that it stores; each further round of
         CTAs.
-    persistent
-        Part of a CTA's clocks that is not hidden where CTAs are persistent.
+    persistent, fed_persistent
+        Part of a CTA's clocks that is not hidden where CTAs are persistent, and where such have
+        warps that only copy; these hide as much of the pieces of stream-K.
     uneven
         Part of the L2's bandwidth lost with the places of CTAs that the last round leaves free.
     widen_clocks
@@ -108,6 +113,7 @@ class Figures:
     reduce_us: float = 0.77
     part_us: float = 0.003
     clear_us: float = 2.0
+    fed_clear_us: float = 0.5
     left_gbs: float = 60
     dram_efficiency: float = 0.886
     halves: float = 0.5
@@ -121,6 +127,10 @@ class Figures:
     copy_clocks: float = 2.55
     single_clocks: float = 8
     slab_clocks: float = 127
+    fed_read_clocks: float = 1
+    fed_copy_clocks: float = 4.5
+    fed_single_clocks: float = 6.5
+    fed_slab_clocks: float = 57
     single_us: float = 0.03
     near_us: float = 0.95
     edge_us: float = 0.12
@@ -129,6 +139,7 @@ class Figures:
     store_clocks: float = 14
     round_us: float = 0.0865
     persistent: float = 0.4
+    fed_persistent: float = 1.0
     uneven: float = 0.103
     widen_clocks: float = 1
     dot: DotFigures = field(default_factory=DotFigures)

@@ -9,8 +9,9 @@ The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in
 only the tiles of the last round into parts of K, of which an SM holds `occupancy`. "stream"
 shares the slabs of all tiles out equally among `occupancy` CTAs on each SM.
 
-A `repacked` configuration has operands that do not lie in aligned rows along M or N copied into the
-workspace, so that they do: `seen` is the problem that its tiles are of.
+With `producers`, warps of their own copy the slabs, and the other warps only multiply
+(specialised.py). A `repacked` configuration has operands that do not lie in aligned rows along M or
+N copied into the workspace, so that they do: `seen` is the problem that its tiles are of.
 
 Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
 along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns
@@ -36,7 +37,9 @@ __all__ = [
     "AXPY",
     "DOT",
     "DOT_ROWS",
+    "FED_STAGES",
     "FEW_ROWS",
+    "PRODUCERS",
     "WARP",
     "Copy",
     "Geometry",
@@ -62,11 +65,13 @@ __all__ = [
     "is_biggest",
     "is_copied",
     "is_persistent",
+    "is_specialised",
     "is_stream",
     "is_tail",
     "launched_smem",
     "lies_well",
     "needs_of",
+    "never_fed",
     "operand_tile",
     "part_bytes",
     "resident_warps",
@@ -76,6 +81,7 @@ __all__ = [
     "tiles_of",
     "whole_tiles",
     "without_copies",
+    "without_producers",
     "without_stream",
     "without_tail",
 ]
@@ -83,6 +89,8 @@ __all__ = [
 WARP = 32
 SCHEDULERS = 4  # of an SM
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
+SM_REGISTERS = 65536
+BARRIER_BYTES = 8  # of an mbarrier (PTX ISA)
 RESERVED_SMEM = 1024  # bytes of each CTA, by the driver, from sm_80 on
 MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 8 or 16)
 # Seen beyond accumulators and fragments (sm_90a): about 40, and some for each copy's address.
@@ -94,6 +102,8 @@ DOT_THREADS = 512  # of an SM, at least: 128 registers each
 AXPY_THREADS = 1024  # the same: 64 registers each, with eight rows of B on their way
 _DOT_REGISTERS = 32
 _AXPY_ROWS = (4, 8, 16)
+PRODUCERS = 4  # warps that only copy: a warpgroup, whose registers change (PTX ISA, setmaxnreg)
+_CONSUMERS, FED_STAGES = 8, 5  # of CTAs with such warps: the others, and stages
 MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
 
 
@@ -122,6 +132,8 @@ class OperandTile:
         Elements of one shared-memory read along the contiguous index.
     full
         The threads have as many accumulators as they may.
+    boxed
+        Brought by TMA, a box a slab, and not by copies of threads.
     padded
         Behind the last row of the operand, a copy, there are others up to a whole tile: whatever
         they hold goes into sums that nobody stores.
@@ -139,6 +151,7 @@ class OperandTile:
     run: int
     vector: int
     full: bool
+    boxed: bool
     padded: bool
 
     @property
@@ -211,6 +224,10 @@ class Geometry:
     a, b
         The operands' tiles.
     threads
+        Threads of one CTA that multiply.
+    copiers
+        Threads that copy slabs.
+    block
         Threads of one CTA.
     lanes
         Lanes (M, N) of a warp.
@@ -232,6 +249,8 @@ class Geometry:
         Shared memory of one CTA.
     registers
         What a thread is expected to need.
+    roles
+        With warps that only copy, the registers of their threads and of the others.
     min_blocks
         CTAs that an SM must be able to hold: bounds the registers the compiler may use.
     """
@@ -239,6 +258,8 @@ class Geometry:
     a: OperandTile
     b: OperandTile
     threads: int
+    copiers: int
+    block: int
     lanes: tuple[int, int]
     warp_tile: tuple[int, int]
     step: int
@@ -249,6 +270,7 @@ class Geometry:
     column: int
     smem_bytes: int
     registers: int
+    roles: tuple[int, int]
     min_blocks: int
 
 
@@ -360,6 +382,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
         vector=min(slab, widest, 4) if k_major else run,
         full=is_biggest(config),
+        boxed=is_specialised(config) and lies_well(kind),
         padded=padded,
     )
 
@@ -367,6 +390,11 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
 def is_persistent(config: Config) -> bool:
     """Whether a CTA computes several tiles, one after the other."""
     return config.schedule == "persistent"
+
+
+def is_specialised(config: Config) -> bool:
+    """Whether some warps only copy, and the others only multiply."""
+    return config.producers > 0
 
 
 def is_tail(config: Config) -> bool:
@@ -460,7 +488,9 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     return Geometry(
         a=a,
         b=b,
-        threads=needs.threads,
+        threads=warps * WARP,
+        copiers=(config.producers or warps) * WARP,
+        block=needs.threads,
         lanes=_lanes(config),
         warp_tile=(m // config.warps[0], n // config.warps[1]),
         step=_step(a, b),
@@ -471,7 +501,8 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         column=column,
         smem_bytes=needs.smem_bytes,
         registers=needs.registers,
-        min_blocks=max(1, min(4, resident_warps(needs.registers) // warps)),
+        roles=_roles(config, a, b, direct),
+        min_blocks=max(1, min(4, resident_warps(needs.registers) // (needs.threads // WARP))),
     )
 
 
@@ -480,11 +511,43 @@ def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -
     warps, pitch = config.warps[0] * config.warps[1], _stage_pitch(problem, config)
     pipeline = config.stages * (a.bytes + b.bytes)
     patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
+    if is_specialised(config):  # copies of the next tile go on while one is stored
+        threads = (warps + config.producers) * WARP
+        barriers = 2 * config.stages * BARRIER_BYTES
+        return Needs(threads, pipeline + patches + barriers, _launched_registers(config))
     return Needs(
         threads=warps * WARP,
         smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
         registers=_registers(problem, config, a, b, _step(a, b)),
     )
+
+
+def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tuple[int, int]:
+    """Return the registers of a thread that copies, and of one that multiplies.
+
+    They share what a CTA is launched with: for more than that its warps would wait for ever. One
+    that copies waits for its own copies where it has too few for their addresses (40 for 56:
+    128x8192x8192 in nn 395 us, 327). And ptxas does well or badly by what it is told that the
+    others have; `bench.issue_slots` counts what matters. With 48 and 56 behind TMA a quarter of
+    the reads of shared memory are waited for, with 40 where D is not stored `direct`; with 56 half
+    of the products of two turned operands in parts of K read two registers of one parity
+    (256x4096x4096 209 us, 180), with 64 those of stream-K.
+    """
+    if not is_specialised(config):
+        return 0, 0
+    if a.boxed and b.boxed:
+        own = 40 if direct else 48 if is_stream(config) else 24
+    else:
+        own = 64 if a.turned and b.turned and not is_stream(config) else 56
+    consumers = config.warps[0] * config.warps[1]
+    every = (consumers + config.producers) * _launched_registers(config)
+    return own, (every - own * config.producers) // consumers // 8 * 8
+
+
+def _launched_registers(config: Config) -> int:
+    """Return the registers of a thread of a CTA that has an SM to itself, before its roles."""
+    warps = config.warps[0] * config.warps[1] + config.producers
+    return SM_REGISTERS // (warps * WARP) // 8 * 8
 
 
 def _step(a: OperandTile, b: OperandTile) -> int:
@@ -516,7 +579,7 @@ def resident_warps(registers: int) -> int:
 
     64 threads of 134 registers: six CTAs, where the sum of all registers would do for seven.
     """
-    return SCHEDULERS * (65536 // SCHEDULERS // (WARP * -(-registers // 8) * 8))
+    return SCHEDULERS * (SM_REGISTERS // SCHEDULERS // (WARP * -(-registers // 8) * 8))
 
 
 def _is_power_of_two(*numbers: int) -> bool:
@@ -695,6 +758,28 @@ def without_stream(problem: Problem, config: Config) -> str | None:
     return None
 
 
+def never_fed(dtype: DType, config: Config) -> str | None:
+    """Say why no warps of a tile only copy whatever the target; None where some may."""
+    if dtype is not DType.FLOAT32 or not is_biggest(config):
+        return "warps that only copy are for float32 and tiles of as many sums a thread as may be"
+    if config.warps[0] * config.warps[1] != _CONSUMERS:
+        return "warps that only copy are for CTAs that have an SM to themselves"
+    return None
+
+
+def without_producers(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say why no warps of a tile only copy; None where some may."""
+    if target.capability[0] != 9:
+        return "warps that only copy were measured on Hopper only"
+    reason = never_fed(problem.a.dtype, config)
+    if reason is not None:
+        return reason
+    problem = seen(problem, config)
+    if "strided" in (problem.a.major, problem.b.major):
+        return "copies by warps of their own keep no registers for the strides of both indices"
+    return None
+
+
 def _illegal_repacked(problem: Problem, config: Config, target: Target) -> str | None:
     if config.schedule in FEW_ROWS:
         return f"the {config.schedule} schedule reads operands where they lie"
@@ -709,10 +794,8 @@ def without_copies(problem: Problem, config: Config, target: Target) -> str | No
         return "operands are copied first in float32 only, for tiles of 64 sums a thread or more"
     if lies_well(problem.a) and lies_well(problem.b):
         return "A and B lie in aligned rows along M and N: there is nothing to copy first"
-    if target.capability < (9, 0):
-        return (
-            f"operands are copied first from sm_90 on, beside other kernels; not on {target.arch}"
-        )
+    if target.capability[0] != 9:
+        return f"operands that are copied first were measured on Hopper only, not on {target.arch}"
     return None
 
 
@@ -748,14 +831,19 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     reason = _illegal_persistent(problem, config, target) if is_persistent(config) else None
     reason = _illegal_tail(problem, config) if is_tail(config) else reason
     reason = _illegal_stream(problem, config) if is_stream(config) else reason
+    if is_specialised(config):
+        reason = without_producers(problem, config, target) or reason
+        if config.producers != PRODUCERS:
+            reason = f"{PRODUCERS} warps copy, not {config.producers}"
     if reason is not None:
         return reason
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
     for name, tile in (("A", a), ("B", b)):
-        if tile.turned and (k > WARP or threads // k % 4):
-            return f"{threads} threads cannot turn a slab of {k} of {name} on its way"
+        copiers = config.producers * WARP or threads
+        if tile.turned and (k > WARP or copiers // k % 4):
+            return f"{copiers} threads cannot turn a slab of {k} of {name} on its way"
         if k * tile.dtype.itemsize < BANK_VECTOR:
             return f"a slab of {k} is less than one 16-byte vector of {name}"
     smem_bytes = needs_of(problem, config, a, b).smem_bytes

@@ -73,6 +73,7 @@ from .geometry import (
     is_big,
     is_biggest,
     is_persistent,
+    is_specialised,
     is_tail,
     launched_smem,
     seen,
@@ -83,6 +84,7 @@ from .tail import add_tail, sums_of_tail, unit_of_tail
 
 #: K left of a unit that is none: its slabs are not copied. Those of a unit behind its K are zeros.
 NO_UNIT = -(1 << 24)
+CONSUMERS = 1  # a named barrier: of the warps that multiply, where others only copy
 
 
 class Spec(device.Spec):
@@ -95,6 +97,11 @@ class Spec(device.Spec):
     def split(self) -> bool:
         """Whether partial sums of all of D go to the workspace; those of a tail are its own."""
         return in_parts(self.config)
+
+    @property
+    def patches_apart(self) -> bool:
+        """Whether the epilogue's patches lie beside the stages, which are still in use."""
+        return is_persistent(self.config) or is_specialised(self.config)
 
     @property
     def geometry(self) -> Geometry:
@@ -260,12 +267,12 @@ def sources_of(
     source_a = Source(
         geo.a, spec.seen.a,
         a + batch_offset(a_strides, *where, a_strides[1], geo.a.dtype.itemsize),
-        (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.threads,
+        (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.copiers,
     )  # fmt: skip
     source_b = Source(
         geo.b, spec.seen.b,
         b + batch_offset(b_strides, *where, b_strides[0], geo.b.dtype.itemsize),
-        (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.threads,
+        (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.copiers,
     )  # fmt: skip
     return source_a, source_b
 
@@ -459,7 +466,7 @@ def multiply(
     In between the copies of a later slab are started: all at once they would wait for each other.
     Few products do not hide that, and have them started first.
     """
-    geo, pairs = spec.geometry, spec.pairs
+    geo = spec.geometry
     steps = spec.config.tile[2] // geo.step
     starting = sum(len(copy_schedule(tile, geo.threads)) for tile in (geo.a, geo.b))
     each, rest = -(-starting // steps) if spec.pipelined else 0, chain(*copies)
@@ -472,16 +479,21 @@ def multiply(
         left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
         right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
         for kk in range(geo.step):
-            if pairs == "n":
-                add_pairs(sums, left[kk], right[kk], 0)
-            elif pairs == "m":
-                add_pairs(sums, right[kk], left[kk], 1)
-            else:
-                for i, j in product_order(geo.a.rows, geo.b.rows):
-                    sums[i, j] = cute.math.fma(left[kk][i], right[kk][j], sums[i, j])
+            add_product(spec, sums, left[kk], right[kk])
         if (k // geo.step + 1) % turns == 0:
             start_now(islice(rest, turns * each))
     start_now(rest)
+
+
+def add_product(spec: Spec, sums: cute.Tensor, left: list, right: list) -> None:
+    """Add the products of a column of A and a row of B."""
+    if spec.pairs == "n":
+        add_pairs(sums, left, right, 0)
+    elif spec.pairs == "m":
+        add_pairs(sums, right, left, 1)
+    else:
+        for i, j in product_order(spec.geometry.a.rows, spec.geometry.b.rows):
+            sums[i, j] = cute.math.fma(left[i], right[j], sums[i, j])
 
 
 def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
@@ -605,6 +617,14 @@ def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
     return own
 
 
+def sync_consumers(spec: Spec) -> None:
+    """Wait for all threads that multiply."""
+    if is_specialised(spec.config):
+        cute.arch.barrier(barrier_id=CONSUMERS, number_of_threads=spec.geometry.threads)
+    else:
+        cute.arch.sync_threads()
+
+
 @cute.jit
 def store_sums(
     spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, out: Int64,
@@ -668,7 +688,7 @@ def store_tile(
 ) -> None:
     """Write a warp's accumulators; `corner` is its first element of D. For `begin` see above."""
     geo = spec.geometry
-    if const_expr(not is_persistent(spec.config)):  # patches lie where the stages were
+    if const_expr(not spec.patches_apart):  # patches lie where the stages were
         cute.arch.sync_threads()
     dtype = spec.output
     size = dtype.width // 8
@@ -937,7 +957,14 @@ def start(
         whole = whole_tiles(tiles, sm_count * spec.config.occupancy)
         units = whole + (tiles - whole) * split_k
     tail = (whole, Divisor(tiles - whole))
-    if const_expr(is_persistent(spec.config)):
+    if const_expr(is_specialised(spec.config)):
+        from . import specialised  # which is made of what is here
+
+        specialised.launch(
+            spec, (a, b, out, workspace), sizes, (a_steps, b_steps), out_steps,
+            (slabs, order, split_k, units, tail, sm_count), stream,
+        )  # fmt: skip
+    elif const_expr(is_persistent(spec.config)):
         ctas = cutlass.min(units, sm_count * spec.config.occupancy)
         persistent_kernel(
             spec, a, b, out, (m, n, k), a_steps, b_steps, out_steps, slabs, order,

@@ -6,7 +6,7 @@ once. A new term belongs into one of the two, into the total, and into the `Brea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import NamedTuple
@@ -21,16 +21,19 @@ from ..workspace import LINE_BYTES, workspace_bytes
 from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
+    PRODUCERS,
     RESERVED_SMEM,
     SCHEDULERS,
     WARP,
     OperandTile,
     illegal,
     is_persistent,
+    is_specialised,
     is_stream,
     is_tail,
     lies_well,
     needs_of,
+    never_fed,
     operand_tile,
     part_bytes,
     resident_warps,
@@ -68,7 +71,7 @@ class Base:
     problem, target, figures, config
         What it is, and what its launches cost; the problem before operands are copied.
     threads
-        Of a CTA.
+        Of a CTA, those that multiply.
     resident
         CTAs that fit on one SM at once.
     clocks, cta_clocks
@@ -180,23 +183,23 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
 def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
     """Return what does not depend on the extents of a configuration, by some figures."""
     a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
-    threads, smem_bytes, registers = needs_of(problem, config, a, b)
-    by_smem = target.smem_per_sm // (smem_bytes + RESERVED_SMEM)
-    by_registers = resident_warps(registers) // (threads // WARP)
+    needs = needs_of(problem, config, a, b)
+    by_smem = target.smem_per_sm // (needs.smem_bytes + RESERVED_SMEM)
+    by_registers = resident_warps(needs.registers) // (needs.threads // WARP)
+    threads = needs.threads - config.producers * WARP
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
     reads = a.rows / a.vector + b.rows / b.vector
     of_warp = _read_clocks(config, lanes(problem, target), reads, f)
     singles = 0
     for tile in (a, b):
         single = tile.copy == 1 and not tile.turned
-        singles += single * tile.copies
-        of_copy = f.single_clocks if single else f.copy_clocks
-        of_warp += of_copy * tile.copies / threads
+        singles += single * tile.copies * (not is_specialised(config))
+        of_warp += _copy_clocks(tile, config, f) * tile.copies / threads
     of_warp += _widen_clocks(config, problem.a.dtype, f)
     product = seen(problem, config)
-    resident = max(1, min(by_smem, by_registers, 2048 // threads, 16))
+    resident = max(1, min(by_smem, by_registers, 2048 // needs.threads, 16))
     clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
-    visible = f.persistent if is_persistent(config) else 1.0
+    visible = _visible(config, f) if is_persistent(config) else 1.0
     together = 1 + f.lone_warps / (resident * threads // WARP)
     return Base(
         problem,
@@ -217,8 +220,10 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
 def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
     """Return what a tile's prices are not under for inputs of some types: the widest reads."""
     f, (m, n) = H200, config.thread
+    fed = replace(config, producers=PRODUCERS)  # less than without, where there may be such
+    least = fed if never_fed(a, config) is None else config
     reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
-    of_warp = _read_clocks(config, fma_lanes, reads, f) + _widen_clocks(config, a, f)
+    of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)
     warps = config.warps[0] * config.warps[1]
     alone = 1 + f.lone_warps / warps
     return Floor(config, of_warp * _shared(config, f), _cta_clocks(config, f), alone)
@@ -233,7 +238,20 @@ def _in_halves(kind: MatrixType, config: Config) -> bool:
 def _read_clocks(config: Config, fma_lanes: int, reads: float, f: Figures) -> float:
     """Return what a warp issues for a slab, once it is there as it is multiplied."""
     fma_clocks = config.thread[0] * config.thread[1] * 128 / fma_lanes
-    return config.tile[2] * (fma_clocks + f.read_clocks * reads) + f.slab_clocks
+    of_read, of_slab = f.read_clocks, f.slab_clocks
+    if is_specialised(config):
+        of_read, of_slab = f.fed_read_clocks, f.fed_slab_clocks
+    return config.tile[2] * (fma_clocks + of_read * reads) + of_slab
+
+
+def _copy_clocks(tile: OperandTile, config: Config, f: Figures) -> float:
+    """Return the issue slots of a copy."""
+    if tile.boxed:
+        return 0.0
+    single = tile.copy == 1 and not tile.turned
+    if is_specialised(config):
+        return f.fed_single_clocks if single else f.fed_copy_clocks
+    return f.single_clocks if single else f.copy_clocks
 
 
 def _widen_clocks(config: Config, dtype: DType, f: Figures) -> float:
@@ -245,12 +263,19 @@ def _cta_clocks(config: Config, f: Figures) -> float:
     return (f.cta_clocks + stores) * _shared(config, f)
 
 
+def _visible(config: Config, f: Figures) -> float:
+    """Return the part of a persistent CTA's clocks that is not hidden."""
+    return f.fed_persistent if is_specialised(config) else f.persistent
+
+
 def _shared(config: Config, f: Figures) -> float:
     """Return the issue slots of an SM that one of each warp of a CTA takes."""
     return f.issued * (config.warps[0] * config.warps[1]) / SCHEDULERS
 
 
 def _edge_us(tile: OperandTile, threads: int, f: Figures) -> tuple[float, float]:
+    if tile.boxed:
+        return 0.0, 0.0
     each = f.edge_us if tile.asynchronous else f.edge_held_us
     checked = each * -(-tile.copies // threads)
     return checked if tile.checked or not tile.asynchronous else 0.0, checked
@@ -312,7 +337,7 @@ def _rounds(base: Base, ctas: int, slabs: int) -> Rounds:
     if is_persistent(base.config):
         per_sm = min(busiest, base.config.occupancy)
         busiest = per_sm * ceil(ctas / (per_sm * target.sm_count))
-        round_us, cta_clocks = 0.0, f.persistent * cta_clocks
+        round_us, cta_clocks = 0.0, _visible(base.config, f) * cta_clocks
     rounds = ceil(busiest / per_sm)
     last = busiest % per_sm
     clocks = busiest // per_sm * at_once(base, per_sm, f) + at_once(base, last, f)
@@ -406,8 +431,11 @@ def _shared_us(base: Base, pieces: float, more: int) -> tuple[float, float]:
     f = base.figures
     again = at_once(base, base.config.occupancy, f) * base.cta_clocks / base.target.clock_mhz
     of_part = traffic_us(part_bytes(base.problem, base.config), f.left_gbs)
+    begins, clear_us = again + f.latency_us, f.clear_us
+    if is_specialised(base.config):  # its slabs are there already
+        begins, clear_us = f.fed_persistent * again, f.fed_clear_us
     # One left, and those of others added at the end.
-    return f.clear_us + more * (again + f.latency_us), (1 + pieces) * of_part
+    return clear_us + more * begins, (1 + pieces) * of_part
 
 
 def at_once(base: Base, ctas: int, f: Figures) -> float:

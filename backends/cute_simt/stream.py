@@ -37,14 +37,74 @@ from ..cute.device import (
     wait_with,
     write,
 )
-from .geometry import WARP, launched_smem, part_bytes
-from .kernel import Spec, own_registers, sources_of, stages_of, store_sums, sum_slabs
+from . import specialised
+from .geometry import WARP, is_specialised, launched_smem, part_bytes
+from .kernel import (
+    Spec,
+    own_registers,
+    sources_of,
+    stages_of,
+    store_sums,
+    sum_slabs,
+    sync_consumers,
+)
 from .places import placed_tile
 from .shares import FLAG_BYTES, begin_of, flags_at, share_of
 
 _VECTOR = 4  # float32 sums of one store or load
 _AT_ONCE = 16  # vectors that a thread has on their way
 _CLEARING = 128  # threads
+
+
+def share_at(share: Int32, order: tuple) -> tuple[Int32, Int32, Int32]:
+    """Return a share's slabs, the tile that it begins in, and the slab of that."""
+    _, _, slabs, total, ctas = order
+    first = begin_of(Int64(share), total, Int64(ctas))
+    left = Int32(begin_of(Int64(share + 1), total, Int64(ctas)) - first)
+    tile = Int32(first // slabs)
+    return left, tile, Int32(first - Int64(tile) * slabs)
+
+
+def piece_at(
+    spec: Spec, tile: Int32, slab: Int32, left: Int32, extents: tuple, order: tuple
+) -> tuple:
+    """Return the slabs of a piece, its tile's `placed` along M and N, batch, and ends of K."""
+    m, n, k = extents
+    tiles, l0, slabs, _, _ = order
+    tile_k = spec.config.tile[2]
+    taken = cutlass.min(left, slabs - slab)
+    rows, columns, batch = placed_tile(spec.geometry, tile, (m, n), tiles)
+    i1, i0 = divmod(batch, l0)
+    first_k = slab * tile_k
+    return taken, rows, columns, (i0, i1), (first_k, cutlass.min(k, first_k + taken * tile_k))
+
+
+@cute.jit
+def finish_piece(
+    spec: cutlass.Constexpr, sums: cute.Tensor, outputs: tuple, flags: Int64, place: tuple,
+    first: tuple, sizes: tuple, order: tuple, patch: cute.Pointer, thread: Int32,
+) -> None:  # fmt: skip
+    """Leave a piece's sums to another CTA, or add others' to them and store the tile.
+
+    `place` is its (share, tile, slab), `first` where that tile was computed.
+    """
+    share, tile, slab = place
+    d, workspace, d_strides = outputs
+    tiles, l0, slabs, total, ctas = order
+    if slab > 0:
+        leave_sums(spec, sums, workspace, share, thread)
+    else:  # of a whole tile there are no others
+        last = share_of(Int64(tile) * slabs + (slabs - 1), total, Int64(ctas))
+        add_others(spec, sums, workspace, flags, share + 1, Int32(last) + 1, thread)
+        # Worked out anew, not kept from before the loop over K: registers are few there.
+        tm, tn, sweeps = tile_coordinates(tile, tiles)
+        i1, i0 = divmod(sweeps, l0)
+        offset = Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
+        store_sums(
+            spec, sums, patch, d + offset * (spec.output.width // 8),
+            (d_strides[0], d_strides[1]), first, sizes, thread // WARP, thread % WARP,
+            (tm * spec.config.tile[0], tn * spec.config.tile[1]),
+        )  # fmt: skip
 
 
 @cute.kernel
@@ -56,76 +116,144 @@ def stream_kernel(
     b_strides: tuple,
     d_strides: tuple,
     order: tuple,
-    l0: Divisor,
-    slabs: Int32,
-    total: Int64,
-    ctas: Int32,
 ) -> None:
-    """One share of the slabs a CTA; a tile has `slabs`, all of them `total`."""
-    config = spec.config
-    tile_m, tile_n, tile_k = config.tile
+    """One share of the slabs a CTA; `order` is the tiles', L0, the slabs of one, all, and CTAs."""
     a, b, d, workspace = addresses
-    m, n, k = extents
+    m, n, _ = extents
+    slabs, ctas = order[2], order[4]
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     warp, lane = thread // WARP, thread % WARP
     smem, shared = stages_of(spec)
     flags = workspace + flags_at(Int64(ctas), part_bytes(spec.problem, spec.config))
 
-    # -- its share, and where that begins
     share = ctas - 1 - Int32(block)
-    first = begin_of(Int64(share), total, Int64(ctas))
-    left = Int32(begin_of(Int64(share + 1), total, Int64(ctas)) - first)
-    tile = Int32(first // slabs)
-    slab = Int32(first - Int64(tile) * slabs)
+    left, tile, slab = share_at(share, order)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         wait_with(flags, left, tile, slab)
         cute.arch.griddepcontrol_launch_dependents()
 
     due = Int32(0)  # whether there are sums whose flag is to be raised
     for _ in cutlass.range((slab + left + slabs - 1) // slabs, unroll=1):
-        taken = cutlass.min(left, slabs - slab)
-        (first_m, within_a), (first_n, within_b), batch = placed_tile(
-            spec.geometry, tile, (m, n), order
+        taken, (first_m, within_a), (first_n, within_b), batch, ends = piece_at(
+            spec, tile, slab, left, extents, order
         )
-        i1, i0 = divmod(batch, l0)
-        first_k = slab * tile_k
-        end_k = cutlass.min(k, first_k + taken * tile_k)
         # That waits until all sums are seen to be there.
         meanwhile = partial(raise_flag, flags + share * FLAG_BYTES, thread, due)
         sums = sum_slabs(
             spec,
             sources_of(
                 spec, (a, b), (a_strides, b_strides), (first_m, first_n), (m, n),
-                (i0, i1, first_k), thread,
+                (*batch, ends[0]), thread,
             ),
-            shared, (warp, lane), (first_k, end_k), end_k - first_k, (within_a, within_b),
-            meanwhile,
+            shared, (warp, lane), ends, ends[1] - ends[0], (within_a, within_b), meanwhile,
         )  # fmt: skip
         sums = own_registers(sums, m >> 31)  # for what is added to them, too
         due = select(slab > 0, Int32(1), Int32(0))
-        if slab > 0:
-            leave_sums(spec, sums, workspace, share, thread)
-        else:  # of a whole tile there are no others
-            last = share_of(Int64(tile) * slabs + (slabs - 1), total, Int64(ctas))
-            add_others(spec, sums, workspace, flags, share + 1, Int32(last) + 1, thread)
-            patch = cute.recast_ptr(smem, dtype=spec.sums)
-            patch += warp * (spec.geometry.lanes[0] * spec.geometry.stage_pitch)
-            # Worked out anew, not kept from before the loop over K: registers are few there.
-            tm, tn, sweeps = tile_coordinates(tile, order)
-            i1, i0 = divmod(sweeps, l0)
-            offset = Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
-            store_sums(
-                spec, sums, patch, d + offset * (spec.output.width // 8),
-                (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), warp, lane,
-                (tm * tile_m, tn * tile_n),
-            )  # fmt: skip
+        patch = cute.recast_ptr(smem, dtype=spec.sums)
+        patch += warp * (spec.geometry.lanes[0] * spec.geometry.stage_pitch)
+        finish_piece(
+            spec, sums, (d, workspace, d_strides), flags, (share, tile, slab), (first_m, first_n),
+            (m, n), order, patch, thread,
+        )  # fmt: skip
         # All have read the stages that the next piece is copied to, and left their sums.
         cute.arch.sync_threads()
         left -= taken
         slab = Int32(0)
         tile += 1
     raise_flag(flags + share * FLAG_BYTES, thread, due)
+
+
+@cute.jit
+def produce_share(
+    spec: cutlass.Constexpr, loads: tuple, inputs: tuple, shared: tuple, barriers: tuple,
+    thread: Int32, share: Int32, extents: tuple, order: tuple,
+) -> None:  # fmt: skip
+    """Bring the slabs of a share; by the warps that only copy."""
+    m, n, _ = extents
+    left, tile, slab = share_at(share, order)
+    stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
+    if const_expr(spec.overlap):
+        specialised.after_the_kernel_before()
+    for _ in cutlass.range((slab + left + order[2] - 1) // order[2], unroll=1):
+        taken, (first_m, within_a), (first_n, within_b), batch, ends = piece_at(
+            spec, tile, slab, left, extents, order
+        )
+        sources = sources_of(
+            spec, inputs[0], inputs[1], (first_m, first_n), (m, n), (*batch, ends[0]), thread
+        )
+        stage, phase = specialised.feed(
+            spec, loads, sources, shared, barriers, (first_m, first_n), (within_a, within_b), ends,
+            batch, thread < WARP, stage, phase,
+        )  # fmt: skip
+        left -= taken
+        slab = Int32(0)
+        tile += 1
+    specialised.end_copies(spec)
+
+
+@cute.jit
+def consume_share(
+    spec: cutlass.Constexpr, outputs: tuple, shared: tuple, patch: cute.Pointer, barriers: tuple,
+    thread: Int32, flags: Int64, share: Int32, extents: tuple, order: tuple,
+) -> None:  # fmt: skip
+    """Multiply a share's slabs; by the other warps."""
+    m, n, _ = extents
+    tile_k = spec.config.tile[2]
+    left, tile, slab = share_at(share, order)
+    stage, phase = Int32(0), Int32(0)
+    sums = specialised.fresh_sums(spec)
+    due = Int32(0)
+    for _ in cutlass.range((slab + left + order[2] - 1) // order[2], unroll=1):
+        taken, (first_m, _), (first_n, _), _, ends = piece_at(
+            spec, tile, slab, left, extents, order
+        )
+        count = (ends[1] - ends[0] + tile_k - 1) // tile_k
+        raise_flag(flags + share * FLAG_BYTES, thread, due)
+        stage, phase = specialised.take(
+            spec, sums, shared, barriers, (thread // WARP, thread % WARP), count, stage, phase
+        )
+        due = select(slab > 0, Int32(1), Int32(0))
+        finish_piece(
+            spec, own_registers(sums, m >> 31), outputs, flags, (share, tile, slab),
+            (first_m, first_n), (m, n), order, patch, thread,
+        )  # fmt: skip
+        sync_consumers(spec)  # all have left their sums
+        left -= taken
+        slab = Int32(0)
+        tile += 1
+    raise_flag(flags + share * FLAG_BYTES, thread, due)
+
+
+@cute.kernel
+def specialised_stream_kernel(
+    spec: cutlass.Constexpr, addresses: tuple, extents: tuple, a_strides: tuple, b_strides: tuple,
+    d_strides: tuple, order: tuple, loads: tuple,
+) -> None:  # fmt: skip
+    """As `stream_kernel`, with warps that only copy."""
+    geo = spec.geometry
+    a, b, d, workspace = addresses
+    ctas = order[4]
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    warp = cute.arch.make_warp_uniform(thread // WARP)
+    shared, patches, barriers = specialised.places(spec)
+    specialised.init_barriers(spec, barriers, thread)
+    flags = workspace + flags_at(Int64(ctas), part_bytes(spec.problem, spec.config))
+    share = ctas - 1 - Int32(block)
+    if specialised.is_consumer(spec, warp):
+        cute.arch.setmaxregister_increase(geo.roles[1])
+        patch = patches + warp * (geo.lanes[0] * geo.stage_pitch)
+        consume_share(
+            spec, (d, workspace, d_strides), shared, patch, barriers, thread, flags, share,
+            extents, order,
+        )  # fmt: skip
+    else:
+        cute.arch.setmaxregister_decrease(geo.roles[0])
+        produce_share(
+            spec, loads, ((a, b), (a_strides, b_strides)), shared, barriers,
+            thread - geo.threads, share, extents, order,
+        )  # fmt: skip
 
 
 def vectors(spec: Spec) -> list[list[tuple[int, int]]]:
@@ -164,7 +292,7 @@ def add_others(
     for share in cutlass.range(begin, end, 1, unroll=1):
         if thread == 0:
             await_flag(flags + share * FLAG_BYTES)
-        cute.arch.sync_threads()
+        sync_consumers(spec)
         where, step = place_of(spec, workspace, Int32(share), thread)
         every = vectors(spec)
         for done in range_constexpr(0, len(every), _AT_ONCE):
@@ -234,13 +362,19 @@ def start(
     slabs = cutlass.max((k + tile_k - 1) // tile_k, Int32(1))  # D is written without any K, too
     total = Int64(tiles_m * tiles_n * l0 * l1) * slabs
     ctas = Int32(cutlass.min(total, Int64(sm_count * spec.config.occupancy)))
-    shared = (raster(tiles_m, tiles_n, along_n, group), Divisor(l0), slabs, total, ctas)
+    order = (raster(tiles_m, tiles_n, along_n, group), Divisor(l0), slabs, total, ctas)
     flags = addresses[3] + flags_at(Int64(ctas), part_bytes(spec.problem, spec.config))
     clear_kernel(spec.overlap, flags, ctas).launch(
         grid=(1, 1, 1), block=(_CLEARING, 1, 1), stream=stream, use_pdl=spec.overlap
     )
-    stream_kernel(spec, addresses, (m, n, k), a_steps, b_steps, d_steps, *shared).launch(
-        grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
+    shared = (spec, addresses, (m, n, k), a_steps, b_steps, d_steps, order)
+    if const_expr(is_specialised(spec.config)):
+        loads = specialised.box_loads(spec, addresses, sizes, a_steps, b_steps)
+        launch = specialised_stream_kernel(*shared, loads)
+    else:
+        launch = stream_kernel(*shared)
+    launch.launch(
+        grid=(ctas, 1, 1), block=(geo.block, 1, 1),
         smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
         min_blocks_per_mp=min(geo.min_blocks, spec.config.occupancy),
         preferred_smem_carveout=100, use_pdl=spec.overlap,
@@ -248,4 +382,7 @@ def start(
 
 
 stream_kernel.set_name_prefix("simt_stream", remove_cutlass_symbol=True, keep_mangled_name=False)
+specialised_stream_kernel.set_name_prefix(
+    "simt_specialised_stream", remove_cutlass_symbol=True, keep_mangled_name=False
+)
 clear_kernel.set_name_prefix("simt_clear", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,106 @@
+"""cute_simt's tiles with warps that only copy, on an emulated GPU: the product is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from gpu_cases import matrix
+from reference import NUMPY, Case, check_case, flat_poison, lay_out, strided_view
+from test_emulator_simt import configured, framed_product, on_fewer_sms
+from test_emulator_stream import dirty_workspaces
+from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
+
+import unigemm
+from unigemm.dtypes import DType
+from unigemm.emulator import device
+from unigemm.emulator.host import missing
+from unigemm.plans import Config, Raster
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+WIDE = Config(
+    (128, 256, 16), stages=FED_STAGES, warps=(2, 4), thread=(8, 16), producers=PRODUCERS,
+    occupancy=1, raster=Raster("m", 2),
+)  # fmt: skip
+TALL = replace(WIDE, tile=(256, 128, 16), warps=(4, 2))
+PARTS, TAIL = replace(WIDE, split_k=3), replace(TALL, split_k=2, schedule="tail")
+SEVERAL, STREAM = replace(TALL, schedule="persistent"), replace(WIDE, schedule="stream")
+AFTER = {PARTS: ["split_reduce"], TAIL: ["simt_tail"]}
+
+
+def kernels(gpu):
+    """Return the names of the kernels that were launched."""
+    return [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
+
+
+@pytest.mark.parametrize("repacked", [False, True], ids=["in place", "repacked"])
+@pytest.mark.parametrize("config", [WIDE, PARTS, TAIL, SEVERAL, STREAM], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_every_schedule_gives_the_product_of_every_layout(layout, config, repacked):
+    """Of odd sizes among not-a-numbers; tiles that move back, K that ends within a slab."""
+    number = ["nn", "nt", "tn", "tt"].index(layout)
+    sizes = [(133, 259, 117), (260, 131, 100), (119, 262, 67), (257, 300, 35)][number]
+    pad = [1, 4, 3, 0][(number + (config is STREAM)) % 4]
+    if repacked:
+        if config is SEVERAL:
+            pytest.skip("persistent CTAs have nothing copied first")
+        config, pad = replace(config, repacked=True), 1
+    a, b, d, buffer = framed_product(layout, sizes, pad)
+    with device("sm_90a", seed=number, lockstep=number % 2 == 0) as gpu, dirty_workspaces():
+        plan = on_fewer_sms(configured(a, b, d, config), 3)
+        unigemm.matmul(a, b, d, plan=plan)
+    product = ["simt_clear", "simt_specialised_stream"]
+    if config.schedule != "stream":
+        product = ["simt_specialised", *AFTER.get(replace(config, repacked=False), [])]
+    assert kernels(gpu) == ["repack"] * repacked + product
+    np.testing.assert_array_equal(d, a @ b)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
+@pytest.mark.parametrize(("config", "sizes"), [(WIDE, (128, 256, 200)), (STREAM, (256, 256, 96))])
+def test_what_tma_brings_needs_no_copies_by_threads(config, sizes):
+    """More slabs than stages: the ring turns; whole tiles, and stores straight from registers."""
+    a, b, d, buffer = framed_product("tn", sizes, 0)
+    with device("sm_90a", seed=1) as gpu, dirty_workspaces():
+        plan = on_fewer_sms(configured(a, b, d, config), 5)
+        assert (plan.problem.a.alignment, plan.problem.b.alignment) == (16, 16)
+        unigemm.matmul(a, b, d, plan=plan)
+    assert kernels(gpu)[-1].startswith("simt_specialised")
+    np.testing.assert_array_equal(d, a @ b)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
+@pytest.mark.parametrize("config", [PARTS, STREAM], ids=str)
+def test_stacks_and_operands_that_repeat_give_the_products(config):
+    """A lies in aligned rows along M (TMA), and is the same for all of the inner index."""
+    a = lay_out((2, 3, 70, 90), (2, 3, 1, 0), (2, 4, 0, 4), 1, 0)
+    a = replace(a, strides=(a.strides[0], 0, *a.strides[2:]))
+    b = lay_out((2, 3, 90, 60), (2, 3, 1, 0), (1, 4, 0, 0), 1, 1)
+    d = lay_out((2, 3, 70, 60), (3, 2, 1, 0), (0, 4, 0, 0), 1, 0)
+    case = Case(a, b, d, d.shape, DType.FLOAT32, DType.FLOAT32, False, 1)
+    views = [strided_view(flat_poison(x.length, case.dtype), x) for x in (a, b, d)]
+    with device("sm_90a", seed=2) as gpu:
+        check_case(NUMPY, case, plan=on_fewer_sms(configured(*views, config), 4))
+    assert any(name.startswith("simt_specialised") for name in kernels(gpu))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_drawn_operands_in_poison_give_the_product(layout):
+    m, n, k = 130, 67, 171
+    case = Case(
+        matrix(m, k, layout[0] == "t", 3, 1), matrix(k, n, layout[1] == "t", 4, 0),
+        matrix(m, n, False, 1, 1), (m, n), DType.FLOAT32, DType.FLOAT32, False, 5,
+    )  # fmt: skip
+    views = [strided_view(flat_poison(x.length, case.dtype), x) for x in (case.a, case.b, case.d)]
+    with device("sm_90a", seed=3) as gpu:
+        check_case(NUMPY, case, plan=configured(*views, WIDE if layout[0] == "n" else TALL))
+    assert kernels(gpu) == ["simt_specialised"]
