@@ -323,11 +323,11 @@ def test_picks_lose_little_on_the_launches_of_an_h200():
     """The prices were fitted to them: a change that makes them worse is to be seen."""
     launches = regret.launches([regret.H200])
     (*_, row) = regret.table(launches)
-    assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 787)
-    assert row["launches"] > 60000
-    assert row["regret"] < 1.3
+    assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 788)
+    assert row["launches"] > 59000  # without those of tiles that are not offered any more
+    assert row["regret"] < 1.2
     assert row["worst"] < 14
-    assert row["eight"] < 0.2
+    assert row["eight"] < 0.15
     assert row["within"] > 0.91
     # So that what is priced above it need not be swept: all of 159 problems was.
     assert regret.far(launches, 1.5)["best"] == 0
