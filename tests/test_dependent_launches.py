@@ -39,7 +39,7 @@ def kernels(backend, dtype, layout, sizes, precision="ieee"):
         ("wgmma_gemm", 60, ("cute_wgmma", "bfloat16", "nn", (8, 4096, 4096))),
         ("repack", 12, ("cute_wgmma", "bfloat16", "nn", (1023, 1027, 1025))),
         ("repack", 12, ("cute_wgmma", "float32", "tn", (1023, 1027, 1025), "tf32")),
-        ("simt_gemm", 60, ("cute_simt", "float32", "nn", (1024, 1024, 1024))),
+        ("simt_gemm", 60, ("cute_simt", "float32", "nn", (512, 512, 512))),
         ("simt_dot", 60, ("cute_simt", "float32", "nt", (8, 4096, 4096))),
         ("simt_axpy", 60, ("cute_simt", "float32", "nn", (1, 4096, 4096))),
         ("split_reduce", 60, ("cute_simt", "float32", "nn", (1024, 1024, 1024))),

@@ -97,7 +97,8 @@ def test_an_artifact_holds_object_machine_code_and_ptx():
     assert files["kernel.cubin"][:4] == b"\x7fELF"
     ptx = files["kernel.ptx"].decode()
     assert ".target sm_90a" in ptx
-    assert "cp.async.cg.shared.global" in ptx
+    assert "cp.async.ca.shared.global" in ptx, "A is K-major, and turned"
+    assert "cp.async.bulk.tensor" in ptx, "B lies in aligned rows along N"
     assert "cutlass" not in ptx.split(".entry", 1)[1].split("(", 1)[0]
 
 

@@ -301,7 +301,7 @@ def end_copies(spec: Spec) -> None:
 
 
 def after_the_kernel_before() -> None:
-    """Wait for what an earlier kernel writes; consumers wait for what is copied after this."""
+    """Wait for what an earlier kernel writes; the next one may be made ready."""
     cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
 
@@ -352,6 +352,8 @@ def consume(
     m, n, _ = grid[0]
     tile_k, size = spec.config.tile[2], spec.output.width // 8
     stage, phase = Int32(0), Int32(0)
+    if const_expr(spec.overlap):  # a part without slabs waits for no copies
+        cute.arch.griddepcontrol_wait()
     sums = fresh_sums(spec)
     for unit in cutlass.range(turns[0], turns[1], turns[2], unroll=1):
         (first_m, _), (first_n, _), (_, _, left), (i0, i1, part) = piece_of(spec, Int32(unit), grid)
