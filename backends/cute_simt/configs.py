@@ -150,18 +150,7 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
     priced = _priced_as(problem)
     configs = _configs(problem.a.dtype, problem.b.dtype)
-    return tuple(
-        _base(priced, target, _with_producers(problem, target, config))
-        for config in configs
-        if _pays(problem, config)
-    )
-
-
-@lru_cache(maxsize=4096)
-def _with_producers(problem: Problem, target: Target, config: Config) -> Config:
-    """Return a tile with warps that only copy, where it may have such: it is never slower then."""
-    fed = replace(config, producers=PRODUCERS, stages=FED_STAGES)
-    return config if without_producers(problem, fed, target) else fed
+    return tuple(_base(priced, target, config) for config in configs if _pays(problem, config))
 
 
 @lru_cache(maxsize=256)
@@ -170,11 +159,10 @@ def _copying(problem: Problem, target: Target) -> tuple[tuple[Base, float], ...]
     priced = _priced_as(problem)
     found = []
     for tile in _configs(problem.a.dtype, problem.b.dtype):
-        config = _with_producers(problem, target, changed(tile, repacked=True))
+        config = changed(tile, repacked=True)
         if without_copies(problem, config, target) is None and _pays(seen(problem, config), config):
-            plain = _base(priced, target, _with_producers(problem, target, tile))
             base = _base(priced, target, config)
-            found.append((base, plain.clocks - base.clocks))
+            found.append((base, _base(priced, target, tile).clocks - base.clocks))
     return tuple(found)
 
 
@@ -215,7 +203,10 @@ def _priced_as(problem: Problem) -> Problem:
 
 @lru_cache(maxsize=4096)
 def _base(problem: Problem, target: Target, config: Config) -> Base:
-    return measured(problem, target, config, H200)
+    """Return a tile, with warps that only copy where it may have such: it is never slower then."""
+    fed = changed(config, producers=PRODUCERS, stages=FED_STAGES)
+    offered = config if without_producers(problem, fed, target) else fed
+    return measured(problem, target, offered, H200)
 
 
 @lru_cache(maxsize=64)
@@ -254,11 +245,12 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
     """
     if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
         return ()
-    first = replace(config, schedule="persistent", occupancy=1)
+    base = _base(problem, target, config)
+    first = replace(base.config, schedule="persistent", occupancy=1)
     one = measured(problem, target, first, H200)
     return tuple(
         replace(one, config=replace(first, occupancy=occupancy))
-        for occupancy in range(1, min(one.resident, _base(problem, target, config).resident) + 1)
+        for occupancy in range(1, min(one.resident, base.resident) + 1)
     )
 
 
@@ -266,7 +258,7 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
 def _scheduled(problem: Problem, target: Target, config: Config, schedule: str) -> Base:
     """Return a tile by a schedule that is told how many CTAs an SM holds: "tail" or "stream"."""
     base = _base(problem, target, config)
-    return replace(base, config=replace(config, schedule=schedule, occupancy=base.resident))
+    return replace(base, config=replace(base.config, schedule=schedule, occupancy=base.resident))
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
@@ -355,11 +347,7 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         tiles = list(bases(problem, target))
     else:
         likely = [floor.config for floor in floors if floor_us(floor, work) <= bar]
-        tiles = [
-            _base(priced, target, _with_producers(problem, target, x))
-            for x in likely
-            if _pays(problem, x)
-        ]
+        tiles = [_base(priced, target, x) for x in likely if _pays(problem, x)]
     plain = [base for base in tiles if _fits(work, base.config)]
     plain += _copied_first(work, fma)
     tiles = plain[:]
@@ -370,7 +358,7 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         for floor in floors:  # whose CTAs may have several tiles
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
             if bar == inf or floor_us(hidden, work) <= bar:
-                tiles += _persistent(priced, target, _with_producers(problem, target, floor.config))
+                tiles += _persistent(priced, target, floor.config)
     for schedule, has in (("tail", _has_tail), ("stream", _streams)):
         tiles += [_scheduled(priced, target, x.config, schedule) for x in plain if has(x, work)]
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])

@@ -151,6 +151,7 @@ class Figures:
 #: launches in bench/data: edges, `near_us`, `part_us` and `single_us`; to launches of the kernels
 #: that store from registers (bench/NOTES.md): `store_clocks` and `persistent`; to those of
 #: one sweep: `lone_warps`; to 23600 of 438 problems: `halves`, `read_clocks` and `issued`; to 358
-#: of 106: `clear_us` and `left_gbs`. What copies of operands cost are cute_wgmma's figures for the
-#: same kernel (1.4 us and 3500 GB/s, fitted there to launches of odd problems).
+#: of 106: `clear_us` and `left_gbs`; to 3256 of 266: those of warps that only copy. What copies of
+#: operands cost are cute_wgmma's figures for the same kernel (1.4 us and 3500 GB/s, fitted there to
+#: launches of odd problems).
 H200 = Figures()

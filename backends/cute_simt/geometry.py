@@ -74,6 +74,7 @@ __all__ = [
     "never_fed",
     "operand_tile",
     "part_bytes",
+    "patches_apart",
     "resident_warps",
     "scratch_bytes",
     "seen",
@@ -167,6 +168,11 @@ class OperandTile:
         registers, where lines of a slab are copied one by one: full threads would spill.
         """
         return self.copy > 1 or (self.full and not self.turned)
+
+    @property
+    def single(self) -> bool:
+        """Whether it is copied by single elements, and not because it is turned."""
+        return self.copy == 1 and not self.turned
 
     @property
     def lines(self) -> int:
@@ -397,6 +403,11 @@ def is_specialised(config: Config) -> bool:
     return config.producers > 0
 
 
+def patches_apart(config: Config) -> bool:
+    """Whether the epilogue's patches lie beside the stages: the next tile is copied to these."""
+    return is_persistent(config) or is_specialised(config)
+
+
 def is_tail(config: Config) -> bool:
     """Whether only those tiles have parts of K that are not enough for a round of CTAs."""
     return config.schedule == "tail"
@@ -511,15 +522,12 @@ def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -
     warps, pitch = config.warps[0] * config.warps[1], _stage_pitch(problem, config)
     pipeline = config.stages * (a.bytes + b.bytes)
     patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
-    if is_specialised(config):  # copies of the next tile go on while one is stored
-        threads = (warps + config.producers) * WARP
+    smem_bytes = pipeline + patches if patches_apart(config) else max(pipeline, patches)
+    if is_specialised(config):
         barriers = 2 * config.stages * BARRIER_BYTES
-        return Needs(threads, pipeline + patches + barriers, _launched_registers(config))
-    return Needs(
-        threads=warps * WARP,
-        smem_bytes=pipeline + patches if is_persistent(config) else max(pipeline, patches),
-        registers=_registers(problem, config, a, b, _step(a, b)),
-    )
+        threads = (warps + config.producers) * WARP
+        return Needs(threads, smem_bytes + barriers, _launched_registers(config))
+    return Needs(warps * WARP, smem_bytes, _registers(problem, config, a, b, _step(a, b)))
 
 
 def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tuple[int, int]:

@@ -76,6 +76,7 @@ from .geometry import (
     is_specialised,
     is_tail,
     launched_smem,
+    patches_apart,
     seen,
     whole_tiles,
 )
@@ -84,7 +85,7 @@ from .tail import add_tail, sums_of_tail, unit_of_tail
 
 #: K left of a unit that is none: its slabs are not copied. Those of a unit behind its K are zeros.
 NO_UNIT = -(1 << 24)
-CONSUMERS = 1  # a named barrier: of the warps that multiply, where others only copy
+CONSUMERS_BARRIER = 1  # a named one: of the warps that multiply, where others only copy
 
 
 class Spec(device.Spec):
@@ -97,11 +98,6 @@ class Spec(device.Spec):
     def split(self) -> bool:
         """Whether partial sums of all of D go to the workspace; those of a tail are its own."""
         return in_parts(self.config)
-
-    @property
-    def patches_apart(self) -> bool:
-        """Whether the epilogue's patches lie beside the stages, which are still in use."""
-        return is_persistent(self.config) or is_specialised(self.config)
 
     @property
     def geometry(self) -> Geometry:
@@ -620,7 +616,7 @@ def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
 def sync_consumers(spec: Spec) -> None:
     """Wait for all threads that multiply."""
     if is_specialised(spec.config):
-        cute.arch.barrier(barrier_id=CONSUMERS, number_of_threads=spec.geometry.threads)
+        cute.arch.barrier(barrier_id=CONSUMERS_BARRIER, number_of_threads=spec.geometry.threads)
     else:
         cute.arch.sync_threads()
 
@@ -688,7 +684,7 @@ def store_tile(
 ) -> None:
     """Write a warp's accumulators; `corner` is its first element of D. For `begin` see above."""
     geo = spec.geometry
-    if const_expr(not spec.patches_apart):  # patches lie where the stages were
+    if const_expr(not patches_apart(spec.config)):  # patches lie where the stages were
         cute.arch.sync_threads()
     dtype = spec.output
     size = dtype.width // 8
@@ -957,15 +953,17 @@ def start(
         whole = whole_tiles(tiles, sm_count * spec.config.occupancy)
         units = whole + (tiles - whole) * split_k
     tail = (whole, Divisor(tiles - whole))
+    ctas = units
+    if const_expr(is_persistent(spec.config)):
+        ctas = cutlass.min(units, sm_count * spec.config.occupancy)
     if const_expr(is_specialised(spec.config)):
         from . import specialised  # which is made of what is here
 
         specialised.launch(
             spec, (a, b, out, workspace), sizes, (a_steps, b_steps), out_steps,
-            (slabs, order, split_k, units, tail, sm_count), stream,
+            (slabs, order, split_k, units, ctas, tail), stream,
         )  # fmt: skip
     elif const_expr(is_persistent(spec.config)):
-        ctas = cutlass.min(units, sm_count * spec.config.occupancy)
         persistent_kernel(
             spec, a, b, out, (m, n, k), a_steps, b_steps, out_steps, slabs, order,
             Divisor(split_k), Divisor(l0), units, ctas,

@@ -192,8 +192,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
     of_warp = _read_clocks(config, lanes(problem, target), reads, f)
     singles = 0
     for tile in (a, b):
-        single = tile.copy == 1 and not tile.turned
-        singles += single * tile.copies * (not is_specialised(config))
+        singles += tile.single * tile.copies * (not is_specialised(config))
         of_warp += _copy_clocks(tile, config, f) * tile.copies / threads
     of_warp += _widen_clocks(config, problem.a.dtype, f)
     product = seen(problem, config)
@@ -248,10 +247,9 @@ def _copy_clocks(tile: OperandTile, config: Config, f: Figures) -> float:
     """Return the issue slots of a copy."""
     if tile.boxed:
         return 0.0
-    single = tile.copy == 1 and not tile.turned
     if is_specialised(config):
-        return f.fed_single_clocks if single else f.fed_copy_clocks
-    return f.single_clocks if single else f.copy_clocks
+        return f.fed_single_clocks if tile.single else f.fed_copy_clocks
+    return f.single_clocks if tile.single else f.copy_clocks
 
 
 def _widen_clocks(config: Config, dtype: DType, f: Figures) -> float:

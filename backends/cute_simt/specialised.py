@@ -24,7 +24,7 @@ from cutlass.cute.nvgpu import cpasync
 from ..cute.device import CUTE_TYPES, Divisor, select
 from ..cute.persistent import advance, batched, bring
 from ..cute.repack import depth
-from .geometry import BARRIER_BYTES, WARP, OperandTile, is_persistent, is_tail, launched_smem
+from .geometry import BARRIER_BYTES, WARP, OperandTile, is_tail, launched_smem
 from .kernel import (
     Spec,
     add_product,
@@ -140,13 +140,12 @@ def feed(
         partition(tile, load, to, spec.config.stages) if tile.boxed else ((), ())
         for tile, load, to in zip(tiles, loads, shared, strict=True)
     ]
-    size = sum(boxes(spec))
     slab_a, slab_b = Int64(0), Int64(0)
     remaining = ends[1] - ends[0]
     at = ends[0] // tile_k
     for _ in cutlass.range((remaining + tile_k - 1) // tile_k, unroll=1):
         cute.arch.mbarrier_wait(empty + stage, phase)
-        if const_expr(size > 0):
+        if const_expr(any(boxes(spec))):
             start_boxes(spec, loads, parts, firsts, batch, at, stage, full + stage, leads)
         if const_expr(not all(boxes(spec))):
             for i in range_constexpr(2):
@@ -401,13 +400,10 @@ def launch(
 ) -> None:  # fmt: skip
     """Launch the product alone: see `kernel.start`."""
     m, n, k, l0, _ = sizes
-    slabs, order, split_k, units, tail, sm_count = knobs
+    slabs, order, split_k, units, ctas, tail = knobs
     a_steps, b_steps = steps
     geo = spec.geometry
     loads = box_loads(spec, addresses, sizes, a_steps, b_steps)
-    ctas = units
-    if const_expr(is_persistent(spec.config)):
-        ctas = cutlass.min(units, sm_count * spec.config.occupancy)
     grid = ((m, n, k), slabs, order, Divisor(split_k), Divisor(l0), tail)
     specialised_kernel(
         spec, addresses, a_steps, b_steps, out_steps, grid, units, ctas, loads
