@@ -536,17 +536,17 @@ def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tupl
     They share what a CTA is launched with: for more than that its warps would wait for ever. One
     that copies waits for its own copies where it has too few for their addresses (40 for 56:
     128x8192x8192 in nn 395 us, 327). And ptxas does well or badly by what it is told that the
-    others have; `bench.issue_slots` counts what matters. With 48 and 56 behind TMA a quarter of
-    the reads of shared memory are waited for, with 40 where D is not stored `direct`; with 56 half
-    of the products of two turned operands in parts of K read two registers of one parity
-    (256x4096x4096 209 us, 180), with 64 those of stream-K.
+    others have; `bench.issue_slots` counts what matters. With 48 and more behind TMA a quarter of
+    the reads of shared memory are waited for, with 40 where D is not stored `direct`; with 48 half
+    of the products of two turned operands read two registers of one parity, with 64 those of
+    stream-K.
     """
     if not is_specialised(config):
         return 0, 0
     if a.boxed and b.boxed:
-        own = 40 if direct else 48 if is_stream(config) else 24
+        own = 40 if direct else 48
     else:
-        own = 64 if a.turned and b.turned and not is_stream(config) else 56
+        own = 56
     consumers = config.warps[0] * config.warps[1]
     every = (consumers + config.producers) * _launched_registers(config)
     return own, (every - own * config.producers) // consumers // 8 * 8

@@ -1,6 +1,6 @@
 """Device code of tiles with warps that only copy (warp specialisation), from Hopper on.
 
-    producers  one warpgroup. For each piece of work and each slab of K: wait until all other warps
+    producers  one warpgroup. For each piece of work and each slab of K: wait until all others
                have left a stage (`empty`), start the copies into it, and have their end announced
                (`full`). An operand whose rows lie along M or N and begin at multiples of 16 bytes
                is brought by TMA, a box a slab; others as in `kernel`, by cp.async, turned if they
@@ -67,7 +67,7 @@ def init_barriers(spec: cutlass.Constexpr, barriers: tuple, thread: Int32) -> No
     """Initialise the barriers of all stages.
 
     A stage is full when its boxes are there and all that copy have arrived; it is empty when all
-    warps that multiply have left it.
+    that multiply have left it.
     """
     geo = spec.geometry
     full, empty = barriers
@@ -75,7 +75,7 @@ def init_barriers(spec: cutlass.Constexpr, barriers: tuple, thread: Int32) -> No
     if thread == 0:
         for i in range_constexpr(spec.config.stages):
             cute.arch.mbarrier_init(full + i, arrivals)
-            cute.arch.mbarrier_init(empty + i, geo.threads // WARP)
+            cute.arch.mbarrier_init(empty + i, geo.threads)
         cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
 
@@ -238,7 +238,8 @@ def take(
         following = stage_at(spec, shared, select(more, coming, stage))
         own = stage_at(spec, shared, stage)
         multiply_slab(spec, sums, held, firsts, own, following, (full + coming, turned, more))
-        leave(empty + stage, thread[1])
+        # Each lane: to racecheck a thread's own arrival alone puts its reads before what follows.
+        cute.arch.mbarrier_arrive(empty + stage)
         stage, phase = coming, turned
     return stage, phase
 
@@ -273,14 +274,6 @@ def await_stage(full: cute.Pointer, phase: Int32, comes: cutlass.Boolean) -> Non
     """Wait until a stage is full, if there is to come anything."""
     if comes:
         cute.arch.mbarrier_wait(full, phase)
-
-
-@cute.jit
-def leave(empty: cute.Pointer, lane: Int32) -> None:
-    """Say that a warp has read all that it needs of a stage."""
-    cute.arch.sync_warp()
-    if lane == 0:
-        cute.arch.mbarrier_arrive(empty)
 
 
 def fresh_sums(spec: Spec) -> cute.Tensor:
