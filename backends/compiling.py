@@ -64,6 +64,7 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         Its configuration; the raster and the number of parts are arguments of the kernel.
     """
     matrices = {"a": problem.a, "b": problem.b, "d": problem.d}
+    strip = config.strip
     return {
         **{
             name: {"dtype": x.dtype.value, "major": x.major, "alignment": x.alignment}
@@ -72,6 +73,16 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         "precision": problem.precision,
         "scaled": problem.scaled,
         "blocks": None if problem.blocks is None else _blocks(problem.blocks),
+        **_knobs(config),
+        # How many threads share the parts depends on the size of D, but where no M may change sums.
+        "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
+        # Nothing where there is none: the keys of most kernels are older than strips.
+        **({} if strip is None else {"strip": {**_knobs(strip), "swap_ab": strip.swap_ab}}),
+    }
+
+
+def _knobs(config: Config) -> dict[str, Any]:
+    return {
         "tile": list(config.tile),
         "cluster": [*config.cluster, config.cluster_k],
         "warps": [*config.warps, config.slice_k],
@@ -81,8 +92,6 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         "schedule": config.schedule,
         "producers": config.producers,
         "repacked": config.repacked,
-        # How many threads share the parts depends on the size of D, but where no M may change sums.
-        "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
     }
 
 

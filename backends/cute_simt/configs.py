@@ -8,6 +8,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
+from unigemm.errors import UnsupportedProblem
 from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
@@ -15,7 +16,7 @@ from unigemm.target import Target
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled
-from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
+from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
@@ -28,6 +29,7 @@ from .geometry import (
     is_specialised,
     is_stream,
     is_tail,
+    misfit,
     part_bytes,
     scratch_bytes,
     seen,
@@ -35,6 +37,7 @@ from .geometry import (
     without_copies,
     without_producers,
     without_stream,
+    without_strip,
     without_tail,
 )
 from .prices import (
@@ -51,6 +54,7 @@ from .prices import (
     times_of,
     work_of,
 )
+from .strips import of_strip, of_tiles
 from .times import BELOW, Times, lanes, traffic_us
 
 __all__ = [
@@ -126,22 +130,31 @@ _SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
+_LEAST_SIDE = min(min(x.tile) for x in SHAPES if x.thread[0] * x.thread[1] >= 64)  # of big tiles
 _SAVED = 2  # times what they save a loop, at most, that they may take to be priced
 
 
 class Offer(NamedTuple):
-    """A launch that was priced: how CTAs of an SM are limited, parts of K, which way round."""
+    """A launch that was priced: how CTAs of an SM are limited, parts of K, which way round.
+
+    And the strip that is launched before it.
+    """
 
     config: Config
     occupancy: int
     split_k: int
     swap_ab: bool
     times: Times
+    strip: Config | None = None
 
     def finished(self) -> Config:
         """Return its configuration."""
         return changed(
-            self.config, occupancy=self.occupancy, split_k=self.split_k, swap_ab=self.swap_ab
+            self.config,
+            occupancy=self.occupancy,
+            split_k=self.split_k,
+            swap_ab=self.swap_ab,
+            strip=self.strip,
         )
 
 
@@ -188,8 +201,13 @@ def _has_lines(problem: Problem, config: Config) -> bool:
 
 
 def _fits(work: Work, config: Config) -> bool:
-    """Say whether a tile is for so many rows: slabs of lines were measured for those of one."""
+    """Say whether a tile is for so many rows: slabs of lines were measured for those of one.
+
+    And whether what a strip leaves is whole tiles.
+    """
     m, n, _ = config.tile
+    if work.strip is not None and not _leaves_whole(work, work.strip, config):
+        return False
     rows = work.extents.n if m > n else work.extents.m
     return not _has_lines(work.problem, config) or rows <= min(m, n)
 
@@ -297,17 +315,9 @@ def ranking(
     short: Shortlist[Offer] = Shortlist(most, bar)
     if not _add_few_rows(short, problem, extents, target, False) and extents.n <= DOT_ROWS[-1]:
         _add_few_rows(short, problem.transposed, extents.transposed, target, True)
-    work = work_of(problem, extents, target, H200)
-    for least, base in _likely(work, short.bar):
-        if least > short.bar:
-            break
-        for split in _splits(base, work):
-            times = times_of(base, work, split, short.bar)
-            if times is not None:
-                allowed = _occupancy(base, extents, split)
-                short.add(
-                    times.total, Offer(base.config, allowed, split, False, times), base.reason
-                )
+    for work in _stripped(problem, extents, target):  # first: they are cheaper, if there are any
+        _add_tiles(short, work)
+    _add_tiles(short, work_of(problem, extents, target, H200))
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
@@ -321,6 +331,48 @@ def ranking(
     )
 
 
+def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
+    """Add what is worth considering of the tiles."""
+    for least, base in _likely(work, short.bar):
+        if least > short.bar:
+            break
+        for split in _splits(base, work):
+            times = times_of(base, work, split, short.bar)
+            if times is not None:
+                allowed = _occupancy(base, work.extents, split)
+                offer = Offer(base.config, allowed, split, False, times, work.strip)
+                short.add(times.total, offer, base.reason)
+
+
+def _stripped(problem: Problem, extents: Extents, target: Target) -> list[Work]:
+    """Return what is left to the tiles where rows, or columns, that are left over have a strip.
+
+    Tiles of all sizes that have so few of them left over have the same ones.
+    """
+    found: list[Work] = []
+    for columns, (rows, side) in enumerate(((extents.m, _LEAST_SIDE), (extents.n, _LEAST_SIDE))):
+        left = rows % side
+        if not 0 < left <= DOT_ROWS[-1] or rows == left or without_strip(problem, target):
+            continue
+        turned, sizes = problem, extents
+        if columns:
+            turned, sizes = problem.transposed, extents.transposed
+        launch = strip_launch(turned, replace(sizes, m=left), target, H200.dot)
+        if launch is not None:
+            sizes = replace(sizes, m=rows - left)
+            sizes = sizes.transposed if columns else sizes
+            work = work_of(problem, sizes, target, H200)
+            strip = changed(launch.config, swap_ab=bool(columns))
+            found.append(work.beside(strip, launch.times.total - H200.strip_us))
+    return found
+
+
+def _leaves_whole(work: Work, strip: Config, config: Config) -> bool:
+    """Say whether a tile may have a strip beside it, and no others stick out there."""
+    sizes = strip.oriented(work.extents)
+    return is_big(config) and sizes.m % config.tile[strip.swap_ab] == 0
+
+
 def _copied_first(work: Work, fma_us: float) -> list[Base]:
     """Return the tiles for which it may be worth it to copy operands first."""
     # What that can save is a small part of the FMAs.
@@ -329,6 +381,8 @@ def _copied_first(work: Work, fma_us: float) -> list[Base]:
     found = []
     for base, saved in _copying(work.problem, work.target):
         slabs = tiles_of(base.config, work.extents) * ceil(work.extents.k / base.config.tile[2])
+        if not _fits(work, base.config):
+            continue
         if work.repack_us * work.target.sm_count * work.target.clock_mhz < _SAVED * saved * slabs:
             found.append(base)
     return found
@@ -356,6 +410,8 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         for floor in floors
     ):
         for floor in floors:  # whose CTAs may have several tiles
+            if not _fits(work, floor.config):
+                continue
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
             if bar == inf or floor_us(hidden, work) <= bar:
                 tiles += _persistent(priced, target, floor.config)
@@ -453,15 +509,37 @@ def predict(
         times = few_rows_times(problem, extents, target, config, figures.dot)
     else:
         base = measured(problem, target, config, figures)
-        found = times_of(base, work_of(problem, extents, target, figures), config.split_k, inf)
+        work = _work_beside(problem, extents, target, config, figures)
+        found = times_of(base, work, config.split_k, inf)
         assert found is not None, "nothing is above infinity"
         times = found
     return prediction(times)
 
 
+def _work_beside(
+    problem: Problem, extents: Extents, target: Target, config: Config, f: Figures
+) -> Work:
+    """Return what the prices of a configuration's tiles owe to the problem."""
+    work, strip = work_of(problem, of_tiles(extents, config), target, f), config.strip
+    if strip is None:
+        return work
+    sizes = of_strip(extents, config)
+    times = few_rows_times(strip.oriented(problem), sizes, target, strip, f.dot, strip=True)
+    return work.beside(strip, times.total - f.strip_us)
+
+
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
-    """Return a configuration as a candidate; problem and extents as the caller sees them."""
+    """Return a configuration as a candidate; problem and extents as the caller sees them.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is not for such extents.
+    """
     turned, sizes = config.oriented(problem), config.oriented(extents)
+    reason = misfit(turned, sizes, config)
+    if reason is not None:
+        raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
     scratch = scratch_bytes(problem, extents, config, target)
     return Candidate(config, predict(turned, sizes, target, config), scratch)
 
