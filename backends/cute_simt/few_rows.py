@@ -311,9 +311,7 @@ def _times(
     )
 
 
-def _row_clocks(
-    problem: Problem, extents: Extents, launches: _Launches, strip: bool
-) -> np.ndarray:
+def _row_clocks(problem: Problem, extents: Extents, launches: _Launches, strip: bool) -> np.ndarray:
     """Return the clocks that loads of an M-major A take, of all SMs: a line each, lanes K apart.
 
     Where the rows are some of many, each lane has a line of its own.

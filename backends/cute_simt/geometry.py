@@ -812,9 +812,7 @@ def without_copies(problem: Problem, config: Config, target: Target) -> str | No
     return None
 
 
-def _illegal_strip(
-    problem: Problem, config: Config, strip: Config, target: Target
-) -> str | None:
+def _illegal_strip(problem: Problem, config: Config, strip: Config, target: Target) -> str | None:
     if config.schedule in FEW_ROWS:
         return f"the {config.schedule} schedule leaves no rows over"
     if strip.schedule not in FEW_ROWS:

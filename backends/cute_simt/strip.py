@@ -13,6 +13,8 @@ from dataclasses import replace
 import cuda.bindings.driver as cuda
 from cutlass import Int32, Int64
 
+from unigemm.dtypes import DType
+
 from ..cute.device import Spec
 
 
@@ -35,8 +37,8 @@ def start_stripped(
     left = rows % spec.config.tile[strip.swap_ab]
     whole = rows - left
     few = replace(spec, problem=strip.oriented(spec.problem), config=strip)
-    first = behind(operands[0], whole, steps[0], few.inputs[0])
-    into = behind(d, whole, steps[2], few.output)
+    first = behind(operands[0], whole, steps[0], few.problem.a.dtype)
+    into = behind(d, whole, steps[2], few.problem.d.dtype)
     launch_few(
         few, (first, operands[1], into, workspace), (left, columns, *others), *steps,
         (Int32(1), *knobs[1:]), stream,
@@ -50,6 +52,6 @@ def turned(steps: tuple) -> tuple:
     return steps[1], steps[0], *steps[2:]
 
 
-def behind(address: Int64, rows: Int32, steps: tuple, dtype: type) -> Int64:
+def behind(address: Int64, rows: Int32, steps: tuple, dtype: DType) -> Int64:
     """Return where a matrix goes on behind some rows."""
-    return address + Int64(rows) * steps[0] * (dtype.width // 8)
+    return address + Int64(rows) * steps[0] * dtype.itemsize
