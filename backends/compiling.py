@@ -64,7 +64,6 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         Its configuration; the raster and the number of parts are arguments of the kernel.
     """
     matrices = {"a": problem.a, "b": problem.b, "d": problem.d}
-    strip = config.strip
     return {
         **{
             name: {"dtype": x.dtype.value, "major": x.major, "alignment": x.alignment}
@@ -76,9 +75,13 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         **_knobs(config),
         # How many threads share the parts depends on the size of D, but where no M may change sums.
         "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
-        # Nothing where there is none: the keys of most kernels are older than strips.
-        **({} if strip is None else {"strip": {**_knobs(strip), "swap_ab": strip.swap_ab}}),
+        # Nothing where there are none: the keys of most kernels are older than strips.
+        **({"strips": [_of_strip(strip) for strip in config.strips]} if config.strips else {}),
     }
+
+
+def _of_strip(config: Config) -> dict[str, Any]:
+    return {**_knobs(config), "swap_ab": config.swap_ab}
 
 
 def _knobs(config: Config) -> dict[str, Any]:

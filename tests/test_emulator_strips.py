@@ -79,13 +79,13 @@ def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, 
     """Among not-a-numbers, at odd addresses."""
     number = ["nn", "nt", "tn", "tt"].index(layout)
     left = (1, 3)[strip_of(layout, 1, columns).schedule == "dot"]
-    stripped = replace(config, strip=strip_of(layout, left, columns))
+    stripped = replace(config, strips=(strip_of(layout, left, columns),))
     sizes = sizes_of(config, left, columns, (77, 51, 50, 33)[number])
     a, b, d, buffer = framed_product(layout, sizes, 2)
     with device("sm_90a", seed=number, lockstep=number % 2 == 0) as gpu, dirty_workspaces():
         plan = on_fewer_sms(configured(a, b, d, stripped), 3)
         unigemm.matmul(a, b, d, plan=plan)
-    assert kernels(gpu) == [f"simt_{stripped.strip.schedule}", *AFTER[config]]
+    assert kernels(gpu) == [f"simt_{stripped.strips[0].schedule}", *AFTER[config]]
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
@@ -95,14 +95,29 @@ def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, 
 def test_strips_beside_warps_that_only_copy_give_the_product(layout):
     columns = layout in ("nn", "tt")
     left = (1, 2)[strip_of(layout, 1, columns).schedule == "dot"]
-    config = replace(FED, strip=strip_of(layout, left, columns))
+    config = replace(FED, strips=(strip_of(layout, left, columns),))
     a, b, d, buffer = framed_product(layout, sizes_of(FED, left, columns, 53), 4)
     with device("sm_90a") as gpu:
         unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
-    assert kernels(gpu) == [f"simt_{config.strip.schedule}", "simt_specialised"]
+    assert kernels(gpu) == [f"simt_{config.strips[0].schedule}", "simt_specialised"]
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_rows_and_columns_may_both_be_left_over(layout):
+    """What is in both has one of them; whichever is first."""
+    rows, columns = strip_of(layout, 1, False), strip_of(layout, 1, True)
+    for strips in ((rows, columns), (columns, rows)):
+        a, b, d, buffer = framed_product(layout, (257, 65, 45), 2)
+        with device("sm_90a") as gpu:
+            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, strips=strips)))
+        assert kernels(gpu) == [*(f"simt_{x.schedule}" for x in strips), "simt_gemm"]
+        assert gpu.launches[2][0].grid == (2, 1, 1)
+        np.testing.assert_array_equal(d, a @ b)
+        d[...] = np.nan
+        assert np.isnan(buffer).all(), "nothing else was written"
 
 
 def drawn(layout, sizes, pad, shift, seed):
@@ -125,7 +140,7 @@ def test_one_kernel_serves_every_number_of_rows_that_a_strip_takes(left):
     grids = set()
     for layout, (pad, shift) in (("nt", (3, 1)), ("tt", (3, 1)), ("tt", (-left % 4, 0))):
         rows = 8 if shift else next(x for x in (1, 2, 4, 8) if x >= left)
-        config = replace(PLAIN, strip=dot(rows))
+        config = replace(PLAIN, strips=(dot(rows),))
         for tiles in (1, 2):
             case = drawn(layout, (128 * tiles + left, 70, 37), pad, shift, left)
             with device("sm_90a", seed=left) as gpu:
@@ -150,7 +165,7 @@ def test_batches_and_steps_of_every_index_have_strips():
         if strip.swap_ab:
             b = b.copy("C")  # N-major: as rows of the transposed product M-major
         with device("sm_90a", seed=1) as gpu:
-            plan = configured(a, b, d, replace(PLAIN, strip=strip))
+            plan = configured(a, b, d, replace(PLAIN, strips=(strip,)))
             unigemm.matmul(a, b, d, plan=plan)
         assert kernels(gpu) == ["simt_dot", "simt_gemm"]
         np.testing.assert_array_equal(d, a @ b)
@@ -166,14 +181,14 @@ def test_what_tiles_compute_is_what_they_compute_without_a_strip():
     for seed, lockstep in ((0, True), (1, False)):
         d = np.full((258, 101), np.nan, "f4")
         with device("sm_90a", seed=seed, lockstep=lockstep):
-            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, strip=dot(2))))
+            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, strips=(dot(2),))))
         np.testing.assert_array_equal(d[:256], whole)
         results.add(d.tobytes())
     assert len(results) == 1
 
 
 def test_a_plan_for_sizes_that_its_strip_is_not_for_is_refused_before_any_launch():
-    config = replace(PLAIN, strip=dot(2))
+    config = replace(PLAIN, strips=(dot(2),))
     a, b, d, _ = framed_product("nt", (130, 70, 33), 1)
     with device("sm_90a") as gpu:
         fine = configured(a, b, d, config)

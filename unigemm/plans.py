@@ -81,9 +81,9 @@ class Config:
         Order of the tiles.
     schedule
         How the warps of a CTA share the work, where the backend has several ways.
-    strip
-        The rows that M has more than whole tiles have a launch of their own, by this configuration;
-        with its `swap_ab` the columns that N has more. What else is said here is of the others.
+    strips
+        What M or N has more than whole tiles has a launch of its own, by such a configuration:
+        rows of D, or with its `swap_ab` columns. All else that is said here is of the tiles.
     """
 
     tile: tuple[int, int, int]
@@ -100,7 +100,7 @@ class Config:
     raster: Raster = Raster()
     schedule: str = ""
     producers: int = 0
-    strip: Config | None = None
+    strips: tuple[Config, ...] = ()
 
     def oriented(self, product: Turnable) -> Turnable:
         """Return a problem or its extents as the kernel sees them: transposed with `swap_ab`."""
@@ -130,7 +130,7 @@ class Config:
         if self.schedule:
             text += f" {self.schedule}"
         text += f" raster {self.raster.order}{self.raster.group}"
-        return f"{text} + {self.strip}" if self.strip else text
+        return " + ".join((text, *map(str, self.strips)))
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Breakdown:
         Adding up partial sums: split-K, clusters and slices along K.
     repack
         Copying operands that a kernel cannot read where they lie.
-    strip
+    strips
         Rows or columns that have a launch of their own.
     tensor, fma, latency, shared, l2, dram
         What the main loop and its waves would take if only this bounded them. They overlap: the
@@ -165,7 +165,7 @@ class Breakdown:
     epilogue: float = 0.0
     reduction: float = 0.0
     repack: float = 0.0
-    strip: float = 0.0
+    strips: float = 0.0
     tensor: float = 0.0
     fma: float = 0.0
     latency: float = 0.0
@@ -185,7 +185,7 @@ class Breakdown:
 
 
 #: The parts of a `Breakdown` that add up, and those that overlap.
-PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "strip")
+PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "strips")
 BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
 
 

@@ -37,7 +37,7 @@ from .geometry import (
     without_copies,
     without_producers,
     without_stream,
-    without_strip,
+    without_strips,
     without_tail,
 )
 from .prices import (
@@ -54,7 +54,7 @@ from .prices import (
     times_of,
     work_of,
 )
-from .strips import of_strip, of_tiles
+from .strips import shared_out
 from .times import BELOW, Times, lanes, traffic_us
 
 __all__ = [
@@ -137,7 +137,7 @@ _SAVED = 2  # times what they save a loop, at most, that they may take to be pri
 class Offer(NamedTuple):
     """A launch that was priced: how CTAs of an SM are limited, parts of K, which way round.
 
-    And the strip that is launched before it.
+    And the strips that are launched before it.
     """
 
     config: Config
@@ -145,7 +145,7 @@ class Offer(NamedTuple):
     split_k: int
     swap_ab: bool
     times: Times
-    strip: Config | None = None
+    strips: tuple[Config, ...] = ()
 
     def finished(self) -> Config:
         """Return its configuration."""
@@ -154,7 +154,7 @@ class Offer(NamedTuple):
             occupancy=self.occupancy,
             split_k=self.split_k,
             swap_ab=self.swap_ab,
-            strip=self.strip,
+            strips=self.strips,
         )
 
 
@@ -203,10 +203,10 @@ def _has_lines(problem: Problem, config: Config) -> bool:
 def _fits(work: Work, config: Config) -> bool:
     """Say whether a tile is for so many rows: slabs of lines were measured for those of one.
 
-    And whether what a strip leaves is whole tiles.
+    And whether what strips leave is whole tiles.
     """
     m, n, _ = config.tile
-    if work.strip is not None and not _leaves_whole(work, work.strip, config):
+    if work.strips and not _leaves_whole(work, config):
         return False
     rows = work.extents.n if m > n else work.extents.m
     return not _has_lines(work.problem, config) or rows <= min(m, n)
@@ -340,37 +340,49 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
             times = times_of(base, work, split, short.bar)
             if times is not None:
                 allowed = _occupancy(base, work.extents, split)
-                offer = Offer(base.config, allowed, split, False, times, work.strip)
+                offer = Offer(base.config, allowed, split, False, times, work.strips)
                 short.add(times.total, offer, base.reason)
 
 
 def _stripped(problem: Problem, extents: Extents, target: Target) -> list[Work]:
-    """Return what is left to the tiles where rows, or columns, that are left over have a strip.
+    """Return what is left to tiles where rows, columns, or both, that are left over are strips.
 
     Tiles of all sizes that have so few of them left over have the same ones.
     """
-    found: list[Work] = []
-    for columns, (rows, side) in enumerate(((extents.m, _LEAST_SIDE), (extents.n, _LEAST_SIDE))):
-        left = rows % side
-        if not 0 < left <= DOT_ROWS[-1] or rows == left or without_strip(problem, target):
-            continue
-        turned, sizes = problem, extents
-        if columns:
-            turned, sizes = problem.transposed, extents.transposed
-        launch = strip_launch(turned, replace(sizes, m=left), target, H200.dot)
-        if launch is not None:
-            sizes = replace(sizes, m=rows - left)
-            sizes = sizes.transposed if columns else sizes
-            work = work_of(problem, sizes, target, H200)
-            strip = changed(launch.config, swap_ab=bool(columns))
-            found.append(work.beside(strip, launch.times.total - H200.strip_us))
-    return found
+    found: list[tuple[Extents, tuple[Config, ...], float]] = [(extents, (), 0.0)]
+    for columns in (False, True):
+        for sizes, strips, us in found[:]:
+            strip = _strip_of(problem, sizes, target, columns)
+            if strip is not None:
+                config, more, whole = strip
+                found.append((whole, (*strips, config), us + more))
+    return [
+        work_of(problem, sizes, target, H200).behind(strips, us) for sizes, strips, us in found[1:]
+    ]
 
 
-def _leaves_whole(work: Work, strip: Config, config: Config) -> bool:
-    """Say whether a tile may have a strip beside it, and no others stick out there."""
-    sizes = strip.oriented(work.extents)
-    return is_big(config) and sizes.m % config.tile[strip.swap_ab] == 0
+def _strip_of(
+    problem: Problem, extents: Extents, target: Target, columns: bool
+) -> tuple[Config, float, Extents] | None:
+    """Return the cheapest strip of rows, or of columns, its time, and the extents without it."""
+    rows = extents.n if columns else extents.m
+    left = rows % _LEAST_SIDE
+    if not 0 < left <= DOT_ROWS[-1] or rows == left or without_strips(problem, target):
+        return None
+    if columns:
+        problem, extents = problem.transposed, extents.transposed
+    launch = strip_launch(problem, replace(extents, m=left), target, H200.dot)
+    if launch is None:
+        return None
+    config, whole = changed(launch.config, swap_ab=columns), replace(extents, m=rows - left)
+    return config, launch.times.total - H200.strip_us, config.oriented(whole)
+
+
+def _leaves_whole(work: Work, config: Config) -> bool:
+    """Say whether a tile may have strips beside it, and none sticks out where these are."""
+    sizes = work.extents.m, work.extents.n
+    turns = (strip.swap_ab for strip in work.strips)
+    return is_big(config) and not any(sizes[turn] % config.tile[turn] for turn in turns)
 
 
 def _copied_first(work: Work, fma_us: float) -> list[Base]:
@@ -509,23 +521,24 @@ def predict(
         times = few_rows_times(problem, extents, target, config, figures.dot)
     else:
         base = measured(problem, target, config, figures)
-        work = _work_beside(problem, extents, target, config, figures)
+        work = _work_behind(problem, extents, target, config, figures)
         found = times_of(base, work, config.split_k, inf)
         assert found is not None, "nothing is above infinity"
         times = found
     return prediction(times)
 
 
-def _work_beside(
+def _work_behind(
     problem: Problem, extents: Extents, target: Target, config: Config, f: Figures
 ) -> Work:
-    """Return what the prices of a configuration's tiles owe to the problem."""
-    work, strip = work_of(problem, of_tiles(extents, config), target, f), config.strip
-    if strip is None:
-        return work
-    sizes = of_strip(extents, config)
-    times = few_rows_times(strip.oriented(problem), sizes, target, strip, f.dot, strip=True)
-    return work.beside(strip, times.total - f.strip_us)
+    """Return what the prices of a configuration's tiles owe to the problem, behind its strips."""
+    if not config.strips:
+        return work_of(problem, extents, target, f)
+    (found, tiles), us = shared_out(extents, config), 0.0
+    for strip, sizes in zip(config.strips, found, strict=True):
+        times = few_rows_times(strip.oriented(problem), sizes, target, strip, f.dot, strip=True)
+        us += times.total - f.strip_us
+    return work_of(problem, tiles, target, f).behind(config.strips, us)
 
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:

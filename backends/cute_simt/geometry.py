@@ -13,7 +13,7 @@ With `producers`, warps of their own copy the slabs, and the other warps only mu
 (specialised.py). A `repacked` configuration has operands that do not lie in aligned rows along M or
 N copied into the workspace, so that they do: `seen` is the problem that its tiles are of.
 
-The rows that M has more than whole tiles may be a `strip`, which one of the two next computes.
+What M or N has more than whole tiles may be a strip of its own, which one of the next two computes.
 
 Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
 along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns
@@ -34,7 +34,7 @@ from unigemm.target import Target
 
 from ..workspace import aligned, whole, workspace_bytes
 from .shares import stream_bytes
-from .strips import of_strip, of_tiles
+from .strips import of_tiles, shared_out
 
 __all__ = [
     "AXPY",
@@ -88,7 +88,7 @@ __all__ = [
     "without_copies",
     "without_producers",
     "without_stream",
-    "without_strip",
+    "without_strips",
     "without_tail",
 ]
 
@@ -812,21 +812,26 @@ def without_copies(problem: Problem, config: Config, target: Target) -> str | No
     return None
 
 
-def _illegal_strip(problem: Problem, config: Config, strip: Config, target: Target) -> str | None:
+def _illegal_strips(problem: Problem, config: Config, target: Target) -> str | None:
     if config.schedule in FEW_ROWS:
         return f"the {config.schedule} schedule leaves no rows over"
-    if strip.schedule not in FEW_ROWS:
-        return f"a strip is computed by a schedule for few rows: {' or '.join(FEW_ROWS)}"
-    if strip.split_k != 1 or strip.strip is not None:
-        return "a strip has K whole, and none of its own"
     if not is_big(config):
         return "strips are for tiles of 64 sums a thread or more: others waste little"
-    reason = without_strip(problem, target)
-    return reason or illegal(strip.oriented(problem), strip, target)
+    if len({strip.swap_ab for strip in config.strips}) < len(config.strips):
+        return "there is one strip of rows at most, and one of columns"
+    for strip in config.strips:
+        if strip.schedule not in FEW_ROWS:
+            return f"a strip is computed by a schedule for few rows: {' or '.join(FEW_ROWS)}"
+        if strip.split_k != 1 or strip.strips:
+            return "a strip has K whole, and no strips of its own"
+        reason = illegal(strip.oriented(problem), strip, target)
+        if reason is not None:
+            return reason
+    return without_strips(problem, target)
 
 
-def without_strip(problem: Problem, target: Target) -> str | None:
-    """Say why no tile has a strip beside it, whatever the sizes are; None where some may."""
+def without_strips(problem: Problem, target: Target) -> str | None:
+    """Say why no tile has strips beside it, whatever the sizes are; None where some may."""
     if problem.a.dtype is not DType.FLOAT32:
         return "strips are for float32 only: others were not priced"
     if problem.batch_invariant:
@@ -841,25 +846,26 @@ def misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
 
     Problem and extents are as the kernel sees them.
     """
-    strip = config.strip
-    if strip is None:
+    if not config.strips:
         return None
-    index, left, whole = "MN"[strip.swap_ab], of_strip(extents, config).m, of_tiles(extents, config)
-    if not 0 < left <= strip.tile[0] or min(whole.m, whole.n) == 0:
-        return (
-            f"its strip is for 1 to {strip.tile[0]} more in {index} than whole tiles of "
-            f"{config.tile[strip.swap_ab]}, and {extents} is not that"
-        )
-    wide = few_rows_wide(strip.oriented(problem), strip.tile[0])
-    if left % wide:
-        return f"its strip reads {wide} rows at once, and {left} are left over"
+    found, tiles = shared_out(extents, config)
+    for strip, rows in zip(config.strips, (each.m for each in found), strict=True):
+        index, tile = "MN"[strip.swap_ab], config.tile[strip.swap_ab]
+        if not 0 < rows <= strip.tile[0] or min(tiles.m, tiles.n) == 0:
+            return (
+                f"a strip is for 1 to {strip.tile[0]} more in {index} than whole tiles of {tile}, "
+                f"and {extents} is not that"
+            )
+        wide = few_rows_wide(strip.oriented(problem), strip.tile[0])
+        if rows % wide:
+            return f"a strip reads {wide} rows at once, and {rows} are left over"
     return None
 
 
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
-    if config.strip is not None:
-        reason = _illegal_strip(problem, config, config.strip, target)
+    if config.strips:
+        reason = _illegal_strips(problem, config, target)
         if reason is not None:
             return reason
     if config.repacked:

@@ -1002,8 +1002,8 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
         launch = own.get(spec.config.schedule, start)
     if spec.config.repacked:
         launch = partial(start_copied, launch)
-    if spec.config.strip is not None:
-        launch = partial(start_stripped, launch, few[spec.config.strip.schedule])
+    if spec.config.strips:
+        launch = partial(start_stripped, launch, few)
 
     @cute.jit
     def gemm(

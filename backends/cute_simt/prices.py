@@ -134,7 +134,7 @@ class Work(NamedTuple):
     problem, target, extents
         What it is.
     begin_us
-        Until the first slab is there; a strip's launch is before that.
+        Until the first slab is there; strips are launched before that.
     dram_us
         Of the device memory's traffic.
     operand_us
@@ -144,9 +144,8 @@ class Work(NamedTuple):
     copied, repack_us
         Bytes of the operands that do not lie well, and the time of copying them, where a
         configuration has that.
-    strip, strip_us
-        The configuration of rows or columns that the extents are without, and the time of their
-        launch.
+    strips, strips_us
+        The configurations of strips that the extents are without, and the time of their launches.
     """
 
     problem: Problem
@@ -158,12 +157,12 @@ class Work(NamedTuple):
     part_bytes: int
     copied: int
     repack_us: float
-    strip: Config | None = None
-    strip_us: float = 0.0
+    strips: tuple[Config, ...] = ()
+    strips_us: float = 0.0
 
-    def beside(self, strip: Config, us: float) -> Work:
-        """Return what the prices of tiles owe to it behind the launch of a strip."""
-        return self._replace(begin_us=self.begin_us + us, strip=strip, strip_us=us)
+    def behind(self, strips: tuple[Config, ...], us: float) -> Work:
+        """Return the same behind the launches of strips."""
+        return self._replace(begin_us=self.begin_us + us, strips=strips, strips_us=us)
 
 
 def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> Work:
@@ -406,7 +405,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         return None
     return Times(
         total,
-        launch=begin - work.strip_us,
+        launch=begin - work.strips_us,
         loop=longest + rest,
         reduction=reduction + copied,
         full=sum(_longest(even, dram, l2)),
@@ -415,7 +414,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         l2=l2 / busy,
         dram=dram / busy,
         repack=repack,
-        strip=work.strip_us,
+        strips=work.strips_us,
     )
 
 
@@ -472,7 +471,7 @@ def prediction(times: Times) -> Prediction:
         waves=times.loop - times.full,
         reduction=times.reduction,
         repack=times.repack,
-        strip=times.strip,
+        strips=times.strips,
         fma=times.fma,
         latency=times.latency,
         l2=times.l2,

@@ -1,50 +1,62 @@
-"""Device code for a strip: the rows that M has more than whole tiles, by a launch of their own.
+"""Device code for strips: what M or N has more than whole tiles, by launches of their own.
 
 A tile of one row takes as long as one of 128: 2049 rows are 17 tiles high where 16 and a strip
-would do. The strip's kernel is one of those for few rows. It is launched first, and has read some
-of the operands when the tiles' kernel begins. Columns that N has more are rows of the transposed
-product.
+would do. A strip's kernel is one of those for few rows; columns are rows of the transposed product.
+Strips are launched first, and have read an operand when the tiles' kernel begins.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import cuda.bindings.driver as cuda
 from cutlass import Int32, Int64
 
 from unigemm.dtypes import DType
+from unigemm.plans import Config
 
 from ..cute.device import Spec
 
 
 def start_stripped(
-    launch: Callable, launch_few: Callable, spec: Spec, addresses: tuple, sizes: tuple,
-    a_steps: tuple, b_steps: tuple, d_steps: tuple, knobs: tuple, stream: cuda.CUstream,
+    launch: Callable, launch_few: Mapping[str, Callable], spec: Spec, addresses: tuple,
+    sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple, knobs: tuple,
+    stream: cuda.CUstream,
 ) -> None:  # fmt: skip
-    """Launch the strip by `launch_few`, and by `launch` what the tiles compute.
+    """Launch the strips, and by `launch` what is left to the tiles.
 
-    Rows are left over, and others are not: see `geometry.misfit`.
+    `launch_few` launches, by its name, a schedule for few rows. There are such rows and others: see
+    `geometry.misfit`.
     """
-    strip = spec.config.strip
-    assert strip is not None, "there is something to launch first"
+    of_strips = (Int32(1), *knobs[1:])  # K is whole
+    for strip in spec.config.strips:
+        sizes = start_strip(
+            launch_few[strip.schedule], spec, strip, addresses, sizes,
+            (a_steps, b_steps, d_steps), of_strips, stream,
+        )  # fmt: skip
+    launch(spec, addresses, sizes, a_steps, b_steps, d_steps, knobs, stream)
+
+
+def start_strip(
+    launch: Callable, spec: Spec, strip: Config, addresses: tuple, sizes: tuple, steps: tuple,
+    knobs: tuple, stream: cuda.CUstream,
+) -> tuple:  # fmt: skip
+    """Launch a strip, and return the sizes of what is left."""
     a, b, d, workspace = addresses
     m, n, *others = sizes
-    operands, (rows, columns), steps = (a, b), (m, n), (a_steps, b_steps, d_steps)
+    a_steps, b_steps, d_steps = steps
     if strip.swap_ab:
-        operands, (rows, columns) = (b, a), (n, m)
-        steps = (turned(b_steps), turned(a_steps), turned(d_steps))
-    left = rows % spec.config.tile[strip.swap_ab]
-    whole = rows - left
+        a, b, m, n = b, a, n, m
+        a_steps, b_steps, d_steps = turned(b_steps), turned(a_steps), turned(d_steps)
+    left = m % spec.config.tile[strip.swap_ab]
+    whole = m - left
     few = replace(spec, problem=strip.oriented(spec.problem), config=strip)
-    first = behind(operands[0], whole, steps[0], few.problem.a.dtype)
-    into = behind(d, whole, steps[2], few.problem.d.dtype)
-    launch_few(
-        few, (first, operands[1], into, workspace), (left, columns, *others), *steps,
-        (Int32(1), *knobs[1:]), stream,
+    a = behind(a, whole, a_steps, few.problem.a.dtype)
+    d = behind(d, whole, d_steps, few.problem.d.dtype)
+    launch(
+        few, (a, b, d, workspace), (left, n, *others), a_steps, b_steps, d_steps, knobs, stream
     )  # fmt: skip
-    m, n = (m, whole) if strip.swap_ab else (whole, n)
-    launch(spec, addresses, (m, n, *others), a_steps, b_steps, d_steps, knobs, stream)
+    return (n, whole, *others) if strip.swap_ab else (whole, n, *others)
 
 
 def turned(steps: tuple) -> tuple:
