@@ -19,7 +19,7 @@ from unigemm.backends.cute_simt.configs import (
 )
 from unigemm.backends.cute_simt.figures import H200 as FIGURES
 from unigemm.backends.cute_simt.geometry import illegal, is_big, misfit, scratch_bytes
-from unigemm.backends.cute_simt.strips import of_tiles, shared_out
+from unigemm.backends.cute_simt.leftover import of_tiles, shared_out
 
 import unigemm
 from unigemm.dtypes import DType

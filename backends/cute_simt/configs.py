@@ -54,7 +54,7 @@ from .prices import (
     times_of,
     work_of,
 )
-from .strips import shared_out
+from .leftover import shared_out
 from .times import BELOW, Times, lanes, traffic_us
 
 __all__ = [

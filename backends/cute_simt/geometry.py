@@ -34,7 +34,7 @@ from unigemm.target import Target
 
 from ..workspace import aligned, whole, workspace_bytes
 from .shares import stream_bytes
-from .strips import of_tiles, shared_out
+from .leftover import of_tiles, shared_out
 
 __all__ = [
     "AXPY",
