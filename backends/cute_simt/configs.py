@@ -40,6 +40,7 @@ from .geometry import (
     without_strips,
     without_tail,
 )
+from .leftover import shared_out
 from .prices import (
     FEWEST_PARTS,
     Base,
@@ -54,7 +55,6 @@ from .prices import (
     times_of,
     work_of,
 )
-from .leftover import shared_out
 from .times import BELOW, Times, lanes, traffic_us
 
 __all__ = [

@@ -33,8 +33,8 @@ from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..workspace import aligned, whole, workspace_bytes
-from .shares import stream_bytes
 from .leftover import of_tiles, shared_out
+from .shares import stream_bytes
 
 __all__ = [
     "AXPY",
