@@ -201,13 +201,8 @@ def _has_lines(problem: Problem, config: Config) -> bool:
 
 
 def _fits(work: Work, config: Config) -> bool:
-    """Say whether a tile is for so many rows: slabs of lines were measured for those of one.
-
-    And whether what strips leave is whole tiles.
-    """
+    """Say whether a tile is for so many rows: slabs of lines were measured for those of one."""
     m, n, _ = config.tile
-    if work.strips and not _leaves_whole(work, config):
-        return False
     rows = work.extents.n if m > n else work.extents.m
     return not _has_lines(work.problem, config) or rows <= min(m, n)
 
@@ -393,8 +388,6 @@ def _copied_first(work: Work, fma_us: float) -> list[Base]:
     found = []
     for base, saved in _copying(work.problem, work.target):
         slabs = tiles_of(base.config, work.extents) * ceil(work.extents.k / base.config.tile[2])
-        if not _fits(work, base.config):
-            continue
         if work.repack_us * work.target.sm_count * work.target.clock_mhz < _SAVED * saved * slabs:
             found.append(base)
     return found
@@ -422,13 +415,13 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
         for floor in floors
     ):
         for floor in floors:  # whose CTAs may have several tiles
-            if not _fits(work, floor.config):
-                continue
             hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
             if bar == inf or floor_us(hidden, work) <= bar:
                 tiles += _persistent(priced, target, floor.config)
     for schedule, has in (("tail", _has_tail), ("stream", _streams)):
         tiles += [_scheduled(priced, target, x.config, schedule) for x in plain if has(x, work)]
+    if work.strips:
+        tiles = [base for base in tiles if _leaves_whole(work, base.config)]
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
