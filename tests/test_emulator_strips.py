@@ -105,6 +105,20 @@ def test_strips_beside_warps_that_only_copy_give_the_product(layout):
     assert np.isnan(buffer).all(), "nothing else was written"
 
 
+def test_strips_are_beside_what_tma_brings():
+    """Its boxes end where the tiles do; A's lines are those of all rows."""
+    strips = (strip_of("tn", 1, False), strip_of("tn", 1, True))
+    a, b, d, buffer = framed_product("tn", (257, 257, 53), 3)
+    with device("sm_90a") as gpu:
+        plan = configured(a, b, d, replace(FED, strips=strips))
+        assert plan.problem.a.alignment == plan.problem.b.alignment == 16
+        unigemm.matmul(a, b, d, plan=plan)
+    assert kernels(gpu) == ["simt_axpy", "simt_axpy", "simt_specialised"]
+    np.testing.assert_array_equal(d, a @ b)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_rows_and_columns_may_both_be_left_over(layout):
     """What is in both has one of them; whichever is first."""
