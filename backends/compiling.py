@@ -72,6 +72,20 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         "precision": problem.precision,
         "scaled": problem.scaled,
         "blocks": None if problem.blocks is None else _blocks(problem.blocks),
+        **_knobs(config),
+        # How many threads share the parts depends on the size of D, but where no M may change sums.
+        "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
+        # Nothing where there are none: the keys of most kernels are older than strips.
+        **({"strips": [_of_strip(strip) for strip in config.strips]} if config.strips else {}),
+    }
+
+
+def _of_strip(config: Config) -> dict[str, Any]:
+    return {**_knobs(config), "swap_ab": config.swap_ab}
+
+
+def _knobs(config: Config) -> dict[str, Any]:
+    return {
         "tile": list(config.tile),
         "cluster": [*config.cluster, config.cluster_k],
         "warps": [*config.warps, config.slice_k],
@@ -81,8 +95,6 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         "schedule": config.schedule,
         "producers": config.producers,
         "repacked": config.repacked,
-        # How many threads share the parts depends on the size of D, but where no M may change sums.
-        "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
     }
 
 

@@ -153,17 +153,32 @@ def copied_of(schedule, layout, pad, k):
     return uneven(STREAMED[1], layout, pad, k, 12, schedule, split, True)
 
 
-def uneven(shape, layout, pad, k, rows, schedule, split, repacked=False, producers=0):
+def stripped_of(schedule, split, layout, pad, k, count, columns=False):
+    """Return `uneven` operands of whole tiles and so many rows or columns, which are a strip."""
+    strip = Config((1, 64, 1), warps=(1, 2), thread=(1, 4), slice_k=4, stages=8, schedule="axpy")
+    if layout[0] == "n" if columns else layout[1] == "t":  # its B is K-major
+        strip = Config((count, 8, 1), warps=(1, 4), slice_k=2, schedule="dot")
+    left = (0, count) if columns else (count, 0)
+    return uneven(
+        (FED[0][0], FED[0][1], (8, 16)), layout, pad, k, 12, schedule, split, producers=PRODUCERS,
+        left=left, strips=(replace(strip, swap_ab=columns),),
+    )  # fmt: skip
+
+
+def uneven(
+    shape, layout, pad, k, rows, schedule, split, repacked=False, producers=0, left=None, strips=()
+):  # fmt: skip
     """Return operands, a poisoned result in poisoned surroundings, and a plan with a schedule.
 
     The tiles are a twelfth of the SMs, and one more, for each of some rows of tiles. Rows of D are
-    odd with an odd pad.
+    odd with an odd pad. With `left` tiles are whole ones, and so many rows and columns are left.
     """
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     tile, warps, thread = shape
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    m, n = tile[0] * rows - 3 * pad, tile[1] * (-(-sms // 12) + 1) - pad
+    less = (-3 * pad, -pad) if left is None else left
+    m, n = tile[0] * rows + less[0], tile[1] * (-(-sms // 12) + 1) + less[1]
 
     def framed(rows, columns, turned):
         lines, line = (columns, rows) if turned else (rows, columns)
@@ -179,7 +194,7 @@ def uneven(shape, layout, pad, k, rows, schedule, split, repacked=False, produce
     config = Config(
         (*tile, 16), stages=FED_STAGES if producers else 3, warps=warps, thread=thread,
         occupancy=1, split_k=split, raster=Raster("m", 8), schedule=schedule, repacked=repacked,
-        producers=producers,
+        producers=producers, strips=strips,
     )  # fmt: skip
     candidate = price(first.problem, first.extents, first.target, config)
     return a, b, d, buffer, first.taking(Alternative.of("cute_simt", candidate))
@@ -247,6 +262,32 @@ def test_warps_that_only_copy_bring_what_the_others_multiply(fed, layout, pad):
         assert_only_the_product_is_written(*fed_of(*fed, layout, pad, k))
     if fed[2] != "persistent":
         assert_only_the_product_is_written(*fed_of(*fed, layout, 1, 97, repacked=True))
+
+
+#: A schedule, parts of K, what lies between rows, how many are a strip, whether it is of columns.
+STRIPPED = [
+    ("", 1, 1, 1, False), ("", 3, 3, 1, True), ("tail", 5, 1, 1, False), ("stream", 1, 0, 1, True),
+    ("", 1, 2, 4, False), ("stream", 1, 1, 8, False), ("persistent", 1, 1, 2, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("stripped", STRIPPED, ids=str)
+def test_rows_and_columns_that_are_left_over_are_a_strip(stripped, layout):
+    schedule, split, pad, count, columns = stripped
+    if layout[columns - 1] == ("t" if columns else "n") and count > 1:
+        pytest.skip("rows beside an N-major B are added one at a time")
+    for k in (97, 500):
+        assert_only_the_product_is_written(
+            *stripped_of(schedule, split, layout, pad, k, count, columns)
+        )
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("stripped", STRIPPED[:4], ids=str)
+def test_strips_are_bitwise_the_same_from_run_to_run_and_in_a_graph(stripped, layout):
+    schedule, split, pad, count, columns = stripped
+    assert_bitwise_the_same(*stripped_of(schedule, split, layout, pad, 700, count, columns))
 
 
 @pytest.mark.parametrize("fed", FED, ids=str)
@@ -422,6 +463,6 @@ def test_small_matrices_for_the_sanitizer():
         tail_of(*TAILED[0], "nt", 1, 40), stream_of(*STREAMED[0], "nt", 1, 40),
         stream_of(*STREAMED[0], "nn", 1, 200, few=True), fed_of(*FED[1], "nt", 1, 40),
         fed_of(*FED[2], "tn", 0, 40), fed_of(*FED[3], "nn", 0, 40),
-        fed_of(*FED[4], "tt", 1, 40, repacked=True),
+        fed_of(*FED[4], "tt", 1, 40, repacked=True), stripped_of("", 1, "nt", 1, 40, 1),
     ):  # fmt: skip
         assert unigemm.matmul(a, b, d, plan=plan).isfinite().all()

@@ -31,6 +31,7 @@ DEVICE_CODE = (
     "persistent",
     "specialised",
     "stream",
+    "strip",
     "tail",
     "places",
     "repack",

@@ -81,6 +81,9 @@ class Config:
         Order of the tiles.
     schedule
         How the warps of a CTA share the work, where the backend has several ways.
+    strips
+        What M or N has more than whole tiles has a launch of its own, by such a configuration:
+        rows of D, or with its `swap_ab` columns. All else that is said here is of the tiles.
     """
 
     tile: tuple[int, int, int]
@@ -97,6 +100,7 @@ class Config:
     raster: Raster = Raster()
     schedule: str = ""
     producers: int = 0
+    strips: tuple[Config, ...] = ()
 
     def oriented(self, product: Turnable) -> Turnable:
         """Return a problem or its extents as the kernel sees them: transposed with `swap_ab`."""
@@ -125,7 +129,8 @@ class Config:
             text += " repacked"
         if self.schedule:
             text += f" {self.schedule}"
-        return text + f" raster {self.raster.order}{self.raster.group}"
+        text += f" raster {self.raster.order}{self.raster.group}"
+        return " + ".join((text, *map(str, self.strips)))
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,8 @@ class Breakdown:
         Adding up partial sums: split-K, clusters and slices along K.
     repack
         Copying operands that a kernel cannot read where they lie.
+    strips
+        Rows or columns that have a launch of their own.
     tensor, fma, latency, shared, l2, dram
         What the main loop and its waves would take if only this bounded them. They overlap: the
         parts above add up to the whole, these do not.
@@ -158,6 +165,7 @@ class Breakdown:
     epilogue: float = 0.0
     reduction: float = 0.0
     repack: float = 0.0
+    strips: float = 0.0
     tensor: float = 0.0
     fma: float = 0.0
     latency: float = 0.0
@@ -177,7 +185,7 @@ class Breakdown:
 
 
 #: The parts of a `Breakdown` that add up, and those that overlap.
-PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack")
+PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "strips")
 BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unigemm.dtypes import DType
+from unigemm.errors import UnsupportedProblem
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
@@ -12,7 +13,7 @@ from unigemm.target import Target
 from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
 from .configs import price_all, ranking
-from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal
+from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal, misfit
 
 __all__ = ["BACKEND", "kernel_problem"]
 
@@ -49,6 +50,10 @@ def _smem_bytes(problem: Problem, config: Config) -> int:
 
 
 def _arguments(plan: Plan) -> tuple[int, ...]:
+    turned, sizes = plan.config.oriented(plan.problem), plan.config.oriented(plan.extents)
+    reason = misfit(turned, sizes, plan.config)
+    if reason is not None:  # else launches of nothing, or of rows that are not there
+        raise UnsupportedProblem(f"cute_simt cannot run {plan.config}: {reason}; plan again")
     return (plan.target.sm_count,)
 
 

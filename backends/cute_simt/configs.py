@@ -8,6 +8,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
+from unigemm.errors import UnsupportedProblem
 from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
@@ -15,7 +16,7 @@ from unigemm.target import Target
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled
-from .few_rows import few_rows_launches, few_rows_times, takes_few_rows
+from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
@@ -28,6 +29,7 @@ from .geometry import (
     is_specialised,
     is_stream,
     is_tail,
+    misfit,
     part_bytes,
     scratch_bytes,
     seen,
@@ -35,8 +37,10 @@ from .geometry import (
     without_copies,
     without_producers,
     without_stream,
+    without_strips,
     without_tail,
 )
+from .leftover import shared_out
 from .prices import (
     FEWEST_PARTS,
     Base,
@@ -126,22 +130,31 @@ _SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
+_LEAST_SIDE = min(min(x.tile) for x in SHAPES if x.thread[0] * x.thread[1] >= 64)  # of big tiles
 _SAVED = 2  # times what they save a loop, at most, that they may take to be priced
 
 
 class Offer(NamedTuple):
-    """A launch that was priced: how CTAs of an SM are limited, parts of K, which way round."""
+    """A launch that was priced: how CTAs of an SM are limited, parts of K, which way round.
+
+    And the strips that are launched before it.
+    """
 
     config: Config
     occupancy: int
     split_k: int
     swap_ab: bool
     times: Times
+    strips: tuple[Config, ...] = ()
 
     def finished(self) -> Config:
         """Return its configuration."""
         return changed(
-            self.config, occupancy=self.occupancy, split_k=self.split_k, swap_ab=self.swap_ab
+            self.config,
+            occupancy=self.occupancy,
+            split_k=self.split_k,
+            swap_ab=self.swap_ab,
+            strips=self.strips,
         )
 
 
@@ -297,17 +310,9 @@ def ranking(
     short: Shortlist[Offer] = Shortlist(most, bar)
     if not _add_few_rows(short, problem, extents, target, False) and extents.n <= DOT_ROWS[-1]:
         _add_few_rows(short, problem.transposed, extents.transposed, target, True)
-    work = work_of(problem, extents, target, H200)
-    for least, base in _likely(work, short.bar):
-        if least > short.bar:
-            break
-        for split in _splits(base, work):
-            times = times_of(base, work, split, short.bar)
-            if times is not None:
-                allowed = _occupancy(base, extents, split)
-                short.add(
-                    times.total, Offer(base.config, allowed, split, False, times), base.reason
-                )
+    for work in _stripped(problem, extents, target):  # first: they are cheaper, if there are any
+        _add_tiles(short, work)
+    _add_tiles(short, work_of(problem, extents, target, H200))
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
@@ -319,6 +324,60 @@ def ranking(
             for offer, reason, others in short.refused()
         ),
     )
+
+
+def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
+    """Add what is worth considering of the tiles."""
+    for least, base in _likely(work, short.bar):
+        if least > short.bar:
+            break
+        for split in _splits(base, work):
+            times = times_of(base, work, split, short.bar)
+            if times is not None:
+                allowed = _occupancy(base, work.extents, split)
+                offer = Offer(base.config, allowed, split, False, times, work.strips)
+                short.add(times.total, offer, base.reason)
+
+
+def _stripped(problem: Problem, extents: Extents, target: Target) -> list[Work]:
+    """Return what is left to tiles where rows, columns, or both, that are left over are strips.
+
+    Tiles of all sizes that have so few of them left over have the same ones.
+    """
+    found: list[tuple[Extents, tuple[Config, ...], float]] = [(extents, (), 0.0)]
+    for columns in (False, True):
+        for sizes, strips, us in found[:]:
+            strip = _strip_of(problem, sizes, target, columns)
+            if strip is not None:
+                config, more, whole = strip
+                found.append((whole, (*strips, config), us + more))
+    return [
+        work_of(problem, sizes, target, H200).behind(strips, us) for sizes, strips, us in found[1:]
+    ]
+
+
+def _strip_of(
+    problem: Problem, extents: Extents, target: Target, columns: bool
+) -> tuple[Config, float, Extents] | None:
+    """Return the cheapest strip of rows, or of columns, its time, and the extents without it."""
+    rows = extents.n if columns else extents.m
+    left = rows % _LEAST_SIDE
+    if not 0 < left <= DOT_ROWS[-1] or rows == left or without_strips(problem, target):
+        return None
+    if columns:
+        problem, extents = problem.transposed, extents.transposed
+    launch = strip_launch(problem, replace(extents, m=left), target, H200.dot)
+    if launch is None:
+        return None
+    config, whole = changed(launch.config, swap_ab=columns), replace(extents, m=rows - left)
+    return config, launch.times.total - H200.strip_us, config.oriented(whole)
+
+
+def _leaves_whole(work: Work, config: Config) -> bool:
+    """Say whether a tile may have strips beside it, and none sticks out where these are."""
+    sizes = work.extents.m, work.extents.n
+    turns = (strip.swap_ab for strip in work.strips)
+    return is_big(config) and not any(sizes[turn] % config.tile[turn] for turn in turns)
 
 
 def _copied_first(work: Work, fma_us: float) -> list[Base]:
@@ -361,6 +420,8 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
                 tiles += _persistent(priced, target, floor.config)
     for schedule, has in (("tail", _has_tail), ("stream", _streams)):
         tiles += [_scheduled(priced, target, x.config, schedule) for x in plain if has(x, work)]
+    if work.strips:
+        tiles = [base for base in tiles if _leaves_whole(work, base.config)]
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
@@ -453,15 +514,38 @@ def predict(
         times = few_rows_times(problem, extents, target, config, figures.dot)
     else:
         base = measured(problem, target, config, figures)
-        found = times_of(base, work_of(problem, extents, target, figures), config.split_k, inf)
+        work = _work_behind(problem, extents, target, config, figures)
+        found = times_of(base, work, config.split_k, inf)
         assert found is not None, "nothing is above infinity"
         times = found
     return prediction(times)
 
 
+def _work_behind(
+    problem: Problem, extents: Extents, target: Target, config: Config, f: Figures
+) -> Work:
+    """Return what the prices of a configuration's tiles owe to the problem, behind its strips."""
+    if not config.strips:
+        return work_of(problem, extents, target, f)
+    (found, tiles), us = shared_out(extents, config), 0.0
+    for strip, sizes in zip(config.strips, found, strict=True):
+        times = few_rows_times(strip.oriented(problem), sizes, target, strip, f.dot, strip=True)
+        us += times.total - f.strip_us
+    return work_of(problem, tiles, target, f).behind(config.strips, us)
+
+
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
-    """Return a configuration as a candidate; problem and extents as the caller sees them."""
+    """Return a configuration as a candidate; problem and extents as the caller sees them.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is not for such extents.
+    """
     turned, sizes = config.oriented(problem), config.oriented(extents)
+    reason = misfit(turned, sizes, config)
+    if reason is not None:
+        raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
     scratch = scratch_bytes(problem, extents, config, target)
     return Candidate(config, predict(turned, sizes, target, config), scratch)
 

@@ -42,6 +42,7 @@ __all__ = [
     "few_rows_configs",
     "few_rows_launches",
     "few_rows_times",
+    "strip_launch",
     "takes_few_rows",
 ]
 
@@ -215,18 +216,42 @@ def few_rows_launches(
     )
     found = _Launches(*(each[worth] for each in every))
     times = _times(problem, extents, target, found, f)
-    configs = _of_rows(problem, target, rows)
+    yield from _cheapest_first(found, times, _of_rows(problem, target, rows))
+
+
+def strip_launch(
+    problem: Problem, extents: Extents, target: Target, f: DotFigures
+) -> Launch | None:
+    """Return the cheapest launch of a strip, which has K whole; None where none can run."""
+    rows = _rows(problem, extents)
+    if not rows:
+        return None
+    every = _offered(problem.b.dtype.itemsize, few_rows_vector(problem), rows)
+    found = _Launches(*(each[every.split_k == 1] for each in every))
+    times = _times(problem, extents, target, found, f, strip=True)
+    launches = _cheapest_first(found, times, _of_rows(problem, target, rows))
+    return next((each for each in launches if each.reason is None), None)
+
+
+def _cheapest_first(
+    found: _Launches, times: _Times, configs: Sequence[tuple[Config, str | None]]
+) -> Iterator[Launch]:
     for i in times.total.argsort(kind="stable").tolist():
         config, reason = configs[found.config[i]]
         yield Launch(config, int(found.split_k[i]), _at(times, i), reason)
 
 
 def few_rows_times(
-    problem: Problem, extents: Extents, target: Target, config: Config, f: DotFigures
+    problem: Problem,
+    extents: Extents,
+    target: Target,
+    config: Config,
+    f: DotFigures,
+    strip: bool = False,
 ) -> Times:
-    """Price one launch."""
+    """Price one launch; of a `strip`, whose rows are some of many."""
     launch = _launches(few_rows_vector(problem), (config,), [(config.split_k,)])
-    return _at(_times(problem, extents, target, launch, f), 0)
+    return _at(_times(problem, extents, target, launch, f, strip), 0)
 
 
 def _at(times: _Times, index: int) -> Times:
@@ -234,7 +259,12 @@ def _at(times: _Times, index: int) -> Times:
 
 
 def _times(
-    problem: Problem, extents: Extents, target: Target, launches: _Launches, f: DotFigures
+    problem: Problem,
+    extents: Extents,
+    target: Target,
+    launches: _Launches,
+    f: DotFigures,
+    strip: bool = False,
 ) -> _Times:
     """Price few rows: device memory, what the threads wait for, and what they issue.
 
@@ -260,7 +290,7 @@ def _times(
     if problem.a.dtype.itemsize == 2:
         clocks *= 1 + f.convert * (1 / rows + 1 / each)
     if problem.a.major == "m":  # an access to the L1 for each line of its loads
-        clocks = clocks + _row_clocks(problem, extents, launches) / target.sm_count
+        clocks = clocks + _row_clocks(problem, extents, launches, strip) / target.sm_count
     fma = f.issue * clocks / target.clock_mhz
     traffic = traffic_us(moved, target.dram_gbs * f.dram_efficiency)
     dram = traffic * np.where(axpy, _uneven(in_flight, ctas / target.sm_count, at_once), 1.0)
@@ -281,11 +311,15 @@ def _times(
     )
 
 
-def _row_clocks(problem: Problem, extents: Extents, launches: _Launches) -> np.ndarray:
-    """Return the clocks that loads of an M-major A take, of all SMs: a line each, lanes K apart."""
+def _row_clocks(problem: Problem, extents: Extents, launches: _Launches, strip: bool) -> np.ndarray:
+    """Return the clocks that loads of an M-major A take, of all SMs: a line each, lanes K apart.
+
+    Where the rows are some of many, each lane has a line of its own.
+    """
     vector, size = few_rows_vector(problem), problem.a.dtype.itemsize
     loads = vector * launches.rows / np.minimum(problem.a.vector, launches.rows)
     lines = np.minimum(WARP, WARP * vector * launches.rows * size / LINE_BYTES)
+    lines = np.full(len(lines), WARP) if strip else lines
     turns = -(-extents.k // (WARP * vector)) * extents.batch
     of_rows, of_columns = -(-extents.m // launches.rows), -(-extents.n // launches.each)
     return np.where(launches.axpy, 0.0, of_rows * of_columns * turns * loads * lines)

@@ -13,6 +13,8 @@ With `producers`, warps of their own copy the slabs, and the other warps only mu
 (specialised.py). A `repacked` configuration has operands that do not lie in aligned rows along M or
 N copied into the workspace, so that they do: `seen` is the problem that its tiles are of.
 
+What M or N has more than whole tiles may be a strip of its own, which one of the next two computes.
+
 Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
 along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns
 of B in each lane, lanes along N, and `stages` rows of B on their way.
@@ -31,6 +33,7 @@ from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..workspace import aligned, whole, workspace_bytes
+from .leftover import of_tiles, shared_out
 from .shares import stream_bytes
 
 __all__ = [
@@ -70,6 +73,7 @@ __all__ = [
     "is_tail",
     "launched_smem",
     "lies_well",
+    "misfit",
     "needs_of",
     "never_fed",
     "operand_tile",
@@ -84,6 +88,7 @@ __all__ = [
     "without_copies",
     "without_producers",
     "without_stream",
+    "without_strips",
     "without_tail",
 ]
 
@@ -436,7 +441,7 @@ def scratch_bytes(problem: Problem, extents: Extents, config: Config, target: Ta
 
     Problem and extents are as the caller sees them.
     """
-    turned, sizes = config.oriented(problem), config.oriented(extents)
+    turned, sizes = config.oriented(problem), of_tiles(config.oriented(extents), config)
     return copied_bytes(turned, sizes, config) + _sums_bytes(turned, sizes, config, target)
 
 
@@ -807,8 +812,62 @@ def without_copies(problem: Problem, config: Config, target: Target) -> str | No
     return None
 
 
+def _illegal_strips(problem: Problem, config: Config, target: Target) -> str | None:
+    if config.schedule in FEW_ROWS:
+        return f"the {config.schedule} schedule leaves no rows over"
+    if not is_big(config):
+        return "strips are for tiles of 64 sums a thread or more: others waste little"
+    if len({strip.swap_ab for strip in config.strips}) < len(config.strips):
+        return "there is one strip of rows at most, and one of columns"
+    for strip in config.strips:
+        if strip.schedule not in FEW_ROWS:
+            return f"a strip is computed by a schedule for few rows: {' or '.join(FEW_ROWS)}"
+        if strip.split_k != 1 or strip.strips:
+            return "a strip has K whole, and no strips of its own"
+        reason = illegal(strip.oriented(problem), strip, target)
+        if reason is not None:
+            return reason
+    return without_strips(problem, target)
+
+
+def without_strips(problem: Problem, target: Target) -> str | None:
+    """Say why no tile has strips beside it, whatever the sizes are; None where some may."""
+    if problem.a.dtype is not DType.FLOAT32:
+        return "strips are for float32 only: others were not priced"
+    if problem.batch_invariant:
+        return "which rows are a strip depends on M"
+    if target.capability[0] != 9:
+        return f"strips were priced on Hopper only, not on {target.arch}"
+    return None
+
+
+def misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
+    """Say why a legal configuration is not for such extents; None where it is.
+
+    Problem and extents are as the kernel sees them.
+    """
+    if not config.strips:
+        return None
+    found, tiles = shared_out(extents, config)
+    for strip, rows in zip(config.strips, (each.m for each in found), strict=True):
+        index, tile = "MN"[strip.swap_ab], config.tile[strip.swap_ab]
+        if not 0 < rows <= strip.tile[0] or min(tiles.m, tiles.n) == 0:
+            return (
+                f"a strip is for 1 to {strip.tile[0]} more in {index} than whole tiles of {tile}, "
+                f"and {extents} is not that"
+            )
+        wide = few_rows_wide(strip.oriented(problem), strip.tile[0])
+        if rows % wide:
+            return f"a strip reads {wide} rows at once, and {rows} are left over"
+    return None
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
+    if config.strips:
+        reason = _illegal_strips(problem, config, target)
+        if reason is not None:
+            return reason
     if config.repacked:
         reason = _illegal_repacked(problem, config, target)
         if reason is not None:

@@ -22,7 +22,8 @@ tiles of float32 have K-major operands turned by copies of single elements: the 
 neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
 workspace, and `reduce_kernel` adds them in a fixed order; where only the tiles of the last round
 have parts, see `tail`; where all CTAs have equally many slabs, `stream`. Operands may be copied
-first, so that they lie well: see `copies`.
+first, so that they lie well: see `copies`. Rows beyond whole tiles may have a kernel of their own:
+see `strip`.
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
 """
@@ -81,6 +82,7 @@ from .geometry import (
     whole_tiles,
 )
 from .places import placed_tile
+from .strip import start_stripped
 from .tail import add_tail, sums_of_tail, unit_of_tail
 
 #: K left of a unit that is none: its slabs are not copied. Those of a unit behind its K are zeros.
@@ -994,11 +996,14 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     """
     from . import stream  # which is made of what is here
 
+    few = {DOT: dot.start, AXPY: axpy.start}
     if launch is None:
-        own = {DOT: dot.start, AXPY: axpy.start, "stream": stream.start}
+        own = {**few, "stream": stream.start}
         launch = own.get(spec.config.schedule, start)
     if spec.config.repacked:
         launch = partial(start_copied, launch)
+    if spec.config.strips:
+        launch = partial(start_stripped, launch, few)
 
     @cute.jit
     def gemm(

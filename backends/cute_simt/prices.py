@@ -134,7 +134,7 @@ class Work(NamedTuple):
     problem, target, extents
         What it is.
     begin_us
-        Until the first slab is there.
+        Until the first slab is there; strips are launched before that.
     dram_us
         Of the device memory's traffic.
     operand_us
@@ -144,6 +144,8 @@ class Work(NamedTuple):
     copied, repack_us
         Bytes of the operands that do not lie well, and the time of copying them, where a
         configuration has that.
+    strips, strips_us
+        The configurations of strips that the extents are without, and the time of their launches.
     """
 
     problem: Problem
@@ -155,6 +157,12 @@ class Work(NamedTuple):
     part_bytes: int
     copied: int
     repack_us: float
+    strips: tuple[Config, ...] = ()
+    strips_us: float = 0.0
+
+    def behind(self, strips: tuple[Config, ...], us: float) -> Work:
+        """Return the same behind the launches of strips."""
+        return self._replace(begin_us=self.begin_us + us, strips=strips, strips_us=us)
 
 
 def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> Work:
@@ -397,7 +405,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         return None
     return Times(
         total,
-        launch=begin,
+        launch=begin - work.strips_us,
         loop=longest + rest,
         reduction=reduction + copied,
         full=sum(_longest(even, dram, l2)),
@@ -406,6 +414,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         l2=l2 / busy,
         dram=dram / busy,
         repack=repack,
+        strips=work.strips_us,
     )
 
 
@@ -462,6 +471,7 @@ def prediction(times: Times) -> Prediction:
         waves=times.loop - times.full,
         reduction=times.reduction,
         repack=times.repack,
+        strips=times.strips,
         fma=times.fma,
         latency=times.latency,
         l2=times.l2,

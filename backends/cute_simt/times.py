@@ -28,6 +28,8 @@ class Times(NamedTuple):
         What bounds the loop, each alone.
     repack
         Copying operands before.
+    strips
+        Rows or columns by a launch of their own.
     """
 
     total: float
@@ -40,6 +42,7 @@ class Times(NamedTuple):
     l2: float
     dram: float
     repack: float = 0.0
+    strips: float = 0.0
 
 
 def lanes(problem: Problem, target: Target) -> int:

@@ -1,0 +1,216 @@
+"""cute_simt on an emulated GPU with rows or columns by a launch of their own: D is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from gpu_cases import matrix
+from reference import NUMPY, Case, check_case, flat_poison, strided_view
+from test_emulator_simt import configured, framed_product, on_fewer_sms
+from test_emulator_stream import dirty_workspaces
+from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
+
+import unigemm
+from unigemm.dtypes import DType
+from unigemm.emulator import device
+from unigemm.emulator.host import missing
+from unigemm.plans import Config, Raster
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+PLAIN = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), raster=Raster("m", 2))
+WIDE = Config((64, 128, 16), stages=3, warps=(1, 2), thread=(8, 16))
+PARTS = replace(PLAIN, split_k=3)
+TAIL = replace(PLAIN, split_k=2, occupancy=1, schedule="tail")
+STREAM = replace(WIDE, occupancy=1, schedule="stream")
+SEVERAL = replace(PLAIN, occupancy=1, schedule="persistent")
+FED = replace(
+    WIDE, tile=(128, 256, 16), warps=(2, 4), stages=FED_STAGES, producers=PRODUCERS, occupancy=1
+)
+REPACKED = replace(PLAIN, repacked=True)
+AFTER = {
+    PLAIN: ["simt_gemm"],
+    PARTS: ["simt_gemm", "split_reduce"],
+    TAIL: ["simt_gemm", "simt_tail"],
+    STREAM: ["simt_clear", "simt_stream"],
+    SEVERAL: ["simt_persistent"],
+    REPACKED: ["repack", "simt_gemm"],
+}
+
+
+def dot(rows):
+    """Return a schedule of so many rows beside a K-major B."""
+    return Config((rows, 8, 1), warps=(1, 4), slice_k=2, schedule="dot")
+
+
+AXPY = Config((1, 64, 1), warps=(1, 2), thread=(1, 4), slice_k=4, stages=8, schedule="axpy")
+
+
+def kernels(gpu):
+    """Return the names of the kernels that were launched."""
+    return [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
+
+
+def strip_of(layout, left, columns):
+    """Return a strip of rows, or of columns, that the layout has."""
+    k_major = layout[0] == "n" if columns else layout[1] == "t"
+    rows = next(x for x in (1, 2, 4, 8) if x >= left)
+    return replace(dot(rows) if k_major else AXPY, swap_ab=columns)
+
+
+def sizes_of(config, left, columns, k):
+    """Return sizes of two whole tiles and some rows, or columns, and odd others."""
+    m, n, _ = config.tile
+    return (m + 5, 2 * n + left, k) if columns else (2 * m + left, n + 7, k)
+
+
+@pytest.mark.parametrize(
+    ("config", "columns"), [*((config, False) for config in AFTER), (PLAIN, True), (STREAM, True)]
+)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, columns):
+    """Among not-a-numbers, at odd addresses."""
+    number = ["nn", "nt", "tn", "tt"].index(layout)
+    left = (1, 3)[strip_of(layout, 1, columns).schedule == "dot"]
+    stripped = replace(config, strips=(strip_of(layout, left, columns),))
+    sizes = sizes_of(config, left, columns, (77, 51, 50, 33)[number])
+    a, b, d, buffer = framed_product(layout, sizes, 2)
+    with device("sm_90a", seed=number, lockstep=number % 2 == 0) as gpu, dirty_workspaces():
+        plan = on_fewer_sms(configured(a, b, d, stripped), 3)
+        unigemm.matmul(a, b, d, plan=plan)
+    assert kernels(gpu) == [f"simt_{stripped.strips[0].schedule}", *AFTER[config]]
+    np.testing.assert_array_equal(d, a @ b)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_strips_beside_warps_that_only_copy_give_the_product(layout):
+    columns = layout in ("nn", "tt")
+    left = (1, 2)[strip_of(layout, 1, columns).schedule == "dot"]
+    config = replace(FED, strips=(strip_of(layout, left, columns),))
+    a, b, d, buffer = framed_product(layout, sizes_of(FED, left, columns, 53), 4)
+    with device("sm_90a") as gpu:
+        unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
+    assert kernels(gpu) == [f"simt_{config.strips[0].schedule}", "simt_specialised"]
+    np.testing.assert_array_equal(d, a @ b)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
+def test_strips_are_beside_what_tma_brings():
+    """Its boxes end where the tiles do; A's lines are those of all rows."""
+    strips = (strip_of("tn", 1, False), strip_of("tn", 1, True))
+    a, b, d, buffer = framed_product("tn", (257, 257, 53), 3)
+    with device("sm_90a") as gpu:
+        plan = configured(a, b, d, replace(FED, strips=strips))
+        assert plan.problem.a.alignment == plan.problem.b.alignment == 16
+        unigemm.matmul(a, b, d, plan=plan)
+    assert kernels(gpu) == ["simt_axpy", "simt_axpy", "simt_specialised"]
+    np.testing.assert_array_equal(d, a @ b)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_rows_and_columns_may_both_be_left_over(layout):
+    """What is in both has one of them; whichever is first."""
+    rows, columns = strip_of(layout, 1, False), strip_of(layout, 1, True)
+    for strips in ((rows, columns), (columns, rows)):
+        a, b, d, buffer = framed_product(layout, (257, 65, 45), 2)
+        with device("sm_90a") as gpu:
+            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, strips=strips)))
+        assert kernels(gpu) == [*(f"simt_{x.schedule}" for x in strips), "simt_gemm"]
+        assert gpu.launches[2][0].grid == (2, 1, 1)
+        np.testing.assert_array_equal(d, a @ b)
+        d[...] = np.nan
+        assert np.isnan(buffer).all(), "nothing else was written"
+
+
+def drawn(layout, sizes, pad, shift, seed):
+    """Return a case of random numbers."""
+    m, n, k = sizes
+    return Case(
+        matrix(m, k, layout[0] == "t", pad, shift), matrix(k, n, layout[1] == "t", pad, shift),
+        matrix(m, n, False, 1, 1), (m, n), DType.FLOAT32, DType.FLOAT32, False, seed,
+    )  # fmt: skip
+
+
+def views_of(case):
+    """Return arrays of a case's layouts, to plan with."""
+    return [strided_view(flat_poison(x.length, case.dtype), x) for x in (case.a, case.b, case.d)]
+
+
+@pytest.mark.parametrize("left", range(1, 9))
+def test_one_kernel_serves_every_number_of_rows_that_a_strip_takes(left):
+    """And every M; rows side by side are read as vectors where they are a multiple of these."""
+    grids = set()
+    for layout, (pad, shift) in (("nt", (3, 1)), ("tt", (3, 1)), ("tt", (-left % 4, 0))):
+        rows = 8 if shift else next(x for x in (1, 2, 4, 8) if x >= left)
+        config = replace(PLAIN, strips=(dot(rows),))
+        for tiles in (1, 2):
+            case = drawn(layout, (128 * tiles + left, 70, 37), pad, shift, left)
+            with device("sm_90a", seed=left) as gpu:
+                if not shift and left % min(4, rows):
+                    with pytest.raises(unigemm.UnsupportedProblem, match="at once"):
+                        configured(*views_of(case), config)
+                    continue
+                check_case(NUMPY, case, plan=configured(*views_of(case), config))
+            assert kernels(gpu) == ["simt_dot", "simt_gemm"]
+            grids.add((tiles, gpu.launches[1][0].grid[0]))
+    assert grids == {(1, 2), (2, 4)}
+
+
+def test_batches_and_steps_of_every_index_have_strips():
+    """A stack of two by three; D with steps along both of its indices; backward rows of A."""
+    rng = np.random.default_rng(3)
+    for sizes, strip in (((130, 66, 50), dot(2)), ((70, 66, 50), replace(dot(2), swap_ab=True))):
+        m, n, k = sizes
+        a = rng.integers(-4, 5, (2, 3, m, k)).astype("f4")[..., ::-1, :]
+        b = rng.integers(-4, 5, (3, n, k)).astype("f4").swapaxes(1, 2)
+        d = np.full((2, 3, m, n, 2), np.nan, "f4")[..., 0]
+        if strip.swap_ab:
+            b = b.copy("C")  # N-major: as rows of the transposed product M-major
+        with device("sm_90a", seed=1) as gpu:
+            plan = configured(a, b, d, replace(PLAIN, strips=(strip,)))
+            unigemm.matmul(a, b, d, plan=plan)
+        assert kernels(gpu) == ["simt_dot", "simt_gemm"]
+        np.testing.assert_array_equal(d, a @ b)
+
+
+def test_what_tiles_compute_is_what_they_compute_without_a_strip():
+    """Bit by bit, in whatever order warps run."""
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((258, 77), "f4"), rng.standard_normal((101, 77), "f4").T
+    whole, results = np.full((256, 101), np.nan, "f4"), set()
+    with device("sm_90a"):
+        unigemm.matmul(a[:256], b, whole, plan=configured(a[:256], b, whole, PLAIN))
+    for seed, lockstep in ((0, True), (1, False)):
+        d = np.full((258, 101), np.nan, "f4")
+        with device("sm_90a", seed=seed, lockstep=lockstep):
+            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, strips=(dot(2),))))
+        np.testing.assert_array_equal(d[:256], whole)
+        results.add(d.tobytes())
+    assert len(results) == 1
+
+
+def test_a_plan_for_sizes_that_its_strip_is_not_for_is_refused_before_any_launch():
+    config = replace(PLAIN, strips=(dot(2),))
+    a, b, d, _ = framed_product("nt", (130, 70, 33), 1)
+    with device("sm_90a") as gpu:
+        fine = configured(a, b, d, config)
+        for rows in (2, 127, 128, 131, 256):
+            a, b, d, _ = framed_product("nt", (rows, 70, 33), 1)
+            other = unigemm.plan(a, b, d, backend="cute_simt")
+            with pytest.raises(unigemm.UnsupportedProblem, match="1 to 2 more in M"):
+                unigemm.matmul(a, b, d, plan=replace(other, config=config))
+            with pytest.raises(unigemm.UnsupportedProblem, match="size"):
+                unigemm.matmul(a, b, d, plan=fine)
+        assert gpu.launches == []
