@@ -60,6 +60,7 @@ __all__ = [
     "few_rows_wide",
     "geometry",
     "illegal",
+    "in_cluster",
     "in_parts",
     "is_big",
     "is_biggest",
@@ -81,6 +82,7 @@ __all__ = [
     "stream_ctas",
     "tiles_of",
     "whole_tiles",
+    "without_cluster",
     "without_copies",
     "without_producers",
     "without_stream",
@@ -105,6 +107,7 @@ _DOT_REGISTERS = 32
 _AXPY_ROWS = (4, 8, 16)
 PRODUCERS = 4  # warps that only copy: a warpgroup, whose registers change (PTX ISA, setmaxnreg)
 _CONSUMERS, FED_STAGES = 8, 5  # of CTAs with such warps: the others, and stages
+MAX_CLUSTER = 8  # CTAs that every device takes (CUDA C++ Programming Guide, thread block clusters)
 MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
 
 
@@ -245,6 +248,8 @@ class Geometry:
         Accumulators between rows of a warp's patch of shared memory in the epilogue.
     run_out
         Neighbouring accumulators of a lane that go to the patch as one vector.
+    left
+        Accumulators of a row that go as one vector to where a cluster along K adds them up.
     store
         Elements of one store to D (or to the workspace).
     direct
@@ -271,6 +276,7 @@ class Geometry:
     step: int
     stage_pitch: int
     run_out: int
+    left: int
     store: int
     direct: bool
     column: int
@@ -423,6 +429,11 @@ def in_parts(config: Config) -> bool:
     return config.split_k > 1 and not is_tail(config)
 
 
+def in_cluster(config: Config) -> bool:
+    """Whether the CTAs of a cluster share a tile, each with a part of K."""
+    return config.cluster_k > 1
+
+
 def whole_tiles(tiles: Any, places: int) -> Any:
     """Return the tiles before the last round, where so many CTAs find a place at once.
 
@@ -507,6 +518,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         step=_step(a, b),
         stage_pitch=_stage_pitch(problem, config),
         run_out=run_out,
+        left=BANK_VECTOR // sums,
         store=store,
         direct=direct,
         column=column,
@@ -522,6 +534,8 @@ def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -
     warps, pitch = config.warps[0] * config.warps[1], _stage_pitch(problem, config)
     pipeline = config.stages * (a.bytes + b.bytes)
     patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
+    if in_cluster(config):
+        patches = part_bytes(problem, config)
     smem_bytes = pipeline + patches if patches_apart(config) else max(pipeline, patches)
     if is_specialised(config):
         barriers = 2 * config.stages * BARRIER_BYTES
@@ -807,8 +821,32 @@ def without_copies(problem: Problem, config: Config, target: Target) -> str | No
     return None
 
 
+def without_cluster(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say why no CTAs of a cluster share a tile along K, however many; None where they may."""
+    if target.capability[0] != 9:
+        return "clusters along K were measured on Hopper only"
+    if config.schedule or is_specialised(config):
+        return "a cluster along K has CTAs of one tile each, whose warps all copy and multiply"
+    if config.thread[1] * problem.accumulator.itemsize % BANK_VECTOR:
+        return f"a row of a thread of {config.thread} makes no whole vectors for a cluster's sums"
+    return None
+
+
+def _illegal_cluster(problem: Problem, config: Config, target: Target) -> str | None:
+    if not 1 <= config.cluster_k <= MAX_CLUSTER:
+        return f"clusters of {config.cluster_k} CTAs are not portable, {MAX_CLUSTER} are the most"
+    if not in_cluster(config):
+        return None
+    if config.split_k != 1:
+        return "a cluster along K adds up all parts of a tile: split-K would be others"
+    return without_cluster(problem, config, target)
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
+    reason = _illegal_cluster(problem, config, target)
+    if reason is not None:
+        return reason
     if config.repacked:
         reason = _illegal_repacked(problem, config, target)
         if reason is not None:
@@ -822,7 +860,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if not _is_power_of_two(*numbers):
         return "tile, warps and thread must be powers of two"
     if config.cluster != (1, 1):
-        return "cute_simt does not form clusters"
+        return "cute_simt forms clusters along K only"
     lanes = _lanes(config)
     if lanes[0] * lanes[1] != WARP or m * n != (
         config.warps[0] * config.warps[1] * WARP * config.thread[0] * config.thread[1]

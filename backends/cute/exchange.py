@@ -1,0 +1,40 @@
+"""Device code of sums that threads leave for each other in shared memory, of a CTA or a cluster.
+
+Vectors of 16 bytes throughout: lanes that leave or read neighbours have no bank conflicts.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from functools import reduce
+from operator import add
+
+import cutlass.cute as cute
+from cutlass import Int32
+
+__all__ = ["VECTOR_BYTES", "added", "fetch", "vector_at"]
+
+VECTOR_BYTES = 16  # the widest access of a lane
+
+
+def fetch(address: Int32, rank: Int32, dtype: type) -> list:
+    """Read 16 bytes of the shared memory of a CTA of the cluster."""
+    count, bits = VECTOR_BYTES * 8 // dtype.width, f"b{dtype.width}"
+    outs = ", ".join(f"{{$w{i}}}" for i in range(count))
+    words = cute.arch.inline_ptx(
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; "
+        f"ld.shared::cluster.v{count}.{bits} {{{outs}}}, [there]; }}",
+        write_only_types=[dtype] * count,
+        read_only_args=[address, rank],
+    )
+    return list(words)
+
+
+def vector_at(dtype: type, area: Int32, index: Int32) -> cute.Tensor:
+    """View the vector of shared memory that is so many behind an address."""
+    where = area + index * VECTOR_BYTES
+    pointer = cute.make_ptr(dtype, where, cute.AddressSpace.smem, assumed_align=VECTOR_BYTES)
+    return cute.make_tensor(pointer, cute.make_layout(VECTOR_BYTES * 8 // dtype.width))
+
+
+def added(parts: list[list]) -> list:
+    """Add up vectors, in their order."""
+    return [reduce(add, values) for values in zip(*parts, strict=True)]

@@ -1,0 +1,94 @@
+"""Device code of a cluster along K, whose CTAs share a tile and have a part of K each.
+
+Each CTA leaves its sums where its stages were, in vectors: the first ones of all threads, then
+their second ones and so on, so that 32 neighbours are a warp's. When the whole cluster has, each
+CTA adds up its share of these and writes it to D. All add the CTAs' sums in the order of their
+ranks: tiles that have moved back over others write what those write, bit for bit.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+
+from ..cute.device import store_total, write
+from ..cute.exchange import added, fetch, vector_at
+from .geometry import WARP
+from .places import first_rows
+
+_IN_FLIGHT = 24  # vectors of a thread on their way from the cluster's shared memories
+
+
+@cute.jit
+def store_cluster(
+    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, rank: Int32, out: Int64,
+    steps: tuple, tile: tuple, extents: tuple, thread: tuple,
+) -> None:  # fmt: skip
+    """Add up a cluster's sums, and write this CTA's share of them.
+
+    `area` is the shared memory of the stages, `tile` its first element of D; `thread` is
+    (warp, lane).
+    """
+    geo, count = spec.geometry, const_expr(spec.config.cluster_k)
+    warps, wide = const_expr(geo.threads // WARP), const_expr(geo.left)
+    warp, lane = thread
+    cute.arch.sync_threads()  # all have multiplied
+    for i in range_constexpr(geo.a.rows):
+        for j in range_constexpr(0, geo.b.rows, wide):
+            index = const_expr((i * geo.b.rows + j) // wide)
+            where = (index * warps + warp) * WARP + lane
+            write([sums[i, j + x] for x in range(wide)], vector_at(spec.sums, area, where))
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
+    # -- vectors of warps, spread over the CTAs and their warps
+    vectors = const_expr(geo.a.rows * geo.b.rows // wide * warps)
+    begin, end = rank * vectors // count, (rank + 1) * vectors // count
+    rounds = const_expr(-(-vectors // (count * warps)))
+    total = cute.make_rmem_tensor(rounds * wide, spec.sums)
+    group = const_expr(max(1, _IN_FLIGHT // count))
+    for first in range_constexpr(0, rounds, group):
+        last = const_expr(min(first + group, rounds))
+        fetched = []  # all loads of a group before its first sum
+        for v in range_constexpr(first, last):
+            number = cutlass.min(begin + v * warps + warp, Int32(vectors - 1))
+            where = area + (number * WARP + lane) * 16
+            fetched.append([fetch(where, Int32(other), spec.sums) for other in range(count)])
+        for v in range_constexpr(first, last):
+            values = added(fetched[v - first])
+            for x in range_constexpr(wide):
+                total[v * wide + x] = values[x]
+    cute.arch.cluster_arrive()  # nothing more is read
+    for v in range_constexpr(rounds):
+        number = begin + v * warps + warp
+        vector = cute.make_rmem_tensor(wide, spec.sums)
+        for x in range_constexpr(wide):
+            vector[x] = total[v * wide + x]
+        if number < end:
+            store_left(spec, vector, number, lane, out, steps, tile, extents)
+    cute.arch.cluster_wait()  # for those that read this CTA's sums
+
+
+@cute.jit
+def store_left(
+    spec: cutlass.Constexpr, vector: cute.Tensor, number: Int32, lane: Int32, out: Int64,
+    steps: tuple, tile: tuple, extents: tuple,
+) -> None:  # fmt: skip
+    """Write the sums that the threads of some warp have left as their vectors of some number."""
+    geo, dtype = spec.geometry, spec.output
+    wide, warps = const_expr(geo.left), const_expr(geo.threads // WARP)
+    per_row = const_expr(geo.b.rows // wide)
+    index = number // warps
+    i = index // per_row
+    j = (index - i * per_row) * wide
+    row, column = first_rows(geo, spec.config, number - index * warps, lane)
+    row += tile[0] + geo.a.row(i)
+    column += tile[1] + geo.b.row(j)
+    # Neighbours of a vector are so many columns apart.
+    apart = const_expr(1 if geo.run_out == wide else geo.lanes[1])
+    together = const_expr(apart == 1 and geo.store % wide == 0)
+    step = Int64(1) if const_expr(spec.problem.d.major == "n") else steps[1]
+    where = out + (Int64(row) * steps[0] + Int64(column) * step) * (dtype.width // 8)
+    if row < extents[0]:
+        existing = (extents[1] - column + (apart - 1)) // apart
+        store_total(vector, where, step * apart, existing, dtype, together)
