@@ -12,7 +12,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ..cute.device import store_total, write
-from ..cute.exchange import added, fetch, vector_at
+from ..cute.exchange import VECTOR_BYTES, added, fetch, vector_at
 from .geometry import WARP
 from .places import first_rows
 
@@ -45,50 +45,51 @@ def store_cluster(
     vectors = const_expr(geo.a.rows * geo.b.rows // wide * warps)
     begin, end = rank * vectors // count, (rank + 1) * vectors // count
     rounds = const_expr(-(-vectors // (count * warps)))
-    total = cute.make_rmem_tensor(rounds * wide, spec.sums)
+    total = cute.make_rmem_tensor((rounds, wide), spec.sums)
     group = const_expr(max(1, _IN_FLIGHT // count))
     for first in range_constexpr(0, rounds, group):
         last = const_expr(min(first + group, rounds))
         fetched = []  # all loads of a group before its first sum
         for v in range_constexpr(first, last):
             number = cutlass.min(begin + v * warps + warp, Int32(vectors - 1))
-            where = area + (number * WARP + lane) * 16
+            where = area + (number * WARP + lane) * VECTOR_BYTES
             fetched.append([fetch(where, Int32(other), spec.sums) for other in range(count)])
         for v in range_constexpr(first, last):
             values = added(fetched[v - first])
             for x in range_constexpr(wide):
-                total[v * wide + x] = values[x]
+                total[v, x] = values[x]
     cute.arch.cluster_arrive()  # nothing more is read
+    index, owner = (begin + warp) // warps, (begin + warp) % warps
+    row, column = first_rows(geo, spec.config, owner, lane)
+    of_lane = (tile[0] + row, tile[1] + column)
     for v in range_constexpr(rounds):
-        number = begin + v * warps + warp
-        vector = cute.make_rmem_tensor(wide, spec.sums)
-        for x in range_constexpr(wide):
-            vector[x] = total[v * wide + x]
-        if number < end:
-            store_left(spec, vector, number, lane, out, steps, tile, extents)
+        if begin + v * warps + warp < end:
+            store_left(spec, total, v, index + v, out, steps, of_lane, extents)
     cute.arch.cluster_wait()  # for those that read this CTA's sums
 
 
 @cute.jit
 def store_left(
-    spec: cutlass.Constexpr, vector: cute.Tensor, number: Int32, lane: Int32, out: Int64,
-    steps: tuple, tile: tuple, extents: tuple,
+    spec: cutlass.Constexpr, total: cute.Tensor, v: cutlass.Constexpr, index: Int32, out: Int64,
+    steps: tuple, of_lane: tuple, extents: tuple,
 ) -> None:  # fmt: skip
-    """Write the sums that the threads of some warp have left as their vectors of some number."""
+    """Write the sums `v` of a thread, which lanes have left as their vectors of some index.
+
+    `of_lane` is the first element of D of the lane that corresponds to this one.
+    """
     geo, dtype = spec.geometry, spec.output
-    wide, warps = const_expr(geo.left), const_expr(geo.threads // WARP)
+    wide = const_expr(geo.left)
     per_row = const_expr(geo.b.rows // wide)
-    index = number // warps
-    i = index // per_row
-    j = (index - i * per_row) * wide
-    row, column = first_rows(geo, spec.config, number - index * warps, lane)
-    row += tile[0] + geo.a.row(i)
-    column += tile[1] + geo.b.row(j)
+    row = of_lane[0] + geo.a.row(index // per_row)
+    column = of_lane[1] + geo.b.row(index % per_row * wide)
     # Neighbours of a vector are so many columns apart.
     apart = const_expr(1 if geo.run_out == wide else geo.lanes[1])
     together = const_expr(apart == 1 and geo.store % wide == 0)
     step = Int64(1) if const_expr(spec.problem.d.major == "n") else steps[1]
     where = out + (Int64(row) * steps[0] + Int64(column) * step) * (dtype.width // 8)
+    vector = cute.make_rmem_tensor(wide, spec.sums)
+    for x in range_constexpr(wide):
+        vector[x] = total[v, x]
     if row < extents[0]:
         existing = (extents[1] - column + (apart - 1)) // apart
         store_total(vector, where, step * apart, existing, dtype, together)
