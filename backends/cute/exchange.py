@@ -7,6 +7,7 @@ Vectors of 16 bytes throughout: lanes that leave or read neighbours have no bank
 from functools import reduce
 from operator import add
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -15,7 +16,7 @@ __all__ = ["VECTOR_BYTES", "added", "fetch", "vector_at"]
 VECTOR_BYTES = 16  # the widest access of a lane
 
 
-def fetch(address: Int32, rank: Int32, dtype: type) -> list:
+def fetch(address: Int32, rank: Int32, dtype: type[cutlass.Numeric]) -> list:
     """Read 16 bytes of the shared memory of a CTA of the cluster."""
     count, bits = VECTOR_BYTES * 8 // dtype.width, f"b{dtype.width}"
     outs = ", ".join(f"{{$w{i}}}" for i in range(count))
@@ -28,7 +29,7 @@ def fetch(address: Int32, rank: Int32, dtype: type) -> list:
     return list(words)
 
 
-def vector_at(dtype: type, area: Int32, index: Int32) -> cute.Tensor:
+def vector_at(dtype: type[cutlass.Numeric], area: Int32, index: Int32) -> cute.Tensor:
     """View the vector of shared memory that is so many behind an address."""
     where = area + index * VECTOR_BYTES
     pointer = cute.make_ptr(dtype, where, cute.AddressSpace.smem, assumed_align=VECTOR_BYTES)

@@ -12,6 +12,7 @@ from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Reject
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
+from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled
@@ -43,10 +44,12 @@ from .prices import (
     Floor,
     Work,
     at_once,
+    exchange_us,
     floor_of,
     floor_us,
     least_us,
     measured,
+    parts_us,
     prediction,
     times_of,
     work_of,
@@ -135,14 +138,16 @@ class Offer(NamedTuple):
     config: Config
     occupancy: int
     split_k: int
+    cluster_k: int
     swap_ab: bool
     times: Times
 
     def finished(self) -> Config:
         """Return its configuration."""
         return changed(
-            self.config, occupancy=self.occupancy, split_k=self.split_k, swap_ab=self.swap_ab
-        )
+            self.config, occupancy=self.occupancy, split_k=self.split_k,
+            cluster_k=self.cluster_k, swap_ab=self.swap_ab,
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=256)
@@ -301,13 +306,7 @@ def ranking(
     for least, base in _likely(work, short.bar):
         if least > short.bar:
             break
-        for split in _splits(base, work):
-            times = times_of(base, work, split, short.bar)
-            if times is not None:
-                allowed = _occupancy(base, extents, split)
-                short.add(
-                    times.total, Offer(base.config, allowed, split, False, times), base.reason
-                )
+        _add_tile(short, base, work, least)
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
@@ -416,6 +415,49 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
     return tuple(s for s in options if s == 1 or s * work.part_bytes <= _MAX_WORKSPACE)
 
 
+def _add_tile(short: Shortlist[Offer], base: Base, work: Work, least: float) -> None:
+    """Add a tile with its parts of K, summed by a kernel of their own or within clusters.
+
+    Without such sums no launch of it is under the `least` time.
+    """
+    clusters, tiles = _clusters(base, work), tiles_of(base.config, work.extents)
+    plain = base.config.schedule == ""
+    for parts in _splits(base, work):
+        kernel = exchange = parts_us(base, work, parts, parts * tiles) if plain else 0.0
+        clustered = parts in clusters
+        if clustered:
+            exchange = exchange_us(base, tiles, parts)
+        adding = min(kernel, exchange)
+        if least + BELOW * adding > short.bar:
+            continue
+        times = times_of(base, work, parts, short.bar + kernel - adding)
+        if times is None:
+            continue
+        allowed = _occupancy(base, work.extents, parts)
+        short.add(times.total, Offer(base.config, allowed, parts, 1, False, times), base.reason)
+        if clustered:  # of as many CTAs, as many on an SM: the same loop
+            times = times.added_in(exchange)
+            short.add(times.total, Offer(base.config, allowed, 1, parts, False, times), base.reason)
+
+
+def _clusters(base: Base, work: Work) -> tuple[int, ...]:
+    """Return the CTAs of clusters along K that a tile may have."""
+    if base.in_clusters == 0:
+        return ()
+    return _with_room(base.target, tiles_of(base.config, work.extents), base.in_clusters)
+
+
+@lru_cache(maxsize=4096)
+def _with_room(target: Target, tiles: int, resident: int) -> tuple[int, ...]:
+    """Return of how many CTAs so many clusters run at once, as evenly spread as alone."""
+    found = []
+    for count in range(FEWEST_PARTS, MAX_CLUSTER + 1):
+        busiest = ceil(tiles / clusters_at_once(target, count))
+        if busiest == ceil(count * tiles / target.sm_count) and busiest <= resident:
+            found.append(count)
+    return tuple(found)
+
+
 def _tail_split(base: Base, work: Work) -> tuple[int, ...]:
     """Return the parts of K with which the tiles of the last round take least, if they have any."""
     f, extents, places = base.figures, work.extents, base.target.sm_count * base.config.occupancy
@@ -441,7 +483,7 @@ def _add_few_rows(
     for config, split, times, reason in launches:
         if times.total > short.bar:
             break
-        short.add(times.total, Offer(config, config.occupancy, split, swap, times), reason)
+        short.add(times.total, Offer(config, config.occupancy, split, 1, swap, times), reason)
     return takes_few_rows(problem, extents, target)
 
 

@@ -30,11 +30,13 @@ from unigemm.plans import Config
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
+from ..clusters import MAX_CLUSTER
 from ..workspace import aligned, whole, workspace_bytes
 from .shares import stream_bytes
 
 __all__ = [
     "AXPY",
+    "BASE_REGISTERS",
     "DOT",
     "DOT_ROWS",
     "FED_STAGES",
@@ -107,7 +109,6 @@ _DOT_REGISTERS = 32
 _AXPY_ROWS = (4, 8, 16)
 PRODUCERS = 4  # warps that only copy: a warpgroup, whose registers change (PTX ISA, setmaxnreg)
 _CONSUMERS, FED_STAGES = 8, 5  # of CTAs with such warps: the others, and stages
-MAX_CLUSTER = 8  # CTAs that every device takes (CUDA C++ Programming Guide, thread block clusters)
 MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
 
 

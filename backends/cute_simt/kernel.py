@@ -732,8 +732,9 @@ def gemm_kernel(
 ) -> None:
     """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1).
 
-    In a cluster along K the CTA's rank is its part. A part of K has up to `slabs` slabs; `order` is the raster of the tiles. For `tail` see
-    `unit_of_tail`; the parts of other schedules are what `d` is.
+    In a cluster along K the CTA's rank is its part. A part has up to `slabs` slabs; `order` is the
+    raster of the tiles. For `tail` see `unit_of_tail`; the parts of other schedules are what `d`
+    is.
     """
     geo, config = spec.geometry, spec.config
     tile_k = config.tile[2]

@@ -41,6 +41,11 @@ class Times(NamedTuple):
     dram: float
     repack: float = 0.0
 
+    def added_in(self, us: float) -> Times:
+        """Return the price if adding up parts of K takes some other time."""
+        total = self.repack + self.launch + self.loop + us
+        return self._replace(total=total, reduction=us)
+
 
 def lanes(problem: Problem, target: Target) -> int:
     """Return the multiply-adds of an SM in a clock."""
