@@ -32,6 +32,8 @@ DEVICE_CODE = (
     "specialised",
     "stream",
     "tail",
+    "cluster",
+    "exchange",
     "places",
     "repack",
     "copies",

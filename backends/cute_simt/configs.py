@@ -430,7 +430,8 @@ def _add_tile(short: Shortlist[Offer], base: Base, work: Work, least: float) -> 
         adding = min(kernel, exchange)
         if least + BELOW * adding > short.bar:
             continue
-        times = times_of(base, work, parts, short.bar + kernel - adding)
+        bar = (short.bar + (kernel - adding)) / BELOW if clustered else short.bar
+        times = times_of(base, work, parts, bar)
         if times is None:
             continue
         allowed = _occupancy(base, work.extents, parts)
