@@ -459,7 +459,7 @@ def parts_us(base: Base, work: Work, split_k: int, ctas: int) -> float:
 def exchange_us(base: Base, tiles: int, count: int) -> float:
     """Return what it takes to add up in clusters of so many CTAs, and the traffic."""
     f = base.figures
-    sent = tiles * base.tile_bytes * (count - 1) / count
+    sent = tiles * base.tile_bytes * (count - 1)  # each CTA a share of all others' sums
     return f.cluster_us + f.peer_us * (count - 2) + sent / f.exchange_gbs / 1e3
 
 
