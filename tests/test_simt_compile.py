@@ -108,6 +108,7 @@ def test_clusters_along_k_compile_without_spills_and_without_a_second_kernel(pla
     assert info.spill_bytes == 0
     assert {"LDL", "STL"}.isdisjoint(ops)
     assert ops["UCGABAR_ARV"] == 2
+    assert ops["MEMBAR"] == 1, "before the sums are fetched; behind that nothing is to be seen"
     assert geometry(plan.problem, plan.config).smem_bytes <= info.smem_bytes
     ptx = artifact.files["kernel.ptx"].decode()
     assert ptx.count(".entry") == 1 + plan.config.repacked

@@ -12,7 +12,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ..cute.device import store_total, write
-from ..cute.exchange import VECTOR_BYTES, added, fetch, vector_at
+from ..cute.exchange import VECTOR_BYTES, added, arrive_with, fetch, vector_at
 from .geometry import WARP
 from .places import first_rows
 
@@ -58,7 +58,7 @@ def store_cluster(
             values = added(fetched[v - first])
             for x in range_constexpr(wide):
                 total[v, x] = values[x]
-    cute.arch.cluster_arrive()  # nothing more is read
+    arrive_with(out, *[total[v, 0] for v in range(rounds)])
     index, owner = (begin + warp) // warps, (begin + warp) % warps
     row, column = first_rows(geo, spec.config, owner, lane)
     of_lane = (tile[0] + row, tile[1] + column)
