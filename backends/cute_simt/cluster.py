@@ -2,8 +2,8 @@
 
 Each CTA leaves its sums where its stages were, in vectors: the first ones of all threads, then
 their second ones and so on, so that 32 neighbours are a warp's. When the whole cluster has, each
-CTA adds up its share of these and writes it to D. All add the CTAs' sums in the order of their
-ranks: tiles that have moved back over others write what those write, bit for bit.
+CTA adds up its share of these and writes it to D. Whoever adds the CTAs' sums does it in the order
+of their ranks: tiles that have moved back over others write what those write, bit for bit.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -11,7 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ..cute.device import store_total, write
+from ..cute.device import select, store_total, write
 from ..cute.exchange import VECTOR_BYTES, added, arrive_with, fetch, vector_at
 from .geometry import WARP
 from .places import first_rows
@@ -47,17 +47,21 @@ def store_cluster(
     rounds = const_expr(-(-vectors // (count * warps)))
     total = cute.make_rmem_tensor((rounds, wide), spec.sums)
     group = const_expr(max(1, _IN_FLIGHT // count))
+    others = [rank + step for step in range(count)]  # no two CTAs ask the same one at a time
+    others = [other - select(other >= count, Int32(count), Int32(0)) for other in others]
     for first in range_constexpr(0, rounds, group):
         last = const_expr(min(first + group, rounds))
-        fetched = []  # all loads of a group before its first sum
-        for v in range_constexpr(first, last):
+        fetched = cute.make_rmem_tensor((last - first, count, wide), spec.sums)
+        for v in range_constexpr(first, last):  # all loads of a group before its first sum
             number = cutlass.min(begin + v * warps + warp, Int32(vectors - 1))
             where = area + (number * WARP + lane) * VECTOR_BYTES
-            fetched.append([fetch(where, Int32(other), spec.sums) for other in range(count)])
-        for v in range_constexpr(first, last):
-            values = added(fetched[v - first])
-            for x in range_constexpr(wide):
-                total[v, x] = values[x]
+            for step in range_constexpr(count):
+                words = fetch(where, others[step], spec.sums)
+                for x in range_constexpr(wide):
+                    fetched[v - first, step, x] = words[x]
+        for own in range_constexpr(count):
+            if rank == own:
+                add_fetched(total, first, fetched, own)
     arrive_with(out, *[total[v, 0] for v in range(rounds)])
     index, owner = (begin + warp) // warps, (begin + warp) % warps
     row, column = first_rows(geo, spec.config, owner, lane)
@@ -66,6 +70,16 @@ def store_cluster(
         if begin + v * warps + warp < end:
             store_left(spec, total, v, index + v, out, steps, of_lane, extents)
     cute.arch.cluster_wait()  # for those that read this CTA's sums
+
+
+def add_fetched(total: cute.Tensor, first: int, fetched: cute.Tensor, own: int) -> None:
+    """Add up vectors in the order of the ranks that they are of: `own`, the next and so on."""
+    vectors, count, wide = fetched.shape
+    for v in range(vectors):
+        ranks = [(rank - own) % count for rank in range(count)]
+        values = added([[fetched[v, step, x] for x in range(wide)] for step in ranks])
+        for x in range(wide):
+            total[first + v, x] = values[x]
 
 
 @cute.jit
