@@ -61,7 +61,7 @@ def store_cluster(
                     fetched[v - first, step, x] = words[x]
         for own in range_constexpr(count):
             if rank == own:
-                add_fetched(total, first, fetched, own)
+                add_fetched(total, first, fetched, (last - first, count, wide), own)
     arrive_with(out, *[total[v, 0] for v in range(rounds)])
     index, owner = (begin + warp) // warps, (begin + warp) % warps
     row, column = first_rows(geo, spec.config, owner, lane)
@@ -72,9 +72,11 @@ def store_cluster(
     cute.arch.cluster_wait()  # for those that read this CTA's sums
 
 
-def add_fetched(total: cute.Tensor, first: int, fetched: cute.Tensor, own: int) -> None:
+def add_fetched(
+    total: cute.Tensor, first: int, fetched: cute.Tensor, shape: tuple[int, int, int], own: int
+) -> None:
     """Add up vectors in the order of the ranks that they are of: `own`, the next and so on."""
-    vectors, count, wide = fetched.shape
+    vectors, count, wide = shape
     for v in range(vectors):
         ranks = [(rank - own) % count for rank in range(count)]
         values = added([[fetched[v, step, x] for x in range(wide)] for step in ranks])

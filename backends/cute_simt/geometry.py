@@ -5,6 +5,9 @@ lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. Operand
 memory in the majorness that they have in device memory, so that every copy is a plain vector and
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
 
+With `cluster_k` the CTAs of a cluster share a tile, each with a part of K; each leaves its sums
+where its stages were, and adds up its share of all (cluster.py).
+
 The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn; "tail" cuts
 only the tiles of the last round into parts of K, of which an SM holds `occupancy`. "stream"
 shares the slabs of all tiles out equally among `occupancy` CTAs on each SM.
