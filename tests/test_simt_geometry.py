@@ -220,7 +220,12 @@ def test_a_cluster_along_k_has_room_for_the_sums_and_no_workspace():
             assert (
                 shared.smem_bytes >= whole.a.bytes * config.stages + whole.b.bytes * config.stages
             )
-            assert shared.smem_bytes >= m * n * problem.accumulator.itemsize
+            patches = shared.in_lines * shared.shares * shared.threads * 16
+            assert shared.smem_bytes >= m * n * problem.accumulator.itemsize + patches
+            assert 3 * shared.shares * shared.left >= config.thread[0] * config.thread[1]
+            # D is written in whole vectors, or lanes write neighbours.
+            whole_vectors = shared.store % shared.left == 0 and shared.run_out == shared.left
+            assert whole_vectors + shared.in_lines + (shared.run_out == 1) == 1
             assert shared.a.rows * shared.b.rows % shared.left == 0
             # The vectors of a thread are neighbours in a row, or a lane's width apart.
             assert shared.run_out in (1, shared.left)

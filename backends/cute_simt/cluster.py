@@ -3,7 +3,9 @@
 Each CTA leaves its sums where its stages were, in vectors: the first ones of all threads, then
 their second ones and so on, so that 32 neighbours are a warp's. When the whole cluster has, each
 CTA adds up its share of these and writes it to D. Whoever adds the CTAs' sums does it in the order
-of their ranks: tiles that have moved back over others write what those write, bit for bit.
+of their ranks: tiles that have moved back over others write what those write, bit for bit. Where
+rows of D begin anywhere, the lanes of a warp first exchange what they have, so that they write
+neighbours: one element of each lane's four would be a sector for two of them.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -11,9 +13,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ..cute.device import select, store_total, write
+from ..cute.device import global_vector, read, select, shared_vector, store_total, write
 from ..cute.exchange import VECTOR_BYTES, added, arrive_with, fetch, vector_at
-from .geometry import WARP
+from .geometry import WARP, Geometry, part_bytes
 from .places import first_rows
 
 _IN_FLIGHT = 24  # vectors of a thread on their way from the cluster's shared memories
@@ -44,7 +46,7 @@ def store_cluster(
     # -- vectors of warps, spread over the CTAs and their warps
     vectors = const_expr(geo.a.rows * geo.b.rows // wide * warps)
     begin, end = rank * vectors // count, (rank + 1) * vectors // count
-    rounds = const_expr(-(-vectors // (count * warps)))
+    rounds = const_expr(geo.shares)
     total = cute.make_rmem_tensor((rounds, wide), spec.sums)
     group = const_expr(max(1, _IN_FLIGHT // count))
     others = [rank + step for step in range(count)]  # no two CTAs ask the same one at a time
@@ -64,11 +66,19 @@ def store_cluster(
                 add_fetched(total, first, fetched, (last - first, count, wide), own)
     arrive_with(out, *[total[v, 0] for v in range(rounds)])
     index, owner = (begin + warp) // warps, (begin + warp) % warps
-    row, column = first_rows(geo, spec.config, owner, lane)
-    of_lane = (tile[0] + row, tile[1] + column)
+    like, beside = lane, Int32(0)  # the lane whose sums this one has, and which of a vector's
+    if const_expr(geo.in_lines):
+        patch = area + part_bytes(spec.problem, spec.config) + warp * (rounds * WARP * VECTOR_BYTES)
+        put_in_lines(geo, total, patch, lane)
+        like, beside = lane // wide, lane % wide
+    row, column = first_rows(geo, spec.config, owner, like)
+    of_lane = (tile[0] + row, tile[1] + column + beside)
     for v in range_constexpr(rounds):
         if begin + v * warps + warp < end:
-            store_left(spec, total, v, index + v, out, steps, of_lane, extents)
+            if const_expr(geo.in_lines):
+                store_lines(spec, total, v, index + v, out, steps, of_lane, extents)
+            else:
+                store_left(spec, total, v, index + v, out, steps, of_lane, extents)
     cute.arch.cluster_wait()  # for those that read this CTA's sums
 
 
@@ -84,6 +94,54 @@ def add_fetched(
             total[first + v, x] = values[x]
 
 
+def put_in_lines(geo: Geometry, total: cute.Tensor, patch: Int32, lane: Int32) -> None:
+    """Exchange a warp's vectors, so that lanes have neighbours: each part of a vector's elements.
+
+    Part p of a vector is that of the lanes from p * WARP // `left` on, one element of it each.
+    """
+    rounds, wide, dtype = geo.shares, geo.left, total.element_type
+    for v in range(rounds):
+        values = [total[v, x] for x in range(wide)]
+        write(values, vector_at(dtype, patch, Int32(v * WARP) + lane))
+    cute.arch.sync_warp()
+    pointer = cute.make_ptr(dtype, patch, cute.AddressSpace.smem, assumed_align=VECTOR_BYTES)
+    for v in range(rounds):
+        for part in range(wide):
+            where = shared_vector(pointer, (v * wide + part) * WARP + lane, 1)
+            total[v, part] = read(where, 1)[0]
+
+
+def place_of(geo: Geometry, of_lane: tuple[Int32, Int32], index: Int32) -> tuple[Int32, Int32]:
+    """Return row and column of a lane's vector of some index; its first ones are given."""
+    per_row = geo.b.rows // geo.left
+    return (
+        of_lane[0] + geo.a.row(index // per_row),
+        of_lane[1] + geo.b.row(index % per_row * geo.left),
+    )
+
+
+@cute.jit
+def store_lines(
+    spec: cutlass.Constexpr, total: cute.Tensor, v: cutlass.Constexpr, index: Int32, out: Int64,
+    steps: tuple, of_lane: tuple, extents: tuple,
+) -> None:  # fmt: skip
+    """Write the sums `v` of a thread, which `put_in_lines` has brought, of vectors of some index.
+
+    `of_lane` is the first element of D of the first of the lanes that this one has elements of.
+    """
+    geo, dtype = spec.geometry, spec.output
+    step = Int64(1) if const_expr(spec.problem.d.major == "n") else steps[1]
+    row, column = place_of(geo, of_lane, index)
+    where = out + (Int64(row) * steps[0] + Int64(column) * step) * (dtype.width // 8)
+    for part in range_constexpr(geo.left):
+        lane = const_expr(part * (WARP // geo.left))
+        down = const_expr(lane // geo.lanes[1] * geo.a.run)
+        right = const_expr(lane % geo.lanes[1] * geo.b.run)
+        if (row + down < extents[0]) & (column + right < extents[1]):
+            at = where + (down * steps[0] + right * step) * (dtype.width // 8)
+            write([total[v, part]], global_vector(at, dtype, 1))
+
+
 @cute.jit
 def store_left(
     spec: cutlass.Constexpr, total: cute.Tensor, v: cutlass.Constexpr, index: Int32, out: Int64,
@@ -95,13 +153,11 @@ def store_left(
     """
     geo, dtype = spec.geometry, spec.output
     wide = const_expr(geo.left)
-    per_row = const_expr(geo.b.rows // wide)
-    row = of_lane[0] + geo.a.row(index // per_row)
-    column = of_lane[1] + geo.b.row(index % per_row * wide)
+    step = Int64(1) if const_expr(spec.problem.d.major == "n") else steps[1]
+    row, column = place_of(geo, of_lane, index)
     # Neighbours of a vector are so many columns apart.
     apart = const_expr(1 if geo.run_out == wide else geo.lanes[1])
     together = const_expr(apart == 1 and geo.store % wide == 0)
-    step = Int64(1) if const_expr(spec.problem.d.major == "n") else steps[1]
     where = out + (Int64(row) * steps[0] + Int64(column) * step) * (dtype.width // 8)
     vector = cute.make_rmem_tensor(wide, spec.sums)
     for x in range_constexpr(wide):

@@ -450,7 +450,10 @@ def _clusters(base: Base, work: Work) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _with_room(target: Target, tiles: int, resident: int) -> tuple[int, ...]:
-    """Return of how many CTAs so many clusters run at once, as evenly spread as alone."""
+    """Return of how many CTAs so many clusters run at once, as evenly spread as alone.
+
+    Where an SM holds several CTAs, it is taken to be as many times more clusters.
+    """
     found = []
     for count in range(FEWEST_PARTS, MAX_CLUSTER + 1):
         busiest = ceil(tiles / clusters_at_once(target, count))

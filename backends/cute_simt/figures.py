@@ -159,5 +159,6 @@ class Figures:
 #: one sweep: `lone_warps`; to 23600 of 438 problems: `halves`, `read_clocks` and `issued`; to 358
 #: of 106: `clear_us` and `left_gbs`; to 3256 of 266: those of warps that only copy. What copies of
 #: operands cost are cute_wgmma's figures for the same kernel (1.4 us and 3500 GB/s, fitted there to
-#: launches of odd problems), as are `peer_us` and `exchange_gbs`.
+#: launches of odd problems), as are `peer_us` and `exchange_gbs`; `cluster_us` is a
+#: guess, nothing of a cluster was measured yet.
 H200 = Figures()

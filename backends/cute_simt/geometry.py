@@ -252,8 +252,11 @@ class Geometry:
         Accumulators between rows of a warp's patch of shared memory in the epilogue.
     run_out
         Neighbouring accumulators of a lane that go to the patch as one vector.
-    left
-        Accumulators of a row that go as one vector to where a cluster along K adds them up.
+    left, shares
+        Accumulators of a row that go as one vector to where a cluster along K adds them up; such
+        vectors that a thread adds up, at most.
+    in_lines
+        These go on to D through a patch of the warp, element by element: D has no such vectors.
     store
         Elements of one store to D (or to the workspace).
     direct
@@ -281,6 +284,8 @@ class Geometry:
     stage_pitch: int
     run_out: int
     left: int
+    shares: int
+    in_lines: bool
     store: int
     direct: bool
     column: int
@@ -523,6 +528,8 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         stage_pitch=_stage_pitch(problem, config),
         run_out=run_out,
         left=BANK_VECTOR // sums,
+        shares=_shares(problem, config),
+        in_lines=_in_lines(problem, config, b),
         store=store,
         direct=direct,
         column=column,
@@ -540,12 +547,26 @@ def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -
     patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
     if in_cluster(config):
         patches = part_bytes(problem, config)
+        if _in_lines(problem, config, b):
+            patches += _shares(problem, config) * warps * WARP * BANK_VECTOR
     smem_bytes = pipeline + patches if patches_apart(config) else max(pipeline, patches)
     if is_specialised(config):
         barriers = 2 * config.stages * BARRIER_BYTES
         threads = (warps + config.producers) * WARP
         return Needs(threads, smem_bytes + barriers, _launched_registers(config))
     return Needs(warps * WARP, smem_bytes, _registers(problem, config, a, b, _step(a, b)))
+
+
+def _shares(problem: Problem, config: Config) -> int:
+    """Return the vectors that a thread of a cluster adds up, at most."""
+    vectors = config.thread[0] * config.thread[1] * problem.accumulator.itemsize // BANK_VECTOR
+    return -(-vectors // config.cluster_k)
+
+
+def _in_lines(problem: Problem, config: Config, b: OperandTile) -> bool:
+    """Whether stores of a thread's vectors as they are would reach four times as many sectors."""
+    wide = BANK_VECTOR // problem.accumulator.itemsize
+    return in_cluster(config) and b.run >= wide > problem.d.vector
 
 
 def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tuple[int, int]:
