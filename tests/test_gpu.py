@@ -166,7 +166,8 @@ def stripped_of(schedule, split, layout, pad, k, count, columns=False):
 
 
 def uneven(
-    shape, layout, pad, k, rows, schedule, split, repacked=False, producers=0, left=None, strips=()
+    shape, layout, pad, k, rows, schedule, split, repacked=False, producers=0, left=None, strips=(),
+    cluster_k=1,
 ):  # fmt: skip
     """Return operands, a poisoned result in poisoned surroundings, and a plan with a schedule.
 
@@ -194,7 +195,7 @@ def uneven(
     config = Config(
         (*tile, 16), stages=FED_STAGES if producers else 3, warps=warps, thread=thread,
         occupancy=1, split_k=split, raster=Raster("m", 8), schedule=schedule, repacked=repacked,
-        producers=producers, strips=strips,
+        producers=producers, strips=strips, cluster_k=cluster_k,
     )  # fmt: skip
     candidate = price(first.problem, first.extents, first.target, config)
     return a, b, d, buffer, first.taking(Alternative.of("cute_simt", candidate))
@@ -220,6 +221,28 @@ def assert_only_the_product_is_written(a, b, d, buffer, plan):
 def test_only_the_tiles_of_the_last_round_have_parts(shape, layout, pad):
     for k in (97, 256):
         assert_only_the_product_is_written(*tail_of(*shape, layout, pad, k))
+
+
+CLUSTERED = [
+    ((128, 64), (2, 2), (8, 8)), ((64, 128), (1, 2), (8, 16)), ((32, 64), (2, 2), (4, 4)),
+    ((8, 128), (1, 4), (2, 4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("shape", CLUSTERED, ids=str)
+def test_ctas_of_a_cluster_add_up_their_parts_of_k(shape, layout, count):
+    """Of K that all have, that one has less of, and that some have nothing of."""
+    for k, pad, rows in ((256, 0, 3), (555, 1, 5), (40, 4, 2)):
+        product = uneven(shape, layout, pad, k, rows, "", 1, cluster_k=count)
+        assert_only_the_product_is_written(*product)
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_clusters_along_k_are_bitwise_the_same_from_run_to_run_and_in_a_graph(count):
+    shape = CLUSTERED[0]
+    assert_bitwise_the_same(*uneven(shape, "nt", 1, 700, 3, "", 1, cluster_k=count))
 
 
 STREAMED = [

@@ -33,6 +33,8 @@ DEVICE_CODE = (
     "stream",
     "strip",
     "tail",
+    "cluster",
+    "exchange",
     "places",
     "repack",
     "copies",

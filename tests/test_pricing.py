@@ -231,7 +231,8 @@ def test_a_backend_that_takes_a_problem_offers_what_can_run(problem, size, targe
 def test_few_tiles_are_said_to_be_the_limit():
     size = Extents(64, 64, 8192)
     problem = aligned(DType.FLOAT64)
-    whole = [c for c in SIMT.candidates(problem, size, H200) if c.config.split_k == 1]
+    found = SIMT.candidates(problem, size, H200)
+    whole = [c for c in found if c.config.split_k == c.config.cluster_k == 1]
     assert {c.prediction.limiter for c in whole} == {"waves"}
     assert Breakdown(launch=2, dram=1).limiter == "launch"
     assert Breakdown(launch=1, mainloop=9, waves=2, dram=8, l2=9).limiter == "l2"
@@ -290,6 +291,46 @@ def test_larger_clusters_are_offered_where_all_their_tiles_share_something():
     assert not large(256, 256, 65536, aligned(DType.FLOAT8_E4M3FN))
     assert plan_of(256, 256, 65536).config.cluster == (4, 2)
     assert plan_of(64, 14336, 4096).config.cluster == (1, 4)
+
+
+def test_clusters_of_cuda_cores_are_offered_where_all_of_them_run_at_once():
+    def clusters(m, n, k, problem=None, target=H200):
+        found = SIMT.candidates(problem or aligned(DType.FLOAT32), Extents(m, n, k), target)
+        return [c for c in found if c.config.cluster_k > 1]
+
+    of_tile = [c.config for c in clusters(333, 777, 555) if c.config.tile == (128, 64, 16)]
+    assert {c.cluster_k for c in of_tile} == {2, 3, 4, 5, 7}, (
+        "6 x 39 are two an SM, but thrice 17 clusters"
+    )
+    for each in clusters(512, 512, 512):
+        config = each.config
+        assert each.workspace_bytes == 0
+        assert config.split_k == 1
+        assert config.schedule == ""
+        assert not config.producers
+        assert -(-512 // config.tile[2]) >= 2 * config.cluster_k
+    assert clusters(4096, 4096, 4096) == []
+    assert clusters(512, 512, 48) == [], "less than two slabs of each part"
+    for arch in ("sm_80", "sm_100a"):
+        assert clusters(333, 777, 555, target=named_target(arch)) == []
+
+
+def test_a_cluster_of_cuda_cores_costs_what_its_parts_do_but_for_adding_them_up():
+    problem, size = aligned(DType.FLOAT32), Extents(333, 777, 555)
+    found = {c.config: c.prediction for c in SIMT.candidates(problem, size, H200)}
+    pairs = 0
+    for config, price in found.items():
+        if config.cluster_k > 1:
+            split = found[replace(config, cluster_k=1, split_k=config.cluster_k)]
+            assert 0 < price.parts.reduction != split.parts.reduction
+            spared = split.parts.reduction - price.parts.reduction
+            assert price.us == pytest.approx(split.us - spared)
+            assert price.parts.mainloop == split.parts.mainloop
+            assert price.parts.waves == split.parts.waves
+            (again,) = SIMT.price_all(problem, size, H200, [config])
+            assert again.prediction == price
+            pairs += 1
+    assert pairs > 10
 
 
 def test_a_grid_has_the_clusters_that_run_at_once():

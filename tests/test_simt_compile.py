@@ -13,7 +13,7 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs
-from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS, geometry, is_stream
+from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS, geometry, illegal, is_stream
 
 from bench.issue_slots import counted
 from unigemm.dtypes import DType
@@ -25,7 +25,9 @@ from unigemm.target import ARCHITECTURES, named_target
 pytestmark = pytest.mark.compile
 
 SAMPLE = 40  # kernels compiled in an ordinary run; UNIGEMM_TEST_ALL=1 compiles every one
+CLUSTERS = 8  # of these in an ordinary run, beside
 EXTENTS = Extents(512, 512, 512)
+HOPPER = named_target("sm_90a")
 
 
 def offered():
@@ -83,6 +85,34 @@ def test_an_offered_configuration_compiles_without_spills(plan):
         assert "LDGSTS" not in ops
     assert "LDL" not in ops
     assert "STL" not in ops
+
+
+def clustered():
+    """Return plans of clusters along K, a few of all or, as above, every one."""
+    plans = [
+        Plan("cute_simt", one, problem, EXTENTS, HOPPER)
+        for problem in EVERY_PROBLEM
+        for config in base_configs(problem, HOPPER)
+        for one in (replace(config, cluster_k=count) for count in (2, 3, 8))
+        if illegal(problem, one, HOPPER) is None
+    ]
+    if os.environ.get("UNIGEMM_TEST_ALL") == "1":
+        return plans
+    return random.Random(20261122).sample(plans, CLUSTERS)
+
+
+@pytest.mark.parametrize("plan", clustered(), ids=lambda plan: f"{name(plan)}-{plan.config}")
+def test_clusters_along_k_compile_without_spills_and_without_a_second_kernel(plan):
+    artifact = BACKEND.compile(plan)
+    info, ops = artifact.info, artifact.info.instructions
+    assert info.spill_bytes == 0
+    assert {"LDL", "STL"}.isdisjoint(ops)
+    assert ops["UCGABAR_ARV"] == 2
+    assert ops["MEMBAR"] == 1, "before the sums are fetched; behind that nothing is to be seen"
+    assert geometry(plan.problem, plan.config).smem_bytes <= info.smem_bytes
+    ptx = artifact.files["kernel.ptx"].decode()
+    assert ptx.count(".entry") == 1 + plan.config.repacked
+    assert "ld.shared::cluster.v" in ptx
 
 
 def plan_of(dtype, split=1, arch="sm_90a"):

@@ -188,6 +188,53 @@ def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
     assert reason in illegal(problem, replace(config, **change), H200)
 
 
+@pytest.mark.parametrize(
+    ("change", "arch", "reason"),
+    [
+        ({}, "sm_100a", "Hopper only"),
+        ({}, "sm_80", "Hopper only"),
+        ({"cluster_k": 9}, "sm_90a", "not portable"),
+        ({"cluster_k": 0}, "sm_90a", "not portable"),
+        ({"split_k": 2}, "sm_90a", "split-K would be others"),
+        ({"schedule": "persistent", "occupancy": 1}, "sm_90a", "one tile each"),
+        ({"schedule": "tail", "occupancy": 1}, "sm_90a", "one tile each"),
+        ({"schedule": "dot"}, "sm_90a", "one tile each"),
+        ({"producers": 4}, "sm_90a", "one tile each"),
+        ({"tile": (128, 8, 16), "warps": (4, 1), "thread": (4, 2)}, "sm_90a", "whole vectors"),
+    ],
+)
+def test_a_cluster_along_k_that_cannot_run_is_refused_with_its_reason(change, arch, reason):
+    problem = problem_of(DType.FLOAT32, "k", "n")
+    config = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), cluster_k=3)
+    assert illegal(problem, config, H200) is None
+    assert illegal(replace(problem, batch_invariant=True), config, H200) is None
+    assert reason in illegal(problem, replace(config, **change), named_target(arch))
+
+
+def test_a_cluster_along_k_has_room_for_the_sums_and_no_workspace():
+    for problem, config in OFFERED:
+        clustered = replace(config, cluster_k=3)
+        if illegal(problem, clustered, H200) is None:
+            m, n, _ = config.tile
+            whole, shared = geometry(problem, config), geometry(problem, clustered)
+            assert (
+                shared.smem_bytes >= whole.a.bytes * config.stages + whole.b.bytes * config.stages
+            )
+            patches = shared.in_lines * shared.shares * shared.threads * 16
+            assert shared.smem_bytes >= m * n * problem.accumulator.itemsize + patches
+            assert 3 * shared.shares * shared.left >= config.thread[0] * config.thread[1]
+            # D is written in whole vectors, or lanes write neighbours.
+            whole_vectors = shared.store % shared.left == 0 and shared.run_out == shared.left
+            assert whole_vectors + shared.in_lines + (shared.run_out == 1) == 1
+            assert shared.a.rows * shared.b.rows % shared.left == 0
+            # The vectors of a thread are neighbours in a row, or a lane's width apart.
+            assert shared.run_out in (1, shared.left)
+            assert shared.registers == whole.registers
+            assert scratch_bytes(problem, Extents(500, 500, 500), clustered, H200) == scratch_bytes(
+                problem, Extents(500, 500, 500), config, H200
+            )
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     problem=st.sampled_from(EVERY_PROBLEM),
@@ -237,7 +284,7 @@ def test_the_key_knows_all_that_is_compiled_in():
         replace(plan, target=named_target("sm_80")),
         *(replace(plan, config=replace(config, **change)) for change in (
             {"split_k": 2}, {"stages": 4}, {"tile": (64, 64, 16)}, {"warps": (4, 2)},
-            {"occupancy": 1}, {"repacked": True},
+            {"occupancy": 1}, {"repacked": True}, {"cluster_k": 2}, {"cluster_k": 3},
         )),
     ]  # fmt: skip
     assert len({BACKEND.key(p).digest for p in [plan, *others]}) == 1 + len(others)

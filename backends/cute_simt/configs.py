@@ -13,6 +13,7 @@ from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Reject
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
+from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled
@@ -47,10 +48,12 @@ from .prices import (
     Floor,
     Work,
     at_once,
+    exchange_us,
     floor_of,
     floor_us,
     least_us,
     measured,
+    parts_us,
     prediction,
     times_of,
     work_of,
@@ -143,6 +146,7 @@ class Offer(NamedTuple):
     config: Config
     occupancy: int
     split_k: int
+    cluster_k: int
     swap_ab: bool
     times: Times
     strips: tuple[Config, ...] = ()
@@ -153,6 +157,7 @@ class Offer(NamedTuple):
             self.config,
             occupancy=self.occupancy,
             split_k=self.split_k,
+            cluster_k=self.cluster_k,
             swap_ab=self.swap_ab,
             strips=self.strips,
         )
@@ -331,12 +336,7 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
     for least, base in _likely(work, short.bar):
         if least > short.bar:
             break
-        for split in _splits(base, work):
-            times = times_of(base, work, split, short.bar)
-            if times is not None:
-                allowed = _occupancy(base, work.extents, split)
-                offer = Offer(base.config, allowed, split, False, times, work.strips)
-                short.add(times.total, offer, base.reason)
+        _add_tile(short, base, work, least)
 
 
 def _stripped(problem: Problem, extents: Extents, target: Target) -> list[Work]:
@@ -477,6 +477,55 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
     return tuple(s for s in options if s == 1 or s * work.part_bytes <= _MAX_WORKSPACE)
 
 
+def _add_tile(short: Shortlist[Offer], base: Base, work: Work, least: float) -> None:
+    """Add a tile with its parts of K, summed by a kernel of their own or within clusters.
+
+    Without such sums no launch of it is under the `least` time.
+    """
+    clusters, tiles = _clusters(base, work), tiles_of(base.config, work.extents)
+    plain = base.config.schedule == ""
+    for parts in _splits(base, work):
+        kernel = exchange = parts_us(base, work, parts, parts * tiles) if plain else 0.0
+        clustered = parts in clusters
+        if clustered:
+            exchange = exchange_us(base, tiles, parts)
+        adding = min(kernel, exchange)
+        if least + BELOW * adding > short.bar:
+            continue
+        bar = (short.bar + (kernel - adding)) / BELOW if clustered else short.bar
+        times = times_of(base, work, parts, bar)
+        if times is None:
+            continue
+        allowed = _occupancy(base, work.extents, parts)
+        offer = Offer(base.config, allowed, parts, 1, False, times, work.strips)
+        short.add(times.total, offer, base.reason)
+        if clustered:  # of as many CTAs, as many on an SM: the same loop
+            times = times.added_in(exchange)
+            offer = offer._replace(split_k=1, cluster_k=parts, times=times)
+            short.add(times.total, offer, base.reason)
+
+
+def _clusters(base: Base, work: Work) -> tuple[int, ...]:
+    """Return the CTAs of clusters along K that a tile may have."""
+    if base.in_clusters == 0:
+        return ()
+    return _with_room(base.target, tiles_of(base.config, work.extents), base.in_clusters)
+
+
+@lru_cache(maxsize=4096)
+def _with_room(target: Target, tiles: int, resident: int) -> tuple[int, ...]:
+    """Return of how many CTAs so many clusters run at once, as evenly spread as alone.
+
+    Where an SM holds several CTAs, it is taken to be as many times more clusters.
+    """
+    found = []
+    for count in range(FEWEST_PARTS, MAX_CLUSTER + 1):
+        busiest = ceil(tiles / clusters_at_once(target, count))
+        if busiest == ceil(count * tiles / target.sm_count) and busiest <= resident:
+            found.append(count)
+    return tuple(found)
+
+
 def _tail_split(base: Base, work: Work) -> tuple[int, ...]:
     """Return the parts of K with which the tiles of the last round take least, if they have any."""
     f, extents, places = base.figures, work.extents, base.target.sm_count * base.config.occupancy
@@ -502,7 +551,7 @@ def _add_few_rows(
     for config, split, times, reason in launches:
         if times.total > short.bar:
             break
-        short.add(times.total, Offer(config, config.occupancy, split, swap, times), reason)
+        short.add(times.total, Offer(config, config.occupancy, split, 1, swap, times), reason)
     return takes_few_rows(problem, extents, target)
 
 

@@ -64,6 +64,9 @@ class Figures:
         Device memory to shared memory, an empty machine.
     reduce_us, part_us
         A dependent second kernel; each part of K that a thread of it adds.
+    cluster_us, peer_us, exchange_gbs
+        Adding up in a cluster along K; each of its CTAs beyond two; the rate of all that is read
+        from other CTAs.
     clear_us, fed_clear_us, left_gbs
         Of stream-K: the kernel that lowers the flags, and what shares take longer, without warps
         that only copy and with such; the rate at which an SM writes its sums for another one, or
@@ -114,6 +117,9 @@ class Figures:
     latency_us: float = 0.335
     reduce_us: float = 0.77
     part_us: float = 0.003
+    cluster_us: float = 0.6
+    peer_us: float = 0.1
+    exchange_gbs: float = 1647
     clear_us: float = 2.0
     fed_clear_us: float = 0.5
     left_gbs: float = 60
@@ -156,5 +162,6 @@ class Figures:
 #: one sweep: `lone_warps`; to 23600 of 438 problems: `halves`, `read_clocks` and `issued`; to 358
 #: of 106: `clear_us` and `left_gbs`; to 3256 of 266: those of warps that only copy. What copies of
 #: operands cost are cute_wgmma's figures for the same kernel (1.4 us and 3500 GB/s, fitted there to
-#: launches of odd problems).
+#: launches of odd problems), as are `peer_us` and `exchange_gbs`; `cluster_us` is a
+#: guess, nothing of a cluster was measured yet.
 H200 = Figures()

@@ -5,6 +5,9 @@ lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. Operand
 memory in the majorness that they have in device memory, so that every copy is a plain vector and
 nothing is transposed on the way; lanes read 16-byte vectors along whichever index is contiguous.
 
+With `cluster_k` the CTAs of a cluster share a tile, each with a part of K; each leaves its sums
+where its stages were, and adds up its share of all (cluster.py).
+
 The schedule "persistent" keeps `occupancy` CTAs on each SM, which take tiles in turn; "tail" cuts
 only the tiles of the last round into parts of K, of which an SM holds `occupancy`. "stream"
 shares the slabs of all tiles out equally among `occupancy` CTAs on each SM.
@@ -32,12 +35,14 @@ from unigemm.plans import Config
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
+from ..clusters import MAX_CLUSTER
 from ..workspace import aligned, whole, workspace_bytes
 from .leftover import of_tiles, shared_out
 from .shares import stream_bytes
 
 __all__ = [
     "AXPY",
+    "BASE_REGISTERS",
     "DOT",
     "DOT_ROWS",
     "FED_STAGES",
@@ -63,6 +68,7 @@ __all__ = [
     "few_rows_wide",
     "geometry",
     "illegal",
+    "in_cluster",
     "in_parts",
     "is_big",
     "is_biggest",
@@ -85,6 +91,7 @@ __all__ = [
     "stream_ctas",
     "tiles_of",
     "whole_tiles",
+    "without_cluster",
     "without_copies",
     "without_producers",
     "without_stream",
@@ -250,6 +257,11 @@ class Geometry:
         Accumulators between rows of a warp's patch of shared memory in the epilogue.
     run_out
         Neighbouring accumulators of a lane that go to the patch as one vector.
+    left, shares
+        Accumulators of a row that go as one vector to where a cluster along K adds them up; such
+        vectors that a thread adds up, at most.
+    in_lines
+        These go on to D through a patch of the warp, element by element: D has no such vectors.
     store
         Elements of one store to D (or to the workspace).
     direct
@@ -276,6 +288,9 @@ class Geometry:
     step: int
     stage_pitch: int
     run_out: int
+    left: int
+    shares: int
+    in_lines: bool
     store: int
     direct: bool
     column: int
@@ -428,6 +443,11 @@ def in_parts(config: Config) -> bool:
     return config.split_k > 1 and not is_tail(config)
 
 
+def in_cluster(config: Config) -> bool:
+    """Whether the CTAs of a cluster share a tile, each with a part of K."""
+    return config.cluster_k > 1
+
+
 def whole_tiles(tiles: Any, places: int) -> Any:
     """Return the tiles before the last round, where so many CTAs find a place at once.
 
@@ -512,6 +532,9 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         step=_step(a, b),
         stage_pitch=_stage_pitch(problem, config),
         run_out=run_out,
+        left=BANK_VECTOR // sums,
+        shares=_shares(problem, config),
+        in_lines=_in_lines(problem, config, b),
         store=store,
         direct=direct,
         column=column,
@@ -527,12 +550,28 @@ def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -
     warps, pitch = config.warps[0] * config.warps[1], _stage_pitch(problem, config)
     pipeline = config.stages * (a.bytes + b.bytes)
     patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
+    if in_cluster(config):
+        patches = part_bytes(problem, config)
+        if _in_lines(problem, config, b):
+            patches += _shares(problem, config) * warps * WARP * BANK_VECTOR
     smem_bytes = pipeline + patches if patches_apart(config) else max(pipeline, patches)
     if is_specialised(config):
         barriers = 2 * config.stages * BARRIER_BYTES
         threads = (warps + config.producers) * WARP
         return Needs(threads, smem_bytes + barriers, _launched_registers(config))
     return Needs(warps * WARP, smem_bytes, _registers(problem, config, a, b, _step(a, b)))
+
+
+def _shares(problem: Problem, config: Config) -> int:
+    """Return the vectors that a thread of a cluster adds up, at most."""
+    vectors = config.thread[0] * config.thread[1] * problem.accumulator.itemsize // BANK_VECTOR
+    return -(-vectors // config.cluster_k)
+
+
+def _in_lines(problem: Problem, config: Config, b: OperandTile) -> bool:
+    """Whether stores of a thread's vectors as they are would reach four times as many sectors."""
+    wide = BANK_VECTOR // problem.accumulator.itemsize
+    return in_cluster(config) and b.run >= wide > problem.d.vector
 
 
 def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tuple[int, int]:
@@ -548,10 +587,7 @@ def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tupl
     """
     if not is_specialised(config):
         return 0, 0
-    if a.boxed and b.boxed:
-        own = 40 if direct else 48
-    else:
-        own = 56
+    own = 56 if not (a.boxed and b.boxed) else 40 if direct else 48
     consumers = config.warps[0] * config.warps[1]
     every = (consumers + config.producers) * _launched_registers(config)
     return own, (every - own * config.producers) // consumers // 8 * 8
@@ -862,12 +898,36 @@ def misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
     return None
 
 
+def without_cluster(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say why no CTAs of a cluster share a tile along K, however many; None where they may."""
+    if target.capability[0] != 9:
+        return "clusters along K were measured on Hopper only"
+    if config.schedule or is_specialised(config):
+        return "a cluster along K has CTAs of one tile each, whose warps all copy and multiply"
+    if config.thread[1] * problem.accumulator.itemsize % BANK_VECTOR:
+        return f"a row of a thread of {config.thread} makes no whole vectors for a cluster's sums"
+    return None
+
+
+def _illegal_cluster(problem: Problem, config: Config, target: Target) -> str | None:
+    if not 1 <= config.cluster_k <= MAX_CLUSTER:
+        return f"clusters of {config.cluster_k} CTAs are not portable, {MAX_CLUSTER} are the most"
+    if not in_cluster(config):
+        return None
+    if config.split_k != 1:
+        return "a cluster along K adds up all parts of a tile: split-K would be others"
+    return without_cluster(problem, config, target)
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
     if config.strips:
         reason = _illegal_strips(problem, config, target)
         if reason is not None:
             return reason
+    reason = _illegal_cluster(problem, config, target)
+    if reason is not None:
+        return reason
     if config.repacked:
         reason = _illegal_repacked(problem, config, target)
         if reason is not None:
@@ -881,7 +941,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if not _is_power_of_two(*numbers):
         return "tile, warps and thread must be powers of two"
     if config.cluster != (1, 1):
-        return "cute_simt does not form clusters"
+        return "cute_simt forms clusters along K only"
     lanes = _lanes(config)
     if lanes[0] * lanes[1] != WARP or m * n != (
         config.warps[0] * config.warps[1] * WARP * config.thread[0] * config.thread[1]

@@ -21,9 +21,10 @@ the main loop has no tail; a tile that would stick out of D moves back where it 
 tiles of float32 have K-major operands turned by copies of single elements: the loop then reads
 neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
 workspace, and `reduce_kernel` adds them in a fixed order; where only the tiles of the last round
-have parts, see `tail`; where all CTAs have equally many slabs, `stream`. Operands may be copied
-first, so that they lie well: see `copies`. Rows beyond whole tiles may have a kernel of their own:
-see `strip`.
+have parts, see `tail`; where all CTAs have equally many slabs, `stream`; where the CTAs of a
+cluster have a part each and add up among themselves, `cluster`. Operands may be copied first, so
+that they lie well: see `copies`. Rows beyond whole tiles may have a kernel of their own: see
+`strip`.
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
 """
@@ -59,6 +60,7 @@ from ..cute.device import (
     write,
 )
 from . import axpy, dot
+from .cluster import store_cluster
 from .copies import start_copied
 from .geometry import (
     AXPY,
@@ -70,6 +72,7 @@ from .geometry import (
     copy_schedule,
     copy_step,
     geometry,
+    in_cluster,
     in_parts,
     is_big,
     is_biggest,
@@ -81,7 +84,7 @@ from .geometry import (
     seen,
     whole_tiles,
 )
-from .places import placed_tile
+from .places import first_rows, placed_tile
 from .strip import start_stripped
 from .tail import add_tail, sums_of_tail, unit_of_tail
 
@@ -555,7 +558,7 @@ def sum_slabs(
         meanwhile()
 
     # -- main loop
-    first_a, first_b = first_rows(spec, *thread)
+    first_a, first_b = first_rows(geo, config, *thread)
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
     sums = cute.make_rmem_tensor(row_major, spec.sums)
     sums.fill(0.0)
@@ -581,16 +584,6 @@ def sum_slabs(
         writing = select(writing == config.stages - 1, Int32(0), writing + 1)
     cute.arch.cp_async_wait_group(0)
     return sums
-
-
-def first_rows(spec: Spec, warp: Int32, lane: Int32) -> tuple[Int32, Int32]:
-    """Return a lane's first rows of the tiles of A and B."""
-    geo = spec.geometry
-    warp_m, warp_n = warp // spec.config.warps[1], warp % spec.config.warps[1]
-    return (
-        warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run,
-        warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run,
-    )
 
 
 # -- epilogue: accumulators to device memory -------------------------------------------------------
@@ -741,17 +734,18 @@ def gemm_kernel(
 ) -> None:
     """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1).
 
-    A part of K has up to `slabs` slabs; `order` is the raster of the tiles. For `tail` see
-    `unit_of_tail`; the parts of other schedules are what `d` is.
+    In a cluster along K the CTA's rank is its part. A part has up to `slabs` slabs; `order` is the
+    raster of the tiles. For `tail` see `unit_of_tail`; the parts of other schedules are what `d`
+    is.
     """
     geo, config = spec.geometry, spec.config
     tile_k = config.tile[2]
     thread, _, _ = cute.arch.thread_idx()
-    block, _, _ = cute.arch.block_idx()
+    block, _, rank = cute.arch.block_idx()
     warp, lane = thread // WARP, thread % WARP
 
     # -- where this CTA works
-    index, part = Int32(block), None
+    index, part = Int32(block), Int32(rank) if const_expr(in_cluster(config)) else None
     if const_expr(is_tail(config)):
         index, part, slabs = unit_of_tail(block, tail, slabs, (k + tile_k - 1) // tile_k)
     (first_m, within_a), (first_n, within_b), (first_k, end_k, remaining), (i0, i1, part) = corner(
@@ -782,7 +776,11 @@ def gemm_kernel(
         into = sums_of_tail(spec, workspace, block, tail[0], into)
     elif const_expr(spec.split):
         into = (out + Int64(part) * d_strides[4] * size, *into[1:])
-    store_sums(spec, sums, patch, *into, warp, lane)
+    if const_expr(in_cluster(config)):
+        own = own_registers(sums, m >> 31)
+        store_cluster(spec, own, Int32(smem.toint()), part, *into, (warp, lane))
+    else:
+        store_sums(spec, sums, patch, *into, warp, lane)
 
 
 @cute.jit
@@ -866,7 +864,7 @@ def persistent_kernel(
         remaining -= tile_k
 
     # -- main loop
-    first_a, first_b = first_rows(spec, warp, lane)
+    first_a, first_b = first_rows(geo, config, warp, lane)
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
     sums = cute.make_rmem_tensor(row_major, spec.sums)
     reading, writing = Int32(0), Int32(ahead)
@@ -946,7 +944,8 @@ def start(
     geo = spec.geometry
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-    slabs = ((k + tile_k - 1) // tile_k + split_k - 1) // split_k
+    parts, together = split_k * spec.config.cluster_k, spec.config.cluster_k
+    slabs = ((k + tile_k - 1) // tile_k + parts - 1) // parts
     out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
     order = raster(tiles_m, tiles_n, along_n, group)
     tiles = tiles_m * tiles_n * l0 * l1
@@ -980,7 +979,8 @@ def start(
             spec, a, b, out, m, n, k, a_steps, b_steps, out_steps, slabs, order,
             Divisor(split_k), Divisor(l0), workspace, tail,
         ).launch(
-            grid=(units, 1, 1), block=(geo.threads, 1, 1),
+            grid=(units, 1, together), block=(geo.threads, 1, 1),
+            cluster=(1, 1, together) if const_expr(in_cluster(spec.config)) else None,
             smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
         )  # fmt: skip

@@ -1,8 +1,10 @@
-"""Device code that says where tiles of D lie."""
+"""Device code that says where tiles of D lie, and what of them a lane has."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 import cutlass
 from cutlass import Int32
+
+from unigemm.plans import Config
 
 from ..cute.device import select, tile_coordinates
 from .geometry import Geometry, OperandTile
@@ -33,3 +35,12 @@ def placed_tile(geo: Geometry, index: Int32, sizes: tuple, order: tuple) -> tupl
     rows = placed(geo.a, tm * geo.a.extent, m, 1)
     columns = placed(geo.b, tn * geo.b.extent, n, geo.column)
     return rows, columns, sweeps
+
+
+def first_rows(geo: Geometry, config: Config, warp: Int32, lane: Int32) -> tuple[Int32, Int32]:
+    """Return a lane's first rows of the tiles of A and B."""
+    warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
+    return (
+        warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run,
+        warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run,
+    )

@@ -16,11 +16,13 @@ from unigemm.plans import Breakdown, Config, Prediction
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
+from ..clusters import clusters_at_once
 from ..near import is_near
 from ..workspace import LINE_BYTES, workspace_bytes
 from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
+    BASE_REGISTERS,
     PRODUCERS,
     RESERVED_SMEM,
     SCHEDULERS,
@@ -50,16 +52,19 @@ __all__ = [
     "Floor",
     "Work",
     "at_once",
+    "exchange_us",
     "floor_of",
     "floor_us",
     "least_us",
     "measured",
+    "parts_us",
     "prediction",
     "times_of",
     "work_of",
 ]
 
 FEWEST_PARTS = 2  # of K, where it is split
+MOST_RESIDENT = 16  # CTAs of an SM that prices tell apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +111,19 @@ class Base:
         """Why it cannot run, or None: asked of the cheap ones only."""
         return illegal(self.problem, self.config, self.target)
 
+    @cached_property
+    def tile_bytes(self) -> int:
+        """Bytes of the sums of a tile."""
+        return part_bytes(self.problem, self.config)
+
+    @cached_property
+    def in_clusters(self) -> int:
+        """CTAs that fit on one SM at once in clusters along K; 0 where there are none."""
+        config = replace(self.config, cluster_k=FEWEST_PARTS)
+        if config.repacked or illegal(self.problem, config, self.target) is not None:
+            return 0
+        return measured(self.problem, self.target, config, self.figures).resident
+
 
 class Floor(NamedTuple):
     """A tile without split-K, for inputs of some types: what its prices are not under.
@@ -118,12 +136,15 @@ class Floor(NamedTuple):
         As in `Base`, but for the first at most.
     alone
         How much longer one CTA takes that has an SM to itself, and too few warps for it.
+    resident
+        CTAs that fit on one SM at most.
     """
 
     config: Config
     clocks: float
     cta_clocks: float
     alone: float
+    resident: int
 
 
 class Work(NamedTuple):
@@ -139,8 +160,8 @@ class Work(NamedTuple):
         Of the device memory's traffic.
     operand_us
         Of that, of A and of B.
-    part_bytes
-        Of the partial sums of one part of K.
+    part_bytes, part_us
+        Of the partial sums of one part of K: their size, and the time of adding them to others.
     copied, repack_us
         Bytes of the operands that do not lie well, and the time of copying them, where a
         configuration has that.
@@ -155,6 +176,7 @@ class Work(NamedTuple):
     dram_us: float
     operand_us: tuple[float, float]
     part_bytes: int
+    part_us: float
     copied: int
     repack_us: float
     strips: tuple[Config, ...] = ()
@@ -172,6 +194,7 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
     rows = (not lies_well(problem.a)) * extents.m + (not lies_well(problem.b)) * extents.n
     copied = rows * each * problem.a.dtype.itemsize
     copies_gbs = target.dram_gbs * f.repack_to_dram
+    of_part = workspace_bytes(problem, extents, 2) // 2
     return Work(
         problem,
         target,
@@ -182,7 +205,8 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
             traffic_us(extents.m * each * problem.a.dtype.itemsize, rate),
             traffic_us(extents.n * each * problem.b.dtype.itemsize, rate),
         ),
-        part_bytes=workspace_bytes(problem, extents, 2) // 2,
+        part_bytes=of_part,
+        part_us=f.part_us + traffic_us(2 * of_part, target.dram_gbs * f.scratch_to_dram),
         copied=copied,
         repack_us=f.repack_us + traffic_us(2 * copied, copies_gbs),  # read and written
     )
@@ -204,7 +228,8 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         of_warp += _copy_clocks(tile, config, f) * tile.copies / threads
     of_warp += _widen_clocks(config, problem.a.dtype, f)
     product = seen(problem, config)
-    resident = max(1, min(by_smem, by_registers, 2048 // needs.threads, 16))
+    most = min(2048 // needs.threads, MOST_RESIDENT)
+    resident = max(1, min(by_smem, by_registers, most))
     clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
     visible = _visible(config, f) if is_persistent(config) else 1.0
     together = 1 + f.lone_warps / (resident * threads // WARP)
@@ -233,7 +258,9 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
     of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)
     warps = config.warps[0] * config.warps[1]
     alone = 1 + f.lone_warps / warps
-    return Floor(config, of_warp * _shared(config, f), _cta_clocks(config, f), alone)
+    registers = BASE_REGISTERS + config.thread[0] * config.thread[1]
+    resident = max(1, min(resident_warps(registers) // warps, MOST_RESIDENT))
+    return Floor(config, of_warp * _shared(config, f), _cta_clocks(config, f), alone, resident)
 
 
 def _in_halves(kind: MatrixType, config: Config) -> bool:
@@ -299,7 +326,7 @@ def least_us(base: Base, work: Work) -> float:
 
 def floor_us(floor: Floor, work: Work) -> float:
     """Return a time that no launch of a tile is under, in any class with inputs of its types."""
-    config, clocks, cta_clocks, alone = floor
+    config, clocks, cta_clocks, alone, resident = floor
     target, f = work.target, H200
     slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
     each = ctas / target.sm_count
@@ -308,6 +335,8 @@ def floor_us(floor: Floor, work: Work) -> float:
     if slabs >= 2 * FEWEST_PARTS:  # in two parts at least, of two slabs at least
         parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
         reduction = f.reduce_us + f.part_us * FEWEST_PARTS
+        if target.capability[0] == 9 and ctas <= resident * clusters_at_once(target, FEWEST_PARTS):
+            reduction = min(reduction, f.cluster_us)
         least = min(least, max(parts / target.clock_mhz, work.dram_us) + reduction)
     return BELOW * (work.begin_us + least)
 
@@ -338,7 +367,9 @@ class Rounds(NamedTuple):
 def _rounds(base: Base, ctas: int, slabs: int) -> Rounds:
     target, f = base.target, base.figures
     # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
-    busiest = ceil(ctas / target.sm_count)
+    busiest, together = ceil(ctas / target.sm_count), base.config.cluster_k
+    if together > 1:  # clusters leave some SMs without any
+        busiest = ceil(ctas // together / clusters_at_once(target, together))
     per_sm, round_us, cta_clocks = min(busiest, base.resident), f.round_us, base.cta_clocks
     if is_persistent(base.config):
         per_sm = min(busiest, base.config.occupancy)
@@ -369,7 +400,8 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     all_slabs, tiles, whole = ceil(extents.k / k), tiles_of(base.config, extents), 0
     if is_tail(base.config):
         whole = whole_tiles(tiles, target.sm_count * base.config.occupancy)
-    slabs, ctas = ceil(all_slabs / split_k), split_k * (tiles - whole)
+    parts = split_k * base.config.cluster_k
+    slabs, ctas = ceil(all_slabs / parts), parts * (tiles - whole)
     streamed = is_stream(base.config)
     if streamed:
         ctas = stream_ctas(base.config, extents, target)
@@ -384,15 +416,17 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     if extents.k % k:  # the last slab is copied with checks, one copy after the other
         edge = base.edges[0][extents.m < m] + base.edges[1][extents.n < n]
         edge *= min(1.0, extents.k / k)
-        spare = 0 if streamed else slabs * split_k - all_slabs  # what the last part has fewer
+        spare = 0 if streamed else slabs * parts - all_slabs  # what the last part has fewer
         sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
     busy = min(1.0, (whole + ctas) / target.sm_count)
     if streamed:
-        reduction, copied = _shared_us(base, ctas / tiles, ceil(slabs / all_slabs))
+        adding = _shared_us(base, ctas / tiles, ceil(slabs / all_slabs))
+    elif base.config.cluster_k > 1:
+        adding = exchange_us(base, tiles, base.config.cluster_k)
     else:
-        reduction, copied = _parts_us(base, work, split_k, ctas)
-    if repack + begin + max(sm_us, dram / busy) + reduction + copied > bar:
+        adding = parts_us(base, work, split_k, ctas)
+    if repack + begin + max(sm_us, dram / busy) + adding > bar:
         return None
 
     of_slab = k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
@@ -400,14 +434,15 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     if not whole:
         l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
     longest, rest = _longest(sm_us, dram / busy, l2 / busy)
-    total = repack + begin + longest + rest + reduction + copied
+    loop = longest + rest
+    total = repack + begin + loop + adding
     if total > bar:
         return None
     return Times(
         total,
         launch=begin - work.strips_us,
-        loop=longest + rest,
-        reduction=reduction + copied,
+        loop=loop,
+        reduction=adding,
         full=sum(_longest(even, dram, l2)),
         fma=fma,
         latency=latency,
@@ -418,19 +453,26 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     )
 
 
-def _parts_us(base: Base, work: Work, split_k: int, ctas: int) -> tuple[float, float]:
-    """Return what it takes to add parts of K: a kernel, and its traffic."""
+def parts_us(base: Base, work: Work, split_k: int, ctas: int) -> float:
+    """Return what it takes to add parts of K, of so many CTAs: a kernel, and its traffic."""
     if split_k == 1:
-        return 0.0, 0.0
+        return 0.0
     f = base.figures
-    scratch = split_k * work.part_bytes
-    if is_tail(base.config):
-        scratch = ctas * part_bytes(base.problem, base.config)
+    if not is_tail(base.config):
+        return f.reduce_us + split_k * work.part_us
+    scratch = ctas * part_bytes(base.problem, base.config)
     copied = traffic_us(2 * scratch, base.target.dram_gbs * f.scratch_to_dram)
-    return f.reduce_us + f.part_us * split_k, copied
+    return f.reduce_us + f.part_us * split_k + copied
 
 
-def _shared_us(base: Base, pieces: float, more: int) -> tuple[float, float]:
+def exchange_us(base: Base, tiles: int, count: int) -> float:
+    """Return what it takes to add up in clusters of so many CTAs, and the traffic."""
+    f = base.figures
+    sent = tiles * base.tile_bytes * (count - 1)  # each CTA a share of all others' sums
+    return f.cluster_us + f.peer_us * (count - 2) + sent / f.exchange_gbs / 1e3
+
+
+def _shared_us(base: Base, pieces: float, more: int) -> float:
     """Return what stream-K takes beside its slabs: kernels and begins of tiles, and the traffic.
 
     Of so many pieces a tile, and as many `more` tiles that a CTA begins or goes on with.
@@ -442,7 +484,7 @@ def _shared_us(base: Base, pieces: float, more: int) -> tuple[float, float]:
     if is_specialised(base.config):  # its slabs are there already
         begins, clear_us = f.fed_persistent * again, f.fed_clear_us
     # One left, and those of others added at the end.
-    return clear_us + more * begins, (1 + pieces) * of_part
+    return clear_us + more * begins + (1 + pieces) * of_part
 
 
 def at_once(base: Base, ctas: int, f: Figures) -> float:

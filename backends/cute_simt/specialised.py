@@ -29,7 +29,6 @@ from .kernel import (
     Spec,
     add_product,
     corner,
-    first_rows,
     load_fragment,
     sources_of,
     stages_of,
@@ -37,6 +36,7 @@ from .kernel import (
     start_slab,
     store_sums,
 )
+from .places import first_rows
 from .tail import sums_of_tail, unit_of_tail
 
 # -- shared memory ---------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def take(
     """Sum the products of so many slabs; returns the stage after them. `thread` is (warp, lane)."""
     geo, config = spec.geometry, spec.config
     full, empty = barriers
-    firsts = first_rows(spec, *thread)
+    firsts = first_rows(geo, config, *thread)
     held = tuple(cute.make_rmem_tensor(x.rows * geo.step, spec.sums) for x in (geo.a, geo.b))
     sums.fill(spec.sums(0.0))
     if count > 0:

@@ -44,6 +44,11 @@ class Times(NamedTuple):
     repack: float = 0.0
     strips: float = 0.0
 
+    def added_in(self, us: float) -> Times:
+        """Return the price if adding up parts of K takes some other time."""
+        total = self.repack + (self.launch + self.strips) + self.loop + us
+        return self._replace(total=total, reduction=us)
+
 
 def lanes(problem: Problem, target: Target) -> int:
     """Return the multiply-adds of an SM in a clock."""

@@ -9,9 +9,9 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..clusters import clusters_at_once
 from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
-from .choices import clusters_at_once
 from .configs import price_all, ranking, turns
 from .geometry import geometry, illegal
 

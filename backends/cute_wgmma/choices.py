@@ -16,6 +16,7 @@ from unigemm.plans import Config, Raster
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
+from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..workspace import workspace_bytes
 from .figures import Figures, figures_of
 from .geometry import (
@@ -39,7 +40,6 @@ __all__ = [
     "Family",
     "Shape",
     "choices",
-    "clusters_at_once",
     "families",
     "family_of",
     "is_idle",
@@ -92,9 +92,6 @@ _CLUSTER_SHAPES = tuple(
 ) + tuple((*pair, 1) for pair in _MORE)
 _PAIR = {pair: pair for pair in _PAIRS + _MORE}  # made once, as below
 _CM, _CN, _CK = np.array(_CLUSTER_SHAPES).T
-# Clusters of so many CTAs that fit on an H200 at once, each CTA alone on its SM (asked of
-# cuOccupancyMaxActiveClusters): they lie within a GPC, and SMs are left over.
-_CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)  # by their CTAs
 # Made once: plans are kept, and many of them.
 _WARPS, _RASTER = {4: (4, 1), 8: (8, 1), 12: (12, 1)}, Raster("m", 8)
 _FEW_TILES = 8
@@ -210,14 +207,9 @@ def family_of(
     shapes = _with_clusters(is_promoted(problem), by_rows, in_place)
     swizzled = shared_major(problem, "b", MMA_M) == "n" and not may_panel(problem)
     unit = LEAST_SWIZZLE // problem.b.dtype.itemsize if swizzled else 8
-    at_once = tuple(clusters_at_once(target, ctas) for ctas in range(len(_CLUSTERS)))
+    at_once = tuple(clusters_at_once(target, ctas) for ctas in range(MAX_CLUSTER + 1))
     own = figures or figures_of(problem)
     return Family(problem, target, own, shapes, unit, swap_ab, at_once)
-
-
-def clusters_at_once(target: Target, ctas: int) -> int:
-    """Return how many clusters of so many CTAs run at once, each CTA alone on its SM."""
-    return max(1, _CLUSTERS[ctas] * target.sm_count // _CLUSTERS[1])
 
 
 def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding: bool) -> Config:

@@ -9,6 +9,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from ..cute.boxes import pack, send_box, swizzled_unit
 from ..cute.boxes import store_rows as store_box_rows
 from ..cute.device import elements, global_vector, read, select, write
+from ..cute.exchange import added, fetch, vector_at
 from .geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
 from .spec import Spec
 
@@ -37,22 +38,9 @@ def store_matrices(address: Int32, words: list) -> None:
 # -- partial sums of a CTA's slices and of a cluster along K ---------------------------------------
 
 
-def fetch(address: Int32, rank: Int32, dtype: type) -> list:
-    """Read 16 bytes of the shared memory of a CTA of the cluster."""
-    words = cute.arch.inline_ptx(
-        "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; "
-        "ld.shared::cluster.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [there]; }",
-        write_only_types=[dtype] * 4,
-        read_only_args=[address, rank],
-    )
-    return list(words)
-
-
 def quad(dtype: type, area: Int32, index: Int32, threads: int, thread: Int32) -> cute.Tensor:
     """View the 16 bytes of shared memory where a thread leaves four accumulators."""
-    where = area + (index * threads + thread) * 16
-    pointer = cute.make_ptr(dtype, where, cute.AddressSpace.smem, assumed_align=16)
-    return cute.make_tensor(pointer, cute.make_layout(4))
+    return vector_at(dtype, area, index * threads + thread)
 
 
 def has_rows(spec: Spec, thread: Int32) -> cutlass.Boolean:
@@ -115,11 +103,9 @@ def add_slices(
                 )
                 for s in range(geo.slices)
             ]
+            values = added(parts)
             for x in range_constexpr(4):
-                value = parts[0][x]
-                for s in range_constexpr(1, geo.slices):
-                    value = value + parts[s][x]
-                total[4 * v + x] = value
+                total[4 * v + x] = values[x]
     return total, each, begin
 
 
@@ -162,11 +148,10 @@ def add_cluster(
                     where = area + (index * threads + thread) * 16
                     fetched.append(fetch(where, holder, spec.sums))
             for v in range_constexpr(first, last):
+                of_vector = const_expr((v - first) * count)
+                values = added(fetched[of_vector : of_vector + count])
                 for x in range_constexpr(4):
-                    value = fetched[(v - first) * count][x]
-                    for source in range_constexpr(1, count):
-                        value = value + fetched[(v - first) * count + source][x]
-                    total[4 * v + x] = value
+                    total[4 * v + x] = values[x]
     cute.arch.cluster_arrive()
     return total, each, begin
 

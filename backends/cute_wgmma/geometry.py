@@ -28,6 +28,8 @@ from unigemm.plans import Config
 from unigemm.problem import Major, MatrixType, Problem
 from unigemm.target import Target
 
+from ..clusters import MAX_CLUSTER
+
 __all__ = [
     "FEW_ROWS",
     "LEAST_SWIZZLE",
@@ -424,8 +426,8 @@ def _other_registers(config: Config, geo: Geometry) -> int:
 def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
     m, n, _ = config.tile
     cm, cn = config.cluster
-    if cm * cn * config.cluster_k > 8:
-        return "clusters of more than 8 CTAs are not portable"
+    if cm * cn * config.cluster_k > MAX_CLUSTER:
+        return f"clusters of more than {MAX_CLUSTER} CTAs are not portable"
     if n % (8 * cm):
         return "tile N cannot be shared by the cluster's CTAs"
     if m % (8 * cn):

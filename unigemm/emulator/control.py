@@ -202,8 +202,7 @@ def bar_arrive(b: Builder, i: Instruction) -> Op:
 
 @instruction("barrier.cluster.arrive")
 def cluster_arrive(b: Builder, i: Instruction) -> Op:
-    """Count at the cluster's barrier, and go on."""
-    unguarded(b, i)
+    """Count at the cluster's barrier, and go on: all lanes of a warp where the guard holds."""
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine
