@@ -64,9 +64,8 @@ class Figures:
         Device memory to shared memory, an empty machine.
     reduce_us, part_us
         A dependent second kernel; each part of K that a thread of it adds.
-    cluster_us, peer_us, exchange_gbs
-        Adding up in a cluster along K; each of its CTAs beyond two; the rate of all that is read
-        from other CTAs.
+    cluster_us, exchange_gbs
+        Adding up in a cluster along K; the rate of all that is read from other CTAs.
     clear_us, fed_clear_us, left_gbs
         Of stream-K: the kernel that lowers the flags, and what shares take longer, without warps
         that only copy and with such; the rate at which an SM writes its sums for another one, or
@@ -79,6 +78,8 @@ class Figures:
         Bandwidth ratio for tiles that other CTAs have brought into the L2.
     scratch_to_dram
         Bandwidth ratio for the parts of K.
+    odd_scratch
+        Times longer for these where rows of D begin anywhere.
     repack_us, repack_to_dram
         A kernel before that copies operands; the bandwidth ratio for what it reads and writes.
     strip_us
@@ -117,9 +118,8 @@ class Figures:
     latency_us: float = 0.335
     reduce_us: float = 0.77
     part_us: float = 0.003
-    cluster_us: float = 0.6
-    peer_us: float = 0.1
-    exchange_gbs: float = 1647
+    cluster_us: float = 0.5
+    exchange_gbs: float = 2100
     clear_us: float = 2.0
     fed_clear_us: float = 0.5
     left_gbs: float = 60
@@ -127,6 +127,7 @@ class Figures:
     halves: float = 0.5
     l2_to_dram: float = 0.9
     scratch_to_dram: float = 1.1
+    odd_scratch: float = 1.3
     repack_us: float = 1.4
     repack_to_dram: float = 0.73
     strip_us: float = 0.0
@@ -140,7 +141,7 @@ class Figures:
     fed_copy_clocks: float = 4.5
     fed_single_clocks: float = 6.5
     fed_slab_clocks: float = 57
-    single_us: float = 0.03
+    single_us: float = 0.015
     near_us: float = 0.95
     edge_us: float = 0.12
     edge_held_us: float = 0.0341
@@ -162,6 +163,6 @@ class Figures:
 #: one sweep: `lone_warps`; to 23600 of 438 problems: `halves`, `read_clocks` and `issued`; to 358
 #: of 106: `clear_us` and `left_gbs`; to 3256 of 266: those of warps that only copy. What copies of
 #: operands cost are cute_wgmma's figures for the same kernel (1.4 us and 3500 GB/s, fitted there to
-#: launches of odd problems), as are `peer_us` and `exchange_gbs`; `cluster_us` is a
-#: guess, nothing of a cluster was measured yet.
+#: launches of odd problems). What clusters along K cost, and `odd_scratch`, are from 54 pairs of
+#: launches that add up one way and the other.
 H200 = Figures()

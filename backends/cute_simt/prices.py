@@ -29,6 +29,7 @@ from .geometry import (
     WARP,
     OperandTile,
     illegal,
+    is_big,
     is_persistent,
     is_specialised,
     is_stream,
@@ -118,9 +119,13 @@ class Base:
 
     @cached_property
     def in_clusters(self) -> int:
-        """CTAs that fit on one SM at once in clusters along K; 0 where there are none."""
+        """CTAs that fit on one SM at once in clusters along K; 0 where there are none.
+
+        Small tiles win nothing by them that their prices would tell (0.1 us at 256 cubed).
+        """
         config = replace(self.config, cluster_k=FEWEST_PARTS)
-        if config.repacked or illegal(self.problem, config, self.target) is not None:
+        pays = is_big(config) and self.problem.a.dtype is DType.FLOAT32 and not config.repacked
+        if not pays or illegal(self.problem, config, self.target) is not None:
             return 0
         return measured(self.problem, self.target, config, self.figures).resident
 
@@ -206,10 +211,16 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
             traffic_us(extents.n * each * problem.b.dtype.itemsize, rate),
         ),
         part_bytes=of_part,
-        part_us=f.part_us + traffic_us(2 * of_part, target.dram_gbs * f.scratch_to_dram),
+        part_us=f.part_us + traffic_us(2 * of_part, scratch_gbs(problem, extents, target, f)),
         copied=copied,
         repack_us=f.repack_us + traffic_us(2 * copied, copies_gbs),  # read and written
     )
+
+
+def scratch_gbs(problem: Problem, extents: Extents, target: Target, f: Figures) -> float:
+    """Return the rate of parts of K: rows that begin where no vector may are slower."""
+    vector = BANK_VECTOR // problem.accumulator.itemsize
+    return target.dram_gbs * f.scratch_to_dram / (f.odd_scratch if extents.n % vector else 1)
 
 
 def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
@@ -469,7 +480,7 @@ def exchange_us(base: Base, tiles: int, count: int) -> float:
     """Return what it takes to add up in clusters of so many CTAs, and the traffic."""
     f = base.figures
     sent = tiles * base.tile_bytes * (count - 1)  # each CTA a share of all others' sums
-    return f.cluster_us + f.peer_us * (count - 2) + sent / f.exchange_gbs / 1e3
+    return f.cluster_us + sent / f.exchange_gbs / 1e3
 
 
 def _shared_us(base: Base, pieces: float, more: int) -> float:

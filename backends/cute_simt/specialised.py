@@ -235,25 +235,50 @@ def take(
         coming, turned = advance(stage, phase, config.stages)
         more = slab + 1 < count
         # Of the last slab its own first K are read once more: who knows what comes.
-        following = stage_at(spec, shared, select(more, coming, stage))
         own = stage_at(spec, shared, stage)
-        multiply_slab(spec, sums, held, firsts, own, following, (full + coming, turned, more))
+        following = stage_at(spec, shared, select(more, coming, stage))
+        lines = lines_of_turn(config.tile[2], geo.turns)
+        if const_expr(geo.turns == 1):
+            wait = (full + coming, turned, more)
+            multiply_lines(spec, sums, held, firsts, lines, own, following, wait)
+        else:
+            each = config.tile[2] // 2 // geo.turns  # of a half
+            for turn in cutlass.range(geo.turns, unroll=1):
+                last = turn == geo.turns - 1
+                here = moved_lines(spec, own, turn * each)
+                there = either(last, following, moved_lines(spec, own, (turn + 1) * each))
+                wait = (full + coming, turned, more & last)
+                multiply_lines(spec, sums, held, firsts, lines, here, there, wait)
         # Each lane: to racecheck a thread's own arrival alone puts its reads before what follows.
         cute.arch.mbarrier_arrive(empty + stage)
         stage, phase = coming, turned
     return stage, phase
 
 
-def multiply_slab(
-    spec: Spec, sums: cute.Tensor, held: tuple, firsts: tuple, own: tuple, following: tuple,
-    coming: tuple,
+def lines_of_turn(slab: int, turns: int) -> list[int]:
+    """Return the K of a slab that are added in the first of some turns.
+
+    Those of the next turn lie behind them. Each has as many of the slab's first half as of the
+    second, in which what is turned on its way lies otherwise (`OperandTile.twist`).
+    """
+    each = slab // 2 // turns
+    return [first + i for first in (0, slab // 2) for i in range(each)]
+
+
+def multiply_lines(
+    spec: Spec, sums: cute.Tensor, held: tuple, firsts: tuple, lines: list[int], own: tuple,
+    following: tuple, coming: tuple,
 ) -> None:  # fmt: skip
-    """Add a slab's products; its first fragments are held already, and then the next slab's are."""
-    geo, depth_k = spec.geometry, spec.config.tile[2]
+    """Add the products of some K of a slab, of which the first fragments are held already.
+
+    Then those are held that are `following`.
+    """
+    geo = spec.geometry
     left, right = kept(spec, held)
-    for k in range(0, depth_k, geo.step):
-        if k + geo.step < depth_k:
-            ahead = fragments(spec, own, firsts, k + geo.step)
+    steps = lines[:: geo.step]
+    for k in [*steps[1:], None]:
+        if k is not None:
+            ahead = fragments(spec, own, firsts, k)
         else:
             await_stage(*coming)
             ahead = fragments(spec, following, firsts, 0)
@@ -267,6 +292,20 @@ def stage_at(spec: Spec, shared: tuple, stage: Int32) -> tuple:
     """Return where a stage of A and of B begins."""
     geo = spec.geometry
     return shared[0] + stage * geo.a.elements, shared[1] + stage * geo.b.elements
+
+
+def moved_lines(spec: Spec, begin: tuple, lines: Int32) -> tuple:
+    """Return where some lines of A and of B behind others begin."""
+    geo = spec.geometry
+    return begin[0] + lines * geo.a.pitch, begin[1] + lines * geo.b.pitch
+
+
+def either(condition: cutlass.Boolean, yes: tuple, no: tuple) -> tuple:
+    """Choose between places in shared memory of A and of B."""
+    return tuple(
+        y + select(condition, Int32(x.toint() - y.toint()) // (x.dtype.width // 8), Int32(0))
+        for x, y in zip(yes, no, strict=True)
+    )
 
 
 @cute.jit
