@@ -370,7 +370,7 @@ def _strip_of(
     if launch is None:
         return None
     config, whole = changed(launch.config, swap_ab=columns), replace(extents, m=rows - left)
-    return config, launch.times.total - H200.strip_us, config.oriented(whole)
+    return config, launch.times.total, config.oriented(whole)
 
 
 def _leaves_whole(work: Work, config: Config) -> bool:
@@ -579,7 +579,7 @@ def _work_behind(
     (found, tiles), us = shared_out(extents, config), 0.0
     for strip, sizes in zip(config.strips, found, strict=True):
         times = few_rows_times(strip.oriented(problem), sizes, target, strip, f.dot, strip=True)
-        us += times.total - f.strip_us
+        us += times.total
     return work_of(problem, tiles, target, f).behind(config.strips, us)
 
 

@@ -82,8 +82,6 @@ class Figures:
         Times longer for these where rows of D begin anywhere.
     repack_us, repack_to_dram
         A kernel before that copies operands; the bandwidth ratio for what it reads and writes.
-    strip_us
-        Of a strip's launch, what overlaps the launch behind it (not measured).
     lone_warps
         Resident warps of an SM with which half of the issue slots are lost.
     issued
@@ -130,7 +128,6 @@ class Figures:
     odd_scratch: float = 1.3
     repack_us: float = 1.4
     repack_to_dram: float = 0.73
-    strip_us: float = 0.0
     lone_warps: float = 2.0
     issued: float = 0.9
     read_clocks: float = 1.8

@@ -276,7 +276,8 @@ class Geometry:
         With warps that only copy, the registers of their threads and of the others.
     turns
         With warps that only copy, of the loop over a slab's K: two where both operands are turned
-        (2048 cubed in nt 336 us in one, 330 in two; in tn, where none is, 317 and 321).
+        (2048 cubed in nt 336 us in one, 330 in two; in tn, where none is, 317 and 321), but for
+        stream-K, whose FMAs would read three registers more often.
     min_blocks
         CTAs that an SM must be able to hold: bounds the registers the compiler may use.
     """
@@ -545,7 +546,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         smem_bytes=needs.smem_bytes,
         registers=needs.registers,
         roles=_roles(config, a, b, direct),
-        turns=2 if a.turned and b.turned else 1,
+        turns=2 if a.turned and b.turned and not is_stream(config) else 1,
         min_blocks=max(1, min(4, resident_warps(needs.registers) // (needs.threads // WARP))),
     )
 
@@ -588,11 +589,17 @@ def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tupl
     others have; `bench.issue_slots` counts what matters. With 48 and more behind TMA a quarter of
     the reads of shared memory are waited for, with 40 where D is not stored `direct`; with 48 half
     of the products of two turned operands read two registers of one parity, with 64 those of
-    stream-K.
+    stream-K, with 56 those of an M-major A of single elements beside a B that is no box
+    (257x4096x4096 tt 234 us, where stream-K takes 203).
     """
     if not is_specialised(config):
         return 0, 0
-    own = 56 if not (a.boxed and b.boxed) else 40 if direct else 48
+    if a.boxed and b.boxed:
+        own = 40 if direct else 48
+    else:
+        plain_a, plain_b = (not tile.turned and not tile.boxed for tile in (a, b))
+        crowded = (plain_a and not b.boxed) or (plain_b and a.boxed)
+        own = 64 if crowded and direct and not is_stream(config) else 56
     consumers = config.warps[0] * config.warps[1]
     every = (consumers + config.producers) * _launched_registers(config)
     return own, (every - own * config.producers) // consumers // 8 * 8
