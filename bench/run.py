@@ -25,6 +25,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="problems of each suite and dtype")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
+    parser.add_argument("--least", type=float, default=0.0, help="skip fewer flops than this")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds, then stop")
     parser.add_argument("--no-host", action="store_true", help="leave host time out")
     parser.add_argument("--out", type=Path, default=Path("bench.json"))
@@ -42,7 +43,7 @@ def main() -> None:
             raise SystemExit(f"no suite {suite!r}; choose from {', '.join(SUITES)}")
         for dtype in args.dtype.split(","):
             items = workloads(suite, dtype, args.layout.split(","), args.offset)
-            items = [w for w in items if w.flops <= args.largest]
+            items = [w for w in items if args.least <= w.flops <= args.largest]
             for work in sample(items, args.sample, args.seed):
                 if time.monotonic() - start > args.budget:
                     print(f"stopped after {args.budget:.0f} s: {len(records)} problems")

@@ -217,12 +217,12 @@ def test_warps_that_only_multiply_issue_little_else(majors, tile, schedule, spli
     assert "LDL" not in info.instructions
 
 
-@pytest.mark.parametrize(("majors", "odd"), [("mk", "a"), ("mn", "b")])
+@pytest.mark.parametrize(("majors", "odd"), [("mk", "a"), ("mn", "a"), ("mn", "b"), ("mn", "ab")])
 def test_products_beside_copies_of_single_elements_read_registers_well(majors, odd):
     """Nearly half of them would not, with the registers of other classes."""
     plan = fed_of(majors, 16, 0, "", 2)
-    operand = replace(getattr(plan.problem, odd), alignment=4)
-    plan = replace(plan, problem=replace(plan.problem, **{odd: operand}))
+    operands = {name: replace(getattr(plan.problem, name), alignment=4) for name in odd}
+    plan = replace(plan, problem=replace(plan.problem, **operands))
     assert counted(plan).same_parity < 60
 
 

@@ -586,23 +586,31 @@ def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tupl
     They share what a CTA is launched with: for more than that its warps would wait for ever. One
     that copies waits for its own copies where it has too few for their addresses (40 for 56:
     128x8192x8192 in nn 395 us, 327). And ptxas does well or badly by what it is told that the
-    others have; `bench.issue_slots` counts what matters. With 48 and more behind TMA a quarter of
-    the reads of shared memory are waited for, with 40 where D is not stored `direct`; with 48 half
-    of the products of two turned operands read two registers of one parity, with 64 those of
-    stream-K, with 56 those of an M-major A of single elements beside a B that is no box
-    (257x4096x4096 tt 234 us, where stream-K takes 203).
+    others have: see `_producer_registers`.
     """
     if not is_specialised(config):
         return 0, 0
-    if a.boxed and b.boxed:
-        own = 40 if direct else 48
-    else:
-        plain_a, plain_b = (not tile.turned and not tile.boxed for tile in (a, b))
-        crowded = (plain_a and not b.boxed) or (plain_b and a.boxed)
-        own = 64 if crowded and direct and not is_stream(config) else 56
+    own = _producer_registers(config, a, b, direct)
     consumers = config.warps[0] * config.warps[1]
     every = (consumers + config.producers) * _launched_registers(config)
     return own, (every - own * config.producers) // consumers // 8 * 8
+
+
+def _producer_registers(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> int:
+    """Return what a thread that copies has, for the others' loop to be a good one.
+
+    No rule is known, these are by what `bench.issue_slots` counts: with others half of the products
+    read two registers of one parity, or a quarter of the reads of shared memory is waited for
+    (257x4096x4096 tt with 56 for 64: 234 us, where stream-K takes 203).
+    """
+    if a.boxed and b.boxed:
+        return 40 if direct else 48
+    plain_a, plain_b = (not tile.turned and not tile.boxed for tile in (a, b))
+    if is_stream(config) or not direct or not (plain_a or plain_b) or a.turned:
+        return 56
+    if plain_a and not b.turned:
+        return 80 if config.tile[1] > config.tile[0] else 56
+    return 64
 
 
 def _launched_registers(config: Config) -> int:
