@@ -487,5 +487,8 @@ def test_small_matrices_for_the_sanitizer():
         stream_of(*STREAMED[0], "nn", 1, 200, few=True), fed_of(*FED[1], "nt", 1, 40),
         fed_of(*FED[2], "tn", 0, 40), fed_of(*FED[3], "nn", 0, 40),
         fed_of(*FED[4], "tt", 1, 40, repacked=True), stripped_of("", 1, "nt", 1, 40, 1),
+        fed_of(*FED[0], "nt", 1, 200), fed_of(*FED[0], "nn", 0, 200),  # more slabs than stages
+        uneven(CLUSTERED[0], "nn", 1, 200, 2, "", 1, cluster_k=3),
+        uneven(CLUSTERED[1], "tt", 0, 200, 2, "", 1, cluster_k=2),
     ):  # fmt: skip
         assert unigemm.matmul(a, b, d, plan=plan).isfinite().all()
