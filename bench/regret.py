@@ -31,7 +31,7 @@ from unigemm.plans import Config, Plan
 from unigemm.registry import backend_named
 from unigemm.sweep import read
 
-#: What `bench.sweep` found on an H200, of 788 problems: all that was offered for 159 of them, that
+#: What `bench.sweep` found on an H200, of 809 problems: all that was offered for 159 of them, that
 #: which is priced near the best for the others (NOTES.md, "an exhaustive sweep", "one sweep").
 H200 = Path(__file__).with_name("data") / "h200.jsonl.xz"
 STEADY_US = 20.0  # shorter launches draw too little power for that
