@@ -507,9 +507,11 @@ def _add_tile(short: Shortlist[Offer], base: Base, work: Work, least: float) -> 
 
 def _clusters(base: Base, work: Work) -> tuple[int, ...]:
     """Return the CTAs of clusters along K that a tile may have."""
-    if base.in_clusters == 0:
+    tiles = tiles_of(base.config, work.extents)
+    # What is asked first is cheap: most tiles are too many.
+    if FEWEST_PARTS * tiles > base.target.sm_count * base.resident or base.in_clusters == 0:
         return ()
-    return _with_room(base.target, tiles_of(base.config, work.extents), base.in_clusters)
+    return _with_room(base.target, tiles, base.in_clusters)
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,7 @@ from unigemm.target import Target
 
 from ..clusters import clusters_at_once
 from ..near import is_near
+from ..shortlist import changed
 from ..workspace import LINE_BYTES, workspace_bytes
 from .figures import H200, Figures
 from .geometry import (
@@ -27,6 +28,7 @@ from .geometry import (
     RESERVED_SMEM,
     SCHEDULERS,
     WARP,
+    Needs,
     OperandTile,
     illegal,
     is_big,
@@ -44,6 +46,7 @@ from .geometry import (
     stream_ctas,
     tiles_of,
     whole_tiles,
+    without_cluster,
 )
 from .times import BELOW, Times, lanes, traffic_us
 
@@ -123,11 +126,17 @@ class Base:
 
         Small tiles win nothing by them that their prices would tell (0.1 us at 256 cubed).
         """
-        config = replace(self.config, cluster_k=FEWEST_PARTS)
-        pays = is_big(config) and self.problem.a.dtype is DType.FLOAT32 and not config.repacked
-        if not pays or illegal(self.problem, config, self.target) is not None:
+        own = self.config
+        plain = not (own.schedule or own.repacked or is_specialised(own))
+        if not (plain and is_big(own) and self.problem.a.dtype is DType.FLOAT32):
             return 0
-        return measured(self.problem, self.target, config, self.figures).resident
+        config = changed(own, cluster_k=FEWEST_PARTS)
+        if without_cluster(self.problem, config, self.target) is not None:
+            return 0
+        a, b = operand_tile(self.problem.a, own, 0), operand_tile(self.problem.b, own, 1)
+        needs = needs_of(self.problem, config, a, b)
+        fits = needs.smem_bytes <= self.target.smem_per_block  # all else is as without clusters
+        return _resident(needs, self.target) if fits else 0
 
 
 class Floor(NamedTuple):
@@ -217,6 +226,13 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
     )
 
 
+def _resident(needs: Needs, target: Target) -> int:
+    """Return how many CTAs fit on one SM at once."""
+    by_smem = target.smem_per_sm // (needs.smem_bytes + RESERVED_SMEM)
+    by_registers = resident_warps(needs.registers) // (needs.threads // WARP)
+    return max(1, min(by_smem, by_registers, 2048 // needs.threads, MOST_RESIDENT))
+
+
 def scratch_gbs(problem: Problem, extents: Extents, target: Target, f: Figures) -> float:
     """Return the rate of parts of K: rows that begin where no vector may are slower."""
     vector = BANK_VECTOR // problem.accumulator.itemsize
@@ -227,8 +243,6 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
     """Return what does not depend on the extents of a configuration, by some figures."""
     a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
     needs = needs_of(problem, config, a, b)
-    by_smem = target.smem_per_sm // (needs.smem_bytes + RESERVED_SMEM)
-    by_registers = resident_warps(needs.registers) // (needs.threads // WARP)
     threads = needs.threads - config.producers * WARP
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
     reads = a.rows / a.vector + b.rows / b.vector
@@ -239,8 +253,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         of_warp += _copy_clocks(tile, config, f) * tile.copies / threads
     of_warp += _widen_clocks(config, problem.a.dtype, f)
     product = seen(problem, config)
-    most = min(2048 // needs.threads, MOST_RESIDENT)
-    resident = max(1, min(by_smem, by_registers, most))
+    resident = _resident(needs, target)
     clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
     visible = _visible(config, f) if is_persistent(config) else 1.0
     together = 1 + f.lone_warps / (resident * threads // WARP)
