@@ -10,8 +10,16 @@ import pytest
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from gpu_cases import matrix
-from reference import NUMPY, Case, check_case, flat_poison, lay_out, strided_view
-from test_emulator_simt import BIG, configured, framed_product, on_fewer_sms
+from reference import NUMPY, Case, check_case, lay_out
+from test_emulator_simt import (
+    BIG,
+    configured,
+    drawn,
+    framed_product,
+    kernels,
+    on_fewer_sms,
+    views_of,
+)
 from test_emulator_stream import dirty_workspaces
 from unigemm.backends.cute_simt.geometry import copied_bytes, is_copied, scratch_bytes
 
@@ -39,11 +47,6 @@ AFTER = {
 }
 
 
-def kernels(gpu):
-    """Return the names of the kernels that were launched."""
-    return [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
-
-
 @pytest.mark.parametrize("config", [PLAIN, WIDE, PARTS, TAIL, STREAM], ids=str)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_copies_of_every_layout_give_the_product_by_every_schedule(layout, config):
@@ -59,20 +62,6 @@ def test_copies_of_every_layout_give_the_product_by_every_schedule(layout, confi
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
-
-
-def drawn(layout, sizes, pad, shift, seed):
-    """Return a case of random numbers at odd addresses."""
-    m, n, k = sizes
-    return Case(
-        matrix(m, k, layout[0] == "t", pad, shift), matrix(k, n, layout[1] == "t", pad, shift),
-        matrix(m, n, False, 1, 1), (m, n), DType.FLOAT32, DType.FLOAT32, False, seed,
-    )  # fmt: skip
-
-
-def views_of(case):
-    """Return arrays of a case's layouts, to plan with."""
-    return [strided_view(flat_poison(x.length, case.dtype), x) for x in (case.a, case.b, case.d)]
 
 
 @pytest.mark.parametrize(

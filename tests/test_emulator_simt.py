@@ -11,7 +11,7 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from gpu_cases import matrix
 from hypothesis import given, settings
-from reference import EVERYWHERE, NUMPY, Case, check_case, lay_out
+from reference import EVERYWHERE, NUMPY, Case, check_case, flat_poison, lay_out, strided_view
 from reference import cases as draw_cases
 from unigemm.backends.cute_simt.configs import SHAPES, candidates, price
 from unigemm.backends.cute_simt.geometry import scratch_bytes
@@ -29,6 +29,25 @@ pytestmark = [
 SIZES = [(129, 65, 33), (64, 200, 129)]
 ALIGNED, ODD = (16, 0), (3, 1)
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+
+
+def kernels(gpu):
+    """Return the names of the kernels that were launched."""
+    return [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
+
+
+def drawn(layout, sizes, pad, shift, seed):
+    """Return a case of random numbers at odd addresses."""
+    m, n, k = sizes
+    return Case(
+        matrix(m, k, layout[0] == "t", pad, shift), matrix(k, n, layout[1] == "t", pad, shift),
+        matrix(m, n, False, 1, 1), (m, n), DType.FLOAT32, DType.FLOAT32, False, seed,
+    )  # fmt: skip
+
+
+def views_of(case):
+    """Return arrays of a case's layouts, to plan with."""
+    return [strided_view(flat_poison(x.length, case.dtype), x) for x in (case.a, case.b, case.d)]
 
 
 @pytest.mark.parametrize(("layout", "place"), [("nn", ODD), ("tt", ALIGNED)], ids=str)

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from gpu_cases import matrix
-from reference import NUMPY, Case, check_case, flat_poison, lay_out, strided_view
-from test_emulator_simt import configured, framed_product, on_fewer_sms
+from reference import NUMPY, Case, check_case, lay_out
+from test_emulator_simt import configured, framed_product, kernels, on_fewer_sms, views_of
 from test_emulator_stream import dirty_workspaces
 from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
 
@@ -33,11 +33,6 @@ TALL = replace(WIDE, tile=(256, 128, 16), warps=(4, 2))
 PARTS, TAIL = replace(WIDE, split_k=3), replace(TALL, split_k=2, schedule="tail")
 SEVERAL, STREAM = replace(TALL, schedule="persistent"), replace(WIDE, schedule="stream")
 AFTER = {PARTS: ["split_reduce"], TAIL: ["simt_tail"]}
-
-
-def kernels(gpu):
-    """Return the names of the kernels that were launched."""
-    return [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
 
 
 @pytest.mark.parametrize("repacked", [False, True], ids=["in place", "repacked"])
@@ -87,9 +82,8 @@ def test_stacks_and_operands_that_repeat_give_the_products(config):
     b = lay_out((2, 3, 90, 60), (2, 3, 1, 0), (1, 4, 0, 0), 1, 1)
     d = lay_out((2, 3, 70, 60), (3, 2, 1, 0), (0, 4, 0, 0), 1, 0)
     case = Case(a, b, d, d.shape, DType.FLOAT32, DType.FLOAT32, False, 1)
-    views = [strided_view(flat_poison(x.length, case.dtype), x) for x in (a, b, d)]
     with device("sm_90a", seed=2) as gpu:
-        check_case(NUMPY, case, plan=on_fewer_sms(configured(*views, config), 4))
+        check_case(NUMPY, case, plan=on_fewer_sms(configured(*views_of(case), config), 4))
     assert any(name.startswith("simt_specialised") for name in kernels(gpu))
 
 
@@ -100,7 +94,7 @@ def test_drawn_operands_in_poison_give_the_product(layout):
         matrix(m, k, layout[0] == "t", 3, 1), matrix(k, n, layout[1] == "t", 4, 0),
         matrix(m, n, False, 1, 1), (m, n), DType.FLOAT32, DType.FLOAT32, False, 5,
     )  # fmt: skip
-    views = [strided_view(flat_poison(x.length, case.dtype), x) for x in (case.a, case.b, case.d)]
     with device("sm_90a", seed=3) as gpu:
-        check_case(NUMPY, case, plan=configured(*views, WIDE if layout[0] == "n" else TALL))
+        plan = configured(*views_of(case), WIDE if layout[0] == "n" else TALL)
+        check_case(NUMPY, case, plan=plan)
     assert kernels(gpu) == ["simt_specialised"]

@@ -9,14 +9,19 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from gpu_cases import matrix
-from reference import NUMPY, Case, check_case, flat_poison, strided_view
-from test_emulator_simt import configured, framed_product, on_fewer_sms
+from reference import NUMPY, check_case
+from test_emulator_simt import (
+    configured,
+    drawn,
+    framed_product,
+    kernels,
+    on_fewer_sms,
+    views_of,
+)
 from test_emulator_stream import dirty_workspaces
 from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
 
 import unigemm
-from unigemm.dtypes import DType
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
 from unigemm.plans import Config, Raster
@@ -51,11 +56,6 @@ def dot(rows):
 
 
 AXPY = Config((1, 64, 1), warps=(1, 2), thread=(1, 4), slice_k=4, stages=8, schedule="axpy")
-
-
-def kernels(gpu):
-    """Return the names of the kernels that were launched."""
-    return [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
 
 
 def strip_of(layout, left, columns):
@@ -132,20 +132,6 @@ def test_rows_and_columns_may_both_be_left_over(layout):
         np.testing.assert_array_equal(d, a @ b)
         d[...] = np.nan
         assert np.isnan(buffer).all(), "nothing else was written"
-
-
-def drawn(layout, sizes, pad, shift, seed):
-    """Return a case of random numbers."""
-    m, n, k = sizes
-    return Case(
-        matrix(m, k, layout[0] == "t", pad, shift), matrix(k, n, layout[1] == "t", pad, shift),
-        matrix(m, n, False, 1, 1), (m, n), DType.FLOAT32, DType.FLOAT32, False, seed,
-    )  # fmt: skip
-
-
-def views_of(case):
-    """Return arrays of a case's layouts, to plan with."""
-    return [strided_view(flat_poison(x.length, case.dtype), x) for x in (case.a, case.b, case.d)]
 
 
 @pytest.mark.parametrize("left", range(1, 9))
