@@ -124,17 +124,21 @@ def pinned_tensor(held: cute.Tensor) -> cute.Tensor:
 
 
 def wait_with(address: Any, *others: Any) -> None:
-    """Wait for the kernel before this one with an address and other numbers worked out.
+    """Wait for the kernel before this one with an address and other numbers worked out."""
+    once_worked_out("griddepcontrol.wait", address, *others)
 
-    They seem to decide whether to wait (no address is 0): else ptxas works them out afterwards.
+
+def once_worked_out(instruction: str, address: Any, *others: Any) -> None:
+    """Execute an instruction of PTX with an address and other numbers worked out.
+
+    They seem to decide whether to execute it (no address is 0): else ptxas works them out later.
     """
     tests = "".join(
         f"setp.eq.or.b{type(each).width} always, {{$r{i}}}, 0, always; "
         for i, each in enumerate(others, 1)
     )
     cute.arch.inline_ptx(
-        f"{{ .reg .pred always; setp.ne.b64 always, {{$r0}}, 0; {tests}"
-        "@always griddepcontrol.wait; }",
+        f"{{ .reg .pred always; setp.ne.b64 always, {{$r0}}, 0; {tests}@always {instruction}; }}",
         read_only_args=[address, *others],
     )
 

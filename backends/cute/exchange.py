@@ -11,6 +11,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from .device import once_worked_out
+
 __all__ = ["VECTOR_BYTES", "added", "arrive_with", "fetch", "vector_at"]
 
 VECTOR_BYTES = 16  # the widest access of a lane
@@ -32,19 +34,10 @@ def fetch(address: Int32, rank: Int32, dtype: type[cutlass.Numeric]) -> list:
 def arrive_with(address: Int64, *sums: cutlass.Numeric) -> None:
     """Arrive at the cluster's barrier with sums worked out: nothing that they are of is read then.
 
-    They seem to decide whether to arrive (no address is 0): else ptxas works them out afterwards,
-    when the CTAs that they were fetched from may have ended. Nobody waits to see what this thread
-    has written, so that there is no fence.
+    Afterwards the CTAs that they were fetched from may have ended. Nobody waits to see what this
+    thread has written, so that there is no fence.
     """
-    tests = "".join(
-        f"setp.eq.or.b{type(each).width} always, {{$r{i}}}, 0, always; "
-        for i, each in enumerate(sums, 1)
-    )
-    cute.arch.inline_ptx(
-        f"{{ .reg .pred always; setp.ne.b64 always, {{$r0}}, 0; {tests}"
-        "@always barrier.cluster.arrive.relaxed.aligned; }",
-        read_only_args=[address, *sums],
-    )
+    once_worked_out("barrier.cluster.arrive.relaxed.aligned", address, *sums)
 
 
 def vector_at(dtype: type[cutlass.Numeric], area: Int32, index: Int32) -> cute.Tensor:

@@ -55,10 +55,11 @@ from .prices import (
     measured,
     parts_us,
     prediction,
+    scratch_us,
     times_of,
     work_of,
 )
-from .times import BELOW, Times, lanes, traffic_us
+from .times import BELOW, Times, lanes
 
 __all__ = [
     "SHAPES",
@@ -133,7 +134,6 @@ _SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
-_LEAST_SIDE = min(min(x.tile) for x in SHAPES if x.thread[0] * x.thread[1] >= 64)  # of big tiles
 _SAVED = 2  # times what they save a loop, at most, that they may take to be priced
 
 
@@ -206,10 +206,15 @@ def _has_lines(problem: Problem, config: Config) -> bool:
 
 
 def _fits(work: Work, config: Config) -> bool:
-    """Say whether a tile is for so many rows: slabs of lines were measured for those of one."""
+    """Say whether a tile is for so many rows: slabs of lines were measured for those of one.
+
+    And whether it is one that leaves none over, where strips were taken for that.
+    """
     m, n, _ = config.tile
     rows = work.extents.n if m > n else work.extents.m
-    return not _has_lines(work.problem, config) or rows <= min(m, n)
+    if _has_lines(work.problem, config) and rows > min(m, n):
+        return False
+    return not work.strips or _leaves_whole(work, config)
 
 
 @lru_cache(maxsize=256)
@@ -361,7 +366,7 @@ def _strip_of(
 ) -> tuple[Config, float, Extents] | None:
     """Return the cheapest strip of rows, or of columns, its time, and the extents without it."""
     rows = extents.n if columns else extents.m
-    left = rows % _LEAST_SIDE
+    left = rows % _least_side(problem.a.dtype, problem.b.dtype)
     if not 0 < left <= DOT_ROWS[-1] or rows == left or without_strips(problem, target):
         return None
     if columns:
@@ -371,6 +376,12 @@ def _strip_of(
         return None
     config, whole = changed(launch.config, swap_ab=columns), replace(extents, m=rows - left)
     return config, launch.times.total, config.oriented(whole)
+
+
+@lru_cache(maxsize=64)
+def _least_side(a: DType, b: DType) -> int:
+    """Return the shortest side of a big tile: those of all divide by it."""
+    return min(min(config.tile[:2]) for config in _configs(a, b) if is_big(config))
 
 
 def _leaves_whole(work: Work, config: Config) -> bool:
@@ -387,6 +398,8 @@ def _copied_first(work: Work, fma_us: float) -> list[Base]:
         return []
     found = []
     for base, saved in _copying(work.problem, work.target):
+        if not _fits(work, base.config):
+            continue
         slabs = tiles_of(base.config, work.extents) * ceil(work.extents.k / base.config.tile[2])
         if work.repack_us * work.target.sm_count * work.target.clock_mhz < _SAVED * saved * slabs:
             found.append(base)
@@ -401,13 +414,10 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
     fma = products / per_sm / target.sm_count / target.clock_mhz
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
         return []
-    priced, floors = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
-    if bar == inf:
-        tiles = list(bases(problem, target))
-    else:
-        likely = [floor.config for floor in floors if floor_us(floor, work) <= bar]
-        tiles = [_base(priced, target, x) for x in likely if _pays(problem, x)]
-    plain = [base for base in tiles if _fits(work, base.config)]
+    priced, every = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
+    floors = [floor for floor in every if _fits(work, floor.config)]
+    likely = [floor.config for floor in floors if bar == inf or floor_us(floor, work) <= bar]
+    plain = [_base(priced, target, config) for config in likely if _pays(problem, config)]
     plain += _copied_first(work, fma)
     tiles = plain[:]
     if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
@@ -420,8 +430,6 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
                 tiles += _persistent(priced, target, floor.config)
     for schedule, has in (("tail", _has_tail), ("stream", _streams)):
         tiles += [_scheduled(priced, target, x.config, schedule) for x in plain if has(x, work)]
-    if work.strips:
-        tiles = [base for base in tiles if _leaves_whole(work, base.config)]
     return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
 
 
@@ -534,7 +542,7 @@ def _tail_split(base: Base, work: Work) -> tuple[int, ...]:
     slabs = ceil(extents.k / base.config.tile[2])
     left = tiles_of(base.config, extents) % places
     of_part = left * part_bytes(work.problem, base.config)
-    part_us = traffic_us(2 * of_part, base.target.dram_gbs * f.scratch_to_dram) + f.part_us
+    part_us = scratch_us(of_part, base.target, f) + f.part_us
     slab_us = at_once(base, base.config.occupancy, f) * base.clocks / base.target.clock_mhz
     least, best = inf, 1
     for rounds in range(1, _TAIL_ROUNDS + 1):  # full ones of short parts

@@ -605,12 +605,13 @@ def _producer_registers(config: Config, a: OperandTile, b: OperandTile, direct: 
     """
     if a.boxed and b.boxed:
         return 40 if direct else 48
-    plain_a, plain_b = (not tile.turned and not tile.boxed for tile in (a, b))
-    if is_stream(config) or not direct or not (plain_a or plain_b) or a.turned:
+    if is_stream(config) or not direct or a.turned:
         return 56
-    if plain_a and not b.turned:
-        return 80 if config.tile[1] > config.tile[0] else 56
-    return 64
+    if a.boxed:
+        return 56 if b.turned else 64
+    if b.turned:
+        return 64
+    return 80 if config.tile[1] > config.tile[0] else 56
 
 
 def _launched_registers(config: Config) -> int:

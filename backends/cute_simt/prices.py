@@ -63,6 +63,7 @@ __all__ = [
     "measured",
     "parts_us",
     "prediction",
+    "scratch_us",
     "times_of",
     "work_of",
 ]
@@ -122,13 +123,9 @@ class Base:
 
     @cached_property
     def in_clusters(self) -> int:
-        """CTAs that fit on one SM at once in clusters along K; 0 where there are none.
-
-        Small tiles win nothing by them that their prices would tell (0.1 us at 256 cubed).
-        """
+        """CTAs that fit on one SM at once in clusters along K; 0 where there are none."""
         own = self.config
-        plain = not (own.schedule or own.repacked or is_specialised(own))
-        if not (plain and is_big(own) and self.problem.a.dtype is DType.FLOAT32):
+        if own.repacked or not _pays_in_clusters(self.problem.a.dtype, own):
             return 0
         config = changed(own, cluster_k=FEWEST_PARTS)
         if without_cluster(self.problem, config, self.target) is not None:
@@ -150,15 +147,15 @@ class Floor(NamedTuple):
         As in `Base`, but for the first at most.
     alone
         How much longer one CTA takes that has an SM to itself, and too few warps for it.
-    resident
-        CTAs that fit on one SM at most.
+    in_clusters
+        CTAs that fit on one SM in clusters along K, at most; 0 where there are none.
     """
 
     config: Config
     clocks: float
     cta_clocks: float
     alone: float
-    resident: int
+    in_clusters: int
 
 
 class Work(NamedTuple):
@@ -209,6 +206,7 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
     copied = rows * each * problem.a.dtype.itemsize
     copies_gbs = target.dram_gbs * f.repack_to_dram
     of_part = workspace_bytes(problem, extents, 2) // 2
+    odd = f.odd_scratch if extents.n % (BANK_VECTOR // problem.accumulator.itemsize) else 1.0
     return Work(
         problem,
         target,
@@ -220,7 +218,7 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
             traffic_us(extents.n * each * problem.b.dtype.itemsize, rate),
         ),
         part_bytes=of_part,
-        part_us=f.part_us + traffic_us(2 * of_part, scratch_gbs(problem, extents, target, f)),
+        part_us=f.part_us + odd * scratch_us(of_part, target, f),
         copied=copied,
         repack_us=f.repack_us + traffic_us(2 * copied, copies_gbs),  # read and written
     )
@@ -233,10 +231,17 @@ def _resident(needs: Needs, target: Target) -> int:
     return max(1, min(by_smem, by_registers, 2048 // needs.threads, MOST_RESIDENT))
 
 
-def scratch_gbs(problem: Problem, extents: Extents, target: Target, f: Figures) -> float:
-    """Return the rate of parts of K: rows that begin where no vector may are slower."""
-    vector = BANK_VECTOR // problem.accumulator.itemsize
-    return target.dram_gbs * f.scratch_to_dram / (f.odd_scratch if extents.n % vector else 1)
+def scratch_us(size: int, target: Target, f: Figures) -> float:
+    """Return the time of writing and reading so many bytes of parts of K."""
+    return traffic_us(2 * size, target.dram_gbs * f.scratch_to_dram)
+
+
+def _pays_in_clusters(dtype: DType, config: Config) -> bool:
+    """Say whether a tile is offered in clusters along K.
+
+    Others were not measured, or win nothing that their prices would tell (0.1 us at 256 cubed).
+    """
+    return dtype is DType.FLOAT32 and is_big(config)
 
 
 def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
@@ -282,8 +287,10 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
     of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)
     warps = config.warps[0] * config.warps[1]
     alone = 1 + f.lone_warps / warps
-    registers = BASE_REGISTERS + config.thread[0] * config.thread[1]
-    resident = max(1, min(resident_warps(registers) // warps, MOST_RESIDENT))
+    resident = 0
+    if _pays_in_clusters(a, config):
+        registers = BASE_REGISTERS + config.thread[0] * config.thread[1]
+        resident = max(1, min(resident_warps(registers) // warps, MOST_RESIDENT))
     return Floor(config, of_warp * _shared(config, f), _cta_clocks(config, f), alone, resident)
 
 
@@ -350,7 +357,7 @@ def least_us(base: Base, work: Work) -> float:
 
 def floor_us(floor: Floor, work: Work) -> float:
     """Return a time that no launch of a tile is under, in any class with inputs of its types."""
-    config, clocks, cta_clocks, alone, resident = floor
+    config, clocks, cta_clocks, alone, in_clusters = floor
     target, f = work.target, H200
     slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
     each = ctas / target.sm_count
@@ -359,7 +366,8 @@ def floor_us(floor: Floor, work: Work) -> float:
     if slabs >= 2 * FEWEST_PARTS:  # in two parts at least, of two slabs at least
         parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
         reduction = f.reduce_us + f.part_us * FEWEST_PARTS
-        if target.capability[0] == 9 and ctas <= resident * clusters_at_once(target, FEWEST_PARTS):
+        clusters = in_clusters * clusters_at_once(target, FEWEST_PARTS)
+        if target.capability[0] == 9 and ctas <= clusters:
             reduction = min(reduction, f.cluster_us)
         least = min(least, max(parts / target.clock_mhz, work.dram_us) + reduction)
     return BELOW * (work.begin_us + least)
@@ -484,8 +492,7 @@ def parts_us(base: Base, work: Work, split_k: int, ctas: int) -> float:
     f = base.figures
     if not is_tail(base.config):
         return f.reduce_us + split_k * work.part_us
-    scratch = ctas * part_bytes(base.problem, base.config)
-    copied = traffic_us(2 * scratch, base.target.dram_gbs * f.scratch_to_dram)
+    copied = scratch_us(ctas * base.tile_bytes, base.target, f)
     return f.reduce_us + f.part_us * split_k + copied
 
 

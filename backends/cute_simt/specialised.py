@@ -246,7 +246,7 @@ def take(
             for turn in cutlass.range(geo.turns, unroll=1):
                 last = turn == geo.turns - 1
                 here = moved_lines(spec, own, turn * each)
-                there = either(last, following, moved_lines(spec, own, (turn + 1) * each))
+                there = either_place(last, following, moved_lines(spec, own, (turn + 1) * each))
                 wait = (full + coming, turned, more & last)
                 multiply_lines(spec, sums, held, firsts, lines, here, there, wait)
         # Each lane: to racecheck a thread's own arrival alone puts its reads before what follows.
@@ -300,7 +300,7 @@ def moved_lines(spec: Spec, begin: tuple, lines: Int32) -> tuple:
     return begin[0] + lines * geo.a.pitch, begin[1] + lines * geo.b.pitch
 
 
-def either(condition: cutlass.Boolean, yes: tuple, no: tuple) -> tuple:
+def either_place(condition: cutlass.Boolean, yes: tuple, no: tuple) -> tuple:
     """Choose between places in shared memory of A and of B."""
     return tuple(
         y + select(condition, Int32(x.toint() - y.toint()) // (x.dtype.width // 8), Int32(0))
