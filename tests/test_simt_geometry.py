@@ -72,6 +72,8 @@ def first_place(tile, thread, threads):
     """Line and place in it of a thread's first copy."""
     if tile.turned:
         return thread % tile.slab, thread // tile.slab
+    if tile.by_warps:
+        return divmod(thread, WARP)
     per_line = tile.line // tile.copy
     return divmod(thread, per_line) if per_line <= threads else (0, thread)
 

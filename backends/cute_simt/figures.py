@@ -92,6 +92,11 @@ class Figures:
     fed_read_clocks, fed_copy_clocks, fed_single_clocks, fed_slab_clocks
         The same where warps of their own copy: those that multiply share their issue slots with
         these, and what TMA brings costs none.
+    stream_single_clocks
+        Of such a copy of single elements in stream-K, whose loop reads its registers better.
+    fed_tall
+        What tall tiles take, times what wide ones do, where TMA brings both operands: there is no
+        difference but in which operand has the rows of 1 kB.
     single_us
         Of a slab, what a thread waits for each of the latter: only warps of other CTAs hide it.
     near_us
@@ -138,6 +143,8 @@ class Figures:
     fed_copy_clocks: float = 4.5
     fed_single_clocks: float = 6.5
     fed_slab_clocks: float = 57
+    stream_single_clocks: float = 3.2
+    fed_tall: float = 0.99
     single_us: float = 0.015
     near_us: float = 0.95
     edge_us: float = 0.12

@@ -147,6 +147,9 @@ class OperandTile:
         The threads have as many accumulators as they may.
     boxed
         Brought by TMA, a box a slab, and not by copies of threads.
+    by_warps
+        Each line is copied by one warp: where copies are of single elements, most of what they
+        issue is addresses, and a thread has those of four lines, not of all.
     padded
         Behind the last row of the operand, a copy, there are others up to a whole tile: whatever
         they hold goes into sums that nobody stores.
@@ -165,6 +168,7 @@ class OperandTile:
     vector: int
     full: bool
     boxed: bool
+    by_warps: bool
     padded: bool
 
     @property
@@ -335,6 +339,9 @@ def copy_step(tile: OperandTile, threads: int, index: int) -> tuple[int, int]:
     per_line = tile.line // tile.copy
     if tile.turned:  # neighbours along K
         return 0, index * (threads // tile.slab)
+    if tile.by_warps:
+        of_line = per_line // WARP
+        return index // of_line * (threads // WARP), index % of_line * WARP * tile.copy
     if per_line <= threads:
         return index * (threads // per_line), 0
     wide = per_line // threads
@@ -399,6 +406,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     pitch = slab + widest if k_major else extent + widest if turned else extent
     run = 1 if k_major else min(rows, widest)
     along = slab if k_major else extent
+    copy = 1 if turned or kind.major == "strided" else min(kind.vector, along)
     return OperandTile(
         dtype=kind.dtype,
         k_major=k_major,
@@ -406,7 +414,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         extent=extent,
         slab=slab,
         pitch=pitch,
-        copy=1 if turned or kind.major == "strided" else min(kind.vector, along),
+        copy=copy,
         lanes=_lanes(config)[mode],
         rows=rows,
         run=run,
@@ -414,6 +422,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         vector=min(slab, widest, 4) if k_major else run,
         full=is_biggest(config),
         boxed=is_specialised(config) and lies_well(kind),
+        by_warps=is_specialised(config) and copy == 1 and not turned,
         padded=padded,
     )
 

@@ -155,6 +155,8 @@ class Source:
         per_line = tile.line // tile.copy
         if tile.turned:
             self.line, self.position = thread % tile.slab, thread // tile.slab
+        elif tile.by_warps:
+            self.line, self.position = thread // WARP, thread % WARP * tile.copy
         elif per_line <= threads:
             self.line, self.position = thread // per_line, (thread % per_line) * tile.copy
         else:
@@ -285,11 +287,15 @@ def whole_copies(
 
     Copies of one element each may lie behind K: no other way is so cheap for a slab that K ends in.
     """
-    where, before = source.address + slab, source.schedule[0]
+    begin, before = source.address + slab, source.schedule[0]
     for copy in source.schedule:
-        if copy != before:
-            step = source.step(copy.line - before.line, copy.position - before.position)
-            where = advanced(where, step)
+        if source.tile.by_warps and copy.line == before.line:
+            where = begin + source.step(0, copy.position)
+        elif copy != before:
+            aside = 0 if source.tile.by_warps else copy.position - before.position
+            begin = where = advanced(begin, source.step(copy.line - before.line, aside))
+        else:
+            where = begin
         before = copy
         owns = source.owns(copy)
         target = stage + source.place(copy.line, copy.position)

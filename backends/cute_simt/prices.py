@@ -257,6 +257,8 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         singles += tile.single * tile.copies * (not is_specialised(config))
         of_warp += _copy_clocks(tile, config, f) * tile.copies / threads
     of_warp += _widen_clocks(config, problem.a.dtype, f)
+    if a.boxed and b.boxed:
+        of_warp *= _tall(config, f)
     product = seen(problem, config)
     resident = _resident(needs, target)
     clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
@@ -285,6 +287,7 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
     least = fed if never_fed(a, config) is None else config
     reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
     of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)
+    of_warp *= _tall(least, f)
     warps = config.warps[0] * config.warps[1]
     alone = 1 + f.lone_warps / warps
     resident = 0
@@ -309,12 +312,22 @@ def _read_clocks(config: Config, fma_lanes: int, reads: float, f: Figures) -> fl
     return config.tile[2] * (fma_clocks + of_read * reads) + of_slab
 
 
+def _tall(config: Config, f: Figures) -> float:
+    """Return the part of a slab's clocks that a tall tile takes where TMA brings both operands.
+
+    All of them where there is a tail: 64 pairs of launches with one took the same time.
+    """
+    m, n, _ = config.tile
+    return f.fed_tall if is_specialised(config) and m > n and not is_tail(config) else 1.0
+
+
 def _copy_clocks(tile: OperandTile, config: Config, f: Figures) -> float:
     """Return the issue slots of a copy."""
     if tile.boxed:
         return 0.0
     if is_specialised(config):
-        return f.fed_single_clocks if tile.single else f.fed_copy_clocks
+        of_single = f.stream_single_clocks if is_stream(config) else f.fed_single_clocks
+        return of_single if tile.single else f.fed_copy_clocks
     return f.single_clocks if tile.single else f.copy_clocks
 
 
