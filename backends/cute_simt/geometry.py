@@ -610,7 +610,8 @@ def _producer_registers(config: Config, a: OperandTile, b: OperandTile, direct: 
 
     No rule is known, these are by what `bench.issue_slots` counts: with others half of the products
     read two registers of one parity, or a quarter of the reads of shared memory is waited for
-    (257x4096x4096 tt with 56 for 64: 234 us, where stream-K takes 203).
+    (257x4096x4096 tt with 56 for 64: 234 us, where stream-K takes 203; 2048 cubed, off alignment,
+    with 80 for 56: 403 us for 333 in nn, though fewer registers of one parity are read).
     """
     if a.boxed and b.boxed:
         return 40 if direct else 48
@@ -618,9 +619,7 @@ def _producer_registers(config: Config, a: OperandTile, b: OperandTile, direct: 
         return 56
     if a.boxed:
         return 56 if b.turned else 64
-    if b.turned:
-        return 64
-    return 80 if config.tile[1] > config.tile[0] else 56
+    return 64 if b.turned else 56
 
 
 def _launched_registers(config: Config) -> int:
