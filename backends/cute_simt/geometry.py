@@ -149,7 +149,8 @@ class OperandTile:
         Brought by TMA, a box a slab, and not by copies of threads.
     by_warps
         Each line is copied by one warp: where copies are of single elements, most of what they
-        issue is addresses, and a thread has those of four lines, not of all.
+        issue is addresses, and a thread has those of four lines, not of all. 2047 cubed in tn 347
+        to 327 us in stream-K; without that 1024 cubed 51 to 52: there not.
     padded
         Behind the last row of the operand, a copy, there are others up to a whole tile: whatever
         they hold goes into sums that nobody stores.
@@ -422,7 +423,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         vector=min(slab, widest, 4) if k_major else run,
         full=is_biggest(config),
         boxed=is_specialised(config) and lies_well(kind),
-        by_warps=is_specialised(config) and copy == 1 and not turned,
+        by_warps=is_specialised(config) and is_stream(config) and copy == 1 and not turned,
         padded=padded,
     )
 
@@ -610,8 +611,8 @@ def _producer_registers(config: Config, a: OperandTile, b: OperandTile, direct: 
 
     No rule is known, these are by what `bench.issue_slots` counts: with others half of the products
     read two registers of one parity, or a quarter of the reads of shared memory is waited for
-    (257x4096x4096 tt with 56 for 64: 234 us, where stream-K takes 203; 2048 cubed, off alignment,
-    with 80 for 56: 403 us for 333 in nn, though fewer registers of one parity are read).
+    (257x4096x4096 tt with 56 for 64: 234 us, where stream-K takes 203; 2048 cubed in nn, D off
+    alignment, with 80 for 56: 403 us for 333, though fewer registers of one parity are read).
     """
     if a.boxed and b.boxed:
         return 40 if direct else 48
@@ -619,7 +620,9 @@ def _producer_registers(config: Config, a: OperandTile, b: OperandTile, direct: 
         return 56
     if a.boxed:
         return 56 if b.turned else 64
-    return 64 if b.turned else 56
+    if b.turned:
+        return 64
+    return 80 if config.tile[1] > config.tile[0] else 56
 
 
 def _launched_registers(config: Config) -> int:
