@@ -149,8 +149,8 @@ class OperandTile:
         Brought by TMA, a box a slab, and not by copies of threads.
     by_warps
         Each line is copied by one warp: where copies are of single elements, most of what they
-        issue is addresses, and a thread has those of four lines, not of all. 2047 cubed in tn 347
-        to 327 us in stream-K; without that 1024 cubed 51 to 52: there not.
+        issue is addresses, and a thread has those of four lines, not of all. In stream-K alone
+        (2047 cubed in tn 347 to 327 us): other launches take longer (1024 cubed 51 to 52 us).
     padded
         Behind the last row of the operand, a copy, there are others up to a whole tile: whatever
         they hold goes into sums that nobody stores.
