@@ -307,8 +307,12 @@ def split_options(extents: Extents, config: Config) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _parts(slabs: int) -> tuple[int, ...]:
-    found = [s for s in _SPLITS if slabs >= 2 * s and parts_filled(slabs, s) == s]
-    return (1, *found)
+    return (1, *(s for s in _SPLITS if _fills(slabs, s)))
+
+
+def _fills(slabs: int, parts: int) -> bool:
+    """Say whether each part has two slabs at least, and none is empty."""
+    return slabs >= 2 * parts and parts_filled(slabs, parts) == parts
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
@@ -501,12 +505,12 @@ def _parts_of(base: Base, work: Work) -> tuple[int, ...]:
     slabs, more = ceil(work.extents.k / base.config.tile[2]), set()
     for each in range(1, min(base.resident, _FULL) + 1):
         s = each * sms // tiles
-        if s > _DENSE and slabs >= 2 * s and parts_filled(slabs, s) == s:
-            others = [x for x in options if x * tiles <= each * sms]
+        if s > _DENSE and _fills(slabs, s):
+            others = [_busiest(tiles, x, slabs, sms) for x in options if x * tiles <= each * sms]
             # Else there is nothing to win: 32x4096x14336 in nn takes 87 us in 16 parts, 90 in 24.
-            if each * ceil(slabs / s) < min(_busiest(tiles, x, slabs, sms) for x in others):
+            if _busiest(tiles, s, slabs, sms) < min(others):
                 more.add(s)
-    return tuple(sorted({*options, *more}))
+    return tuple(sorted({*options, *more})) if more else options
 
 
 def _busiest(tiles: int, parts: int, slabs: int, sms: int) -> int:

@@ -287,16 +287,15 @@ def whole_copies(
 
     Copies of one element each may lie behind K: no other way is so cheap for a slab that K ends in.
     """
-    begin, before = source.address + slab, source.schedule[0]
+    begin, first = source.address + slab, source.schedule[0]
     for copy in source.schedule:
-        if source.tile.by_warps and copy.line == before.line:
-            where = begin + source.step(0, copy.position)
-        elif copy != before:
-            aside = 0 if source.tile.by_warps else copy.position - before.position
-            begin = where = advanced(begin, source.step(copy.line - before.line, aside))
-        else:
+        where = begin
+        if source.tile.by_warps and copy.line == first.line:
+            where = begin + source.step(0, copy.position - first.position)
+        elif copy != first:
+            step = source.step(copy.line - first.line, copy.position - first.position)
+            begin, first = advanced(begin, step), copy
             where = begin
-        before = copy
         owns = source.owns(copy)
         target = stage + source.place(copy.line, copy.position)
         size = None
