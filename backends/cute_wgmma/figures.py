@@ -67,8 +67,14 @@ class Figures:
     pair_draw, four_draw
         What a pair of SMs can draw of the memory's bandwidth, against an even share; in clusters
         of four CTAs and more that share loads, all of which have what each pair draws.
+    near_copies
+        Part of the copies of operands that launches find in the L2, where half of it holds all
+        that they move.
     short_lines
         More time for the bytes of an N-major B whose lines in a tile are below 128 bytes.
+    side_by_side
+        Less time for the bytes of an N-major B that four CTAs of a cluster read side by side, where
+        lines in a tile have 128 bytes; half of it where they have twice as many.
     shared_read
         More time for the bytes of an operand that several clusters read.
     overlap
@@ -133,7 +139,9 @@ class Figures:
     dram_efficiency: float
     pair_draw: float
     four_draw: float
+    near_copies: float
     short_lines: float
+    side_by_side: float
     shared_read: float
     overlap: float
     store_us: Mapping[str, float]
@@ -168,12 +176,13 @@ class Figures:
 #: afterwards: `thin_us`, `short_lines`, `sliced_pairs` and `efficiency` of 256 to few, and to the
 #: launches in bench/data `three` and what a launch, a copy and the sum of parts cost since they are
 #: faster (`fixed_us`, `near_us`, `repack_us`, `near_copy_us`, `reduce_us`, `part_us`,
-#: `reduce_gbs`); to 2774 launches of 256 problems `gather_us`, `four_draw` and the multicast of
-#: larger clusters than pairs. "rows" and `store_tall_rows` are those of `H200_COPIED`.
+#: `reduce_gbs`); to 2774 launches of 256 problems `four_draw` and the multicast of larger clusters
+#: than pairs; to those of the 48 in bench/data that have such clusters in 16-bit types `gather_us`
+#: and `side_by_side`. "rows" and `store_tall_rows` are those of `H200_COPIED`.
 H200 = Figures(
     fixed_us=1.4,
     near_us=0.5,
-    gather_us=0.4,
+    gather_us=0.3,
     round_us=0.1121,
     tensor_tflops=885.9,
     efficiency={
@@ -206,7 +215,9 @@ H200 = Figures(
     dram_efficiency=0.95,
     pair_draw=1.1,
     four_draw=1.2,
+    near_copies=0,
     short_lines=0.15,
+    side_by_side=0.025,
     shared_read=0.1797,
     overlap=2.587,
     store_us={"tma": 1.18, "direct": 5.498, "rows": 5.08, "words": 13.5},
@@ -326,11 +337,13 @@ H200_FLOAT8 = replace(
 )
 
 #: Of TF32, whose A may come from registers: to launches of 78 problems, then two thirds of the way
-#: (in logarithms) to a fit of 87 others; `store_broad` and `store_quads` by hand.
+#: (in logarithms) to a fit of 87 others; `store_broad` and `store_quads` by hand. `near_copies`: at
+#: 128x128x16384 132 CTAs take 9.2 us for 8.5 of 64 without a copy, 12.7 for 14.0 behind one.
 H200_TF32 = replace(
     H200,
     fixed_us=1.15,
     near_us=0,
+    gather_us=0.4,
     round_us=0.1914,
     tensor_tflops=1043,
     efficiency={
@@ -370,6 +383,7 @@ H200_TF32 = replace(
     common=0.75,
     in_step=1,
     split_sectors=1.25,
+    near_copies=1,
     pair_draw=1.094,
     shared_read=0.1091,
     overlap=3.152,

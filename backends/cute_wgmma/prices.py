@@ -461,9 +461,14 @@ def _dram_us(
     """Return the time of the device memory's traffic; whether several clusters read A, and B."""
     f, extents, target = work.family.figures, work.extents, work.family.target
     moved = work.moved + f.shared_read * (a_again * work.a_bytes + b_again * work.b_bytes)
+    if f.near_copies:
+        moved -= f.near_copies * work.near_copies[np.minimum(tiles.rows, MMA_M)]
     # What a cluster reads at once lies side by side: 64x64x131072 in nn 10.9 us, 12.2 to 12.6.
-    line = tiles.columns * cluster_n * work.family.problem.b.dtype.itemsize
-    moved += f.short_lines * work.b_bytes * (tiles.short_lines & (line < SWIZZLE_BYTES))
+    line = tiles.columns * work.family.problem.b.dtype.itemsize
+    moved += f.short_lines * work.b_bytes * (tiles.short_lines & (line * cluster_n < SWIZZLE_BYTES))
+    if work.b_rows:
+        share = SWIZZLE_BYTES / np.maximum(line, SWIZZLE_BYTES)
+        moved -= f.side_by_side * work.b_bytes * share * (cluster_n >= 4)
     us = moved / (target.dram_gbs * f.dram_efficiency * 1e3)
     size = work.family.problem.d.dtype.itemsize
     return us + extents.batch * extents.m * extents.n * size * tiles.written_us

@@ -47,8 +47,12 @@ class Work:
         Of copying operands before, by the rows of a tile: few, or 64 for more.
     copied
         Bytes of these copies, by the same.
+    near_copies
+        Of these, by the same, what launches may find in the L2.
     split_sectors
         Whether every other line of A, and of B, begins within a sector of the L2.
+    b_rows
+        Whether B is N-major.
     streamed
         Whether B is K-major, and larger than the L2.
     promoted
@@ -65,7 +69,9 @@ class Work:
     part_bytes: int
     repack_us: np.ndarray
     copied: Mapping[int, int]
+    near_copies: np.ndarray
     split_sectors: tuple[bool, bool]
+    b_rows: bool
     streamed: bool
     promoted: bool
 
@@ -78,9 +84,12 @@ def work_of(family: Family, extents: Extents) -> Work:
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
     near = is_near(moved)
-    repack_us = np.zeros(MMA_M + 1)
+    b_rows = shared_major(problem, "b", MMA_M) == "n"
+    repack_us, near_copies = np.zeros(MMA_M + 1), np.zeros(MMA_M + 1)
     for rows, copies in copied.items():
         repack_us[rows] = _repack_us(family, copies, near)
+        if 2 * moved < family.target.l2_bytes:  # lines of copies are padded, those of operands not
+            near_copies[rows] = min(copies, (extents.m + extents.n) * each)
     return Work(
         family,
         extents,
@@ -92,13 +101,13 @@ def work_of(family: Family, extents: Extents) -> Work:
         part_bytes=workspace_bytes(problem, extents, 2) // 2,
         repack_us=repack_us,
         copied=copied,
+        near_copies=near_copies,
         split_sectors=(
             _splits_sectors(problem, "a", extents),
             _splits_sectors(problem, "b", extents),
         ),
-        streamed=(
-            extents.n * each > family.target.l2_bytes and shared_major(problem, "b", MMA_M) == "k"
-        ),
+        b_rows=b_rows,
+        streamed=extents.n * each > family.target.l2_bytes and not b_rows,
         promoted=is_promoted(problem),
     )
 
