@@ -96,6 +96,8 @@ class Base:
         Of one CTA for a slab, however little else its SM does.
     halves
         Whether slabs have halves of the lines of A, and of B.
+    may_meet
+        Whether the SMs' time and the memory's are joined by a norm where they are nearly the same.
     """
 
     problem: Problem
@@ -110,6 +112,7 @@ class Base:
     edges: tuple[tuple[float, float], ...]
     least_us: float
     halves: tuple[bool, bool]
+    may_meet: bool
 
     @cached_property
     def reason(self) -> str | None:
@@ -277,6 +280,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         edges=(_edge_us(a, threads, f), _edge_us(b, threads, f)),
         least_us=of_warp / target.clock_mhz + f.single_us * singles / threads,
         halves=(_in_halves(product.a, config), _in_halves(product.b, config)),
+        may_meet=problem.a.dtype is DType.FLOAT32 and not (a.single or b.single),
     )
 
 
@@ -478,8 +482,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     l2 = traffic_us((ctas * slabs + whole * all_slabs) * of_slab, target.dram_gbs * f.l2_to_dram)
     if not whole:
         l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
-    longest, rest = _longest(sm_us, dram / busy, l2 / busy)
-    loop = longest + rest
+    loop = _joined(base, sm_us, dram / busy, l2 / busy)
     total = repack + begin + loop + adding
     if total > bar:
         return None
@@ -488,7 +491,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         launch=begin - work.strips_us,
         loop=loop,
         reduction=adding,
-        full=sum(_longest(even, dram, l2)),
+        full=_joined(base, even, dram, l2),
         fma=fma,
         latency=latency,
         l2=l2 / busy,
@@ -543,10 +546,19 @@ def at_once(base: Base, ctas: int, f: Figures) -> float:
     return level / warps * (1 + f.lone_warps / level)
 
 
-def _longest(*times: float) -> tuple[float, float]:
-    """Return the longest of times that overlap, and what the others add to it."""
-    longest = max(times)
-    return longest, 0.1 * (sum(times) - longest)
+def _joined(base: Base, sm_us: float, dram: float, l2: float) -> float:
+    """Return what times take that overlap: the longest, and some of the others.
+
+    More where the SMs are busy for nearly as long as the memory: each waits for the other at times.
+    Fitted to float32 in vectors; others are priced without, as they were measured.
+    """
+    longest = max(sm_us, dram, l2)
+    if not base.may_meet:
+        return longest + 0.1 * (sm_us + dram + l2 - longest)
+    f, memory = base.figures, max(dram, l2)
+    shorter = min(sm_us, memory)
+    norm = (1 + (shorter / longest) ** f.overlap) ** (1 / f.overlap)
+    return longest * norm + 0.1 * shorter + f.same_bytes * min(dram, l2)
 
 
 def prediction(times: Times) -> Prediction:
