@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
-from unigemm.backends.cute_simt.geometry import FEW_ROWS
+from unigemm.backends.cute_simt.geometry import FEW_ROWS, without_dmma
 from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
 from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
 from unigemm.backends.cute_tcgen05.geometry import illegal as tcgen05_illegal
@@ -190,6 +190,8 @@ def roofline_us(backend, problem, size, target):
     if backend is SIMT:
         double = problem.accumulator is DType.FLOAT64
         rate = target.fp64_lanes if double else target.fp32_lanes
+        if double and without_dmma(problem, target) is None:
+            rate = 2 * target.fp64_lanes  # of tensor cores
     elif problem.a.dtype is DType.FLOAT64:
         rate = FLOAT64_FLOPS[target.capability[0]]
     else:

@@ -13,7 +13,15 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs
-from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS, geometry, illegal, is_stream
+from unigemm.backends.cute_simt.geometry import (
+    FED_STAGES,
+    PRODUCERS,
+    WARP,
+    geometry,
+    illegal,
+    is_dmma,
+    is_stream,
+)
 
 from bench.issue_slots import counted
 from unigemm.dtypes import DType
@@ -72,10 +80,14 @@ def test_an_offered_configuration_compiles_without_spills(plan):
     assert 0 < info.registers <= 255
     assert geometry(plan.problem, plan.config).smem_bytes <= info.smem_bytes
     ops = info.instructions
-    fused = sum(count for op, count in ops.items() if "FMA" in op)
     threads_products = plan.config.thread[0] * plan.config.thread[1] * plan.config.tile[2]
-    packed = 2 if plan.target.capability >= (10, 0) else 1
-    assert fused * packed >= threads_products, "the slab is not fully unrolled into FMAs"
+    if is_dmma(plan.config):
+        assert ops["DMMA"] * 16 * 8 * 8 // WARP == threads_products
+        assert "DFMA" not in ops
+    else:
+        fused = sum(count for op, count in ops.items() if "FMA" in op)
+        packed = 2 if plan.target.capability >= (10, 0) else 1
+        assert fused * packed >= threads_products, "the slab is not fully unrolled into FMAs"
     geo = geometry(plan.problem, plan.config)
     copied = [tile for tile in (geo.a, geo.b) if not tile.boxed]
     assert ("UTMALDG" in ops) == (len(copied) < 2)

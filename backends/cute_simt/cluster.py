@@ -16,7 +16,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from ..cute.device import global_vector, read, select, shared_vector, store_total, write
 from ..cute.exchange import VECTOR_BYTES, added, arrive_with, fetch, vector_at
 from .geometry import WARP, Geometry, part_bytes
-from .places import first_rows
+from .places import first_rows, lane_column, lane_row
 
 _IN_FLIGHT = 24  # vectors of a thread on their way from the cluster's shared memories
 
@@ -135,8 +135,8 @@ def store_lines(
     where = out + (Int64(row) * steps[0] + Int64(column) * step) * (dtype.width // 8)
     for part in range_constexpr(geo.left):
         lane = const_expr(part * (WARP // geo.left))
-        down = const_expr(lane // geo.lanes[1] * geo.a.run)
-        right = const_expr(lane % geo.lanes[1] * geo.b.run)
+        down = const_expr(lane_row(geo, lane) * geo.a.run)
+        right = const_expr(lane_column(geo, lane) * geo.b.run)
         if (row + down < extents[0]) & (column + right < extents[1]):
             at = where + (down * steps[0] + right * step) * (dtype.width // 8)
             write([total[v, part]], global_vector(at, dtype, 1))

@@ -16,16 +16,19 @@ from unigemm.target import Target
 from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
-from ..workspace import parts_filled
+from ..workspace import LINE_BYTES, parts_filled
 from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
+    DMMA,
     DOT_ROWS,
     FED_STAGES,
     FEW_ROWS,
+    FRAGMENT_ROWS,
     PRODUCERS,
     is_big,
+    is_dmma,
     is_persistent,
     is_specialised,
     is_stream,
@@ -36,6 +39,7 @@ from .geometry import (
     seen,
     tiles_of,
     without_copies,
+    without_dmma,
     without_producers,
     without_stream,
     without_strips,
@@ -53,6 +57,7 @@ from .prices import (
     floor_us,
     least_us,
     measured,
+    part_us,
     parts_us,
     prediction,
     scratch_us,
@@ -124,10 +129,34 @@ SHAPES = (
     Shape((8, 128), (1, 4), (2, 4), stages=4, float32_only=True, lines=True),
     Shape((128, 8), (4, 1), (4, 2), stages=4, float32_only=True, lines=True),
 )
+#: What tensor cores multiply, in float64: tiles, warps, and stages.
+DMMA_SHAPES = (
+    ((128, 128), (4, 2), 4),
+    ((128, 64), (4, 2), 4),
+    ((64, 128), (2, 4), 4),
+    ((64, 64), (2, 2), 4),
+    ((64, 64), (2, 2), 6),
+    ((128, 32), (4, 1), 4),
+    ((32, 128), (1, 4), 4),
+    ((64, 32), (2, 2), 4),
+    ((32, 64), (2, 2), 4),
+    ((64, 32), (2, 2), 6),
+    ((32, 64), (2, 2), 6),
+    ((32, 32), (2, 2), 4),
+    ((256, 16), (8, 1), 3),
+    ((16, 256), (1, 8), 3),
+    ((128, 16), (4, 1), 3),
+    ((16, 128), (1, 4), 3),
+    ((128, 16), (4, 1), 6),
+    ((16, 128), (1, 4), 6),
+    ((128, 8), (4, 1), 4),
+    ((8, 128), (1, 4), 4),
+)
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
 _SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512)  # parts of K
 _DENSE = 8  # parts: all up to so many are considered
+_FEW = 16  # rows of a tile of tensor cores that memory bounds (16x14336x4096 in nt 116 us for 111)
 _FULL = 3  # CTAs of an SM, at most, for which parts are made to measure
 _IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
@@ -262,6 +291,34 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
     return tuple(dict.fromkeys(found))
 
 
+@lru_cache(maxsize=64)
+def _dmma(problem: Problem, target: Target) -> tuple[Base, ...]:
+    """Return the tiles that tensor cores multiply, if they have the class's type."""
+    if without_dmma(problem, target) is not None:
+        return ()
+    slab, raster = LINE_BYTES // problem.a.dtype.itemsize, Raster("m", 8)
+    found = []
+    for tile, warps, stages in DMMA_SHAPES:
+        thread = _dmma_thread(problem, tile, warps)
+        config = Config((*tile, slab), stages=stages, warps=warps, thread=thread, raster=raster)
+        found.append(measured(problem, target, changed(config, schedule=DMMA), H200))
+    return tuple(found)
+
+
+def _dmma_thread(
+    problem: Problem, tile: tuple[int, int], warps: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the sums of a lane: eight lanes share the index whose rows are read in pairs.
+
+    Where both have such rows or neither has it makes no difference. Four share one of eight rows.
+    """
+    m, n = tile[0] // warps[0], tile[1] // warps[1]
+    down = problem.a.major == "k" and problem.b.major != "k"
+    if min(m, n) == FRAGMENT_ROWS:
+        down = m < n
+    return (m // 4, n // 8) if down else (m // 8, n // 4)
+
+
 @lru_cache(maxsize=1024)
 def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base, ...]:
     """Return a tile with persistent CTAs, as many on an SM as fit or fewer.
@@ -297,6 +354,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
                 found.append(_scheduled(priced, target, base.config, schedule))
     for base in plain:
         found += _persistent(priced, target, base.config)
+    found += _dmma(priced, target)
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -329,7 +387,9 @@ def ranking(
         _add_few_rows(short, problem.transposed, extents.transposed, target, True)
     for work in _stripped(problem, extents, target):  # first: they are cheaper, if there are any
         _add_tiles(short, work)
-    _add_tiles(short, work_of(problem, extents, target, H200))
+    work = work_of(problem, extents, target, H200)
+    _add_in_order(short, [(least_us(x, work), x) for x in _dmma(_priced_as(problem), target)], work)
+    _add_tiles(short, work)
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
@@ -345,7 +405,12 @@ def ranking(
 
 def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
     """Add what is worth considering of the tiles."""
-    for least, base in _likely(work, short.bar):
+    _add_in_order(short, _likely(work, short.bar), work)
+
+
+def _add_in_order(short: Shortlist[Offer], tiles: list[tuple[float, Base]], work: Work) -> None:
+    """Add tiles, each with a time that no launch of it is under, until that is too long."""
+    for least, base in sorted(tiles, key=lambda entry: entry[0]):
         if least > short.bar:
             break
         _add_tile(short, base, work, least)
@@ -414,7 +479,7 @@ def _copied_first(work: Work, fma_us: float) -> list[Base]:
 
 
 def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
-    """Return tiles with a time that no launch of theirs is under, the least first."""
+    """Return tiles, each with a time that no launch of it is under."""
     problem, target, extents = work.problem, work.target, work.extents
     products = extents.m * extents.n * extents.k * extents.batch
     per_sm = lanes(problem, target)
@@ -437,7 +502,7 @@ def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
                 tiles += _persistent(priced, target, floor.config)
     for schedule, has in (("tail", _has_tail), ("stream", _streams)):
         tiles += [_scheduled(priced, target, x.config, schedule) for x in plain if has(x, work)]
-    return sorted(((least_us(base, work), base) for base in tiles), key=lambda entry: entry[0])
+    return [(least_us(base, work), base) for base in tiles]
 
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
@@ -524,14 +589,14 @@ def _add_tile(short: Shortlist[Offer], base: Base, work: Work, least: float) -> 
     Without such sums no launch of it is under the `least` time.
     """
     clusters, tiles = _clusters(base, work), tiles_of(base.config, work.extents)
-    plain = base.config.schedule == ""
+    plain = base.config.schedule in ("", DMMA)
     for parts in _splits(base, work):
         kernel = exchange = parts_us(base, work, parts, parts * tiles) if plain else 0.0
         clustered = parts in clusters
         if clustered:
             exchange = exchange_us(base, tiles, parts)
         adding = min(kernel, exchange)
-        if least + BELOW * adding > short.bar:
+        if (part_us(base, work, parts) if plain else least) + BELOW * adding > short.bar:
             continue
         bar = (short.bar + (kernel - adding)) / BELOW if clustered else short.bar
         times = times_of(base, work, parts, bar)
@@ -540,10 +605,23 @@ def _add_tile(short: Shortlist[Offer], base: Base, work: Work, least: float) -> 
         allowed = _occupancy(base, work.extents, parts)
         offer = Offer(base.config, allowed, parts, 1, False, times, work.strips)
         short.add(times.total, offer, base.reason)
-        if clustered:  # of as many CTAs, as many on an SM: the same loop
-            times = times.added_in(exchange)
-            offer = offer._replace(split_k=1, cluster_k=parts, times=times)
-            short.add(times.total, offer, base.reason)
+        if clustered:
+            in_cluster = _in_cluster(base, work, parts, times.added_in(exchange))
+            offer = offer._replace(split_k=1, cluster_k=parts, times=in_cluster)
+            short.add(in_cluster.total, offer, base.reason)
+
+
+def _in_cluster(base: Base, work: Work, parts: int, alike: Times) -> Times:
+    """Return the price of a tile in clusters: of as many CTAs on an SM, the same loop.
+
+    Unless it is one that the memory takes longer for then.
+    """
+    if not base.gathered:
+        return alike
+    clustered = replace(base, config=changed(base.config, cluster_k=parts))
+    times = times_of(clustered, work, 1, inf)
+    assert times is not None, "nothing is above infinity"
+    return times
 
 
 def _clusters(base: Base, work: Work) -> tuple[int, ...]:
@@ -656,4 +734,6 @@ def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
         return base.config.occupancy
     ctas = split_k * tiles_of(base.config, extents)
     busiest = ceil(ctas / base.target.sm_count)
+    if busiest == split_k == 1 and is_dmma(base.config) and min(base.config.tile[:2]) <= _FEW:
+        return 0  # the next launch's CTAs bring theirs meanwhile: nothing but memory bounds these
     return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["H200", "DotFigures", "Figures"]
+__all__ = ["H200", "DmmaFigures", "DotFigures", "Figures"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,49 @@ class DotFigures:
     overlap: float = 1.65
     reduce_us: float = 1.51
     part_us: float = 0.000884
+
+
+@dataclass(frozen=True)
+class DmmaFigures:
+    """Figures of the dmma schedule, beside those of all tiles.
+
+    Attributes
+    ----------
+    rate
+        Multiply-adds of an SM in a clock, in float64 (H100's and H200's data sheets: 67 TFLOP/s).
+    slab_clocks, single_clocks, wait_clocks
+        Of a warp's scheduler for a slab, beside its products, and for each of its copies of single
+        elements; what a warp waits for in each slab.
+    lone_warps
+        Resident warps of an SM with which half of the time is lost.
+    cta_clocks, store_clocks
+        Of a warp's scheduler for its beginning, and for each sum that it stores.
+    latency_us, round_us, l2_to_dram, dram_efficiency, rest
+        As of all tiles, but for the first slab: `latency_us` is what those that follow take.
+    alone
+        Part of the time of D's stores that no products hide where an SM holds one CTA.
+    gathered
+        More time for the memory where clusters leave places of CTAs free: not as evenly as others.
+    crowded, in_flight
+        More time for the memory where an SM has more than so many bytes on their way, in multiples.
+    """
+
+    rate: float = 128
+    slab_clocks: float = 13.8
+    single_clocks: float = 18
+    wait_clocks: float = 135
+    lone_warps: float = 0.567
+    cta_clocks: float = 554
+    store_clocks: float = 13.9
+    latency_us: float = 1.113
+    round_us: float = 0.985
+    l2_to_dram: float = 1.454
+    dram_efficiency: float = 1.0
+    rest: float = 0.0924
+    alone: float = 0.646
+    gathered: float = 0.168
+    crowded: float = 0.154
+    in_flight: float = 85300
 
 
 @dataclass(frozen=True)
@@ -118,8 +161,10 @@ class Figures:
         not hidden.
     widen_clocks
         Issue slots of a 16-bit value's conversion (one instruction; not fitted).
-    dot
-        Those of the dot schedule.
+    rest
+        Part of the times of what is not the longest that is seen.
+    dot, dmma
+        Those of the dot and of the dmma schedule.
     """
 
     launch_us: float = 0.741
@@ -163,7 +208,9 @@ class Figures:
     overlap: float = 32
     same_bytes: float = 0.09
     widen_clocks: float = 1
+    rest: float = 0.1
     dot: DotFigures = field(default_factory=DotFigures)
+    dmma: DmmaFigures = field(default_factory=DmmaFigures)
 
 
 #: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to
@@ -176,5 +223,6 @@ class Figures:
 #: operands cost are cute_wgmma's figures for the same kernel (1.4 us and 3500 GB/s, fitted there to
 #: launches of odd problems). What clusters along K cost, and `odd_scratch`, are from 54 pairs of
 #: launches that add up one way and the other. `overlap` and `same_bytes` are by hand, to the 22966
-#: launches of 477 problems of float32 in bench/data.
+#: launches of 477 problems of float32 in bench/data; those of the dmma schedule are fitted to the
+#: launches of float64 there.
 H200 = Figures()

@@ -18,6 +18,10 @@ N copied into the workspace, so that they do: `seen` is the problem that its til
 
 What M or N has more than whole tiles may be a strip of its own, which one of the next two computes.
 
+The schedule "dmma" is for float64 where tensor cores have it: the tiles, copies and stores are the
+same, but warps multiply eight or sixteen rows and columns at a time (dmma.py), and who owns which
+sum is the instruction's choice. Eight lanes share one index, four the other.
+
 Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
 along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns
 of B in each lane, lanes along N, and `stages` rows of B on their way.
@@ -36,17 +40,21 @@ from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
 from ..clusters import MAX_CLUSTER
-from ..workspace import aligned, whole, workspace_bytes
+from ..workspace import LINE_BYTES, aligned, whole, workspace_bytes
 from .leftover import of_tiles, shared_out
 from .shares import stream_bytes
 
 __all__ = [
     "AXPY",
     "BASE_REGISTERS",
+    "DMMA",
+    "DMMA_K",
     "DOT",
     "DOT_ROWS",
     "FED_STAGES",
     "FEW_ROWS",
+    "FRAGMENT_K",
+    "FRAGMENT_ROWS",
     "PRODUCERS",
     "WARP",
     "Copy",
@@ -73,6 +81,7 @@ __all__ = [
     "is_big",
     "is_biggest",
     "is_copied",
+    "is_dmma",
     "is_persistent",
     "is_specialised",
     "is_stream",
@@ -93,6 +102,7 @@ __all__ = [
     "whole_tiles",
     "without_cluster",
     "without_copies",
+    "without_dmma",
     "without_producers",
     "without_stream",
     "without_strips",
@@ -110,6 +120,9 @@ MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 
 BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 40, 4, 6
 DOT, AXPY = "dot", "axpy"
 FEW_ROWS = (DOT, AXPY)  # schedules with loads straight to registers
+DMMA = "dmma"  # the schedule whose warps multiply float64 on tensor cores
+DMMA_K = 8  # of its instruction, mma.sync.m16n8k8 (PTX ISA: from sm_90 on)
+FRAGMENT_ROWS, FRAGMENT_K = 8, 4  # of which a lane has one element
 DOT_ROWS = (1, 2, 4, 8)  # of A
 DOT_THREADS = 512  # of an SM, at least: 128 registers each
 AXPY_THREADS = 1024  # the same: 64 registers each, with eight rows of B on their way
@@ -132,6 +145,9 @@ class OperandTile:
         Stored (extent, K) with K contiguous; else (K, extent).
     turned
         Turned by the copies: K-major in device memory, stored (K, extent).
+    parted
+        Parts of a line that are exchanged, in each line in another way: four of lines of 128 bytes
+        that tensor cores read. Else 0.
     extent, slab
         Sizes along M (or N) and K.
     pitch
@@ -159,6 +175,7 @@ class OperandTile:
     dtype: DType
     k_major: bool
     turned: bool
+    parted: int
     extent: int
     slab: int
     pitch: int
@@ -217,13 +234,16 @@ class OperandTile:
         """Shared memory of one stage of this operand."""
         return self.elements * self.dtype.itemsize
 
-    def twist(self, k: int) -> int:
-        """Return what to combine (exclusive or) with a row of a turned tile for where it is stored.
+    def twist(self, line: int) -> int:
+        """Return what to combine (exclusive or) with a place in a line for where it is stored.
 
-        With the pitch this spreads over the banks what the copies of a warp write at once. Never by
-        an odd number: the compiler has FMAs read one even and one odd register, for all K alike.
+        Of a turned tile, with the pitch, this spreads over the banks what the copies of a warp
+        write at once. Never by an odd number: the compiler has FMAs read one even and one odd
+        register, for all K alike. Of a parted one it does so for what tensor cores read.
         """
-        return (k >> 3 & 1) * 2 if self.turned else 0
+        if self.parted:
+            return line % self.parted * (self.slab // self.parted)
+        return (line >> 3 & 1) * 2 if self.turned else 0
 
     def row(self, index: int) -> int:
         """Return the offset along the extent, within a warp, of accumulator `index` of lane 0."""
@@ -254,6 +274,8 @@ class Geometry:
         Threads of one CTA.
     lanes
         Lanes (M, N) of a warp.
+    lanes_down
+        Neighbouring lanes lie along M, not N.
     warp_tile
         (M, N) of D that one warp computes.
     step
@@ -293,6 +315,7 @@ class Geometry:
     copiers: int
     block: int
     lanes: tuple[int, int]
+    lanes_down: bool
     warp_tile: tuple[int, int]
     step: int
     stage_pitch: int
@@ -406,12 +429,21 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     # A pitch of an odd number of 16-byte units puts eight neighbouring lines in distinct banks.
     pitch = slab + widest if k_major else extent + widest if turned else extent
     run = 1 if k_major else min(rows, widest)
+    # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
+    vector = min(slab, widest, 4) if k_major else run
+    parted = 0
+    if is_dmma(config):
+        eight = _lanes(config)[mode] == FRAGMENT_ROWS
+        run, vector = (1, 1) if eight and k_major else (2, 1 + eight)
+        parted = slab // FRAGMENT_K if k_major else 0
+        pitch = slab if k_major else extent + FRAGMENT_K
     along = slab if k_major else extent
     copy = 1 if turned or kind.major == "strided" else min(kind.vector, along)
     return OperandTile(
         dtype=kind.dtype,
         k_major=k_major,
         turned=turned,
+        parted=parted,
         extent=extent,
         slab=slab,
         pitch=pitch,
@@ -419,13 +451,17 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         lanes=_lanes(config)[mode],
         rows=rows,
         run=run,
-        # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
-        vector=min(slab, widest, 4) if k_major else run,
+        vector=vector,
         full=is_biggest(config),
         boxed=is_specialised(config) and lies_well(kind),
         by_warps=is_specialised(config) and is_stream(config) and copy == 1 and not turned,
         padded=padded,
     )
+
+
+def is_dmma(config: Config) -> bool:
+    """Whether warps multiply on tensor cores, in float64."""
+    return config.schedule == DMMA
 
 
 def is_persistent(config: Config) -> bool:
@@ -543,8 +579,9 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         copiers=(config.producers or warps) * WARP,
         block=needs.threads,
         lanes=_lanes(config),
+        lanes_down=is_dmma(config) and _lanes(config)[1] == FRAGMENT_ROWS,
         warp_tile=(m // config.warps[0], n // config.warps[1]),
-        step=_step(a, b),
+        step=_step(config, a, b),
         stage_pitch=_stage_pitch(problem, config),
         run_out=run_out,
         left=BANK_VECTOR // sums,
@@ -575,7 +612,8 @@ def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -
         barriers = 2 * config.stages * BARRIER_BYTES
         threads = (warps + config.producers) * WARP
         return Needs(threads, smem_bytes + barriers, _launched_registers(config))
-    return Needs(warps * WARP, smem_bytes, _registers(problem, config, a, b, _step(a, b)))
+    step = _step(config, a, b)
+    return Needs(warps * WARP, smem_bytes, _registers(problem, config, a, b, step))
 
 
 def _shares(problem: Problem, config: Config) -> int:
@@ -631,7 +669,9 @@ def _launched_registers(config: Config) -> int:
     return SM_REGISTERS // (warps * WARP) // 8 * 8
 
 
-def _step(a: OperandTile, b: OperandTile) -> int:
+def _step(config: Config, a: OperandTile, b: OperandTile) -> int:
+    if is_dmma(config):
+        return DMMA_K
     return max(a.vector if a.k_major else 1, b.vector if b.k_major else 1)
 
 
@@ -645,9 +685,12 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
     words = problem.accumulator.itemsize // 4
     threads = config.warps[0] * config.warps[1] * WARP
     fragments = copies = held = 0
-    for tile in (a, b):
+    for tile, warps in zip((a, b), config.warps, strict=True):
         count = -(-tile.copies // threads)
-        fragments += tile.rows * (step if tile.k_major else 1)
+        if is_dmma(config):  # each eighth row, each fourth K
+            fragments += DMMA_K // FRAGMENT_K * tile.extent // warps // FRAGMENT_ROWS
+        else:
+            fragments += tile.rows * (step if tile.k_major else 1)
         copies += count
         held += 0 if tile.asynchronous else 2 * count
     addresses = BASE_REGISTERS + COPY_REGISTERS * min(copies, COPIES_HELD)
@@ -839,6 +882,27 @@ def without_stream(problem: Problem, config: Config) -> str | None:
     return None
 
 
+def without_dmma(problem: Problem, target: Target) -> str | None:
+    """Say why no tiles of a class are multiplied on tensor cores; None where they may be."""
+    if problem.a.dtype is not DType.FLOAT64:
+        return "the dmma schedule multiplies float64"
+    if target.capability != (9, 0):
+        return f"the dmma schedule was measured on sm_90 only, not on {target.arch}"
+    return None
+
+
+def _illegal_dmma(problem: Problem, config: Config, target: Target) -> str | None:
+    reason = without_dmma(problem, target)
+    if reason is not None:
+        return reason
+    lanes = _lanes(config)
+    if lanes not in ((8, 4), (4, 8)) or min(config.thread) < 2:
+        return f"{config.thread} sums of a lane are not those of products of 16x8"
+    if config.tile[2] * problem.a.dtype.itemsize != LINE_BYTES:
+        return f"a slab of {config.tile[2]} has no lines of {LINE_BYTES} bytes"
+    return None
+
+
 def never_fed(dtype: DType, config: Config) -> str | None:
     """Say why no warps of a tile only copy whatever the target; None where some may."""
     if dtype is not DType.FLOAT32 or not is_biggest(config):
@@ -934,7 +998,7 @@ def without_cluster(problem: Problem, config: Config, target: Target) -> str | N
     """Say why no CTAs of a cluster share a tile along K, however many; None where they may."""
     if target.capability[0] != 9:
         return "clusters along K were measured on Hopper only"
-    if config.schedule or is_specialised(config):
+    if config.schedule not in ("", DMMA) or is_specialised(config):
         return "a cluster along K has CTAs of one tile each, whose warps all copy and multiply"
     if config.thread[1] * problem.accumulator.itemsize % BANK_VECTOR:
         return f"a row of a thread of {config.thread} makes no whole vectors for a cluster's sums"
@@ -990,6 +1054,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     reason = _illegal_persistent(problem, config, target) if is_persistent(config) else None
     reason = _illegal_tail(problem, config) if is_tail(config) else reason
     reason = _illegal_stream(problem, config) if is_stream(config) else reason
+    reason = _illegal_dmma(problem, config, target) if is_dmma(config) else reason
     if is_specialised(config):
         reason = without_producers(problem, config, target) or reason
         if config.producers != PRODUCERS:

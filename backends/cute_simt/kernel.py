@@ -22,7 +22,8 @@ tiles of float32 have K-major operands turned by copies of single elements: the 
 neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
 workspace, and `reduce_kernel` adds them in a fixed order; where only the tiles of the last round
 have parts, see `tail`; where all CTAs have equally many slabs, `stream`; where the CTAs of a
-cluster have a part each and add up among themselves, `cluster`. Operands may be copied first, so
+cluster have a part each and add up among themselves, `cluster`. Where tensor cores multiply, in
+float64, the loop is that of `dmma`. Operands may be copied first, so
 that they lie well: see `copies`. Rows beyond whole tiles may have a kernel of their own: see
 `strip`.
 
@@ -76,6 +77,7 @@ from .geometry import (
     in_parts,
     is_big,
     is_biggest,
+    is_dmma,
     is_persistent,
     is_specialised,
     is_tail,
@@ -84,7 +86,7 @@ from .geometry import (
     seen,
     whole_tiles,
 )
-from .places import first_rows, placed_tile
+from .places import first_rows, lane_column, lane_row, placed_tile
 from .strip import start_stripped
 from .tail import add_tail, sums_of_tail, unit_of_tail
 
@@ -526,6 +528,26 @@ def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None
             )
 
 
+def start_first(
+    spec: Spec, sources: tuple, shared: tuple, remaining: Int32, within: tuple, held: tuple
+) -> tuple:
+    """Bring the first slabs, all but one of the stages: where the next are, and what K is left."""
+    source_a, source_b = sources
+    slab_a, slab_b = Int64(0), Int64(0)
+    for stage in range(spec.config.stages - 1):
+        to_a = shared[0] + stage * spec.geometry.a.elements
+        to_b = shared[1] + stage * spec.geometry.b.elements
+        start_now(start_slab(source_a, to_a, slab_a, remaining, within[0], held[0]))
+        start_now(start_slab(source_b, to_b, slab_b, remaining, within[1], held[1]))
+        finish_slab(source_a, to_a, held[0])
+        finish_slab(source_b, to_b, held[1])
+        cute.arch.cp_async_commit_group()
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= spec.config.tile[2]
+    return slab_a, slab_b, remaining
+
+
 @cute.jit
 def sum_slabs(
     spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
@@ -545,20 +567,9 @@ def sum_slabs(
     held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
     held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
 
-    # -- prologue
-    slab_a, slab_b = Int64(0), Int64(0)
-    for stage in range_constexpr(config.stages - 1):
-        to_a = shared_a + stage * geo.a.elements
-        to_b = shared_b + stage * geo.b.elements
-        start_now(start_slab(source_a, to_a, slab_a, remaining, within_a, held_a))
-        start_now(start_slab(source_b, to_b, slab_b, remaining, within_b, held_b))
-        finish_slab(source_a, to_a, held_a)
-        finish_slab(source_b, to_b, held_b)
-        cute.arch.cp_async_commit_group()
-        slab_a += source_a.slab_bytes
-        slab_b += source_b.slab_bytes
-        remaining -= tile_k
-
+    slab_a, slab_b, remaining = start_first(
+        spec, sources, shared, remaining, within, (held_a, held_b)
+    )
     if const_expr(meanwhile is not None):
         meanwhile()
 
@@ -589,6 +600,13 @@ def sum_slabs(
         writing = select(writing == config.stages - 1, Int32(0), writing + 1)
     cute.arch.cp_async_wait_group(0)
     return sums
+
+
+def loop_of(spec: Spec) -> Callable:
+    """Return what sums slabs: on CUDA cores, or on tensor cores."""
+    from . import dmma  # which is made of what is here
+
+    return dmma.sum_slabs if is_dmma(spec.config) else sum_slabs
 
 
 # -- epilogue: accumulators to device memory -------------------------------------------------------
@@ -657,8 +675,8 @@ def store_runs(
     """Write a warp's accumulators from where they are, a run at a time; all lie inside D."""
     geo = spec.geometry
     size = spec.output.width // 8
-    row = corner_m + (lane // geo.lanes[1]) * geo.a.run
-    column = corner_n + (lane % geo.lanes[1]) * geo.b.run
+    row = corner_m + lane_row(geo, lane) * geo.a.run
+    column = corner_n + lane_column(geo, lane) * geo.b.run
     first = out + (Int64(row) * row_step + Int64(column)) * size
     for i in range_constexpr(geo.a.rows):
         line = first + Int64(geo.a.row(i)) * row_step * size
@@ -688,7 +706,7 @@ def store_tile(
         cute.arch.sync_threads()
     dtype = spec.output
     size = dtype.width // 8
-    lane_m, lane_n = lane // geo.lanes[1], lane % geo.lanes[1]
+    lane_m, lane_n = lane_row(geo, lane), lane_column(geo, lane)
     per_row = geo.warp_tile[1] // geo.column
     for i in range_constexpr(geo.a.rows):
         # Registers to the patch, (LanesM, WarpN): one row of every lane.
@@ -767,7 +785,7 @@ def gemm_kernel(
         wait_with(*source_a.worked_out, *source_b.worked_out, remaining, within_a, within_b)
         cute.arch.griddepcontrol_launch_dependents()
 
-    sums = sum_slabs(
+    sums = loop_of(spec)(
         spec, (source_a, source_b), shared, (warp, lane), (first_k, end_k), remaining,
         (within_a, within_b),
     )  # fmt: skip

@@ -37,10 +37,20 @@ def placed_tile(geo: Geometry, index: Int32, sizes: tuple, order: tuple) -> tupl
     return rows, columns, sweeps
 
 
+def lane_row(geo: Geometry, lane: Int32) -> Int32:
+    """Return where a lane lies among those of its warp along M."""
+    return lane % geo.lanes[0] if geo.lanes_down else lane // geo.lanes[1]
+
+
+def lane_column(geo: Geometry, lane: Int32) -> Int32:
+    """Return where a lane lies among those of its warp along N."""
+    return lane // geo.lanes[0] if geo.lanes_down else lane % geo.lanes[1]
+
+
 def first_rows(geo: Geometry, config: Config, warp: Int32, lane: Int32) -> tuple[Int32, Int32]:
     """Return a lane's first rows of the tiles of A and B."""
     warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
     return (
-        warp_m * geo.warp_tile[0] + (lane // geo.lanes[1]) * geo.a.run,
-        warp_n * geo.warp_tile[1] + (lane % geo.lanes[1]) * geo.b.run,
+        warp_m * geo.warp_tile[0] + lane_row(geo, lane) * geo.a.run,
+        warp_n * geo.warp_tile[1] + lane_column(geo, lane) * geo.b.run,
     )

@@ -32,6 +32,7 @@ from .geometry import (
     OperandTile,
     illegal,
     is_big,
+    is_dmma,
     is_persistent,
     is_specialised,
     is_stream,
@@ -61,6 +62,7 @@ __all__ = [
     "floor_us",
     "least_us",
     "measured",
+    "part_us",
     "parts_us",
     "prediction",
     "scratch_us",
@@ -98,6 +100,10 @@ class Base:
         Whether slabs have halves of the lines of A, and of B.
     may_meet
         Whether the SMs' time and the memory's are joined by a norm where they are nearly the same.
+    dram
+        Times what memory takes for tiles of CUDA cores.
+    latency_us, round_us, l2_to_dram, rest, alone, gathered, crowded
+        The figures of its schedule.
     """
 
     problem: Problem
@@ -112,6 +118,14 @@ class Base:
     edges: tuple[tuple[float, float], ...]
     least_us: float
     halves: tuple[bool, bool]
+    dram: float
+    latency_us: float
+    round_us: float
+    l2_to_dram: float
+    rest: float
+    alone: float
+    gathered: float
+    crowded: float
     may_meet: bool
 
     @cached_property
@@ -244,7 +258,7 @@ def _pays_in_clusters(dtype: DType, config: Config) -> bool:
 
     Others were not measured, or win nothing that their prices would tell (0.1 us at 256 cubed).
     """
-    return dtype is DType.FLOAT32 and is_big(config)
+    return is_dmma(config) or (dtype is DType.FLOAT32 and is_big(config))
 
 
 def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
@@ -262,6 +276,8 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
     of_warp += _widen_clocks(config, problem.a.dtype, f)
     if a.boxed and b.boxed:
         of_warp *= _tall(config, f)
+    if is_dmma(config):
+        return _of_dmma(problem, target, config, f, _resident(needs, target), (a, b))
     product = seen(problem, config)
     resident = _resident(needs, target)
     clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
@@ -280,7 +296,54 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         edges=(_edge_us(a, threads, f), _edge_us(b, threads, f)),
         least_us=of_warp / target.clock_mhz + f.single_us * singles / threads,
         halves=(_in_halves(product.a, config), _in_halves(product.b, config)),
+        dram=1.0,
+        latency_us=f.latency_us,
+        round_us=f.round_us,
+        l2_to_dram=f.l2_to_dram,
+        rest=f.rest,
+        alone=0.0,
+        gathered=0.0,
+        crowded=0.0,
         may_meet=problem.a.dtype is DType.FLOAT32 and not (a.single or b.single),
+    )
+
+
+def _of_dmma(
+    problem: Problem, target: Target, config: Config, f: Figures, resident: int,
+    tiles: tuple[OperandTile, OperandTile],
+) -> Base:  # fmt: skip
+    """Return the same of a tile that tensor cores multiply."""
+    own, (m, n, k) = f.dmma, config.tile
+    warps = config.warps[0] * config.warps[1]
+    # What a warp's scheduler is busy with: products, and all else of a slab.
+    of_warp = m * n * k * SCHEDULERS / (warps * own.rate) + own.slab_clocks
+    of_warp += own.single_clocks * sum(x.copies for x in tiles if x.single) / (WARP * warps)
+    clocks = of_warp * warps / SCHEDULERS
+    stores = own.store_clocks * config.thread[0] * config.thread[1]
+    cta_clocks = (own.cta_clocks + stores) * warps / SCHEDULERS
+    together = 1 + own.lone_warps / (resident * warps)
+    return Base(
+        problem,
+        target,
+        f,
+        config,
+        threads=warps * WARP,
+        resident=resident,
+        clocks=clocks,
+        cta_clocks=cta_clocks,
+        least_clocks=(clocks * together, cta_clocks * together),
+        edges=(_edge_us(tiles[0], warps * WARP, f), _edge_us(tiles[1], warps * WARP, f)),
+        least_us=(of_warp + own.wait_clocks) / target.clock_mhz,
+        halves=(False, False),
+        dram=f.dram_efficiency / own.dram_efficiency,
+        latency_us=own.latency_us,
+        round_us=own.round_us,
+        l2_to_dram=own.l2_to_dram,
+        rest=own.rest,
+        alone=own.alone if resident == 1 else 0.0,
+        gathered=own.gathered,
+        crowded=own.crowded,
+        may_meet=False,
     )
 
 
@@ -369,7 +432,17 @@ def least_us(base: Base, work: Work) -> float:
     clocks = tiles_of(base.config, work.extents) * (slabs * of_slab + of_cta)
     begin = work.begin_us + (work.repack_us if base.config.repacked else 0.0)
     sms = base.target.sm_count * base.target.clock_mhz
-    return BELOW * (begin + max(clocks / sms, work.dram_us))
+    return BELOW * (begin + max(clocks / sms, base.dram * work.dram_us))
+
+
+def part_us(base: Base, work: Work, parts: int) -> float:
+    """Return a time that no launch of a tile of the plain schedules is under, in parts of K."""
+    slabs = ceil(ceil(work.extents.k / base.config.tile[2]) / parts)
+    busiest = ceil(parts * tiles_of(base.config, work.extents) / base.target.sm_count)
+    of_slab, of_cta = base.least_clocks
+    sm_us = busiest * (slabs * of_slab + of_cta) / base.target.clock_mhz
+    begin = work.begin_us + (work.repack_us if base.config.repacked else 0.0)
+    return BELOW * (begin + max(sm_us, base.dram * work.dram_us))
 
 
 def floor_us(floor: Floor, work: Work) -> float:
@@ -419,7 +492,7 @@ def _rounds(base: Base, ctas: int, slabs: int) -> Rounds:
     busiest, together = ceil(ctas / target.sm_count), base.config.cluster_k
     if together > 1:  # clusters leave some SMs without any
         busiest = ceil(ctas // together / clusters_at_once(target, together))
-    per_sm, round_us, cta_clocks = min(busiest, base.resident), f.round_us, base.cta_clocks
+    per_sm, round_us, cta_clocks = min(busiest, base.resident), base.round_us, base.cta_clocks
     if is_persistent(base.config):
         per_sm = min(busiest, base.config.occupancy)
         busiest = per_sm * ceil(ctas / (per_sm * target.sm_count))
@@ -428,7 +501,7 @@ def _rounds(base: Base, ctas: int, slabs: int) -> Rounds:
     last = busiest % per_sm
     clocks = busiest // per_sm * at_once(base, per_sm, f) + at_once(base, last, f)
     fma = clocks * (base.clocks * slabs + cta_clocks) / target.clock_mhz
-    waits = f.latency_us / max(1, (base.config.stages - 1) * per_sm)
+    waits = base.latency_us / max(1, (base.config.stages - 1) * per_sm)
     latency = rounds * slabs * max(waits, base.least_us)
     us = max(fma, latency) + round_us * (rounds - 1)
     return Rounds(us, fma, latency, rounds, rounds * per_sm * target.sm_count, busiest)
@@ -443,13 +516,14 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     repack = work.repack_us if base.config.repacked else 0.0
     problem, target, f = base.problem, base.target, base.figures
     m, n, k = base.config.tile
-    dram = work.dram_us + f.halves * (
+    dram = base.dram * work.dram_us + f.halves * (
         base.halves[0] * work.operand_us[0] + base.halves[1] * work.operand_us[1]
     )
     all_slabs, tiles, whole = ceil(extents.k / k), tiles_of(base.config, extents), 0
     if is_tail(base.config):
         whole = whole_tiles(tiles, target.sm_count * base.config.occupancy)
-    parts = split_k * base.config.cluster_k
+    together = base.config.cluster_k
+    parts = split_k * together
     slabs, ctas = ceil(all_slabs / parts), parts * (tiles - whole)
     streamed = is_stream(base.config)
     if streamed:
@@ -479,10 +553,17 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         return None
 
     of_slab = k * (m * problem.a.dtype.itemsize + n * problem.b.dtype.itemsize)
-    l2 = traffic_us((ctas * slabs + whole * all_slabs) * of_slab, target.dram_gbs * f.l2_to_dram)
+    fetched = (ctas * slabs + whole * all_slabs) * of_slab
+    l2 = traffic_us(fetched, target.dram_gbs * base.l2_to_dram)
     if not whole:
         l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
-    loop = _joined(base, sm_us, dram / busy, l2 / busy)
+    if base.crowded:
+        held = places // (rounds * target.sm_count) * (base.config.stages - 1) * of_slab
+        dram *= 1 + base.crowded * max(0.0, held / f.dmma.in_flight - 1)
+    if together > 1:  # clusters fill some SMs before others have any
+        dram *= 1 + base.gathered * (busiest * target.sm_count / ctas - 1)
+    exposed = base.alone * max(0.0, work.dram_us - sum(work.operand_us))
+    loop = _joined(base, sm_us, dram / busy, l2 / busy) + exposed
     total = repack + begin + loop + adding
     if total > bar:
         return None
@@ -491,8 +572,9 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
         launch=begin - work.strips_us,
         loop=loop,
         reduction=adding,
-        full=_joined(base, even, dram, l2),
-        fma=fma,
+        full=_joined(base, even, dram, l2) + exposed,
+        fma=0.0 if is_dmma(base.config) else fma,
+        tensor=fma if is_dmma(base.config) else 0.0,
         latency=latency,
         l2=l2 / busy,
         dram=dram / busy,
@@ -543,7 +625,8 @@ def at_once(base: Base, ctas: int, f: Figures) -> float:
         return 0.0
     warps = base.threads // WARP
     level = -(-ctas * warps // SCHEDULERS) * SCHEDULERS
-    return level / warps * (1 + f.lone_warps / level)
+    lone = f.dmma.lone_warps if is_dmma(base.config) else f.lone_warps
+    return level / warps * (1 + lone / level)
 
 
 def _joined(base: Base, sm_us: float, dram: float, l2: float) -> float:
@@ -554,11 +637,11 @@ def _joined(base: Base, sm_us: float, dram: float, l2: float) -> float:
     """
     longest = max(sm_us, dram, l2)
     if not base.may_meet:
-        return longest + 0.1 * (sm_us + dram + l2 - longest)
+        return longest + base.rest * (sm_us + dram + l2 - longest)
     f, memory = base.figures, max(dram, l2)
     shorter = min(sm_us, memory)
     norm = (1 + (shorter / longest) ** f.overlap) ** (1 / f.overlap)
-    return longest * norm + 0.1 * shorter + f.same_bytes * min(dram, l2)
+    return longest * norm + f.rest * shorter + f.same_bytes * min(dram, l2)
 
 
 def prediction(times: Times) -> Prediction:
@@ -571,6 +654,7 @@ def prediction(times: Times) -> Prediction:
         repack=times.repack,
         strips=times.strips,
         fma=times.fma,
+        tensor=times.tensor,
         latency=times.latency,
         l2=times.l2,
         dram=times.dram,

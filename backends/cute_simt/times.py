@@ -24,7 +24,7 @@ class Times(NamedTuple):
         Until the loop over K begins, the loop, and adding up split-K's parts.
     full
         What the loop would take if all rounds of CTAs were full.
-    fma, latency, l2, dram
+    fma, tensor, latency, l2, dram
         What bounds the loop, each alone.
     repack
         Copying operands before.
@@ -43,6 +43,7 @@ class Times(NamedTuple):
     dram: float
     repack: float = 0.0
     strips: float = 0.0
+    tensor: float = 0.0
 
     def added_in(self, us: float) -> Times:
         """Return the price if adding up parts of K takes some other time."""
