@@ -25,6 +25,7 @@ DEVICE_CODE = (
     "kernel",
     "dot",
     "axpy",
+    "dmma",
     "device",
     "boxes",
     "scheduling",
