@@ -319,7 +319,7 @@ def test_every_m_has_one_configuration_where_rows_are_to_keep_their_bits(n, k):
         ("kn", 16, (128, 128), {}),
         ("kk", 8, (128, 128), {"split_k": 2}),
         ("mk", 8, (64, 128), {"cluster_k": 3}),
-        ("mn", 16, (8, 256), {}),
+        ("mn", 16, (8, 128), {}),
     ],
     ids=str,
 )
@@ -349,7 +349,7 @@ TILES = [
     ((16, 128), (33, 140, 37)),
     ((64, 32), (9, 65, 50)),
     ((128, 64), (131, 45, 37)),
-    ((256, 8), (300, 9, 33)),
+    ((256, 16), (300, 17, 33)),
 ]
 PLACES = [(16, 0), (3, 1)]  # lines of whole vectors, and those an element off
 #: One kernel; parts of K that a second one adds, and a cluster: of three some have no slab.
