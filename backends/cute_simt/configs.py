@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import insort
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
@@ -52,6 +54,7 @@ from .prices import (
     Floor,
     Work,
     at_once,
+    dmma_floor_of,
     exchange_us,
     floor_of,
     floor_us,
@@ -74,6 +77,7 @@ __all__ = [
     "price",
     "price_all",
     "ranking",
+    "scratch",
     "split_options",
 ]
 
@@ -194,6 +198,9 @@ class Offer(NamedTuple):
         )
 
 
+Queue = list[tuple[float, Base]]  #: least times, and tiles
+
+
 @lru_cache(maxsize=256)
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return every tile for a problem class, biggest first, legal or not."""
@@ -258,8 +265,9 @@ def _priced_as(problem: Problem) -> Problem:
 @lru_cache(maxsize=4096)
 def _base(problem: Problem, target: Target, config: Config) -> Base:
     """Return a tile, with warps that only copy where it may have such: it is never slower then."""
-    fed = changed(config, producers=PRODUCERS, stages=FED_STAGES)
-    offered = config if without_producers(problem, fed, target) else fed
+    offered = config
+    if without_producers(problem, config, target) is None:
+        offered = changed(config, producers=PRODUCERS, stages=FED_STAGES)
     return measured(problem, target, offered, H200)
 
 
@@ -292,7 +300,7 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
 
 
 @lru_cache(maxsize=64)
-def _dmma(problem: Problem, target: Target) -> tuple[Base, ...]:
+def _dmma(problem: Problem, target: Target) -> tuple[Floor, ...]:
     """Return the tiles that tensor cores multiply, if they have the class's type."""
     if without_dmma(problem, target) is not None:
         return ()
@@ -300,9 +308,17 @@ def _dmma(problem: Problem, target: Target) -> tuple[Base, ...]:
     found = []
     for tile, warps, stages in DMMA_SHAPES:
         thread = _dmma_thread(problem, tile, warps)
-        config = Config((*tile, slab), stages=stages, warps=warps, thread=thread, raster=raster)
-        found.append(measured(problem, target, changed(config, schedule=DMMA), H200))
+        config = Config(
+            (*tile, slab), stages=stages, warps=warps, thread=thread, raster=raster, schedule=DMMA
+        )
+        found.append(dmma_floor_of(config))
     return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _dmma_base(problem: Problem, target: Target, config: Config) -> Base:
+    """Return one of these tiles."""
+    return measured(problem, target, config, H200)
 
 
 def _dmma_thread(
@@ -354,7 +370,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
                 found.append(_scheduled(priced, target, base.config, schedule))
     for base in plain:
         found += _persistent(priced, target, base.config)
-    found += _dmma(priced, target)
+    found += [_dmma_base(priced, target, floor.config) for floor in _dmma(priced, target)]
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -388,7 +404,7 @@ def ranking(
     for work in _stripped(problem, extents, target):  # first: they are cheaper, if there are any
         _add_tiles(short, work)
     work = work_of(problem, extents, target, H200)
-    _add_in_order(short, [(least_us(x, work), x) for x in _dmma(_priced_as(problem), target)], work)
+    _add_dmma(short, work)
     _add_tiles(short, work)
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
@@ -404,15 +420,76 @@ def ranking(
 
 
 def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
-    """Add what is worth considering of the tiles."""
-    _add_in_order(short, _likely(work, short.bar), work)
+    """Add what is worth considering of the tiles of CUDA cores."""
+    products = work.extents.m * work.extents.n * work.extents.k * work.extents.batch
+    per_sm = lanes(work.problem, work.target)
+    fma = products / per_sm / work.target.sm_count / work.target.clock_mhz
+    if BELOW * (work.begin_us + max(fma, work.dram_us)) > short.bar:
+        return
+    every = _floors(work.problem.a.dtype, work.problem.b.dtype, per_sm)
+    floors = [floor for floor in every if _fits(work, floor.config)]
+    priced = _priced_as(work.problem)
+
+    def made(config: Config) -> list[Base]:
+        """Return what a tile is offered as."""
+        if not _pays(work.problem, config):
+            return []
+        return _scheduled_ways(_base(priced, work.target, config), work)
+
+    queue = _add_by_floors(short, floors, made, work)
+    if BELOW * (work.begin_us + work.repack_us + max(fma, work.dram_us)) <= short.bar:
+        for base in _copied_first(work, fma):
+            _wait(queue, _scheduled_ways(base, work), work)
+    _wait(queue, _with_several_tiles(floors, work, short.bar), work)
+    _add_in_order(short, queue, work)
 
 
-def _add_in_order(short: Shortlist[Offer], tiles: list[tuple[float, Base]], work: Work) -> None:
-    """Add tiles, each with a time that no launch of it is under, until that is too long."""
-    for least, base in sorted(tiles, key=lambda entry: entry[0]):
-        if least > short.bar:
+def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
+    """Add what is worth considering of the tiles that tensor cores multiply."""
+    priced = _priced_as(work.problem)
+
+    def made(config: Config) -> list[Base]:
+        """Return a tile."""
+        return [_dmma_base(priced, work.target, config)]
+
+    floors = _dmma(priced, work.target)
+    _add_in_order(short, _add_by_floors(short, floors, made, work), work)
+
+
+def _add_by_floors(
+    short: Shortlist[Offer],
+    floors: Iterable[Floor],
+    made: Callable[[Config], list[Base]],
+    work: Work,
+) -> Queue:
+    """Add tiles, and return those that are left in the end.
+
+    One is `made` only where what no tile for such inputs is under is not above the bar by then:
+    that takes longer than to price it.
+    """
+    queue: Queue = []
+    for us, floor in sorted(((floor_us(x, work), x) for x in floors), key=_least):
+        _add_in_order(short, queue, work, us)
+        if us > short.bar:
             break
+        _wait(queue, made(floor.config), work)
+    return queue
+
+
+def _least(entry: tuple[float, object]) -> float:
+    return entry[0]
+
+
+def _wait(queue: Queue, tiles: Iterable[Base], work: Work) -> None:
+    """Have tiles wait, each with a time that no launch of it is under."""
+    for base in tiles:
+        insort(queue, (least_us(base, work), base), key=_least)
+
+
+def _add_in_order(short: Shortlist[Offer], queue: Queue, work: Work, until: float = inf) -> None:
+    """Add those that wait in the order of their times, until that is too long, or is `until`."""
+    while queue and queue[0][0] <= min(until, short.bar):
+        least, base = queue.pop(0)
         _add_tile(short, base, work, least)
 
 
@@ -478,31 +555,29 @@ def _copied_first(work: Work, fma_us: float) -> list[Base]:
     return found
 
 
-def _likely(work: Work, bar: float) -> list[tuple[float, Base]]:
-    """Return tiles, each with a time that no launch of it is under."""
-    problem, target, extents = work.problem, work.target, work.extents
-    products = extents.m * extents.n * extents.k * extents.batch
-    per_sm = lanes(problem, target)
-    fma = products / per_sm / target.sm_count / target.clock_mhz
-    if BELOW * (work.begin_us + max(fma, work.dram_us)) > bar:
-        return []
-    priced, every = _priced_as(problem), _floors(problem.a.dtype, problem.b.dtype, per_sm)
-    floors = [floor for floor in every if _fits(work, floor.config)]
-    likely = [floor.config for floor in floors if bar == inf or floor_us(floor, work) <= bar]
-    plain = [_base(priced, target, config) for config in likely if _pays(problem, config)]
-    plain += _copied_first(work, fma)
-    tiles = plain[:]
-    if extents.k <= _PERSISTENT_SLABS * _SLAB_BYTES // 4 and any(
-        is_big(floor.config) and tiles_of(floor.config, extents) > target.sm_count
-        for floor in floors
-    ):
-        for floor in floors:  # whose CTAs may have several tiles
-            hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
-            if bar == inf or floor_us(hidden, work) <= bar:
-                tiles += _persistent(priced, target, floor.config)
+def _scheduled_ways(base: Base, work: Work) -> list[Base]:
+    """Return a tile, and the same with a tail and in stream-K where that may be worth it."""
+    found = [base]
     for schedule, has in (("tail", _has_tail), ("stream", _streams)):
-        tiles += [_scheduled(priced, target, x.config, schedule) for x in plain if has(x, work)]
-    return [(least_us(base, work), base) for base in tiles]
+        if has(base, work):
+            priced = _priced_as(work.problem)
+            found.append(_scheduled(priced, work.target, base.config, schedule))
+    return found
+
+
+def _with_several_tiles(floors: list[Floor], work: Work, bar: float) -> list[Base]:
+    """Return tiles with persistent CTAs, where K is short and some would have several."""
+    big = [floor for floor in floors if is_big(floor.config)]
+    if work.extents.k > _PERSISTENT_SLABS * _SLAB_BYTES // 4 or not any(
+        tiles_of(floor.config, work.extents) > work.target.sm_count for floor in big
+    ):
+        return []
+    found: list[Base] = []
+    for floor in big:
+        hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
+        if floor_us(hidden, work) <= bar:
+            found += _persistent(_priced_as(work.problem), work.target, floor.config)
+    return found
 
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
@@ -605,8 +680,9 @@ def _add_tile(short: Shortlist[Offer], base: Base, work: Work, least: float) -> 
         allowed = _occupancy(base, work.extents, parts)
         offer = Offer(base.config, allowed, parts, 1, False, times, work.strips)
         short.add(times.total, offer, base.reason)
-        if clustered:
-            in_cluster = _in_cluster(base, work, parts, times.added_in(exchange))
+        alike = times.added_in(exchange) if clustered else times
+        if clustered and alike.total <= short.bar:  # it takes as long at least
+            in_cluster = _in_cluster(base, work, parts, alike)
             offer = offer._replace(split_k=1, cluster_k=parts, times=in_cluster)
             short.add(in_cluster.total, offer, base.reason)
 
@@ -712,12 +788,23 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
     UnsupportedProblem
         It is not for such extents.
     """
+    bytes_ = scratch(problem, extents, target, config)
     turned, sizes = config.oriented(problem), config.oriented(extents)
-    reason = misfit(turned, sizes, config)
+    return Candidate(config, predict(turned, sizes, target, config), bytes_)
+
+
+def scratch(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
+    """Return the bytes of a configuration's workspace; problem and extents as the caller sees them.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is not for such extents.
+    """
+    reason = misfit(config.oriented(problem), config.oriented(extents), config)
     if reason is not None:
         raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
-    scratch = scratch_bytes(problem, extents, config, target)
-    return Candidate(config, predict(turned, sizes, target, config), scratch)
+    return scratch_bytes(problem, extents, config, target)
 
 
 price_all = one_by_one(price)

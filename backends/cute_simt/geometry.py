@@ -97,6 +97,7 @@ __all__ = [
     "resident_warps",
     "scratch_bytes",
     "seen",
+    "smem_of",
     "stream_ctas",
     "tiles_of",
     "whole_tiles",
@@ -600,20 +601,26 @@ def geometry(problem: Problem, config: Config) -> Geometry:
 
 def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -> Needs:
     """Return what a CTA with such tiles needs of an SM."""
-    warps, pitch = config.warps[0] * config.warps[1], _stage_pitch(problem, config)
+    warps, smem_bytes = config.warps[0] * config.warps[1], smem_of(problem, config, a, b)
+    if is_specialised(config):
+        return Needs((warps + config.producers) * WARP, smem_bytes, _launched_registers(config))
+    step = _step(config, a, b)
+    return Needs(warps * WARP, smem_bytes, _registers(problem, config, a, b, step))
+
+
+def smem_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -> int:
+    """Return the bytes of shared memory of a CTA with such tiles."""
+    warps = config.warps[0] * config.warps[1]
     pipeline = config.stages * (a.bytes + b.bytes)
-    patches = warps * _lanes(config)[0] * pitch * problem.accumulator.itemsize
     if in_cluster(config):
         patches = part_bytes(problem, config)
         if _in_lines(problem, config, b):
             patches += _shares(problem, config) * warps * WARP * BANK_VECTOR
+    else:
+        row_bytes = _stage_pitch(problem, config) * problem.accumulator.itemsize
+        patches = warps * _lanes(config)[0] * row_bytes
     smem_bytes = pipeline + patches if patches_apart(config) else max(pipeline, patches)
-    if is_specialised(config):
-        barriers = 2 * config.stages * BARRIER_BYTES
-        threads = (warps + config.producers) * WARP
-        return Needs(threads, smem_bytes + barriers, _launched_registers(config))
-    step = _step(config, a, b)
-    return Needs(warps * WARP, smem_bytes, _registers(problem, config, a, b, step))
+    return smem_bytes + 2 * config.stages * BARRIER_BYTES * is_specialised(config)
 
 
 def _shares(problem: Problem, config: Config) -> int:
@@ -1070,7 +1077,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
             return f"{copiers} threads cannot turn a slab of {k} of {name} on its way"
         if k * tile.dtype.itemsize < BANK_VECTOR:
             return f"a slab of {k} is less than one 16-byte vector of {name}"
-    smem_bytes = needs_of(problem, config, a, b).smem_bytes
+    smem_bytes = smem_of(problem, config, a, b)
     if smem_bytes > target.smem_per_block:
         return (
             f"{smem_bytes} bytes of shared memory exceed the "

@@ -20,7 +20,7 @@ from ..clusters import clusters_at_once
 from ..near import is_near
 from ..shortlist import changed
 from ..workspace import LINE_BYTES, workspace_bytes
-from .figures import H200, Figures
+from .figures import H200, DmmaFigures, Figures
 from .geometry import (
     BANK_VECTOR,
     BASE_REGISTERS,
@@ -44,6 +44,7 @@ from .geometry import (
     part_bytes,
     resident_warps,
     seen,
+    smem_of,
     stream_ctas,
     tiles_of,
     whole_tiles,
@@ -57,6 +58,7 @@ __all__ = [
     "Floor",
     "Work",
     "at_once",
+    "dmma_floor_of",
     "exchange_us",
     "floor_of",
     "floor_us",
@@ -148,9 +150,10 @@ class Base:
         if without_cluster(self.problem, config, self.target) is not None:
             return 0
         a, b = operand_tile(self.problem.a, own, 0), operand_tile(self.problem.b, own, 1)
-        needs = needs_of(self.problem, config, a, b)
-        fits = needs.smem_bytes <= self.target.smem_per_block  # all else is as without clusters
-        return _resident(needs, self.target) if fits else 0
+        size = smem_of(self.problem, config, a, b)  # more than without; all else is the same
+        if size > self.target.smem_per_block:
+            return 0
+        return min(self.resident, max(1, _resident_by_smem(size, self.target)))
 
 
 class Floor(NamedTuple):
@@ -166,6 +169,8 @@ class Floor(NamedTuple):
         How much longer one CTA takes that has an SM to itself, and too few warps for it.
     in_clusters
         CTAs that fit on one SM in clusters along K, at most; 0 where there are none.
+    dram
+        As in `Base`.
     """
 
     config: Config
@@ -173,6 +178,7 @@ class Floor(NamedTuple):
     cta_clocks: float
     alone: float
     in_clusters: int
+    dram: float = 1.0
 
 
 class Work(NamedTuple):
@@ -243,9 +249,13 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
 
 def _resident(needs: Needs, target: Target) -> int:
     """Return how many CTAs fit on one SM at once."""
-    by_smem = target.smem_per_sm // (needs.smem_bytes + RESERVED_SMEM)
+    by_smem = _resident_by_smem(needs.smem_bytes, target)
     by_registers = resident_warps(needs.registers) // (needs.threads // WARP)
     return max(1, min(by_smem, by_registers, 2048 // needs.threads, MOST_RESIDENT))
+
+
+def _resident_by_smem(size: int, target: Target) -> int:
+    return target.smem_per_sm // (size + RESERVED_SMEM)
 
 
 def scratch_us(size: int, target: Target, f: Figures) -> float:
@@ -265,6 +275,8 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
     """Return what does not depend on the extents of a configuration, by some figures."""
     a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
     needs = needs_of(problem, config, a, b)
+    if is_dmma(config):
+        return _of_dmma(problem, target, config, f, _resident(needs, target), (a, b))
     threads = needs.threads - config.producers * WARP
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
     reads = a.rows / a.vector + b.rows / b.vector
@@ -276,8 +288,6 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
     of_warp += _widen_clocks(config, problem.a.dtype, f)
     if a.boxed and b.boxed:
         of_warp *= _tall(config, f)
-    if is_dmma(config):
-        return _of_dmma(problem, target, config, f, _resident(needs, target), (a, b))
     product = seen(problem, config)
     resident = _resident(needs, target)
     clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
@@ -313,14 +323,10 @@ def _of_dmma(
     tiles: tuple[OperandTile, OperandTile],
 ) -> Base:  # fmt: skip
     """Return the same of a tile that tensor cores multiply."""
-    own, (m, n, k) = f.dmma, config.tile
-    warps = config.warps[0] * config.warps[1]
-    # What a warp's scheduler is busy with: products, and all else of a slab.
-    of_warp = m * n * k * SCHEDULERS / (warps * own.rate) + own.slab_clocks
+    own, warps = f.dmma, config.warps[0] * config.warps[1]
+    of_warp, cta_clocks = _dmma_clocks(config, own)
     of_warp += own.single_clocks * sum(x.copies for x in tiles if x.single) / (WARP * warps)
     clocks = of_warp * warps / SCHEDULERS
-    stores = own.store_clocks * config.thread[0] * config.thread[1]
-    cta_clocks = (own.cta_clocks + stores) * warps / SCHEDULERS
     together = 1 + own.lone_warps / (resident * warps)
     return Base(
         problem,
@@ -347,11 +353,30 @@ def _of_dmma(
     )
 
 
+def _dmma_clocks(config: Config, own: DmmaFigures) -> tuple[float, float]:
+    """Return a warp's clocks for a slab, without copies of single elements, and a CTA's others."""
+    m, n, k = config.tile
+    warps = config.warps[0] * config.warps[1]
+    # What a warp's scheduler is busy with: products, and all else of a slab.
+    of_warp = m * n * k * SCHEDULERS / (warps * own.rate) + own.slab_clocks
+    stores = own.store_clocks * config.thread[0] * config.thread[1]
+    return of_warp, (own.cta_clocks + stores) * warps / SCHEDULERS
+
+
+def dmma_floor_of(config: Config) -> Floor:
+    """Return what the prices of a tile that tensor cores multiply are not under, in any class."""
+    f, warps = H200, config.warps[0] * config.warps[1]
+    of_warp, cta_clocks = _dmma_clocks(config, f.dmma)
+    alone, dram = 1 + f.dmma.lone_warps / warps, f.dram_efficiency / f.dmma.dram_efficiency
+    return Floor(config, of_warp * warps / SCHEDULERS, cta_clocks, alone, MOST_RESIDENT, dram)
+
+
 def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
     """Return what a tile's prices are not under for inputs of some types: the widest reads."""
     f, (m, n) = H200, config.thread
-    fed = replace(config, producers=PRODUCERS)  # less than without, where there may be such
-    least = fed if never_fed(a, config) is None else config
+    least = config
+    if never_fed(a, config) is None:  # less than without
+        least = replace(config, producers=PRODUCERS)
     reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
     of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)
     of_warp *= _tall(least, f)
@@ -447,19 +472,19 @@ def part_us(base: Base, work: Work, parts: int) -> float:
 
 def floor_us(floor: Floor, work: Work) -> float:
     """Return a time that no launch of a tile is under, in any class with inputs of its types."""
-    config, clocks, cta_clocks, alone, in_clusters = floor
-    target, f = work.target, H200
+    config, clocks, cta_clocks, alone, in_clusters, dram = floor
+    target, f, dram_us = work.target, H200, dram * work.dram_us
     slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
     each = ctas / target.sm_count
     whole = max(alone, each) * (clocks * slabs + cta_clocks) / target.clock_mhz
-    least = max(whole, work.dram_us)
+    least = max(whole, dram_us)
     if slabs >= 2 * FEWEST_PARTS:  # in two parts at least, of two slabs at least
         parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
         reduction = f.reduce_us + f.part_us * FEWEST_PARTS
         clusters = in_clusters * clusters_at_once(target, FEWEST_PARTS)
         if target.capability[0] == 9 and ctas <= clusters:
             reduction = min(reduction, f.cluster_us)
-        least = min(least, max(parts / target.clock_mhz, work.dram_us) + reduction)
+        least = min(least, max(parts / target.clock_mhz, dram_us) + reduction)
     return BELOW * (work.begin_us + least)
 
 
