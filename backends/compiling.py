@@ -12,6 +12,7 @@ from unigemm.target import Target
 
 __all__ = [
     "INT32_MAX",
+    "of_kernel",
     "one_by_one",
     "oriented_scales",
     "oriented_strides",
@@ -32,6 +33,15 @@ def one_by_one(
     return lambda problem, extents, target, configs: [
         price(problem, extents, target, config) for config in configs
     ]
+
+
+def of_kernel(
+    count: Callable[[Problem, Extents, Config], int],
+) -> Callable[[Problem, Extents, Target, Config], int]:
+    """Return what counts bytes of products as callers see them, from that of what kernels see."""
+    return lambda problem, extents, target, config: count(
+        config.oriented(problem), config.oriented(extents), config
+    )
 
 
 def refuse_sizes(extents: Extents, target: Target) -> str | None:

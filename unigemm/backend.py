@@ -78,6 +78,18 @@ class PricingBackend(Backend, Protocol):
         """
         ...
 
+    def scratch_bytes(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> int:
+        """Return the bytes of the workspace of a configuration that can run.
+
+        Raises
+        ------
+        UnsupportedProblem
+            It is not for such extents.
+        """
+        ...
+
 
 @runtime_checkable
 class InvariantBackend(PricingBackend, Protocol):

@@ -32,7 +32,7 @@ from .errors import (
 )
 from .gemm import Gemm, Layout, canonical, result_shape
 from .overlap import may_share
-from .planner import KEPT, choose, invariant_extents, moved
+from .planner import KEPT, choose, invariant_extents, moved, resized, size_class
 from .plans import Plan
 from .problem import PRECISIONS, Extents, Problem
 from .registry import backend_named, backend_names
@@ -311,7 +311,7 @@ def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int)
     return _chosen(gemm.problem, gemm.extents, target, (chosen,), (), keep)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _chosen(
     problem: Problem,
     extents: Extents,
@@ -320,10 +320,32 @@ def _chosen(
     missing: tuple[tuple[str, str], ...],
     keep: int,
 ) -> Plan:
+    sizes = size_class(problem, extents)
+    if target.is_gpu and sizes != extents:
+        found = _of_class(problem, extents, sizes, target, backends, missing, keep)
+        if found is not None:
+            return found
     if problem.batch_invariant and extents != invariant_extents(extents):
         fixed = _chosen(problem, invariant_extents(extents), target, backends, missing, keep)
         return moved(fixed, extents, backend_named)
     return choose(problem, extents, target, backends, missing=dict(missing), keep=keep)
+
+
+def _of_class(
+    problem: Problem,
+    extents: Extents,
+    sizes: Extents,
+    target: Target,
+    backends: tuple[Backend, ...],
+    missing: tuple[tuple[str, str], ...],
+    keep: int,
+) -> Plan | None:
+    """Return what is planned for a class of sizes, for some of them; None if it is not for them."""
+    try:
+        plan = _chosen(problem, sizes, target, backends, missing, keep)
+    except UnsupportedProblem:
+        return None  # too large, perhaps, which the product itself is not
+    return resized(plan, extents, backend_named)
 
 
 def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:

@@ -281,6 +281,9 @@ class Plan:
         Who computes it, and how.
     problem, extents, target
         What it was planned for.
+    priced
+        The extents that all its predictions are of, where they are not its own: those that stand
+        for a class of sizes (see `unigemm.planner.size_class`).
     workspace_bytes
         Scratch device memory of one call.
     predicted_us, limiter, parts
@@ -306,6 +309,7 @@ class Plan:
     measured_us: float = field(default=0.0, compare=False)
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
     rejected: tuple[Rejection, ...] = field(default=(), compare=False)
+    priced: Extents | None = field(default=None, compare=False)
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -400,8 +404,9 @@ class Plan:
         The first columns of the table add up to the predicted time, see `Breakdown`; those after
         the bar are what bounds the main loop, and overlap. Columns of zeros are left out.
         """
+        priced = f", priced as {self.priced}" if self.priced else ""
         lines = [
-            f"{self.extents} on {self.target}",
+            f"{self.extents} on {self.target}{priced}",
             f"  {self.problem}",
             f"  -> {self.backend} {self.config}: {self.predicted_us:.1f} us predicted, "
             f"limited by {self.limiter}",

@@ -12,7 +12,7 @@ from unigemm.target import Target
 
 from ..compiling import refuse_blocks
 from ..cute.backend import CuteBackend
-from .configs import price_all, ranking
+from .configs import price_all, ranking, scratch
 from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal, misfit
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -58,5 +58,6 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_simt", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, _arguments
-)
+    "cute_simt", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, scratch,
+    _arguments,
+)  # fmt: skip

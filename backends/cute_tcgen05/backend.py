@@ -9,8 +9,9 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
+from ..compiling import of_kernel
 from ..cute.backend import CuteBackend
-from .configs import places, price_all, ranking
+from .configs import places, price_all, ranking, scratch_bytes
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -51,5 +52,6 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_tcgen05", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, _arguments
-)
+    "cute_tcgen05", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes,
+    of_kernel(scratch_bytes), _arguments,
+)  # fmt: skip

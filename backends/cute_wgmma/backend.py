@@ -10,9 +10,9 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..clusters import clusters_at_once
-from ..compiling import refuse_blocks
+from ..compiling import of_kernel, refuse_blocks
 from ..cute.backend import CuteBackend
-from .configs import price_all, ranking, turns
+from .configs import price_all, ranking, scratch_bytes, turns
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
@@ -54,5 +54,6 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_wgmma", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, _arguments
-)
+    "cute_wgmma", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes,
+    of_kernel(scratch_bytes), _arguments,
+)  # fmt: skip

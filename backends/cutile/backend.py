@@ -18,7 +18,7 @@ from unigemm.target import Target
 
 from ..compiling import refuse_blocks, refuse_sizes, specialisation
 from . import arguments, toolchain
-from .configs import price, ranking, varies
+from .configs import price, ranking, scratch_bytes, varies
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
 from .launch import launcher, load
 
@@ -82,6 +82,12 @@ class CutileBackend:
     ) -> Sequence[Candidate]:
         """Return configurations as `price` does."""
         return [self.price(problem, extents, target, config) for config in configs]
+
+    def scratch_bytes(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> int:
+        """Return the bytes of the workspace of a configuration that can run: for all extents."""
+        return scratch_bytes(problem, extents, target, config)
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""

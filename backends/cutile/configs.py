@@ -195,7 +195,7 @@ def ranking(
 def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Candidate:
     sizes = base.config.oriented(extents)
     config = changed(base.config, split_k=split_k, raster=_raster(sizes, base))
-    scratch = scratch_bytes(base.problem, sizes, base.target, config)
+    scratch = _scratch(base.problem, sizes, base.target, config, split_k)
     return Candidate(config, _prediction(times), scratch)
 
 
@@ -348,13 +348,14 @@ def predict(
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
     seen, sizes = config.oriented(problem), config.oriented(extents)
-    scratch = scratch_bytes(seen, sizes, target, config)
+    scratch = scratch_bytes(problem, extents, target, config)
     return Candidate(config, predict(seen, sizes, target, config), scratch)
 
 
-def scratch_bytes(problem: Problem, sizes: Extents, target: Target, config: Config) -> int:
-    """Return the workspace of a launch; problem and extents as the kernel sees them."""
-    return _scratch(problem, sizes, target, config, config.split_k)
+def scratch_bytes(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
+    """Return the workspace of a launch; problem and extents as the caller sees them."""
+    seen, sizes = config.oriented(problem), config.oriented(extents)
+    return _scratch(seen, sizes, target, config, config.split_k)
 
 
 def _scratch(problem: Problem, sizes: Extents, target: Target, config: Config, split_k: int) -> int:
