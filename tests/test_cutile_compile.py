@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from sampling import ALL
 from test_cutile import EXTENTS, LAYOUTS, plan_of, problem_of, taken
 from unigemm.backends.cutile import toolchain
 from unigemm.backends.cutile.arguments import calls
@@ -33,7 +34,6 @@ pytestmark = [
 
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a")
 SAMPLE = 1  # kernels of each type and architecture; UNIGEMM_TEST_ALL=1 compiles every one
-ALL = os.environ.get("UNIGEMM_TEST_ALL") == "1"
 
 
 def every_plan(arch):

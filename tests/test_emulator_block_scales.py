@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from sampling import ALL
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
@@ -37,7 +37,6 @@ pytestmark = [
 # Few SMs: each CTA has several tiles.
 GPU = {"target": replace(unigemm.named_target("sm_100a"), sm_count=4), "leftovers": True}
 KIND = DType.FLOAT8_E4M3FN
-ALL = os.environ.get("UNIGEMM_TEST_ALL") == "1"
 
 
 def multiply(given, wanted=None, seed=0):

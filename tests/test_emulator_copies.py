@@ -49,6 +49,7 @@ AFTER = {
 
 @pytest.mark.parametrize("config", [PLAIN, WIDE, PARTS, TAIL, STREAM], ids=str)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.sample(8)
 def test_copies_of_every_layout_give_the_product_by_every_schedule(layout, config):
     """Of odd sizes, among not-a-numbers, which lie in what pads the copies' rows, too."""
     number = ["nn", "nt", "tn", "tt"].index(layout)
@@ -77,6 +78,7 @@ def test_drawn_operands_in_poison_give_the_product(layout, aligned):
 
 
 @pytest.mark.parametrize("number", range(len(BIG)))
+@pytest.mark.sample(4)
 def test_every_big_tile_takes_copies(number):
     shape = BIG[number]
     config = Config(

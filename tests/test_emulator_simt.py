@@ -189,6 +189,7 @@ BIG = [shape for shape in SHAPES if shape.thread[0] * shape.thread[1] >= 64]
 
 
 @pytest.mark.parametrize("number", range(len(BIG)))
+@pytest.mark.sample(6)
 def test_big_sums_of_turned_and_moved_tiles_give_the_product(number):
     """A tile that sticks out moves back where it can; fewer rows than a tile are checked."""
     shape, rng = BIG[number], np.random.default_rng(number)

@@ -75,6 +75,7 @@ def sizes_of(config, left, columns, k):
     ("config", "columns"), [*((config, False) for config in AFTER), (PLAIN, True), (STREAM, True)]
 )
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.sample(11)
 def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, columns):
     """Among not-a-numbers, at odd addresses."""
     number = ["nn", "nt", "tn", "tt"].index(layout)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from sampling import ALL
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
@@ -89,6 +89,7 @@ def test_operands_at_odd_places_are_repacked():
      (DType.FLOAT32, "3xtf32", (0, 1)), (DType.INT8, "ieee", (1, 8))],
     ids=str,
 )  # fmt: skip
+@pytest.mark.sample(8)
 def test_copies_of_operands_of_every_alignment(dtype, precision, shifts, layout):
     """Lines begin at multiples of so many elements: read as the aligned 16 bytes around them."""
     m, n, k = 77, 65, 103
@@ -149,6 +150,7 @@ def test_groups_of_rows_are_copied_in_bands(layout, of_b, monkeypatch):
     ids=str,
 )
 @pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.sample(5)
 def test_panels_feed_tiles_of_any_eights(m, n, k, lists, layout):
     a, b = operands(DType.FLOAT16, layout, m, n, k, 5)
     b[-1, ::3] = np.inf  # and the rows behind it are zeros
@@ -341,9 +343,7 @@ def test_rows_of_d_begin_at_any_element(out, shift):
         assert (held == 77).all()
 
 
-@pytest.mark.skipif(
-    os.environ.get("UNIGEMM_TEST_ALL") != "1", reason="minutes; UNIGEMM_TEST_ALL=1 runs it"
-)
+@pytest.mark.skipif(not ALL, reason="minutes; UNIGEMM_TEST_ALL=1 runs it")
 @pytest.mark.parametrize("seed", range(60))
 def test_any_configuration_that_is_offered(seed):
     rng = random.Random(seed)

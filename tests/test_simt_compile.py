@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 
 import pytest
+from sampling import ALL
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
@@ -32,8 +32,8 @@ from unigemm.target import ARCHITECTURES, named_target
 
 pytestmark = pytest.mark.compile
 
-SAMPLE = 40  # kernels compiled in an ordinary run; UNIGEMM_TEST_ALL=1 compiles every one
-CLUSTERS = 8  # of these in an ordinary run, beside
+SAMPLE = 20  # kernels compiled in an ordinary run; UNIGEMM_TEST_ALL=1 compiles every one
+CLUSTERS = 5  # of these in an ordinary run, beside
 EXTENTS = Extents(512, 512, 512)
 HOPPER = named_target("sm_90a")
 
@@ -52,7 +52,7 @@ def offered():
 def sampled():
     """Take the same plans every time, a few of each architecture."""
     plans = list(offered())
-    if os.environ.get("UNIGEMM_TEST_ALL") == "1":
+    if ALL:
         return plans
     rng = random.Random(20261120)
     each = -(-SAMPLE // len(ARCHITECTURES))
@@ -108,7 +108,7 @@ def clustered():
         for one in (replace(config, cluster_k=count) for count in (2, 3, 8))
         if illegal(problem, one, HOPPER) is None
     ]
-    if os.environ.get("UNIGEMM_TEST_ALL") == "1":
+    if ALL:
         return plans
     return random.Random(20261122).sample(plans, CLUSTERS)
 
@@ -153,6 +153,7 @@ def test_a_split_product_brings_its_reduction():
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a"])
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
+@pytest.mark.sample(8)
 def test_float32_sums_are_added_to_in_pairs_where_there_is_an_instruction(arch, majors):
     """Of K-major operands, too: they are turned on their way into shared memory."""
     problem, target = problem_of(DType.FLOAT32, *majors), named_target(arch)
@@ -174,6 +175,7 @@ def shared_of(majors, alignment, tile, warps, arch, schedule="stream"):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
+@pytest.mark.sample(5)
 def test_shares_of_slabs_compile_without_spills(majors, arch):
     """Of the tiles with the most sums a thread: nothing is left for what lives across pieces."""
     number = ["kn", "kk", "mn", "mk"].index(majors) + len(arch)
@@ -185,6 +187,7 @@ def test_shares_of_slabs_compile_without_spills(majors, arch):
 
 @pytest.mark.parametrize("tile", ALONE, ids=str)
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
+@pytest.mark.sample(4)
 def test_the_loop_over_a_share_has_no_more_issue_slots_than_that_over_a_tile(majors, tile):
     """Sums that were stored and added to where they are cost 2 to 21 percent of the loop."""
     plain, shared = (
@@ -208,6 +211,7 @@ def fed_of(majors, alignment, tile, schedule, split):
 @pytest.mark.parametrize(
     ("majors", "tile"), [("kn", 0), ("kk", 0), ("kk", 1), ("mn", 0), ("mn", 1), ("mk", 1)]
 )
+@pytest.mark.sample(8)
 def test_warps_that_only_multiply_issue_little_else(majors, tile, schedule, split):
     """2048 FMAs and 96 reads of shared memory a slab; few FMAs that cost more than their slot.
 

@@ -170,6 +170,7 @@ BIGGEST = [((128, 256), (2, 4)), ((256, 128), (4, 2)), ((64, 256), (1, 4))]
 
 @pytest.mark.compile
 @pytest.mark.parametrize("number", range(12))
+@pytest.mark.sample(5)
 def test_copies_and_their_products_compile_without_spills(number):
     """Of the tiles with the most sums a thread, by all schedules: no local memory, no spills."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")

@@ -1,0 +1,48 @@
+"""Which cases of a sweep an ordinary run takes: some that cover it, on demand all."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+
+import pytest
+
+#: An ordinary run takes a sample of long sweeps; UNIGEMM_TEST_ALL=1 takes them whole.
+ALL = os.environ.get("UNIGEMM_TEST_ALL") == "1"
+#: Another number draws other samples.
+SEED = os.environ.get("UNIGEMM_TEST_SEED", "0")
+
+
+def drawn(cases: Sequence[Mapping[str, Hashable]], most: int, name: str) -> list[int]:
+    """Return the numbers of some cases, the same each time for one name, at most so many.
+
+    Each value of each factor is in one of them, where so few can have them all; those come first
+    that have the most values that were not there before.
+    """
+    order = list(range(len(cases)))
+    random.Random(f"{SEED} {name}").shuffle(order)
+    found: list[int] = []
+    seen: set[tuple[str, Hashable]] = set()
+    while order and len(found) < most:
+        best = max(order, key=lambda number: len(cases[number].items() - seen))
+        order.remove(best)
+        found.append(best)
+        seen |= cases[best].items()
+    return sorted(found)
+
+
+def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases of sweeps that an ordinary run does not take: see the marker "sample"."""
+    sweeps: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample") is not None and not ALL:
+            sweeps[item.nodeid.partition("[")[0]].append(item)
+    left: list[pytest.Item] = []
+    for name, cases in sweeps.items():
+        (most,) = cases[0].get_closest_marker("sample").args
+        factors = [{k: repr(v) for k, v in case.callspec.params.items()} for case in cases]
+        taken = set(drawn(factors, most, name.rpartition("/")[2]))
+        left += [case for number, case in enumerate(cases) if number not in taken]
+    return left
