@@ -48,7 +48,7 @@ def _places(tile: OperandTile, first: Int32, lane: Int32) -> list[Int32]:
 @cute.jit
 def sum_slabs(
     spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
-    ends: tuple, remaining: Int32, within: tuple,
+    ends: tuple, remaining: Int32, within: tuple, meanwhile: cutlass.Constexpr = None,
 ) -> cute.Tensor:  # fmt: skip
     """Return the sums of the products between two `ends` of K, as `kernel.sum_slabs`.
 
@@ -63,6 +63,8 @@ def sum_slabs(
 
     # -- prologue
     slab_a, slab_b, remaining = start_first(spec, sources, shared, remaining, within, (held, held))
+    if const_expr(meanwhile is not None):
+        meanwhile()
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
     sums = cute.make_rmem_tensor(row_major, Float64)
     sums.fill(0.0)

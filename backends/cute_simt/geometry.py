@@ -20,7 +20,9 @@ What M or N has more than whole tiles may be a strip of its own, which one of th
 
 The schedule "dmma" is for float64 where tensor cores have it: the tiles, copies and stores are the
 same, but warps multiply eight or sixteen rows and columns at a time (dmma.py), and who owns which
-sum is the instruction's choice. Eight lanes share one index, four the other.
+sum is the instruction's choice. Eight lanes share one index, four the other. "dmma-tail" and
+"dmma-stream" are such tiles by the schedules "tail" and "stream": they can be named, and swept.
+They are not offered: nobody has measured them.
 
 Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
 along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns
@@ -49,6 +51,8 @@ __all__ = [
     "BASE_REGISTERS",
     "DMMA",
     "DMMA_K",
+    "DMMA_STREAM",
+    "DMMA_TAIL",
     "DOT",
     "DOT_ROWS",
     "FED_STAGES",
@@ -121,7 +125,8 @@ MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 
 BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 40, 4, 6
 DOT, AXPY = "dot", "axpy"
 FEW_ROWS = (DOT, AXPY)  # schedules with loads straight to registers
-DMMA = "dmma"  # the schedule whose warps multiply float64 on tensor cores
+# Schedules whose warps multiply float64 on tensor cores: one as "" does, and as the next two do.
+DMMA, DMMA_TAIL, DMMA_STREAM = "dmma", "dmma-tail", "dmma-stream"
 DMMA_K = 8  # of its instruction, mma.sync.m16n8k8 (PTX ISA: from sm_90 on)
 FRAGMENT_ROWS, FRAGMENT_K = 8, 4  # of which a lane has one element
 DOT_ROWS = (1, 2, 4, 8)  # of A
@@ -286,8 +291,8 @@ class Geometry:
     run_out
         Neighbouring accumulators of a lane that go to the patch as one vector.
     left, shares
-        Accumulators of a row that go as one vector to where a cluster along K adds them up; such
-        vectors that a thread adds up, at most.
+        Accumulators of a row that go as one vector to where a cluster along K adds them up, or
+        another CTA does in stream-K; such vectors that a thread of a cluster adds up, at most.
     in_lines
         These go on to D through a patch of the warp, element by element: D has no such vectors.
     store
@@ -462,7 +467,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
 
 def is_dmma(config: Config) -> bool:
     """Whether warps multiply on tensor cores, in float64."""
-    return config.schedule == DMMA
+    return config.schedule in (DMMA, DMMA_TAIL, DMMA_STREAM)
 
 
 def is_persistent(config: Config) -> bool:
@@ -482,12 +487,12 @@ def patches_apart(config: Config) -> bool:
 
 def is_tail(config: Config) -> bool:
     """Whether only those tiles have parts of K that are not enough for a round of CTAs."""
-    return config.schedule == "tail"
+    return config.schedule in ("tail", DMMA_TAIL)
 
 
 def is_stream(config: Config) -> bool:
     """Whether CTAs have equally many slabs, wherever in a tile these begin and end."""
-    return config.schedule == "stream"
+    return config.schedule in ("stream", DMMA_STREAM)
 
 
 def in_parts(config: Config) -> bool:
@@ -862,7 +867,7 @@ def _illegal_tail(problem: Problem, config: Config) -> str | None:
 
 def without_tail(problem: Problem, config: Config) -> str | None:
     """Say why a tile has no tail, however many there are; None where it may."""
-    if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
+    if not is_dmma(config) and (problem.a.dtype is not DType.FLOAT32 or not is_big(config)):
         return "tails were measured in float32 only, in big tiles"
     if problem.batch_invariant:
         return "which tiles have parts depends on M"
@@ -879,8 +884,11 @@ def _illegal_stream(problem: Problem, config: Config) -> str | None:
 
 def without_stream(problem: Problem, config: Config) -> str | None:
     """Say why a tile's slabs are not shared out, however many there are; None where they may be."""
-    if problem.a.dtype is not DType.FLOAT32 or not is_biggest(config):
+    if not is_dmma(config) and (problem.a.dtype is not DType.FLOAT32 or not is_biggest(config)):
         return "stream-K is for float32 and for tiles with as many sums a thread as there may be"
+    registers = config.thread[0] * config.thread[1] * problem.accumulator.itemsize // 4
+    if is_dmma(config) and registers == MAX_ACCUMULATOR_REGISTERS:
+        return "what lives across shares leaves too few registers for the products of such a tile"
     problem = seen(problem, config)
     if "strided" in (problem.a.major, problem.b.major):
         return "stream-K keeps no registers for the strides of both indices"
@@ -1061,7 +1069,8 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     reason = _illegal_persistent(problem, config, target) if is_persistent(config) else None
     reason = _illegal_tail(problem, config) if is_tail(config) else reason
     reason = _illegal_stream(problem, config) if is_stream(config) else reason
-    reason = _illegal_dmma(problem, config, target) if is_dmma(config) else reason
+    if is_dmma(config):
+        reason = _illegal_dmma(problem, config, target) or reason
     if is_specialised(config):
         reason = without_producers(problem, config, target) or reason
         if config.producers != PRODUCERS:

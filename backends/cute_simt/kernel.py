@@ -80,6 +80,7 @@ from .geometry import (
     is_dmma,
     is_persistent,
     is_specialised,
+    is_stream,
     is_tail,
     launched_smem,
     patches_apart,
@@ -1021,8 +1022,8 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
 
     few = {DOT: dot.start, AXPY: axpy.start}
     if launch is None:
-        own = {**few, "stream": stream.start}
-        launch = own.get(spec.config.schedule, start)
+        shared_out = stream.start if is_stream(spec.config) else start
+        launch = few.get(spec.config.schedule, shared_out)
     if spec.config.repacked:
         launch = partial(start_copied, launch)
     if spec.config.strips:

@@ -26,7 +26,7 @@ from functools import partial
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ..cute.device import (
     Divisor,
@@ -38,21 +38,20 @@ from ..cute.device import (
     write,
 )
 from . import specialised
-from .geometry import WARP, is_specialised, launched_smem, part_bytes
+from .geometry import BANK_VECTOR, WARP, is_specialised, launched_smem, part_bytes
 from .kernel import (
     Spec,
+    loop_of,
     own_registers,
     sources_of,
     stages_of,
     store_sums,
-    sum_slabs,
     sync_consumers,
 )
 from .places import placed_tile
 from .shares import FLAG_BYTES, begin_of, flags_at, share_of
 
-_VECTOR = 4  # float32 sums of one store or load
-_AT_ONCE = 16  # vectors that a thread has on their way
+_AT_ONCE = 16  # vectors of 16 bytes that a thread has on their way
 _CLEARING = 128  # threads
 
 
@@ -140,7 +139,7 @@ def stream_kernel(
         )
         # That waits until all sums are seen to be there.
         meanwhile = partial(raise_flag, flags + share * FLAG_BYTES, thread, due)
-        sums = sum_slabs(
+        sums = loop_of(spec)(
             spec,
             sources_of(
                 spec, (a, b), (a_strides, b_strides), (first_m, first_n), (m, n),
@@ -258,9 +257,8 @@ def specialised_stream_kernel(
 
 def vectors(spec: Spec) -> list[list[tuple[int, int]]]:
     """Return the places of a thread's sums, as many together as one store writes."""
-    rows, columns = spec.geometry.a.rows, spec.geometry.b.rows
-    each = range(_VECTOR)
-    return [[(i, j + x) for x in each] for i in range(rows) for j in range(0, columns, _VECTOR)]
+    rows, columns, each = spec.geometry.a.rows, spec.geometry.b.rows, spec.geometry.left
+    return [[(i, j + x) for x in range(each)] for i in range(rows) for j in range(0, columns, each)]
 
 
 def place_of(spec: Spec, workspace: Int64, place: Int32, thread: Int32) -> tuple[Int64, int]:
@@ -268,9 +266,8 @@ def place_of(spec: Spec, workspace: Int64, place: Int32, thread: Int32) -> tuple
 
     Neighbouring threads have neighbouring vectors, wherever in the tile these belong.
     """
-    size = _VECTOR * spec.problem.accumulator.itemsize
-    first = workspace + Int64(place) * part_bytes(spec.problem, spec.config) + thread * size
-    return first, spec.geometry.threads * size
+    first = workspace + Int64(place) * part_bytes(spec.problem, spec.config)
+    return first + thread * BANK_VECTOR, spec.geometry.threads * BANK_VECTOR
 
 
 @cute.jit
@@ -280,7 +277,7 @@ def leave_sums(
     """Write a CTA's partial sums to a place in the workspace."""
     where, step = place_of(spec, workspace, place, thread)
     for i, places in enumerate(vectors(spec)):
-        write([sums[at] for at in places], global_vector(where + i * step, spec.sums, _VECTOR))
+        write([sums[at] for at in places], global_vector(where + i * step, spec.sums, len(places)))
 
 
 @cute.jit
@@ -297,18 +294,19 @@ def add_others(
         every = vectors(spec)
         for done in range_constexpr(0, len(every), _AT_ONCE):
             some = every[done : done + _AT_ONCE]
-            values = [read_sums(where, (done + i) * step) for i in range(len(some))]
+            values = [read_sums(spec, where, (done + i) * step) for i in range(len(some))]
             for places, vector in zip(some, values, strict=True):
                 for at, value in zip(places, vector, strict=True):
                     sums[at] += value
 
 
-def read_sums(where: Int64, offset: int) -> tuple:
+def read_sums(spec: Spec, where: Int64, offset: int) -> tuple:
     """Load a vector of sums that another CTA has left: from the L2, since the L1 may be older."""
-    outs = ", ".join(f"{{$w{i}}}" for i in range(_VECTOR))
+    count = spec.geometry.left
+    outs = ", ".join(f"{{$w{i}}}" for i in range(count))
     return cute.arch.inline_ptx(
-        f"ld.global.cg.v{_VECTOR}.f32 {{{outs}}}, [{{$r0}}+{offset}];",
-        write_only_types=[Float32] * _VECTOR,
+        f"ld.global.cg.v{count}.f{BANK_VECTOR * 8 // count} {{{outs}}}, [{{$r0}}+{offset}];",
+        write_only_types=[spec.sums] * count,
         read_only_args=[where],
     )
 

@@ -1,0 +1,180 @@
+"""float64 on tensor cores by the schedules "tail" and "stream": named, compiled, multiplied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from reference import NUMPY, check_case, flat_poison, strided_view
+from test_batch_invariant import emulated
+from test_simt_dmma import (
+    CLASSES,
+    FLOAT64,
+    H200,
+    LAYOUTS,
+    MMA,
+    OFFERED,
+    PLACES,
+    config_of,
+    drawn,
+    problem_of,
+    stacked,
+)
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.configs import base_configs, price
+from unigemm.backends.cute_simt.geometry import (
+    DMMA_STREAM,
+    DMMA_TAIL,
+    illegal,
+    is_dmma,
+    is_stream,
+    is_tail,
+)
+
+import unigemm
+from unigemm.errors import UnsupportedProblem
+from unigemm.plans import Alternative, Plan
+from unigemm.problem import Extents, MatrixType
+
+TAIL = {"schedule": DMMA_TAIL, "occupancy": 1, "split_k": 2}
+STREAM = {"schedule": DMMA_STREAM, "occupancy": 1}
+KERNELS = {DMMA_TAIL: ["simt_gemm", "simt_tail"], DMMA_STREAM: ["simt_clear", "simt_stream"]}
+BIGGEST = (128, 128)
+
+
+def named():
+    """Every offered tile by both schedules."""
+    return [
+        (problem, replace(config, **way))
+        for problem, config in OFFERED
+        for way in (TAIL, STREAM)
+        if illegal(problem, replace(config, **way), H200) is None
+    ]
+
+
+def test_they_are_tiles_of_tensor_cores_and_nobody_offers_them():
+    for config in (replace(config, **way) for _, config in OFFERED[:20] for way in (TAIL, STREAM)):
+        assert is_dmma(config)
+        assert is_tail(config) != is_stream(config)
+    offered = {config.schedule for problem in CLASSES for config in base_configs(problem, H200)}
+    assert offered.isdisjoint({DMMA_TAIL, DMMA_STREAM})
+
+
+def test_all_may_have_a_tail_and_all_but_the_biggest_stream():
+    found = named()
+    tails = [config for _, config in found if is_tail(config)]
+    assert len(tails) == len(OFFERED)
+    streams = [config for _, config in found if is_stream(config)]
+    assert len(streams) == sum(
+        config.tile[:2] != BIGGEST and "strided" not in (problem.a.major, problem.b.major)
+        for problem, config in OFFERED
+    )
+
+
+@pytest.mark.parametrize(
+    ("tile", "way", "reason"),
+    [
+        (BIGGEST, STREAM, "too few registers"),
+        ((64, 64), {**STREAM, "occupancy": 0}, "how many CTAs"),
+        ((64, 64), {**STREAM, "split_k": 2}, "not in parts of one size"),
+        ((64, 64), {**TAIL, "occupancy": 0}, "how many CTAs"),
+        ((64, 64), {**TAIL, "split_k": 1, "cluster_k": 2}, "cluster along K"),
+    ],
+    ids=str,
+)
+def test_what_cannot_run_is_refused(tile, way, reason):
+    problem = problem_of(FLOAT64, "k", "n")
+    config = replace(config_of(problem, tile), **way)
+    assert reason in illegal(problem, config, H200)
+    with pytest.raises(UnsupportedProblem, match=reason):
+        BACKEND.price(problem, Extents(512, 512, 512), H200, config)
+
+
+def test_where_m_must_not_matter_and_where_rows_lie_apart_there_are_none():
+    problem = problem_of(FLOAT64, "k", "n")
+    for way in (TAIL, STREAM):
+        config = replace(config_of(problem, (64, 64)), **way)
+        same = replace(problem, batch_invariant=True)
+        assert "depends on M" in illegal(same, config, H200)
+    apart = replace(problem, a=MatrixType(FLOAT64, "strided", 8))
+    assert "strides of both" in illegal(apart, replace(config, **STREAM), H200)
+
+
+@pytest.mark.compile
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("problem", "config"), named(), ids=str)
+def test_they_compile_without_spills(problem, config):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    info = BACKEND.compile(Plan("cute_simt", config, problem, Extents(512, 512, 512), H200)).info
+    assert info.spill_bytes == 0
+    assert {"LDL", "STL", "DFMA"}.isdisjoint(info.instructions)
+    assert info.instructions["DMMA"] > 0
+
+
+#: Tiles, with sizes that no tile nor slab ends with, and so many SMs that some tiles are in parts.
+TILES = [
+    ((64, 64), (131, 150, 70), 4),
+    ((16, 128), (33, 260, 170), 5),
+    ((128, 8), (133, 26, 170), 7),
+    ((32, 64), (33, 130, 333), 40),  # more CTAs than a tile has slabs
+    ((64, 32), (129, 65, 16), 3),  # a slab a tile
+    ((128, 64), (70, 200, 50), 2),  # fewer rows than a tile
+    ((32, 32), (64, 96, 96), 4),  # whole tiles
+]
+
+
+def cases():
+    """Every layout and place by both schedules, each with a tile."""
+    found = product(LAYOUTS, PLACES, (TAIL, STREAM), PLACES)
+    return [(*case, *TILES[number % len(TILES)]) for number, case in enumerate(found)]
+
+
+def planned(first, tile, way, sms):
+    """Return a plan of a tile for a device with so many SMs."""
+    config = replace(config_of(first.problem, tile), **way)
+    target = replace(first.target, sm_count=sms)
+    found = price(first.problem, first.extents, target, config)
+    return replace(first.taking(Alternative.of("cute_simt", found)), target=target)
+
+
+def check_in(tile, case, way, sms):
+    """Multiply a case with an offered tile by some schedule."""
+    views = [strided_view(flat_poison(x.length, FLOAT64), x) for x in (case.a, case.b, case.d)]
+    with emulated()("sm_90a", seed=case.seed, lockstep=case.seed % 2 == 0) as gpu:
+        plan = planned(unigemm.plan(*views, backend="cute_simt"), tile, way, sms)
+        check_case(NUMPY, case, plan=plan)
+    kernels = [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
+    assert kernels == KERNELS[way["schedule"]]
+    multiplied = gpu.launches[kernels[0] == "simt_clear"][1].instructions
+    assert [op for op in multiplied if "f64" in op and "mma" in op] == [MMA]
+
+
+@pytest.mark.compile
+@pytest.mark.sample(10)
+@pytest.mark.parametrize(
+    ("layout", "place", "way", "d_place", "tile", "sizes", "sms"), cases(), ids=str
+)
+def test_products_are_right_and_nothing_else_is_written(
+    layout, place, way, d_place, tile, sizes, sms
+):
+    check_in(tile, drawn(layout, sizes, place, d_place, sum(sizes) + sms), way, sms)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("way", [TAIL, STREAM], ids=str)
+def test_stacks_are_more_tiles(way):
+    check_in((64, 64), stacked("nt", (37, 70, 50), PLACES[1], PLACES[0], 5, 6), way, 4)
+
+
+@pytest.mark.compile
+def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit():
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((70, 300)), rng.standard_normal((300, 47))
+    results = set()
+    for seed in range(3):
+        with emulated()("sm_90a", seed=seed, lockstep=seed == 1):
+            plan = planned(unigemm.plan(a, b, backend="cute_simt"), (64, 64), STREAM, 5)
+            results.add(unigemm.matmul(a, b, plan=plan).tobytes())
+    assert len(results) == 1
