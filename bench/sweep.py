@@ -9,6 +9,9 @@ stopped goes on where it was when it is started again.
 than 1.5 times the best price, and some of that, drawn (`bench.regret` counts where the fastest is
 among these); ``--within inf`` all that is offered. ``--gpus 4``: once all is compiled, four GPUs
 share the problems, a process for each.
+
+``--schedule dmma-stream --occupancy 1,2,3 --split-k 1`` and the like name values of knobs, as those
+of `unigemm sweep` do: what is not offered is measured so.
 """
 
 from __future__ import annotations
@@ -22,11 +25,15 @@ from pathlib import Path
 
 import unigemm
 from bench.suites import LAYOUTS, sample, workloads
+from unigemm.cli_sweep import lists_of
 from unigemm.errors import UnsupportedProblem
 from unigemm.measure import Workload, best_device
 from unigemm.plans import Plan
 from unigemm.sweep import compile_all, contenders, drawn, starts, sweep_into
 from unigemm.target import Target
+
+#: Knobs whose values may be named.
+KNOBS = ("tile", "stages", "schedule", "split_k", "cluster_k", "occupancy")
 
 
 def parse() -> argparse.Namespace:
@@ -44,6 +51,8 @@ def parse() -> argparse.Namespace:
         "--within", type=float, help="instead, all that is priced below this much of the best"
     )
     parser.add_argument("--others", type=int, default=8, help="of the rest, drawn")
+    for knob in KNOBS:
+        parser.add_argument(f"--{knob.replace('_', '-')}", default="", help="values to try")
     parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
     parser.add_argument("--gpus", type=int, default=1, help="that share the problems")
     parser.add_argument("--shard", default="0/1", help="every n-th problem: 0/4, 1/4 ...")
@@ -70,9 +79,10 @@ def problems(args: argparse.Namespace) -> list[Workload]:
 def plans_of(work: Workload, args: argparse.Namespace, target: Target | None) -> list[Plan]:
     """Return the plans of a problem that are to be measured, the best priced first."""
     first, _ = starts(work, args.backend.split(","), target)
+    lists = lists_of(**{knob: getattr(args, knob) for knob in KNOBS})
     if args.within is None:
-        return contenders(first, args.top, args.others, args.seed)
-    found = contenders(first, sys.maxsize)
+        return contenders(first, args.top, args.others, args.seed, lists)
+    found = contenders(first, sys.maxsize, lists=lists)
     most = args.within * found[0].predicted_us
     near = sum(plan.predicted_us <= most for plan in found)
     return drawn(found, near, args.others, args.seed)

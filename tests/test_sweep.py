@@ -95,6 +95,20 @@ def test_listed_values_are_all_tried_and_no_others():
         assert plan.workspace_bytes == priced.workspace_bytes
 
 
+def test_what_an_sm_holds_and_clusters_along_k_may_be_listed():
+    work = Workload(64, 512, 2048, DType.FLOAT64)
+    lists = lists_of(schedule="dmma-stream", occupancy="1,3", split_k="1", cluster_k="1")
+    found = [plan.config for plan in contenders(first("cute_simt", work), 99, lists=lists)]
+    assert {(config.schedule, config.split_k, config.cluster_k) for config in found} == {
+        ("dmma-stream", 1, 1)
+    }
+    assert {config.occupancy for config in found} == {1, 3}
+    assert len({config.tile for config in found}) > 5
+    clustered = contenders(first("cute_simt", work), 9, lists=lists_of(cluster_k="5", split_k="1"))
+    assert {plan.config.cluster_k for plan in clustered} == {5}
+    assert lists_of(occupancy="0").occupancy == (0,)
+
+
 def test_clusters_that_are_not_offered_have_a_price_too():
     (plan,) = contenders(first(), 1, lists=lists_of(cluster="4x1"))
     assert plan.config.cluster == (4, 1)
@@ -119,6 +133,7 @@ def test_values_with_which_nothing_can_run_are_refused_with_the_reason(lists, re
     [
         ("tile", "128"), ("tile", "128x"), ("tile", "1x2x3x4"), ("stages", "0"), ("stages", "a"),
         ("cluster", "2"), ("raster", "k"), ("group", "-1"), ("split_k", "1x2"),
+        ("cluster_k", "0"), ("occupancy", "-1"),
     ],
 )  # fmt: skip
 def test_texts_that_are_no_such_lists_are_refused(knob, text):

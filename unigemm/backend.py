@@ -19,6 +19,7 @@ __all__ = [
     "Launcher",
     "PricingBackend",
     "RankingBackend",
+    "ResizableBackend",
 ]
 
 #: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
@@ -77,6 +78,11 @@ class PricingBackend(Backend, Protocol):
             It cannot run.
         """
         ...
+
+
+@runtime_checkable
+class ResizableBackend(Backend, Protocol):
+    """A backend whose configurations may be taken for other extents than they were chosen for."""
 
     def scratch_bytes(
         self, problem: Problem, extents: Extents, target: Target, config: Config

@@ -41,6 +41,8 @@ def sweep_command(
     raster: Annotated[str, typer.Option(help="m, n: order of the tiles.")] = "",
     group: Annotated[str, typer.Option(help="Of the raster: 1,8,...")] = "",
     split_k: Knob = "",
+    cluster_k: Knob = "",
+    occupancy: Annotated[str, typer.Option(help="CTAs of an SM at once: 0,1,... (0: any)")] = "",
     top: Annotated[int, typer.Option(min=1, help="Measure so many, best predictions first.")] = 24,
     others: Annotated[int, typer.Option(min=0, help="And so many of the others, drawn.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
@@ -66,7 +68,7 @@ def sweep_command(
         if plot.suffix not in _PICTURES:
             raise UnsupportedProblem(f"--plot {plot} is no picture; use {', '.join(_PICTURES)}")
         require_matplotlib()
-    lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k)
+    lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
     work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
     device = best_device()
     plans, reasons = starts(work, _parts(backend))
@@ -124,7 +126,7 @@ def workload(
 
 def lists_of(
     tile: str = "", stages: str = "", cluster: str = "", schedule: str = "", raster: str = "",
-    group: str = "", split_k: str = "",
+    group: str = "", split_k: str = "", cluster_k: str = "", occupancy: str = "",
 ) -> Lists:  # fmt: skip
     """Return the values of knobs that texts name.
 
@@ -144,6 +146,8 @@ def lists_of(
         order=order,
         group=tuple(x for (x,) in _sizes("group", group, (1,))),
         split_k=tuple(x for (x,) in _sizes("split-k", split_k, (1,))),
+        cluster_k=tuple(x for (x,) in _sizes("cluster-k", cluster_k, (1,))),
+        occupancy=tuple(x for (x,) in _sizes("occupancy", occupancy, (1,), least=0)),
     )
 
 
@@ -151,12 +155,16 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _sizes(knob: str, text: str, lengths: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Read "64x64,128x64" as tuples of positive numbers, of one of the lengths."""
+def _sizes(
+    knob: str, text: str, lengths: tuple[int, ...], least: int = 1
+) -> tuple[tuple[int, ...], ...]:
+    """Read "64x64,128x64" as tuples of numbers, positive or not negative, of one of the lengths."""
     found = []
     for part in _parts(text):
         numbers = part.split("x")
-        if len(numbers) not in lengths or not all(x.isdecimal() and int(x) for x in numbers):
+        if len(numbers) not in lengths or not all(
+            x.isdecimal() and int(x) >= least for x in numbers
+        ):
             example = "x".join(["64"] * lengths[0])
             raise UnsupportedProblem(f"--{knob} {part!r} is not like {example}; use such values")
         found.append(tuple(int(x) for x in numbers))

@@ -155,6 +155,7 @@ def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) 
     def scratch(name: str, config: Config) -> int | None:
         """Return the bytes of a workspace, None where the configuration is not for the extents."""
         backend = backend_of(name)
+        # A ResizableBackend has it; to ask for that takes ten microseconds, see `_ranking`.
         count: Callable[..., int] | None = getattr(backend, "scratch_bytes", None)
         if count is None or backend.refuse(problem, extents, target) is not None:
             return None

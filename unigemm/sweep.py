@@ -56,7 +56,7 @@ class Lists:
         (M, N) or (M, N, K).
     cluster
         (M, N).
-    stages, schedule, split_k
+    stages, schedule, split_k, cluster_k, occupancy
         As in `unigemm.plans.Config`.
     order, group
         Of the raster.
@@ -69,11 +69,13 @@ class Lists:
     order: tuple[str, ...] = ()
     group: tuple[int, ...] = ()
     split_k: tuple[int, ...] = ()
+    cluster_k: tuple[int, ...] = ()
+    occupancy: tuple[int, ...] = ()
 
     def varied(self, base: Config) -> Iterator[Config]:
         """Yield a configuration with every combination of the listed values."""
         raster = base.raster
-        for tile, stages, cluster, schedule, order, group, split_k in product(
+        for tile, stages, cluster, schedule, order, group, split_k, cluster_k, ctas in product(
             self.tile or (base.tile,),
             self.stages or (base.stages,),
             self.cluster or (base.cluster,),
@@ -81,6 +83,8 @@ class Lists:
             self.order or (raster.order,),
             self.group or (raster.group,),
             self.split_k or (base.split_k,),
+            self.cluster_k or (base.cluster_k,),
+            self.occupancy or (base.occupancy,),
         ):
             yield replace(
                 base,
@@ -90,6 +94,8 @@ class Lists:
                 schedule=schedule,
                 raster=Raster(order, group),  # type: ignore[arg-type]
                 split_k=split_k,
+                cluster_k=cluster_k,
+                occupancy=ctas,
             )
 
 
