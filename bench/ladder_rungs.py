@@ -167,6 +167,7 @@ BACKEND = LadderBackend(
     illegal,
     SHIPPED.compiled,
     smem_bytes,
+    SHIPPED.scratch,
     SHIPPED.arguments,
 )
 

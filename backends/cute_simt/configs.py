@@ -788,9 +788,9 @@ def price(problem: Problem, extents: Extents, target: Target, config: Config) ->
     UnsupportedProblem
         It is not for such extents.
     """
-    bytes_ = scratch(problem, extents, target, config)
+    size = scratch(problem, extents, target, config)
     turned, sizes = config.oriented(problem), config.oriented(extents)
-    return Candidate(config, predict(turned, sizes, target, config), bytes_)
+    return Candidate(config, predict(turned, sizes, target, config), size)
 
 
 def scratch(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
