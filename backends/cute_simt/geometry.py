@@ -119,10 +119,13 @@ SCHEDULERS = 4  # of an SM
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
 SM_REGISTERS = 65536
 BARRIER_BYTES = 8  # of an mbarrier (PTX ISA)
+HOPPER_SMEM = 233472  # bytes of an SM (CUDA programming guide, compute capability 9.0)
 RESERVED_SMEM = 1024  # bytes of each CTA, by the driver, from sm_80 on
 MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 8 or 16)
 # Seen beyond accumulators and fragments (sm_90a): about 40, and some for each copy's address.
 BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 40, 4, 6
+# The steps of both indices beside fragments: 64x64 tiles with 168 registers spilled two of them.
+STRIDE_REGISTERS = 16
 DOT, AXPY = "dot", "axpy"
 FEW_ROWS = (DOT, AXPY)  # schedules with loads straight to registers
 # Schedules whose warps multiply float64 on tensor cores: one as "" does, and as the next two do.
@@ -600,8 +603,19 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         registers=needs.registers,
         roles=_roles(config, a, b, direct),
         turns=2 if a.turned and b.turned and not is_stream(config) else 1,
-        min_blocks=max(1, min(4, resident_warps(needs.registers) // (needs.threads // WARP))),
+        min_blocks=_min_blocks(config, needs, a, b),
     )
+
+
+def _min_blocks(config: Config, needs: Needs, a: OperandTile, b: OperandTile) -> int:
+    """Return for how many CTAs of an SM a kernel is to leave registers."""
+    blocks = max(1, min(4, resident_warps(needs.registers) // (needs.threads // WARP)))
+    # Pairs of both operands' rows: 64x64 tiles spilled two of 168 registers, for a third CTA that
+    # had no shared memory where there are six stages.
+    pairs = is_dmma(config) and not (a.k_major or b.k_major)
+    if pairs and config.stages > 4 and config.thread[0] * config.thread[1] >= 32:
+        return min(blocks, HOPPER_SMEM // (needs.smem_bytes + RESERVED_SMEM))
+    return blocks
 
 
 def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -> Needs:
@@ -706,6 +720,8 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
         copies += count
         held += 0 if tile.asynchronous else 2 * count
     addresses = BASE_REGISTERS + COPY_REGISTERS * min(copies, COPIES_HELD)
+    if is_dmma(config) and "strided" in (problem.a.major, problem.b.major):
+        addresses += STRIDE_REGISTERS
     sums = config.thread[0] * config.thread[1]
     return min(words * (sums + fragments) + addresses + held, 255)
 
