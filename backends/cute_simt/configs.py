@@ -209,17 +209,18 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     return tuple(_base(priced, target, config) for config in configs if _pays(problem, config))
 
 
-@lru_cache(maxsize=256)
-def _copying(problem: Problem, target: Target) -> tuple[tuple[Base, float], ...]:
-    """Return tiles whose operands are copied first, and the clocks that this saves each slab."""
-    priced = _priced_as(problem)
-    found = []
-    for tile in _configs(problem.a.dtype, problem.b.dtype):
-        config = changed(tile, repacked=True)
-        if without_copies(problem, config, target) is None and _pays(seen(problem, config), config):
-            base = _base(priced, target, config)
-            found.append((base, _base(priced, target, tile).clocks - base.clocks))
-    return tuple(found)
+@lru_cache(maxsize=1024)
+def _copied(problem: Problem, target: Target, tile: Config) -> tuple[Base, float] | None:
+    """Return a tile whose operands are copied first, and the clocks that this saves each slab.
+
+    None where that is not offered.
+    """
+    config, priced = changed(tile, repacked=True), _priced_as(problem)
+    no = without_copies(problem, config, target)
+    if no is not None or not _pays(seen(problem, config), config):
+        return None
+    base = _base(priced, target, config)
+    return base, _base(priced, target, tile).clocks - base.clocks
 
 
 def _pays(problem: Problem, config: Config) -> bool:
@@ -363,7 +364,9 @@ def _scheduled(problem: Problem, target: Target, config: Config, schedule: str) 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
     plain, priced = bases(problem, target), _priced_as(problem)
-    found = [*plain, *(base for base, _ in _copying(problem, target))]
+    tiles = _configs(problem.a.dtype, problem.b.dtype)
+    copied = [found for found in (_copied(problem, target, tile) for tile in tiles) if found]
+    found = [*plain, *(base for base, _ in copied)]
     for base in found[:]:
         for schedule, may in (("tail", _may_have_tail), ("stream", _may_stream)):
             if may(problem, base):
@@ -431,15 +434,12 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
     priced = _priced_as(work.problem)
 
     def made(config: Config) -> list[Base]:
-        """Return what a tile is offered as."""
-        if not _pays(work.problem, config):
-            return []
-        return _scheduled_ways(_base(priced, work.target, config), work)
+        """Return a tile, if it pays."""
+        return [_base(priced, work.target, config)] if _pays(work.problem, config) else []
 
     queue = _add_by_floors(short, floors, made, work)
     if BELOW * (work.begin_us + work.repack_us + max(fma, work.dram_us)) <= short.bar:
-        for base in _copied_first(work, fma):
-            _wait(queue, _scheduled_ways(base, work), work)
+        _wait(queue, _copied_first(floors, work, fma, short.bar), work)
     _wait(queue, _with_several_tiles(floors, work, short.bar), work)
     _add_in_order(short, queue, work)
 
@@ -484,13 +484,20 @@ def _wait(queue: Queue, tiles: Iterable[Base], work: Work) -> None:
     """Have tiles wait, each with a time that no launch of it is under."""
     for base in tiles:
         insort(queue, (least_us(base, work), base), key=_least)
+        if _is_less_in_stream(base):
+            _wait(queue, _scheduled_ways(base, work), work)
 
 
 def _add_in_order(short: Shortlist[Offer], queue: Queue, work: Work, until: float = inf) -> None:
-    """Add those that wait in the order of their times, until that is too long, or is `until`."""
+    """Add those that wait in the order of their times, until that is too long, or is `until`.
+
+    What else they are offered as waits from then on.
+    """
     while queue and queue[0][0] <= min(until, short.bar):
         least, base = queue.pop(0)
         _add_tile(short, base, work, least)
+        if not _is_less_in_stream(base):
+            _wait(queue, _scheduled_ways(base, work), work)
 
 
 def _stripped(problem: Problem, extents: Extents, target: Target) -> list[Work]:
@@ -540,29 +547,47 @@ def _leaves_whole(work: Work, config: Config) -> bool:
     return is_big(config) and not any(sizes[turn] % config.tile[turn] for turn in turns)
 
 
-def _copied_first(work: Work, fma_us: float) -> list[Base]:
+def _copied_first(floors: list[Floor], work: Work, fma_us: float, bar: float) -> list[Base]:
     """Return the tiles for which it may be worth it to copy operands first."""
     # What that can save is a small part of the FMAs.
     if work.repack_us > _COPYING * fma_us or work.copied > _MAX_WORKSPACE:
         return []
+    behind = work._replace(begin_us=work.begin_us + work.repack_us)
     found = []
-    for base, saved in _copying(work.problem, work.target):
-        if not _fits(work, base.config):
+    for floor in floors:
+        config = floor.config
+        if not is_big(config) or floor_us(floor, behind) > bar:
             continue
-        slabs = tiles_of(base.config, work.extents) * ceil(work.extents.k / base.config.tile[2])
+        copied = _copied(work.problem, work.target, config)
+        if copied is None:
+            continue
+        base, saved = copied
+        slabs = tiles_of(config, work.extents) * ceil(work.extents.k / config.tile[2])
         if work.repack_us * work.target.sm_count * work.target.clock_mhz < _SAVED * saved * slabs:
             found.append(base)
     return found
 
 
 def _scheduled_ways(base: Base, work: Work) -> list[Base]:
-    """Return a tile, and the same with a tail and in stream-K where that may be worth it."""
-    found = [base]
-    for schedule, has in (("tail", _has_tail), ("stream", _streams)):
-        if has(base, work):
-            priced = _priced_as(work.problem)
-            found.append(_scheduled(priced, work.target, base.config, schedule))
-    return found
+    """Return a plain tile with a tail and in stream-K, where that may be worth it."""
+    if base.config.schedule:
+        return []
+    priced = _priced_as(work.problem)
+    return [
+        _scheduled(priced, work.target, base.config, schedule)
+        for schedule, has in (("tail", _has_tail), ("stream", _streams))
+        if has(base, work)
+    ]
+
+
+def _is_less_in_stream(base: Base) -> bool:
+    """Say whether a slab may cost less in stream-K: see `Figures.stream_single_clocks`.
+
+    In any other schedule a tile takes as long as it does in the plain one, at least.
+    """
+    if not is_specialised(base.config) or base.config.schedule:
+        return False
+    return 1 in (base.problem.a.vector, base.problem.b.vector)
 
 
 def _with_several_tiles(floors: list[Floor], work: Work, bar: float) -> list[Base]:
