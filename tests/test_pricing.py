@@ -24,7 +24,16 @@ from unigemm.backends.workspace import parts_in_turn, workspace_bytes
 import unigemm
 from unigemm.dtypes import INPUTS, DType, output_dtypes
 from unigemm.planner import choose
-from unigemm.plans import BOUNDS, PARTS, Breakdown, Plan
+from unigemm.plans import (
+    BOUNDS,
+    PARTS,
+    Breakdown,
+    Candidate,
+    Config,
+    Plan,
+    Prediction,
+    Ranking,
+)
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import ARCHITECTURES, named_target
 
@@ -104,6 +113,45 @@ def test_a_short_ranking_is_the_top_of_the_whole_one(problem, size, target, most
             config = each.config
             reason = ILLEGAL[backend.name](config.oriented(problem), config, target)
             assert reason == each.reason
+
+
+@given(problems(), extents, targets)
+def test_no_price_is_under_what_a_rivalled_backend_says_before(problem, size, target):
+    if CUTILE.refuse(problem, size, target) is None:
+        prices = [c.prediction.us for c in CUTILE.candidates(problem, size, target)]
+        assert CUTILE.floor_us(problem, size, target) <= min(prices)
+
+
+class Rival:
+    """A backend of one price, which is asked for where others may be dearer."""
+
+    def __init__(self, name, us, floor):
+        self.name, self.us, self.floor, self.asked = name, us, floor, []
+
+    def refuse(self, problem, extents, target):
+        return None
+
+    def floor_us(self, problem, extents, target):
+        return self.floor
+
+    def ranking(self, problem, extents, target, most, bar):
+        self.asked.append(bar)
+        parts = Breakdown(launch=self.us)
+        return Ranking((Candidate(Config((8, 8, 8)), Prediction(self.us, "launch", parts), 0),))
+
+
+@pytest.mark.parametrize(
+    ("floor", "keep", "bars"),
+    [(0.0, 0, [inf]), (4.0, 0, [5.0]), (6.0, 0, []), (6.0, 1, [inf]), (6.0, 2, [inf])],
+)
+def test_a_rivalled_backend_is_asked_last_or_where_it_cannot_win_never(floor, keep, bars):
+    first, second = Rival("first", 7.0, floor), Rival("second", 5.0, 0.0)
+    kind = MatrixType(DType.FLOAT32, "k", 16)
+    problem = Problem(kind, kind, replace(kind, major="n"))
+    plan = choose(problem, Extents(8, 8, 8), H200, (first, second), keep=keep)
+    assert (plan.backend, plan.predicted_us) == ("second", 5.0)
+    assert first.asked == bars
+    assert len(plan.alternatives) == min(keep, 1)
 
 
 @given(problems(), extents, targets)

@@ -20,6 +20,7 @@ __all__ = [
     "PricingBackend",
     "RankingBackend",
     "ResizableBackend",
+    "RivalledBackend",
 ]
 
 #: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
@@ -60,6 +61,15 @@ class RankingBackend(Backend, Protocol):
 
         Of candidates that cost the same, more may be returned; none above the bar (us).
         """
+        ...
+
+
+@runtime_checkable
+class RivalledBackend(RankingBackend, Protocol):
+    """A backend that others mostly beat on some targets: there it is asked last, or not at all."""
+
+    def floor_us(self, problem: Problem, extents: Extents, target: Target) -> float:
+        """Return a price that none of its candidates is under; 0 where it need not wait."""
         ...
 
 

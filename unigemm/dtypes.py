@@ -23,8 +23,28 @@ __all__ = [
 ]
 
 
+_ITEMSIZE = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int8": 1,
+    "int32": 4,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
+}
+
+
 class DType(enum.Enum):
-    """An element type; the value is its NumPy (or ml_dtypes) name."""
+    """An element type; the value is its NumPy (or ml_dtypes) name.
+
+    Attributes
+    ----------
+    itemsize
+        Bytes of one element.
+    """
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
@@ -39,10 +59,8 @@ class DType(enum.Enum):
 
     __hash__ = object.__hash__  # that of Enum is in Python, and planning hashes dtypes all the time
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return _ITEMSIZE[self]
+    def __init__(self, name: str) -> None:
+        self.itemsize = _ITEMSIZE[name]
 
     def __str__(self) -> str:
         return self.value
@@ -54,18 +72,6 @@ INPUTS: tuple[DType, ...] = tuple(
     for dtype in DType
     if dtype not in (DType.INT32, DType.FLOAT8_E8M0FNU, DType.FLOAT4_E2M1FN_X2)
 )
-_ITEMSIZE = {
-    DType.FLOAT64: 8,
-    DType.FLOAT32: 4,
-    DType.FLOAT16: 2,
-    DType.BFLOAT16: 2,
-    DType.FLOAT8_E4M3FN: 1,
-    DType.FLOAT8_E5M2: 1,
-    DType.INT8: 1,
-    DType.INT32: 4,
-    DType.FLOAT8_E8M0FNU: 1,
-    DType.FLOAT4_E2M1FN_X2: 1,
-}
 # Bits of the significand, the hidden one included (IEEE 754-2019 table 3.5; bfloat16: 8; float8:
 # Open Compute Project, 8-bit Floating Point Specification, table 1).
 _SIGNIFICAND = {

@@ -70,19 +70,26 @@ def choose(
     rejected = [Rejection(name, reason) for name, reason in (missing or {}).items()]
     entries: list[Entry] = []
     prices: list[float] = []
+    turns: list[tuple[float, int, Backend]] = []
+    unfit: list[tuple[int, Rejection]] = []
     for rank, backend in enumerate(backends):
         reason = backend.refuse(problem, extents, target)
         if reason is None and problem.batch_invariant and not isinstance(backend, InvariantBackend):
             reason = "it does not promise that rows are the same whatever M is"
-        if reason is not None:
-            rejected.append(_refused(backend.name, reason))
-            continue
+        if reason is None:
+            turns.append((_floor_us(backend, problem, extents, target), rank, backend))
+        else:
+            unfit.append((rank, _refused(backend.name, reason)))
+    for floor, rank, backend in sorted(turns, key=_turn):
         bar = prices[keep] if keep < len(prices) else inf
+        if floor > bar:
+            continue
         found = _ranking(backend, problem, extents, target, 1 + keep, bar)
-        rejected += found.rejected
+        unfit += [(rank, rejection) for rejection in found.rejected]
         for candidate in found.candidates:
             insort(prices, candidate.prediction.us)
             entries.append((candidate.prediction.us, rank, backend.name, candidate))
+    rejected += [rejection for _, rejection in sorted(unfit, key=_rank)]
     if not entries:
         reasons = (
             "; ".join(f"{r.backend}: {r.reason}" for r in rejected) or "no backend was offered"
@@ -237,6 +244,20 @@ def _ranking(
     if ranking is not None:
         return ranking(problem, extents, target, most, bar)
     return Ranking(tuple(backend.candidates(problem, extents, target)))
+
+
+def _floor_us(backend: Backend, problem: Problem, extents: Extents, target: Target) -> float:
+    """Return what a RivalledBackend's prices are not under; 0 of any other."""
+    floor: Callable[..., float] | None = getattr(backend, "floor_us", None)
+    return 0.0 if floor is None else floor(problem, extents, target)
+
+
+def _turn(entry: tuple[float, int, Backend]) -> tuple[float, int]:
+    return entry[:2]
+
+
+def _rank(entry: tuple[int, Rejection]) -> int:
+    return entry[0]
 
 
 def _ordered(entries: list[Entry]) -> list[Entry]:

@@ -18,7 +18,7 @@ from unigemm.target import Target
 
 from ..compiling import refuse_blocks, refuse_sizes, specialisation
 from . import arguments, toolchain
-from .configs import price, ranking, scratch_bytes, varies
+from .configs import floor_us, price, ranking, scratch_bytes, varies
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
 from .launch import launcher, load
 
@@ -59,6 +59,10 @@ class CutileBackend:
     ) -> Ranking:
         """Return the cheapest of them under the bar."""
         return ranking(problem, extents, target, most, bar)
+
+    def floor_us(self, problem: Problem, extents: Extents, target: Target) -> float:
+        """Return a price that none of its candidates is under; 0 where it need not wait."""
+        return floor_us(problem, extents, target)
 
     def price(
         self, problem: Problem, extents: Extents, target: Target, config: Config

@@ -192,6 +192,18 @@ def ranking(
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
 
 
+def floor_us(problem: Problem, extents: Extents, target: Target) -> float:
+    """Return a price that no launch is under; 0 where no other backend is known to be as fast."""
+    margin, figures = _margin(problem, target), _figures(problem, target)
+    if margin == 1.0:
+        return 0.0
+    best = max(figures.intensity.values()) * max(1.0, figures.cluster_share)
+    rate = _peak(problem, target) * figures.share * best * target.clock_mhz * target.sm_count
+    dram = target.dram_gbs * figures.dram_efficiency * 1e3
+    bound = max(extents.flops / 2 / rate, extents.bytes_moved(problem) / dram)
+    return _BELOW * margin * (figures.fixed_us + bound)
+
+
 def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Candidate:
     sizes = base.config.oriented(extents)
     config = changed(base.config, split_k=split_k, raster=_raster(sizes, base))

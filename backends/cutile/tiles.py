@@ -187,17 +187,28 @@ _GEFORCE = (*_GEFORCE_WIDE, *_FEW)
 _UNALIGNED = 128 * 128  # elements of the largest tile of a D whose lines are no whole vectors
 
 
-@lru_cache(maxsize=4096)
 def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     """Return the tiles for a problem that cutile takes, as the kernel sees it."""
     aligned = problem.d.alignment == ALIGNMENT
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
     turned = turned_tf32(problem, target)
-    table = _table(problem.a.dtype, target.capability)
+    return _shapes(problem.a.dtype, target.capability, aligned, least, turned)
+
+
+@lru_cache(maxsize=256)
+def _shapes(
+    dtype: DType,
+    capability: tuple[int, int],
+    aligned: bool,
+    least: int,
+    turned: tuple[bool, bool],
+) -> tuple[Shape, ...]:
+    """Return those of a type: for a D of whole vectors or not, of so many columns at least."""
+    table = _table(dtype, capability)
     if any(turned):
         table = tuple(replace(shape, persistent=False, tail=False) for shape in table)
-    elif not aligned and target.capability[0] == 9:
+    elif not aligned and capability[0] == 9:
         # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
         table = tuple(
             shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
