@@ -31,7 +31,7 @@ def fake_bytes(name: str, size: int = 600) -> bytes:
 
 def fake_artifact(name: str = "gemm", size: int = 600) -> Artifact:
     files = {"kernel.o": fake_bytes(name, size), "kernel.cubin": fake_bytes(name + "2", size // 2)}
-    return Artifact(files, KernelInfo(64, 2048, 0, {"LDS": 16, "FFMA": 128}, 0.25))
+    return Artifact(files, KernelInfo(64, 2048, 0, 0.25))
 
 
 class Compiler:

@@ -137,7 +137,7 @@ class FakeBackend:
 
     def compile(self, plan):
         self.compiled.append(plan)
-        return Artifact({"kernel.bin": b"kernel"}, KernelInfo(32, 0, 0, {"FFMA": 1}, 0.0))
+        return Artifact({"kernel.bin": b"kernel"}, KernelInfo(32, 0, 0, 0.0))
 
     def load(self, files, plan):
         with open(files["kernel.bin"], "rb") as file:

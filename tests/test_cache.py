@@ -50,7 +50,6 @@ def test_the_first_call_compiles_and_later_processes_do_not(tmp_path):
     assert is_whole(second)
     assert second.layer == "cache"
     assert second.info == fake_artifact().info
-    assert list(second.info.instructions) == ["LDS", "FFMA"]  # in the order of the backend
     assert second.key["kernel"] == {"name": "gemm", "tile": [64, 64, 8]}
     assert second.digest == fake_key().digest
 

@@ -25,6 +25,7 @@ from unigemm.errors import CompilationError
 from unigemm.gemm import Layout, canonical
 from unigemm.plans import Plan
 from unigemm.problem import MatrixType
+from unigemm.sass import instruction_mix
 from unigemm.target import named_target
 
 pytestmark = [
@@ -87,8 +88,7 @@ def multiplies(plan):
 @pytest.mark.parametrize("plan", sampled(), ids=name)
 def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan):
     artifact = BACKEND.compile(plan)
-    info = artifact.info
-    ops = info.instructions
+    info, ops = artifact.info, instruction_mix(artifact.files)
     assert info.spill_bytes == 0
     assert "LDL" not in ops
     assert "STL" not in ops

@@ -390,7 +390,7 @@ def test_a_kernel_that_another_process_removed_is_made_again(tmp_path, monkeypat
     store = cache.Cache(tmp_path / "cache", [])
     monkeypatch.setattr(cache, "default_cache", lambda: store)
     key = KernelKey("fake", "sm_90a", {}, "", {})
-    made = Artifact({"kernel.o": b"code"}, KernelInfo(1, 0, 0, {}, 0.0))
+    made = Artifact({"kernel.o": b"code"}, KernelInfo(1, 0, 0, 0.0))
 
     def load(files, plan):
         with open(files["kernel.o"], "rb") as file:

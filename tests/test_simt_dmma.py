@@ -34,7 +34,7 @@ from unigemm.cli import specs
 from unigemm.dtypes import DType
 from unigemm.plans import Alternative, Config, Plan
 from unigemm.problem import Extents
-from unigemm.sass import disassemble
+from unigemm.sass import disassemble, instruction_mix
 from unigemm.target import ARCHITECTURES, named_target
 
 FLOAT64 = DType.FLOAT64
@@ -329,7 +329,7 @@ def test_a_slab_is_so_many_instructions_of_the_largest_product(majors, alignment
     problem = problem_of(FLOAT64, *majors, alignment)
     config = replace(config_of(problem, tile), **more)
     made = BACKEND.compile(Plan("cute_simt", config, problem, Extents(512, 512, 512), H200))
-    ops, (m, n) = made.info.instructions, geometry(problem, config).warp_tile
+    ops, (m, n) = instruction_mix(made.files), geometry(problem, config).warp_tile
     assert made.info.spill_bytes == 0
     assert {"LDL", "STL", "DFMA"}.isdisjoint(ops)
     count = m * n * config.tile[2] // (16 * 8 * 8)

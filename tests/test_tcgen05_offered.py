@@ -20,7 +20,7 @@ from unigemm.dtypes import FLOAT8, DType
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
 from unigemm.plans import Plan
-from unigemm.sass import disassemble
+from unigemm.sass import disassemble, instruction_mix
 
 REGISTERS = 64 * 1024  # of an SM
 
@@ -90,7 +90,7 @@ def scale_tiles(plan: Plan) -> int:
 
 
 def assert_instructions(plan: Plan, entry: Entry) -> None:
-    ops, geo = entry.info.instructions, geometry_of(plan)
+    ops, geo = instruction_mix(entry.files), geometry_of(plan)
     # Four instructions of 32 bytes of K for a slab, with scales also of one that K ends in; the
     # ends of slabs and units are announced.
     written = 2 if plan.problem.blocks else 1

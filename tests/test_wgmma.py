@@ -31,6 +31,7 @@ import unigemm
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.sass import instruction_mix
 from unigemm.target import ARCHITECTURES, named_target
 
 H200 = named_target("sm_90a")
@@ -330,9 +331,9 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(of
     plan = offer
     if isinstance(offer, Problem):  # it takes half a second to list a class's
         plan = random.Random(str(offer)).choice(plans_of(offer))
-    info = BACKEND.compile(plan).info
+    artifact = BACKEND.compile(plan)
     geo = geometry(plan.config.oriented(plan.problem), plan.config)
-    ops = info.instructions
+    info, ops = artifact.info, instruction_mix(artifact.files)
     assert info.spill_bytes == 0
     assert "LDL" not in ops
     assert "STL" not in ops

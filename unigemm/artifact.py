@@ -68,8 +68,6 @@ class KernelInfo:
         Shared memory of one CTA, static and dynamic.
     spill_bytes
         Local memory of one thread (stack frame).
-    instructions
-        SASS opcodes (without modifiers) and how many of each there are.
     seconds
         Time the compile took.
     """
@@ -77,7 +75,6 @@ class KernelInfo:
     registers: int
     smem_bytes: int
     spill_bytes: int
-    instructions: Mapping[str, int]
     seconds: float
 
 

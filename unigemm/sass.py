@@ -1,7 +1,8 @@
-"""Reading compiled kernels: registers, memory and instruction mix of a cubin.
+"""Reading compiled kernels: registers and memory of a cubin, and the mix of its instructions.
 
 The work is done by cuobjdump and nvdisasm of the CUDA toolkit, which the packages
-nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm bring.
+nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm bring. To disassemble takes a third of a second at
+least, a fifth of a compile: only who asks for instructions waits for that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from pathlib import Path
 
 from .errors import BackendUnavailable, CompilationError
 
-__all__ = ["CubinReport", "KernelReport", "disassemble", "inspect_cubin"]
+__all__ = [
+    "CubinReport",
+    "KernelReport",
+    "disassemble",
+    "inspect_cubin",
+    "instruction_mix",
+    "kernel_mixes",
+]
 
 _PACKAGES = {"cuobjdump": "nvidia-cuda-cuobjdump", "nvdisasm": "nvidia-cuda-nvdisasm"}
 _FUNCTION = re.compile(
@@ -29,7 +37,7 @@ _FUNCTION = re.compile(
 )
 # "        /*0070*/                   @!P0 LDG.E.128 R4, [R2.64] ;" gives LDG.
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
-_HEADING = re.compile(r"^\s*Function : (\S+)")
+_HEADING = re.compile(r"^\.text\.(\S+):$")
 
 
 @dataclass(frozen=True)
@@ -46,15 +54,12 @@ class KernelReport:
         Static shared memory of one CTA, what the driver reserves included.
     local_bytes
         Local memory of one thread: stack frame, spills included.
-    instructions
-        SASS opcodes without modifiers, and how many of each there are.
     """
 
     name: str
     registers: int
     smem_bytes: int
     local_bytes: int
-    instructions: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,6 @@ class CubinReport:
         """Most local memory of a thread of any kernel."""
         return max(kernel.local_bytes for kernel in self.kernels)
 
-    @property
-    def instructions(self) -> dict[str, int]:
-        """Opcodes of all kernels together, the most frequent first."""
-        total: Counter[str] = Counter()
-        for kernel in self.kernels:
-            total.update(kernel.instructions)
-        return dict(total.most_common())
-
 
 @cache
 def _tool(name: str) -> Path:
@@ -106,14 +103,15 @@ def _tool(name: str) -> Path:
     return Path(found)
 
 
-def _run(cubin: bytes, *options: str) -> str:
-    # cuobjdump finds nvdisasm on PATH.
-    path = os.pathsep.join((str(_tool("nvdisasm").parent), os.environ.get("PATH", "")))
+def _run(tool: str, cubin: bytes, *options: str) -> str:
+    path = os.environ.get("PATH", "")
+    if tool == "cuobjdump" and "--dump-sass" in options:  # it finds nvdisasm on PATH
+        path = os.pathsep.join((str(_tool("nvdisasm").parent), path))
     with tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
         target = Path(folder) / "kernel.cubin"
         target.write_bytes(cubin)
         done = subprocess.run(
-            [str(_tool("cuobjdump")), *options, str(target)],
+            [str(_tool(tool)), *options, str(target)],
             capture_output=True,
             text=True,
             check=False,
@@ -121,7 +119,7 @@ def _run(cubin: bytes, *options: str) -> str:
         )
     if done.returncode:
         words = (done.stderr or done.stdout).strip()
-        raise CompilationError(f"cuobjdump cannot read the cubin: {words}")
+        raise CompilationError(f"{tool} cannot read the cubin: {words}")
     return done.stdout
 
 
@@ -135,20 +133,45 @@ def disassemble(cubin: bytes) -> str:
     CompilationError
         The bytes are no cubin.
     """
-    return _run(cubin, "--dump-sass")
+    return _run("cuobjdump", cubin, "--dump-sass")
 
 
 def inspect_cubin(cubin: bytes) -> CubinReport:
-    """Read registers, memory and instruction mix off a cubin.
+    """Read registers and memory off a cubin.
 
     Raises
     ------
     BackendUnavailable
-        The toolkit's programs are not installed.
+        The toolkit's program is not installed.
     CompilationError
         The bytes are no cubin, or hold no kernel.
     """
-    text = _run(cubin, "--dump-resource-usage", "--dump-sass")
+    kernels = tuple(
+        KernelReport(
+            name=found["name"],
+            registers=int(found["reg"]),
+            smem_bytes=int(found["shared"]),
+            local_bytes=int(found["stack"]) + int(found["local"]),
+        )
+        for found in _FUNCTION.finditer(_run("cuobjdump", cubin, "--dump-resource-usage"))
+    )
+    if not kernels:
+        raise CompilationError("the cubin holds no kernel")
+    return CubinReport(kernels)
+
+
+def kernel_mixes(cubin: bytes) -> dict[str, Counter[str]]:
+    """Return for each kernel's symbol its SASS opcodes without modifiers, and how many there are.
+
+    Raises
+    ------
+    BackendUnavailable
+        The toolkit's program is not installed.
+    CompilationError
+        The bytes are no cubin.
+    """
+    # Where branches lead, which takes a quarter of the time to find out, does not matter.
+    text = _run("nvdisasm", cubin, "--no-dataflow", "--print-code")
     mix: dict[str, Counter[str]] = {}
     current: Counter[str] = Counter()
     for line in text.splitlines():
@@ -159,16 +182,29 @@ def inspect_cubin(cubin: bytes) -> CubinReport:
         instruction = _INSTRUCTION.match(line)
         if instruction:
             current[instruction[1]] += 1
-    kernels = tuple(
-        KernelReport(
-            name=found["name"],
-            registers=int(found["reg"]),
-            smem_bytes=int(found["shared"]),
-            local_bytes=int(found["stack"]) + int(found["local"]),
-            instructions=dict(mix.get(found["name"], Counter()).most_common()),
-        )
-        for found in _FUNCTION.finditer(text)
-    )
-    if not kernels:
-        raise CompilationError("the cubin holds no kernel")
-    return CubinReport(kernels)
+    return mix
+
+
+def instruction_mix(files: Mapping[str, bytes | str]) -> dict[str, int]:
+    """Return the opcodes of all kernels of some files together, the most frequent first.
+
+    Parameters
+    ----------
+    files
+        Those of an artifact or of an entry of the cache: name to bytes, or to a path. Those that
+        are no cubins by their names are left out.
+
+    Raises
+    ------
+    BackendUnavailable
+        The toolkit's program is not installed.
+    CompilationError
+        A cubin is none.
+    """
+    total: Counter[str] = Counter()
+    for name, data in files.items():
+        if name.endswith(".cubin"):
+            cubin = Path(data).read_bytes() if isinstance(data, str) else data
+            for mix in kernel_mixes(cubin).values():
+                total.update(mix)
+    return dict(total.most_common())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from . import api
+from .cache import Entry
+from .errors import BackendUnavailable
 from .plans import Plan
+from .sass import instruction_mix
 
 __all__ = [
     "compile_all",
@@ -114,7 +118,7 @@ def compiled_json(made: Sequence[api.CompiledKernel]) -> dict[str, Any]:
                 "smem_bytes": entry.info.smem_bytes,
                 "spill_bytes": entry.info.spill_bytes,
                 "seconds": entry.info.seconds,
-                "instructions": dict(entry.info.instructions),
+                "instructions": _mix(entry),
             }
             for entry in entries
         ],
@@ -123,12 +127,25 @@ def compiled_json(made: Sequence[api.CompiledKernel]) -> dict[str, Any]:
 
 def compiled_line(made: Sequence[api.CompiledKernel]) -> str:
     """Say how many kernels were compiled and how many came from the cache."""
-    counts = compiled_json(made)
-    if not counts["kernels"]:
+    cached = [kernel.entry.cached for kernel in made if kernel.entry is not None]
+    if not cached:
         return "the host backend needs no kernels"
-    if not counts["compiled"]:
-        return f"kernels from the cache: {counts['cached']}; nothing was compiled"
-    return f"kernels compiled: {counts['compiled']}; from the cache: {counts['cached']}"
+    if all(cached):
+        return f"kernels from the cache: {len(cached)}; nothing was compiled"
+    return f"kernels compiled: {cached.count(False)}; from the cache: {sum(cached)}"
+
+
+def _mix(entry: Entry) -> dict[str, int]:
+    """Return the opcodes of a kernel; none where nothing is installed that reads them."""
+    return _mix_of(tuple(entry.files.items()))
+
+
+@lru_cache(maxsize=256)  # what is shown as JSON may be shown as a table, too
+def _mix_of(files: tuple[tuple[str, str], ...]) -> dict[str, int]:
+    try:
+        return instruction_mix(dict(files))
+    except BackendUnavailable:
+        return {}
 
 
 def kernel_table(made: Sequence[api.CompiledKernel]) -> Table:
@@ -142,7 +159,7 @@ def _kernel_row(made: api.CompiledKernel) -> tuple[str, ...]:
     name = f"{plan.extents} {plan.problem.layout} {plan.problem.a.dtype}"
     if entry is None:
         return (name, plan.target.arch, plan.backend, *["-"] * 5)
-    info = entry.info
+    info, mix = entry.info, _mix(entry)
     return (
         name,
         plan.target.arch,
@@ -150,6 +167,6 @@ def _kernel_row(made: api.CompiledKernel) -> tuple[str, ...]:
         str(info.registers),
         size(info.smem_bytes),
         size(info.spill_bytes),
-        " ".join(f"{op}:{info.instructions[op]}" for op in _SHOWN if op in info.instructions),
+        " ".join(f"{op}:{mix[op]}" for op in _SHOWN if op in mix) or "-",
         "cached" if entry.cached else f"{info.seconds:.1f} s",
     )

@@ -89,7 +89,6 @@ def compile_kernel(
             registers=report.registers,
             smem_bytes=report.smem_bytes + smem_bytes,
             spill_bytes=report.local_bytes,
-            instructions=report.instructions,
             seconds=seconds,
         ),
     )

@@ -125,17 +125,12 @@ def compile_kernels(make_spec: Callable[[], Any], arch: str) -> Artifact:
     seconds = time.perf_counter() - start
     reports = {name: inspect_cubin(data) for name, data in files.items()}
     main = reports["gemm.cubin"]
-    instructions: dict[str, int] = {}
-    for report in reports.values():
-        for op, count in report.instructions.items():
-            instructions[op] = instructions.get(op, 0) + count
     return Artifact(
         files=files,
         info=KernelInfo(
             registers=main.registers,
             smem_bytes=main.smem_bytes,
             spill_bytes=max(report.local_bytes for report in reports.values()),
-            instructions=instructions,
             seconds=seconds,
         ),
     )

@@ -19,7 +19,7 @@ from ..artifact import KernelInfo
 __all__ = ["Flaw", "Meta", "Row", "check", "decode", "describe", "entry_parts"]
 
 #: Raised whenever the layout or `Meta` changes.
-FORMAT = 1
+FORMAT = 2
 META = "meta.json"
 META_LIMIT = 4 << 20  # bytes; real ones take one or two thousand
 #: Folders that lie beside those of the backends.
