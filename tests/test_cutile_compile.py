@@ -252,6 +252,7 @@ def test_a_bundle_made_here_serves_a_machine_without_tileiras(tmp_path):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.sample(2)
 def test_few_rows_are_multiplied_the_other_way_round(layout):
     problem = problem_of(DType.BFLOAT16, layout)
     target = named_target("sm_90a")

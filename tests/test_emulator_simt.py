@@ -91,6 +91,7 @@ def test_drawn_products_are_right_and_touch_nothing_else():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 8])
+@pytest.mark.sample(4)
 def test_rows_of_an_m_major_a_are_read_side_by_side(rows):
     """Beside a K-major B, and as columns of the transposed product; what lies between is poison."""
     rng = np.random.default_rng(rows)
@@ -189,7 +190,7 @@ BIG = [shape for shape in SHAPES if shape.thread[0] * shape.thread[1] >= 64]
 
 
 @pytest.mark.parametrize("number", range(len(BIG)))
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 def test_big_sums_of_turned_and_moved_tiles_give_the_product(number):
     """A tile that sticks out moves back where it can; fewer rows than a tile are checked."""
     shape, rng = BIG[number], np.random.default_rng(number)
@@ -307,6 +308,7 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
         ("nn", (128, 256, 70), 2, 0, 2),  # the last round is a full one
     ],
 )
+@pytest.mark.sample(4)
 def test_only_the_tiles_of_the_last_round_have_parts(layout, sizes, split, pad, sms):
     a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(

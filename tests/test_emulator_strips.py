@@ -75,7 +75,7 @@ def sizes_of(config, left, columns, k):
     ("config", "columns"), [*((config, False) for config in AFTER), (PLAIN, True), (STREAM, True)]
 )
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.sample(11)
+@pytest.mark.sample(7)
 def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, columns):
     """Among not-a-numbers, at odd addresses."""
     number = ["nn", "nt", "tn", "tt"].index(layout)
@@ -136,6 +136,7 @@ def test_rows_and_columns_may_both_be_left_over(layout):
 
 
 @pytest.mark.parametrize("left", range(1, 9))
+@pytest.mark.sample(5)
 def test_one_kernel_serves_every_number_of_rows_that_a_strip_takes(left):
     """And every M; rows side by side are read as vectors where they are a multiple of these."""
     grids = set()

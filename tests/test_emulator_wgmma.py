@@ -89,7 +89,7 @@ def test_operands_at_odd_places_are_repacked():
      (DType.FLOAT32, "3xtf32", (0, 1)), (DType.INT8, "ieee", (1, 8))],
     ids=str,
 )  # fmt: skip
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 def test_copies_of_operands_of_every_alignment(dtype, precision, shifts, layout):
     """Lines begin at multiples of so many elements: read as the aligned 16 bytes around them."""
     m, n, k = 77, 65, 103

@@ -48,7 +48,7 @@ def test_products_of_several_blocks_are_right(case):
     check_case(NUMPY, case)
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(
     case=cases(negative=True, dtypes=INPUTS),
     tile=st.tuples(*[st.integers(1, 40)] * 3),

@@ -188,6 +188,7 @@ def test_copies_and_their_products_compile_without_spills(number):
 
 @pytest.mark.compile
 @pytest.mark.parametrize(("layout", "schedule"), [("kn", ""), ("kk", "stream"), ("mn", "stream")])
+@pytest.mark.sample(2)
 def test_the_loop_over_copies_is_that_over_aligned_operands(layout, schedule):
     """Some 70 instructions less than of odd rows; the copies' kernel is one of its own."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")

@@ -407,6 +407,7 @@ MMA = "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
 
 @pytest.mark.compile
 @pytest.mark.parametrize(("layout", "place", "d_place", "tile", "sizes", "way"), cases(), ids=str)
+@pytest.mark.sample(12)
 def test_products_are_right_and_nothing_else_is_written(layout, place, d_place, tile, sizes, way):
     check_in(tile, drawn(layout, sizes, place, d_place, sum(sizes) + sum(tile)), way)
 
