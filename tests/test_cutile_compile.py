@@ -135,7 +135,7 @@ def test_all_six_architectures_are_offered_enough():
 
 def parameters(cubin):
     """Return the (offset, size) of a kernel's parameters, as its ELF states them."""
-    text = sass._run(cubin, "--dump-elf")
+    text = sass._run("cuobjdump", cubin, "--dump-elf")
     found = re.findall(
         r"Ordinal : (0x[0-9a-f]+)\s+Offset  : (0x[0-9a-f]+)\s+Size    : (0x[0-9a-f]+)", text
     )

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import Extents, MatrixType, Problem
-from unigemm.target import Target
+from unigemm.target import Target, named_target
 
 from ..clusters import MAX_CLUSTER
 from ..workspace import LINE_BYTES, aligned, whole, workspace_bytes
@@ -119,7 +119,6 @@ SCHEDULERS = 4  # of an SM
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
 SM_REGISTERS = 65536
 BARRIER_BYTES = 8  # of an mbarrier (PTX ISA)
-HOPPER_SMEM = 233472  # bytes of an SM (CUDA programming guide, compute capability 9.0)
 RESERVED_SMEM = 1024  # bytes of each CTA, by the driver, from sm_80 on
 MIN_COPY = 4  # bytes: the narrowest cp.async (PTX ISA, cp.async: cp-size is 4, 8 or 16)
 # Seen beyond accumulators and fragments (sm_90a): about 40, and some for each copy's address.
@@ -614,7 +613,8 @@ def _min_blocks(config: Config, needs: Needs, a: OperandTile, b: OperandTile) ->
     # had no shared memory where there are six stages.
     pairs = is_dmma(config) and not (a.k_major or b.k_major)
     if pairs and config.stages > 4 and config.thread[0] * config.thread[1] >= 32:
-        return min(blocks, HOPPER_SMEM // (needs.smem_bytes + RESERVED_SMEM))
+        smem_per_sm = named_target("sm_90a").smem_per_sm  # such tiles are for no other
+        return min(blocks, smem_per_sm // (needs.smem_bytes + RESERVED_SMEM))
     return blocks
 
 
