@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import NUMPY, assert_product, cases, check_case, result_shape, torch_lib
+from sampling import ALL
 
 import unigemm
 from unigemm.dtypes import FLOAT8, INPUTS, DType, numpy_dtype, output_dtypes
@@ -48,7 +49,7 @@ def test_products_of_several_blocks_are_right(case):
     check_case(NUMPY, case)
 
 
-@settings(max_examples=120)
+@settings(max_examples=200 if ALL else 120)
 @given(
     case=cases(negative=True, dtypes=INPUTS),
     tile=st.tuples(*[st.integers(1, 40)] * 3),

@@ -26,6 +26,7 @@ import unigemm
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents
+from unigemm.sass import instruction_mix
 from unigemm.target import named_target
 
 H200 = named_target("sm_90a")
@@ -181,9 +182,10 @@ def test_copies_and_their_products_compile_without_spills(number):
         split_k=1 if schedule in ("", "stream") and number < 9 else 2,
     )  # fmt: skip
     problem = problem_of(DType.FLOAT32, *LAYOUTS[number % 4], 4)
-    info = BACKEND.compile(Plan("cute_simt", config, problem, Extents(2049, 2047, 2050), H200)).info
-    assert info.spill_bytes == 0
-    assert 0 < info.registers <= 255
+    made = BACKEND.compile(Plan("cute_simt", config, problem, Extents(2049, 2047, 2050), H200))
+    assert made.info.spill_bytes == 0
+    assert 0 < made.info.registers <= 255
+    assert {"LDL", "STL"}.isdisjoint(instruction_mix(made.files))
 
 
 @pytest.mark.compile

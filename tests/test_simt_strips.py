@@ -26,6 +26,7 @@ from unigemm.dtypes import DType
 from unigemm.errors import UnsupportedProblem
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents
+from unigemm.sass import instruction_mix
 from unigemm.target import named_target
 
 H200 = named_target("sm_90a")
@@ -284,7 +285,9 @@ def test_what_is_planned_with_strips_compiles_without_spills(layout, sizes):
 
     plan = plan_of(layout, *sizes)
     assert plan.config.strips
-    assert BACKEND.compile(plan).info.spill_bytes == 0
+    artifact = BACKEND.compile(plan)
+    assert artifact.info.spill_bytes == 0
+    assert {"LDL", "STL"}.isdisjoint(instruction_mix(artifact.files))
     found = kernels("cute_simt", "float32", layout, sizes)
     assert {f"simt_{strip.schedule}" for strip in plan.config.strips} < set(found)
     for code in found.values():

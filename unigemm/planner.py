@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from math import inf
 
 from .backend import Backend, InvariantBackend
@@ -70,26 +70,27 @@ def choose(
     rejected = [Rejection(name, reason) for name, reason in (missing or {}).items()]
     entries: list[Entry] = []
     prices: list[float] = []
-    turns: list[tuple[float, int, Backend]] = []
-    unfit: list[tuple[int, Rejection]] = []
+    turns: list[tuple[float, int]] = []
+    unfit: list[list[Rejection]] = [[] for _ in backends]  # by rank
     for rank, backend in enumerate(backends):
         reason = backend.refuse(problem, extents, target)
         if reason is None and problem.batch_invariant and not isinstance(backend, InvariantBackend):
             reason = "it does not promise that rows are the same whatever M is"
         if reason is None:
-            turns.append((_floor_us(backend, problem, extents, target), rank, backend))
+            turns.append((_floor_us(backend, problem, extents, target), rank))
         else:
-            unfit.append((rank, _refused(backend.name, reason)))
-    for floor, rank, backend in sorted(turns, key=_turn):
+            unfit[rank].append(_refused(backend.name, reason))
+    for floor, rank in sorted(turns):
         bar = prices[keep] if keep < len(prices) else inf
         if floor > bar:
             continue
+        backend = backends[rank]
         found = _ranking(backend, problem, extents, target, 1 + keep, bar)
-        unfit += [(rank, rejection) for rejection in found.rejected]
+        unfit[rank] += found.rejected
         for candidate in found.candidates:
             insort(prices, candidate.prediction.us)
             entries.append((candidate.prediction.us, rank, backend.name, candidate))
-    rejected += [rejection for _, rejection in sorted(unfit, key=_rank)]
+    rejected += chain.from_iterable(unfit)
     if not entries:
         reasons = (
             "; ".join(f"{r.backend}: {r.reason}" for r in rejected) or "no backend was offered"
@@ -250,14 +251,6 @@ def _floor_us(backend: Backend, problem: Problem, extents: Extents, target: Targ
     """Return what a RivalledBackend's prices are not under; 0 of any other."""
     floor: Callable[..., float] | None = getattr(backend, "floor_us", None)
     return 0.0 if floor is None else floor(problem, extents, target)
-
-
-def _turn(entry: tuple[float, int, Backend]) -> tuple[float, int]:
-    return entry[:2]
-
-
-def _rank(entry: tuple[int, Rejection]) -> int:
-    return entry[0]
 
 
 def _ordered(entries: list[Entry]) -> list[Entry]:

@@ -105,7 +105,7 @@ def _tool(name: str) -> Path:
 
 def _run(tool: str, cubin: bytes, *options: str) -> str:
     path = os.environ.get("PATH", "")
-    if tool == "cuobjdump" and "--dump-sass" in options:  # it finds nvdisasm on PATH
+    if "--dump-sass" in options:  # it finds nvdisasm on PATH
         path = os.pathsep.join((str(_tool("nvdisasm").parent), path))
     with tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
         target = Path(folder) / "kernel.cubin"

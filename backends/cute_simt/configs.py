@@ -365,8 +365,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     """Return every legal configuration without split-K, biggest tiles first."""
     plain, priced = bases(problem, target), _priced_as(problem)
     tiles = _configs(problem.a.dtype, problem.b.dtype)
-    copied = [found for found in (_copied(problem, target, tile) for tile in tiles) if found]
-    found = [*plain, *(base for base, _ in copied)]
+    found = [*plain, *(each[0] for tile in tiles if (each := _copied(problem, target, tile)))]
     for base in found[:]:
         for schedule, may in (("tail", _may_have_tail), ("stream", _may_stream)):
             if may(problem, base):

@@ -199,8 +199,7 @@ def floor_us(problem: Problem, extents: Extents, target: Target) -> float:
         return 0.0
     best = max(figures.intensity.values()) * max(1.0, figures.cluster_share)
     rate = _peak(problem, target) * figures.share * best * target.clock_mhz * target.sm_count
-    dram = target.dram_gbs * figures.dram_efficiency * 1e3
-    bound = max(extents.flops / 2 / rate, extents.bytes_moved(problem) / dram)
+    bound = max(extents.flops / 2 / rate, extents.bytes_moved(problem) / _dram(target, figures))
     return _BELOW * margin * (figures.fixed_us + bound)
 
 
@@ -309,8 +308,13 @@ def _work(base: Base, sizes: Extents, moved: int) -> Work:
     again = (across > 1) * sizes.m + (down > 1) * sizes.n
     again *= sizes.k * sizes.batch * base.problem.a.dtype.itemsize
     moved_us = moved + base.figures.shared_read * again
-    moved_us /= base.target.dram_gbs * base.figures.dram_efficiency * 1e3
+    moved_us /= _dram(base.target, base.figures)
     return Work(base, sizes, down * across * sizes.batch, moved_us)
+
+
+def _dram(target: Target, figures: Figures) -> float:
+    """Return the bytes that the memory moves in a microsecond."""
+    return target.dram_gbs * figures.dram_efficiency * 1e3
 
 
 def _splits(work: Work) -> tuple[int, ...]:
