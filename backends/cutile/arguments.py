@@ -20,8 +20,8 @@ from unigemm.problem import Extents, MatrixType
 from unigemm.target import Target
 
 from ..compiling import INT32_MAX, Steps, oriented_strides
-from ..workspace import ROW_BYTES, parts_filled
-from .geometry import PIECE_ROWS, REDUCE_TILE
+from ..workspace import ROW_BYTES, packed_bytes, packed_row_bytes, parts_filled
+from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, is_copied
 
 __all__ = ["PLACES", "Argument", "Call", "Place", "calls", "places_of", "tail_of", "units_of"]
 
@@ -108,8 +108,8 @@ def tail_of(config: Config, k: int, tiles: int, places: int) -> Tail:
 def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
     """Return the launches of a product.
 
-    One, or two with split-K; for each product of a stack where the strides between them are
-    negative or too wide for 32 bits.
+    One, or two with split-K, behind one for each operand that is copied; for each product of a
+    stack where the strides between them are negative or too wide for 32 bits.
 
     Raises
     ------
@@ -136,8 +136,14 @@ def _calls(
     extents = config.oriented(plan.extents)
     m, n, k = extents.m, extents.n, extents.k
     products = batch[0] * batch[1]
+    copies: list[Call] = []
     a = _matrix("a", problem.a, problem.a.major == "m", (m, k), batch, strides[0], offsets[0])
     b = _matrix("b", problem.b, problem.b.major == "k", (k, n), batch, strides[1], offsets[1])
+    begin = 0
+    if is_copied(problem.a, config):
+        a, begin = _copied(a, begin, (m, k), plan, copies)
+    if is_copied(problem.b, config):
+        b, begin = _copied(b, begin, (n, k), plan, copies)
     d = _matrix("d", problem.d, problem.d.major == "m", (m, n), batch, strides[2], offsets[2])
     units = units_of(config, plan.extents) // extents.batch * products
     places = places_of(config, plan.target)
@@ -150,7 +156,7 @@ def _calls(
     order = int(config.raster.order == "n"), config.raster.group
     if config.schedule == "tail":
         rest = tail_of(config, extents.k, units, places)
-        pieces = _pieces(plan, places)
+        pieces = _pieces(plan, places, begin)
         main = (*a, *b, *d, *scales, batch[0], rest.begin, *order)
         found = [_call("gemm", places, main, plan)] if rest.begin else []
         if rest.tiles:
@@ -159,14 +165,15 @@ def _calls(
             found.append(_call("tail", blocks, (*a, *b, *d, *pieces, *number), plan))
             blocks = rest.tiles * (config.tile[0] // PIECE_ROWS)
             found.append(_call("join", blocks, (*pieces, *d, *scales, *number), plan))
-        return tuple(found)
+        return (*copies, *found)
     work = (batch[0], units, *order)
     if plan.split_k == 1:
-        return (_call("gemm", blocks, (*a, *b, *d, *scales, *work), plan),)
+        return (*copies, _call("gemm", blocks, (*a, *b, *d, *scales, *work), plan))
     lines, line = (n, m) if problem.d.major == "m" else (m, n)
-    parts = _parts(plan, lines, line, products)
+    parts = _parts(plan, lines, line, products, begin)
     down, across = ceil(lines / REDUCE_TILE[0]), ceil(line / REDUCE_TILE[1])
     return (
+        *copies,
         _call("gemm", blocks, (*a, *b, *parts, *work), plan),
         _call("reduce", down * across * products, (*parts, *d, *scales), plan),
     )
@@ -193,22 +200,43 @@ def _matrix(
     )
 
 
-def _parts(plan: Plan, lines: int, line: int, products: int) -> tuple[Argument, ...]:
+def _copied(
+    source: tuple[Argument, ...], begin: int, shape: tuple[int, int], plan: Plan, copies: list[Call]
+) -> tuple[tuple[Argument, ...], int]:
+    """Add the launch that copies an operand, and return the copy's arguments and its end.
+
+    It has a matrix for each that there is of the operand; the product sees K as it is, and `turn`
+    also what pads the lines.
+    """
+    (rows, k), itemsize = shape, plan.problem.a.dtype.itemsize
+    outer, inner = (extent for extent in source[1:3] if isinstance(extent, int))
+    pitch = packed_row_bytes(k * itemsize) // itemsize
+    strides = (inner * rows * pitch, rows * pitch, pitch, 1)
+    place = Place("workspace", begin)
+    lines, line = TURN_TILE
+    blocks = ceil(rows / lines) * ceil(pitch / line) * inner * outer
+    padded = (place, outer, inner, rows, pitch, *strides)
+    copies.append(_call("turn", blocks, (*source, *padded), plan))
+    end = begin + packed_bytes(rows, k * itemsize, inner * outer, 1)
+    return (place, outer, inner, rows, k, *strides), end
+
+
+def _parts(plan: Plan, lines: int, line: int, products: int, begin: int) -> tuple[Argument, ...]:
     """Return the arguments of the workspace: (parts, products, lines, line), lines padded."""
     unit = ROW_BYTES // plan.problem.accumulator.itemsize
     pitch = ceil(line / unit) * unit
     strides = (products * lines * pitch, lines * pitch, pitch, 1)
     return (
-        Place("workspace"),
+        Place("workspace", begin),
         *(plan.split_k, products, lines, pitch),
         *strides,
     )
 
 
-def _pieces(plan: Plan, places: int) -> tuple[Argument, ...]:
+def _pieces(plan: Plan, places: int, begin: int) -> tuple[Argument, ...]:
     """Return the arguments of the workspace of shared tiles: (1, pieces, rows, columns)."""
     m, n, _ = plan.config.tile
-    return (Place("workspace"), 1, places, m, n, places * m * n, m * n, n, 1)
+    return (Place("workspace", begin), 1, places, m, n, places * m * n, m * n, n, 1)
 
 
 def _call(symbol: str, blocks: int, arguments: tuple[Argument, ...], plan: Plan) -> Call:

@@ -17,7 +17,16 @@ from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled, workspace_bytes
 from .arguments import places_of, tail_of
 from .figures import FIGURES, FLOAT64_FIGURES, Figures
-from .geometry import ANY_MAJOR, config_of, features
+from .geometry import (
+    ANY_MAJOR,
+    config_of,
+    copied_bytes,
+    features,
+    is_copied,
+    k_major,
+    seen,
+    without_copies,
+)
 from .tiles import ALIGNMENT, DEFAULT_WARPS, NARROW, Shape, shapes, turned_tf32
 
 __all__ = [
@@ -32,6 +41,10 @@ __all__ = [
 ]
 
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
+_MAX_COPIES = 512 << 20  # bytes: two operands of 8192x8192
+# Of the least time of a product of K-major operands, at most, that copying them may take: in loops
+# that turn them products took up to 1.7 times as long on an H200.
+_COPYING = 1.5
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # Tiles of a band: TileGym's GROUP_SIZE_M; on sm_90 that of the quick kernel that was measured.
 _RASTERS = Raster("n", 8), Raster("m", 8)
@@ -69,9 +82,9 @@ class Times(NamedTuple):
     ----------
     total
         All of it.
-    launch, loop, store, reduction
-        Until the loop over K begins, the loop, stores that nothing hides, and adding up split-K's
-        parts.
+    repack, launch, loop, store, reduction
+        Copying operands, until the loop over K begins, the loop, stores that nothing hides, and
+        adding up split-K's parts.
     full
         What the loop would take if all rounds of tiles were full.
     shared, tensor, latency, l2, dram
@@ -79,6 +92,7 @@ class Times(NamedTuple):
     """
 
     total: float
+    repack: float
     launch: float
     loop: float
     store: float
@@ -116,7 +130,9 @@ class Base:
     Attributes
     ----------
     problem, target, config
-        What it is; the problem as the kernel sees it.
+        What it is; the problem as the kernel sees it, but for copies.
+    copied
+        Whether A and B are copied first.
     figures, margin
         Of the architecture, and by what all of a price is multiplied.
     places
@@ -136,6 +152,7 @@ class Base:
     problem: Problem
     target: Target
     config: Config
+    copied: tuple[bool, bool]
     figures: Figures
     margin: float
     places: int
@@ -158,12 +175,15 @@ class Work(NamedTuple):
         How many.
     dram_us
         Of the device memory's traffic.
+    repack_us
+        Of copying operands before.
     """
 
     base: Base
     sizes: Extents
     tiles: int
     dram_us: float
+    repack_us: float
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
@@ -179,17 +199,24 @@ def ranking(
     turned, moved = extents.transposed, extents.bytes_moved(problem)
     for base in _bases_for(problem, extents, target):
         sizes = turned if base.config.swap_ab else extents
-        if not _worthwhile(base, sizes):
-            continue
-        work = _work(base, sizes, moved)
-        if _least_us(work) > short.bar:
-            continue
-        for split_k in _splits(work):
-            if _scratch(base.problem, sizes, target, base.config, split_k) <= _MAX_WORKSPACE:
-                times = _times(work, split_k, short.bar)
-                if times is not None:
-                    short.add(times.total, (base, split_k, times))
+        if _worthwhile(base, sizes):
+            _add(short, _work(base, sizes, moved))
+    for base in _copied_first(problem, extents, target, short.bar):
+        _add(short, _work(base, extents, moved))
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
+
+
+def _add(short: Shortlist[tuple[Base, int, Times]], work: Work) -> None:
+    """Add a tile, with K in as many parts as may be worth it."""
+    base, sizes = work.base, work.sizes
+    if _least_us(work) > short.bar:
+        return
+    for split_k in _splits(work):
+        parts = _parts_bytes(base.problem, sizes, base.target, base.config, split_k)
+        if parts <= _MAX_WORKSPACE:
+            times = _times(work, split_k, short.bar)
+            if times is not None:
+                short.add(times.total, (base, split_k, times))
 
 
 def floor_us(problem: Problem, extents: Extents, target: Target) -> float:
@@ -197,10 +224,15 @@ def floor_us(problem: Problem, extents: Extents, target: Target) -> float:
     margin, figures = _margin(problem, target), _figures(problem, target)
     if margin == 1.0:
         return 0.0
+    bound = _bound_us(problem, extents, target, figures)
+    return _BELOW * margin * (figures.fixed_us + bound)
+
+
+def _bound_us(problem: Problem, extents: Extents, target: Target, figures: Figures) -> float:
+    """Return what no tile takes less than: of the tensor cores, and of the device memory."""
     best = max(figures.intensity.values()) * max(1.0, figures.cluster_share)
     rate = _peak(problem, target) * figures.share * best * target.clock_mhz * target.sm_count
-    bound = max(extents.flops / 2 / rate, extents.bytes_moved(problem) / _dram(target, figures))
-    return _BELOW * margin * (figures.fixed_us + bound)
+    return max(extents.flops / 2 / rate, extents.bytes_moved(problem) / _dram(target, figures))
 
 
 def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Candidate:
@@ -221,7 +253,8 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it is narrow, either way round."""
     either_way = (False, True), (True, False), (True, True)
-    return tuple(base for which in either_way for base in _bases(problem, target, *which))
+    found = tuple(base for which in either_way for base in _bases(problem, target, *which))
+    return found + (_copied_bases(problem, target) if _has_copies(problem, target) else ())
 
 
 def _bases_for(problem: Problem, extents: Extents, target: Target) -> tuple[Base, ...]:
@@ -236,15 +269,63 @@ def _bases_for(problem: Problem, extents: Extents, target: Target) -> tuple[Base
 
 @lru_cache(maxsize=256)
 def _bases(problem: Problem, target: Target, narrow: bool, swap_ab: bool) -> tuple[Base, ...]:
-    seen = problem.transposed if swap_ab else problem
-    figures = _figures(seen, target)
+    own = problem.transposed if swap_ab else problem
+    figures = _figures(own, target)
     return tuple(
-        _measured(seen, target, config_of(shape, seen, schedule, swap_ab), figures)
-        for shape in shapes(seen, target)
+        _measured(own, target, config_of(shape, own, schedule, swap_ab), figures)
+        for shape in shapes(own, target)
         if _is_narrow(shape) == narrow
         for schedule in shape.schedules
         if not varies(problem, schedule)
     )
+
+
+@lru_cache(maxsize=256)
+def _copied_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
+    """Return the tiles of K-major operands, for copies; not for a few rows or columns of D.
+
+    To copy the other operand takes longer than to read it once.
+    """
+    figures = _figures(problem, target)
+    return tuple(
+        _measured(problem, target, config_of(shape, problem, schedule, False, True), figures)
+        for shape in shapes(k_major(problem), target)
+        if not _is_narrow(shape)
+        for schedule in shape.schedules
+        if not varies(problem, schedule)
+    )
+
+
+@lru_cache(maxsize=256)
+def _has_copies(problem: Problem, target: Target) -> bool:
+    """Whether tiles with copies are offered: for wgmma alone, all else is not worth a guess."""
+    return target.capability[0] == 9 and without_copies(problem, target) is None
+
+
+def _copied_first(
+    problem: Problem, extents: Extents, target: Target, bar: float
+) -> tuple[Base, ...]:
+    """Return the tiles for which it may be worth it to copy operands first."""
+    if not _has_copies(problem, target):
+        return ()
+    figures = _figures(problem, target)
+    copied = problem.a.major != "k", problem.b.major != "k"
+    us = _repack_us(problem, extents, target, copied, figures)
+    bound = _bound_us(problem, extents, target, figures)
+    if us > _COPYING * bound or _margin(problem, target) * (us + bound) > bar:
+        return ()
+    found = _copied_bases(problem, target)
+    return found if copied_bytes(problem, extents, found[0].config) <= _MAX_COPIES else ()
+
+
+def _repack_us(
+    problem: Problem, extents: Extents, target: Target, copied: tuple[bool, bool], figures: Figures
+) -> float:
+    """Return the time of copying A, B or both: they are read and written."""
+    rows = copied[0] * extents.m + copied[1] * extents.n
+    moved = 2 * rows * extents.k * extents.batch * problem.a.dtype.itemsize
+    gbs = target.dram_gbs * figures.repack_to_dram
+    return sum(copied) * figures.repack_us + moved / gbs / 1e3
 
 
 def varies(problem: Problem, schedule: str) -> bool:
@@ -258,23 +339,25 @@ def _figures(problem: Problem, target: Target) -> Figures:
 
 
 def _measured(problem: Problem, target: Target, config: Config, figures: Figures) -> Base:
-    """Return the base of a configuration; the problem as the kernel sees it."""
+    """Return the base of a configuration; the problem as the kernel sees it, but for copies."""
+    read = seen(problem, config)
     major = target.capability[0]
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
     (m, n, k), ctas = config.tile, config.cluster[0]
-    rate = _rate(problem, target, config, figures)
+    rate = _rate(read, target, config, figures)
     stores = [_store_us(problem, target, config, figures, split_k) for split_k in (1, 2)]
     return Base(
         problem,
         target,
         config,
+        copied=(is_copied(problem.a, config), is_copied(problem.b, config)),
         figures=figures,
         margin=_margin(problem, target),
         places=places_of(config, target),
         rate=rate,
         tensor_us=m * n * k / ctas / (rate * target.clock_mhz),
         latency_us=figures.slab_us * (k * problem.a.dtype.itemsize / _SWIZZLE) ** figures.depth,
-        turns=turned_tf32(problem, target),
+        turns=turned_tf32(read, target),
         store_us=(stores[0], stores[1]),
         hidden=figures.persistent_store if hidden else 1.0,
     )
@@ -309,7 +392,10 @@ def _work(base: Base, sizes: Extents, moved: int) -> Work:
     again *= sizes.k * sizes.batch * base.problem.a.dtype.itemsize
     moved_us = moved + base.figures.shared_read * again
     moved_us /= _dram(base.target, base.figures)
-    return Work(base, sizes, down * across * sizes.batch, moved_us)
+    repack_us = 0.0
+    if base.config.repacked:
+        repack_us = _repack_us(base.problem, sizes, base.target, base.copied, base.figures)
+    return Work(base, sizes, down * across * sizes.batch, moved_us, repack_us)
 
 
 def _dram(target: Target, figures: Figures) -> float:
@@ -319,7 +405,7 @@ def _dram(target: Target, figures: Figures) -> float:
 
 def _splits(work: Work) -> tuple[int, ...]:
     """Return the parts of K worth considering: those that fill the device, none of them empty."""
-    base, sizes, tiles, _ = work
+    base, sizes, tiles = work.base, work.sizes, work.tiles
     if base.config.schedule == "tail":  # for a last round that is less than half full
         cut = tail_of(base.config, sizes.k, tiles, base.places)
         return (1,) if cut.begin and cut.tiles and cut.parts > 1 else ()
@@ -363,19 +449,27 @@ def predict(
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
     """Return a configuration as a candidate; problem and extents as the caller sees them."""
-    seen, sizes = config.oriented(problem), config.oriented(extents)
+    own, sizes = config.oriented(problem), config.oriented(extents)
     scratch = scratch_bytes(problem, extents, target, config)
-    return Candidate(config, predict(seen, sizes, target, config), scratch)
+    return Candidate(config, predict(own, sizes, target, config), scratch)
 
 
 def scratch_bytes(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
     """Return the workspace of a launch; problem and extents as the caller sees them."""
-    seen, sizes = config.oriented(problem), config.oriented(extents)
-    return _scratch(seen, sizes, target, config, config.split_k)
+    own, sizes = config.oriented(problem), config.oriented(extents)
+    return _scratch(own, sizes, target, config, config.split_k)
 
 
 def _scratch(problem: Problem, sizes: Extents, target: Target, config: Config, split_k: int) -> int:
     """Return what a configuration needs with K in so many parts."""
+    copied = copied_bytes(problem, sizes, config) if config.repacked else 0
+    return copied + _parts_bytes(problem, sizes, target, config, split_k)
+
+
+def _parts_bytes(
+    problem: Problem, sizes: Extents, target: Target, config: Config, split_k: int
+) -> int:
+    """Return what sums of parts of K need, of whole products or of the last round's tiles."""
     if config.schedule == "tail":
         m, n, _ = config.tile
         return places_of(config, target) * m * n * problem.accumulator.itemsize
@@ -384,6 +478,7 @@ def _scratch(problem: Problem, sizes: Extents, target: Target, config: Config, s
 
 def _prediction(times: Times) -> Prediction:
     parts = Breakdown(
+        repack=times.repack,
         launch=times.launch,
         mainloop=times.full,
         waves=times.loop - times.full,
@@ -400,7 +495,7 @@ def _prediction(times: Times) -> Prediction:
 
 def _least_us(work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
-    base, sizes, tiles, dram = work
+    base, sizes, tiles, dram, repack = work
     (m, n, k), target, figures = base.config.tile, base.target, base.figures
     slabs = ceil(sizes.k / k)
     tensor = tiles * slabs * m * n * k / (base.rate * target.clock_mhz * target.sm_count)
@@ -409,7 +504,7 @@ def _least_us(work: Work) -> float:
     if slabs >= 4 and base.config.schedule == "plain":  # two parts at least, of two slabs at least
         parts = max(bound, 2 * base.latency_us) + base.store_us[1]
         least = min(least, parts + figures.reduce_us + 2 * figures.part_us)
-    return _BELOW * base.margin * (figures.fixed_us + least)
+    return _BELOW * base.margin * (figures.fixed_us + least + repack)
 
 
 def _times(work: Work, split_k: int, bar: float) -> Times | None:
@@ -417,7 +512,7 @@ def _times(work: Work, split_k: int, bar: float) -> Times | None:
 
     None where the price is above the bar.
     """
-    base, sizes, tiles, dram = work
+    base, sizes, tiles, dram, repack = work
     config, figures = base.config, base.figures
     units = tiles * split_k
     at_once = min(units, base.places)
@@ -444,7 +539,8 @@ def _times(work: Work, split_k: int, bar: float) -> Times | None:
         reduction += 2 * scratch / figures.reduce_gbs / 1e3
     part = 1.0 if rest is None else ceil(slabs / rest.parts) / slabs  # of K, in the last round
     least = max(dram, slabs * (rounds - 1 + part) * max(base.tensor_us, base.latency_us))
-    if base.margin * _BELOW * (figures.fixed_us + beside + least + store + reduction) > bar:
+    least += figures.fixed_us + beside + store + reduction + repack
+    if base.margin * _BELOW * least > bar:
         return None
 
     slab = last = _slab(base, sizes, at_once)
@@ -453,12 +549,13 @@ def _times(work: Work, split_k: int, bar: float) -> Times | None:
     if rest is not None:
         last = slab
     loop = _joined(figures.overlap, slabs * ((rounds - 1) * slab.us + part * last.us), dram)
-    total = figures.fixed_us + beside + loop + store + reduction
+    total = figures.fixed_us + beside + loop + store + reduction + repack
     if base.margin * total > bar:
         return None
     even = _joined(figures.overlap, min(units / base.places, rounds) * slabs * slab.us, dram)
     times = Times(
         total,
+        repack=repack,
         launch=figures.fixed_us,
         loop=beside + loop,
         store=store,
@@ -513,7 +610,7 @@ def _fullest(base: Base, at_once: int) -> float:
 def _read_bytes(base: Base, sizes: Extents) -> tuple[float, float]:
     """Return what a slab of one tile reads of A and of B, and of sectors that it has parts of.
 
-    Lines are taken to follow each other without gaps.
+    Lines are taken to follow each other without gaps, but for those of copies.
     """
     (m, n, k), problem, figures = base.config.tile, base.problem, base.figures
     size = problem.a.dtype.itemsize
@@ -525,6 +622,9 @@ def _read_bytes(base: Base, sizes: Extents) -> tuple[float, float]:
 
     line_a = sizes.k if problem.a.major == "k" else sizes.m
     line_b = sizes.k if problem.b.major == "k" else sizes.n
+    line_a, line_b = (
+        0 if copied else line for copied, line in zip(base.copied, (line_a, line_b), strict=True)
+    )
     return of(min(m, sizes.m), line_a), of(min(n, sizes.n), line_b)
 
 

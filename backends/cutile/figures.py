@@ -65,6 +65,9 @@ class Figures:
         A dependent kernel that sums the parts; each part; its traffic.
     tail_us
         The same and a kernel that multiplies them, behind one of whole rounds.
+    repack_us, repack_to_dram
+        A kernel before that copies an operand; the part of the memory's bandwidth that it reaches,
+        in what it reads and writes.
     """
 
     share: float
@@ -96,6 +99,8 @@ class Figures:
     part_us: float
     reduce_gbs: float
     tail_us: float
+    repack_us: float
+    repack_to_dram: float
 
 
 # Nothing was measured there. The share: 52 to 79 percent of cuBLAS on a B200 and an RTX PRO 6000,
@@ -136,6 +141,10 @@ _ASSUMED = Figures(
     part_us=0.05,
     reduce_gbs=4800.0,
     tail_us=5.0,
+    # Not measured yet. cute_simt's kernel took 14.7 to 17.3 us in a graph for 16.8 MB read and
+    # written on an H200, and has a thread turn what here a tile does.
+    repack_us=2.2,
+    repack_to_dram=0.65,
 )
 
 #: Fitted to 2460 launches of 141 problems in bfloat16 and TF32 on an H200, errors weighted by 1.5
@@ -175,6 +184,8 @@ H200 = Figures(
     part_us=0.2265,
     reduce_gbs=8354.0,
     tail_us=5.0,
+    repack_us=2.2,  # this and the next are not measured yet, as above
+    repack_to_dram=0.65,
 )
 
 # Of 16x16, 32x32, 32x64, 64x64 and 128x64 tiles at 4096 cubed on an H200; the rest was fitted to

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from unigemm.dtypes import FLOAT8, DType
@@ -10,6 +10,7 @@ from unigemm.plans import Config
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
+from ..workspace import packed_bytes
 from .tiles import ALIGNMENT, SCHEDULES, Shape, shapes
 
 __all__ = [
@@ -17,17 +18,26 @@ __all__ = [
     "CAPABILITIES",
     "PIECE_ROWS",
     "REDUCE_TILE",
+    "TURN_TILE",
     "Features",
     "bands_of",
     "config_of",
+    "copied_bytes",
     "features",
     "gpu_code",
     "illegal",
+    "is_copied",
+    "k_major",
     "kernel_problem",
+    "seen",
     "unfit",
+    "without_copies",
 ]
 
 REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reduction adds up
+# Lines of a copy and elements of them that a block of `turn` writes: on both sides a warp moves two
+# lines of the L2 at a time, and five blocks an SM have 80 kB in flight (81 registers, 17 kB).
+TURN_TILE = (64, 64)
 PIECE_ROWS = 8  # of a shared tile that a block of `join` adds up: 16 bytes of a turned D
 # What `tileiras --help` names (13.5); the machine code is for exactly that device.
 CAPABILITIES = (80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
@@ -163,7 +173,55 @@ def bands_of(rows: int) -> int:
     return rows // (rows & -rows)
 
 
-def config_of(shape: Shape, problem: Problem, schedule: str, swap_ab: bool) -> Config:
+def is_copied(kind: MatrixType, config: Config) -> bool:
+    """Whether an operand is copied into the workspace before it is multiplied."""
+    return config.repacked and kind.major != "k"
+
+
+def k_major(problem: Problem) -> Problem:
+    """Return the class of the same product of K-major operands, as copies of them are."""
+    a, b = (
+        kind if kind.major == "k" else MatrixType(kind.dtype, "k", ALIGNMENT)
+        for kind in (problem.a, problem.b)
+    )
+    return replace(problem, a=a, b=b)
+
+
+def seen(problem: Problem, config: Config) -> Problem:
+    """Return the problem that is multiplied: with the copies of operands that have one.
+
+    The problem is the kernel's, as with `swap_ab`.
+    """
+    return k_major(problem) if config.repacked else problem
+
+
+def copied_bytes(problem: Problem, extents: Extents, config: Config) -> int:
+    """Return the bytes of the operands' copies, at most: a repeated batch is copied once."""
+    line = extents.k * problem.a.dtype.itemsize
+    return sum(
+        packed_bytes(rows, line, extents.batch, 1)
+        for kind, rows in ((problem.a, extents.m), (problem.b, extents.n))
+        if is_copied(kind, config)
+    )
+
+
+def without_copies(problem: Problem, target: Target) -> str | None:
+    """Say why no tile has operands copied for it first, whatever the sizes; None where some may."""
+    if problem.a.dtype is not DType.FLOAT32:
+        return "operands are copied first in TF32 only: others are read as they lie, or refused"
+    if problem.a.major == problem.b.major == "k":
+        return "A and B are K-major: there is nothing to copy first"
+    if not features(target).tma or target.capability[0] in ANY_MAJOR:
+        return (
+            "operands are copied first for tensor cores that are fed by TMA and take TF32 K-major "
+            f"only, as sm_90's, not on {target.arch}"
+        )
+    return None
+
+
+def config_of(
+    shape: Shape, problem: Problem, schedule: str, swap_ab: bool, repacked: bool = False
+) -> Config:
     """Return the configuration of a shape, K whole and tiles in no particular order."""
     return Config(
         tile=(shape.m, shape.n, shape.slab_bytes // problem.a.dtype.itemsize),
@@ -171,6 +229,7 @@ def config_of(shape: Shape, problem: Problem, schedule: str, swap_ab: bool) -> C
         warps=(shape.warps, 1),
         occupancy=shape.occupancy,
         swap_ab=swap_ab,
+        repacked=repacked,
         schedule=schedule,
     )
 
@@ -188,7 +247,11 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return "split-K and the group of the raster are at least 1"
     if config.schedule != "plain" and config.split_k > 1:
         return f"a {config.schedule} kernel has K whole"
-    for shape in shapes(problem, target):
+    if config.repacked:
+        reason = without_copies(problem, target)
+        if reason is not None:
+            return reason
+    for shape in shapes(seen(problem, config), target):
         if config.schedule not in shape.schedules:
             continue
         known = config_of(shape, problem, config.schedule, config.swap_ab)

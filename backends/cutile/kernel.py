@@ -1,4 +1,4 @@
-"""GEMM in cuTile: one kernel for every type, layout and architecture, and split-K's reduction.
+"""GEMM in cuTile: one kernel for every type, layout and architecture, and those around it.
 
 A block computes tiles of D from slabs of A and B; which warps load and which multiply, how deep the
 pipeline is and what lies in shared memory is the compiler's choice, so that one source becomes
@@ -15,6 +15,9 @@ A unit of work is a tile of one part of one product; a plain kernel has a block 
 persistent one a block for each place on the device, which takes every so-many-th unit. The tiles
 that are left when all rounds of a persistent kernel are full may have two kernels of their own:
 `tail` cuts each into parts of K, a block for each, and `join` adds those up in their order.
+
+wgmma takes TF32 K-major only. Where a configuration is `repacked`, `turn` writes each operand that
+is not so into the workspace first, K-major, and the product reads the copies.
 
 cuTile's tiles are powers of two. Others are bands of rows, each with sums of its own, that share
 what is loaded of B.
@@ -41,7 +44,7 @@ from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 
-from .geometry import PIECE_ROWS, REDUCE_TILE, Features, bands_of
+from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, Features, bands_of, is_copied, seen
 from .tiles import ALIGNMENT, DEFAULT_WARPS
 
 Flag = ct.Constant[bool]
@@ -195,6 +198,37 @@ def multiply(  # noqa: ANN201
     write_bands(total, d, d1, d0, at_m, at_n, scales, bands, d_turned)
 
 
+def place_in(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
+    """Return which matrix of a stack a block has, and which tile of that: (lines, line)."""
+    across = ct.cdiv(array.shape[3], tile_line)
+    down = ct.cdiv(array.shape[2], tile_lines)
+    rest = block // across
+    product = rest // down
+    return product, rest - product * down, block - rest * across
+
+
+def turn_tile(block, source, copy, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
+    """Write a tile of a matrix's transpose, with zeros where the copy's lines are padded."""
+    product, at_lines, at_line = place_in(block, copy, tile_lines, tile_line)
+    i1 = product // copy.shape[1]
+    i0 = product - i1 * copy.shape[1]
+    tile = ct.load(
+        source, (i1, i0, at_line, at_lines), (1, 1, tile_line, tile_lines),
+        padding_mode=ct.PaddingMode.ZERO,
+    ).reshape((tile_line, tile_lines))  # fmt: skip
+    turned = ct.transpose(tile).reshape((1, 1, tile_lines, tile_line))
+    ct.store(copy, (i1, i0, at_lines, at_line), turned)
+
+
+@ct.kernel
+def turn(source, copy, tile_lines: Size, tile_line: Size, overlap: Flag):  # noqa: ANN001, ANN201
+    """Copy a stack of matrices so that what were its columns are lines."""
+    if overlap:
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
+    turn_tile(ct.bid(0), source, copy, tile_lines, tile_line)
+
+
 @ct.kernel
 def gemm(  # noqa: ANN201
     a, b, d, scales, inner, units, along_n, group,  # noqa: ANN001
@@ -295,12 +329,7 @@ def join(  # noqa: ANN201
 
 def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
     """Add the parts of each element of a block in their order, and write D."""
-    across = ct.cdiv(d.shape[3], tile_line)
-    down = ct.cdiv(d.shape[2], tile_lines)
-    rest = block // across
-    at_line = block - rest * across
-    product = rest // down
-    at_lines = rest - product * down
+    product, at_lines, at_line = place_in(block, d, tile_lines, tile_line)
     i1 = product // d.shape[1]
     i0 = product - i1 * d.shape[1]
     shape = (1, 1, tile_lines, tile_line)
@@ -389,9 +418,18 @@ def output_constraint(spec: Spec) -> ArrayConstraint:
     return matrix_constraint(d, line, TYPES[d.dtype])
 
 
+def turning(spec: Spec, convention: CallingConvention) -> tuple[ct.kernel, KernelSignature]:
+    """Return the kernel that copies either operand: both are aligned alike."""
+    kind = spec.problem.a if is_copied(spec.problem.a, spec.config) else spec.problem.b
+    source = matrix_constraint(kind, 1, TYPES[kind.dtype])
+    copy = matrix_constraint(kind, kind.vector, TYPES[kind.dtype])  # whose lines are padded
+    arguments = [source, copy, *TURN_TILE, spec.features.overlaps]
+    return turn, KernelSignature(arguments, convention, symbol="turn")
+
+
 def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     """Return the kernels of a specification and their signatures, by the names of their symbols."""
-    problem, config, features = spec.problem, spec.config, spec.features
+    problem, config, features = seen(spec.problem, spec.config), spec.config, spec.features
     cut = problem.a.dtype is DType.FLOAT32
     inputs = ct.tfloat32 if cut and features.reads_tf32 else TYPES[problem.a.dtype]
     a, b = (
@@ -433,4 +471,6 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     if spec.split:
         arguments = [parts_constraint(spec), d, scales, *REDUCE_TILE, features.overlaps]
         found["reduce"] = (reduce, KernelSignature(arguments, convention, symbol="reduce"))
+    if config.repacked:
+        found["turn"] = turning(spec, convention)
     return found
