@@ -68,6 +68,7 @@ def name(plan):
     hints = f"c{c.cluster[0]}-w{c.warps[0]}-o{c.occupancy}-{c.schedule}"
     turn = "-swapped" if c.swap_ab else ""
     kind = f"{p.a.dtype}-{p.layout}-{p.d.dtype}-{p.d.alignment}{'-scaled' * p.scaled}"
+    turn += "-repacked" * c.repacked
     return f"{plan.target.arch}-{kind}-{tile}-{hints}{turn}-split{c.split_k}"
 
 
@@ -112,6 +113,7 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
         assert "ACQBULK" not in ops
     second = {"reduce.cubin"} if plan.config.split_k > 1 else set()
     second |= {"tail.cubin", "join.cubin"} if plan.config.schedule == "tail" else set()
+    second |= {"turn.cubin"} if plan.config.repacked else set()
     assert set(artifact.files) == {"gemm.cubin"} | second
 
 
@@ -126,6 +128,35 @@ def test_bands_and_tails_are_multiplied_without_waiting_for_each_product(
     change = {"warps": (warps, 1), "schedule": schedule, "split_k": split_k}
     plan = plan_of(problem_of(DType.BFLOAT16, layout), tile=(*tile, 64), **change)
     test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan)
+
+
+REPACKED = [
+    ("nn", {"tile": (192, 128, 32), "warps": (8, 1), "split_k": 2}, "sm_90a"),
+    ("tn", {"tile": (256, 256, 32), "warps": (8, 1), "cluster": (2, 1), "schedule": "persistent"},
+     "sm_90a"),
+    ("tt", {"tile": (128, 128, 32), "schedule": "tail"}, "sm_90a"),
+    ("nn", {"tile": (64, 64, 32), "occupancy": 2, "schedule": "persistent"}, "sm_120a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "change", "arch"), REPACKED)
+def test_copies_are_multiplied_by_the_code_of_k_major_operands(layout, change, arch):
+    """They are written 16 bytes at a time, from whole lines of the L2 that warps read."""
+    problem = problem_of(DType.FLOAT32, layout, precision="tf32")
+    plan = plan_of(problem, arch=arch, repacked=True, **change)
+    test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan)
+    files = BACKEND.compile(plan).files
+    bare = problem_of(DType.FLOAT32, "nt", precision="tf32")
+    others = BACKEND.compile(plan_of(bare, arch=arch, **change)).files
+    assert set(files) == {"turn.cubin", *others}
+    for name_, cubin in others.items():
+        assert sass.disassemble(files[name_]) == sass.disassemble(cubin)
+    text, report = sass.disassemble(files["turn.cubin"]), sass.inspect_cubin(files["turn.cubin"])
+    assert report.local_bytes == 0
+    assert report.registers <= 96, "five blocks of four warps an SM"
+    assert 5 * (report.smem_bytes + 1024) <= plan.target.smem_per_sm
+    assert (text.count("LDG.E R"), text.count("LDG.E.")) == (32, 0)
+    assert (text.count("STG.E.128"), text.count("STG.E ")) == (8, 0)
 
 
 def test_all_six_architectures_are_offered_enough():
@@ -147,19 +178,22 @@ def parameters(cubin):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
-@pytest.mark.parametrize("way", ["plain", "split", "tail"])
+@pytest.mark.parametrize("way", ["plain", "split", "tail", "repacked"])
 def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, scaled, way):
     """Number, order and size of them, against what the compiler wrote into the cubin."""
     if scaled and arch == "sm_80":
         pytest.skip("sm_80 has no float8 instructions")
     dtype = DType.FLOAT8_E4M3FN if scaled else DType.BFLOAT16
+    if way == "repacked":
+        dtype = DType.FLOAT32
     layouts = [Layout((64, 64), (64, 1), dtype)] * 2
     layouts.append(Layout((64, 64), (64, 1), output_dtypes(dtype)[0]))
-    gemm = canonical(*layouts, scaled=scaled)
-    if way == "tail" and (scaled or arch == "sm_80"):
+    gemm = canonical(*layouts, scaled=scaled, precision="tf32" if way == "repacked" else "ieee")
+    if way in ("tail", "repacked") and (scaled or arch == "sm_80"):
         pytest.skip("no such tile is offered")
     change = {"tile": (64, 64, 128 // dtype.itemsize), "occupancy": 2}
-    change |= {"plain": {}, "split": {"split_k": 3}, "tail": {"schedule": "tail"}}[way]
+    ways = {"plain": {}, "split": {"split_k": 3}, "tail": {"schedule": "tail"}}
+    change |= ways.get(way, {"repacked": True})
     if way == "tail":
         change |= {"tile": (128, 128, 64), "occupancy": 0}
     plan = plan_of(gemm.problem, gemm.extents, arch, **change)
@@ -171,6 +205,8 @@ def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, sc
     if way == "tail":
         expected["tail"] = [*array * 4, *[4] * 4]
         expected["join"] = [*array * 2, *[4] * 4]
+    if way == "repacked":
+        expected["turn"] = [*array * 2]
     if way == "split":
         expected = {"gemm": [*array * 3, *work], "reduce": [*array * 2, *scales]}
     assert {name.removesuffix(".cubin") for name in files} == set(expected)

@@ -11,11 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_cutile import dense, plan_of
-from tile_machine import Machine, take_array
+from tile_machine import Array, Machine, take_array
 from unigemm.backends.cutile.arguments import Place, calls
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import scratch_bytes
-from unigemm.backends.cutile.geometry import PIECE_ROWS, REDUCE_TILE, bands_of
+from unigemm.backends.cutile.geometry import (
+    PIECE_ROWS,
+    REDUCE_TILE,
+    TURN_TILE,
+    bands_of,
+    seen,
+    without_copies,
+)
+from unigemm.backends.workspace import packed_row_bytes
 
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.gemm import Layout, canonical
@@ -89,8 +97,14 @@ def run(kernels, plan, gemm, memories, scales=()):
         left.pop(0)
         return (*pair, np.float32(brought["factor"]))
 
+    product = seen(problem, config)
     for call in calls(plan, gemm):
         left = list(call.arguments)
+        if call.symbol == "turn":
+            source, copy = array(left), array(left)
+            for block in range(call.blocks):
+                kernels.turn_tile(block, source, copy, *TURN_TILE)
+            continue
         if call.symbol == "reduce":
             parts, d = array(left), array(left)
             for block in range(call.blocks):
@@ -106,7 +120,7 @@ def run(kernels, plan, gemm, memories, scales=()):
                 )
             continue
         x, y, d = array(left), array(left), array(left)
-        turns = problem.a.major == "m", problem.b.major == "k", problem.d.major == "m"
+        turns = product.a.major == "m", product.b.major == "k", problem.d.major == "m"
         bands = bands_of(config.tile[0])
         if call.symbol == "tail":
             pieces = array(left)
@@ -147,11 +161,12 @@ KINDS = (DType.FLOAT32, DType.BFLOAT16, DType.INT8, DType.FLOAT64)
     split=st.sampled_from([1, 1, 2, 3]),
     raster=st.sampled_from([Raster("m", 1), Raster("n", 2), Raster("m", 3), Raster("n", 8)]),
     looped=st.sampled_from(["plain", "persistent", "tail"]),
+    repacked=st.booleans(),
     arch=st.sampled_from(ARCHS),
 )
 def test_blocks_compute_the_product_and_write_nothing_else(
     kernels, m, n, k, batch, shared, b_shared, layout, d_turned, odd, pads, dtype, tile, swap_ab,
-    split, raster, looped, arch,
+    split, raster, looped, repacked, arch,
 ):  # fmt: skip
     rng = np.random.default_rng(m * 1000 + n)
     out = output_dtypes(dtype)[-1]
@@ -175,11 +190,13 @@ def test_blocks_compute_the_product_and_write_nothing_else(
         tile=tile, swap_ab=swap_ab, split_k=split, raster=raster, schedule=schedule
     ).config
     target = replace(named_target(arch), sm_count=5)
+    if without_copies(config.oriented(gemm.problem), target) is None:
+        config = replace(config, repacked=repacked)
     plan = Plan("cutile", config, gemm.problem, gemm.extents, target)
-    seen, sizes = config.oriented(gemm.problem), config.oriented(gemm.extents)
-    native = numpy_dtype(seen.accumulator)
-    room = scratch_bytes(seen, sizes, target, config) // native.itemsize
-    workspace = np.full(room + 64, 55, native)
+    native = numpy_dtype(gemm.problem.accumulator)
+    room = scratch_bytes(gemm.problem, gemm.extents, target, config) // native.itemsize
+    workspace = np.full(room + 64, 55 if native.kind == "i" else np.nan, native)
+    behind = workspace[room:].copy()
     expected = view(a_mem, a_lay).astype(np.float64) @ view(b_mem, b_lay).astype(np.float64)
     for to_a, to_b, to_d in whole.offsets:
         if gemm.swapped:
@@ -188,7 +205,31 @@ def test_blocks_compute_the_product_and_write_nothing_else(
     np.testing.assert_array_equal(view(d_mem, d_lay).astype(np.float64), expected)
     view(d_mem, d_lay)[...] = 99
     assert (d_mem == 99).all()
-    assert (workspace[room:] == 55).all()
+    np.testing.assert_array_equal(workspace[room:], behind)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(1, 200),
+    k=st.integers(1, 200),
+    outer=st.integers(1, 2),
+    inner=st.integers(1, 3),
+    pad=st.integers(0, 2),
+)
+def test_a_copy_is_the_transpose_and_its_lines_end_in_zeros(kernels, rows, k, outer, inner, pad):
+    pitch, line = packed_row_bytes(4 * k) // 4, padded(rows, 4) + 4 * pad
+    memory = np.full((outer, inner, k, line), np.nan, np.float32)
+    memory[..., :rows] = np.random.default_rng(rows).standard_normal((outer, inner, k, rows))
+    copy = np.full((outer, inner, rows, pitch), np.nan, np.float32)
+    source, target = (
+        Array(x.reshape(-1), 0, shape, tuple(step // 4 for step in x.strides))
+        for x, shape in ((memory, (outer, inner, k, rows)), (copy, copy.shape))
+    )
+    lines, elements = TURN_TILE
+    for block in range(-(-rows // lines) * -(-pitch // elements) * inner * outer):
+        kernels.turn_tile(block, source, target, *TURN_TILE)
+    np.testing.assert_array_equal(copy[..., :k], memory[..., :rows].swapaxes(-1, -2))
+    assert (copy[..., k:] == 0).all()
 
 
 @pytest.mark.parametrize("split", [1, 3])
