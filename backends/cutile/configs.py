@@ -252,7 +252,7 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
 
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it is narrow, either way round."""
-    either_way = (False, True), (True, False), (True, True)
+    either_way = (False, False), (True, False), (True, True)
     found = tuple(base for which in either_way for base in _bases(problem, target, *which))
     return found + (_copied_bases(problem, target) if _has_copies(problem, target) else ())
 
