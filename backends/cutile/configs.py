@@ -42,9 +42,10 @@ __all__ = [
 
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _MAX_COPIES = 512 << 20  # bytes: two operands of 8192x8192
-# Of the least time of a product of K-major operands, at most, that copying them may take: in loops
-# that turn them products took up to 1.7 times as long on an H200.
-_COPYING = 1.5
+# Of the least time that any tile could take, at most, that copying operands may: products that
+# turned them in their loops took up to 1.7 times as long as others on an H200, and small ones
+# several times that least.
+_COPYING = 2.5
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # Tiles of a band: TileGym's GROUP_SIZE_M; on sm_90 that of the quick kernel that was measured.
 _RASTERS = Raster("n", 8), Raster("m", 8)
@@ -201,7 +202,7 @@ def ranking(
         sizes = turned if base.config.swap_ab else extents
         if _worthwhile(base, sizes):
             _add(short, _work(base, sizes, moved))
-    for base in _copied_first(problem, extents, target, short.bar):
+    for base in _copied_first(problem, extents, target, short):
         _add(short, _work(base, extents, moved))
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
 
@@ -254,7 +255,9 @@ def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it is narrow, either way round."""
     either_way = (False, False), (True, False), (True, True)
     found = tuple(base for which in either_way for base in _bases(problem, target, *which))
-    return found + (_copied_bases(problem, target) if _has_copies(problem, target) else ())
+    for _, config in _copied_tiles(problem, target):
+        found += (_copied_base(problem, target, config),)
+    return found
 
 
 def _bases_for(problem: Problem, extents: Extents, target: Target) -> tuple[Base, ...]:
@@ -281,41 +284,58 @@ def _bases(problem: Problem, target: Target, narrow: bool, swap_ab: bool) -> tup
 
 
 @lru_cache(maxsize=256)
-def _copied_bases(problem: Problem, target: Target) -> tuple[Base, ...]:
-    """Return the tiles of K-major operands, for copies; not for a few rows or columns of D.
+def _copied_tiles(problem: Problem, target: Target) -> tuple[tuple[float, Config], ...]:
+    """Return the tiles of K-major operands, for copies, and the rate that each reaches.
 
-    To copy the other operand takes longer than to read it once.
+    For wgmma alone: all else is not worth a guess. And not for a few rows or columns of D, where to
+    copy the other operand takes longer than to read it once.
     """
-    figures = _figures(problem, target)
-    return tuple(
-        _measured(problem, target, config_of(shape, problem, schedule, False, True), figures)
-        for shape in shapes(k_major(problem), target)
+    if target.capability[0] != 9 or without_copies(problem, target) is not None:
+        return ()
+    figures, read = _figures(problem, target), k_major(problem)
+    configs = [
+        config_of(shape, problem, schedule, swap_ab=False, repacked=True)
+        for shape in shapes(read, target)
         if not _is_narrow(shape)
         for schedule in shape.schedules
         if not varies(problem, schedule)
-    )
+    ]
+    return tuple((_rate(read, target, config, figures), config) for config in configs)
 
 
-@lru_cache(maxsize=256)
-def _has_copies(problem: Problem, target: Target) -> bool:
-    """Whether tiles with copies are offered: for wgmma alone, all else is not worth a guess."""
-    return target.capability[0] == 9 and without_copies(problem, target) is None
+@lru_cache(maxsize=4096)
+def _copied_base(problem: Problem, target: Target, config: Config) -> Base:
+    return _measured(problem, target, config, _figures(problem, target))
 
 
 def _copied_first(
-    problem: Problem, extents: Extents, target: Target, bar: float
-) -> tuple[Base, ...]:
-    """Return the tiles for which it may be worth it to copy operands first."""
-    if not _has_copies(problem, target):
-        return ()
-    figures = _figures(problem, target)
+    problem: Problem,
+    extents: Extents,
+    target: Target,
+    short: Shortlist[tuple[Base, int, Times]],
+) -> Iterator[Base]:
+    """Yield the tiles for which it may be worth it to copy operands first.
+
+    To measure one takes longer than to price it, so only what may be under the bar is.
+    """
+    tiles = _copied_tiles(problem, target)
+    if not tiles or copied_bytes(problem, extents, tiles[0][1]) > _MAX_COPIES:
+        return
+    figures, margin = _figures(problem, target), _BELOW * _margin(problem, target)
     copied = problem.a.major != "k", problem.b.major != "k"
     us = _repack_us(problem, extents, target, copied, figures)
     bound = _bound_us(problem, extents, target, figures)
-    if us > _COPYING * bound or _margin(problem, target) * (us + bound) > bar:
-        return ()
-    found = _copied_bases(problem, target)
-    return found if copied_bytes(problem, extents, found[0].config) <= _MAX_COPIES else ()
+    if us > _COPYING * bound:
+        return
+    for rate, config in tiles:
+        m, n, _ = config.tile
+        count = -(-extents.m // m) * -(-extents.n // n) * extents.batch
+        if config.schedule != "tail" and count > places_of(config, target):  # K is whole
+            round_of = target.sm_count // config.cluster[0]
+            count = -(-count // round_of) * round_of
+        tensor = count * m * n * extents.k / (rate * target.clock_mhz * target.sm_count)
+        if margin * (us + figures.fixed_us + max(bound, tensor)) <= short.bar:
+            yield _copied_base(problem, target, config)
 
 
 def _repack_us(
