@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unigemm.backends.cutile.arguments import Call, Place, calls, tail_of
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.configs import candidates, offered, scratch_bytes
-from unigemm.backends.cutile.geometry import features, illegal, kernel_problem
+from unigemm.backends.cutile.configs import candidates, offered, predict, scratch_bytes
+from unigemm.backends.cutile.figures import H200 as FIGURES
+from unigemm.backends.cutile.geometry import (
+    copied_bytes,
+    features,
+    illegal,
+    is_copied,
+    k_major,
+    kernel_problem,
+)
 from unigemm.backends.cutile.tiles import NARROW
 from unigemm.backends.workspace import workspace_bytes
 
@@ -127,6 +135,7 @@ def test_every_offered_configuration_is_legal(arch):
             assert len({config.tile for config in configs}) >= 5
             for config in configs:
                 assert illegal(config.oriented(kernel_problem(given_)), config, target) is None
+                assert config.tile[1] <= NARROW or not config.swap_ab
 
 
 def test_loops_over_tiles_that_spill_are_not_offered():
@@ -182,16 +191,17 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(
     assert found
     for each in found:
         config = each.config
-        seen = config.oriented(problem)
+        own = config.oriented(problem)
         assert illegal(config.oriented(kernel_problem(problem)), config, target) is None
         slabs = -(-k // config.tile[2])
         of_part = -(-slabs // config.split_k)
         assert of_part * (config.split_k - 1) < slabs
         sizes = config.oriented(extents)
-        scratch = scratch_bytes(seen, sizes, target, config)
+        scratch = scratch_bytes(problem, extents, target, config)
         assert each.workspace_bytes == scratch
         if config.schedule != "tail":
-            assert scratch == workspace_bytes(seen, sizes, config.split_k)
+            copied = copied_bytes(own, sizes, config)
+            assert scratch == copied + workspace_bytes(own, sizes, config.split_k)
         assert each.prediction.us > extents.bytes_moved(problem) / target.dram_gbs / 1e3
 
 
@@ -275,6 +285,114 @@ def test_what_it_refuses_goes_elsewhere_with_the_reason():
     assert any(x.backend == "cutile" and "16 bytes" in x.reason for x in plan.rejected)
 
 
+# Copies of operands.
+
+TURNED = {layout: problem_of(DType.FLOAT32, layout, precision="tf32") for layout in LAYOUTS}
+COPIED = Config((192, 128, 32), warps=(8, 1), schedule="plain", repacked=True)
+
+
+def copied(layout, *sizes, **change):
+    """Return the candidates whose operands are copied first."""
+    problem = replace(TURNED[layout], **change)
+    return [c for c in candidates(problem, Extents(*sizes), H200) if c.config.repacked]
+
+
+def test_copies_are_offered_for_tf32_that_hopper_would_turn_and_nothing_else():
+    for arch in ARCHITECTURES:
+        target = named_target(arch)
+        for problem in taken(target):
+            found = [config for config in offered(problem, target) if config.repacked]
+            is_turned = problem in TURNED.values() and problem.layout != "nt"
+            assert bool(found) == (is_turned and target.capability[0] == 9)
+            if found:
+                bare = {replace(config, repacked=False) for config in found}
+                assert bare <= set(offered(k_major(problem), target))
+                assert {config.schedule for config in found} == {"plain", "persistent", "tail"}
+                assert all(config.tile[1] > NARROW for config in found)
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch", "reason"),
+    [
+        (TURNED["nt"], "sm_90a", "nothing to copy"),
+        (problem_of(DType.BFLOAT16, "nn"), "sm_90a", "in TF32 only"),
+        (problem_of(DType.INT8, "nt"), "sm_90a", "in TF32 only"),
+        (TURNED["nn"], "sm_80", "not on sm_80"),
+        (TURNED["nn"], "sm_100a", "not on sm_100a"),
+        (TURNED["tt"], "sm_120a", "known not to spill"),
+    ],
+)
+def test_what_has_no_copies_is_told_why(problem, arch, reason):
+    target = named_target(arch)
+    assert reason in illegal(problem, COPIED, target)
+    with pytest.raises(unigemm.UnsupportedProblem, match=reason):
+        BACKEND.price(problem, EXTENTS, target, COPIED)
+
+
+def test_copies_may_have_the_tiles_of_k_major_operands():
+    assert illegal(TURNED["tn"], COPIED, H200) is None
+    looped = replace(COPIED, tile=(128, 128, 32), warps=(4, 1), schedule="persistent")
+    assert illegal(TURNED["tn"], looped, H200) is None
+    assert "known not to spill" in illegal(TURNED["tn"], replace(looped, repacked=False), H200)
+    # Elsewhere than on Hopper they are not offered, but may be named.
+    tile = replace(COPIED, tile=(64, 64, 32), warps=(4, 1), occupancy=2)
+    assert illegal(TURNED["tn"], tile, named_target("sm_120a")) is None
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, batch=st.integers(1, 9))
+def test_a_price_is_that_of_the_copies_and_of_a_product_of_them(m, n, k, batch):
+    for layout in ("nn", "tn", "tt"):
+        problem, extents = TURNED[layout], Extents(m, n, 32 * k, batch)
+        found = predict(problem, extents, H200, COPIED)
+        bare = predict(TURNED["nt"], extents, H200, replace(COPIED, repacked=False))
+        assert found.us == pytest.approx(bare.us + found.parts.repack)
+        operands = is_copied(problem.a, COPIED), is_copied(problem.b, COPIED)
+        rows = operands[0] * m + operands[1] * n
+        gbs = H200.dram_gbs * FIGURES.repack_to_dram
+        us = sum(operands) * FIGURES.repack_us + 2 * 4 * rows * extents.k * batch / gbs / 1e3
+        assert found.parts.repack == pytest.approx(1.04 * us)
+        assert replace(found.parts, repack=0.0) == bare.parts
+
+
+def test_copies_are_priced_where_they_may_pay():
+    assert copied("nn", 4096, 4096, 4096)
+    assert copied("tn", 2048, 2048, 2048)
+    assert copied("tt", 1536, 1536, 1536)
+    assert copied("tn", 8192, 8192, 8192)
+    assert not copied("nt", 4096, 4096, 4096)
+    assert not copied("nn", 64, 4096, 4096), "to read B once takes less than to copy it"
+    assert not copied("nn", 128, 128, 128), "a launch takes longer than it saves"
+    assert not copied("tn", 10000, 10000, 10000), "copies of more than 512 MiB"
+    assert copied("nn", 2048, 2048, 512, 8)
+    assert copied("tn", 1024, 1024, 1024)
+    for invariant in (False, True):
+        found = copied("nn", 3000, 3000, 3000, batch_invariant=invariant)
+        assert any(c.config.schedule == "tail" for c in found) != invariant
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, batch=st.integers(1, 4), bar=st.floats(1, 1.5))
+def test_no_copies_are_lost_that_are_under_the_bar(m, n, k, batch, bar):
+    for layout in ("nn", "tn", "tt"):
+        problem, extents = TURNED[layout], Extents(m, n, k, batch)
+        every = sorted(candidates(problem, extents, H200), key=lambda c: c.prediction.us)
+        limit = bar * min((c.prediction.us for c in every if c.config.repacked), default=0.0)
+        found = BACKEND.ranking(problem, extents, H200, len(every), limit).candidates
+        assert list(found) == [c for c in every if c.prediction.us <= limit]
+
+
+def test_a_plan_says_that_operands_are_copied():
+    found = chosen("sm_90a", 4096, 4096, 4096, "float32", "tn", "tf32")
+    names = [x for x in found.alternatives if x.backend == "cutile"]
+    assert all(x.config.repacked for x in names)
+    a = unigemm.ArraySpec((4096, 4096), "float32")
+    plan = unigemm.plan(a, a, target="sm_90a", precision="tf32", backend="cutile")
+    assert plan.config.repacked
+    assert " repacked" in str(plan.config)
+    assert plan.workspace_bytes >= 64 << 20
+    assert 0 < plan.parts.repack < 0.2 * plan.predicted_us
+    assert Plan.from_json(plan.to_json()) == plan
+
+
 # Keys.
 
 
@@ -304,6 +422,7 @@ def test_a_key_holds_what_is_compiled_in_and_nothing_else():
         plan_of(warps=(8, 1)),
         plan_of(tile=(64, 128, 64)),
         plan_of(swap_ab=True),
+        plan_of(repacked=True),
         plan_of(problem_of(DType.FLOAT16)),
         plan_of(problem_of(DType.BFLOAT16, "nn")),
         plan_of(problem_of(DType.BFLOAT16, d_alignment=2)),
@@ -401,6 +520,33 @@ def test_split_k_writes_parts_with_padded_lines_and_reduces_them():
     assert reduction.blocks == 25
     seen = workspace_bytes(gemm.problem, gemm.extents, 3)
     assert seen == 3 * 7200 * 4
+
+
+def test_copies_are_launched_first_and_lie_before_the_parts():
+    gemm = gemm_of(100, 72, 331, "tn", batch=(3,), shared=True, dtype=DType.FLOAT32, pads=(4, 8, 4))
+    config = plan_of(tile=(64, 64, 32), split_k=3, repacked=True).config
+    plan = Plan("cutile", config, gemm.problem, gemm.extents, H200)
+    of_a, of_b, main, reduction = calls(plan, gemm)
+    assert [call.symbol for call in (of_a, of_b, main, reduction)] == [
+        "turn", "turn", "gemm", "reduce",
+    ]  # fmt: skip
+    # Lines of 331 elements are padded to 352, eleven lines of the L2.
+    at_a, at_b = Place("workspace"), Place("workspace", 3 * 100 * 352 * 4)
+    steps_a, steps_b = (3 * 100 * 352, 100 * 352, 352, 1), (72 * 352, 72 * 352, 352, 1)
+    assert of_a.arguments[:9] == (Place("a"), 1, 3, 331, 100, 4, 331 * 104, 104, 1)
+    assert of_a.arguments[9:] == (at_a, 1, 3, 100, 352, *steps_a)
+    assert of_a.blocks == 3 * 2 * 6
+    # What a batch shares is copied once.
+    assert of_b.arguments[:9] == (Place("b"), 1, 1, 331, 72, 4, 4, 80, 1)
+    assert of_b.arguments[9:] == (at_b, 1, 1, 72, 352, *steps_b)
+    assert of_b.blocks == 2 * 6
+    assert main.arguments[:9] == (at_a, 1, 3, 100, 331, *steps_a)
+    assert main.arguments[9:18] == (at_b, 1, 1, 72, 331, *steps_b)
+    begin = main.arguments[18].offset
+    assert begin == 3 * 100 * 352 * 4 + 72 * 352 * 4
+    assert reduction.arguments[0] == Place("workspace", begin)
+    parts = workspace_bytes(gemm.problem, gemm.extents, 3)
+    assert begin + parts <= scratch_bytes(gemm.problem, gemm.extents, H200, config)
 
 
 def test_a_persistent_kernel_has_a_block_for_each_place():

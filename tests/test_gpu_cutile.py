@@ -11,7 +11,6 @@ from reference import Case, check_case, compact, torch_lib
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import offered
 from unigemm.backends.cutile.geometry import features
-from unigemm.backends.workspace import workspace_bytes
 
 import unigemm
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
@@ -156,14 +155,74 @@ def test_configurations_of_every_kind_give_the_product(target, dtype, precision,
             raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
             split = draw.choice((2, 3, 5)) if base.split_k > 1 else 1
             config = replace(base, split_k=split, raster=raster)
-            seen, sizes = config.oriented(first.problem), config.oriented(first.extents)
-            scratch = workspace_bytes(seen, sizes, split)
+            scratch = BACKEND.scratch_bytes(first.problem, first.extents, first.target, config)
             plan = replace(first, config=config, workspace_bytes=scratch)
             native_out = getattr(torch, out_dtype.value)
             out = torch.full((m, n), 77, device="cuda", dtype=native_out)
             unigemm.matmul(a, b, out, plan=plan, precision=precision)
             rounded = expected.to(native_out).double()
             assert torch.equal(out.double(), rounded), str(plan.config)
+
+
+def copied_first(a, b, draw, split=1):
+    """Return a plan by some configuration that copies operands first."""
+    first = unigemm.plan(a, b, precision="tf32", backend="cutile")
+    found = [c for c in offered(first.problem, first.target) if c.repacked]
+    if not found:
+        pytest.skip("no operands are copied first on this device, or none need be")
+    base = draw.choice([c for c in found if (c.split_k > 1) == (split > 1)])
+    config = replace(base, split_k=split)
+    scratch = BACKEND.scratch_bytes(first.problem, first.extents, first.target, config)
+    return replace(first, config=config, workspace_bytes=scratch)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+@pytest.mark.parametrize("seed", range(6))
+def test_operands_and_stacks_that_are_copied_first(layout, seed):
+    """Odd sizes, padded lines with not-a-numbers, stacks, operands that these share, K in parts."""
+    torch = pytest.importorskip("torch")
+    draw = random.Random(f"{layout}{seed}")
+    m, n, k = draw.choice(
+        [(300, 264, 1031), (129, 127, 33), (1000, 8, 5), (63, 65, 64), (33, 40, 3)]
+    )
+    stacks = draw.choice([((), ()), ((3,), (3,)), ((3,), ()), ((), (2,)), ((2, 1), (1, 3))])
+
+    def operand(lead, rows, columns, turned):
+        lines, line = (columns, rows) if turned else (rows, columns)
+        whole = torch.full((*lead, lines, -(-line // 4) * 4 + 8), float("nan"), device="cuda")
+        found = whole[..., :line]
+        found.copy_(torch.randint(-2, 3, found.shape, device="cuda"))
+        return found.mT if turned else found
+
+    a = operand(stacks[0], m, k, layout[0] == "t")
+    b = operand(stacks[1], k, n, layout[1] == "t")
+    expected = a.double() @ b.double()
+    for split in (1, 3):
+        plan = copied_first(a, b, draw, split if k > 1000 else 1)
+        out = torch.full(expected.shape, float("nan"), device="cuda")
+        unigemm.matmul(a, b, out, plan=plan, precision="tf32")
+        assert torch.equal(out.double(), expected), str(plan.config)
+
+
+def test_copies_wait_for_what_is_before_them_and_products_for_the_copies():
+    """Also where one workspace serves products that follow each other, and in a graph."""
+    torch = pytest.importorskip("torch")
+    turn = torch.eye(512, device="cuda").roll(1, 0)
+    a = torch.randint(-1, 2, (512, 512), device="cuda").float()
+    x, y = a.clone(), torch.empty_like(a)
+    plan = copied_first(turn, x, random.Random(1))
+    options = {"plan": plan, "precision": "tf32"}
+    for _ in range(50):
+        unigemm.matmul(turn, x, y, **options)
+        unigemm.matmul(turn, y, x, **options)
+    assert torch.equal(x, a.roll(100, 0))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        unigemm.matmul(turn, x, y, **options)
+        unigemm.matmul(turn, y, x, **options)
+    graph.replay()
+    graph.replay()
+    assert torch.equal(x, a.roll(104, 0))
 
 
 def test_results_are_bitwise_equal_from_run_to_run():
