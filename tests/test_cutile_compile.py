@@ -157,6 +157,9 @@ def test_copies_are_multiplied_by_the_code_of_k_major_operands(layout, change, a
     assert 5 * (report.smem_bytes + 1024) <= plan.target.smem_per_sm
     assert (text.count("LDG.E R"), text.count("LDG.E.")) == (32, 0)
     assert (text.count("STG.E.128"), text.count("STG.E ")) == (8, 0)
+    assert text.index("ACQBULK") < text.index("LDG.E"), (
+        "nothing is read before the kernel before ends"
+    )
 
 
 def test_all_six_architectures_are_offered_enough():
