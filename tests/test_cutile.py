@@ -329,6 +329,16 @@ def test_what_has_no_copies_is_told_why(problem, arch, reason):
         BACKEND.price(problem, EXTENTS, target, COPIED)
 
 
+def test_bands_are_not_offered_where_one_operand_of_tf32_is_turned():
+    """They took twice as long as other tiles on an H200; of both turned they were the best."""
+    for layout, slow in (("nn", True), ("tt", True), ("tn", False), ("nt", False)):
+        reason = illegal(TURNED[layout], replace(COPIED, repacked=False), H200)
+        assert (reason is not None) == slow
+        assert layout == "nt" or illegal(TURNED[layout], COPIED, H200) is None
+        found = {c.tile[0] for c in offered(TURNED[layout], H200) if not c.repacked}
+        assert (192 not in found) == slow
+
+
 def test_copies_may_have_the_tiles_of_k_major_operands():
     assert illegal(TURNED["tn"], COPIED, H200) is None
     looped = replace(COPIED, tile=(128, 128, 32), warps=(4, 1), schedule="persistent")

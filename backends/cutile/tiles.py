@@ -236,8 +236,10 @@ def _slow_turned(shape: Shape, a: bool, b: bool) -> bool:
 
     Two CTAs took longer than one with their half. Loops of 64x64 tiles around a turned B have two
     stages only, and wait for each slab (42 and 67 kB of shared memory of 227): twice the time.
+    Bands of rows took 1.8 times as long as their price where A alone is turned, and 2.3 times where
+    B is (73 us at 1536 cubed and 434 at 3072, 128x128 tiles 47 and 292), but not where both are.
     """
-    if shape.ctas > 1:
+    if shape.ctas > 1 or (a != b and shape.m & (shape.m - 1)):
         return True
     return b and shape.m == shape.n == 64 and (shape.occupancy > 1 or not a)
 
