@@ -27,7 +27,14 @@ from unigemm.backends.cute_simt.configs import (
     price,
     ranking,
 )
-from unigemm.backends.cute_simt.geometry import WARP, copy_schedule, geometry, illegal, is_dmma
+from unigemm.backends.cute_simt.geometry import (
+    DMMA,
+    WARP,
+    copy_schedule,
+    geometry,
+    illegal,
+    is_dmma,
+)
 
 import unigemm
 from unigemm.cli import specs
@@ -43,7 +50,7 @@ CLASSES = [
     for a, b in product(MAJORS_A, MAJORS_B)
     for alignment in (8, 16)
 ]
-OFFERED = [(p, c) for p in CLASSES for c in base_configs(p, H200) if is_dmma(c)]
+OFFERED = [(p, c) for p in CLASSES for c in base_configs(p, H200) if c.schedule == DMMA]
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIZE = 8  # bytes of an element
 # mma.sync.m16n8k8 of float64 (PTX ISA): lane 4 g + t has these rows, columns and K of A, B and C.
@@ -54,7 +61,8 @@ OF_C = [lambda g, t, x=x, y=y: (g + 8 * x, 2 * t + y) for x in range(2) for y in
 
 def config_of(problem, tile, stages=None):
     """Return what is offered with a tile, of the most stages or of so many."""
-    found = [c for c in base_configs(problem, H200) if is_dmma(c) and c.tile[:2] == tile]
+    every = base_configs(problem, H200)
+    found = [c for c in every if c.schedule == DMMA and c.tile[:2] == tile]
     return max((c for c in found if stages in (None, c.stages)), key=lambda c: c.stages)
 
 
@@ -246,8 +254,9 @@ SQUARES = [(size,) * 3 for size in (256, 512, 1024, 2048, 4096)]
 )
 def test_hoppers_tensor_cores_multiply_float64(sizes, layout):
     plan = unigemm.plan(*specs(*sizes, "float64", layout, 1), target="sm_90a")
-    assert (plan.backend, plan.config.schedule) == ("cute_simt", "dmma")
-    assert " dmma " in str(plan.config)
+    assert plan.backend == "cute_simt"
+    assert is_dmma(plan.config)
+    assert f" {plan.config.schedule} " in str(plan.config)
     assert f"cute_simt {plan.config}" in plan.explain()
     assert Plan.from_json(plan.to_json()) == plan
 

@@ -1,4 +1,4 @@
-"""float64 on tensor cores by the schedules "tail" and "stream": named, compiled, multiplied."""
+"""float64 on tensor cores by the schedules "tail" and "stream": planned, compiled, multiplied."""
 
 from __future__ import annotations
 
@@ -25,19 +25,23 @@ from test_simt_dmma import (
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs, price
 from unigemm.backends.cute_simt.geometry import (
+    DMMA,
     DMMA_STREAM,
     DMMA_TAIL,
     illegal,
     is_dmma,
     is_stream,
     is_tail,
+    tiles_of,
 )
 
 import unigemm
 from unigemm.errors import UnsupportedProblem
+from unigemm.measure import Workload
 from unigemm.plans import Alternative, Plan
 from unigemm.problem import Extents, MatrixType
 from unigemm.sass import instruction_mix
+from unigemm.sweep import starts
 
 TAIL = {"schedule": DMMA_TAIL, "occupancy": 1, "split_k": 2}
 STREAM = {"schedule": DMMA_STREAM, "occupancy": 1}
@@ -55,12 +59,46 @@ def named():
     ]
 
 
-def test_they_are_tiles_of_tensor_cores_and_nobody_offers_them():
+def test_they_are_tiles_of_tensor_cores_and_the_biggest_are_offered():
     for config in (replace(config, **way) for _, config in OFFERED[:20] for way in (TAIL, STREAM)):
         assert is_dmma(config)
         assert is_tail(config) != is_stream(config)
-    offered = {config.schedule for problem in CLASSES for config in base_configs(problem, H200)}
-    assert offered.isdisjoint({DMMA_TAIL, DMMA_STREAM})
+    for problem in CLASSES:
+        found = [config for config in base_configs(problem, H200) if config.schedule in KERNELS]
+        assert {config.occupancy for config in found} == {1}
+        tails = {config.tile[:2] for config in found if is_tail(config)}
+        streams = {config.tile[:2] for config in found if is_stream(config)}
+        assert tails == {(128, 128), (128, 64), (64, 128)}
+        strided = "strided" in (problem.a.major, problem.b.major)
+        assert streams == (set() if strided else tails - {BIGGEST})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "schedule"),
+    [
+        ((64, 14336, 4096), DMMA_STREAM),  # 112 tiles of 64x128 on 132 SMs
+        ((128, 14336, 4096), DMMA_STREAM),  # 224
+        ((1536, 1536, 1536), DMMA_TAIL),  # 144 tiles of 128x128
+        ((2048, 2048, 2048), DMMA),  # 256: whole rounds of two
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_they_are_planned_where_the_last_round_is_not_full(sizes, schedule, layout):
+    work = Workload(*sizes, FLOAT64, layout)
+    (plan, *_), _ = starts(work, ["cute_simt"], H200)
+    assert plan.config.schedule == schedule
+
+
+def test_many_rounds_have_no_shares():
+    """What is left of the last round is little then, and a tail has it."""
+    problem = problem_of(FLOAT64, "k", "n")
+    for size in (1536, 4096, 8192):
+        found = BACKEND.candidates(problem, Extents(size, size, 4096), H200)
+        for config in (each.config for each in found):
+            tiles = tiles_of(config, Extents(size, size, 4096))
+            assert config.schedule != DMMA_STREAM or tiles < 4 * H200.sm_count
+            assert config.schedule != DMMA_TAIL or tiles > H200.sm_count
 
 
 def test_all_may_have_a_tail_and_all_but_the_biggest_stream():

@@ -81,6 +81,8 @@ class _Launches(NamedTuple):
         Elements along K of one turn, and turns whose loads are in flight together.
     least
         Elements along K, of which fewer are less than one load of each lane.
+    slices
+        Warps that read a row side by side.
     in_flight
         Bytes of a CTA.
     """
@@ -96,6 +98,7 @@ class _Launches(NamedTuple):
     step: np.ndarray
     unroll: np.ndarray
     least: np.ndarray
+    slices: np.ndarray
     in_flight: np.ndarray
 
 
@@ -179,7 +182,8 @@ def _constants(vector: int, config: Config) -> tuple[int, ...]:
         least = WARP * vector
     step, in_flight = few_rows_turn(vector, config), 16 * threads * config.stages
     blocks = few_rows_blocks(config) if axpy else 0
-    return rows, columns, axpy, each, threads, blocks, step, unroll, least, in_flight
+    along = step, unroll, least, config.slice_k
+    return rows, columns, axpy, each, threads, blocks, *along, in_flight
 
 
 def takes_few_rows(problem: Problem, extents: Extents, target: Target) -> bool:
@@ -272,7 +276,7 @@ def _times(
     percent less to 5 more.
     """
     _, split_k, rows, columns, axpy, each, threads, blocks, *of_k, in_flight = launches
-    step, unroll, least = of_k
+    step, unroll, least, slices = of_k
     down, across = -(-extents.m // rows), -(-extents.n // columns)
     ctas = down * across * extents.batch * split_k
     turns = np.ceil(np.ceil(extents.k / split_k / step) / unroll)
@@ -293,7 +297,8 @@ def _times(
         clocks = clocks + _row_clocks(problem, extents, launches, strip) / target.sm_count
     fma = f.issue * clocks / target.clock_mhz
     traffic = traffic_us(moved, target.dram_gbs * f.dram_efficiency)
-    dram = traffic * np.where(axpy, _uneven(in_flight, ctas / target.sm_count, at_once), 1.0)
+    uneven = _uneven(in_flight, ctas / target.sm_count, at_once)
+    dram = traffic * np.where(axpy, uneven, 1 + f.apart / slices)
     loop = np.maximum(_overlapped(f, dram, waiting, fma), fastest)
     full = np.maximum(_overlapped(f, dram, cta * np.maximum(1.0, rounds), fma), fastest)
     reduction = np.where(split_k > 1, f.reduce_us + f.part_us * split_k, 0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from unigemm.dtypes import DType
+
 __all__ = ["H200", "DmmaFigures", "DotFigures", "Figures"]
 
 
@@ -24,8 +26,9 @@ class DotFigures:
         measured).
     resident
         Threads of an SM at once.
-    dram_efficiency
-        Part of the memory's bandwidth that is reached.
+    dram_efficiency, apart
+        Part of the memory's bandwidth that is reached; what more of its time it takes where one
+        warp reads a row alone, and the less the more warps read it side by side.
     issue, convert
         FMA slots of one product; of a 16-bit operand's conversion.
     narrow
@@ -44,6 +47,7 @@ class DotFigures:
     near_us: float = 0.8
     resident: float = 536
     dram_efficiency: float = 0.95
+    apart: float = 0.0
     issue: float = 0.715
     convert: float = 3.16
     narrow: float = 1.12
@@ -75,24 +79,32 @@ class DmmaFigures:
         More time for the memory where clusters leave places of CTAs free: not as evenly as others.
     crowded, in_flight
         More time for the memory where an SM has more than so many bytes on their way, in multiples.
+    apart
+        More time for the memory with each further CTA of an SM, where the operand that has more
+        rows is K-major.
+    clear_us, left_gbs
+        As of all tiles in stream-K.
     """
 
     rate: float = 128
-    slab_clocks: float = 13.8
+    slab_clocks: float = 12.1
     single_clocks: float = 18
-    wait_clocks: float = 135
+    wait_clocks: float = 103
     lone_warps: float = 0.567
-    cta_clocks: float = 554
-    store_clocks: float = 13.9
+    cta_clocks: float = 679
+    store_clocks: float = 27.1
     latency_us: float = 1.113
-    round_us: float = 0.985
-    l2_to_dram: float = 1.454
+    round_us: float = 0.692
+    l2_to_dram: float = 1.46
     dram_efficiency: float = 1.0
-    rest: float = 0.0924
-    alone: float = 0.646
-    gathered: float = 0.168
-    crowded: float = 0.154
-    in_flight: float = 85300
+    rest: float = 0.0873
+    alone: float = 0.567
+    gathered: float = 0.156
+    crowded: float = 0.094
+    in_flight: float = 87800
+    apart: float = 0.0236
+    clear_us: float = 2.0
+    left_gbs: float = 67.7
 
 
 @dataclass(frozen=True)
@@ -163,8 +175,8 @@ class Figures:
         Issue slots of a 16-bit value's conversion (one instruction; not fitted).
     rest
         Part of the times of what is not the longest that is seen.
-    dot, dmma
-        Those of the dot and of the dmma schedule.
+    dot, dot64, dmma
+        Those of the dot schedule in all types but float64, in that, and of the dmma schedule.
     """
 
     launch_us: float = 0.741
@@ -210,7 +222,22 @@ class Figures:
     widen_clocks: float = 1
     rest: float = 0.1
     dot: DotFigures = field(default_factory=DotFigures)
+    dot64: DotFigures = field(
+        default_factory=lambda: DotFigures(
+            fixed_us=0.326,
+            cta_us=3.96,
+            turn_us=0.656,
+            resident=1073,
+            apart=0.123,
+            overlap=2.42,
+            reduce_us=2.38,
+        )
+    )
     dmma: DmmaFigures = field(default_factory=DmmaFigures)
+
+    def of_rows(self, dtype: DType) -> DotFigures:
+        """Return those of the schedules for few rows."""
+        return self.dot64 if dtype is DType.FLOAT64 else self.dot
 
 
 #: For every architecture. Fitted on an H200 (bench/fit.py, bench/NOTES.md): the dot schedule's to

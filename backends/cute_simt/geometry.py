@@ -21,8 +21,7 @@ What M or N has more than whole tiles may be a strip of its own, which one of th
 The schedule "dmma" is for float64 where tensor cores have it: the tiles, copies and stores are the
 same, but warps multiply eight or sixteen rows and columns at a time (dmma.py), and who owns which
 sum is the instruction's choice. Eight lanes share one index, four the other. "dmma-tail" and
-"dmma-stream" are such tiles by the schedules "tail" and "stream": they can be named, and swept.
-They are not offered: nobody has measured them.
+"dmma-stream" are such tiles by the schedules "tail" and "stream".
 
 Two others are kernels of their own, for few rows of A: "dot" (dot.py) has `tile` M rows of A, warps
 along N only, lanes along K; "axpy" (axpy.py), for an N-major B, one row of A and `thread` N columns

@@ -104,7 +104,7 @@ class Base:
         Whether the SMs' time and the memory's are joined by a norm where they are nearly the same.
     dram
         Times what memory takes for tiles of CUDA cores.
-    latency_us, round_us, l2_to_dram, rest, alone, gathered, crowded
+    latency_us, round_us, l2_to_dram, rest, alone, gathered, crowded, apart
         The figures of its schedule.
     """
 
@@ -128,6 +128,7 @@ class Base:
     alone: float
     gathered: float
     crowded: float
+    apart: float
     may_meet: bool
 
     @cached_property
@@ -314,6 +315,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         alone=0.0,
         gathered=0.0,
         crowded=0.0,
+        apart=0.0,
         may_meet=problem.a.dtype is DType.FLOAT32 and not (a.single or b.single),
     )
 
@@ -349,8 +351,15 @@ def _of_dmma(
         alone=own.alone if resident == 1 else 0.0,
         gathered=own.gathered,
         crowded=own.crowded,
+        apart=own.apart if _longer(problem, config).major == "k" else 0.0,
         may_meet=False,
     )
+
+
+def _longer(problem: Problem, config: Config) -> MatrixType:
+    """Return the operand of which a tile has more rows."""
+    m, n, _ = config.tile
+    return problem.a if m > n else problem.b
 
 
 def _dmma_clocks(config: Config, own: DmmaFigures) -> tuple[float, float]:
@@ -583,8 +592,10 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     if not whole:
         l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
     if base.crowded:
-        held = places // (rounds * target.sm_count) * (base.config.stages - 1) * of_slab
+        per_sm = places // (rounds * target.sm_count)
+        held = per_sm * (base.config.stages - 1) * of_slab
         dram *= 1 + base.crowded * max(0.0, held / f.dmma.in_flight - 1)
+        dram *= 1 + base.apart * (per_sm - 1)
     if together > 1:  # clusters fill some SMs before others have any
         dram *= 1 + base.gathered * (busiest * target.sm_count / ctas - 1)
     exposed = base.alone * max(0.0, work.dram_us - sum(work.operand_us))
@@ -633,8 +644,9 @@ def _shared_us(base: Base, pieces: float, more: int) -> float:
     """
     f = base.figures
     again = at_once(base, base.config.occupancy, f) * base.cta_clocks / base.target.clock_mhz
-    of_part = traffic_us(part_bytes(base.problem, base.config), f.left_gbs)
-    begins, clear_us = again + f.latency_us, f.clear_us
+    own = f.dmma if is_dmma(base.config) else f
+    of_part = traffic_us(part_bytes(base.problem, base.config), own.left_gbs)
+    begins, clear_us = again + f.latency_us, own.clear_us
     if is_specialised(base.config):  # its slabs are there already
         begins, clear_us = f.fed_persistent * again, f.fed_clear_us
     # One left, and those of others added at the end.
