@@ -232,12 +232,12 @@ def test_large_products_get_large_tiles_and_few_tiles_get_split_k():
 
 
 def test_a_last_round_that_is_hardly_filled_is_avoided():
-    """Each was faster so on an H200, by 26, 6, 2.3 and 14 percent."""
+    """The first were faster so on an H200, by 26, 6, 2.3 and 14 percent; the last is as fast."""
     assert best(1536, 1536, 1536).tile == (192, 128, 64)  # 96 tiles instead of 144, 132 at once
     assert best(3072, 3072, 3072).tile == (192, 128, 64)
     assert best(5120, 5120, 5120).schedule == "tail"
     assert best(3000, 3000, 3000).schedule == "tail"
-    assert best(2048, 2048, 2048).schedule == "persistent"  # 256 tiles
+    assert best(2048, 2048, 2048).cluster == (2, 1)  # 64 tiles by 128 CTAs, not 256
 
 
 def chosen(target, m, n, k, dtype, layout="nt", precision="ieee", batch=(), **options):
@@ -360,7 +360,7 @@ def test_a_price_is_that_of_the_copies_and_of_a_product_of_them(m, n, k, batch):
         rows = operands[0] * m + operands[1] * n
         gbs = H200.dram_gbs * FIGURES.repack_to_dram
         us = sum(operands) * FIGURES.repack_us + 2 * 4 * rows * extents.k * batch / gbs / 1e3
-        assert found.parts.repack == pytest.approx(1.04 * us)
+        assert found.parts.repack == pytest.approx(1.1 * us)  # the margin beside other backends
         assert replace(found.parts, repack=0.0) == bare.parts
 
 
@@ -372,7 +372,8 @@ def test_copies_are_priced_where_they_may_pay():
     assert not copied("nt", 4096, 4096, 4096)
     assert not copied("nn", 64, 4096, 4096), "to read B once takes less than to copy it"
     assert not copied("nn", 128, 128, 128), "a launch takes longer than it saves"
-    assert not copied("tn", 10000, 10000, 10000), "copies of more than 512 MiB"
+    assert copied("tn", 16384, 16384, 16384)
+    assert not copied("tn", 20000, 20000, 20000), "copies of more than 2 GiB"
     assert copied("nn", 2048, 2048, 512, 8)
     assert copied("tn", 1024, 1024, 1024)
     for invariant in (False, True):

@@ -82,6 +82,8 @@ class DmmaFigures:
     apart
         More time for the memory with each further CTA of an SM, where the operand that has more
         rows is K-major.
+    reduce_us
+        As of all tiles, and not less.
     clear_us, left_gbs
         As of all tiles in stream-K.
     """
@@ -90,21 +92,22 @@ class DmmaFigures:
     slab_clocks: float = 12.1
     single_clocks: float = 18
     wait_clocks: float = 103
-    lone_warps: float = 0.567
-    cta_clocks: float = 679
+    lone_warps: float = 0.579
+    cta_clocks: float = 632
     store_clocks: float = 27.1
-    latency_us: float = 1.113
-    round_us: float = 0.692
+    latency_us: float = 1.08
+    round_us: float = 0.488
     l2_to_dram: float = 1.46
     dram_efficiency: float = 1.0
     rest: float = 0.0873
-    alone: float = 0.567
-    gathered: float = 0.156
+    alone: float = 0.516
+    gathered: float = 0.116
     crowded: float = 0.094
     in_flight: float = 87800
-    apart: float = 0.0236
-    clear_us: float = 2.0
-    left_gbs: float = 67.7
+    apart: float = 0.0229
+    reduce_us: float = 1.4
+    clear_us: float = 2.25
+    left_gbs: float = 53.4
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ class Figures:
             cta_us=3.96,
             turn_us=0.656,
             resident=1073,
-            apart=0.123,
+            apart=0.133,
             overlap=2.42,
             reduce_us=2.38,
         )

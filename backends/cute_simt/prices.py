@@ -624,10 +624,11 @@ def parts_us(base: Base, work: Work, split_k: int, ctas: int) -> float:
     if split_k == 1:
         return 0.0
     f = base.figures
+    reduce_us = f.dmma.reduce_us if is_dmma(base.config) else f.reduce_us
     if not is_tail(base.config):
-        return f.reduce_us + split_k * work.part_us
+        return reduce_us + split_k * work.part_us
     copied = scratch_us(ctas * base.tile_bytes, base.target, f)
-    return f.reduce_us + f.part_us * split_k + copied
+    return reduce_us + f.part_us * split_k + copied
 
 
 def exchange_us(base: Base, tiles: int, count: int) -> float:

@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
-_MAX_COPIES = 512 << 20  # bytes: two operands of 8192x8192
+_MAX_COPIES = 2 << 30  # bytes: two operands of 16384x16384, as much as they are themselves
 # Of the least time that any tile could take, at most, that copying operands may: products that
 # turned them in their loops took up to 1.7 times as long as others on an H200, and small ones
 # several times that least.
-_COPYING = 2.5
+_COPYING = 2.0
 _BELOW = 1 - 1e-9  # of a least time: it is rounded otherwise than the price
 # Tiles of a band: TileGym's GROUP_SIZE_M; on sm_90 that of the quick kernel that was measured.
 _RASTERS = Raster("n", 8), Raster("m", 8)

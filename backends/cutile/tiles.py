@@ -238,8 +238,11 @@ def _slow_turned(shape: Shape, a: bool, b: bool) -> bool:
     stages only, and wait for each slab (42 and 67 kB of shared memory of 227): twice the time.
     Bands of rows took 1.8 times as long as their price where A alone is turned, and 2.3 times where
     B is (73 us at 1536 cubed and 434 at 3072, 128x128 tiles 47 and 292), but not where both are.
+    64x32 in slabs of 256 bytes took 58 us for 22 where B is (32x4096x4096 in tt, turned round).
     """
     if shape.ctas > 1 or (a != b and shape.m & (shape.m - 1)):
+        return True
+    if b and (shape.m, shape.n) == (64, NARROW) and shape.slab_bytes > 128:
         return True
     return b and shape.m == shape.n == 64 and (shape.occupancy > 1 or not a)
 
