@@ -360,7 +360,7 @@ def test_a_price_is_that_of_the_copies_and_of_a_product_of_them(m, n, k, batch):
         rows = operands[0] * m + operands[1] * n
         gbs = H200.dram_gbs * FIGURES.repack_to_dram
         us = sum(operands) * FIGURES.repack_us + 2 * 4 * rows * extents.k * batch / gbs / 1e3
-        assert found.parts.repack == pytest.approx(1.1 * us)  # the margin beside other backends
+        assert found.parts.repack == pytest.approx(1.12 * us)  # the margin beside other backends
         assert replace(found.parts, repack=0.0) == bare.parts
 
 
