@@ -16,8 +16,8 @@ from unigemm.backends.cute_tcgen05.geometry import illegal as tcgen05_illegal
 from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
 from unigemm.backends.cute_wgmma.geometry import illegal as wgmma_illegal
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
-from unigemm.backends.cutile.configs import FLOAT64_FLOPS
 from unigemm.backends.cutile.geometry import illegal as cutile_illegal
+from unigemm.backends.cutile.prices import FLOAT64_FLOPS
 from unigemm.backends.shortlist import Shortlist
 from unigemm.backends.workspace import parts_in_turn, workspace_bytes
 

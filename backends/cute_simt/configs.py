@@ -331,8 +331,8 @@ def _dmma_shared(problem: Problem, target: Target, config: Config) -> tuple[Base
     """Return such a tile with a tail and in stream-K: of those of which one CTA keeps an SM busy.
 
     As if an SM held one CTA. Of 400 problems on an H200 the best of all launches was 1.8 percent
-    slower without these two in the mean, and 0.2 with those of other tiles and of two or three CTAs
-    left out.
+    slower in the mean without these two schedules, and 0.4 with them but for other tiles and two or
+    three CTAs of an SM.
     """
     if config.warps[0] * config.warps[1] * WARP < _ALONE or min(config.tile[:2]) <= _FEW:
         return ()

@@ -253,6 +253,6 @@ class Figures:
 #: operands cost are cute_wgmma's figures for the same kernel (1.4 us and 3500 GB/s, fitted there to
 #: launches of odd problems). What clusters along K cost, and `odd_scratch`, are from 54 pairs of
 #: launches that add up one way and the other. `overlap` and `same_bytes` are by hand, to the 22966
-#: launches of 477 problems of float32 in bench/data; those of the dmma schedule are fitted to the
-#: launches of float64 there.
+#: launches of 477 problems of float32 in bench/data; those of the dmma schedule and `dot64` are
+#: fitted to the 22425 launches of float64 there, of several H200s.
 H200 = Figures()
