@@ -226,15 +226,7 @@ class Figures:
     rest: float = 0.1
     dot: DotFigures = field(default_factory=DotFigures)
     dot64: DotFigures = field(
-        default_factory=lambda: DotFigures(
-            fixed_us=0.326,
-            cta_us=3.96,
-            turn_us=0.656,
-            resident=1073,
-            apart=0.133,
-            overlap=2.42,
-            reduce_us=2.38,
-        )
+        default_factory=lambda: DotFigures(resident=800, apart=0.1, overlap=2.0)
     )
     dmma: DmmaFigures = field(default_factory=DmmaFigures)
 
