@@ -83,7 +83,7 @@ class DmmaFigures:
         More time for the memory with each further CTA of an SM, where the operand that has more
         rows is K-major.
     reduce_us
-        As of all tiles, and not less.
+        As of all tiles, and not less; of those of CUDA cores in float64, too.
     clear_us, left_gbs
         As of all tiles in stream-K.
     """
