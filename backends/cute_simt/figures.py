@@ -82,8 +82,6 @@ class DmmaFigures:
     apart
         More time for the memory with each further CTA of an SM, where the operand that has more
         rows is K-major.
-    reduce_us
-        As of all tiles, and not less; of those of CUDA cores in float64, too.
     clear_us, left_gbs
         As of all tiles in stream-K.
     """
@@ -105,7 +103,6 @@ class DmmaFigures:
     crowded: float = 0.094
     in_flight: float = 87800
     apart: float = 0.0229
-    reduce_us: float = 1.4
     clear_us: float = 2.25
     left_gbs: float = 53.4
 
@@ -120,8 +117,9 @@ class Figures:
         One kernel in a graph, begin to end, with nothing to do.
     latency_us
         Device memory to shared memory, an empty machine.
-    reduce_us, part_us
-        A dependent second kernel; each part of K that a thread of it adds.
+    reduce_us, reduce64_us, part_us
+        A dependent second kernel, and that of float64, not less; each part of K that a thread of it
+        adds.
     cluster_us, exchange_gbs
         Adding up in a cluster along K; the rate of all that is read from other CTAs.
     clear_us, fed_clear_us, left_gbs
@@ -185,6 +183,7 @@ class Figures:
     launch_us: float = 0.741
     latency_us: float = 0.335
     reduce_us: float = 0.77
+    reduce64_us: float = 1.4
     part_us: float = 0.003
     cluster_us: float = 0.5
     exchange_gbs: float = 2100
@@ -245,6 +244,7 @@ class Figures:
 #: operands cost are cute_wgmma's figures for the same kernel (1.4 us and 3500 GB/s, fitted there to
 #: launches of odd problems). What clusters along K cost, and `odd_scratch`, are from 54 pairs of
 #: launches that add up one way and the other. `overlap` and `same_bytes` are by hand, to the 22966
-#: launches of 477 problems of float32 in bench/data; those of the dmma schedule and `dot64` are
-#: fitted to the 22425 launches of float64 there, of several H200s.
+#: launches of 477 problems of float32 in bench/data; those of the dmma schedule and `reduce64_us`
+#: are fitted to the 22425 launches of float64 there, of several H200s, and what `dot64` has of its
+#: own is by hand to these.
 H200 = Figures()

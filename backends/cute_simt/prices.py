@@ -624,8 +624,7 @@ def parts_us(base: Base, work: Work, split_k: int, ctas: int) -> float:
     if split_k == 1:
         return 0.0
     f = base.figures
-    # The second kernel is the same one, whatever multiplies.
-    reduce_us = f.dmma.reduce_us if base.problem.a.dtype is DType.FLOAT64 else f.reduce_us
+    reduce_us = f.reduce64_us if base.problem.a.dtype is DType.FLOAT64 else f.reduce_us
     if not is_tail(base.config):
         return reduce_us + split_k * work.part_us
     copied = scratch_us(ctas * base.tile_bytes, base.target, f)

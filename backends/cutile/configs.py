@@ -185,8 +185,7 @@ def _copied_first(
     if not tiles or copied_bytes(problem, extents, tiles[0][1]) > _MAX_COPIES:
         return
     figures, margin = figures_of(problem, target), BELOW * margin_of(problem, target)
-    copied = problem.a.major != "k", problem.b.major != "k"
-    us = copies_us(problem, extents, target, copied, figures)
+    us = copies_us(problem, extents, target, tiles[0][1], figures)
     bound = bound_us(problem, extents, target, figures)
     if us > _COPYING * bound:
         return

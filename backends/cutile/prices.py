@@ -181,9 +181,10 @@ def bound_us(problem: Problem, extents: Extents, target: Target, figures: Figure
 
 
 def copies_us(
-    problem: Problem, extents: Extents, target: Target, copied: tuple[bool, bool], figures: Figures
+    problem: Problem, extents: Extents, target: Target, config: Config, figures: Figures
 ) -> float:
-    """Return the time of copying A, B or both: they are read and written."""
+    """Return the time of the copies that a configuration has: they are read and written."""
+    copied = is_copied(problem.a, config), is_copied(problem.b, config)
     rows = copied[0] * extents.m + copied[1] * extents.n
     moved = 2 * rows * extents.k * extents.batch * problem.a.dtype.itemsize
     gbs = target.dram_gbs * figures.repack_to_dram
@@ -236,7 +237,7 @@ def work_of(base: Base, sizes: Extents, moved: int) -> Work:
     moved_us /= _dram(base.target, base.figures)
     repack_us = 0.0
     if base.config.repacked:
-        repack_us = copies_us(base.problem, sizes, base.target, base.copied, base.figures)
+        repack_us = copies_us(base.problem, sizes, base.target, base.config, base.figures)
     return Work(base, sizes, down * across * sizes.batch, moved_us, repack_us)
 
 
