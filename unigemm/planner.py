@@ -35,6 +35,7 @@ INVARIANT_M = 128
 _STEPS = 64  # at least, of a class of sizes from a power of two to the next
 _WIDEST = 64  # rows, at most: tiles are multiples of it, or few of them make a round
 _VECTOR = 8  # elements, at most, that are stored at once
+_SECTOR = 32  # bytes of the L2's sectors: lines that end within one are read in more of them
 _LEFT_OVER = 8  # rows beside whole tiles that may have a launch of their own
 
 Entry = tuple[float, int, str, Candidate]  # predicted time, rank and name of the backend
@@ -120,15 +121,20 @@ def size_class(problem: Problem, extents: Extents) -> Extents:
 
     By less than a 64th, and by 63 at most, so that it takes as many tiles but for small ones.
     Fewer than 128 rows, K and the batch stay. So does N where M must not matter. And N is divided
-    by 2, 4 or 8 only if the product's is: whether rows of D are whole vectors depends on it. Up to
+    by 2, 4, 8 or what fills a sector only if the product's is: whether rows of D are whole vectors
+    depends on it, and how long those of B take to read. So is M where lines lie along it. Up to
     eight rows more than a multiple of 64, which may have launches of their own, stay so few.
 
     Of 2407 products of random sizes that are not their class's, in six types for sm_90a and in two
     for sm_80 and sm_100a, 2399 got the configuration with the least price of all for their own
     sizes. The prices were 1.00004 times the least ones (geometric mean), and 1.065 times at most.
     """
-    n = extents.n if problem.batch_invariant else _rounded(extents.n, _VECTOR)
-    return Extents(_rounded(extents.m), n, extents.k, extents.batch)
+    size = min(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
+    vector = max(_VECTOR, _SECTOR // size)
+    along_m = "m" in (problem.a.major, problem.d.major)
+    m = _rounded(extents.m, vector if along_m else 1)
+    n = extents.n if problem.batch_invariant else _rounded(extents.n, vector)
+    return Extents(m, n, extents.k, extents.batch)
 
 
 def _rounded(rows: int, vector: int = 1) -> int:
