@@ -21,6 +21,7 @@ from test_simt_geometry import (
 )
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import (
+    DEEP_SHAPES,
     DMMA_SHAPES,
     base_configs,
     candidates,
@@ -29,6 +30,7 @@ from unigemm.backends.cute_simt.configs import (
 )
 from unigemm.backends.cute_simt.geometry import (
     DMMA,
+    DMMA_SLAB,
     WARP,
     copy_schedule,
     geometry,
@@ -60,9 +62,10 @@ OF_C = [lambda g, t, x=x, y=y: (g + 8 * x, 2 * t + y) for x in range(2) for y in
 
 
 def config_of(problem, tile, stages=None):
-    """Return what is offered with a tile, of the most stages or of so many."""
+    """Return what is offered with a tile, of the most stages or of so many; slabs of a line."""
     every = base_configs(problem, H200)
-    found = [c for c in every if c.schedule == DMMA and c.tile[:2] == tile]
+    whole = tile if len(tile) == 3 else (*tile, DMMA_SLAB)
+    found = [c for c in every if c.schedule == DMMA and c.tile == whole]
     return max((c for c in found if stages in (None, c.stages)), key=lambda c: c.stages)
 
 
@@ -96,8 +99,12 @@ def sides():
 def test_every_class_of_float64_is_offered_every_shape():
     for problem in CLASSES:
         of_class = [c for p, c in OFFERED if p is problem]
-        assert tuple((c.tile[:2], c.warps, c.stages) for c in of_class) == DMMA_SHAPES
-        assert {c.tile[2] for c in of_class} == {16}, "lines of 128 bytes"
+        for slab, shapes in ((16, DMMA_SHAPES), (32, DEEP_SHAPES)):  # one and two lines
+            found = [(c.tile[:2], c.warps, c.stages) for c in of_class if c.tile[2] == slab]
+            tall, wide = problem.a.major == "k", problem.b.major == "k"
+            assert found == [
+                shape for shape in shapes if slab == 16 or (wide, tall)[shape[0][0] > shape[0][1]]
+            ]
 
 
 def test_copies_put_each_element_once_where_it_is_read():
@@ -193,7 +200,7 @@ def test_the_kernel_reads_and_stores_where_the_arithmetic_says():
                 found = first_places(geo, config, warp, lane)
                 for tile, first, places in zip((geo.a, geo.b), corner, found, strict=True):
                     row = first + group * tile.vector
-                    assert places == [place(tile, row, four + k) for k in range(0, 16, 4)]
+                    assert places == [place(tile, row, four + k) for k in range(0, tile.slab, 4)]
                 own = (four, group) if geo.lanes_down else (group, four)
                 assert first_rows(geo, config, warp, lane) == tuple(
                     first + x * tile.run
@@ -214,8 +221,13 @@ LEGAL = Config((64, 64, 16), stages=4, warps=(2, 2), thread=(8, 4), schedule="dm
         ({}, FLOAT64, "sm_80", "sm_90 only, not on sm_80"),
         ({}, FLOAT64, "sm_100a", "sm_90 only, not on sm_100a"),
         ({}, FLOAT64, "sm_120a", "sm_90 only, not on sm_120a"),
-        ({"tile": (64, 64, 8)}, FLOAT64, "sm_90a", "no lines of 128 bytes"),
-        ({"tile": (64, 64, 32)}, FLOAT64, "sm_90a", "no lines of 128 bytes"),
+        ({"tile": (64, 64, 8)}, FLOAT64, "sm_90a", "not one or two lines of 128 bytes"),
+        (
+            {"tile": (64, 64, 64), "stages": 2},
+            FLOAT64,
+            "sm_90a",
+            "not one or two lines of 128 bytes",
+        ),
         ({"thread": (2, 16)}, FLOAT64, "sm_90a", "not those of products of 16x8"),
         ({"thread": (16, 2)}, FLOAT64, "sm_90a", "not those of products of 16x8"),
         # A warp of 8x32, and eight lanes along the eight: rows of products are sixteen.
@@ -412,6 +424,24 @@ def check_in(tile, case, change, turned=False):
 
 
 MMA = "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
+
+
+DEEP = [
+    ("nt", (32, 64, 32), (45, 140, 133), {}),
+    ("tt", (32, 64, 32), (33, 63, 97), {"split_k": 2}),
+    ("nn", (64, 32, 32), (129, 31, 300), {"cluster_k": 2}),
+    ("nt", (16, 128, 32), (9, 200, 260), {"cluster_k": 3}),
+    ("tt", (8, 128, 32), (3, 131, 95), {"split_k": 3}),
+    ("nt", (128, 8, 32), (140, 9, 64), {}),
+]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("layout", "tile", "sizes", "way"), DEEP, ids=str)
+@pytest.mark.sample(6)
+def test_slabs_of_two_lines_are_multiplied_as_those_of_one(layout, tile, sizes, way, place):
+    check_in(tile, drawn(layout, sizes, place, PLACES[0], sum(sizes)), way)
 
 
 @pytest.mark.compile

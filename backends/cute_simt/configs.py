@@ -18,12 +18,13 @@ from unigemm.target import Target
 from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
-from ..workspace import LINE_BYTES, parts_filled
+from ..workspace import parts_filled
 from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
     DMMA,
+    DMMA_SLAB,
     DMMA_STREAM,
     DMMA_TAIL,
     DOT_ROWS,
@@ -33,11 +34,13 @@ from .geometry import (
     PRODUCERS,
     WARP,
     is_big,
+    is_deep,
     is_dmma,
     is_persistent,
     is_specialised,
     is_stream,
     is_tail,
+    longer,
     misfit,
     part_bytes,
     scratch_bytes,
@@ -158,6 +161,15 @@ DMMA_SHAPES = (
     ((16, 128), (1, 4), 6),
     ((128, 8), (4, 1), 4),
     ((8, 128), (1, 4), 4),
+)
+#: The same with slabs of two lines, where the operand of which a tile has more rows is K-major.
+DEEP_SHAPES = (
+    ((64, 32), (2, 2), 3),
+    ((32, 64), (2, 2), 3),
+    ((128, 16), (4, 1), 4),
+    ((16, 128), (1, 4), 4),
+    ((128, 8), (4, 1), 3),
+    ((8, 128), (1, 4), 3),
 )
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
@@ -309,14 +321,19 @@ def _dmma(problem: Problem, target: Target) -> tuple[Floor, ...]:
     """Return the tiles that tensor cores multiply, if they have the class's type."""
     if without_dmma(problem, target) is not None:
         return ()
-    slab, raster = LINE_BYTES // problem.a.dtype.itemsize, Raster("m", 8)
     found = []
-    for tile, warps, stages in DMMA_SHAPES:
-        thread = _dmma_thread(problem, tile, warps)
-        config = Config(
-            (*tile, slab), stages=stages, warps=warps, thread=thread, raster=raster, schedule=DMMA
-        )
-        found.append(dmma_floor_of(config))
+    for slab, shapes in ((DMMA_SLAB, DMMA_SHAPES), (2 * DMMA_SLAB, DEEP_SHAPES)):
+        for tile, warps, stages in shapes:
+            config = Config(
+                tile=(*tile, slab),
+                stages=stages,
+                warps=warps,
+                thread=_dmma_thread(problem, tile, warps),
+                raster=Raster("m", 8),
+                schedule=DMMA,
+            )
+            if not is_deep(config) or longer(problem, config).major == "k":
+                found.append(dmma_floor_of(config))
     return tuple(found)
 
 

@@ -82,6 +82,11 @@ class DmmaFigures:
     apart
         More time for the memory with each further CTA of an SM, where the operand that has more
         rows is K-major.
+    deep
+        Times the memory's time where slabs have two lines of each row of such an operand.
+    refill_us
+        Of each further round of such tiles, of which an SM holds one: nothing is on its way then.
+        This and the last by hand, for 1753 launches of few rows.
     clear_us, left_gbs
         As of all tiles in stream-K.
     """
@@ -103,6 +108,8 @@ class DmmaFigures:
     crowded: float = 0.094
     in_flight: float = 87800
     apart: float = 0.0229
+    deep: float = 0.945
+    refill_us: float = 3.5
     clear_us: float = 2.25
     left_gbs: float = 53.4
 

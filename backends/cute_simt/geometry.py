@@ -84,6 +84,7 @@ __all__ = [
     "is_big",
     "is_biggest",
     "is_copied",
+    "is_deep",
     "is_dmma",
     "is_persistent",
     "is_specialised",
@@ -91,6 +92,7 @@ __all__ = [
     "is_tail",
     "launched_smem",
     "lies_well",
+    "longer",
     "misfit",
     "needs_of",
     "never_fed",
@@ -128,6 +130,7 @@ DOT, AXPY = "dot", "axpy"
 FEW_ROWS = (DOT, AXPY)  # schedules with loads straight to registers
 # Schedules whose warps multiply float64 on tensor cores: one as "" does, and as the next two do.
 DMMA, DMMA_TAIL, DMMA_STREAM = "dmma", "dmma-tail", "dmma-stream"
+DMMA_SLAB = LINE_BYTES // 8  # K of a slab that has a line of each row, in float64
 DMMA_K = 8  # of its instruction, mma.sync.m16n8k8 (PTX ISA: from sm_90 on)
 FRAGMENT_ROWS, FRAGMENT_K = 8, 4  # of which a lane has one element
 DOT_ROWS = (1, 2, 4, 8)  # of A
@@ -153,7 +156,7 @@ class OperandTile:
     turned
         Turned by the copies: K-major in device memory, stored (K, extent).
     parted
-        Parts of a line that are exchanged, in each line in another way: four of lines of 128 bytes
+        Parts of a line that are exchanged, in each line in another way: four of each 128 bytes
         that tensor cores read. Else 0.
     extent, slab
         Sizes along M (or N) and K.
@@ -249,7 +252,7 @@ class OperandTile:
         register, for all K alike. Of a parted one it does so for what tensor cores read.
         """
         if self.parted:
-            return line % self.parted * (self.slab // self.parted)
+            return line % self.parted * FRAGMENT_K
         return (line >> 3 & 1) * 2 if self.turned else 0
 
     def row(self, index: int) -> int:
@@ -442,7 +445,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     if is_dmma(config):
         eight = _lanes(config)[mode] == FRAGMENT_ROWS
         run, vector = (1, 1) if eight and k_major else (2, 1 + eight)
-        parted = slab // FRAGMENT_K if k_major else 0
+        parted = DMMA_SLAB // FRAGMENT_K if k_major else 0
         pitch = slab if k_major else extent + FRAGMENT_K
     along = slab if k_major else extent
     copy = 1 if turned or kind.major == "strided" else min(kind.vector, along)
@@ -464,6 +467,17 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         by_warps=is_specialised(config) and is_stream(config) and copy == 1 and not turned,
         padded=padded,
     )
+
+
+def is_deep(config: Config) -> bool:
+    """Whether slabs of the dmma schedule have two lines of each row, and not one."""
+    return is_dmma(config) and config.tile[2] > DMMA_SLAB
+
+
+def longer(problem: Problem, config: Config) -> MatrixType:
+    """Return the operand of which a tile has more rows."""
+    m, n, _ = config.tile
+    return problem.a if m > n else problem.b
 
 
 def is_dmma(config: Config) -> bool:
@@ -928,8 +942,8 @@ def _illegal_dmma(problem: Problem, config: Config, target: Target) -> str | Non
     lanes = _lanes(config)
     if lanes not in ((8, 4), (4, 8)) or min(config.thread) < 2:
         return f"{config.thread} sums of a lane are not those of products of 16x8"
-    if config.tile[2] * problem.a.dtype.itemsize != LINE_BYTES:
-        return f"a slab of {config.tile[2]} has no lines of {LINE_BYTES} bytes"
+    if config.tile[2] not in (DMMA_SLAB, 2 * DMMA_SLAB):
+        return f"a slab of {config.tile[2]} has not one or two lines of {LINE_BYTES} bytes"
     return None
 
 

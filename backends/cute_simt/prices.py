@@ -32,12 +32,14 @@ from .geometry import (
     OperandTile,
     illegal,
     is_big,
+    is_deep,
     is_dmma,
     is_persistent,
     is_specialised,
     is_stream,
     is_tail,
     lies_well,
+    longer,
     needs_of,
     never_fed,
     operand_tile,
@@ -104,7 +106,7 @@ class Base:
         Whether the SMs' time and the memory's are joined by a norm where they are nearly the same.
     dram
         Times what memory takes for tiles of CUDA cores.
-    latency_us, round_us, l2_to_dram, rest, alone, gathered, crowded, apart
+    latency_us, round_us, l2_to_dram, rest, alone, gathered, crowded, apart, refill_us
         The figures of its schedule.
     """
 
@@ -129,6 +131,7 @@ class Base:
     gathered: float
     crowded: float
     apart: float
+    refill_us: float
     may_meet: bool
 
     @cached_property
@@ -316,6 +319,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         gathered=0.0,
         crowded=0.0,
         apart=0.0,
+        refill_us=0.0,
         may_meet=problem.a.dtype is DType.FLOAT32 and not (a.single or b.single),
     )
 
@@ -330,6 +334,7 @@ def _of_dmma(
     of_warp += own.single_clocks * sum(x.copies for x in tiles if x.single) / (WARP * warps)
     clocks = of_warp * warps / SCHEDULERS
     together = 1 + own.lone_warps / (resident * warps)
+    deep = is_deep(config) and longer(problem, config).major == "k"
     return Base(
         problem,
         target,
@@ -343,7 +348,7 @@ def _of_dmma(
         edges=(_edge_us(tiles[0], warps * WARP, f), _edge_us(tiles[1], warps * WARP, f)),
         least_us=(of_warp + own.wait_clocks) / target.clock_mhz,
         halves=(False, False),
-        dram=f.dram_efficiency / own.dram_efficiency,
+        dram=f.dram_efficiency / own.dram_efficiency * (own.deep if deep else 1.0),
         latency_us=own.latency_us,
         round_us=own.round_us,
         l2_to_dram=own.l2_to_dram,
@@ -351,15 +356,10 @@ def _of_dmma(
         alone=own.alone if resident == 1 else 0.0,
         gathered=own.gathered,
         crowded=own.crowded,
-        apart=own.apart if _longer(problem, config).major == "k" else 0.0,
+        apart=own.apart if longer(problem, config).major == "k" else 0.0,
+        refill_us=own.refill_us if deep and resident == 1 else 0.0,
         may_meet=False,
     )
-
-
-def _longer(problem: Problem, config: Config) -> MatrixType:
-    """Return the operand of which a tile has more rows."""
-    m, n, _ = config.tile
-    return problem.a if m > n else problem.b
 
 
 def _dmma_clocks(config: Config, own: DmmaFigures) -> tuple[float, float]:
@@ -377,6 +377,7 @@ def dmma_floor_of(config: Config) -> Floor:
     f, warps = H200, config.warps[0] * config.warps[1]
     of_warp, cta_clocks = _dmma_clocks(config, f.dmma)
     alone, dram = 1 + f.dmma.lone_warps / warps, f.dram_efficiency / f.dmma.dram_efficiency
+    dram *= f.dmma.deep if is_deep(config) else 1.0
     return Floor(config, of_warp * warps / SCHEDULERS, cta_clocks, alone, MOST_RESIDENT, dram)
 
 
@@ -599,6 +600,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     if together > 1:  # clusters fill some SMs before others have any
         dram *= 1 + base.gathered * (busiest * target.sm_count / ctas - 1)
     exposed = base.alone * max(0.0, work.dram_us - sum(work.operand_us))
+    exposed += base.refill_us * (rounds - 1)
     loop = _joined(base, sm_us, dram / busy, l2 / busy) + exposed
     total = repack + begin + loop + adding
     if total > bar:
