@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unigemm.backends.cutile.arguments import Call, Place, calls, tail_of
+from unigemm.backends.cutile.arguments import Call, Divisor, Place, calls, order_of, tail_of
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import candidates, offered, predict, scratch_bytes
 from unigemm.backends.cutile.figures import H200 as FIGURES
@@ -155,6 +155,7 @@ def test_loops_over_tiles_that_spill_are_not_offered():
         ({"tile": (128, 256, 64), "warps": (4, 1)}, "known not to spill"),
         ({"tile": (96, 256, 64)}, "known not to spill"),
         ({"occupancy": 7}, "known not to spill"),
+        ({"stages": 8}, "known not to spill"),
     ],
 )
 def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
@@ -480,7 +481,7 @@ def test_arguments_follow_the_documented_layout():
             Place("a"), 1, 3, 100, 200, 8, 100 * 208, 208, 1,
             Place("b"), 1, 3, 200, 72, 8, 200 * 88, 88, 1,
             Place("d"), 1, 3, 100, 72, 8, 100 * 96, 96, 1,
-            3, 3, 1, 4,
+            3, 3, 1, 4, Divisor(1), Divisor(3), Divisor(4), Divisor(4), Divisor(1),
         ),
     )  # fmt: skip
 
@@ -523,7 +524,7 @@ def test_split_k_writes_parts_with_padded_lines_and_reduces_them():
     plan = Plan("cutile", plan_of(split_k=3).config, gemm.problem, gemm.extents, H200)
     main, reduction = calls(plan, gemm)
     parts = (Place("workspace"), 3, 1, 100, 72, 7200, 7200, 72, 1)
-    assert main.arguments[18:] == (*parts, 1, 3, 0, 1)
+    assert main.arguments[18:] == (*parts, 1, 3, *order_of(plan.config, 1, 1, 1))
     assert main.blocks == 3
     assert reduction.symbol == "reduce"
     assert reduction.arguments[:9] == parts
@@ -566,7 +567,7 @@ def test_a_persistent_kernel_has_a_block_for_each_place():
         config = plan_of(schedule="persistent", **change).config
         (call,) = calls(Plan("cutile", config, gemm.problem, gemm.extents, H200), gemm)
         assert call.blocks == blocks
-        assert call.arguments[-3] == 1024  # units
+        assert call.arguments[-8] == 1024  # units
 
 
 def test_tiles_that_do_not_fill_a_round_are_cut_into_parts_that_do():
@@ -574,16 +575,18 @@ def test_tiles_that_do_not_fill_a_round_are_cut_into_parts_that_do():
     config = plan_of(schedule="tail").config
     plan = Plan("cutile", config, gemm.problem, gemm.extents, H200)
     main, tail, join = calls(plan, gemm)
+    order = order_of(config, 12, 12, 1)
+    assert order == (0, 1, Divisor(144), Divisor(1), Divisor(12), Divisor(1), Divisor(1))
     # 144 tiles: one for each of 132 blocks, and twelve of 24 slabs, each in parts of three.
-    assert (main.symbol, main.blocks, main.arguments[-4:]) == ("gemm", 132, (1, 132, 0, 1))
-    assert (tail.symbol, tail.blocks, tail.arguments[-4:]) == ("tail", 96, (8, 132, 0, 1))
-    assert (join.symbol, join.blocks, join.arguments[-4:]) == ("join", 192, (8, 132, 0, 1))
+    assert (main.symbol, main.blocks, main.arguments[-9:]) == ("gemm", 132, (1, 132, *order))
+    assert (tail.symbol, tail.blocks, tail.arguments[-9:]) == ("tail", 96, (8, 132, *order))
+    assert (join.symbol, join.blocks, join.arguments[-9:]) == ("join", 192, (8, 132, *order))
     pieces = (Place("workspace"), 1, 132, 128, 128, 132 * 16384, 16384, 128, 1)
     assert tail.arguments[27:36] == join.arguments[:9] == pieces
     assert scratch_bytes(gemm.problem, gemm.extents, H200, config) == 132 * 16384 * 4
     # A product of whole rounds has none left.
     (main,) = calls(replace(plan, target=replace(H200, sm_count=12)), gemm)
-    assert (main.blocks, main.arguments[-4:]) == (12, (1, 144, 0, 1))
+    assert (main.blocks, main.arguments[-9:]) == (12, (1, 144, *order))
 
 
 @given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 200))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_cutile import dense, plan_of
 from tile_machine import Array, Machine, take_array
-from unigemm.backends.cutile.arguments import Place, calls
+from unigemm.backends.cutile.arguments import Divisor, Place, calls, order_of
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import scratch_bytes
 from unigemm.backends.cutile.geometry import (
@@ -69,6 +69,11 @@ def view(memory, layout):
     )
 
 
+def packed(order):
+    """Return the order of tiles as the kernel gets it."""
+    return tuple(x.packed if isinstance(x, Divisor) else x for x in order)
+
+
 def run(kernels, plan, gemm, memories, scales=()):
     """Execute a product's launches; addresses are 2**32 times the number of a memory."""
     config, problem = plan.config, plan.config.oriented(plan.problem)
@@ -91,7 +96,7 @@ def run(kernels, plan, gemm, memories, scales=()):
         return take_array(left, memories, dtype.itemsize, dtype, dimensions, promised)
 
     def read_scales(left):
-        if len(left) < 7:
+        if not left or not isinstance(left[0], Place):
             return ()
         pair = [array(left, 1, DType.FLOAT32) for _ in range(2)]
         left.pop(0)
@@ -113,29 +118,33 @@ def run(kernels, plan, gemm, memories, scales=()):
         if call.symbol == "join":
             pieces, d = array(left), array(left)
             *_, m, n = pieces.shape
-            found = read_scales(left)
+            found, (parts, begin, *order) = read_scales(left), left
             for block in range(call.blocks):
                 kernels.add_pieces(
-                    block, pieces, d, found, *left, m, n, PIECE_ROWS, problem.d.major == "m"
-                )
+                    block, pieces, d, found, parts, begin, packed(order), m, n, PIECE_ROWS,
+                    problem.d.major == "m",
+                )  # fmt: skip
             continue
         x, y, d = array(left), array(left), array(left)
         turns = product.a.major == "m", product.b.major == "k", problem.d.major == "m"
         bands = bands_of(config.tile[0])
         if call.symbol == "tail":
-            pieces = array(left)
+            pieces, (parts, begin, *order) = array(left), left
             for block in range(call.blocks):
-                kernels.cut(block, x, y, d, pieces, *left, *config.tile, bands, *turns, False)
+                kernels.cut(
+                    block, x, y, d, pieces, parts, begin, packed(order), *config.tile, bands,
+                    *turns, False, config.stages,
+                )  # fmt: skip
             continue
         found = read_scales(left)
-        inner, units, along_n, group = left
+        inner, units, *order = left
         step = call.blocks if config.schedule != "plain" else units
         assert config.schedule != "plain" or call.blocks == units
         for block in range(call.blocks):
             for unit in range(block, units, step):
                 kernels.multiply(
-                    unit, x, y, d, found, inner, along_n, group, *config.tile,
-                    bands, *turns, config.split_k > 1, False,
+                    unit, x, y, d, found, inner, packed(order), *config.tile,
+                    bands, *turns, config.split_k > 1, False, config.stages,
                 )  # fmt: skip
 
 
@@ -159,6 +168,7 @@ KINDS = (DType.FLOAT32, DType.BFLOAT16, DType.INT8, DType.FLOAT64)
     tile=st.sampled_from([(8, 8, 16), (16, 8, 16), (8, 16, 32), (16, 32, 8), (24, 16, 16)]),
     swap_ab=st.booleans(),
     split=st.sampled_from([1, 1, 2, 3]),
+    stages=st.sampled_from([1, 6]),
     raster=st.sampled_from([Raster("m", 1), Raster("n", 2), Raster("m", 3), Raster("n", 8)]),
     looped=st.sampled_from(["plain", "persistent", "tail"]),
     repacked=st.booleans(),
@@ -166,7 +176,7 @@ KINDS = (DType.FLOAT32, DType.BFLOAT16, DType.INT8, DType.FLOAT64)
 )
 def test_blocks_compute_the_product_and_write_nothing_else(
     kernels, m, n, k, batch, shared, b_shared, layout, d_turned, odd, pads, dtype, tile, swap_ab,
-    split, raster, looped, repacked, arch,
+    split, stages, raster, looped, repacked, arch,
 ):  # fmt: skip
     rng = np.random.default_rng(m * 1000 + n)
     out = output_dtypes(dtype)[-1]
@@ -187,7 +197,7 @@ def test_blocks_compute_the_product_and_write_nothing_else(
         return
     schedule = looped if split == 1 else "plain"
     config = plan_of(
-        tile=tile, swap_ab=swap_ab, split_k=split, raster=raster, schedule=schedule
+        tile=tile, stages=stages, swap_ab=swap_ab, split_k=split, raster=raster, schedule=schedule
     ).config
     target = replace(named_target(arch), sm_count=5)
     if without_copies(config.oriented(gemm.problem), target) is None:
@@ -259,8 +269,32 @@ def test_every_tile_is_visited_once(kernels, seed):
     draw = random.Random(seed)
     m, n, group = draw.randint(1, 20), draw.randint(1, 20), draw.randint(1, 9)
     for along_n in (0, 1):
-        seen = [kernels.tile_coordinates(i, m, n, along_n, group) for i in range(m * n)]
+        config = replace(plan_of().config, raster=Raster("mn"[along_n], group))
+        order = packed(order_of(config, m, n, 1))
+        seen = [kernels.tile_coordinates(i, m, n, order) for i in range(m * n)]
         assert sorted(seen) == [(i, j) for i in range(m) for j in range(n)]
+
+
+def exactly(number, divisor):
+    """Divide as `quotient` does; the product must fit in 63 bits."""
+    wide = number * (divisor.packed & 0xFFFFFFFF)
+    assert wide < 2**63
+    return wide >> (divisor.packed >> 32)
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(0, 2**31 - 1))
+def test_a_divisor_divides_exactly(by, number):
+    divisor = Divisor(by)
+    assert 0 < divisor.packed < 2**63
+    whole = number // by * by
+    for near in {number, whole, max(0, whole - 1), 2**31 - 1}:
+        assert exactly(near, divisor) == near // by
+
+
+@pytest.mark.parametrize("by", [1, 2, 3, 2**16 + 1, 2**30 + 1, 2**31 - 1])
+def test_a_divisor_divides_the_ends_of_its_range_exactly(kernels, by):
+    for number in (0, by - 1, by, 2**31 - by, 2**31 - 2, 2**31 - 1):
+        assert kernels.quotient(number, Divisor(by).packed) == number // by
 
 
 def test_the_machine_is_strict():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from test_cutile import H200, gemm_of, plan_of
 from unigemm.backends.cutile import launch, toolchain
-from unigemm.backends.cutile.arguments import Call, Place, calls
+from unigemm.backends.cutile.arguments import Call, Divisor, Place, calls
 from unigemm.backends.cutile.backend import BACKEND
 
 from unigemm.dtypes import DType
@@ -43,7 +43,10 @@ class Recorder:
 
 def test_a_launch_passes_each_argument_in_its_own_bytes(monkeypatch):
     driver = Recorder(monkeypatch)
-    arguments_ = (Place("a"), 1, -3, Place("b", 16), Place("d"), Place("workspace"), 2**31 - 1)
+    arguments_ = (
+        *(Place("a"), 1, -3, Place("b", 16), Place("d"), Place("workspace"), 2**31 - 1),
+        Divisor(3),
+    )
     driver.count = len(arguments_)
     call = Call("gemm", 77, arguments_)
     run = launch.launcher((call,), {"gemm": "f"}, swapped=False, overlap=True)
@@ -52,13 +55,13 @@ def test_a_launch_passes_each_argument_in_its_own_bytes(monkeypatch):
     turned = launch.launcher((call,), {"gemm": "f"}, swapped=True, overlap=False)
     turned(0x100, 0x200, 0x300, 0x400, 5)
     first, second, third = driver.launches
-    minus = 2**64 - 3
+    minus, third_part = 2**64 - 3, 33 << 32 | 0xAAAAAAAB
     assert first[:4] == ("f", (77, 1, 1), (1, 1, 1), 9)
-    assert first[4] == [0x100, 1, minus, 0x210, 2**48 + 8, 0x400, 2**31 - 1]
-    assert second[4] == [0x108, 1, minus, 0x218, 0x308, 0, 2**31 - 1]
+    assert first[4] == [0x100, 1, minus, 0x210, 2**48 + 8, 0x400, 2**31 - 1, third_part]
+    assert second[4] == [0x108, 1, minus, 0x218, 0x308, 0, 2**31 - 1, third_part]
     assert len(first[5]) == 1
     assert third[3] == 5
-    assert third[4] == [0x200, 1, minus, 0x110, 0x300, 0x400, 2**31 - 1]
+    assert third[4] == [0x200, 1, minus, 0x110, 0x300, 0x400, 2**31 - 1, third_part]
     assert third[5] == []
 
 

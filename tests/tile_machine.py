@@ -38,7 +38,7 @@ class Machine:
     class PaddingMode:
         ZERO = "zero"
 
-    int8, int32 = np.dtype(np.int8), np.dtype(np.int32)
+    int8, int32, int64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
     float64, float32 = np.dtype(np.float64), np.dtype(np.float32)
     tfloat32 = np.dtype(np.float32)
 
@@ -47,6 +47,12 @@ class Machine:
     @staticmethod
     def cdiv(a, b):
         return -(-a // b)
+
+    @staticmethod
+    def astype(number, dtype):
+        limits = np.iinfo(dtype)
+        assert limits.min <= number <= limits.max, f"{number} is no {dtype}"
+        return number
 
     @staticmethod
     def zeros(shape, dtype):
@@ -61,8 +67,11 @@ class Machine:
         return ranges
 
     @classmethod
-    def load(cls, array, index, shape, order="C", padding_mode=None, check_bounds=True):
+    def load(
+        cls, array, index, shape, order="C", padding_mode=None, check_bounds=True, latency=None
+    ):
         assert padding_mode == "zero"
+        assert latency is None or 1 <= latency <= 10
         axes = range(len(shape)) if order == "C" else order
         turned = Array(
             array.memory,

@@ -60,7 +60,8 @@ class Config:
     slice_k
         Groups of warps of a CTA that share a tile, each with a part of K (sliced-K).
     stages
-        Depth of the shared-memory pipeline.
+        Depth of the shared-memory pipeline; of `cutile`, whose compiler chooses it, how long it is
+        told that loads last, from 2 to 10, or 1 where it is told nothing.
     warps
         Warps (M, N) of one CTA that do arithmetic.
     producers

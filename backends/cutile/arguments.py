@@ -2,7 +2,7 @@
 
 By cuTile's calling convention (`cutile_python_v2`) an array of n dimensions is 1 + 2n arguments:
 its address, its extents, its strides in elements; a scalar is one, a tuple those of its items, and
-constants are left out. Extents and strides have 32 bits here.
+constants are left out. Extents and strides have 32 bits here, divisors 64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,18 @@ from ..compiling import INT32_MAX, Steps, oriented_strides
 from ..workspace import ROW_BYTES, packed_bytes, packed_row_bytes, parts_filled
 from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, is_copied
 
-__all__ = ["PLACES", "Argument", "Call", "Place", "calls", "places_of", "tail_of", "units_of"]
+__all__ = [
+    "PLACES",
+    "Argument",
+    "Call",
+    "Divisor",
+    "Place",
+    "calls",
+    "order_of",
+    "places_of",
+    "tail_of",
+    "units_of",
+]
 
 #: What a launch brings, in its order: addresses (A and B the kernel's), extents, a float32's bits.
 PLACES = ("a", "b", "d", "workspace", "scale_a", "scale_b", "scales_a", "scales_b", "factor")
@@ -45,7 +56,26 @@ class Place:
     offset: int = 0
 
 
-Argument = int | Place
+@dataclass(frozen=True)
+class Divisor:
+    """What a kernel divides indices by, without a division.
+
+    Attributes
+    ----------
+    by
+        The number, above zero and below 2**31, as what is divided is from zero on.
+    """
+
+    by: int
+
+    @property
+    def packed(self) -> int:
+        """A factor of 32 bits, and above it the shift behind it (Granlund, Montgomery 1994)."""
+        shift = 31 + (self.by - 1).bit_length()
+        return shift << 32 | (1 << shift) // self.by + 1
+
+
+Argument = int | Place | Divisor
 
 
 @dataclass(frozen=True)
@@ -153,7 +183,8 @@ def _calls(
         # Two arrays of at most one number: address, extent, stride.
         scales = (Place("scale_a"), Place("scales_a"), 1, Place("scale_b"), Place("scales_b"), 1)
         scales = (*scales, Place("factor"))
-    order = int(config.raster.order == "n"), config.raster.group
+    stack = batch[0] if config.split_k == 1 else products
+    order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
     if config.schedule == "tail":
         rest = tail_of(config, extents.k, units, places)
         pieces = _pieces(plan, places, begin)
@@ -177,6 +208,18 @@ def _calls(
         _call("gemm", blocks, (*a, *b, *parts, *work), plan),
         _call("reduce", down * across * products, (*parts, *d, *scales), plan),
     )
+
+
+def order_of(config: Config, down: int, across: int, stack: int) -> tuple[int | Divisor, ...]:
+    """Return the order of a product's tiles: along M or N, in bands of so many, and its divisors.
+
+    A unit of work is divided by the tiles of a product, that by a stack's inner extent, a tile by
+    those of a band, and its place there by the band's width, which may be less in the last.
+    """
+    along_n, group = config.raster.order == "n", config.raster.group
+    swept, grouped = (across, down) if along_n else (down, across)
+    divisors = down * across, stack, swept * group, group, grouped % group or group
+    return (int(along_n), group, *(Divisor(by) for by in divisors))
 
 
 def _matrix(

@@ -225,6 +225,7 @@ def config_of(
     """Return the configuration of a shape, K whole and tiles in no particular order."""
     return Config(
         tile=(shape.m, shape.n, shape.slab_bytes // problem.a.dtype.itemsize),
+        stages=shape.latency,
         cluster=(shape.ctas, 1),
         warps=(shape.warps, 1),
         occupancy=shape.occupancy,
@@ -255,7 +256,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         if config.schedule not in shape.schedules:
             continue
         known = config_of(shape, problem, config.schedule, config.swap_ab)
-        if _tile(known) == _tile(config):
+        if _tile(known) == _tile(config) and config.stages in (1, known.stages):
             return None
     return f"it is none of the tiles that are known not to spill for {target.arch}"
 

@@ -83,15 +83,25 @@ class Spec:
         return self.problem.d.major == "m"
 
 
-def tile_coordinates(index, tiles_m, tiles_n, along_n, group):  # noqa: ANN001, ANN201
+def quotient(number, packed):  # noqa: ANN001, ANN201
+    """Divide by an `arguments.Divisor`: a division proper is a chain of some twenty instructions.
+
+    Each block begins with four, and nothing is loaded before they end.
+    """
+    wide = ct.astype(number, ct.int64) * (packed & 0xFFFFFFFF)
+    return ct.astype(wide >> (packed >> 32), ct.int32)
+
+
+def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
     """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
+    along_n, group, _, _, by_band, by_group, by_last = order
     swept = tiles_n if along_n != 0 else tiles_m
     grouped = tiles_m if along_n != 0 else tiles_n
-    band = index // (swept * group)
+    band = quotient(index, by_band)
     first = band * group
     width = min(group, grouped - first)
     inside = index - band * (swept * group)
-    along = inside // width
+    along = quotient(inside, by_group if width == group else by_last)
     across = first + inside - along * width
     tile_m = across if along_n != 0 else along
     tile_n = along if along_n != 0 else across
@@ -106,23 +116,38 @@ def scaled(total, scales):  # noqa: ANN001, ANN201
 
 
 def place(  # noqa: ANN201
-    unit, d, along_n, group, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
+    unit, d, order, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
 ):  # fmt: skip
     """Return where a tile of D lies: the indices of its product (L1, L0), then the tile's."""
     lines, line = d.shape[2], d.shape[3]
     tiles_m = ct.cdiv(line if d_turned else lines, tile_m)
     tiles_n = ct.cdiv(lines if d_turned else line, tile_n)
     tiles = tiles_m * tiles_n
-    outer = unit // tiles
-    at_m, at_n = tile_coordinates(unit - outer * tiles, tiles_m, tiles_n, along_n, group)
-    d1 = outer // d.shape[1]
+    outer = quotient(unit, order[2])
+    d1 = quotient(outer, order[3])
+    at_m, at_n = tile_coordinates(unit - outer * tiles, tiles_m, tiles_n, order)
     return d1, outer - d1 * d.shape[1], at_m, at_n
+
+
+def slab_of(array, index, rows: Size, columns: Size, turned: Flag, latency: Size):  # noqa: ANN001, ANN201
+    """Load a tile of an operand, zeros outside of it."""
+    if latency > 1:
+        tile = ct.load(
+            array, index, (1, 1, rows, columns),
+            order=TURNED if turned else "C", padding_mode=ct.PaddingMode.ZERO, latency=latency,
+        )  # fmt: skip
+    else:
+        tile = ct.load(
+            array, index, (1, 1, rows, columns),
+            order=TURNED if turned else "C", padding_mode=ct.PaddingMode.ZERO,
+        )  # fmt: skip
+    return tile.reshape((rows, columns))
 
 
 def sum_of(  # noqa: ANN201
     first, slabs, i1, i0, at_m, at_n, a, b,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
-    rounded: Flag,
+    rounded: Flag, latency: Size,
 ):  # fmt: skip
     """Return the sums of a tile over some slabs of K, those of each band of its rows."""
     a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
@@ -135,19 +160,13 @@ def sum_of(  # noqa: ANN201
     for _ in ct.static_iter(range(bands)):
         total = (*total, ct.zeros((rows, tile_n), sums))
     for slab in range(first, slabs):
-        y = ct.load(
-            b, (b1, b0, slab, at_n), (1, 1, tile_k, tile_n),
-            order=TURNED if b_turned else "C", padding_mode=ct.PaddingMode.ZERO,
-        ).reshape((tile_k, tile_n))  # fmt: skip
+        y = slab_of(b, (b1, b0, slab, at_n), tile_k, tile_n, b_turned, latency)
         y = y.astype(ct.tfloat32) if rounded else y
         added = ()
         for band in ct.static_iter(range(bands)):
             # No branches: a band below the matrix has the sums of its last one.
             at = at_m if bands == 1 else min(at_m * bands + band, last)
-            x = ct.load(
-                a, (a1, a0, at, slab), (1, 1, rows, tile_k),
-                order=TURNED if a_turned else "C", padding_mode=ct.PaddingMode.ZERO,
-            ).reshape((rows, tile_k))  # fmt: skip
+            x = slab_of(a, (a1, a0, at, slab), rows, tile_k, a_turned, latency)
             x = x.astype(ct.tfloat32) if rounded else x
             added = (*added, ct.mma(x, y, total[band]))
         total = added
@@ -177,13 +196,13 @@ def write(total, d, d1, d0, at_m, at_n, scales, d_turned: Flag):  # noqa: ANN001
 
 
 def multiply(  # noqa: ANN201
-    unit, a, b, d, scales, inner, along_n, group,  # noqa: ANN001
+    unit, a, b, d, scales, inner, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
-    d_turned: Flag, split: Flag, rounded: Flag,
+    d_turned: Flag, split: Flag, rounded: Flag, latency: Size,
 ):  # fmt: skip
     """Compute one unit of work."""
     # Indices of D: (L1, L0), and of the workspace: (part, L).
-    d1, d0, at_m, at_n = place(unit, d, along_n, group, tile_m, tile_n, d_turned)
+    d1, d0, at_m, at_n = place(unit, d, order, tile_m, tile_n, d_turned)
     first, slabs = 0, ct.cdiv(a.shape[2] if a_turned else a.shape[3], tile_k)
     i1, i0 = d1, d0
     if split:
@@ -193,7 +212,7 @@ def multiply(  # noqa: ANN201
         i0 = d0 - i1 * inner
     total = sum_of(
         first, slabs, i1, i0, at_m, at_n, a, b, tile_m, tile_n, tile_k, bands, a_turned, b_turned,
-        rounded,
+        rounded, latency,
     )  # fmt: skip
     write_bands(total, d, d1, d0, at_m, at_n, scales, bands, d_turned)
 
@@ -231,9 +250,9 @@ def turn(source, copy, tile_lines: Size, tile_line: Size, overlap: Flag):  # noq
 
 @ct.kernel
 def gemm(  # noqa: ANN201
-    a, b, d, scales, inner, units, along_n, group,  # noqa: ANN001
+    a, b, d, scales, inner, units, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
-    d_turned: Flag, split: Flag, rounded: Flag, persistent: Flag, overlap: Flag,
+    d_turned: Flag, split: Flag, rounded: Flag, latency: Size, persistent: Flag, overlap: Flag,
 ):  # fmt: skip
     """Multiply: see the top of this file."""
     if overlap:  # wait for the kernel before; the next one may be made ready
@@ -242,59 +261,59 @@ def gemm(  # noqa: ANN201
     if persistent:
         for unit in range(ct.bid(0), units, ct.num_blocks(0)):
             multiply(
-                unit, a, b, d, scales, inner, along_n, group, tile_m, tile_n, tile_k, bands,
-                a_turned, b_turned, d_turned, split, rounded,
+                unit, a, b, d, scales, inner, order, tile_m, tile_n, tile_k, bands,
+                a_turned, b_turned, d_turned, split, rounded, latency,
             )  # fmt: skip
     else:
         multiply(
-            ct.bid(0), a, b, d, scales, inner, along_n, group, tile_m, tile_n, tile_k, bands,
-            a_turned, b_turned, d_turned, split, rounded,
+            ct.bid(0), a, b, d, scales, inner, order, tile_m, tile_n, tile_k, bands,
+            a_turned, b_turned, d_turned, split, rounded, latency,
         )  # fmt: skip
 
 
 def cut(  # noqa: ANN201
-    block, a, b, d, pieces, parts, begin, along_n, group,  # noqa: ANN001
+    block, a, b, d, pieces, parts, begin, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
-    d_turned: Flag, rounded: Flag,
+    d_turned: Flag, rounded: Flag, latency: Size,
 ):  # fmt: skip
     """Compute one part of a tile that several blocks share."""
     at = block // parts
-    d1, d0, at_m, at_n = place(begin + at, d, along_n, group, tile_m, tile_n, d_turned)
+    d1, d0, at_m, at_n = place(begin + at, d, order, tile_m, tile_n, d_turned)
     slabs = ct.cdiv(a.shape[2] if a_turned else a.shape[3], tile_k)
     each = ct.cdiv(slabs, parts)
     first = (block - at * parts) * each
     total = sum_of(
         first, min(slabs, first + each), d1, d0, at_m, at_n, a, b, tile_m, tile_n, tile_k, bands,
-        a_turned, b_turned, rounded,
+        a_turned, b_turned, rounded, latency,
     )  # fmt: skip
     write_bands(total, pieces, 0, block, 0, 0, (), bands, False)
 
 
 @ct.kernel
 def tail(  # noqa: ANN201
-    a, b, d, pieces, parts, begin, along_n, group,  # noqa: ANN001
+    a, b, d, pieces, parts, begin, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
-    d_turned: Flag, rounded: Flag, overlap: Flag,
+    d_turned: Flag, rounded: Flag, latency: Size, overlap: Flag,
 ):  # fmt: skip
     """Multiply what is left of the last round of tiles, each of them in several blocks."""
     if overlap:
         ct.grid_dependency_control_wait()
         ct.grid_dependency_control_launch_dependents()
     cut(
-        ct.bid(0), a, b, d, pieces, parts, begin, along_n, group, tile_m, tile_n, tile_k, bands,
-        a_turned, b_turned, d_turned, rounded,
+        ct.bid(0), a, b, d, pieces, parts, begin, order, tile_m, tile_n, tile_k, bands,
+        a_turned, b_turned, d_turned, rounded, latency,
     )  # fmt: skip
 
 
 def add_pieces(  # noqa: ANN201
-    block, pieces, d, scales, parts, begin, along_n, group,  # noqa: ANN001
+    block, pieces, d, scales, parts, begin, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, rows: Size, d_turned: Flag,
 ):  # fmt: skip
     """Add the pieces of some rows of a shared tile in the order of K, and write them."""
     strips = tile_m // rows
     at = block // strips
     strip = block - at * strips
-    d1, d0, at_m, at_n = place(begin + at, d, along_n, group, tile_m, tile_n, d_turned)
+    d1, d0, at_m, at_n = place(begin + at, d, order, tile_m, tile_n, d_turned)
     # Blocks of rows below the matrix write its last rows once more, in the same bits.
     last = ct.cdiv(d.shape[3 if d_turned else 2], rows) - 1
     strip = min(strip, last - at_m * strips)
@@ -315,16 +334,14 @@ def add_pieces(  # noqa: ANN201
 
 @ct.kernel
 def join(  # noqa: ANN201
-    pieces, d, scales, parts, begin, along_n, group,  # noqa: ANN001
+    pieces, d, scales, parts, begin, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, rows: Size, d_turned: Flag, overlap: Flag,
 ):  # fmt: skip
     """Add up the pieces of the tiles that blocks have shared."""
     if overlap:
         ct.grid_dependency_control_wait()
         ct.grid_dependency_control_launch_dependents()
-    add_pieces(
-        ct.bid(0), pieces, d, scales, parts, begin, along_n, group, tile_m, tile_n, rows, d_turned
-    )
+    add_pieces(ct.bid(0), pieces, d, scales, parts, begin, order, tile_m, tile_n, rows, d_turned)
 
 
 def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
@@ -439,6 +456,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     d = output_constraint(spec)
     scales = scales_constraint(spec)
     number, nothing = ScalarConstraint(ct.int32), TupleConstraint(())
+    order = TupleConstraint((*[number] * 2, *[ScalarConstraint(ct.int64)] * 5))
     hints = {
         "num_ctas": config.cluster[0],
         "num_worker_warps": config.warps[0] if config.warps[0] != DEFAULT_WARPS else None,
@@ -447,11 +465,12 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     convention = CallingConvention.cutile_python_v2()
     turns = problem.a.major == "m", problem.b.major == "k", spec.turned
     rounded = cut and not features.reads_tf32
-    bands = bands_of(config.tile[0])
+    bands, latency = bands_of(config.tile[0]), config.stages
     main = KernelSignature(
         [
             a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
-            number, number, number, number, *config.tile, bands, *turns, spec.split, rounded,
+            number, number, order, *config.tile, bands, *turns, spec.split, rounded,
+            latency,
             config.schedule != "plain", features.overlaps,
         ],
         convention,
@@ -460,8 +479,21 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     found = {"gemm": (gemm.replace_hints(**hints), main)}
     if config.schedule == "tail":
         pieces, (m, n, _) = parts_constraint(spec), config.tile
-        arguments = [a, b, d, pieces, *[number] * 4, *config.tile, bands, *turns, rounded]
-        joined = [pieces, d, scales, *[number] * 4, m, n, PIECE_ROWS, spec.turned]
+        arguments = [
+            a,
+            b,
+            d,
+            pieces,
+            number,
+            number,
+            order,
+            *config.tile,
+            bands,
+            *turns,
+            rounded,
+            latency,
+        ]
+        joined = [pieces, d, scales, number, number, order, m, n, PIECE_ROWS, spec.turned]
         for name, kernel, taken in (
             ("tail", tail.replace_hints(**hints), arguments),
             ("join", join, joined),

@@ -17,7 +17,7 @@ from typing import Any
 from unigemm.backend import Launcher
 from unigemm.errors import BackendUnavailable, UnigemmError
 
-from .arguments import PLACES, Call, Place
+from .arguments import PLACES, Argument, Call, Divisor, Place
 
 __all__ = ["DRIVER", "launcher", "load"]
 
@@ -81,14 +81,19 @@ class Launch:
     places: tuple[tuple[int, int, int], ...]
 
 
+def _bits(argument: Argument) -> int:
+    """Return what stands for an argument until a call brings it, as an unsigned number."""
+    if isinstance(argument, Place):
+        return 0
+    return (argument.packed if isinstance(argument, Divisor) else argument) & (2**64 - 1)
+
+
 def _prepare(call: Call, function: Any, overlap: bool) -> Launch:
     """Lay a call's arguments out, each in eight bytes of its own, low bytes first."""
     from cuda.bindings import driver
 
     count = len(call.arguments)
-    values = (c_uint64 * count)(
-        *(0 if isinstance(x, Place) else x & (2**64 - 1) for x in call.arguments)
-    )
+    values = (c_uint64 * count)(*(_bits(x) for x in call.arguments))
     start = addressof(values)
     pointers = (c_uint64 * count)(*(start + 8 * i for i in range(count)))
     config = driver.CUlaunchConfig()
