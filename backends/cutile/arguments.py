@@ -218,7 +218,8 @@ def order_of(config: Config, down: int, across: int, stack: int) -> tuple[int | 
     """
     along_n, group = config.raster.order == "n", config.raster.group
     swept, grouped = (across, down) if along_n else (down, across)
-    divisors = down * across, stack, swept * group, group, grouped % group or group
+    band = min(swept * group, INT32_MAX)  # more than all tiles
+    divisors = down * across, stack, band, group, grouped % group or group
     return (int(along_n), group, *(Divisor(by) for by in divisors))
 
 

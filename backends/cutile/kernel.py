@@ -131,16 +131,11 @@ def place(  # noqa: ANN201
 
 def slab_of(array, index, rows: Size, columns: Size, turned: Flag, latency: Size):  # noqa: ANN001, ANN201
     """Load a tile of an operand, zeros outside of it."""
-    if latency > 1:
-        tile = ct.load(
-            array, index, (1, 1, rows, columns),
-            order=TURNED if turned else "C", padding_mode=ct.PaddingMode.ZERO, latency=latency,
-        )  # fmt: skip
-    else:
-        tile = ct.load(
-            array, index, (1, 1, rows, columns),
-            order=TURNED if turned else "C", padding_mode=ct.PaddingMode.ZERO,
-        )  # fmt: skip
+    tile = ct.load(
+        array, index, (1, 1, rows, columns),
+        order=TURNED if turned else "C", padding_mode=ct.PaddingMode.ZERO,
+        latency=latency if latency > 1 else None,
+    )  # fmt: skip
     return tile.reshape((rows, columns))
 
 
@@ -457,6 +452,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     scales = scales_constraint(spec)
     number, nothing = ScalarConstraint(ct.int32), TupleConstraint(())
     order = TupleConstraint((*[number] * 2, *[ScalarConstraint(ct.int64)] * 5))
+    work = number, number, order
     hints = {
         "num_ctas": config.cluster[0],
         "num_worker_warps": config.warps[0] if config.warps[0] != DEFAULT_WARPS else None,
@@ -469,8 +465,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     main = KernelSignature(
         [
             a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
-            number, number, order, *config.tile, bands, *turns, spec.split, rounded,
-            latency,
+            *work, *config.tile, bands, *turns, spec.split, rounded, latency,
             config.schedule != "plain", features.overlaps,
         ],
         convention,
@@ -479,21 +474,8 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     found = {"gemm": (gemm.replace_hints(**hints), main)}
     if config.schedule == "tail":
         pieces, (m, n, _) = parts_constraint(spec), config.tile
-        arguments = [
-            a,
-            b,
-            d,
-            pieces,
-            number,
-            number,
-            order,
-            *config.tile,
-            bands,
-            *turns,
-            rounded,
-            latency,
-        ]
-        joined = [pieces, d, scales, number, number, order, m, n, PIECE_ROWS, spec.turned]
+        arguments = [a, b, d, pieces, *work, *config.tile, bands, *turns, rounded, latency]
+        joined = [pieces, d, scales, *work, m, n, PIECE_ROWS, spec.turned]
         for name, kernel, taken in (
             ("tail", tail.replace_hints(**hints), arguments),
             ("join", join, joined),
