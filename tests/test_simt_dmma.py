@@ -445,6 +445,15 @@ def test_slabs_of_two_lines_are_multiplied_as_those_of_one(layout, tile, sizes, 
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize(("majors", "tile"), [("kk", (8, 128, 32)), ("kn", (128, 8, 32))])
+def test_slabs_of_two_lines_by_single_elements_have_registers_enough(majors, tile):
+    """With room left for a third and a fourth CTA, which find no shared memory, they spilled."""
+    problem = problem_of(FLOAT64, *majors, 8)
+    plan = Plan("cute_simt", config_of(problem, tile), problem, Extents(256, 256, 512), H200)
+    assert BACKEND.compile(plan).info.spill_bytes == 0
+
+
+@pytest.mark.compile
 @pytest.mark.parametrize(("layout", "place", "d_place", "tile", "sizes", "way"), cases(), ids=str)
 @pytest.mark.sample(12)
 def test_products_are_right_and_nothing_else_is_written(layout, place, d_place, tile, sizes, way):

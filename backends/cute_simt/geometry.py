@@ -623,9 +623,11 @@ def _min_blocks(config: Config, needs: Needs, a: OperandTile, b: OperandTile) ->
     """Return for how many CTAs of an SM a kernel is to leave registers."""
     blocks = max(1, min(4, resident_warps(needs.registers) // (needs.threads // WARP)))
     # Pairs of both operands' rows: 64x64 tiles spilled two of 168 registers, for a third CTA that
-    # had no shared memory where there are six stages.
+    # had no shared memory where there are six stages. So did 8x128 in slabs of two lines that are
+    # copied by single elements, two to four of 128, for a third and a fourth.
     pairs = is_dmma(config) and not (a.k_major or b.k_major)
-    if pairs and config.stages > 4 and config.thread[0] * config.thread[1] >= 32:
+    many = pairs and config.stages > 4 and config.thread[0] * config.thread[1] >= 32
+    if many or (is_deep(config) and (a.single or b.single)):
         smem_per_sm = named_target("sm_90a").smem_per_sm  # such tiles are for no other
         return min(blocks, smem_per_sm // (needs.smem_bytes + RESERVED_SMEM))
     return blocks
