@@ -273,6 +273,7 @@ def test_every_tile_is_visited_once(kernels, seed):
         order = packed(order_of(config, m, n, 1))
         seen = [kernels.tile_coordinates(i, m, n, order) for i in range(m * n)]
         assert sorted(seen) == [(i, j) for i in range(m) for j in range(n)]
+        assert seen == [kernels.tile_coordinates(i, m, n, order[:2]) for i in range(m * n)]
 
 
 def exactly(number, divisor):

@@ -21,7 +21,7 @@ from unigemm.target import Target
 
 from ..compiling import INT32_MAX, Steps, oriented_strides
 from ..workspace import ROW_BYTES, packed_bytes, packed_row_bytes, parts_filled
-from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, is_copied
+from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, features, is_copied
 
 __all__ = [
     "PLACES",
@@ -185,6 +185,8 @@ def _calls(
         scales = (*scales, Place("factor"))
     stack = batch[0] if config.split_k == 1 else products
     order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
+    if not features(plan.target).multiplies:
+        order = order[:2]
     if config.schedule == "tail":
         rest = tail_of(config, extents.k, units, places)
         pieces = _pieces(plan, places, begin)

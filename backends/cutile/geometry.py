@@ -63,19 +63,24 @@ class Features:
         converted on the way (13.5 ends with an assertion for sm_80).
     overlaps
         A kernel may begin before the one in front of it has ended.
+    multiplies
+        Indices are divided by numbers that the launch brings, and not by divisions proper: on
+        sm_90, where it was measured. A loop over tiles for sm_110 spilled two registers with it.
     """
 
     tma: bool
     whole_vectors: bool
     reads_tf32: bool
     overlaps: bool
+    multiplies: bool
 
 
 @lru_cache(maxsize=64)
 def features(target: Target) -> Features:
     """Return what the target's architecture allows."""
     tma = target.capability >= (9, 0)
-    return Features(tma=tma, whole_vectors=not tma, reads_tf32=tma, overlaps=tma)
+    hopper = target.capability[0] == 9
+    return Features(tma=tma, whole_vectors=not tma, reads_tf32=tma, overlaps=tma, multiplies=hopper)
 
 
 def gpu_code(target: Target) -> str:
