@@ -21,7 +21,6 @@ from test_simt_geometry import (
 )
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import (
-    DEEP_SHAPES,
     DMMA_SHAPES,
     base_configs,
     candidates,
@@ -99,12 +98,13 @@ def sides():
 def test_every_class_of_float64_is_offered_every_shape():
     for problem in CLASSES:
         of_class = [c for p, c in OFFERED if p is problem]
-        for slab, shapes in ((16, DMMA_SHAPES), (32, DEEP_SHAPES)):  # one and two lines
-            found = [(c.tile[:2], c.warps, c.stages) for c in of_class if c.tile[2] == slab]
-            tall, wide = problem.a.major == "k", problem.b.major == "k"
-            assert found == [
-                shape for shape in shapes if slab == 16 or (wide, tall)[shape[0][0] > shape[0][1]]
-            ]
+        deep = (problem.b.major == "k", problem.a.major == "k")  # of wide tiles, of tall ones
+        assert {c.tile[2] for c in of_class} <= {16, 32}, "one and two lines of 128 bytes"
+        assert [(c.tile, c.warps, c.stages) for c in of_class] == [
+            (tile, warps, stages)
+            for tile, warps, stages in DMMA_SHAPES
+            if tile[2] == 16 or deep[tile[0] > tile[1]]
+        ]
 
 
 def test_copies_put_each_element_once_where_it_is_read():

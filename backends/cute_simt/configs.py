@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -19,12 +19,12 @@ from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled
+from .bounds import ALONE, FULL, Table, bounds, table_of
 from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
     DMMA,
-    DMMA_SLAB,
     DMMA_STREAM,
     DMMA_TAIL,
     DOT_ROWS,
@@ -57,7 +57,6 @@ from .leftover import shared_out
 from .prices import (
     FEWEST_PARTS,
     Base,
-    Floor,
     Work,
     at_once,
     dmma_floor_of,
@@ -66,7 +65,6 @@ from .prices import (
     floor_us,
     least_us,
     measured,
-    part_us,
     parts_us,
     prediction,
     scratch_us,
@@ -139,47 +137,43 @@ SHAPES = (
     Shape((8, 128), (1, 4), (2, 4), stages=4, float32_only=True, lines=True),
     Shape((128, 8), (4, 1), (4, 2), stages=4, float32_only=True, lines=True),
 )
-#: What tensor cores multiply, in float64: tiles, warps, and stages.
+#: What tensor cores multiply, in float64: tiles, warps, and stages. Slabs of 32 (two lines of each
+#: row) are offered where the operand of which a tile has more rows is K-major.
 DMMA_SHAPES = (
-    ((128, 128), (4, 2), 4),
-    ((128, 64), (4, 2), 4),
-    ((64, 128), (2, 4), 4),
-    ((64, 64), (2, 2), 4),
-    ((64, 64), (2, 2), 6),
-    ((128, 32), (4, 1), 4),
-    ((32, 128), (1, 4), 4),
-    ((64, 32), (2, 2), 4),
-    ((32, 64), (2, 2), 4),
-    ((64, 32), (2, 2), 6),
-    ((32, 64), (2, 2), 6),
-    ((32, 32), (2, 2), 4),
-    ((256, 16), (8, 1), 3),
-    ((16, 256), (1, 8), 3),
-    ((128, 16), (4, 1), 3),
-    ((16, 128), (1, 4), 3),
-    ((128, 16), (4, 1), 6),
-    ((16, 128), (1, 4), 6),
-    ((128, 8), (4, 1), 4),
-    ((8, 128), (1, 4), 4),
-)
-#: The same with slabs of two lines, where the operand of which a tile has more rows is K-major.
-DEEP_SHAPES = (
-    ((64, 32), (2, 2), 3),
-    ((32, 64), (2, 2), 3),
-    ((128, 16), (4, 1), 4),
-    ((16, 128), (1, 4), 4),
-    ((128, 8), (4, 1), 3),
-    ((8, 128), (1, 4), 3),
+    ((128, 128, 16), (4, 2), 4),
+    ((128, 64, 16), (4, 2), 4),
+    ((64, 128, 16), (2, 4), 4),
+    ((64, 64, 16), (2, 2), 4),
+    ((64, 64, 16), (2, 2), 6),
+    ((128, 32, 16), (4, 1), 4),
+    ((32, 128, 16), (1, 4), 4),
+    ((64, 32, 16), (2, 2), 4),
+    ((32, 64, 16), (2, 2), 4),
+    ((64, 32, 16), (2, 2), 6),
+    ((32, 64, 16), (2, 2), 6),
+    ((32, 32, 16), (2, 2), 4),
+    ((256, 16, 16), (8, 1), 3),
+    ((16, 256, 16), (1, 8), 3),
+    ((128, 16, 16), (4, 1), 3),
+    ((16, 128, 16), (1, 4), 3),
+    ((128, 16, 16), (4, 1), 6),
+    ((16, 128, 16), (1, 4), 6),
+    ((128, 8, 16), (4, 1), 4),
+    ((8, 128, 16), (1, 4), 4),
+    ((64, 32, 32), (2, 2), 3),
+    ((32, 64, 32), (2, 2), 3),
+    ((128, 16, 32), (4, 1), 4),
+    ((16, 128, 32), (1, 4), 4),
+    ((128, 8, 32), (4, 1), 3),
+    ((8, 128, 32), (1, 4), 3),
 )
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
 _SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512)  # parts of K
 _DENSE = 8  # parts: all up to so many are considered
 _FEW = 16  # rows of a tile of tensor cores that memory bounds (16x14336x4096 in nt 116 us for 111)
-_FULL = 3  # CTAs of an SM, at most, for which parts are made to measure
 _IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
-_ALONE = 256  # threads of a CTA that takes all registers of an SM
 _SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _SHARED_ROUNDS = 4  # of tiles of tensor cores, at most, whose slabs are shared out
@@ -214,7 +208,7 @@ class Offer(NamedTuple):
         )
 
 
-Queue = list[tuple[float, Base]]  #: least times, and tiles
+Queue = list[tuple[float, Base, dict[int, float]]]  #: tiles with least times, also by parts of K
 
 
 @lru_cache(maxsize=256)
@@ -289,9 +283,10 @@ def _base(problem: Problem, target: Target, config: Config) -> Base:
 
 
 @lru_cache(maxsize=64)
-def _floors(a: DType, b: DType, fma_lanes: int) -> tuple[Floor, ...]:
+def _floors(a: DType, b: DType, fma_lanes: int) -> Table:
     """Return every tile for inputs of some types: no copies, and the widest reads."""
-    return tuple(floor_of(config, a, b, fma_lanes) for config in _configs(a, b))
+    floors = [floor_of(config, a, b, fma_lanes) for config in _configs(a, b)]
+    return table_of(floors, _SPLITS)
 
 
 @lru_cache(maxsize=64)
@@ -316,79 +311,78 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
     return tuple(dict.fromkeys(found))
 
 
-@lru_cache(maxsize=64)
-def _dmma(problem: Problem, target: Target) -> tuple[Floor, ...]:
-    """Return the tiles that tensor cores multiply, if they have the class's type."""
-    if without_dmma(problem, target) is not None:
-        return ()
+@cache
+def _dmma_floors() -> Table:
+    """Return the tiles that tensor cores multiply, for any class."""
     found = []
-    for slab, shapes in ((DMMA_SLAB, DMMA_SHAPES), (2 * DMMA_SLAB, DEEP_SHAPES)):
-        for tile, warps, stages in shapes:
-            config = Config(
-                tile=(*tile, slab),
-                stages=stages,
-                warps=warps,
-                thread=_dmma_thread(problem, tile, warps),
-                raster=Raster("m", 8),
-                schedule=DMMA,
-            )
-            if not is_deep(config) or longer(problem, config).major == "k":
-                found.append(dmma_floor_of(config))
-    return tuple(found)
+    for tile, warps, stages in DMMA_SHAPES:
+        m, n = tile[0] // warps[0], tile[1] // warps[1]
+        config = Config(
+            tile,
+            stages=stages,
+            warps=warps,
+            thread=(m // 8, n // 4),
+            raster=Raster("m", 8),
+            schedule=DMMA,
+        )
+        found.append(dmma_floor_of(config))
+    return table_of(found, _SPLITS)
+
+
+@lru_cache(maxsize=1024)
+def _dmma_config(problem: Problem, config: Config) -> Config | None:
+    """Return one of these tiles for a class; None where it is not offered.
+
+    Eight lanes share the index whose rows are read in pairs. Where both have such rows or neither
+    has it makes no difference. Four share one of eight rows.
+    """
+    if is_deep(config) and longer(problem, config).major != "k":
+        return None
+    m, n = config.tile[0] // config.warps[0], config.tile[1] // config.warps[1]
+    down = problem.a.major == "k" and problem.b.major != "k"
+    if min(m, n) == FRAGMENT_ROWS:
+        down = m < n
+    return changed(config, thread=(m // 4, n // 8)) if down else config
 
 
 @lru_cache(maxsize=1024)
 def _dmma_base(problem: Problem, target: Target, config: Config) -> Base:
-    """Return one of these tiles."""
+    """Return such a tile as it is for a class."""
     return measured(problem, target, config, H200)
 
 
 @lru_cache(maxsize=1024)
-def _dmma_shared(problem: Problem, target: Target, config: Config) -> tuple[Base, ...]:
+def _dmma_shared(problem: Problem, config: Config) -> tuple[Config, ...]:
     """Return such a tile with a tail and in stream-K: of those of which one CTA keeps an SM busy.
 
     As if an SM held one CTA. Of 400 problems on an H200 the best of all launches was 1.8 percent
     slower in the mean without these two schedules, and 0.4 with them but for other tiles and two or
     three CTAs of an SM.
     """
-    if config.warps[0] * config.warps[1] * WARP < _ALONE or min(config.tile[:2]) <= _FEW:
+    if config.warps[0] * config.warps[1] * WARP < ALONE or min(config.tile[:2]) <= _FEW:
         return ()
     ways = ((DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream))
     return tuple(
-        _dmma_base(_priced_as(problem), target, changed(config, schedule=schedule, occupancy=1))
+        changed(config, schedule=schedule, occupancy=1)
         for schedule, without in ways
         if without(problem, config) is None
     )
 
 
-def _shares(base: Base, work: Work) -> bool:
+def _shares(config: Config, work: Work) -> bool:
     """Say whether there may be something to win in a last round that is not full.
 
     Behind several rounds shares of slabs win no more than a tail, and wait longer for rows that end
     within a line of memory than tiles of which an SM has several do (3000 cubed in tn: 1231 us with
     shares, 1120 plain, 1070 with a tail on an H200).
     """
-    tiles, places = tiles_of(base.config, work.extents), base.target.sm_count
+    tiles, places = tiles_of(config, work.extents), work.target.sm_count
     if tiles % places == 0:
         return False
-    if is_tail(base.config):
+    if is_tail(config):
         return tiles > places
-    slabs = ceil(work.extents.k / base.config.tile[2])
+    slabs = ceil(work.extents.k / config.tile[2])
     return tiles < _SHARED_ROUNDS * places and tiles * slabs >= places * _SHARE_SLABS
-
-
-def _dmma_thread(
-    problem: Problem, tile: tuple[int, int], warps: tuple[int, int]
-) -> tuple[int, int]:
-    """Return the sums of a lane: eight lanes share the index whose rows are read in pairs.
-
-    Where both have such rows or neither has it makes no difference. Four share one of eight rows.
-    """
-    m, n = tile[0] // warps[0], tile[1] // warps[1]
-    down = problem.a.major == "k" and problem.b.major != "k"
-    if min(m, n) == FRAGMENT_ROWS:
-        down = m < n
-    return (m // 4, n // 8) if down else (m // 8, n // 4)
 
 
 @lru_cache(maxsize=1024)
@@ -427,9 +421,12 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
                 found.append(_scheduled(priced, target, base.config, schedule))
     for base in plain:
         found += _persistent(priced, target, base.config)
-    for floor in _dmma(priced, target):
-        found.append(_dmma_base(priced, target, floor.config))
-        found += _dmma_shared(problem, target, floor.config)
+    if without_dmma(priced, target) is None:
+        for floor in _dmma_floors().floors:
+            config = _dmma_config(priced, floor.config)
+            if config is not None:
+                ways = (config, *_dmma_shared(problem, config))
+                found += (_dmma_base(priced, target, way) for way in ways)
     return tuple(base.config for base in found if base.reason is None)
 
 
@@ -485,61 +482,82 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
     fma = products / per_sm / work.target.sm_count / work.target.clock_mhz
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > short.bar:
         return
-    every = _floors(work.problem.a.dtype, work.problem.b.dtype, per_sm)
-    floors = [floor for floor in every if _fits(work, floor.config)]
+    table = _floors(work.problem.a.dtype, work.problem.b.dtype, per_sm)
     priced = _priced_as(work.problem)
 
     def made(config: Config) -> list[Base]:
-        """Return a tile, if it pays."""
-        return [_base(priced, work.target, config)] if _pays(work.problem, config) else []
+        """Return a tile, if it is for so many rows, and pays."""
+        pays = _fits(work, config) and _pays(work.problem, config)
+        return [_base(priced, work.target, config)] if pays else []
 
-    queue = _add_by_floors(short, floors, made, work)
+    queue = _add_by_floors(short, table, made, work)
     if BELOW * (work.begin_us + work.repack_us + max(fma, work.dram_us)) <= short.bar:
-        _wait(queue, _copied_first(floors, work, fma, short.bar), work)
-    _wait(queue, _with_several_tiles(floors, work, short.bar), work)
+        _wait_copied(queue, table, work, fma, short.bar)
+    _wait(queue, _with_several_tiles(table, work, short.bar), work)
     _add_in_order(short, queue, work)
 
 
 def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
     """Add what is worth considering of the tiles that tensor cores multiply."""
     priced = _priced_as(work.problem)
+    if without_dmma(priced, work.target) is not None:
+        return
 
-    def made(config: Config) -> list[Base]:
-        """Return a tile."""
-        return [_dmma_base(priced, work.target, config)]
+    def made(floor: Config) -> list[Base]:
+        """Return a tile, if it is offered for the class."""
+        config = _dmma_config(priced, floor)
+        return [_dmma_base(priced, work.target, config)] if config is not None else []
 
-    floors = _dmma(priced, work.target)
-    _add_in_order(short, _add_by_floors(short, floors, made, work), work)
+    _add_in_order(short, _add_by_floors(short, _dmma_floors(), made, work), work)
 
 
 def _add_by_floors(
-    short: Shortlist[Offer],
-    floors: Iterable[Floor],
-    made: Callable[[Config], list[Base]],
-    work: Work,
+    short: Shortlist[Offer], table: Table, made: Callable[[Config], list[Base]], work: Work
 ) -> Queue:
     """Add tiles, and return those that are left in the end.
 
-    One is `made` only where what no tile for such inputs is under is not above the bar by then:
-    that takes longer than to price it.
+    One is `made` only where what no launch of it is under is not above the bar by then: that takes
+    longer than to price it.
     """
     queue: Queue = []
-    for us, floor in sorted(((floor_us(x, work), x) for x in floors), key=_least):
-        _add_in_order(short, queue, work, us)
-        if us > short.bar:
+    for least, config, of_parts in _bounded(table, work, short.bar):
+        _add_in_order(short, queue, work, least)
+        if least > short.bar:
             break
-        _wait(queue, made(floor.config), work)
+        _wait(queue, made(config), work, least, of_parts)
     return queue
 
 
-def _least(entry: tuple[float, object]) -> float:
+def _bounded(
+    table: Table, work: Work, bar: float
+) -> Iterator[tuple[float, Config, dict[int, float]]]:
+    """Yield the tiles that may be under a bar, with their bounds, the least first."""
+    # Where other backends are much faster no tile comes near, and that is told for less.
+    if bar < inf and all(floor_us(floor, work) > bar for floor in table.floors):
+        return
+    found = bounds(table, work)
+    least = found.least.tolist()
+    for at in found.least.argsort(kind="stable").tolist():
+        if least[at] > bar:
+            return
+        parts, us = found.parts[at].tolist(), found.of_parts[at].tolist()
+        yield least[at], table.floors[at].config, dict(zip(parts, us, strict=True))
+
+
+def _least(entry: tuple[float, Base, dict[int, float]]) -> float:
     return entry[0]
 
 
-def _wait(queue: Queue, tiles: Iterable[Base], work: Work) -> None:
-    """Have tiles wait, each with a time that no launch of it is under."""
+def _wait(
+    queue: Queue,
+    tiles: Iterable[Base],
+    work: Work,
+    bound: float = 0.0,
+    of_parts: dict[int, float] | None = None,
+) -> None:
+    """Have tiles wait, each with a time that no launch of it is under: no less than the bound."""
     for base in tiles:
-        insort(queue, (least_us(base, work), base), key=_least)
+        insort(queue, (max(bound, least_us(base, work)), base, of_parts or {}), key=_least)
         if _is_less_in_stream(base):
             _wait(queue, _scheduled_ways(base, work), work)
 
@@ -550,8 +568,8 @@ def _add_in_order(short: Shortlist[Offer], queue: Queue, work: Work, until: floa
     What else they are offered as waits from then on.
     """
     while queue and queue[0][0] <= min(until, short.bar):
-        least, base = queue.pop(0)
-        _add_tile(short, base, work, least)
+        least, base, of_parts = queue.pop(0)
+        _add_tile(short, base, work, least, of_parts)
         if not _is_less_in_stream(base):
             _wait(queue, _scheduled_ways(base, work), work)
 
@@ -603,16 +621,15 @@ def _leaves_whole(work: Work, config: Config) -> bool:
     return is_big(config) and not any(sizes[turn] % config.tile[turn] for turn in turns)
 
 
-def _copied_first(floors: list[Floor], work: Work, fma_us: float, bar: float) -> list[Base]:
-    """Return the tiles for which it may be worth it to copy operands first."""
+def _wait_copied(queue: Queue, table: Table, work: Work, fma_us: float, bar: float) -> None:
+    """Have the tiles wait for which it may be worth it to copy operands first."""
     # What that can save is a small part of the FMAs.
     if work.repack_us > _COPYING * fma_us or work.copied > _MAX_WORKSPACE:
-        return []
-    behind = work._replace(begin_us=work.begin_us + work.repack_us)
-    found = []
-    for floor in floors:
-        config = floor.config
-        if not is_big(config) or floor_us(floor, behind) > bar:
+        return
+    big = changed(next(x.config for x in table.floors if is_big(x.config)), repacked=True)
+    behind = work._replace(begin_us=work.begin_us + work.repack_us, problem=seen(work.problem, big))
+    for least, config, of_parts in _bounded(table, behind, bar):
+        if not is_big(config) or not _fits(work, config):
             continue
         copied = _copied(work.problem, work.target, config)
         if copied is None:
@@ -620,14 +637,15 @@ def _copied_first(floors: list[Floor], work: Work, fma_us: float, bar: float) ->
         base, saved = copied
         slabs = tiles_of(config, work.extents) * ceil(work.extents.k / config.tile[2])
         if work.repack_us * work.target.sm_count * work.target.clock_mhz < _SAVED * saved * slabs:
-            found.append(base)
-    return found
+            _wait(queue, [base], work, least, of_parts)
 
 
 def _scheduled_ways(base: Base, work: Work) -> list[Base]:
     """Return a plain tile with a tail and in stream-K, where that may be worth it."""
     if base.config.schedule == DMMA:
-        return [x for x in _dmma_shared(work.problem, work.target, base.config) if _shares(x, work)]
+        priced = _priced_as(work.problem)
+        ways = (way for way in _dmma_shared(work.problem, base.config) if _shares(way, work))
+        return [_dmma_base(priced, work.target, way) for way in ways]
     if base.config.schedule:
         return []
     priced = _priced_as(work.problem)
@@ -648,12 +666,12 @@ def _is_less_in_stream(base: Base) -> bool:
     return 1 in (base.problem.a.vector, base.problem.b.vector)
 
 
-def _with_several_tiles(floors: list[Floor], work: Work, bar: float) -> list[Base]:
+def _with_several_tiles(table: Table, work: Work, bar: float) -> list[Base]:
     """Return tiles with persistent CTAs, where K is short and some would have several."""
-    big = [floor for floor in floors if is_big(floor.config)]
-    if work.extents.k > _PERSISTENT_SLABS * _SLAB_BYTES // 4 or not any(
-        tiles_of(floor.config, work.extents) > work.target.sm_count for floor in big
-    ):
+    if work.extents.k > _PERSISTENT_SLABS * _SLAB_BYTES // 4:
+        return []
+    big = [x for x in table.floors if is_big(x.config) and _fits(work, x.config)]
+    if all(tiles_of(floor.config, work.extents) <= work.target.sm_count for floor in big):
         return []
     found: list[Base] = []
     for floor in big:
@@ -686,7 +704,7 @@ def _may_stream(problem: Problem, base: Base) -> bool:
     Tall ones whose slabs other warps copy were 2 to 6 percent slower than wide ones.
     """
     m, n, _ = base.config.tile
-    alone = base.resident == 1 and base.threads >= _ALONE
+    alone = base.resident == 1 and base.threads >= ALONE
     if is_specialised(base.config) and m > n:
         return False
     return alone and without_stream(problem, base.config) is None
@@ -723,10 +741,10 @@ def _parts_of(base: Base, work: Work) -> tuple[int, ...]:
     """
     options = split_options(work.extents, base.config)
     tiles, sms = tiles_of(base.config, work.extents), base.target.sm_count
-    if tiles * _DENSE >= sms * _FULL:
+    if tiles * _DENSE >= sms * FULL:
         return options
     slabs, more = ceil(work.extents.k / base.config.tile[2]), set()
-    for each in range(1, min(base.resident, _FULL) + 1):
+    for each in range(1, min(base.resident, FULL) + 1):
         s = each * sms // tiles
         if s > _DENSE and _fills(slabs, s):
             others = [_busiest(tiles, x, slabs, sms) for x in options if x * tiles <= each * sms]
@@ -741,20 +759,25 @@ def _busiest(tiles: int, parts: int, slabs: int, sms: int) -> int:
     return ceil(tiles * parts / sms) * ceil(slabs / parts)
 
 
-def _add_tile(short: Shortlist[Offer], base: Base, work: Work, least: float) -> None:
+def _add_tile(
+    short: Shortlist[Offer], base: Base, work: Work, least: float, of_parts: dict[int, float]
+) -> None:
     """Add a tile with its parts of K, summed by a kernel of their own or within clusters.
 
-    Without such sums no launch of it is under the `least` time.
+    No launch of it is under what it takes `of_parts`, or else under the `least` time and such sums.
     """
     clusters, tiles = _clusters(base, work), tiles_of(base.config, work.extents)
     plain = base.config.schedule in ("", DMMA)
     for parts in _splits(base, work):
+        bound = of_parts.get(parts)
+        if bound is not None and bound > short.bar:
+            continue
         kernel = exchange = parts_us(base, work, parts, parts * tiles) if plain else 0.0
         clustered = parts in clusters
         if clustered:
             exchange = exchange_us(base, tiles, parts)
         adding = min(kernel, exchange)
-        if (part_us(base, work, parts) if plain else least) + BELOW * adding > short.bar:
+        if bound is None and least + BELOW * adding > short.bar:
             continue
         bar = (short.bar + (kernel - adding)) / BELOW if clustered else short.bar
         times = times_of(base, work, parts, bar)
@@ -777,8 +800,7 @@ def _in_cluster(base: Base, work: Work, parts: int, alike: Times) -> Times:
     """
     if not base.gathered:
         return alike
-    clustered = replace(base, config=changed(base.config, cluster_k=parts))
-    times = times_of(clustered, work, 1, inf)
+    times = times_of(base, work, 1, inf, parts)
     assert times is not None, "nothing is above infinity"
     return times
 
@@ -846,7 +868,7 @@ def predict(
     else:
         base = measured(problem, target, config, figures)
         work = _work_behind(problem, extents, target, config, figures)
-        found = times_of(base, work, config.split_k, inf)
+        found = times_of(base, work, config.split_k, inf, config.cluster_k)
         assert found is not None, "nothing is above infinity"
         times = found
     return prediction(times)

@@ -93,6 +93,7 @@ __all__ = [
     "launched_smem",
     "lies_well",
     "longer",
+    "may_turn",
     "misfit",
     "needs_of",
     "never_fed",
@@ -395,6 +396,11 @@ def lies_well(kind: MatrixType) -> bool:
     return kind.major in ("m", "n") and kind.alignment == BANK_VECTOR
 
 
+def may_turn(kind: MatrixType) -> bool:
+    """Whether big tiles turn an operand as they copy it."""
+    return kind.major == "k" and kind.dtype is DType.FLOAT32
+
+
 def is_copied(kind: MatrixType, config: Config) -> bool:
     """Whether an operand is copied into the workspace before it is multiplied."""
     return config.repacked and not lies_well(kind)
@@ -434,7 +440,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     extent, slab, rows = config.tile[mode], config.tile[2], config.thread[mode]
     size = kind.dtype.itemsize
     widest = BANK_VECTOR // size
-    turned = kind.major == "k" and kind.dtype is DType.FLOAT32 and is_big(config)
+    turned = may_turn(kind) and is_big(config)
     k_major = kind.major == "k" and not turned
     # A pitch of an odd number of 16-byte units puts eight neighbouring lines in distinct banks.
     pitch = slab + widest if k_major else extent + widest if turned else extent

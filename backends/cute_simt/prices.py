@@ -11,7 +11,7 @@ from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
-from unigemm.dtypes import DType
+from unigemm.dtypes import DType, accumulator
 from unigemm.plans import Breakdown, Config, Prediction
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
@@ -24,6 +24,7 @@ from .figures import H200, DmmaFigures, Figures
 from .geometry import (
     BANK_VECTOR,
     BASE_REGISTERS,
+    FED_STAGES,
     PRODUCERS,
     RESERVED_SMEM,
     SCHEDULERS,
@@ -66,7 +67,6 @@ __all__ = [
     "floor_us",
     "least_us",
     "measured",
-    "part_us",
     "parts_us",
     "prediction",
     "scratch_us",
@@ -86,6 +86,8 @@ class Base:
     ----------
     problem, target, figures, config
         What it is, and what its launches cost; the problem before operands are copied.
+    operands
+        The tiles of A and B.
     threads
         Of a CTA, those that multiply.
     resident
@@ -114,6 +116,7 @@ class Base:
     target: Target
     figures: Figures
     config: Config
+    operands: tuple[OperandTile, OperandTile]
     threads: int
     resident: int
     clocks: float
@@ -153,36 +156,63 @@ class Base:
         config = changed(own, cluster_k=FEWEST_PARTS)
         if without_cluster(self.problem, config, self.target) is not None:
             return 0
-        a, b = operand_tile(self.problem.a, own, 0), operand_tile(self.problem.b, own, 1)
-        size = smem_of(self.problem, config, a, b)  # more than without; all else is the same
+        size = smem_of(self.problem, config, *self.operands)  # more than without; all else is alike
         if size > self.target.smem_per_block:
             return 0
         return min(self.resident, max(1, _resident_by_smem(size, self.target)))
 
 
 class Floor(NamedTuple):
-    """A tile without split-K, for inputs of some types: what its prices are not under.
+    """A tile without split-K, before it is measured for a class: what its prices are not under.
 
     Attributes
     ----------
     config
         What it is.
-    clocks, cta_clocks
-        As in `Base`, but for the first at most.
-    alone
-        How much longer one CTA takes that has an SM to itself, and too few warps for it.
+    warp_clocks, cta_clocks
+        What a warp issues for a slab, without copies, at most; and as in `Base`.
+    slots
+        An SM's clocks for one that each warp issues.
+    wait_clocks, waits_us
+        What a slab takes a warp besides, and what one that is waited for takes.
+    copy_clocks, boxed_clocks
+        What a warp issues besides for a copy; and where whole vectors lie along M or N.
+    single_clocks, single_us
+        The same for an element that is copied alone, and what a slab takes besides.
+    lone_warps, round_us, l2_to_dram, rest, reduce_us
+        The figures of its type and schedule.
+    resident, smem_bytes
+        CTAs for which an SM has the registers, at most; shared memory of one, at least.
     in_clusters
-        CTAs that fit on one SM in clusters along K, at most; 0 where there are none.
+        Whether there may be clusters along K.
     dram
         As in `Base`.
     """
 
     config: Config
-    clocks: float
+    warp_clocks: float
     cta_clocks: float
-    alone: float
-    in_clusters: int
+    slots: float
+    wait_clocks: float
+    waits_us: float
+    copy_clocks: float
+    boxed_clocks: float
+    single_clocks: float
+    single_us: float
+    lone_warps: float
+    round_us: float
+    l2_to_dram: float
+    rest: float
+    reduce_us: float
+    resident: int
+    smem_bytes: int
+    in_clusters: bool
     dram: float = 1.0
+
+    @property
+    def warps(self) -> int:
+        """Those of a CTA that multiply."""
+        return self.config.warps[0] * self.config.warps[1]
 
 
 class Work(NamedTuple):
@@ -302,6 +332,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         target,
         f,
         config,
+        (a, b),
         threads=threads,
         resident=resident,
         clocks=clocks,
@@ -340,6 +371,7 @@ def _of_dmma(
         target,
         f,
         config,
+        tiles,
         threads=warps * WARP,
         resident=resident,
         clocks=clocks,
@@ -374,29 +406,76 @@ def _dmma_clocks(config: Config, own: DmmaFigures) -> tuple[float, float]:
 
 def dmma_floor_of(config: Config) -> Floor:
     """Return what the prices of a tile that tensor cores multiply are not under, in any class."""
-    f, warps = H200, config.warps[0] * config.warps[1]
-    of_warp, cta_clocks = _dmma_clocks(config, f.dmma)
-    alone, dram = 1 + f.dmma.lone_warps / warps, f.dram_efficiency / f.dmma.dram_efficiency
-    dram *= f.dmma.deep if is_deep(config) else 1.0
-    return Floor(config, of_warp * warps / SCHEDULERS, cta_clocks, alone, MOST_RESIDENT, dram)
+    f, own, warps = H200, H200.dmma, config.warps[0] * config.warps[1]
+    of_warp, cta_clocks = _dmma_clocks(config, own)
+    return Floor(
+        config,
+        warp_clocks=of_warp,
+        cta_clocks=cta_clocks,
+        slots=warps / SCHEDULERS,
+        wait_clocks=own.wait_clocks,
+        waits_us=own.latency_us / (config.stages - 1),
+        copy_clocks=0.0,
+        boxed_clocks=0.0,
+        single_clocks=own.single_clocks / (WARP * warps),
+        single_us=0.0,
+        lone_warps=own.lone_warps,
+        round_us=own.round_us,
+        l2_to_dram=own.l2_to_dram,
+        rest=own.rest,
+        reduce_us=f.reduce64_us,
+        resident=_most_resident(config, 8),
+        smem_bytes=_stages_bytes(config, 8, 8),
+        in_clusters=True,
+        dram=f.dram_efficiency / own.dram_efficiency * (own.deep if is_deep(config) else 1.0),
+    )
 
 
 def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
     """Return what a tile's prices are not under for inputs of some types: the widest reads."""
     f, (m, n) = H200, config.thread
-    least = config
-    if never_fed(a, config) is None:  # less than without
-        least = replace(config, producers=PRODUCERS)
+    least, of_single = config, f.single_clocks
+    fed = never_fed(a, config) is None
+    if fed:  # less than without
+        least = replace(config, producers=PRODUCERS, stages=max(config.stages, FED_STAGES))
+        of_single = min(of_single, f.fed_single_clocks, f.stream_single_clocks)
     reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
     of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)
-    of_warp *= _tall(least, f)
     warps = config.warps[0] * config.warps[1]
-    alone = 1 + f.lone_warps / warps
-    resident = 0
-    if _pays_in_clusters(a, config):
-        registers = BASE_REGISTERS + config.thread[0] * config.thread[1]
-        resident = max(1, min(resident_warps(registers) // warps, MOST_RESIDENT))
-    return Floor(config, of_warp * _shared(config, f), _cta_clocks(config, f), alone, resident)
+    return Floor(
+        config,
+        warp_clocks=of_warp * _tall(least, f),
+        cta_clocks=_cta_clocks(config, f),
+        slots=_shared(config, f),
+        wait_clocks=0.0,
+        waits_us=f.latency_us / (least.stages - 1),
+        copy_clocks=(min(f.copy_clocks, f.fed_copy_clocks) if fed else f.copy_clocks)
+        / (WARP * warps),
+        boxed_clocks=0.0 if fed else f.copy_clocks / (WARP * warps),
+        single_clocks=of_single / (WARP * warps),
+        single_us=0.0 if fed else f.single_us / (WARP * warps),
+        lone_warps=f.lone_warps,
+        round_us=f.round_us,
+        l2_to_dram=f.l2_to_dram,
+        rest=f.rest,
+        reduce_us=f.reduce64_us if a is DType.FLOAT64 else f.reduce_us,
+        resident=_most_resident(config, accumulator(a).itemsize),
+        smem_bytes=_stages_bytes(config, a.itemsize, b.itemsize),
+        in_clusters=_pays_in_clusters(a, config),
+    )
+
+
+def _most_resident(config: Config, sum_bytes: int) -> int:
+    """Return for how many CTAs an SM has the registers, if a thread has little more than sums."""
+    registers = BASE_REGISTERS + config.thread[0] * config.thread[1] * sum_bytes // 4
+    warps = config.warps[0] * config.warps[1]
+    return max(1, min(resident_warps(min(255, registers)) // warps, MOST_RESIDENT))
+
+
+def _stages_bytes(config: Config, a_bytes: int, b_bytes: int) -> int:
+    """Return the bytes of all stages of a tile, without padding."""
+    m, n, k = config.tile
+    return config.stages * k * (m * a_bytes + n * b_bytes)
 
 
 def _in_halves(kind: MatrixType, config: Config) -> bool:
@@ -470,32 +549,12 @@ def least_us(base: Base, work: Work) -> float:
     return BELOW * (begin + max(clocks / sms, base.dram * work.dram_us))
 
 
-def part_us(base: Base, work: Work, parts: int) -> float:
-    """Return a time that no launch of a tile of the plain schedules is under, in parts of K."""
-    slabs = ceil(ceil(work.extents.k / base.config.tile[2]) / parts)
-    busiest = ceil(parts * tiles_of(base.config, work.extents) / base.target.sm_count)
-    of_slab, of_cta = base.least_clocks
-    sm_us = busiest * (slabs * of_slab + of_cta) / base.target.clock_mhz
-    begin = work.begin_us + (work.repack_us if base.config.repacked else 0.0)
-    return BELOW * (begin + max(sm_us, base.dram * work.dram_us))
-
-
 def floor_us(floor: Floor, work: Work) -> float:
-    """Return a time that no launch of a tile is under, in any class with inputs of its types."""
-    config, clocks, cta_clocks, alone, in_clusters, dram = floor
-    target, f, dram_us = work.target, H200, dram * work.dram_us
-    slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
-    each = ctas / target.sm_count
-    whole = max(alone, each) * (clocks * slabs + cta_clocks) / target.clock_mhz
-    least = max(whole, dram_us)
-    if slabs >= 2 * FEWEST_PARTS:  # in two parts at least, of two slabs at least
-        parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
-        reduction = f.reduce_us + f.part_us * FEWEST_PARTS
-        clusters = in_clusters * clusters_at_once(target, FEWEST_PARTS)
-        if target.capability[0] == 9 and ctas <= clusters:
-            reduction = min(reduction, f.cluster_us)
-        least = min(least, max(parts / target.clock_mhz, dram_us) + reduction)
-    return BELOW * (work.begin_us + least)
+    """Return a time that no launch of a tile is under, in whatever schedule and class."""
+    target, config = work.target, floor.config
+    slabs = tiles_of(config, work.extents) * ceil(work.extents.k / config.tile[2])
+    sm_us = slabs * floor.warp_clocks * floor.slots / target.sm_count / target.clock_mhz
+    return BELOW * (work.begin_us + max(sm_us, floor.dram * work.dram_us))
 
 
 class Rounds(NamedTuple):
@@ -521,10 +580,10 @@ class Rounds(NamedTuple):
     busiest: int
 
 
-def _rounds(base: Base, ctas: int, slabs: int) -> Rounds:
+def _rounds(base: Base, ctas: int, slabs: int, together: int = 1) -> Rounds:
     target, f = base.target, base.figures
     # Of its CTAs the busiest SM has `per_sm` at once, but for the last of them.
-    busiest, together = ceil(ctas / target.sm_count), base.config.cluster_k
+    busiest = ceil(ctas / target.sm_count)
     if together > 1:  # clusters leave some SMs without any
         busiest = ceil(ctas // together / clusters_at_once(target, together))
     per_sm, round_us, cta_clocks = min(busiest, base.resident), base.round_us, base.cta_clocks
@@ -542,10 +601,11 @@ def _rounds(base: Base, ctas: int, slabs: int) -> Rounds:
     return Rounds(us, fma, latency, rounds, rounds * per_sm * target.sm_count, busiest)
 
 
-def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
+def times_of(base: Base, work: Work, split_k: int, bar: float, together: int = 1) -> Times | None:
     """Price waves of CTAs against arithmetic, shared memory, L2 and DRAM.
 
-    None where the price is above the bar.
+    With parts of K added up by a kernel, or in clusters of so many CTAs together. None where the
+    price is above the bar.
     """
     extents, begin = work.extents, work.begin_us
     repack = work.repack_us if base.config.repacked else 0.0
@@ -557,14 +617,13 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     all_slabs, tiles, whole = ceil(extents.k / k), tiles_of(base.config, extents), 0
     if is_tail(base.config):
         whole = whole_tiles(tiles, target.sm_count * base.config.occupancy)
-    together = base.config.cluster_k
     parts = split_k * together
     slabs, ctas = ceil(all_slabs / parts), parts * (tiles - whole)
     streamed = is_stream(base.config)
     if streamed:
         ctas = stream_ctas(base.config, extents, target)
         slabs = ceil(tiles * all_slabs / ctas)
-    sm_us, fma, latency, rounds, places, busiest = _rounds(base, ctas, slabs)
+    sm_us, fma, latency, rounds, places, busiest = _rounds(base, ctas, slabs, together)
     even = sm_us * ctas / (busiest * target.sm_count)
     if whole:  # the CTAs of parts begin as those of whole tiles end
         before = _rounds(base, whole, all_slabs)
@@ -580,8 +639,8 @@ def times_of(base: Base, work: Work, split_k: int, bar: float) -> Times | None:
     busy = min(1.0, (whole + ctas) / target.sm_count)
     if streamed:
         adding = _shared_us(base, ctas / tiles, ceil(slabs / all_slabs))
-    elif base.config.cluster_k > 1:
-        adding = exchange_us(base, tiles, base.config.cluster_k)
+    elif together > 1:
+        adding = exchange_us(base, tiles, together)
     else:
         adding = parts_us(base, work, split_k, ctas)
     if repack + begin + max(sm_us, dram / busy) + adding > bar:

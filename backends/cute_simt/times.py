@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unigemm.dtypes import DType
 from unigemm.problem import Problem
@@ -56,6 +56,6 @@ def lanes(problem: Problem, target: Target) -> int:
     return target.fp64_lanes if problem.accumulator is DType.FLOAT64 else target.fp32_lanes
 
 
-def traffic_us(size: int, gbs: float) -> float:
-    """Return the time of so many bytes."""
+def traffic_us(size: Any, gbs: Any) -> Any:
+    """Return the time of so many bytes; of numbers, or of arrays of them."""
     return size / gbs / 1e3

@@ -1,0 +1,220 @@
+"""Times that no launch of a tile is under, of all tiles and parts of K at once.
+
+To measure a tile for a class takes longer than to price it, and to price a launch longer than an
+element of an array: what cannot be among the cheapest is neither measured nor priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from unigemm.dtypes import DType
+from unigemm.problem import MatrixType
+
+from ..clusters import MAX_CLUSTER
+from ..workspace import LINE_BYTES
+from .figures import H200
+from .geometry import SCHEDULERS, WARP, is_big, is_dmma, lies_well, may_turn
+from .prices import Floor, Work
+from .times import BELOW, traffic_us
+
+__all__ = ["ALONE", "FULL", "Bounds", "Table", "bounds", "table_of"]
+
+Array = npt.NDArray[Any]
+ALONE = 256  # threads of a CTA that takes all registers of an SM
+FULL = 3  # CTAs of an SM, at most, for which parts are made to measure
+_ENDLESS = 1e30  # microseconds
+
+
+class Table(NamedTuple):
+    """The floors of some tiles as arrays, an element for each tile and number of parts of K.
+
+    Attributes
+    ----------
+    floors, shape
+        The tiles; how many, and columns of parts.
+    parts
+        Of K, one and those that any tile may have; ones in the columns behind them.
+    alone
+        What to add where so many parts of a tile are not added up in a cluster.
+    m, n, k, warps, big, dmma
+        Sizes, warps that multiply, whether a tile is big, and whether tensor cores multiply it.
+    warp_clocks, cta_clocks, ...
+        As in `Floor`.
+    """
+
+    floors: tuple[Floor, ...]
+    shape: tuple[int, int]
+    parts: Array
+    alone: Array
+    m: Array
+    n: Array
+    k: Array
+    warps: Array
+    big: Array
+    dmma: Array
+    warp_clocks: Array
+    cta_clocks: Array
+    slots: Array
+    wait_clocks: Array
+    waits_us: Array
+    copy_clocks: Array
+    boxed_clocks: Array
+    single_clocks: Array
+    single_us: Array
+    lone_warps: Array
+    round_us: Array
+    l2_to_dram: Array
+    rest: Array
+    reduce_us: Array
+    resident: Array
+    smem_bytes: Array
+    in_clusters: Array
+    dram: Array
+
+
+class Bounds(NamedTuple):
+    """What no launch of some tiles is under: a row for each of them.
+
+    Attributes
+    ----------
+    parts, of_parts
+        Parts of K that a tile may have in the plain schedules, a column for each number, and the
+        times; endless where there are no two slabs for each part.
+    least
+        In any schedule.
+    """
+
+    parts: Array
+    of_parts: Array
+    least: Array
+
+
+def table_of(floors: Sequence[Floor], splits: Sequence[int]) -> Table:
+    """Return the arrays of some tiles, and of parts of K beside one that they may have."""
+    rows = [(*x.config.tile, x.warps, is_big(x.config), is_dmma(x.config), *x[1:]) for x in floors]
+    columns = (1, *splits, *[1] * FULL)
+    numbers = np.repeat(np.array(rows, dtype=np.float64).T, len(columns), axis=1)
+    parts = np.tile(np.array(columns, dtype=np.float64), len(floors))
+    table = Table(tuple(floors), (len(floors), len(columns)), parts, parts, *numbers)
+    return table._replace(alone=_ENDLESS * (1.0 - table.in_clusters * (parts <= MAX_CLUSTER)))
+
+
+def bounds(table: Table, work: Work) -> Bounds:
+    """Return what no launch of some tiles is under: persistent CTAs alone are not meant."""
+    sizes, sms = work.extents, work.target.sm_count
+    tiles = np.ceil(sizes.m / table.m) * np.ceil(sizes.n / table.n) * sizes.batch
+    slabs = np.ceil(sizes.k / table.k)
+    parts = _with_measured(table, tiles, sms)
+    each, ctas = np.ceil(slabs / parts), parts * tiles
+    busiest, enough = np.ceil(ctas / sms), np.maximum(ctas, sms)
+    resident = np.minimum(table.resident, work.target.smem_per_sm // table.smem_bytes)
+    resident = np.maximum(1.0, resident)
+
+    clocks, least_us = _slab(table, work)
+    sm_us = _sm_us(table, work, clocks, least_us, each, busiest, resident)
+    dram_us, l2_us = _dram_us(table, work), _l2_us(table, work)
+    idle = enough / ctas  # few CTAs cannot draw the whole bandwidth
+    uneven = 1 - H200.uneven + busiest * (H200.uneven * sms) / enough
+    us = _joined(table, work, sm_us, dram_us * idle, ctas * each * l2_us * uneven * idle)
+    us += _adding_us(table, work, tiles, parts) + _ENDLESS * ((parts > 1) & (slabs < 2 * parts))
+
+    # Where slabs are shared out, in the last round or all.
+    evenly = clocks * slabs * tiles + table.cta_clocks * np.minimum(sms, tiles)
+    evenly *= 1 + table.lone_warps / (resident * table.warps)
+    evenly /= sms * work.target.clock_mhz
+    shared = _joined(table, work, evenly, dram_us, tiles * slabs * l2_us)
+    shared += _ENDLESS * _never_shared(table, tiles, sms)
+
+    of_parts = (BELOW * (work.begin_us + us)).reshape(table.shape)
+    in_shares = (BELOW * (work.begin_us + shared)).reshape(table.shape)[:, 0]
+    return Bounds(parts.reshape(table.shape), of_parts, np.minimum(of_parts.min(axis=1), in_shares))
+
+
+def _slab(table: Table, work: Work) -> tuple[Array, Array]:
+    """Return an SM's clocks for one slab of a CTA, and the time that it takes one alone."""
+    a_clocks, a_us = _copies(work.problem.a, table.m, table)
+    b_clocks, b_us = _copies(work.problem.b, table.n, table)
+    of_warp = table.warp_clocks + a_clocks + b_clocks
+    alone_us = (of_warp + table.wait_clocks) / work.target.clock_mhz + a_us + b_us
+    return of_warp * table.slots, alone_us
+
+
+def _sm_us(
+    table: Table, work: Work, clocks: Array, least_us: Array, each: Array, busiest: Array,
+    resident: Array,
+) -> Array:  # fmt: skip
+    """Return what the busiest SM takes, whose CTAs have so many slabs each."""
+    rounds = np.ceil(busiest / resident)
+    # Two CTAs of six warps take as long as of eight: schedulers have two warps or one.
+    level = np.ceil(busiest * table.warps / SCHEDULERS) * SCHEDULERS + table.lone_warps * rounds
+    us = (clocks * each + table.cta_clocks) * level / (table.warps * work.target.clock_mhz)
+    waits_us = table.waits_us / np.minimum(busiest, resident)
+    us = np.maximum(us, rounds * each * np.maximum(waits_us, least_us))
+    return us + table.round_us * (rounds - 1)
+
+
+def _never_shared(table: Table, tiles: Array, sms: int) -> Array:
+    """Whether a tile has neither a tail nor stream-K: see `configs`."""
+    return (table.warps * WARP < ALONE) & ((tiles <= sms) | (table.dmma > 0))
+
+
+def _with_measured(table: Table, tiles: Array, sms: int) -> Array:
+    """Return parts of K, also those with which few tiles fill all SMs with so many CTAs each."""
+    parts = table.parts.copy()
+    columns = parts.reshape(table.shape)
+    made = np.arange(1, FULL + 1) * sms // tiles.reshape(table.shape)[:, :1]
+    columns[:, -FULL:] = np.maximum(1, made)
+    return parts
+
+
+def _copies(kind: MatrixType, side: Array, table: Table) -> tuple[Array, Array | float]:
+    """Return what copies of an operand's slab cost a warp, in clocks and microseconds at least."""
+    elements = side * table.k
+    if kind.vector == 1 or kind.major == "strided":
+        if may_turn(kind):  # in as many instructions, but not alone
+            alone = elements * (1.0 - table.big)
+            clocks = alone * table.single_clocks + (elements - alone) * table.copy_clocks
+            return clocks, alone * table.single_us
+        return elements * table.single_clocks, elements * table.single_us
+    copies = elements / kind.vector
+    if may_turn(kind):
+        copies += (elements - copies) * table.big
+    return copies * (table.boxed_clocks if lies_well(kind) else table.copy_clocks), 0.0
+
+
+def _dram_us(table: Table, work: Work) -> Array:
+    """Return what the device memory takes."""
+    us = table.dram * work.dram_us
+    for kind, of_kind in zip((work.problem.a, work.problem.b), work.operand_us, strict=True):
+        if may_turn(kind):  # slabs with halves of lines
+            us = us + H200.halves * of_kind * (table.k < LINE_BYTES // kind.dtype.itemsize)
+    return us
+
+
+def _l2_us(table: Table, work: Work) -> Array:
+    """Return what the L2 takes for a slab."""
+    of_k = table.m * work.problem.a.dtype.itemsize + table.n * work.problem.b.dtype.itemsize
+    return traffic_us(table.k * of_k, work.target.dram_gbs * table.l2_to_dram)
+
+
+def _joined(table: Table, work: Work, sm_us: Array, dram_us: Array, l2_us: Array) -> Array:
+    """Return what times take that overlap, at least: see `prices`."""
+    same = H200.same_bytes if work.problem.a.dtype is DType.FLOAT32 else table.rest
+    memory_us = np.maximum(dram_us, l2_us)
+    longest, shorter = np.maximum(sm_us, memory_us), np.minimum(sm_us, memory_us)
+    return longest + table.rest * shorter + same * np.minimum(dram_us, l2_us)
+
+
+def _adding_us(table: Table, work: Work, tiles: Array, parts: Array) -> Array:
+    """Return what it takes to add parts of K, by a kernel or in clusters."""
+    us = table.reduce_us + parts * work.part_us
+    if work.target.capability[0] == 9:
+        sums = table.m * table.n * tiles * work.problem.accumulator.itemsize
+        exchange_us = traffic_us(sums * (parts - 1), H200.exchange_gbs)
+        us = np.minimum(us, H200.cluster_us + exchange_us + table.alone)
+    return us * (parts > 1)

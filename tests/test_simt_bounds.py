@@ -1,0 +1,95 @@
+"""cute_simt's bounds: no launch is priced under what its tile is said not to be under."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from test_pricing import extents, problems, targets
+from unigemm.backends.cute_simt import configs
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.bounds import bounds
+from unigemm.backends.cute_simt.figures import H200
+from unigemm.backends.cute_simt.geometry import (
+    FEW_ROWS,
+    is_big,
+    is_dmma,
+    is_persistent,
+    is_stream,
+    is_tail,
+    seen,
+)
+from unigemm.backends.cute_simt.prices import lanes, work_of
+from unigemm.backends.shortlist import changed
+
+import unigemm
+from unigemm.dtypes import DType
+from unigemm.problem import Extents
+from unigemm.target import named_target
+
+
+def tables(problem, target):
+    """Return the arrays of all tiles of a class's types, those of CUDA cores first."""
+    a, b = problem.a.dtype, problem.b.dtype
+    dmma = [configs._dmma_floors()] if a is DType.FLOAT64 else []
+    return [configs._floors(a, b, lanes(problem, target)), *dmma]
+
+
+def name(config):
+    """Return what a tile has in common with its floor."""
+    return config.tile, config.warps, config.stages if is_dmma(config) else config.thread
+
+
+def bounds_of(problem, size, target, repacked):
+    """Return by tile the times of its parts, and in any schedule."""
+    work = work_of(problem, size, target, H200)
+    every = tables(problem, target)
+    if repacked:
+        big = next(x.config for x in every[0].floors if is_big(x.config))
+        work = work._replace(
+            begin_us=work.begin_us + work.repack_us,
+            problem=seen(problem, changed(big, repacked=True)),
+        )
+    found = {}
+    for table in every:
+        parts, us, least = bounds(table, work)
+        for at, floor in enumerate(table.floors):
+            of_parts = dict(zip(parts[at].tolist(), us[at].tolist(), strict=True))
+            found[name(floor.config)] = of_parts, least[at]
+    return found
+
+
+def check(problem, size, target):
+    """Compare all prices with the bounds, and return how many there were."""
+    count = 0
+    known = {way: bounds_of(problem, size, target, way) for way in (False, True)}
+    for candidate in BACKEND.candidates(problem, size, target):
+        config, us = candidate.config, candidate.prediction.us
+        if config.schedule in FEW_ROWS or config.strips or is_persistent(config):
+            continue
+        of_parts, least = known[config.repacked][name(config)]
+        assert least <= us, config
+        if not (is_tail(config) or is_stream(config)):
+            assert of_parts[config.split_k * config.cluster_k] <= us, config
+            count += 1
+    return count
+
+
+@given(problems(), extents, targets)
+def test_no_launch_is_priced_under_the_bounds_of_its_tile(problem, size, target):
+    if BACKEND.refuse(problem, size, target) is None:
+        check(problem, size, target)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("sizes", [(256, 256, 256), (2049, 2047, 2050), (64, 4096, 14336)])
+def test_bounds_are_near_the_prices(dtype, sizes):
+    """Else tiles are measured in vain."""
+    target, size = named_target("sm_90a"), Extents(*sizes)
+    a = unigemm.ArraySpec((256, 256), dtype)
+    problem = unigemm.plan(a, a, target=target).problem
+    assert check(problem, size, target) > 20
+    known = bounds_of(problem, size, target, False)
+    best = BACKEND.ranking(problem, size, target, 1, inf).candidates[0]
+    assert sum(least <= best.prediction.us for _, least in known.values()) <= 12
