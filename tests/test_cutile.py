@@ -524,7 +524,7 @@ def test_split_k_writes_parts_with_padded_lines_and_reduces_them():
     plan = Plan("cutile", plan_of(split_k=3).config, gemm.problem, gemm.extents, H200)
     main, reduction = calls(plan, gemm)
     parts = (Place("workspace"), 3, 1, 100, 72, 7200, 7200, 72, 1)
-    assert main.arguments[18:] == (*parts, 1, 3, *order_of(plan.config, 1, 1, 1, True))
+    assert main.arguments[18:] == (*parts, 1, 3, *order_of(plan.config, 1, 1, 1))
     assert main.blocks == 3
     assert reduction.symbol == "reduce"
     assert reduction.arguments[:9] == parts
@@ -575,7 +575,7 @@ def test_tiles_that_do_not_fill_a_round_are_cut_into_parts_that_do():
     config = plan_of(schedule="tail").config
     plan = Plan("cutile", config, gemm.problem, gemm.extents, H200)
     main, tail, join = calls(plan, gemm)
-    order = order_of(config, 12, 12, 1, True)
+    order = order_of(config, 12, 12, 1)
     assert order == (0, 1, Divisor(144), Divisor(1), Divisor(12), Divisor(1), Divisor(1))
     # 144 tiles: one for each of 132 blocks, and twelve of 24 slabs, each in parts of three.
     assert (main.symbol, main.blocks, main.arguments[-9:]) == ("gemm", 132, (1, 132, *order))

@@ -71,7 +71,7 @@ def view(memory, layout):
 
 def packed(order):
     """Return the order of tiles as the kernel gets it."""
-    return tuple(np.int64(x.packed) if isinstance(x, Divisor) else np.int32(x) for x in order)
+    return tuple(x.packed if isinstance(x, Divisor) else x for x in order)
 
 
 def run(kernels, plan, gemm, memories, scales=()):
@@ -270,12 +270,10 @@ def test_every_tile_is_visited_once(kernels, seed):
     m, n, group = draw.randint(1, 20), draw.randint(1, 20), draw.randint(1, 9)
     for along_n in (0, 1):
         config = replace(plan_of().config, raster=Raster("mn"[along_n], group))
-        seen, other = (
-            [kernels.tile_coordinates(i, m, n, order) for i in range(m * n)]
-            for order in (packed(order_of(config, m, n, 1, x)) for x in (True, False))
-        )
+        order = packed(order_of(config, m, n, 1))
+        seen = [kernels.tile_coordinates(i, m, n, order) for i in range(m * n)]
         assert sorted(seen) == [(i, j) for i in range(m) for j in range(n)]
-        assert seen == other
+        assert seen == [kernels.tile_coordinates(i, m, n, order[:2]) for i in range(m * n)]
 
 
 def exactly(number, divisor):
@@ -297,8 +295,7 @@ def test_a_divisor_divides_exactly(by, number):
 @pytest.mark.parametrize("by", [1, 2, 3, 2**16 + 1, 2**30 + 1, 2**31 - 1])
 def test_a_divisor_divides_the_ends_of_its_range_exactly(kernels, by):
     for number in (0, by - 1, by, 2**31 - by, 2**31 - 2, 2**31 - 1):
-        assert kernels.quotient(number, np.int64(Divisor(by).packed)) == number // by
-        assert kernels.quotient(number, np.int32(by)) == number // by
+        assert kernels.quotient(number, Divisor(by).packed) == number // by
 
 
 def test_the_machine_is_strict():

@@ -184,8 +184,9 @@ def _calls(
         scales = (Place("scale_a"), Place("scales_a"), 1, Place("scale_b"), Place("scales_b"), 1)
         scales = (*scales, Place("factor"))
     stack = batch[0] if config.split_k == 1 else products
-    down, across = ceil(m / config.tile[0]), ceil(n / config.tile[1])
-    order = order_of(config, down, across, stack, features(plan.target).multiplies)
+    order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
+    if not features(plan.target).multiplies:
+        order = order[:2]
     if config.schedule == "tail":
         rest = tail_of(config, extents.k, units, places)
         pieces = _pieces(plan, places, begin)
@@ -211,20 +212,17 @@ def _calls(
     )
 
 
-def order_of(
-    config: Config, down: int, across: int, stack: int, multiplies: bool
-) -> tuple[int | Divisor, ...]:
+def order_of(config: Config, down: int, across: int, stack: int) -> tuple[int | Divisor, ...]:
     """Return the order of a product's tiles: along M or N, in bands of so many, and its divisors.
 
     A unit of work is divided by the tiles of a product, that by a stack's inner extent, a tile by
-    those of a band, and its place there by the band's width, which may be less in the last: by
-    products, where a kernel multiplies.
+    those of a band, and its place there by the band's width, which may be less in the last.
     """
     along_n, group = config.raster.order == "n", config.raster.group
     swept, grouped = (across, down) if along_n else (down, across)
     band = min(swept * group, INT32_MAX)  # more than all tiles
     divisors = down * across, stack, band, group, grouped % group or group
-    return (int(along_n), group, *(Divisor(by) if multiplies else by for by in divisors))
+    return (int(along_n), group, *(Divisor(by) for by in divisors))
 
 
 def _matrix(

@@ -83,28 +83,28 @@ class Spec:
         return self.problem.d.major == "m"
 
 
-def quotient(number, by):  # noqa: ANN001, ANN201
-    """Divide by a number, or by what stands for it (64 bits: an `arguments.Divisor`).
+def quotient(number, packed):  # noqa: ANN001, ANN201
+    """Divide by an `arguments.Divisor`: a division proper is a chain of some twenty instructions.
 
-    A division proper is a chain of some twenty instructions. Each block begins with four, and
-    nothing is loaded before they end.
+    Each block begins with four, and nothing is loaded before they end.
     """
-    if by.dtype == ct.int64:
-        wide = ct.astype(number, ct.int64) * (by & 0xFFFFFFFF)
-        return ct.astype(wide >> (by >> 32), ct.int32)
-    return number // by
+    wide = ct.astype(number, ct.int64) * (packed & 0xFFFFFFFF)
+    return ct.astype(wide >> (packed >> 32), ct.int32)
 
 
 def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
     """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
-    along_n, group, _, _, in_band, in_group, in_rest = order
+    along_n, group = order[0], order[1]
     swept = tiles_n if along_n != 0 else tiles_m
     grouped = tiles_m if along_n != 0 else tiles_n
-    band = quotient(index, in_band)
+    band = quotient(index, order[4]) if len(order) > 2 else index // (swept * group)
     first = band * group
     width = min(group, grouped - first)
     inside = index - band * (swept * group)
-    along = quotient(inside, in_group if width == group else in_rest)
+    if len(order) > 2:
+        along = quotient(inside, order[5] if width == group else order[6])
+    else:
+        along = inside // width
     across = first + inside - along * width
     tile_m = across if along_n != 0 else along
     tile_n = along if along_n != 0 else across
@@ -126,8 +126,12 @@ def place(  # noqa: ANN201
     tiles_m = ct.cdiv(line if d_turned else lines, tile_m)
     tiles_n = ct.cdiv(lines if d_turned else line, tile_n)
     tiles = tiles_m * tiles_n
-    outer = quotient(unit, order[2])
-    d1 = quotient(outer, order[3])
+    if len(order) > 2:
+        outer = quotient(unit, order[2])
+        d1 = quotient(outer, order[3])
+    else:
+        outer = unit // tiles
+        d1 = outer // d.shape[1]
     at_m, at_n = tile_coordinates(unit - outer * tiles, tiles_m, tiles_n, order)
     return d1, outer - d1 * d.shape[1], at_m, at_n
 
@@ -454,8 +458,8 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     d = output_constraint(spec)
     scales = scales_constraint(spec)
     number, nothing = ScalarConstraint(ct.int32), TupleConstraint(())
-    divisor = ScalarConstraint(ct.int64) if features.multiplies else number
-    order = TupleConstraint((number, number, *[divisor] * 5))
+    divisors = [ScalarConstraint(ct.int64)] * 5 if features.multiplies else []
+    order = TupleConstraint((number, number, *divisors))
     work = number, number, order
     hints = {
         "num_ctas": config.cluster[0],
