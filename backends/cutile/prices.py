@@ -374,6 +374,7 @@ def _slab(base: Base, sizes: Extents, at_once: int) -> Slab:
         us = _joined(figures.overlap, shared, tensor, latency, l2) + turn_a + turn_b
     else:
         us = _joined(figures.overlap, shared, tensor, latency, l2, turn_a)
+    us *= 1 + figures.beyond * max(0.0, 1 - sizes.m / m)
     return Slab(us, shared + turn_a + turn_b, tensor, latency, l2)
 
 
