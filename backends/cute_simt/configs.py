@@ -676,8 +676,7 @@ def _with_several_tiles(table: Table, work: Work, bar: float) -> list[Base]:
         return []
     found: list[Base] = []
     for floor in big:
-        hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
-        if floor_us(hidden, work) <= bar:
+        if floor_us(floor, work) <= bar:
             found += _persistent(_priced_as(work.problem), work.target, floor.config)
     return found
 
