@@ -29,8 +29,8 @@ from unigemm.problem import Extents
 from unigemm.target import named_target
 
 
-def tables(problem, target):
-    """Return the arrays of all tiles of a class's types, those of CUDA cores first."""
+def every(problem, target):
+    """Return all tiles of a class's types, those of CUDA cores first."""
     a, b = problem.a.dtype, problem.b.dtype
     dmma = [configs._dmma_floors()] if a is DType.FLOAT64 else []
     return [configs._floors(a, b, lanes(problem, target)), *dmma]
@@ -44,17 +44,17 @@ def name(config):
 def bounds_of(problem, size, target, repacked):
     """Return by tile the times of its parts, and in any schedule."""
     work = work_of(problem, size, target, H200)
-    every = tables(problem, target)
+    simt, *dmma = every(problem, target)
     if repacked:
-        big = next(x.config for x in every[0].floors if is_big(x.config))
+        big = next(x.config for x in simt.floors if is_big(x.config))
         work = work._replace(
             begin_us=work.begin_us + work.repack_us,
             problem=seen(problem, changed(big, repacked=True)),
         )
     found = {}
-    for table in every:
-        parts, us, least = bounds(table, work)
-        for at, floor in enumerate(table.floors):
+    for tiles in (simt, *dmma):
+        parts, us, least = bounds(tiles.table, work)
+        for at, floor in enumerate(tiles.floors):
             of_parts = dict(zip(parts[at].tolist(), us[at].tolist(), strict=True))
             found[name(floor.config)] = of_parts, least[at]
     return found

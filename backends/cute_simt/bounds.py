@@ -7,6 +7,8 @@ element of an array: what cannot be among the cheapest is neither measured nor p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +24,7 @@ from .geometry import SCHEDULERS, WARP, is_big, is_dmma, lies_well, may_turn
 from .prices import Floor, Work
 from .times import BELOW, traffic_us
 
-__all__ = ["ALONE", "FULL", "Bounds", "Table", "bounds", "table_of"]
+__all__ = ["ALONE", "FULL", "Bounds", "Table", "Tiles", "bounds", "table_of"]
 
 Array = npt.NDArray[Any]
 ALONE = 256  # threads of a CTA that takes all registers of an SM
@@ -35,8 +37,8 @@ class Table(NamedTuple):
 
     Attributes
     ----------
-    floors, shape
-        The tiles; how many, and columns of parts.
+    shape
+        How many tiles, and columns of parts.
     parts
         Of K, one and those that any tile may have; ones in the columns behind them.
     alone
@@ -47,7 +49,6 @@ class Table(NamedTuple):
         As in `Floor`.
     """
 
-    floors: tuple[Floor, ...]
     shape: tuple[int, int]
     parts: Array
     alone: Array
@@ -77,6 +78,27 @@ class Table(NamedTuple):
     dram: Array
 
 
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Some tiles, whose arrays are made when they are asked for.
+
+    Attributes
+    ----------
+    floors
+        The tiles.
+    splits
+        Parts of K that they may have, beside one.
+    """
+
+    floors: tuple[Floor, ...]
+    splits: tuple[int, ...]
+
+    @cached_property
+    def table(self) -> Table:
+        """Their arrays."""
+        return table_of(self.floors, self.splits)
+
+
 class Bounds(NamedTuple):
     """What no launch of some tiles is under: a row for each of them.
 
@@ -100,7 +122,7 @@ def table_of(floors: Sequence[Floor], splits: Sequence[int]) -> Table:
     columns = (1, *splits, *[1] * FULL)
     numbers = np.repeat(np.array(rows, dtype=np.float64).T, len(columns), axis=1)
     parts = np.tile(np.array(columns, dtype=np.float64), len(floors))
-    table = Table(tuple(floors), (len(floors), len(columns)), parts, parts, *numbers)
+    table = Table((len(floors), len(columns)), parts, parts, *numbers)
     return table._replace(alone=_ENDLESS * (1.0 - table.in_clusters * (parts <= MAX_CLUSTER)))
 
 

@@ -19,7 +19,7 @@ from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled
-from .bounds import ALONE, FULL, Table, bounds, table_of
+from .bounds import ALONE, FULL, Tiles, bounds
 from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
@@ -284,10 +284,10 @@ def _base(problem: Problem, target: Target, config: Config) -> Base:
 
 
 @lru_cache(maxsize=64)
-def _floors(a: DType, b: DType, fma_lanes: int) -> Table:
+def _floors(a: DType, b: DType, fma_lanes: int) -> Tiles:
     """Return every tile for inputs of some types: no copies, and the widest reads."""
-    floors = [floor_of(config, a, b, fma_lanes) for config in _configs(a, b)]
-    return table_of(floors, _SPLITS)
+    floors = tuple(floor_of(config, a, b, fma_lanes) for config in _configs(a, b))
+    return Tiles(floors, _SPLITS)
 
 
 @lru_cache(maxsize=64)
@@ -313,7 +313,7 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
 
 
 @cache
-def _dmma_floors() -> Table:
+def _dmma_floors() -> Tiles:
     """Return the tiles that tensor cores multiply, for any class."""
     found = []
     for tile, warps, stages in DMMA_SHAPES:
@@ -327,7 +327,7 @@ def _dmma_floors() -> Table:
             schedule=DMMA,
         )
         found.append(dmma_floor_of(config))
-    return table_of(found, _SPLITS)
+    return Tiles(tuple(found), _SPLITS)
 
 
 @lru_cache(maxsize=1024)
@@ -483,7 +483,7 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
     fma = products / per_sm / work.target.sm_count / work.target.clock_mhz
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > short.bar:
         return
-    table = _floors(work.problem.a.dtype, work.problem.b.dtype, per_sm)
+    tiles = _floors(work.problem.a.dtype, work.problem.b.dtype, per_sm)
     priced = _priced_as(work.problem)
 
     def made(config: Config) -> list[Base]:
@@ -491,10 +491,10 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
         pays = _fits(work, config) and _pays(work.problem, config)
         return [_base(priced, work.target, config)] if pays else []
 
-    queue = _add_by_floors(short, table, made, work)
+    queue = _add_by_floors(short, tiles, made, work)
     if BELOW * (work.begin_us + work.repack_us + max(fma, work.dram_us)) <= short.bar:
-        _wait_copied(queue, table, work, fma, short.bar)
-    _wait(queue, _with_several_tiles(table, work, short.bar), work)
+        _wait_copied(queue, tiles, work, fma, short.bar)
+    _wait(queue, _with_several_tiles(tiles, work, short.bar), work)
     _add_in_order(short, queue, work)
 
 
@@ -513,7 +513,7 @@ def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
 
 
 def _add_by_floors(
-    short: Shortlist[Offer], table: Table, made: Callable[[Config], list[Base]], work: Work
+    short: Shortlist[Offer], tiles: Tiles, made: Callable[[Config], list[Base]], work: Work
 ) -> Queue:
     """Add tiles, and return those that are left in the end.
 
@@ -521,7 +521,7 @@ def _add_by_floors(
     longer than to price it.
     """
     queue: Queue = []
-    for least, config, of_parts in _bounded(table, work, short.bar):
+    for least, config, of_parts in _bounded(tiles, work, short.bar):
         _add_in_order(short, queue, work, least)
         if least > short.bar:
             break
@@ -530,19 +530,19 @@ def _add_by_floors(
 
 
 def _bounded(
-    table: Table, work: Work, bar: float
+    tiles: Tiles, work: Work, bar: float
 ) -> Iterator[tuple[float, Config, dict[int, float]]]:
     """Yield the tiles that may be under a bar, with their bounds, the least first."""
     # Where other backends are much faster no tile comes near, and that is told for less.
-    if bar < inf and all(floor_us(floor, work) > bar for floor in table.floors):
+    if bar < inf and all(floor_us(floor, work) > bar for floor in tiles.floors):
         return
-    found = bounds(table, work)
+    found = bounds(tiles.table, work)
     least = found.least.tolist()
     for at in found.least.argsort(kind="stable").tolist():
         if least[at] > bar:
             return
         parts, us = found.parts[at].tolist(), found.of_parts[at].tolist()
-        yield least[at], table.floors[at].config, dict(zip(parts, us, strict=True))
+        yield least[at], tiles.floors[at].config, dict(zip(parts, us, strict=True))
 
 
 def _least(entry: tuple[float, Base, dict[int, float]]) -> float:
@@ -622,14 +622,14 @@ def _leaves_whole(work: Work, config: Config) -> bool:
     return is_big(config) and not any(sizes[turn] % config.tile[turn] for turn in turns)
 
 
-def _wait_copied(queue: Queue, table: Table, work: Work, fma_us: float, bar: float) -> None:
+def _wait_copied(queue: Queue, tiles: Tiles, work: Work, fma_us: float, bar: float) -> None:
     """Have the tiles wait for which it may be worth it to copy operands first."""
     # What that can save is a small part of the FMAs.
     if work.repack_us > _COPYING * fma_us or work.copied > _MAX_WORKSPACE:
         return
-    big = changed(next(x.config for x in table.floors if is_big(x.config)), repacked=True)
+    big = changed(next(x.config for x in tiles.floors if is_big(x.config)), repacked=True)
     behind = work._replace(begin_us=work.begin_us + work.repack_us, problem=seen(work.problem, big))
-    for least, config, of_parts in _bounded(table, behind, bar):
+    for least, config, of_parts in _bounded(tiles, behind, bar):
         if not is_big(config) or not _fits(work, config):
             continue
         copied = _copied(work.problem, work.target, config)
@@ -667,16 +667,17 @@ def _is_less_in_stream(base: Base) -> bool:
     return 1 in (base.problem.a.vector, base.problem.b.vector)
 
 
-def _with_several_tiles(table: Table, work: Work, bar: float) -> list[Base]:
+def _with_several_tiles(tiles: Tiles, work: Work, bar: float) -> list[Base]:
     """Return tiles with persistent CTAs, where K is short and some would have several."""
     if work.extents.k > _PERSISTENT_SLABS * _SLAB_BYTES // 4:
         return []
-    big = [x for x in table.floors if is_big(x.config) and _fits(work, x.config)]
+    big = [x for x in tiles.floors if is_big(x.config) and _fits(work, x.config)]
     if all(tiles_of(floor.config, work.extents) <= work.target.sm_count for floor in big):
         return []
     found: list[Base] = []
     for floor in big:
-        if floor_us(floor, work) <= bar:
+        hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
+        if floor_us(hidden, work) <= bar:
             found += _persistent(_priced_as(work.problem), work.target, floor.config)
     return found
 

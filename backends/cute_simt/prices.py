@@ -551,10 +551,20 @@ def least_us(base: Base, work: Work) -> float:
 
 def floor_us(floor: Floor, work: Work) -> float:
     """Return a time that no launch of a tile is under, in whatever schedule and class."""
-    target, config = work.target, floor.config
-    slabs = tiles_of(config, work.extents) * ceil(work.extents.k / config.tile[2])
-    sm_us = slabs * floor.warp_clocks * floor.slots / target.sm_count / target.clock_mhz
-    return BELOW * (work.begin_us + max(sm_us, floor.dram * work.dram_us))
+    target, dram_us, config = work.target, floor.dram * work.dram_us, floor.config
+    slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
+    clocks, cta_clocks = floor.warp_clocks * floor.slots, floor.cta_clocks
+    each, alone = ctas / target.sm_count, 1 + floor.lone_warps / floor.warps
+    whole = max(alone, each) * (clocks * slabs + cta_clocks) / target.clock_mhz
+    least = max(whole, dram_us)
+    if slabs >= 2 * FEWEST_PARTS:  # in two parts at least, of two slabs at least
+        parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
+        reduction = floor.reduce_us + H200.part_us * FEWEST_PARTS
+        clusters = floor.resident * clusters_at_once(target, FEWEST_PARTS)
+        if floor.in_clusters and target.capability[0] == 9 and ctas <= clusters:
+            reduction = min(reduction, H200.cluster_us)
+        least = min(least, max(parts / target.clock_mhz, dram_us) + reduction)
+    return BELOW * (work.begin_us + least)
 
 
 class Rounds(NamedTuple):
