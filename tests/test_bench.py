@@ -324,7 +324,8 @@ def test_picks_lose_little_on_the_launches_of_an_h200():
     launches = regret.launches([regret.H200])
     (*_, row) = regret.table(launches)
     assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 830)
-    assert row["launches"] > 59000  # without those of tiles that are not offered any more
+    # Without those of tiles that are not offered any more, or with another latency.
+    assert row["launches"] > 58500
     assert row["regret"] < 1.2
     assert row["worst"] < 14
     assert row["eight"] < 0.15
