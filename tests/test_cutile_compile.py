@@ -16,7 +16,8 @@ from unigemm.backends.cutile import toolchain
 from unigemm.backends.cutile.arguments import calls
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import offered
-from unigemm.backends.cutile.geometry import bands_of, features, gpu_code
+from unigemm.backends.cutile.geometry import features, gpu_code
+from unigemm.backends.cutile.tiles import spans_of
 
 import unigemm
 from unigemm import sass
@@ -97,7 +98,8 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
     assert info.smem_bytes <= plan.target.smem_per_block + 1024
     assert ops[multiplies(plan)] > 0
     assert "FFMA" not in ops
-    if bands_of(plan.config.tile[0]) > 1 or plan.config.schedule == "tail":
+    spans = max(len(spans_of(side)) for side in plan.config.tile[:2])
+    if spans > 1 or plan.config.schedule == "tail":
         # Where each product is waited for alone, it is two to each.
         assert ops["WARPGROUP"] <= 1.2 * ops[multiplies(plan)]
     if features(plan.target).tma:
@@ -119,13 +121,21 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    ("tile", "warps", "schedule", "split_k"),
-    [((192, 128), 8, "plain", 1), ((192, 128), 8, "plain", 2), ((128, 128), 4, "tail", 1)],
+    ("tile", "ctas", "warps", "schedule", "split_k"),
+    [
+        ((192, 128), 1, 8, "plain", 1),
+        ((192, 128), 1, 8, "plain", 2),
+        ((128, 144), 1, 8, "plain", 1),
+        ((128, 192), 1, 8, "plain", 2),
+        ((128, 224), 1, 8, "plain", 1),
+        ((256, 192), 2, 8, "plain", 1),
+        ((128, 128), 1, 4, "tail", 1),
+    ],
 )
-def test_bands_and_tails_are_multiplied_without_waiting_for_each_product(
-    layout, tile, warps, schedule, split_k
+def test_spans_and_tails_are_multiplied_without_waiting_for_each_product(
+    layout, tile, ctas, warps, schedule, split_k
 ):
-    change = {"warps": (warps, 1), "schedule": schedule, "split_k": split_k}
+    change = {"warps": (warps, 1), "cluster": (ctas, 1), "schedule": schedule, "split_k": split_k}
     plan = plan_of(problem_of(DType.BFLOAT16, layout), tile=(*tile, 64), **change)
     test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan)
 

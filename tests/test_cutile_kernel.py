@@ -19,7 +19,6 @@ from unigemm.backends.cutile.geometry import (
     PIECE_ROWS,
     REDUCE_TILE,
     TURN_TILE,
-    bands_of,
     seen,
     without_copies,
 )
@@ -127,12 +126,11 @@ def run(kernels, plan, gemm, memories, scales=()):
             continue
         x, y, d = array(left), array(left), array(left)
         turns = product.a.major == "m", product.b.major == "k", problem.d.major == "m"
-        bands = bands_of(config.tile[0])
         if call.symbol == "tail":
             pieces, (parts, begin, *order) = array(left), left
             for block in range(call.blocks):
                 kernels.cut(
-                    block, x, y, d, pieces, parts, begin, packed(order), *config.tile, bands,
+                    block, x, y, d, pieces, parts, begin, packed(order), *config.tile,
                     *turns, False, config.stages,
                 )  # fmt: skip
             continue
@@ -144,7 +142,7 @@ def run(kernels, plan, gemm, memories, scales=()):
             for unit in range(block, units, step):
                 kernels.multiply(
                     unit, x, y, d, found, inner, packed(order), *config.tile,
-                    bands, *turns, config.split_k > 1, False, config.stages,
+                    *turns, config.split_k > 1, False, config.stages,
                 )  # fmt: skip
 
 
@@ -165,7 +163,18 @@ KINDS = (DType.FLOAT32, DType.BFLOAT16, DType.INT8, DType.FLOAT64)
     odd=st.booleans(),
     pads=st.tuples(*[st.integers(0, 2)] * 3),
     dtype=st.sampled_from(KINDS),
-    tile=st.sampled_from([(8, 8, 16), (16, 8, 16), (8, 16, 32), (16, 32, 8), (24, 16, 16)]),
+    tile=st.sampled_from(
+        [
+            (8, 8, 16),
+            (16, 8, 16),
+            (8, 16, 32),
+            (16, 32, 8),
+            (24, 16, 16),
+            (56, 16, 8),
+            (8, 24, 16),
+            (24, 56, 16),
+        ]
+    ),
     swap_ab=st.booleans(),
     split=st.sampled_from([1, 1, 2, 3]),
     stages=st.sampled_from([1, 6]),

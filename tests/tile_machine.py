@@ -31,6 +31,45 @@ class Array:
         grid = np.ix_(*ranges)
         return self.offset + sum(i * step for i, step in zip(grid, self.strides, strict=True))
 
+    def tiled_view(self, tile_shape, *, padding_mode=None, traversal_steps=None):
+        return TiledView(self, tile_shape, padding_mode, traversal_steps or tile_shape)
+
+
+@dataclass(frozen=True)
+class TiledView:
+    """An array in tiles that begin every so many elements, in bounds where they begin."""
+
+    array: Array
+    tile_shape: tuple[int, ...]
+    padding_mode: str | None
+    steps: tuple[int, ...]
+
+    def num_tiles(self, axis):
+        return -(-self.array.shape[axis] // self.steps[axis])
+
+    def ranges(self, index):
+        ranges = []
+        for axis, i in enumerate(index):
+            assert 0 <= i < self.num_tiles(axis), f"tile {index} lies outside {self}"
+            begin = i * self.steps[axis]
+            end = min(begin + self.tile_shape[axis], self.array.shape[axis])
+            ranges.append(range(begin, end))
+        return ranges
+
+    def load(self, index, *, check_bounds=True, latency=None):
+        assert self.padding_mode == "zero"
+        assert latency is None or 1 <= latency <= 10
+        ranges = self.ranges(index)
+        assert check_bounds or tuple(map(len, ranges)) == self.tile_shape, "a tile is cut off"
+        tile = np.zeros(self.tile_shape, self.array.dtype)
+        tile[tuple(slice(len(r)) for r in ranges)] = self.array.memory[self.array.places(ranges)]
+        return tile
+
+    def store(self, index, tile):
+        assert (tile.dtype, tile.shape) == (self.array.dtype, self.tile_shape)
+        ranges = self.ranges(index)
+        self.array.memory[self.array.places(ranges)] = tile[tuple(slice(len(r)) for r in ranges)]
+
 
 class Machine:
     """The names that the kernels use of `cuda.tile`."""
@@ -59,37 +98,17 @@ class Machine:
         return np.zeros(shape, dtype)
 
     @staticmethod
-    def _ranges(array, index, shape):
-        ranges = []
-        for i, size, extent in zip(index, shape, array.shape, strict=True):
-            assert 0 <= i * size < extent, f"tile {index} of {shape} lies outside {array.shape}"
-            ranges.append(range(i * size, min(i * size + size, extent)))
-        return ranges
+    def static_eval(value):
+        return value
 
-    @classmethod
-    def load(
-        cls, array, index, shape, order="C", padding_mode=None, check_bounds=True, latency=None
-    ):
-        assert padding_mode == "zero"
-        assert latency is None or 1 <= latency <= 10
-        axes = range(len(shape)) if order == "C" else order
-        turned = Array(
-            array.memory,
-            array.offset,
-            tuple(array.shape[i] for i in axes),
-            tuple(array.strides[i] for i in axes),
-        )
-        ranges = cls._ranges(turned, index, shape)
-        assert check_bounds or tuple(map(len, ranges)) == tuple(shape), "a tile is cut off"
-        tile = np.zeros(shape, array.dtype)
-        tile[tuple(slice(len(r)) for r in ranges)] = array.memory[turned.places(ranges)]
-        return tile
+    @staticmethod
+    def load(array, index, shape, padding_mode=None, check_bounds=True, latency=None):
+        view = array.tiled_view(shape, padding_mode=padding_mode)
+        return view.load(index, check_bounds=check_bounds, latency=latency)
 
-    @classmethod
-    def store(cls, array, index, tile):
-        assert tile.dtype == array.dtype
-        ranges = cls._ranges(array, index, tile.shape)
-        array.memory[array.places(ranges)] = tile[tuple(slice(len(r)) for r in ranges)]
+    @staticmethod
+    def store(array, index, tile):
+        array.tiled_view(tile.shape).store(index, tile)
 
     @staticmethod
     def gather(array, index, padding_value):

@@ -20,8 +20,8 @@ class Figures:
     intensity
         Times that, by the multiply-adds of a tile for each element of A and B that it reads,
         m n / (m + n); with two CTAs over the root of two. Between them it is interpolated.
-    cluster_share
-        Times that, of tiles that two CTAs share.
+    cluster_share, cluster_spans
+        Times that, of tiles that two CTAs share; and of those that are made of several spans.
     crowd
         Tiles on the fullest SM where an SM may hold two and all tiles would fit beside each other:
         it now and then gets two, as the SMs still hold the launch before. None: tiles are taken to
@@ -76,6 +76,7 @@ class Figures:
     share: float
     intensity: Mapping[int, float]
     cluster_share: float
+    cluster_spans: float
     crowd: float | None
     transposed: float
     turned_a_bytes: float
@@ -119,6 +120,7 @@ _ASSUMED = Figures(
         **{43: 0.70, 51: 0.92, 64: 0.93, 85: 1.0},
     },
     cluster_share=0.97,
+    cluster_spans=1.0,
     crowd=None,
     transposed=2.0,
     turned_a_bytes=inf,
@@ -162,9 +164,10 @@ H200 = Figures(
     share=0.823,
     intensity={
         **{0: 0.0, 7: 0.218, 14: 1.0, 26: 1.0, 32: 0.5616},
-        **{43: 0.9912, 51: 1.0, 64: 1.0, 77: 1.0, 85: 0.9207},
+        **{43: 0.9912, 51: 1.0, 64: 1.0, 68: 0.93, 77: 0.97, 82: 0.95, 85: 0.9207},
     },
     cluster_share=1.03,
+    cluster_spans=0.93,
     crowd=1.584,
     transposed=1.099,
     turned_a_bytes=29.86,
@@ -179,8 +182,8 @@ H200 = Figures(
     beyond=0.4357,
     shared_bytes=128.0,  # CUDA C++ Programming Guide
     l2_bytes=66.81,
-    split_sector=1.86,
-    split_line=1.86,  # no more than a sector's: one problem told, and got 5.1
+    split_sector=1.4,
+    split_line=1.25,  # 3000 cubed in TF32
     dram_efficiency=0.95,
     pair_draw=0.9631,
     shared_read=0.0,

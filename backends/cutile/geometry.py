@@ -20,7 +20,6 @@ __all__ = [
     "REDUCE_TILE",
     "TURN_TILE",
     "Features",
-    "bands_of",
     "config_of",
     "copied_bytes",
     "features",
@@ -169,14 +168,6 @@ def _unfit_type(problem: Problem, capability: tuple[int, int]) -> str | None:
             "do); use cute_simt"
         )
     return None
-
-
-def bands_of(rows: int) -> int:
-    """Return the bands of rows of a tile, each a power of two: cuTile has no other tiles.
-
-    Each has sums of its own, and what is loaded of B serves them all.
-    """
-    return rows // (rows & -rows)
 
 
 def is_copied(kind: MatrixType, config: Config) -> bool:

@@ -19,8 +19,10 @@ that are left when all rounds of a persistent kernel are full may have two kerne
 wgmma takes TF32 K-major only. Where a configuration is `repacked`, `turn` writes each operand that
 is not so into the workspace first, K-major, and the product reads the copies.
 
-cuTile's tiles are powers of two. Others are bands of rows, each with sums of its own, that share
-what is loaded of B.
+cuTile's tiles are powers of two. Ours are made of spans of rows and of columns that are, 128x224 of
+128 by 128, 64 and 32: each pair of spans has sums of its own, and each span of an operand is loaded
+once. They begin where no multiple of their own length is, so that matrices are seen as tiles that
+overlap (traversal_steps).
 
 There are no branches around a loop of loads and products or the stores behind it, and one such loop
 in a kernel. With branches around both (1.7.0 and tileiras 13.5, an H200) the first problem of a
@@ -30,6 +32,7 @@ follow each other, the products are waited for one by one (seen in the machine c
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
 from dataclasses import dataclass
+from itertools import accumulate
 
 import cuda.tile as ct
 from cuda.tile.compilation import (
@@ -44,8 +47,8 @@ from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 
-from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, Features, bands_of, is_copied, seen
-from .tiles import ALIGNMENT, DEFAULT_WARPS
+from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, Features, is_copied, seen
+from .tiles import ALIGNMENT, DEFAULT_WARPS, spans_of
 
 Flag = ct.Constant[bool]
 Size = ct.Constant[int]
@@ -61,7 +64,6 @@ TYPES = {
     DType.INT32: ct.int32,
 }
 IN_FLIGHT = 4  # partial sums that are read at once
-TURNED = (0, 1, 3, 2)  # the order of axes that transposes a matrix of a stack
 
 
 @dataclass(frozen=True)
@@ -136,70 +138,112 @@ def place(  # noqa: ANN201
     return d1, outer - d1 * d.shape[1], at_m, at_n
 
 
-def slab_of(array, index, rows: Size, columns: Size, turned: Flag, latency: Size):  # noqa: ANN001, ANN201
-    """Load a tile of an operand, zeros outside of it."""
-    tile = ct.load(
-        array, index, (1, 1, rows, columns),
-        order=TURNED if turned else "C", padding_mode=ct.PaddingMode.ZERO,
-        latency=latency if latency > 1 else None,
-    )  # fmt: skip
-    return tile.reshape((rows, columns))
+def spans_at(tile, length: Size, end):  # noqa: ANN001, ANN201
+    """Return where the spans of a tile begin, counted in the shortest of them, below an end.
+
+    A span beyond the matrix begins at the last instead: it has no branch, and writes what lies
+    there once more, in the same bits.
+    """
+    if ct.static_eval(len(spans_of(length)) == 1):
+        return (tile,)
+    found = ()
+    for before in ct.static_iter(accumulate(spans_of(length)[:-1], initial=0)):
+        step = ct.static_eval(spans_of(length)[-1])
+        found = (*found, min(tile * (length // step) + before // step, end - 1))
+    return found
+
+
+def spans(array, length: Size, tile_k: Size, k_major: Flag):  # noqa: ANN001, ANN201
+    """Return a view of an operand for each span of a tile: in slabs of K, and at any step."""
+    views = ()
+    for span in ct.static_iter(spans_of(length)):
+        step = ct.static_eval(spans_of(length)[-1])
+        view = array.tiled_view(
+            (1, 1, span, tile_k) if k_major else (1, 1, tile_k, span),
+            padding_mode=ct.PaddingMode.ZERO,
+            traversal_steps=(1, 1, step, tile_k) if k_major else (1, 1, tile_k, step),
+        )
+        views = (*views, view)
+    return views
+
+
+def load_spans(  # noqa: ANN201
+    views, at, i1, i0, slab, k_major: Flag, turned: Flag, rounded: Flag, latency: Size,  # noqa: ANN001
+):  # fmt: skip
+    """Load the spans of a slab, zeros outside of the matrix."""
+    found = ()
+    for i in ct.static_iter(range(len(at))):
+        index = (i1, i0, at[i], slab) if k_major else (i1, i0, slab, at[i])
+        tile = views[i].load(index, latency=latency if latency > 1 else None)
+        tile = tile.reshape((views[i].tile_shape[2], views[i].tile_shape[3]))
+        tile = ct.transpose(tile) if turned else tile
+        found = (*found, tile.astype(ct.tfloat32) if rounded else tile)
+    return found
 
 
 def sum_of(  # noqa: ANN201
     first, slabs, i1, i0, at_m, at_n, a, b,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag,
     rounded: Flag, latency: Size,
 ):  # fmt: skip
-    """Return the sums of a tile over some slabs of K, those of each band of its rows."""
+    """Return the sums of a tile over some slabs of K, those of each span of rows by columns."""
     a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
     b1, b0 = min(i1, b.shape[0] - 1), min(i0, b.shape[1] - 1)
     whole = a.dtype == ct.int8
     sums = ct.int32 if whole else (ct.float64 if a.dtype == ct.float64 else ct.float32)
-    rows = tile_m // bands
-    last = ct.cdiv(a.shape[3] if a_turned else a.shape[2], rows) - 1
+    of_a, of_b = spans(a, tile_m, tile_k, not a_turned), spans(b, tile_n, tile_k, b_turned)
+    rows = spans_at(at_m, tile_m, of_a[0].num_tiles(3 if a_turned else 2))
+    columns = spans_at(at_n, tile_n, of_b[0].num_tiles(2 if b_turned else 3))
     total = ()
-    for _ in ct.static_iter(range(bands)):
-        total = (*total, ct.zeros((rows, tile_n), sums))
+    for m in ct.static_iter(spans_of(tile_m)):
+        for n in ct.static_iter(spans_of(tile_n)):
+            total = (*total, ct.zeros((m, n), sums))
     for slab in range(first, slabs):
-        y = slab_of(b, (b1, b0, slab, at_n), tile_k, tile_n, b_turned, latency)
-        y = y.astype(ct.tfloat32) if rounded else y
+        ys = load_spans(of_b, columns, b1, b0, slab, b_turned, b_turned, rounded, latency)
+        xs = load_spans(of_a, rows, a1, a0, slab, not a_turned, a_turned, rounded, latency)
         added = ()
-        for band in ct.static_iter(range(bands)):
-            # No branches: a band below the matrix has the sums of its last one.
-            at = at_m if bands == 1 else min(at_m * bands + band, last)
-            x = slab_of(a, (a1, a0, at, slab), rows, tile_k, a_turned, latency)
-            x = x.astype(ct.tfloat32) if rounded else x
-            added = (*added, ct.mma(x, y, total[band]))
+        for i in ct.static_iter(range(len(xs))):
+            for j in ct.static_iter(range(len(ys))):
+                added = (*added, ct.mma(xs[i], ys[j], total[i * len(ys) + j]))
         total = added
     return total
 
 
-def write_bands(  # noqa: ANN201
-    total, d, d1, d0, at_m, at_n, scales, bands: Size, d_turned: Flag,  # noqa: ANN001
+def write_spans(  # noqa: ANN201
+    total, d, d1, d0, at_m, at_n, scales, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
 ):  # fmt: skip
-    """Store a tile of D, or of the workspace; a band below the matrix once more as its last one."""
-    last = ct.cdiv(d.shape[3 if d_turned else 2], total[0].shape[0]) - 1
-    for band in ct.static_iter(range(bands)):
-        at = at_m if bands == 1 else min(at_m * bands + band, last)
-        write(total[band], d, d1, d0, at, at_n, scales, d_turned)
+    """Store a tile of D, or of the workspace, span by span."""
+    m, n = ct.static_eval(spans_of(tile_m)[-1]), ct.static_eval(spans_of(tile_n)[-1])
+    lines, line = d.shape[2], d.shape[3]
+    rows = spans_at(at_m, tile_m, ct.cdiv(line if d_turned else lines, m))
+    columns = spans_at(at_n, tile_n, ct.cdiv(lines if d_turned else line, n))
+    for i in ct.static_iter(range(len(rows))):
+        for j in ct.static_iter(range(len(columns))):
+            some = total[i * len(columns) + j]
+            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, d_turned)
 
 
-def write(total, d, d1, d0, at_m, at_n, scales, d_turned: Flag):  # noqa: ANN001, ANN201
-    """Store a tile, or a band of one."""
+def write(  # noqa: ANN201
+    total, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, d_turned: Flag,  # noqa: ANN001
+):  # fmt: skip
+    """Store sums that begin at a multiple of some rows and of some columns."""
     if len(scales) > 0:
         total = scaled(total, scales)
     tile = total.astype(d.dtype)
     m, n = total.shape[0], total.shape[1]
+    view = d.tiled_view(
+        (1, 1, n, m) if d_turned else (1, 1, m, n),
+        traversal_steps=(1, 1, step_n, step_m) if d_turned else (1, 1, step_m, step_n),
+    )
     if d_turned:
-        ct.store(d, (d1, d0, at_n, at_m), ct.transpose(tile).reshape((1, 1, n, m)))
+        view.store((d1, d0, at_n, at_m), ct.transpose(tile).reshape((1, 1, n, m)))
     else:
-        ct.store(d, (d1, d0, at_m, at_n), tile.reshape((1, 1, m, n)))
+        view.store((d1, d0, at_m, at_n), tile.reshape((1, 1, m, n)))
 
 
 def multiply(  # noqa: ANN201
     unit, a, b, d, scales, inner, order,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag,
     d_turned: Flag, split: Flag, rounded: Flag, latency: Size,
 ):  # fmt: skip
     """Compute one unit of work."""
@@ -213,10 +257,10 @@ def multiply(  # noqa: ANN201
         i1 = d0 // inner
         i0 = d0 - i1 * inner
     total = sum_of(
-        first, slabs, i1, i0, at_m, at_n, a, b, tile_m, tile_n, tile_k, bands, a_turned, b_turned,
+        first, slabs, i1, i0, at_m, at_n, a, b, tile_m, tile_n, tile_k, a_turned, b_turned,
         rounded, latency,
     )  # fmt: skip
-    write_bands(total, d, d1, d0, at_m, at_n, scales, bands, d_turned)
+    write_spans(total, d, d1, d0, at_m, at_n, scales, tile_m, tile_n, d_turned)
 
 
 def place_in(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
@@ -253,7 +297,7 @@ def turn(source, copy, tile_lines: Size, tile_line: Size, overlap: Flag):  # noq
 @ct.kernel
 def gemm(  # noqa: ANN201
     a, b, d, scales, inner, units, order,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag,
     d_turned: Flag, split: Flag, rounded: Flag, latency: Size, persistent: Flag, overlap: Flag,
 ):  # fmt: skip
     """Multiply: see the top of this file."""
@@ -263,19 +307,19 @@ def gemm(  # noqa: ANN201
     if persistent:
         for unit in range(ct.bid(0), units, ct.num_blocks(0)):
             multiply(
-                unit, a, b, d, scales, inner, order, tile_m, tile_n, tile_k, bands,
+                unit, a, b, d, scales, inner, order, tile_m, tile_n, tile_k,
                 a_turned, b_turned, d_turned, split, rounded, latency,
             )  # fmt: skip
     else:
         multiply(
-            ct.bid(0), a, b, d, scales, inner, order, tile_m, tile_n, tile_k, bands,
+            ct.bid(0), a, b, d, scales, inner, order, tile_m, tile_n, tile_k,
             a_turned, b_turned, d_turned, split, rounded, latency,
         )  # fmt: skip
 
 
 def cut(  # noqa: ANN201
     block, a, b, d, pieces, parts, begin, order,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag,
     d_turned: Flag, rounded: Flag, latency: Size,
 ):  # fmt: skip
     """Compute one part of a tile that several blocks share."""
@@ -285,16 +329,16 @@ def cut(  # noqa: ANN201
     each = ct.cdiv(slabs, parts)
     first = (block - at * parts) * each
     total = sum_of(
-        first, min(slabs, first + each), d1, d0, at_m, at_n, a, b, tile_m, tile_n, tile_k, bands,
+        first, min(slabs, first + each), d1, d0, at_m, at_n, a, b, tile_m, tile_n, tile_k,
         a_turned, b_turned, rounded, latency,
     )  # fmt: skip
-    write_bands(total, pieces, 0, block, 0, 0, (), bands, False)
+    write_spans(total, pieces, 0, block, 0, 0, (), tile_m, tile_n, False)
 
 
 @ct.kernel
 def tail(  # noqa: ANN201
     a, b, d, pieces, parts, begin, order,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, bands: Size, a_turned: Flag, b_turned: Flag,
+    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag,
     d_turned: Flag, rounded: Flag, latency: Size, overlap: Flag,
 ):  # fmt: skip
     """Multiply what is left of the last round of tiles, each of them in several blocks."""
@@ -302,7 +346,7 @@ def tail(  # noqa: ANN201
         ct.grid_dependency_control_wait()
         ct.grid_dependency_control_launch_dependents()
     cut(
-        ct.bid(0), a, b, d, pieces, parts, begin, order, tile_m, tile_n, tile_k, bands,
+        ct.bid(0), a, b, d, pieces, parts, begin, order, tile_m, tile_n, tile_k,
         a_turned, b_turned, d_turned, rounded, latency,
     )  # fmt: skip
 
@@ -331,7 +375,8 @@ def add_pieces(  # noqa: ANN201
             some = (*some, found.reshape((rows, tile_n)))
         for i in ct.static_iter(range(IN_FLIGHT)):
             total = total + ct.where(part + i < parts, some[i], 0)
-    write(total, d, d1, d0, at_m * strips + strip, at_n, scales, d_turned)
+    at_m = at_m * strips + strip
+    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, d_turned)
 
 
 @ct.kernel
@@ -469,11 +514,11 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     convention = CallingConvention.cutile_python_v2()
     turns = problem.a.major == "m", problem.b.major == "k", spec.turned
     rounded = cut and not features.reads_tf32
-    bands, latency = bands_of(config.tile[0]), config.stages
+    latency = config.stages
     main = KernelSignature(
         [
             a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
-            *work, *config.tile, bands, *turns, spec.split, rounded, latency,
+            *work, *config.tile, *turns, spec.split, rounded, latency,
             config.schedule != "plain", features.overlaps,
         ],
         convention,
@@ -482,7 +527,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     found = {"gemm": (gemm.replace_hints(**hints), main)}
     if config.schedule == "tail":
         pieces, (m, n, _) = parts_constraint(spec), config.tile
-        arguments = [a, b, d, pieces, *work, *config.tile, bands, *turns, rounded, latency]
+        arguments = [a, b, d, pieces, *work, *config.tile, *turns, rounded, latency]
         joined = [pieces, d, scales, *work, m, n, PIECE_ROWS, spec.turned]
         for name, kernel, taken in (
             ("tail", tail.replace_hints(**hints), arguments),

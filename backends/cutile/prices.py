@@ -16,7 +16,7 @@ from ..workspace import workspace_bytes
 from .arguments import places_of, tail_of
 from .figures import FIGURES, FLOAT64_FIGURES, Figures
 from .geometry import ANY_MAJOR, features, is_copied, seen
-from .tiles import ALIGNMENT, DEFAULT_WARPS, turned_tf32
+from .tiles import ALIGNMENT, DEFAULT_WARPS, spans_of, turned_tf32
 
 __all__ = [
     "BELOW",
@@ -429,6 +429,7 @@ def rate_of(problem: Problem, target: Target, config: Config, figures: Figures) 
     rate = _peak(problem, target) * figures.share * _between(figures.intensity, intensity)
     if ctas > 1:
         rate *= figures.cluster_share
+        rate *= figures.cluster_spans if len(spans_of(m)) + len(spans_of(n)) > 2 else 1.0
     size = problem.a.dtype.itemsize
     majors = (problem.a.major, problem.b.major)
     if majors != ("k", "k") and size in (1, 4) and target.capability[0] not in ANY_MAJOR:

@@ -26,7 +26,16 @@ from unigemm.dtypes import FLOAT8, DType
 from unigemm.problem import Problem
 from unigemm.target import Target
 
-__all__ = ["ALIGNMENT", "DEFAULT_WARPS", "NARROW", "SCHEDULES", "Shape", "shapes", "turned_tf32"]
+__all__ = [
+    "ALIGNMENT",
+    "DEFAULT_WARPS",
+    "NARROW",
+    "SCHEDULES",
+    "Shape",
+    "shapes",
+    "spans_of",
+    "turned_tf32",
+]
 
 ALIGNMENT = 16  # bytes: base addresses and strides of TMA (PTX ISA, tensor maps), and cp.async
 SCHEDULES = ("plain", "persistent", "tail")
@@ -41,7 +50,7 @@ class Shape:
     Attributes
     ----------
     m, n
-        Rows and columns; rows that are no power of two are bands of as many as divide them.
+        Rows and columns, of spans that are powers of two (`spans_of`).
     slab_bytes
         Of K in one step of the loop.
     ctas
@@ -140,7 +149,10 @@ _HOPPER_FEW = tuple(
 
 # wgmma and TMA. 128x128 on two CTAs, 256x128 and two 128x64 an SM were never the best of 77 to 120
 # problems on an H200; nor were 384x128, 192x256, 192x128 in slabs of 64 bytes and a tail of 128x256
-# of 33. Bands in a loop over tiles are multiplied one instruction at a time (seen in the code).
+# of 33. Several spans in a loop over tiles are mostly multiplied one instruction at a time (seen in
+# the code). Of 24 tiles with several spans of columns in 151 problems the best of at least one are
+# here: 128x144 (1536 cubed in 132 tiles: 0.92 to 0.94 of cuBLAS, 192x128 0.83), 128x224 (layers of
+# 14336 columns, 3 to 6 percent), 256x192 (3000 cubed 0.92, 0.88 before), 128x192 (TF32).
 # Latencies are the best of 1, 5, 6, 7 and 8 in 131 problems: 128x256 took 0.93 of what it does by
 # the compiler's own, 256x256 0.98, 128x128 with a tail 0.98, others 0.99. With 8 loops over tiles
 # spill.
@@ -149,6 +161,10 @@ _HOPPER = (
     Shape(256, 256, ctas=2, warps=8, persistent=True, tail=True, latency=6),  # H
     Shape(128, 128, persistent=True, tail=True, latency=6),  # H
     Shape(192, 128, warps=8, latency=7),  # H
+    Shape(128, 144, warps=8, latency=6),  # H
+    Shape(128, 192, warps=8, latency=6),  # H
+    Shape(128, 224, warps=8, latency=6),  # H
+    Shape(256, 192, ctas=2, warps=8, latency=6),  # H
     Shape(128, 128, occupancy=2, latency=6),  # S
     Shape(64, 256, latency=5),  # S
     Shape(64, 128, latency=5),  # H
@@ -203,6 +219,14 @@ _GEFORCE = (*_GEFORCE_WIDE, *_FEW)
 _UNALIGNED = 128 * 128  # elements of the largest tile of a D whose lines are no whole vectors
 
 
+def spans_of(length: int) -> tuple[int, ...]:
+    """Return the powers of two that make up a side of a tile, the largest first.
+
+    cuTile has no other tiles: 224 columns are 128, 64 and 32.
+    """
+    return tuple(1 << bit for bit in reversed(range(length.bit_length())) if length >> bit & 1)
+
+
 def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     """Return the tiles for a problem that cutile takes, as the kernel sees it."""
     aligned = problem.d.alignment == ALIGNMENT
@@ -254,9 +278,11 @@ def _slow_turned(shape: Shape, a: bool, b: bool) -> bool:
     stages only, and wait for each slab (42 and 67 kB of shared memory of 227): twice the time.
     Bands of rows took 1.8 times as long as their price where A alone is turned, and 2.3 times where
     B is (73 us at 1536 cubed and 434 at 3072, 128x128 tiles 47 and 292), but not where both are.
-    64x32 in slabs of 256 bytes took 58 us for 22 where B is (32x4096x4096 in tt, turned round).
+    Several spans of columns were not tried. 64x32 in slabs of 256 bytes took 58 us for 22 where B
+    is (32x4096x4096 in tt, turned round).
     """
-    if shape.ctas > 1 or (a != b and shape.m & (shape.m - 1)):
+    bands, columns = len(spans_of(shape.m)) > 1, len(spans_of(shape.n)) > 1
+    if shape.ctas > 1 or columns or (a != b and bands):
         return True
     if b and (shape.m, shape.n) == (64, NARROW) and shape.slab_bytes > 128:
         return True
