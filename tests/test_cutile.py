@@ -19,7 +19,7 @@ from unigemm.backends.cutile.geometry import (
     k_major,
     kernel_problem,
 )
-from unigemm.backends.cutile.tiles import NARROW
+from unigemm.backends.cutile.tiles import NARROW, turned_tf32
 from unigemm.backends.workspace import workspace_bytes
 
 import unigemm
@@ -135,7 +135,8 @@ def test_every_offered_configuration_is_legal(arch):
             assert len({config.tile for config in configs}) >= 5
             for config in configs:
                 assert illegal(config.oriented(kernel_problem(given_)), config, target) is None
-                assert config.tile[1] <= NARROW or not config.swap_ab
+                wide = config.tile[1] > NARROW and config.swap_ab
+                assert not wide or turned_tf32(given_, target) == (False, True)
 
 
 def test_loops_over_tiles_that_spill_are_not_offered():
