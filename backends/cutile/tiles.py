@@ -219,6 +219,7 @@ _GEFORCE = (*_GEFORCE_WIDE, *_FEW)
 _UNALIGNED = 128 * 128  # elements of the largest tile of a D whose lines are no whole vectors
 
 
+@lru_cache(maxsize=64)
 def spans_of(length: int) -> tuple[int, ...]:
     """Return the powers of two that make up a side of a tile, the largest first.
 
