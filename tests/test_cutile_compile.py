@@ -16,7 +16,7 @@ from unigemm.backends.cutile import toolchain
 from unigemm.backends.cutile.arguments import calls
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import offered
-from unigemm.backends.cutile.geometry import features, gpu_code
+from unigemm.backends.cutile.geometry import features, gpu_code, stored_directly
 from unigemm.backends.cutile.tiles import spans_of
 
 import unigemm
@@ -106,7 +106,8 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
         assert ops["UTMALDG"] >= 2
         assert "LDGSTS" not in ops
         parts = plan.config.split_k > 1 or plan.config.schedule == "tail"
-        stored_by_tma = plan.problem.d.alignment == 16 or parts
+        direct = stored_directly(plan.config.oriented(plan.problem), plan.config)
+        stored_by_tma = (plan.problem.d.alignment == 16 or parts) and not direct
         assert ("UTMASTG" in ops) == stored_by_tma
         # Every kernel waits for the one before it.
         assert ops["ACQBULK"] == len(artifact.files)
@@ -138,6 +139,18 @@ def test_spans_and_tails_are_multiplied_without_waiting_for_each_product(
     change = {"warps": (warps, 1), "cluster": (ctas, 1), "schedule": schedule, "split_k": split_k}
     plan = plan_of(problem_of(DType.BFLOAT16, layout), tile=(*tile, 64), **change)
     test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan)
+
+
+@pytest.mark.parametrize("split_k", [1, 2])
+def test_wide_tiles_of_turned_tf32_are_stored_by_threads_column_by_column(split_k):
+    """16 bytes at a time; what lies between is in two stages of shared memory at least."""
+    change = {"tile": (128, 256, 32), "warps": (8, 1), "swap_ab": True, "split_k": split_k}
+    plan = plan_of(problem_of(DType.FLOAT32, "nn", precision="tf32"), **change)
+    test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan)
+    artifact = BACKEND.compile(plan)
+    text = sass.disassemble(artifact.files["gemm.cubin"])
+    assert (text.count("STG.E.128"), text.count("UTMASTG")) == (32, 0)
+    assert artifact.info.smem_bytes > 2 * (128 + 256) * 128
 
 
 REPACKED = [

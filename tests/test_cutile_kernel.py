@@ -142,7 +142,7 @@ def run(kernels, plan, gemm, memories, scales=()):
             for unit in range(block, units, step):
                 kernels.multiply(
                     unit, x, y, d, found, inner, packed(order), *config.tile,
-                    *turns, config.split_k > 1, False, config.stages,
+                    *turns, config.split_k > 1, False, False, config.stages,
                 )  # fmt: skip
 
 

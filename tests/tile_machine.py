@@ -65,7 +65,8 @@ class TiledView:
         tile[tuple(slice(len(r)) for r in ranges)] = self.array.memory[self.array.places(ranges)]
         return tile
 
-    def store(self, index, tile):
+    def store(self, index, tile, *, allow_tma=None):
+        assert allow_tma in (None, False)
         assert (tile.dtype, tile.shape) == (self.array.dtype, self.tile_shape)
         ranges = self.ranges(index)
         self.array.memory[self.array.places(ranges)] = tile[tuple(slice(len(r)) for r in ranges)]

@@ -47,7 +47,15 @@ from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 
-from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, Features, is_copied, seen
+from .geometry import (
+    PIECE_ROWS,
+    REDUCE_TILE,
+    TURN_TILE,
+    Features,
+    is_copied,
+    seen,
+    stored_directly,
+)
 from .tiles import ALIGNMENT, DEFAULT_WARPS, spans_of
 
 Flag = ct.Constant[bool]
@@ -83,6 +91,11 @@ class Spec:
     def turned(self) -> bool:
         """Whether D is stored column by column."""
         return self.problem.d.major == "m"
+
+    @property
+    def direct(self) -> bool:
+        """Whether threads store D themselves, not TMA."""
+        return stored_directly(self.problem, self.config)
 
 
 def quotient(number, packed):  # noqa: ANN001, ANN201
@@ -211,6 +224,7 @@ def sum_of(  # noqa: ANN201
 
 def write_spans(  # noqa: ANN201
     total, d, d1, d0, at_m, at_n, scales, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
+    direct: Flag,
 ):  # fmt: skip
     """Store a tile of D, or of the workspace, span by span."""
     m, n = ct.static_eval(spans_of(tile_m)[-1]), ct.static_eval(spans_of(tile_n)[-1])
@@ -220,11 +234,12 @@ def write_spans(  # noqa: ANN201
     for i in ct.static_iter(range(len(rows))):
         for j in ct.static_iter(range(len(columns))):
             some = total[i * len(columns) + j]
-            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, d_turned)
+            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, d_turned, direct)
 
 
 def write(  # noqa: ANN201
     total, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, d_turned: Flag,  # noqa: ANN001
+    direct: Flag,
 ):  # fmt: skip
     """Store sums that begin at a multiple of some rows and of some columns."""
     if len(scales) > 0:
@@ -236,7 +251,8 @@ def write(  # noqa: ANN201
         traversal_steps=(1, 1, step_n, step_m) if d_turned else (1, 1, step_m, step_n),
     )
     if d_turned:
-        view.store((d1, d0, at_n, at_m), ct.transpose(tile).reshape((1, 1, n, m)))
+        tile = ct.transpose(tile).reshape((1, 1, n, m))
+        view.store((d1, d0, at_n, at_m), tile, allow_tma=False if direct else None)
     else:
         view.store((d1, d0, at_m, at_n), tile.reshape((1, 1, m, n)))
 
@@ -244,7 +260,7 @@ def write(  # noqa: ANN201
 def multiply(  # noqa: ANN201
     unit, a, b, d, scales, inner, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag,
-    d_turned: Flag, split: Flag, rounded: Flag, latency: Size,
+    d_turned: Flag, split: Flag, rounded: Flag, direct: Flag, latency: Size,
 ):  # fmt: skip
     """Compute one unit of work."""
     # Indices of D: (L1, L0), and of the workspace: (part, L).
@@ -260,7 +276,7 @@ def multiply(  # noqa: ANN201
         first, slabs, i1, i0, at_m, at_n, a, b, tile_m, tile_n, tile_k, a_turned, b_turned,
         rounded, latency,
     )  # fmt: skip
-    write_spans(total, d, d1, d0, at_m, at_n, scales, tile_m, tile_n, d_turned)
+    write_spans(total, d, d1, d0, at_m, at_n, scales, tile_m, tile_n, d_turned, direct)
 
 
 def place_in(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
@@ -298,7 +314,8 @@ def turn(source, copy, tile_lines: Size, tile_line: Size, overlap: Flag):  # noq
 def gemm(  # noqa: ANN201
     a, b, d, scales, inner, units, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag,
-    d_turned: Flag, split: Flag, rounded: Flag, latency: Size, persistent: Flag, overlap: Flag,
+    d_turned: Flag, split: Flag, rounded: Flag, direct: Flag, latency: Size,
+    persistent: Flag, overlap: Flag,
 ):  # fmt: skip
     """Multiply: see the top of this file."""
     if overlap:  # wait for the kernel before; the next one may be made ready
@@ -308,12 +325,12 @@ def gemm(  # noqa: ANN201
         for unit in range(ct.bid(0), units, ct.num_blocks(0)):
             multiply(
                 unit, a, b, d, scales, inner, order, tile_m, tile_n, tile_k,
-                a_turned, b_turned, d_turned, split, rounded, latency,
+                a_turned, b_turned, d_turned, split, rounded, direct, latency,
             )  # fmt: skip
     else:
         multiply(
             ct.bid(0), a, b, d, scales, inner, order, tile_m, tile_n, tile_k,
-            a_turned, b_turned, d_turned, split, rounded, latency,
+            a_turned, b_turned, d_turned, split, rounded, direct, latency,
         )  # fmt: skip
 
 
@@ -332,7 +349,7 @@ def cut(  # noqa: ANN201
         first, min(slabs, first + each), d1, d0, at_m, at_n, a, b, tile_m, tile_n, tile_k,
         a_turned, b_turned, rounded, latency,
     )  # fmt: skip
-    write_spans(total, pieces, 0, block, 0, 0, (), tile_m, tile_n, False)
+    write_spans(total, pieces, 0, block, 0, 0, (), tile_m, tile_n, False, False)
 
 
 @ct.kernel
@@ -376,7 +393,7 @@ def add_pieces(  # noqa: ANN201
         for i in ct.static_iter(range(IN_FLIGHT)):
             total = total + ct.where(part + i < parts, some[i], 0)
     at_m = at_m * strips + strip
-    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, d_turned)
+    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, d_turned, False)
 
 
 @ct.kernel
@@ -518,7 +535,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     main = KernelSignature(
         [
             a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
-            *work, *config.tile, *turns, spec.split, rounded, latency,
+            *work, *config.tile, *turns, spec.split, rounded, spec.direct, latency,
             config.schedule != "plain", features.overlaps,
         ],
         convention,
