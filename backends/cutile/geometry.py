@@ -241,7 +241,7 @@ def stored_directly(problem: Problem, config: Config) -> bool:
     """
     m, n, _ = config.tile
     turned = problem.a.dtype is DType.FLOAT32 and problem.a.major == problem.d.major == "m"
-    return turned and config.cluster[0] == 1 and m * n >= 128 * 256
+    return turned and not config.repacked and config.cluster[0] == 1 and m * n >= 128 * 256
 
 
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
