@@ -130,6 +130,7 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
         ((128, 192), 1, 8, "plain", 2),
         ((128, 224), 1, 8, "plain", 1),
         ((256, 192), 2, 8, "plain", 1),
+        ((384, 192), 2, 8, "plain", 1),
         ((128, 128), 1, 4, "tail", 1),
     ],
 )

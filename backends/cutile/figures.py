@@ -20,8 +20,9 @@ class Figures:
     intensity
         Times that, by the multiply-adds of a tile for each element of A and B that it reads,
         m n / (m + n); with two CTAs over the root of two. Between them it is interpolated.
-    cluster_share, cluster_spans
-        Times that, of tiles that two CTAs share; and of those that are made of several spans.
+    cluster_share, cluster_spans, cluster_major
+        Times that, of tiles that two CTAs share; of those that are made of several spans; and of
+        several spans of rows where neither operand is K-major.
     crowd
         Tiles on the fullest SM where an SM may hold two and all tiles would fit beside each other:
         it now and then gets two, as the SMs still hold the launch before. None: tiles are taken to
@@ -77,6 +78,7 @@ class Figures:
     intensity: Mapping[int, float]
     cluster_share: float
     cluster_spans: float
+    cluster_major: float
     crowd: float | None
     transposed: float
     turned_a_bytes: float
@@ -121,6 +123,7 @@ _ASSUMED = Figures(
     },
     cluster_share=0.97,
     cluster_spans=1.0,
+    cluster_major=1.0,
     crowd=None,
     transposed=2.0,
     turned_a_bytes=inf,
@@ -168,6 +171,7 @@ H200 = Figures(
     },
     cluster_share=1.03,
     cluster_spans=0.93,
+    cluster_major=0.92,  # 384x192 in tn: 0.89 to 0.97 of its price in 28 launches of 8 sizes
     crowd=1.584,
     transposed=1.099,
     turned_a_bytes=29.86,

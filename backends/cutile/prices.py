@@ -421,7 +421,7 @@ def _fill_us(base: Base, sizes: Extents, rounds: int) -> float:
 def rate_of(problem: Problem, target: Target, config: Config, figures: Figures) -> float:
     """Return the multiply-adds of one SM per clock that a tile reaches."""
     m, n, _ = config.tile
-    ctas = config.cluster[0]
+    ctas, majors = config.cluster[0], (problem.a.major, problem.b.major)
     intensity = m * n / (m + n) / ctas**0.5
     # Instructions of wgmma and tcgen05 have a tile's columns, those of mma.sync eight.
     if target.capability[0] not in _WIDE_MMA:
@@ -430,8 +430,8 @@ def rate_of(problem: Problem, target: Target, config: Config, figures: Figures) 
     if ctas > 1:
         rate *= figures.cluster_share
         rate *= figures.cluster_spans if len(spans_of(m)) + len(spans_of(n)) > 2 else 1.0
+        rate *= figures.cluster_major if majors == ("m", "n") and len(spans_of(m)) > 1 else 1.0
     size = problem.a.dtype.itemsize
-    majors = (problem.a.major, problem.b.major)
     if majors != ("k", "k") and size in (1, 4) and target.capability[0] not in ANY_MAJOR:
         rate /= figures.transposed
     return rate

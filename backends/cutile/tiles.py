@@ -152,7 +152,9 @@ _HOPPER_FEW = tuple(
 # of 33. Several spans in a loop over tiles are mostly multiplied one instruction at a time (seen in
 # the code). Of 24 tiles with several spans of columns in 151 problems the best of at least one are
 # here: 128x144 (1536 cubed in 132 tiles: 0.92 to 0.94 of cuBLAS, 192x128 0.83), 128x224 (layers of
-# 14336 columns, 3 to 6 percent), 256x192 (3000 cubed 0.92, 0.88 before), 128x192 (TF32).
+# 14336 columns, 3 to 6 percent), 256x192 (3000 cubed 0.92, 0.88 before), 128x192 (TF32). 384x192 is
+# for what makes one or two rounds of it: six of seven drawn sizes had 0.77 to 0.84 of cuBLAS
+# without it and have 0.86 to 0.96; 3000 cubed takes a fiftieth less, but in tn.
 # Latencies are the best of 1, 5, 6, 7 and 8 in 131 problems: 128x256 took 0.93 of what it does by
 # the compiler's own, 256x256 0.98, 128x128 with a tail 0.98, others 0.99. With 8 loops over tiles
 # spill.
@@ -165,6 +167,7 @@ _HOPPER = (
     Shape(128, 192, warps=8, latency=6),  # H
     Shape(128, 224, warps=8, latency=6),  # H
     Shape(256, 192, ctas=2, warps=8, latency=6),  # H
+    Shape(384, 192, ctas=2, warps=8, latency=5),  # H
     Shape(128, 128, occupancy=2, latency=6),  # S
     Shape(64, 256, latency=5),  # S
     Shape(64, 128, latency=5),  # H
