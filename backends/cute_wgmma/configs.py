@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from heapq import merge
 from itertools import product
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ from .choices import (
 from .figures import Figures
 from .geometry import MMA_M, SWIZZLE_BYTES, illegal, shared_major, spare_bytes
 from .prices import Times, prediction, priced, tiles_in, tiles_of
-from .work import Work, repacked_bytes, work_of
+from .work import Work, least_us, repacked_bytes, work_of
 
 __all__ = [
     "candidates",
@@ -119,21 +119,14 @@ def ranking(
     problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
 ) -> Ranking:
     """Price all that is worth considering, and return the cheapest under the bar."""
-    offers = []
-    for family in families(problem, target):
-        work = work_of(family, extents.transposed if family.swap_ab else extents)
-        found = choices(family, work.extents)
-        launches = found.cluster_m, found.cluster_n, found.split_k, found.cluster_k
-        offers.append(_Offer(work, found, priced(work, tiles_of(family, found), *launches)))
+    works = [
+        work_of(family, extents.transposed if family.swap_ab else extents)
+        for family in families(problem, target)
+    ]
     short: Shortlist[_Place] = Shortlist(most, bar)
-    for us, number, index in merge(*map(_in_order, range(len(offers)), offers)):
-        if us > short.bar:
-            break
-        offer = offers[number]
-        family = offer.work.family
-        shape, columns, cluster, split_k, cluster_k, slice_k = offer.choices.at(family, index)
-        config, reason = _config(family, shape, columns, cluster, split_k > 1, cluster_k, slice_k)
-        short.add(us, _Place(offer, index, split_k, config), reason)
+    for floor, work in sorted(((least_us(work), work) for work in works), key=itemgetter(0)):
+        if floor <= short.bar:
+            _add_offer(short, work)
     refused = [
         Rejection("cute_wgmma", reason, place.finished(), others)
         for place, reason, others in short.refused()
@@ -141,11 +134,19 @@ def ranking(
     return Ranking(tuple(place.candidate() for place in short.kept()), tuple(refused))
 
 
-def _in_order(number: int, offer: _Offer) -> Iterator[tuple[float, int, int]]:
-    """Yield (price, number, index) of what is offered, the cheapest first."""
+def _add_offer(short: Shortlist[_Place], work: Work) -> None:
+    """Add what a family offers, the cheapest first."""
+    family, found = work.family, choices(work.family, work.extents)
+    launches = found.cluster_m, found.cluster_n, found.split_k, found.cluster_k
+    offer = _Offer(work, found, priced(work, tiles_of(family, found), *launches))
     total = offer.times.total
     for index in total.argsort(kind="stable").tolist():
-        yield float(total[index]), number, index
+        us = float(total[index])
+        if us > short.bar:
+            break
+        shape, columns, cluster, split_k, cluster_k, slice_k = found.at(family, index)
+        config, reason = _config(family, shape, columns, cluster, split_k > 1, cluster_k, slice_k)
+        short.add(us, _Place(offer, index, split_k, config), reason)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:

@@ -24,7 +24,7 @@ from .geometry import (
     shared_major,
 )
 
-__all__ = ["Work", "repacked_bytes", "work_of"]
+__all__ = ["Work", "least_us", "repacked_bytes", "work_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +110,11 @@ def work_of(family: Family, extents: Extents) -> Work:
         streamed=extents.n * each > family.target.l2_bytes and not b_rows,
         promoted=is_promoted(problem),
     )
+
+
+def least_us(work: Work) -> float:
+    """Return a time that no launch is under: until the first slab is there, and for copies."""
+    return work.fixed_us + min(float(work.repack_us[rows]) for rows in work.copied)
 
 
 def _splits_sectors(problem: Problem, name: Literal["a", "b"], extents: Extents) -> bool:

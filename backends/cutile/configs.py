@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
+from typing import NamedTuple
 
 from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster
 from unigemm.problem import Extents, Problem
@@ -24,12 +25,15 @@ from .prices import (
     bound_us,
     copies_us,
     figures_of,
+    first_us,
+    latency_us,
     least_us,
     margin_of,
     measured,
     parts_bytes,
     prediction,
     rate_of,
+    stores_us,
     times_of,
     work_of,
 )
@@ -68,7 +72,7 @@ def ranking(
     """Price what may be among the cheapest and under the bar."""
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
     turned, moved = extents.transposed, extents.bytes_moved(problem)
-    for base in _bases_for(problem, extents, target):
+    for base in _bases_for(problem, target, extents.m, extents.n):
         sizes = turned if base.config.swap_ab else extents
         if _worthwhile(base, sizes):
             _add(short, work_of(base, sizes, moved))
@@ -96,7 +100,14 @@ def floor_us(problem: Problem, extents: Extents, target: Target) -> float:
     if margin == 1.0:
         return 0.0
     bound = bound_us(problem, extents, target, figures)
-    return BELOW * margin * (figures.fixed_us + bound)
+    least = min(
+        _outlined_us(problem, extents, target, bound, *way)
+        for way in _ways(problem, target, extents.m, extents.n)
+    )
+    if without_copies(problem, target) is None:
+        copies = copies_us(problem, extents, target, figures)
+        least = min(least, copies + bound) if copies <= _COPYING * bound else least
+    return BELOW * margin * (figures.fixed_us + least)
 
 
 def _candidate(extents: Extents, base: Base, split_k: int, times: Times) -> Candidate:
@@ -116,33 +127,36 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
 
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it may be worth it, either way round."""
-    wide = _bases(problem, target, narrow=False, swap_ab=False) + _turned_round(problem, target)
-    narrow = (_bases(problem, target, narrow=True, swap_ab=swap) for swap in (False, True))
-    found = sum(narrow, wide)
+    found = _bases_for(problem, target, 1, 1)
     for _, config in _copied_tiles(problem, target):
         found += (_copied_base(problem, target, config),)
     return found
 
 
-def _bases_for(problem: Problem, extents: Extents, target: Target) -> tuple[Base, ...]:
-    """Return those that some extents may be worth: narrow ones where a side of D is short."""
-    found = _bases(problem, target, narrow=False, swap_ab=False) + _turned_round(problem, target)
-    if extents.n <= NARROW:
-        found += _bases(problem, target, narrow=True, swap_ab=False)
-    if extents.m <= NARROW:
-        found += _bases(problem, target, narrow=True, swap_ab=True)
+def _bases_for(problem: Problem, target: Target, m: int, n: int) -> tuple[Base, ...]:
+    """Return those that so many rows and columns of D may be worth."""
+    found: tuple[Base, ...] = ()
+    for way in _ways(problem, target, m, n):
+        found += _bases(problem, target, *way)
     return found
 
 
-def _turned_round(problem: Problem, target: Target) -> tuple[Base, ...]:
-    """Return wide tiles of the transposed product where B alone is TF32 that is turned.
+def _ways(problem: Problem, target: Target, m: int, n: int) -> list[tuple[bool, bool]]:
+    """Return whether tiles are narrow and whether the product is transposed, as may be worth it.
 
-    As an A it is turned on its way to registers, and not from shared memory to shared memory: 34 of
-    59 squares and layers of 64 rows and more took less time so on an H200 (at best 0.69 of it).
+    Narrow ones where a side of D is short. Wide ones of the transposed product where B alone is
+    TF32 that is turned: as an A it is on its way to registers, and not from shared memory to shared
+    memory, and 34 of 59 squares and layers of 64 rows and more took less time so on an H200 (at
+    best 0.69 of it).
     """
-    if turned_tf32(problem, target) != (False, True):
-        return ()
-    return _bases(problem, target, narrow=False, swap_ab=True)
+    found = [(False, False)]
+    if n <= NARROW:
+        found.append((True, False))
+    if m <= NARROW:
+        found.append((True, True))
+    if turned_tf32(problem, target) == (False, True):
+        found.append((False, True))
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -156,6 +170,56 @@ def _bases(problem: Problem, target: Target, narrow: bool, swap_ab: bool) -> tup
         for schedule in shape.schedules
         if not varies(problem, schedule)
     )
+
+
+class _Outline(NamedTuple):
+    """What tiles that have slabs and CTAs in common do not take less than.
+
+    Attributes
+    ----------
+    tile, ctas
+        The fewest rows and the fewest columns of one, and their slab; CTAs that share it.
+    latency_us
+        Least time of a slab.
+    """
+
+    tile: tuple[int, int, int]
+    ctas: int
+    latency_us: float
+
+
+@lru_cache(maxsize=256)
+def _outlines(
+    problem: Problem, target: Target, narrow: bool, swap_ab: bool
+) -> tuple[tuple[_Outline, ...], tuple[float, float]]:
+    """Return those of all such tiles, and the times of the smallest one's store."""
+    own = problem.transposed if swap_ab else problem
+    figures, size = figures_of(own, target), own.a.dtype.itemsize
+    tiles = [shape for shape in shapes(own, target) if _is_narrow(shape) == narrow]
+    found = []
+    for slab, ctas in {(shape.slab_bytes, shape.ctas) for shape in tiles}:
+        alike = [shape for shape in tiles if (shape.slab_bytes, shape.ctas) == (slab, ctas)]
+        least = min(shape.m for shape in alike), min(shape.n for shape in alike), slab // size
+        found.append(_Outline(least, ctas, latency_us(slab, figures)))
+    elements = min((shape.m * shape.n // shape.ctas for shape in tiles), default=0)
+    return tuple(found), stores_us(own, target, elements, figures)
+
+
+def _outlined_us(
+    problem: Problem, extents: Extents, target: Target, bound: float, narrow: bool, swap_ab: bool
+) -> float:
+    """Return what no such tile takes less than, beside what every kernel takes."""
+    figures = figures_of(problem, target)
+    outlines, (whole, parts) = _outlines(problem, target, narrow, swap_ab)
+    parts += figures.reduce_us + 2 * figures.part_us
+    sizes, least = extents.transposed if swap_ab else extents, inf
+    for tile, ctas, latency in outlines:
+        slabs = -(-sizes.k // tile[2])
+        us = max(bound, slabs * latency) + whole
+        if slabs >= 4:  # two parts at least, of two slabs at least
+            us = min(us, max(bound, 2 * latency) + parts)
+        least = min(least, us + first_us(tile, ctas, problem, sizes, target, figures))
+    return least
 
 
 @lru_cache(maxsize=256)
@@ -193,13 +257,15 @@ def _copied_first(
 
     To measure one takes longer than to price it, so only what may be under the bar is.
     """
-    tiles = _copied_tiles(problem, target)
-    if not tiles or copied_bytes(problem, extents, tiles[0][1]) > _MAX_COPIES:
+    if without_copies(problem, target) is not None:
         return
     figures, margin = figures_of(problem, target), BELOW * margin_of(problem, target)
-    us = copies_us(problem, extents, target, tiles[0][1], figures)
+    us = copies_us(problem, extents, target, figures)
     bound = bound_us(problem, extents, target, figures)
     if us > _COPYING * bound:
+        return
+    tiles = _copied_tiles(problem, target)
+    if not tiles or copied_bytes(problem, extents, tiles[0][1]) > _MAX_COPIES:
         return
     for rate, config in tiles:
         m, n, _ = config.tile

@@ -15,7 +15,7 @@ from unigemm.target import Target
 from ..workspace import workspace_bytes
 from .arguments import places_of, tail_of
 from .figures import FIGURES, FLOAT64_FIGURES, Figures
-from .geometry import ANY_MAJOR, features, is_copied, seen
+from .geometry import ANY_MAJOR, is_copied, seen
 from .tiles import ALIGNMENT, DEFAULT_WARPS, spans_of, turned_tf32
 
 __all__ = [
@@ -27,12 +27,15 @@ __all__ = [
     "bound_us",
     "copies_us",
     "figures_of",
+    "first_us",
+    "latency_us",
     "least_us",
     "margin_of",
     "measured",
     "parts_bytes",
     "prediction",
     "rate_of",
+    "stores_us",
     "times_of",
     "work_of",
 ]
@@ -126,8 +129,9 @@ class Base:
         Tiles that run at once.
     rate
         Multiply-adds of one SM per clock that the tile reaches.
-    tensor_us, latency_us
-        Of a slab with one tile on an SM: by the tensor cores, and by its instructions.
+    tensor_us, latency_us, least_us
+        Of a slab with one tile on an SM: by the tensor cores, and by its instructions; and what it
+        is not under beside the first, with the turning of operands.
     turns
         Whether A and B are TF32 that is turned on the way, as far as its bytes are counted.
     store_us
@@ -146,6 +150,7 @@ class Base:
     rate: float
     tensor_us: float
     latency_us: float
+    least_us: float
     turns: tuple[bool, bool]
     store_us: tuple[float, float]
     hidden: float
@@ -180,11 +185,9 @@ def bound_us(problem: Problem, extents: Extents, target: Target, figures: Figure
     return max(extents.flops / 2 / rate, extents.bytes_moved(problem) / _dram(target, figures))
 
 
-def copies_us(
-    problem: Problem, extents: Extents, target: Target, config: Config, figures: Figures
-) -> float:
-    """Return the time of the copies that a configuration has: they are read and written."""
-    copied = is_copied(problem.a, config), is_copied(problem.b, config)
+def copies_us(problem: Problem, extents: Extents, target: Target, figures: Figures) -> float:
+    """Return the time of copying what is not K-major: it is read and written."""
+    copied = problem.a.major != "k", problem.b.major != "k"
     rows = copied[0] * extents.m + copied[1] * extents.n
     moved = 2 * rows * extents.k * extents.batch * problem.a.dtype.itemsize
     gbs = target.dram_gbs * figures.repack_to_dram
@@ -204,7 +207,7 @@ def measured(problem: Problem, target: Target, config: Config, figures: Figures)
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
     (m, n, k), ctas = config.tile, config.cluster[0]
     rate = rate_of(read, target, config, figures)
-    stores = [_store_us(problem, target, config, figures, split_k) for split_k in (1, 2)]
+    turns, latency = turned_tf32(read, target), latency_us(k * problem.a.dtype.itemsize, figures)
     return Base(
         problem,
         target,
@@ -215,11 +218,38 @@ def measured(problem: Problem, target: Target, config: Config, figures: Figures)
         places=places_of(config, target),
         rate=rate,
         tensor_us=m * n * k / ctas / (rate * target.clock_mhz),
-        latency_us=figures.slab_us * (k * problem.a.dtype.itemsize / _SWIZZLE) ** figures.depth,
-        turns=turned_tf32(read, target),
-        store_us=(stores[0], stores[1]),
+        latency_us=latency,
+        least_us=_least_slab_us(latency, problem, target, config, figures, turns),
+        turns=turns,
+        store_us=stores_us(problem, target, m * n // ctas, figures),
         hidden=figures.persistent_store if hidden else 1.0,
     )
+
+
+def latency_us(slab_bytes: int, figures: Figures) -> float:
+    """Return the time of a slab of so many bytes by its instructions."""
+    us: float = figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth
+    return us
+
+
+def _least_slab_us(
+    latency: float,
+    problem: Problem,
+    target: Target,
+    config: Config,
+    figures: Figures,
+    turns: tuple[bool, bool],
+) -> float:
+    """Return what a slab is not under, however many tiles an SM has; see `_slab`."""
+    if not any(turns):
+        return latency
+    (m, n, k), ctas = config.tile, config.cluster[0]
+    clocked = k * problem.a.dtype.itemsize / target.clock_mhz
+    turn_a = turns[0] * m / ctas * clocked / figures.turned_a_bytes
+    if not turns[1]:
+        return max(latency, turn_a)
+    apart = min(1.0, figures.turned_apart * (figures.crowd or 1.0))
+    return latency + turn_a + apart * n * clocked / figures.turned_b_bytes
 
 
 def margin_of(problem: Problem, target: Target) -> float:
@@ -237,7 +267,7 @@ def work_of(base: Base, sizes: Extents, moved: int) -> Work:
     moved_us /= _dram(base.target, base.figures)
     repack_us = 0.0
     if base.config.repacked:
-        repack_us = copies_us(base.problem, sizes, base.target, base.config, base.figures)
+        repack_us = copies_us(base.problem, sizes, base.target, base.figures)
     return Work(base, sizes, down * across * sizes.batch, moved_us, repack_us)
 
 
@@ -281,10 +311,11 @@ def least_us(work: Work) -> float:
     slabs = ceil(sizes.k / k)
     tensor = tiles * slabs * m * n * k / (base.rate * target.clock_mhz * target.sm_count)
     bound = max(tensor, dram)
-    least = max(bound, slabs * base.latency_us) + base.store_us[0]
+    least = max(bound, slabs * base.least_us) + base.store_us[0]
     if slabs >= 4 and base.config.schedule == "plain":  # two parts at least, of two slabs at least
-        parts = max(bound, 2 * base.latency_us) + base.store_us[1]
+        parts = max(bound, 2 * base.least_us) + base.store_us[1]
         least = min(least, parts + figures.reduce_us + 2 * figures.part_us)
+    least += _fill_us(base, sizes, 1)
     return BELOW * base.margin * (figures.fixed_us + least + repack)
 
 
@@ -319,7 +350,7 @@ def times_of(work: Work, split_k: int, bar: float) -> Times | None:
         reduction = figures.tail_us + figures.part_us * rest.parts
         reduction += 2 * scratch / figures.reduce_gbs / 1e3
     part = 1.0 if rest is None else ceil(slabs / rest.parts) / slabs  # of K, in the last round
-    least = max(dram, slabs * (rounds - 1 + part) * max(base.tensor_us, base.latency_us))
+    least = max(dram, slabs * (rounds - 1 + part) * max(base.tensor_us, base.least_us))
     least += figures.fixed_us + beside + store + reduction + repack
     if base.margin * BELOW * least > bar:
         return None
@@ -412,10 +443,23 @@ def _read_bytes(base: Base, sizes: Extents) -> tuple[float, float]:
 
 def _fill_us(base: Base, sizes: Extents, rounds: int) -> float:
     """Return the time of first slabs; a persistent kernel loads the next tile's while it stores."""
-    (m, n, k), config = base.config.tile, base.config
-    read = (min(m, sizes.m) + min(n, sizes.n)) * k * base.problem.a.dtype.itemsize
-    us = read / config.cluster[0] / (base.figures.fill_bytes * base.target.clock_mhz)
+    config, target = base.config, base.target
+    us = first_us(config.tile, config.cluster[0], base.problem, sizes, target, base.figures)
     return us * rounds if config.schedule == "plain" else us
+
+
+def first_us(
+    tile: tuple[int, int, int],
+    ctas: int,
+    problem: Problem,
+    sizes: Extents,
+    target: Target,
+    figures: Figures,
+) -> float:
+    """Return the time of the first slab of a tile that so many CTAs share."""
+    m, n, k = tile
+    read = (min(m, sizes.m) + min(n, sizes.n)) * k * problem.a.dtype.itemsize
+    return read / ctas / (figures.fill_bytes * target.clock_mhz)
 
 
 def rate_of(problem: Problem, target: Target, config: Config, figures: Figures) -> float:
@@ -456,15 +500,16 @@ def _between(knots: Mapping[int, float], at: float) -> float:
     return knots[low]
 
 
-def _store_us(
-    problem: Problem, target: Target, config: Config, figures: Figures, split_k: int
-) -> float:
-    """Return the time of a tile's store."""
-    aligned = problem.d.alignment == ALIGNMENT or split_k > 1
-    by_tma = aligned and features(target).tma
-    us = figures.store_us["tma" if by_tma or aligned else "direct"]
-    us *= config.tile[0] * config.tile[1] / (128 * 256) / config.cluster[0]
-    return us * figures.turned if problem.d.major == "m" else us
+def stores_us(
+    problem: Problem, target: Target, elements: int, figures: Figures
+) -> tuple[float, float]:
+    """Return the times of storing so many elements of a CTA's: with K whole, and in parts."""
+    whole, parts = (
+        figures.store_us["tma" if aligned else "direct"] * elements / (128 * 256)
+        for aligned in (problem.d.alignment == ALIGNMENT, True)
+    )
+    turned = figures.turned if problem.d.major == "m" else 1.0
+    return whole * turned, parts * turned
 
 
 def _joined(power: float, *times: float) -> float:

@@ -249,21 +249,21 @@ def _shapes(
     turned: tuple[bool, bool],
 ) -> tuple[Shape, ...]:
     """Return those of a type: for a D of whole vectors or not, of so many columns at least."""
-    table = _table(dtype, capability)
-    if any(turned):
-        table = tuple(replace(shape, persistent=False, tail=False, latency=1) for shape in table)
-    elif not aligned and capability[0] == 9:
-        # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
-        table = tuple(
-            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
-            for shape in table
-        )
-    return tuple(
+    table = [
         shape
-        for shape in table
+        for shape in _table(dtype, capability)
         if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
         if not (any(turned) and _slow_turned(shape, *turned))
-    )
+    ]
+    if any(turned):
+        table = [replace(shape, persistent=False, tail=False, latency=1) for shape in table]
+    elif not aligned and capability[0] == 9:
+        # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
+        table = [
+            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
+            for shape in table
+        ]
+    return tuple(table)
 
 
 def turned_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
