@@ -172,8 +172,15 @@ def tiles_of(family: Family, choices: Choices) -> Tiles:
 @lru_cache(maxsize=64)
 def table_of(family: Family) -> Tiles:
     """Return the tiles of a family: of all shapes, each in all of `KINDS`, each of all `WIDTHS`."""
-    constants = np.repeat(_constants(family, _OUTLINES), len(WIDTHS), axis=1)
-    return _tiles(family, constants, np.tile(WIDTHS, len(_OUTLINES)))
+    found = _tiles(family, _constants(family, _OUTLINES)[:, :, None], WIDTHS)
+    return Tiles(*map(_in_table, found))
+
+
+def _in_table(values: np.ndarray) -> np.ndarray:
+    """Return values of outlines, of widths or of both as those of all pairs."""
+    table = np.empty((len(_OUTLINES), len(WIDTHS)), values.dtype)
+    table[...] = values
+    return table.ravel()
 
 
 def tiles_in(family: Family, configs: Sequence[Config]) -> Tiles:
@@ -249,44 +256,60 @@ def _store_us(family: Family, tile: _Outline, store: str) -> float:
     return us
 
 
+class _Widths(NamedTuple):
+    """What prices owe to a warpgroup's columns, by how many times eight they are.
+
+    Attributes
+    ----------
+    rate, rate_held
+        Part of the tensor cores' rate; where A comes from registers.
+    boxed
+        Columns of boxes stored row by row.
+    odd
+        Whether no boxes of 64 or 32 columns divide them.
+    """
+
+    rate: np.ndarray
+    rate_held: np.ndarray
+    boxed: np.ndarray
+    odd: np.ndarray
+
+
+@lru_cache(maxsize=16)
+def _widths(f: Figures, size: int) -> _Widths:
+    """Return them, for elements of D of so many bytes."""
+    n = np.arange(0, int(WIDTHS[-1]) + 1, 8)
+    rate, held = (
+        np.interp(n, list(known), list(known.values()))
+        for known in (f.efficiency, f.efficiency_held or f.efficiency)
+    )
+    boxed = [1, *(box_of("rows", columns, size)[0] for columns in n.tolist()[1:])]
+    return _Widths(rate, held, np.array(boxed), (n > 64) & (n % 32 != 0))
+
+
 def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
-    """Return tiles of so many columns, and of such constants."""
+    """Return tiles of so many columns, and of such constants; the two are broadcast."""
     problem, f = family.problem, family.figures
     rows, groups, slices, wg_n, held, tensor, latency, store, long, *more = constants
     direct, sums, written, ends = more
-    mma_n = n // wg_n
+    widths, eights = _widths(f, problem.d.dtype.itemsize), n // wg_n.astype(np.int64) // 8
     line = n * problem.a.dtype.itemsize  # of an N-major B
     swizzled = (shared_major(problem, "b", MMA_M) == "n") & ~in_panels(problem, n)
     broad = f.store_broad * direct * np.maximum(0.0, np.maximum(n / 128, sums * n / 64) - 1)
-    # In boxes of 64 or 32 columns where these divide a warpgroup's.
-    store = store * n * np.where((mma_n > 64) & (mma_n % 32 != 0), long, 1.0)
+    rate = widths.rate[eights]
+    if held.any():
+        rate = np.where(held > 0, widths.rate_held[eights], rate)
     return Tiles(
         rows=rows.astype(np.int64),
         columns=n,
         groups=groups.astype(np.int64),
         slices=slices.astype(np.int64),
-        tensor_us=tensor * mma_n * wg_n / _efficiency(f, mma_n, held > 0),
+        tensor_us=tensor * n / rate,
         latency_us=latency + f.narrow_us * n * (swizzled & (line % SWIZZLE_BYTES != 0)),
-        store_us=store * (1 + broad),
-        written_us=written + ends / _boxed(problem.d.dtype.itemsize)[mma_n.astype(int) // 8],
+        store_us=store * n * np.where(widths.odd[eights], long, 1.0) * (1 + broad),
+        written_us=written + ends / widths.boxed[eights],
         short_lines=swizzled & (line < SWIZZLE_BYTES),
     )
-
-
-@lru_cache(maxsize=4)
-def _boxed(size: int) -> np.ndarray:
-    """Return the columns of boxes stored row by row, by a warpgroup's columns in eights."""
-    widths = range(8, int(WIDTHS[-1]) + 1, 8)
-    return np.array([1, *(box_of("rows", columns, size)[0] for columns in widths)])
-
-
-def _efficiency(f: Figures, n: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Return the part of the tensor cores' rate that wgmma of so many columns reach."""
-    found = np.interp(n, list(f.efficiency), list(f.efficiency.values()))
-    if held.any():
-        known = f.efficiency_held
-        found = np.where(held, np.interp(n, list(known), list(known.values())), found)
-    return found
 
 
 def priced(
