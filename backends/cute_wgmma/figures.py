@@ -60,8 +60,10 @@ class Figures:
     in_step
         Of it, where tiles of 64 rows, each alone, keep step in one round over a long K: they are
         served as well as pairs that share (512x2048x7168 in 64x128: 25.3 us, 25.7).
-    split_sectors
-        More of an operand's part of it, where every other line of it begins within a sector.
+    split_sectors, split_lines, split_slabs
+        Times an operand's part of it, where every other line of it begins within a sector; where
+        lines begin on sectors (32 bytes), but not on the L2's lines (128 bytes); and how many slabs
+        more come to that, as the first ones take longer.
     dram_efficiency
         Part of the memory's bandwidth that is reached.
     pair_draw, four_draw
@@ -136,6 +138,8 @@ class Figures:
     common: float
     in_step: float
     split_sectors: float
+    split_lines: float
+    split_slabs: float
     dram_efficiency: float
     pair_draw: float
     four_draw: float
@@ -178,7 +182,8 @@ class Figures:
 #: faster (`fixed_us`, `near_us`, `repack_us`, `near_copy_us`, `reduce_us`, `part_us`,
 #: `reduce_gbs`); to 2774 launches of 256 problems `four_draw` and the multicast of larger clusters
 #: than pairs; to those of the 48 in bench/data that have such clusters in 16-bit types `gather_us`
-#: and `side_by_side`. "rows" and `store_tall_rows` are those of `H200_COPIED`.
+#: and `side_by_side`; to those of 75 drawn sizes there `split_lines`, `split_slabs` and
+#: `split_sectors`. "rows" and `store_tall_rows` are those of `H200_COPIED`.
 H200 = Figures(
     fixed_us=1.4,
     near_us=0.5,
@@ -211,7 +216,9 @@ H200 = Figures(
     sliced_streams=1,
     common=0.8,
     in_step=0.7,
-    split_sectors=1.25,
+    split_sectors=1.4,
+    split_lines=1.1,
+    split_slabs=6,
     dram_efficiency=0.95,
     pair_draw=1.1,
     four_draw=1.2,
@@ -383,6 +390,8 @@ H200_TF32 = replace(
     common=0.75,
     in_step=1,
     split_sectors=1.25,
+    split_lines=1.0,
+    split_slabs=0,
     near_copies=1,
     pair_draw=1.094,
     shared_read=0.1091,

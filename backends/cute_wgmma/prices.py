@@ -77,6 +77,8 @@ class Tiles(NamedTuple):
         Time of the device memory for a byte of D, beside its traffic.
     short_lines
         Whether the lines of an N-major B are below 128 bytes.
+    pieces
+        Boxes that 128 bytes of a line of B come in.
     """
 
     rows: np.ndarray
@@ -88,6 +90,7 @@ class Tiles(NamedTuple):
     store_us: np.ndarray
     written_us: np.ndarray
     short_lines: np.ndarray
+    pieces: np.ndarray
 
 
 class Times(NamedTuple):
@@ -309,6 +312,7 @@ def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
         store_us=store * n * np.where(widths.odd[eights], long, 1.0) * (1 + broad),
         written_us=written + ends / widths.boxed[eights],
         short_lines=swizzled & (line < SWIZZLE_BYTES),
+        pieces=np.where(swizzled, SWIZZLE_BYTES // np.minimum(SWIZZLE_BYTES, line & -line), 1),
     )
 
 
@@ -399,10 +403,11 @@ def _l2_us(
     if down.max() >= _MANY:
         many = (across == 1) & (down >= _MANY) & (cluster_m == 1)
         columns_read *= np.where(many, f.common, 1.0)
-    if work.split_sectors[0]:
-        rows_read *= f.split_sectors
-    if work.split_sectors[1]:
-        columns_read *= f.split_sectors
+    spread_a, spread_b = work.spread
+    if spread_a > 1:
+        rows_read *= spread_a
+    if spread_b > 1:
+        columns_read *= 1 + (spread_b - 1) * tiles.pieces
     bytes_read = (rows_read + columns_read) * SWIZZLE_BYTES
     rate = np.minimum(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
     l2 = bytes_read * at_once / rate / 1e3 * _multicast(f)[cluster_m, cluster_n]

@@ -11,7 +11,14 @@ import numpy as np
 from unigemm.problem import Extents, Problem
 
 from ..near import is_near
-from ..workspace import ROW_BYTES, SECTOR_BYTES, packed_bytes, panel_bytes, workspace_bytes
+from ..workspace import (
+    LINE_BYTES,
+    ROW_BYTES,
+    SECTOR_BYTES,
+    packed_bytes,
+    panel_bytes,
+    workspace_bytes,
+)
 from .choices import Family
 from .geometry import (
     FEW_ROWS,
@@ -49,8 +56,8 @@ class Work:
         Bytes of these copies, by the same.
     near_copies
         Of these, by the same, what launches may find in the L2.
-    split_sectors
-        Whether every other line of A, and of B, begins within a sector of the L2.
+    spread
+        Times the L2's part of A, and of B, where their lines do not begin where its own do.
     b_rows
         Whether B is N-major.
     streamed
@@ -70,7 +77,7 @@ class Work:
     repack_us: np.ndarray
     copied: Mapping[int, int]
     near_copies: np.ndarray
-    split_sectors: tuple[bool, bool]
+    spread: tuple[float, float]
     b_rows: bool
     streamed: bool
     promoted: bool
@@ -102,10 +109,7 @@ def work_of(family: Family, extents: Extents) -> Work:
         repack_us=repack_us,
         copied=copied,
         near_copies=near_copies,
-        split_sectors=(
-            _splits_sectors(problem, "a", extents),
-            _splits_sectors(problem, "b", extents),
-        ),
+        spread=(_spread(family, "a", extents), _spread(family, "b", extents)),
         b_rows=b_rows,
         streamed=extents.n * each > family.target.l2_bytes and not b_rows,
         promoted=is_promoted(problem),
@@ -117,13 +121,20 @@ def least_us(work: Work) -> float:
     return work.fixed_us + min(float(work.repack_us[rows]) for rows in work.copied)
 
 
-def _splits_sectors(problem: Problem, name: Literal["a", "b"], extents: Extents) -> bool:
-    """Whether every other line of an operand begins within a sector; those of copies do not."""
+def _spread(family: Family, name: Literal["a", "b"], extents: Extents) -> float:
+    """Return what an operand takes times that, for where its lines begin; copies do well."""
+    problem, f = family.problem, family.figures
     if is_repacked(problem, name, MMA_M):
-        return False
+        return 1.0
     rows = extents.m if name == "a" else extents.n
     _, size = _lines(problem, name, rows, extents.k, MMA_M)
-    return -(-size // ROW_BYTES) * ROW_BYTES % SECTOR_BYTES != 0
+    size = -(-size // ROW_BYTES) * ROW_BYTES
+    if size % SECTOR_BYTES:
+        factor = f.split_sectors
+    else:  # whole lines, or several in one
+        factor = f.split_lines if size % LINE_BYTES and LINE_BYTES % size else 1.0
+    slabs = -(-extents.k * problem.a.dtype.itemsize // SWIZZLE_BYTES)
+    return 1 + (factor - 1) * (1 + f.split_slabs / slabs)
 
 
 def _repack_us(family: Family, copied: int, near: bool) -> float:
