@@ -13,17 +13,19 @@ from .geometry import Geometry, OperandTile
 def placed(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[Int32, Int32]:
     """Return where a tile begins, and the least K left with which its slab need not be checked.
 
-    A tile that would stick out moves back, where copies may begin at any row and stores at every
-    `align`-th: it computes again, bit for bit, what its neighbour does. One that sticks out all the
-    same is always checked, but for the copy of an operand, which has rows for it.
+    A tile that would stick out moves back, where a copy and stores, of every `align`-th row, may
+    begin there: it computes again, bit for bit, what its neighbour does. One that sticks out all
+    the same is always checked, but for the copy of an operand, which has rows for it. TMA counts in
+    tiles, and fills them up itself.
     """
     least = tile.slab if tile.checked else 1
-    if tile.padded:
+    if tile.padded or tile.boxed:
         return first, Int32(least)
-    if tile.k_major or tile.copy == 1:
-        last = rows - tile.extent
-        moves = (last >= 0) & (last % align == 0)
-        first = select(moves, cutlass.min(first, last), first)
+    if not tile.k_major:  # a copy is of so many rows
+        align = max(align, tile.copy)  # both are powers of two
+    last = rows - tile.extent
+    moves = (last >= 0) & (last % align == 0)
+    first = select(moves, cutlass.min(first, last), first)
     sticks_out = first + tile.extent > rows
     return first, select(sticks_out, Int32(2**31 - 1), Int32(least))
 

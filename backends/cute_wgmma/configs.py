@@ -177,16 +177,19 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
 
     Where all tiles along N read the same few rows of A, those that run at once then read different
     ones (11.3 against 11.8 us at 1x4096x4096 on an H200). Not where B is N-major: there they
-    read neighbours in device memory as long as they keep step (11.4 against 11.2 us). Not where
-    results are to be the same for every M: the start decides the order of the sums.
+    read neighbours in device memory as long as they keep step (11.4 against 11.2 us). The start
+    decides the order of the sums: not where results are to be the same for every M, and not where
+    the last tile computes again what its neighbour does (`places.last_places`).
     """
     if problem.batch_invariant:
         return 0, 0
     size = extents.k * problem.a.dtype.itemsize * extents.batch
     few_m = extents.m <= config.tile[0] * config.cluster[0] and extents.m * size <= _TURNED_BYTES
     few_n = extents.n <= config.tile[1] * config.cluster[1] and extents.n * size <= _TURNED_BYTES
-    along_n = few_m and shared_major(problem, "b", config.tile[0]) == "k"
-    along_m = few_n and shared_major(problem, "a", config.tile[0]) == "k"
+    across = extents.n <= config.tile[1] or extents.n % config.tile[1] == 0
+    down = extents.m <= config.tile[0] or extents.m % config.tile[0] == 0
+    along_n = few_m and across and shared_major(problem, "b", config.tile[0]) == "k"
+    along_m = few_n and down and shared_major(problem, "a", config.tile[0]) == "k"
     return int(along_m and not along_n), int(along_n)
 
 

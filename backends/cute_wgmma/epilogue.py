@@ -159,10 +159,15 @@ def add_cluster(
 # -- stores ----------------------------------------------------------------------------------------
 
 
+def between(least: Int32 | None, column: Int32, n: Int32) -> cutlass.Boolean:
+    """Whether a column lies before `n`, and is not before the least one, if any."""
+    return column < n if least is None else (column >= least) & (column < n)
+
+
 @cute.jit
 def store_down(
     spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
-    column_step: Int64, first: tuple, extents: tuple,
+    column_step: Int64, first: tuple, extents: tuple, least: Int32 | None,
 ) -> None:  # fmt: skip
     """`store_direct` where the columns of D are contiguous.
 
@@ -181,7 +186,7 @@ def store_down(
             c = column + j * 8 + x
             line = left + x * column_step * size
             values = [sums[4 * (blocks * (v // 2) + j) + 2 * (v % 2) + x] for v in range(count)]
-            if c < n:
+            if between(least, c, n):
                 if const_expr(together):
                     if row + count <= m:
                         write(values, global_vector(line, dtype, count))
@@ -200,13 +205,14 @@ def store_down(
 @cute.jit
 def store_direct(
     spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
-    steps: tuple, first: tuple, lane: Int32, extents: tuple,
+    steps: tuple, first: tuple, lane: Int32, extents: tuple, least: Int32 | None,
 ) -> None:  # fmt: skip
     """Store accumulators of so many blocks of eight columns from registers.
 
-    `first` is the row and column of this thread's first element. Where all columns exist, each
-    store is one instruction: code that runs once costs the time to fetch it. Neighbours are stored
-    in pairs where rows of D have an even length, or those of parts of it room for one more.
+    `first` is the row and column of this thread's first element; eight columns at a time are left
+    out before a `least` one. Where all columns exist, each store is one instruction: code that runs
+    once costs the time to fetch it. Neighbours are stored in pairs where rows of D have an even
+    length, or those of parts of it room for one more.
     """
     row, column = first
     m, n = extents
@@ -215,7 +221,8 @@ def store_direct(
     dense = const_expr(spec.split or spec.problem.d.major == "n")
     pairs = const_expr(dense and (spec.split or spec.problem.d.alignment >= 2 * size))
     step = Int64(1) if const_expr(dense) else steps[1]
-    whole = column - lane % 4 * 2 + blocks * 8 <= n
+    block = column - lane % 4 * 2
+    whole = between(least, block, n - blocks * 8 + 1)
     for i in range_constexpr(geo.repeats_m):
         for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
@@ -237,12 +244,12 @@ def store_direct(
                         left = sums[4 * (blocks * i + j) + 2 * half]
                         right = sums[4 * (blocks * i + j) + 2 * half + 1]
                         if const_expr(pairs):
-                            if c < n:
+                            if between(least, c, n):
                                 write([left, right], global_vector(where, dtype, 2))
                         else:
-                            if c < n:
+                            if between(least, c, n):
                                 write([left], global_vector(where, dtype, 1))
-                            if c + 1 < n:
+                            if between(least, c + 1, n):
                                 write([right], global_vector(where + step * size, dtype, 1))
                         c, where = c + 8, where + 8 * step * size
 
@@ -328,6 +335,7 @@ def store_by_tma(
     """Store a warpgroup's accumulators box by box; returns the count of boxes ever used."""
     geo = spec.geometry
     columns = geo.store_columns
+    moved = cute.domain_offset((row, column, 0, 0), target)
     for i in range_constexpr(geo.repeats_m):
         for block in range_constexpr(geo.mma_n // columns):
             slot = used % geo.store_buffers
@@ -339,7 +347,6 @@ def store_by_tma(
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
             if thread // 32 == 0:
-                to = (row // STORE_ROWS + i * geo.wg_m, column // columns + block, i0, i1)
-                send_box(atom, target, box, (STORE_ROWS, columns), to)
+                send_box(atom, moved, box, (STORE_ROWS, columns), (i * geo.wg_m, block, i0, i1))
             used += 1
     return used

@@ -72,6 +72,7 @@ from .geometry import (
     TMA_BYTES,
     WARPGROUP,
 )
+from .places import Load, last_places, place_of, sources
 from .spec import Spec
 
 __all__ = ["Spec", "example_arguments", "make_host"]
@@ -192,13 +193,15 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 
 @cute.jit
 def produce(
-    spec: cutlass.Constexpr, order: tuple, loads: tuple, barriers: tuple, flags: tuple,
-    first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
+    spec: cutlass.Constexpr, lasts: tuple, order: tuple, loads: cutlass.Constexpr, barriers: tuple,
+    flags: tuple, first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
-    """Bring every slab of every unit of this CTA; one warp."""
+    """Bring every slab of every unit of this CTA; one warp. `lasts` are as in `place_of`."""
     config, geo = spec.config, spec.geometry
     cm, cn = config.cluster
-    atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b = loads
+    of_a, of_b, mask_a, mask_b = loads
+    into_a, _ = of_a.partition((0, 0, 0, 0))
+    into_b, _ = of_b.partition((0,) * cute.rank(of_b.tensor))
     full, empty = barriers
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     early = const_expr(spec.early and any(spec.repacked))
@@ -209,11 +212,14 @@ def produce(
         a_part, b_part = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
         end = pinned(work.first + work.slabs * work.step)
         at = work.first + work.turned * work.step
+        row, column = place_of(spec, work, lasts)
+        slabs_a, slabs_b = sources(spec, (of_a, of_b), (pinned(row), pinned(column)))
         if unit == first_unit:  # all before this may overlap the kernel before this one
             # The next call's copies may begin at once: they find room beside half of the registers.
             if const_expr(early):
                 cute.arch.griddepcontrol_launch_dependents()
-            fetch_ahead(spec, loads, flags[6], work, (a0, a_part, b0, b_part), at, end)
+            both = ((of_a.atom, slabs_a), (of_b.atom, slabs_b))
+            fetch_ahead(spec, both, flags[6], work, (a0, a_part, b0, b_part), at, end)
             cute.arch.griddepcontrol_wait()
             if const_expr(not early):
                 cute.arch.griddepcontrol_launch_dependents()
@@ -223,10 +229,10 @@ def produce(
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
-            slab_a = from_a[None, work.tile_m, k, a0, a1]
-            bring(atom_a, slab_a, into_a[None, stage], full + stage, mask_a, cn)
-            slab_b = from_b[slab_of_b(spec, work.tile_n, k, b0, b1)]
-            bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, cm)
+            slab_a = slabs_a[None, 0, k, a0, a1]
+            bring(of_a.atom, slab_a, into_a[None, stage], full + stage, mask_a, cn)
+            slab_b = slabs_b[slab_of_b(spec, k, b0, b1)]
+            bring(of_b.atom, slab_b, into_b[None, stage], full + stage, mask_b, cm)
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
             at = select(at >= end, work.first, at)
@@ -242,29 +248,30 @@ def produce(
 
 @cute.jit
 def fetch_ahead(
-    spec: cutlass.Constexpr, loads: tuple, most: Int32, work: cutlass.Constexpr, batch: tuple,
-    at: Int32, end: Int32,
+    spec: cutlass.Constexpr, loads: cutlass.Constexpr, most: Int32, work: cutlass.Constexpr,
+    batch: tuple, at: Int32, end: Int32,
 ) -> None:  # fmt: skip
     """Bring the first slabs of what lies in place into the L2, while a kernel before may run.
 
-    What that kernel still writes is seen all the same: it is written to the L2.
+    `loads` are of A and B: by what, and from where. What that kernel still writes is seen all the
+    same: it is written to the L2.
     """
-    atom_a, from_a, _, atom_b, from_b, *_ = loads
+    (atom_a, from_a), (atom_b, from_b) = loads
     a0, a1, b0, b1 = batch
     in_place = const_expr(tuple(not copied for copied in spec.repacked))
     for _ in cutlass.range(cutlass.min(work.slabs, most), unroll=1):
         k, _, _ = slab_source(spec, at)
         if const_expr(in_place[0]):
-            cute.prefetch(atom_a, from_a[None, work.tile_m, k, a0, a1])
+            cute.prefetch(atom_a, from_a[None, 0, k, a0, a1])
         if const_expr(in_place[1]):
-            cute.prefetch(atom_b, from_b[slab_of_b(spec, work.tile_n, k, b0, b1)])
+            cute.prefetch(atom_b, from_b[slab_of_b(spec, k, b0, b1)])
         at += work.step
         at = select(at >= end, work.first, at)
 
 
-def slab_of_b(spec: Spec, tile_n: Int32, k: Int32, b0: Int32, b1: Int32) -> tuple:
-    """Return the coordinates of a slab of B: of its bytes first, then of tiles."""
-    return (None, 0, k, tile_n, b0, b1) if spec.panels else (None, tile_n, k, b0, b1)
+def slab_of_b(spec: Spec, k: Int32, b0: Int32, b1: Int32) -> tuple:
+    """Return the coordinates of a slab of B: of its bytes first, then of tiles: the first one."""
+    return (None, 0, k, 0, b0, b1) if spec.panels else (None, 0, k, b0, b1)
 
 
 @cute.jit
@@ -494,12 +501,16 @@ def slab_from_registers(
 
 @cute.jit
 def consume(
-    spec: cutlass.Constexpr, sizes: tuple, order: tuple, mma: cute.TiledMma, shared: tuple,
+    spec: cutlass.Constexpr, extents: tuple, order: tuple, mma: cute.TiledMma, shared: tuple,
     barriers: tuple, store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
     first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple, scales: tuple,
 ) -> None:  # fmt: skip
-    """Multiply and store the units of one group of warpgroups."""
+    """Multiply and store the units of one group of warpgroups.
+
+    `extents` are (M, N), and where the last tiles begin along them.
+    """
     config, geo = spec.config, spec.geometry
+    sizes, lasts = extents
     tile_m, tile_n, _ = config.tile
     per_group = geo.wg_m * geo.wg_n  # of ping-pong, or of a slice of K
     group, member = consumer // per_group, consumer % per_group
@@ -552,8 +563,8 @@ def consume(
         if const_expr(spec.problem.scaled):
             for i in range_constexpr(cute.size(total)):
                 total[i] *= scale
-        row = work.tile_m * tile_m + wg_m * MMA_M
-        column = work.tile_n * tile_n + wg_n * geo.mma_n
+        top, left = place_of(spec, work, lasts)
+        row, column = top + wg_m * MMA_M, left + wg_n * geo.mma_n
         if const_expr(geo.store == "tma"):
             used = store_by_tma(
                 spec, total, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1,
@@ -568,14 +579,13 @@ def consume(
                 below = cutlass.min(below, row + tile_m)
             if const_expr(geo.store == "rows"):
                 line = base + (Int64(row) * d_strides[0] + column) * size
-                left = (below - row, sizes[1] - column)
-                store_rows(spec, total, boxes, line, d_strides[0], left, in_wg)
+                there = (below - row, sizes[1] - column)
+                store_rows(spec, total, boxes, line, d_strides[0], there, in_wg)
             else:
                 lane, warp = in_wg % 32, in_wg // 32
                 at = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
                 if const_expr(geo.fragments > 0):
-                    top = work.tile_m * tile_m + fragment_row(spec, wg_m, in_wg)
-                    at = (top, at[1])
+                    at = (top + fragment_row(spec, wg_m, in_wg), at[1])
                 steps = (d_strides[0], d_strides[1])
                 own, blocks, begin = total, const_expr(geo.mma_n // 8), Int32(0)
                 last = Int32(blocks)  # behind this warpgroup's share of the columns, in eights
@@ -587,12 +597,16 @@ def consume(
                 if const_expr(config.cluster_k > 1):
                     own, blocks, more = add_cluster(spec, own, blocks, area, ranks, thread)
                     begin += more
+                least = None
+                if const_expr(config.cluster_k > 2):
+                    # A neighbour adds up the parts of these columns in another order.
+                    least = work.tile_n * tile_n
                 at = (at[0], at[1] + begin * 8)
                 end = cutlass.min(sizes[1], column + last * 8)
                 if const_expr(spec.down):
-                    store_down(spec, own, blocks, base, steps[1], at, (below, end))
+                    store_down(spec, own, blocks, base, steps[1], at, (below, end), least)
                 else:
-                    store_direct(spec, own, blocks, base, steps, at, lane, (below, end))
+                    store_direct(spec, own, blocks, base, steps, at, lane, (below, end), least)
         unit += step
         if const_expr(geo.groups == 2):
             if unit < units:
@@ -642,6 +656,7 @@ def gemm_kernel(
     d_strides: tuple,
     flags: tuple,
     sizes: tuple,
+    lasts: tuple,
     order: tuple,
     units: Int32,
     scales: tuple,
@@ -686,20 +701,11 @@ def gemm_kernel(
         cute.arch.cluster_wait()
     else:
         cute.arch.sync_threads()
-    tiles_a = cute.local_tile(tensor_a, (tile_m, tile_k), (None, None, None, None))
-    tiles_b = cute.local_tile(tensor_b, loads_of_b(spec), (None,) * cute.rank(tensor_b))
     loaded_b = shared_b
     if const_expr(spec.panels):
         loaded_b = cute.make_tensor(shared_b.iterator, panels_layout(spec))
-    into_a, from_a = cpasync.tma_partition(
-        atom_a, rank_n, cute.make_layout(cn),
-        cute.group_modes(shared_a, 0, 2), cute.group_modes(tiles_a, 0, 2),
-    )  # fmt: skip
-    into_b, from_b = cpasync.tma_partition(
-        atom_b, rank_m, cute.make_layout(cm),
-        cute.group_modes(loaded_b, 0, len(loads_of_b(spec))),
-        cute.group_modes(tiles_b, 0, len(loads_of_b(spec))),
-    )  # fmt: skip
+    of_a = Load(atom_a, tensor_a, shared_a, (tile_m, tile_k), rank_n, cn)
+    of_b = Load(atom_b, tensor_b, loaded_b, loads_of_b(spec), rank_m, cm)
     # A goes to the CTAs of this cluster row (all n), B to those of this column (all m).
     mask_a, mask_b = Int32(0), Int32(0)
     plane = rank_k * (cm * cn)
@@ -712,16 +718,16 @@ def gemm_kernel(
         cute.arch.setmaxregister_decrease(geo.registers[0])
         if warp == 0:
             produce(
-                spec, order,
-                (atom_a, from_a, into_a, atom_b, from_b, into_b,
-                 cutlass.Int16(pinned(mask_a)), cutlass.Int16(pinned(mask_b))),
+                spec, lasts, order,
+                (of_a, of_b, cutlass.Int16(pinned(mask_a)), cutlass.Int16(pinned(mask_b))),
                 barriers, flags, cluster_index, first, units, clusters, ranks,
             )  # fmt: skip
     else:
         cute.arch.setmaxregister_increase(geo.registers[1])
         consume(
-            spec, sizes, order, mma, (whole_a, shared_b), barriers, (atom_d, tensor_d, boxes), out,
-            d_strides, cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
+            spec, (sizes, lasts), order, mma, (whole_a, shared_b), barriers,
+            (atom_d, tensor_d, boxes), out, d_strides,
+            cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
             cluster_index, first, units, clusters, ranks, scales,
         )  # fmt: skip
 
@@ -759,6 +765,7 @@ def start(
         deep = (depth(d_l0, l0), depth(d_l1, l1))
         view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
         atom_d, tensor_d = box_atom(view_d, (STORE_ROWS, geo.store_columns))
+    lasts = last_places(spec, (m, n), (turn_m, turn_n))
     order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
     units = order[0][2].divisor * split_k * l0 * l1
     clusters = units
@@ -770,7 +777,8 @@ def start(
     flags += [select(few, Int32(SLABS_AHEAD), Int32(0))]
     gemm_kernel(
         spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
-        layout_a, layout_b, out, out_strides, tuple(flags), (m, n), order, units, scales,
+        layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,
+        order, units, scales,
     ).launch(
         grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
         cluster=(cm, cn, config.cluster_k),

@@ -62,8 +62,10 @@ class Report:
     ----------
     instructions
         How many times warps ran each opcode.
-    tma_loaded, tma_stored
-        Bytes of the boxes that TMA brought to each CTA, and stored.
+    tma_loaded, tma_filled, tma_stored
+        Bytes of the boxes that TMA brought to each CTA, those of them that lie outside of the
+        tensor and are filled (of types of less than 8 bits, what they take there), and of the boxes
+        that it stored.
     shared_accesses, shared_passes
         With ``conflicts=True``: loads and stores of shared memory by warps (an 8x8 matrix counts as
         one), and the passes of the banks that they took; see `memory.bank_passes`.
@@ -77,6 +79,7 @@ class Report:
 
     instructions: dict[str, int] = field(default_factory=dict)
     tma_loaded: int = 0
+    tma_filled: int = 0
     tma_stored: int = 0
     shared_accesses: int = 0
     shared_passes: int = 0
@@ -289,6 +292,7 @@ def _count(report: Report, program: Program, machine: Machine) -> None:
                 opcode = instruction.opcode
                 report.instructions[opcode] = report.instructions.get(opcode, 0) + times
     report.tma_loaded += machine.counts.tma_loaded
+    report.tma_filled += machine.counts.tma_filled
     report.tma_stored += machine.counts.tma_stored
     report.shared_accesses += machine.counts.accesses
     report.shared_passes += machine.counts.passes

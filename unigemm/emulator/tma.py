@@ -355,6 +355,7 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
     if inside.any():
         wanted = addresses[inside].astype(np.uint64)
         data[inside] = machine.memory.load(wanted, d.itemsize)
+    machine.counts.tma_filled += int((~inside).sum()) * d.itemsize * len(targets)
     if d.padded:  # what is behind the data is not said: anything
         groups = data.reshape(-1, 2 * d.bits)
         data = np.full((len(groups), 16), 0xFF, np.uint8)

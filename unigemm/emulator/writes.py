@@ -92,7 +92,7 @@ class Counts:
 
     def __init__(self, conflicts: bool) -> None:
         self.conflicts = conflicts
-        self.tma_loaded = self.tma_stored = 0
+        self.tma_loaded = self.tma_filled = self.tma_stored = 0
         self.accesses = self.passes = 0
 
     def access(self, places: Any, m: Any, shape: tuple[int, int], width: int) -> None:
