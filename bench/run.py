@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.core import measure_problem
 from bench.report import markdown, summarise
-from bench.suites import LAYOUTS, SUITES, sample, workloads
+from bench.suites import LAYOUTS, sample, workloads
 from unigemm.errors import UnsupportedProblem
 from unigemm.measure import best_device
 
@@ -39,10 +39,11 @@ def main() -> None:
     device = best_device()
     records: list[dict] = []
     for suite in args.suite.split(","):
-        if suite not in SUITES:
-            raise SystemExit(f"no suite {suite!r}; choose from {', '.join(SUITES)}")
         for dtype in args.dtype.split(","):
-            items = workloads(suite, dtype, args.layout.split(","), args.offset)
+            try:
+                items = workloads(suite, dtype, args.layout.split(","), args.offset)
+            except ValueError as error:
+                raise SystemExit(str(error)) from None
             items = [w for w in items if args.least <= w.flops <= args.largest]
             for work in sample(items, args.sample, args.seed):
                 if time.monotonic() - start > args.budget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable
 
@@ -92,6 +93,26 @@ SUITES: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 
 
+def shapes_of(suite: str) -> tuple[tuple[int, ...], ...]:
+    """Return a suite's shapes; those of ``drawn:7`` are drawn anew, by the seed 7."""
+    name, _, seed = suite.partition(":")
+    if name == "drawn" and seed.isdecimal():
+        return _drawn(int(seed))
+    if suite not in SUITES:
+        raise ValueError(f"no suite {suite!r}; choose from {', '.join(SUITES)} and drawn:SEED")
+    return SUITES[suite]
+
+
+def _drawn(seed: int, count: int = 24, largest: float = 4e11) -> tuple[tuple[int, ...], ...]:
+    """Draw shapes as those of "drawn" are: which no figure was fitted to."""
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        shape = tuple(8 * round(2 ** rng.uniform(6, 13) / 8) for _ in range(3))
+        if 2 * math.prod(shape) <= largest:
+            found.append(shape)
+    return tuple(found)
+
+
 def kind_named(name: str) -> tuple[DType, Precision]:
     """Return what a name stands for: a dtype, or float32 in the precision of that name."""
     for precision in PRECISIONS:
@@ -107,7 +128,7 @@ def workloads(
     dtype, precision = kind_named(kind)
     found = []
     for layout in layouts:
-        for shape in SUITES[suite]:
+        for shape in shapes_of(suite):
             *batch, m, n, k = shape
             depth = batch[0] if batch else 1
             found.append(Workload(m, n, k, dtype, layout, depth, offset, precision))

@@ -20,7 +20,7 @@ from bench import sweep as bench_sweep
 from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
 from bench.issue_slots import Loop, main_loop, reads
 from bench.report import geometric_mean, load, markdown, summarise
-from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, kind_named, sample, workloads
+from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, kind_named, sample, shapes_of, workloads
 from unigemm.dtypes import DType
 from unigemm.sweep import contenders, starts
 
@@ -36,6 +36,15 @@ def test_the_suites_hold_the_shapes_that_are_compared():
     for shapes in SUITES.values():
         assert len(set(shapes)) == len(shapes)
         assert all(extent > 0 for shape in shapes for extent in shape)
+
+
+def test_shapes_are_drawn_anew_by_a_seed():
+    first = shapes_of("drawn:7")
+    assert first == shapes_of("drawn:7") != shapes_of("drawn:8")
+    assert shapes_of("drawn") == SUITES["drawn"]
+    assert all(64 <= side <= 8192 and side % 8 == 0 for shape in first for side in shape)
+    with pytest.raises(ValueError, match="no suite 'drawn:x'; choose from squares"):
+        shapes_of("drawn:x")
 
 
 def test_problem_names_are_unique():
