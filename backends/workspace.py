@@ -19,6 +19,7 @@ __all__ = [
     "ROW_BYTES",
     "SECTOR_BYTES",
     "SLICED_PARTS",
+    "TURNED_BLOCK",
     "aligned",
     "packed_bytes",
     "packed_row_bytes",
@@ -34,6 +35,7 @@ ROW_BYTES = 16  # rows of partial sums are padded to whole vectors
 # Rows of a copy are padded to whole lines of the L2, or if they are shorter to its sectors: those
 # that begin within a sector cost five of them for four.
 LINE_BYTES, SECTOR_BYTES = 128, 32
+TURNED_BLOCK = 64  # rows and columns that are copied at once, where they are transposed
 PANEL_ROWS = 8  # of 16 bytes: what wgmma reads as one matrix
 PART_ALIGNMENT = 256  # bytes
 # A reduction's slices of threads are doubled with so many parts each time: two for each at least.

@@ -1,8 +1,9 @@
 """Fit the figures of a backend's prices: ``python -m bench.fit sweep.jsonl more.jsonl``.
 
-Reads what `bench.sweep` has measured, varies the figures at random while that makes the prices
-better, and prints those to be written into the backend's figures.py; also how far the picks are
-from the best of what was measured, before and after. Needs no GPU.
+Reads what `bench.sweep` has measured, moves all figures to where the prices' errors are least,
+varies them at random while that makes the prices better, and prints those to be written into the
+backend's figures.py; also how far the picks are from the best of what was measured, before and
+after. Needs no GPU.
 
 What "better" is: prices are to be right where a launch is near the best of its problem, and above
 all to pick the best. The loss is the mean squared error of the logarithms, weighted by
@@ -32,13 +33,14 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 _ERROR_CUT, _LOSS_CUT, _SHARPNESS = 0.5, 0.5, 80.0
+_STEEP = 0.35  # errors beyond that (in logarithms) are outliers
 BACKENDS = ("cute_wgmma", "cute_simt", "cutile")
 # Not to be fitted: others are counted in the first two, and the others' source is another.
 GIVEN = ("multicast[(1, 1)]", "intensity[64]", "turned", "shared_bytes")
 #: Names (their beginnings) of figures that are parts of something, with the most that they may be.
 LIMITS = {
     **{"dram_efficiency": 0.95, "dot.dram_efficiency": 0.95, "dot64.dram_efficiency": 0.95},
-    **{"single": 1.0},
+    **{"single": 1.0, "near_copies": 1.0, "shared_row": 1.0},
     **{"efficiency[": 1.02, "efficiency_held[": 1.02},
     **{"intensity[": 1.0, "cluster_share": 1.05, "crowd": 2.0, "turned_apart": 1.0},
 }
@@ -193,6 +195,66 @@ def limited(name: str, value: float) -> float:
     return min([value, *(most for begin, most in LIMITS.items() if name.startswith(begin))])
 
 
+def varied(sweep: Sweep, backend: str, figures: Any, keep: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the names of the figures to fit: on which a launch depends, but for those to keep."""
+    before = predicted(sweep, backend, figures)
+    return tuple(
+        name
+        for name, value in numbers(figures).items()
+        if name not in GIVEN
+        and not name.startswith(keep)
+        and (predicted(sweep, backend, with_numbers(figures, {name: 0.9 * value})) != before).any()
+    )
+
+
+def descend(
+    sweep: Sweep, backend: str, figures: Any, names: Sequence[str], steps: int, hold: float = 0.3
+) -> Any:
+    """Return figures with smaller errors: all of the names at once, by Levenberg and Marquardt.
+
+    Squares of the errors' logarithms are added up, weighted by (best / time)**2; behind `_STEEP`
+    they count linearly (Huber). Each figure is held where it is: its own logarithm counts for as
+    much as `hold` thousandths of the launches.
+    """
+    start, weight = numbers(figures), np.exp(-np.minimum(sweep.lost, 1.5))
+    count, damping = len(names), 1e-2
+    held = hold * len(sweep.us) / 1000
+
+    def moved(shift: np.ndarray) -> Any:
+        pairs = zip(names, np.exp(shift), strict=True)
+        return with_numbers(figures, {k: limited(k, start[k] * float(x)) for k, x in pairs})
+
+    def errors(shift: np.ndarray) -> np.ndarray:
+        error = np.log(predicted(sweep, backend, moved(shift)) / sweep.us)
+        size = np.maximum(np.abs(error), _STEEP)
+        outside = np.sign(error) * np.sqrt(2 * _STEEP * size - _STEEP**2)
+        return np.where(np.abs(error) < _STEEP, error, outside) * weight
+
+    at = np.zeros(count)
+    now = errors(at)
+    cost = now @ now
+    for step in range(steps):
+        aside = [errors(at + 0.02 * unit) for unit in np.eye(count)]
+        slopes = (np.array(aside) - now).T / 0.02
+        bend, slope = slopes.T @ slopes + held * np.eye(count), slopes.T @ now + held * at
+        while damping < 1e4:
+            move = np.linalg.solve(bend + damping * np.diag(np.diag(bend)), -slope)
+            there = at + np.clip(move, -0.4, 0.4)
+            then = errors(there)
+            less = then @ then + held * (there @ there)
+            if less < cost:
+                break
+            damping *= 4
+        else:
+            break
+        print(f"{step + 1} steps down: {cost:.4f} to {less:.4f}", flush=True)
+        small = cost - less < 1e-4 * cost
+        at, now, cost, damping = there, then, less, damping / 3
+        if small:
+            break
+    return moved(at)
+
+
 def fit(
     sweep: Sweep,
     backend: str,
@@ -208,15 +270,8 @@ def fit(
     Figures that no launch depends on stay as they are, and those whose names begin as in `keep`.
     """
     rng, end = np.random.default_rng(seed), time.monotonic() + seconds
-    before = predicted(sweep, backend, figures)
-    names = [
-        name
-        for name, value in numbers(figures).items()
-        if name not in GIVEN
-        and not name.startswith(keep)
-        and (predicted(sweep, backend, with_numbers(figures, {name: 0.9 * value})) != before).any()
-    ]
-    best, width = loss(sweep, before, errors), 0.15
+    names = varied(sweep, backend, figures, keep)
+    best, width = loss(sweep, predicted(sweep, backend, figures), errors), 0.15
     for step in range(steps):
         if time.monotonic() > end:
             print(f"stopped after {step} steps: {seconds:.0f} s are over")
@@ -245,6 +300,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cute_wgmma", choices=BACKENDS)
     parser.add_argument("--figures", default="H200", help="their name in the backend's figures.py")
     parser.add_argument("--dtype", default="", help="of the launches; all by default")
+    parser.add_argument("--descend", type=int, default=0, help="steps of all figures at once first")
     parser.add_argument("--steps", type=int, default=2000, help="0 only says what prices are worth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", default="", help="figures to leave: how their names begin")
@@ -255,9 +311,12 @@ def main() -> None:
     keep, kinds = (tuple(x.split(",")) if x else () for x in (args.keep, args.dtype))
     sweep = read(args.files, args.backend, kinds)
     fitted = figures
+    if args.descend:
+        names = varied(sweep, args.backend, figures, keep)
+        fitted = descend(sweep, args.backend, figures, names, args.descend)
     if args.steps:
         fitted = fit(
-            sweep, args.backend, figures, args.steps, args.seed, keep, args.errors, args.budget
+            sweep, args.backend, fitted, args.steps, args.seed, keep, args.errors, args.budget
         )
     for name, value in summary(sweep, predicted(sweep, args.backend, figures)).items():
         after = summary(sweep, predicted(sweep, args.backend, fitted))[name]

@@ -17,7 +17,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import unigemm
 from bench import everything, heuristics, picks, regret
 from bench import sweep as bench_sweep
-from bench.fit import fit, loss, numbers, predicted, read, summary, with_numbers
+from bench.fit import (
+    descend,
+    fit,
+    loss,
+    numbers,
+    predicted,
+    read,
+    summary,
+    varied,
+    with_numbers,
+)
 from bench.issue_slots import Loop, main_loop, reads
 from bench.report import geometric_mean, load, markdown, summarise
 from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, kind_named, sample, shapes_of, workloads
@@ -168,6 +178,22 @@ def test_a_fit_comes_near_the_figures_that_the_times_were_made_with(tmp_path, ba
     assert summary(sweep, prices)["mean error %"] < 6
     untouched = FITTED[backend][2]
     assert numbers(fitted)[untouched] == numbers(figures)[untouched]
+
+
+@pytest.mark.parametrize("backend", FITTED)
+def test_all_figures_at_once_come_nearer_in_a_few_steps(tmp_path, backend):
+    figures = import_module(f"unigemm.backends.{backend}.figures").H200
+    sweep = measured(tmp_path, backend, with_numbers(figures, FITTED[backend][1]))
+    before = summary(sweep, predicted(sweep, backend, figures))["mean error %"]
+    names = varied(sweep, backend, figures)
+    assert set(FITTED[backend][1]) <= set(names)
+    assert FITTED[backend][2] not in names
+    nearer = descend(sweep, backend, figures, names, 4, hold=0.01)
+    after = summary(sweep, predicted(sweep, backend, nearer))["mean error %"]
+    assert after < before / 4
+    assert descend(sweep, backend, nearer, names, 0) is not nearer
+    unnamed = set(numbers(figures)) - set(names)
+    assert all(numbers(nearer)[name] == numbers(figures)[name] for name in unnamed)
 
 
 def test_figures_have_names_that_lead_back_to_them():

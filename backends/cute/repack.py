@@ -26,7 +26,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
 
-from ..workspace import LINE_BYTES, PANEL_ROWS, SECTOR_BYTES
+from ..workspace import LINE_BYTES, PANEL_ROWS, SECTOR_BYTES, TURNED_BLOCK
 from .device import (
     Divisor,
     elements,
@@ -47,7 +47,6 @@ GATHERED = 4  # rows of which a thread writes a unit
 PANELS = 4  # to which a thread writes a unit
 MOST_UNITS = 1 << 30  # that are counted together
 GROUP = 8  # rows that one thread turns
-TILE = 64  # rows and columns of a block that transposes
 _RAW = {1: Uint8, 2: Uint16, 4: Uint32}
 
 
@@ -388,20 +387,20 @@ def transpose(
     thread, _, _ = cute.arch.thread_idx()
     size = kind.itemsize
     lane, warp = thread % LANES, thread // LANES
-    row_tiles = (rows + TILE - 1) // TILE
+    row_tiles = (rows + TURNED_BLOCK - 1) // TURNED_BLOCK
     across = blocks_across(kind, columns)
     down = block // across
-    column = (block - down * across) * TILE
+    column = (block - down * across) * TURNED_BLOCK
     left = columns - column
     batch = down // row_tiles
-    row = (down - batch * row_tiles) * TILE
+    row = (down - batch * row_tiles) * TURNED_BLOCK
     i1 = batch // l0
     i0 = batch - i1 * l0
     base = source + size * (Int64(i0) * steps[2] + Int64(i1) * steps[3])
     places = []
-    for i in range_constexpr(TILE // ROWS):
+    for i in range_constexpr(TURNED_BLOCK // ROWS):
         c = cutlass.min(i * ROWS + warp, left - 1)
-        for j in range_constexpr(TILE // LANES):
+        for j in range_constexpr(TURNED_BLOCK // LANES):
             r = cutlass.min(row + j * LANES + lane, rows - 1)
             places.append(
                 pinned(base + (Int64(r) * steps[0] + Int64(column + c) * steps[1]) * size)
@@ -409,12 +408,12 @@ def transpose(
     after_the_kernel_before(*places, early=kind.early)
     # All loads before the first store, and no branches.
     loaded = [read(global_vector(place, kind.raw, 1), 1)[0] for place in places]
-    for i in range_constexpr(TILE // ROWS):
-        for j in range_constexpr(TILE // LANES):
-            tile[i * ROWS + warp, j * LANES + lane] = loaded[i * (TILE // LANES) + j]
+    for i in range_constexpr(TURNED_BLOCK // ROWS):
+        for j in range_constexpr(TURNED_BLOCK // LANES):
+            tile[i * ROWS + warp, j * LANES + lane] = loaded[i * (TURNED_BLOCK // LANES) + j]
     cute.arch.sync_threads()
-    units = const_expr(TILE // kind.unit)
-    for i in range_constexpr(TILE * units // THREADS):
+    units = const_expr(TURNED_BLOCK // kind.unit)
+    for i in range_constexpr(TURNED_BLOCK * units // THREADS):
         index = i * THREADS + thread
         r, u = index // units, index % units
         if r < rows - row and u * kind.unit < left:
@@ -428,7 +427,7 @@ def transpose(
 
 def blocks_across(kind: Repack, columns: Int32) -> Int32:
     """Return how many blocks lie side by side."""
-    span = TILE if kind.way == "transpose" else LANES * kind.unit
+    span = TURNED_BLOCK if kind.way == "transpose" else LANES * kind.unit
     return (columns + span - 1) // span
 
 
@@ -436,7 +435,7 @@ def blocks_of(kind: Repack, sizes: tuple) -> Int32:
     """Return how many blocks turn an operand."""
     rows, columns, l0, l1 = sizes
     if kind.way == "transpose":
-        down = Int64((rows + TILE - 1) // TILE) * l0 * l1
+        down = Int64((rows + TURNED_BLOCK - 1) // TURNED_BLOCK) * l0 * l1
     else:  # so many lines for each warp
         down = (Int64((rows + GROUP - 1) // GROUP) * l0 * l1 + ROWS - 1) // ROWS
     return Int32(down) * blocks_across(kind, columns)
@@ -454,7 +453,9 @@ def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
             elif const_expr(kinds[i].way == "transpose"):
                 smem = cutlass.memory.SmemAllocator()
                 tile = smem.allocate_tensor(
-                    kinds[i].raw, cute.make_layout((TILE, TILE), stride=(TILE + 1, 1)), UNIT
+                    kinds[i].raw,
+                    cute.make_layout((TURNED_BLOCK, TURNED_BLOCK), stride=(TURNED_BLOCK + 1, 1)),
+                    UNIT,
                 )
                 transpose(kinds[i], block, *jobs[i], tile)
             elif const_expr(kinds[i].way == "panels"):

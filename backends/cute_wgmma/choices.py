@@ -74,7 +74,7 @@ _MORE = ((4, 1), (2, 2), (1, 4), (4, 2), (2, 4))  # where `_sharers` allows them
 SHAPES = (
     Shape("cooperative", 128, 8, 256, _PAIRS + _MORE),
     Shape("cooperative", 256, 8, 128, ((1, 1), (1, 2), (1, 4))),
-    Shape("cooperative", 192, 12, 128, ((1, 1), (1, 2))),  # (2, 1): 91 against 85 us at 3000 cubed
+    Shape("cooperative", 192, 12, 192, ((1, 1), (1, 2))),  # (2, 1): 91 against 85 us at 3000 cubed
     Shape("pingpong", 192, 4, 128, ((1, 1), (1, 2))),
     Shape("pingpong", 128, 4, 192, _PAIRS + _MORE),
     Shape("pingpong", 64, 4, 256, _PAIRS + _MORE),
@@ -95,6 +95,10 @@ _CM, _CN, _CK = np.array(_CLUSTER_SHAPES).T
 # Made once: plans are kept, and many of them.
 _WARPS, _RASTER = {4: (4, 1), 8: (8, 1), 12: (12, 1)}, Raster("m", 8)
 _FEW_TILES = 8
+# Rounds of tiles that gain by larger clusters where lines are split: 1696x584x1784 in nt 12.0 to
+# 9.9 us, in TF32 20.2 to 14.4; of drawn sizes 37 in one round are 1.07 times as fast, nine in two
+# 1.03, eleven in more 0.99.
+_SPLIT_ROUNDS = 2
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 
 
@@ -299,18 +303,19 @@ def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sharers(
-    down: np.ndarray, across: np.ndarray, columns: np.ndarray
+    down: np.ndarray, across: np.ndarray, columns: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether so many tiles are worth the clusters of `_CLUSTER_SHAPES`, in parts of K and whole.
 
     Of clusters of more than two those where D is a few tiles, not wide ones, and whole also those
     where all tiles share A: there the L2 and the device memory bound them (256x256x65536 25 to 21
     us, 64x14336x4096 in nn 32.3 to 29.4). Elsewhere they leave SMs idle: of 181 problems two gained
-    by them, by 3 percent, and most lost.
+    by them, by 3 percent, and most lost. But of up to `most` tiles all: where lines of an operand
+    are split their rows take one SM long, and each of more CTAs asks for fewer of them.
     """
     small = _CM * _CN <= 2
     filled = (down >= _CM) & (across >= _CN)
-    few = filled & (down * across <= _FEW_TILES) & (columns <= 128)
+    few = filled & (down * across <= np.where(columns <= 128, max(_FEW_TILES, most), most))
     return small | few, small | few | (filled & (down == 1))
 
 
@@ -318,15 +323,19 @@ def _sixteens(columns: np.ndarray) -> np.ndarray:
     return -(-columns // 16) * 16
 
 
-def choices(family: Family, extents: Extents) -> Choices:
-    """Return the tiles, clusters and parts of K that are worth considering, none of them empty."""
+def choices(family: Family, extents: Extents, split: bool) -> Choices:
+    """Return the tiles, clusters and parts of K that are worth considering, none of them empty.
+
+    `split` says whether lines of an operand do not begin where the L2's do.
+    """
     shape, columns = _tiles(family, extents)
     rows, _, sliced, clusters = _outlines(family.shapes)
     down, across = -(-extents.m // rows[shape]), -(-extents.n // columns)
     # Where all SMs have work K stays whole.
     whole = down * across * extents.batch > family.target.sm_count
     worth = clusters[shape] & ~(whole[:, None] & (_CK > 1))
-    cut, sharing = _sharers(down[:, None], across[:, None], columns[:, None])
+    most = _SPLIT_ROUNDS * family.target.sm_count // extents.batch if split else 0
+    cut, sharing = _sharers(down[:, None], across[:, None], columns[:, None], most)
     tile, cluster = (worth & sharing).nonzero()
     cm, cn, cluster_k = _CM[cluster], _CN[cluster], _CK[cluster]
     groups = -(-down[tile] // cm) * -(-across[tile] // cn) * extents.batch

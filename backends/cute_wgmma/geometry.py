@@ -308,7 +308,10 @@ def _boxes(problem: Problem, config: Config) -> _Boxes:
     if store == "direct":
         return _Boxes(store, 0, 0, 0)
     columns, pitch = box_of(store, config.tile[1] // config.warps[1], problem.d.dtype.itemsize)
-    return _Boxes(store, columns, pitch, 2 if store == "tma" and columns <= 64 else 1)
+    # With two for each, tiles of 192x192 would have three stages for four.
+    tight = config.warps[0] == 12 and config.tile[1] > 160
+    twice = store == "tma" and columns <= 64 and not tight
+    return _Boxes(store, columns, pitch, 2 if twice else 1)
 
 
 def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows", "direct"]:

@@ -31,7 +31,7 @@ def last_places(spec: Spec, sizes: tuple, turns: tuple) -> tuple[Int32, Int32]:
     swizzles = (spec.geometry.a_swizzle, spec.geometry.b_swizzle)
     found = []
     for mode, swizzle in enumerate(swizzles):
-        line = swizzle * 8 // spec.operands[mode].width
+        line = swizzle // spec.problem.a.dtype.itemsize
         unit = STORED_AT if spec.k_major[mode] else max(STORED_AT, line)
         last = sizes[mode] - spec.config.tile[mode]
         moves = (last >= 0) & (turns[mode] == 0)
@@ -72,6 +72,6 @@ def sources(spec: Spec, loads: tuple[Load, Load], place: tuple) -> tuple[cute.Te
     """Return what A and B are filled from, of the tile that begins at a place."""
     of_a, of_b = loads
     row, column = place
-    per_panel = TMA_BYTES * 8 // spec.operands[1].width
+    per_panel = TMA_BYTES // spec.problem.b.dtype.itemsize
     along_n = (0, 0, column // per_panel, 0, 0) if spec.panels else (column, 0, 0, 0)
     return of_a.partition((row, 0, 0, 0))[1], of_b.partition(along_n)[1]

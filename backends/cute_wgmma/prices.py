@@ -57,6 +57,7 @@ _WAVE = 0.7  # of the L2: with more, pairs that share loads gain more than they 
 # (a cluster lies within a GPC; 16 of three and 15 of four have, 22 and 16 take half as long again).
 _SPREAD = 0.92
 _MANY = 48  # clusters that read the same lines at once: the L2 then serves several by one access
+_FIRST = 8  # slabs that are on their way before the first is multiplied
 _IN_STEP = 96  # slabs in which the CTAs of one round come to read the same lines at once
 
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
@@ -69,6 +70,8 @@ class Tiles(NamedTuple):
     ----------
     rows, columns, groups, slices
         As in `unigemm.plans.Config` and `geometry.Geometry`.
+    begin_us
+        Until all warpgroups of a CTA have begun, beyond the first.
     tensor_us, latency_us
         Least times of a slab: by the tensor cores' rate, and by instructions and loads.
     store_us
@@ -78,13 +81,15 @@ class Tiles(NamedTuple):
     short_lines
         Whether the lines of an N-major B are below 128 bytes.
     pieces
-        Boxes that 128 bytes of a line of B come in.
+        Time of the boxes that 128 bytes of a line of B come in, where lines are split: half of them
+        take 0.7 of it.
     """
 
     rows: np.ndarray
     columns: np.ndarray
     groups: np.ndarray
     slices: np.ndarray
+    begin_us: np.ndarray
     tensor_us: np.ndarray
     latency_us: np.ndarray
     store_us: np.ndarray
@@ -205,10 +210,11 @@ def _constants(family: Family, outlines: Sequence[_Outline]) -> np.ndarray:
 def _constants_of(family: Family, tile: _Outline) -> tuple[float, ...]:
     """Return what prices owe to a tile whatever its width.
 
-    Rows, groups, slices, warpgroups along N; whether A comes from registers; of a slab the tensor
-    cores' time for a column at their best rate, and that of instructions; of a store the time of a
-    column, what long boxes take times that, whether it is from registers, and the sums of a column
-    that a thread has; of the device memory the time of a byte of D, and of the ends of its boxes.
+    Rows, groups, slices, warpgroups along N; whether A comes from registers; until its warpgroups
+    have begun; of a slab the tensor cores' time for a column at their best rate, and that of
+    instructions; of a store the time of a column, what long boxes take times that, whether it is
+    from registers, and the sums of a column that a thread has; of the device memory the time of a
+    byte of D, and of the ends of its boxes.
     """
     problem, target, f = family.problem, family.target, family.figures
     m, slices, size = tile.rows, tile.slices, problem.a.dtype.itemsize
@@ -219,6 +225,7 @@ def _constants_of(family: Family, tile: _Outline) -> tuple[float, ...]:
     tensor = 2 * max(m, MMA_M) * (SWIZZLE_BYTES // size) * target.sm_count / rate
     slab = f.sliced_slab_us if slices > 1 else f.slab_us[wg_m * wg_n]
     latency = slab * repeats
+    begin = f.warpgroup_us * (wg_m * wg_n * tile.groups * slices - 1)
     thin = m * size % SWIZZLE_BYTES != 0 and shared_major(problem, "a", m) == "m"
     if thin and shared_major(problem, "b", m) == "n":
         latency += f.thin_us
@@ -234,7 +241,7 @@ def _constants_of(family: Family, tile: _Outline) -> tuple[float, ...]:
         if tile.groups == 1:  # all warps of a CTA store at once
             sums = max(m, MMA_M) / (wg_m * wg_n * WARPGROUP)
     return (
-        *(m, tile.groups, slices, wg_n, from_registers(problem, m), tensor, latency),
+        *(m, tile.groups, slices, wg_n, from_registers(problem, m), begin, tensor, latency),
         *(_store_us(family, tile, store), long, store == "direct", sums, written, ends),
     )
 
@@ -293,10 +300,11 @@ def _widths(f: Figures, size: int) -> _Widths:
 def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
     """Return tiles of so many columns, and of such constants; the two are broadcast."""
     problem, f = family.problem, family.figures
-    rows, groups, slices, wg_n, held, tensor, latency, store, long, *more = constants
+    rows, groups, slices, wg_n, held, begin, tensor, latency, store, long, *more = constants
     direct, sums, written, ends = more
     widths, eights = _widths(f, problem.d.dtype.itemsize), n // wg_n.astype(np.int64) // 8
     line = n * problem.a.dtype.itemsize  # of an N-major B
+    box = np.minimum(SWIZZLE_BYTES, line & -line)
     swizzled = (shared_major(problem, "b", MMA_M) == "n") & ~in_panels(problem, n)
     broad = f.store_broad * direct * np.maximum(0.0, np.maximum(n / 128, sums * n / 64) - 1)
     rate = widths.rate[eights]
@@ -307,12 +315,13 @@ def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
         columns=n,
         groups=groups.astype(np.int64),
         slices=slices.astype(np.int64),
+        begin_us=np.broadcast_to(begin, np.broadcast_shapes(begin.shape, n.shape)),
         tensor_us=tensor * n / rate,
         latency_us=latency + f.narrow_us * n * (swizzled & (line % SWIZZLE_BYTES != 0)),
         store_us=store * n * np.where(widths.odd[eights], long, 1.0) * (1 + broad),
         written_us=written + ends / widths.boxed[eights],
         short_lines=swizzled & (line < SWIZZLE_BYTES),
-        pieces=np.where(swizzled, SWIZZLE_BYTES // np.minimum(SWIZZLE_BYTES, line & -line), 1),
+        pieces=np.where(swizzled, SWIZZLE_BYTES / box, 1) ** 0.5,
     )
 
 
@@ -346,7 +355,7 @@ def priced(
         l2 *= np.where(alone & steady, f.in_step, 1.0)
     pingpong = tiles.groups == 2  # one group stores while the other multiplies
     store = tiles.store_us / cluster_k  # from registers, where a cluster shares a tile
-    exposed = np.where(pingpong, f.store_exposed, rounds) * store
+    exposed = np.where(pingpong & (rounds > 1), f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
     repack = work.repack_us[np.minimum(m, MMA_M)]
     if f.cluster_us:
@@ -362,7 +371,9 @@ def priced(
         tensor = tensor * np.where(pingpong, f.promoted_turns, 1.0)
         shared = (together > 1) & (_wave_bytes(work, m, n, at_once) < _WAVE * target.l2_bytes)
         tensor *= np.where(shared, f.promoted_pair, 1.0)
-    main = slabs * _joined(f, tensor, latency, l2)
+    asked = _rows_us(work, tiles, cluster_m, cluster_n, rows, columns)
+    main = slabs * _joined(f, tensor, latency, np.maximum(l2, asked))
+    main += f.first_rows * asked * np.minimum(slabs, _FIRST)
     main = np.where(pingpong, np.maximum(main, (main + store) / 2), main)
     dram = _dram_us(work, tiles, cluster_n, across > 1, down > 1)
     near = 2 * work.copied[MMA_M] > work.moved  # most of it was just copied, and is in the L2
@@ -374,7 +385,8 @@ def priced(
     dram *= np.where(2 * at_once > apart, drawn, 1.0)
     if f.hot:
         main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
-    launch = work.fixed_us + f.gather_us * (sharing > 2)
+    launch = work.fixed_us + tiles.begin_us + f.ctas_us * at_once / target.sm_count
+    launch = launch + f.gather_us * (sharing > 2)
     total = launch + f.round_us * (rounds - 1) + exposed + adding + repack
     total += _joined(f, rounds * main, dram)
     return Times(
@@ -403,11 +415,6 @@ def _l2_us(
     if down.max() >= _MANY:
         many = (across == 1) & (down >= _MANY) & (cluster_m == 1)
         columns_read *= np.where(many, f.common, 1.0)
-    spread_a, spread_b = work.spread
-    if spread_a > 1:
-        rows_read *= spread_a
-    if spread_b > 1:
-        columns_read *= 1 + (spread_b - 1) * tiles.pieces
     bytes_read = (rows_read + columns_read) * SWIZZLE_BYTES
     rate = np.minimum(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
     l2 = bytes_read * at_once / rate / 1e3 * _multicast(f)[cluster_m, cluster_n]
@@ -416,6 +423,21 @@ def _l2_us(
         return l2
     pairs = (tiles.slices > 1) & (cluster_m == 2) & (cluster_n == 1) & (tiles.columns <= 64)
     return l2 * np.where(pairs, factor, 1.0)
+
+
+def _rows_us(
+    work: Work,
+    tiles: Tiles,
+    cluster_m: np.ndarray,
+    cluster_n: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+) -> np.ndarray:
+    """Return the time that one SM takes to ask for the rows of a slab."""
+    other = work.family.figures.shared_row
+    of_a, of_b = work.row_us
+    asked = of_a * rows * (other + (1 - other) / cluster_n)
+    return asked + of_b * columns * tiles.pieces * (other + (1 - other) / cluster_m)
 
 
 @lru_cache(maxsize=64)
