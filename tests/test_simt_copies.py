@@ -192,7 +192,7 @@ def test_copies_and_their_products_compile_without_spills(number):
 @pytest.mark.parametrize(("layout", "schedule"), [("kn", ""), ("kk", "stream"), ("mn", "stream")])
 @pytest.mark.sample(2)
 def test_the_loop_over_copies_is_that_over_aligned_operands(layout, schedule):
-    """Some 70 instructions less than of odd rows; the copies' kernel is one of its own."""
+    """Some 50 instructions less than of odd rows; the copies' kernel is one of its own."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     from bench.issue_slots import counted
 
@@ -205,5 +205,5 @@ def test_the_loop_over_copies_is_that_over_aligned_operands(layout, schedule):
 
     copies, odd, whole = of(problem, config), of(problem, bare), of(aligned, bare)
     assert copies.fmas == odd.fmas == 2048
-    assert copies.instructions <= whole.instructions < odd.instructions - 50
+    assert copies.instructions <= whole.instructions < odd.instructions - 45
     assert copies.share > 1.02 * odd.share

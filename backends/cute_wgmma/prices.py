@@ -58,6 +58,7 @@ _WAVE = 0.7  # of the L2: with more, pairs that share loads gain more than they 
 _SPREAD = 0.92
 _MANY = 48  # clusters that read the same lines at once: the L2 then serves several by one access
 _FIRST = 8  # slabs that are on their way before the first is multiplied
+_SLICED = 64 * 64  # elements of a tile whose slices take so long to add up as the figures say
 _IN_STEP = 96  # slabs in which the CTAs of one round come to read the same lines at once
 
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
@@ -386,7 +387,7 @@ def priced(
     if f.hot:
         main *= 1 + f.hot * rounds * main / (rounds * main + f.hot_us)
     launch = work.fixed_us + tiles.begin_us + f.ctas_us * at_once / target.sm_count
-    launch = launch + f.gather_us * (sharing > 2)
+    launch = np.maximum(f.empty_us, launch + f.gather_us * (sharing > 2))
     total = launch + f.round_us * (rounds - 1) + exposed + adding + repack
     total += _joined(f, rounds * main, dram)
     return Times(
@@ -487,10 +488,11 @@ def _adding_us(
 ) -> np.ndarray:
     """Return the time of adding up partial sums: in a CTA, in a cluster, by a second kernel."""
     f, slices = work.family.figures, tiles.slices
-    total = np.where(slices > 1, f.slices_us, 0.0)
+    size = tiles.rows * tiles.columns
+    total = np.where(slices > 1, f.slices_us * size / _SLICED, 0.0)
     if cluster_k.max() > 1:
         others = (cluster_k - 1) / cluster_k
-        sent = 4 * tiles.rows * tiles.columns / slices * at_once * others
+        sent = 4 * size / slices * at_once * others
         begin = f.exchange_us
         if work.family.problem.d.alignment < TMA_BYTES:
             begin += f.exchange_rows_us

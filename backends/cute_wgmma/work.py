@@ -95,8 +95,10 @@ def work_of(family: Family, extents: Extents) -> Work:
     b_rows = shared_major(problem, "b", MMA_M) == "n"
     repack_us, near_copies = np.zeros(MMA_M + 1), np.zeros(MMA_M + 1)
     for rows, copies in copied.items():
-        repack_us[rows] = _repack_us(family, copies, _blocks(problem, extents, rows), near)
-        if 2 * moved < family.target.l2_bytes:  # lines of copies are padded, those of operands not
+        repack_us[rows] = _repack_us(family, copies, _block_bytes(problem, extents, rows), near)
+        # Lines of copies are padded, those of operands not. Stacks gain nothing by it (256 products
+        # of 64x64x64 in TF32 take 8.3 us in nn, and would 7.0).
+        if 2 * moved < family.target.l2_bytes and extents.batch == 1:
             near_copies[rows] = min(copies, (extents.m + extents.n) * each)
     return Work(
         family,
@@ -119,7 +121,8 @@ def work_of(family: Family, extents: Extents) -> Work:
 
 def least_us(work: Work) -> float:
     """Return a time that no launch is under: until the first slab is there, and for copies."""
-    return work.fixed_us + min(float(work.repack_us[rows]) for rows in work.copied)
+    launch = max(work.family.figures.empty_us, work.fixed_us)
+    return launch + min(float(work.repack_us[rows]) for rows in work.copied)
 
 
 def is_split(work: Work) -> bool:
@@ -141,29 +144,30 @@ def _row_us(family: Family, name: Literal["a", "b"], extents: Extents) -> float:
     return f.line_row_us if whole else f.sector_row_us
 
 
-def _repack_us(family: Family, copied: int, in_blocks: float, near: bool) -> float:
-    """Return the time of copying so many bytes of operands, which are so many times that in blocks.
-
-    Small matrices leave the blocks that copy them partly empty: 1024 of 32x32 in TF32 take 3 us
-    more than as many bytes of others.
-    """
+def _repack_us(family: Family, copied: int, in_blocks: int, near: bool) -> float:
+    """Return the time of copying so many bytes of operands, in blocks of so many."""
     f = family.figures
     if not copied:
         return 0.0
     # What the L2 does not hold is written to device memory, too.
     passes = 1 if 2 * copied < family.target.l2_bytes else 2
     fixed = f.repack_us - (f.near_copy_us if near else 0.0)
-    return fixed + passes * in_blocks * copied / f.repack_gbs / 1e3
+    return fixed + passes * max(copied, in_blocks) / f.repack_gbs / 1e3
 
 
-def _blocks(problem: Problem, extents: Extents, tile_m: int) -> float:
-    """Return the size of the blocks that copy operands over that of the operands, 1 at least."""
-    whole, there = 0, 0
-    for name, rows in _operands(extents):
-        if is_repacked(problem, name, tile_m):
-            whole += -(-rows // TURNED_BLOCK) * -(-extents.k // TURNED_BLOCK) * TURNED_BLOCK**2
-            there += rows * extents.k
-    return whole / there if there else 1.0
+def _block_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
+    """Return the bytes of the blocks that copy operands.
+
+    Small matrices leave them partly empty: 1024 of 32x32 in TF32 take 3 us more than as many bytes
+    of others.
+    """
+    copies = 2 if products(problem) > 1 else 1
+    blocks = sum(
+        -(-rows // TURNED_BLOCK) * -(-extents.k // TURNED_BLOCK)
+        for name, rows in _operands(extents)
+        if is_repacked(problem, name, tile_m)
+    )
+    return blocks * TURNED_BLOCK**2 * problem.a.dtype.itemsize * copies * extents.batch
 
 
 def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
