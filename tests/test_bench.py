@@ -133,7 +133,7 @@ def test_records_are_read_from_both_kinds_of_files(tmp_path):
 
 FITTED = {  # what is measured, the figures that are true, and one that no launch tells
     "cute_wgmma": (
-        "bfloat16", {"fixed_us": 1.7, "slab_us[1]": 0.2, "exchange_us": 0.17}, "repack_us",
+        "bfloat16", {"fixed_us": 1.5, "slab_us[1]": 0.16, "exchange_us": 0.16}, "repack_us",
     ),
     "cute_simt": ("float32", {"latency_us": 1.4, "dot.cta_us": 3.0}, "dot.convert"),
     "cutile": ("bfloat16", {"fixed_us": 2.5, "slab_us": 0.2, "l2_bytes": 50.0}, "turned_a_bytes"),
