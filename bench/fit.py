@@ -1,9 +1,9 @@
 """Fit the figures of a backend's prices: ``python -m bench.fit sweep.jsonl more.jsonl``.
 
-Reads what `bench.sweep` has measured, moves all figures to where the prices' errors are least,
-varies them at random while that makes the prices better, and prints those to be written into the
-backend's figures.py; also how far the picks are from the best of what was measured, before and
-after. Needs no GPU.
+Reads what `bench.sweep` has measured, with ``--descend 5`` moves all figures to where the prices'
+errors are least, then varies them at random while that makes the prices better, and prints those to
+be written into the backend's figures.py; also how far the picks are from the best of what was
+measured, before and after. Needs no GPU.
 
 What "better" is: prices are to be right where a launch is near the best of its problem, and above
 all to pick the best. The loss is the mean squared error of the logarithms, weighted by

@@ -205,5 +205,5 @@ def test_the_loop_over_copies_is_that_over_aligned_operands(layout, schedule):
 
     copies, odd, whole = of(problem, config), of(problem, bare), of(aligned, bare)
     assert copies.fmas == odd.fmas == 2048
-    assert copies.instructions <= whole.instructions < odd.instructions - 45
+    assert copies.instructions <= whole.instructions < odd.instructions - 48
     assert copies.share > 1.02 * odd.share

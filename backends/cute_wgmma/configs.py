@@ -33,7 +33,7 @@ from .choices import (
 from .figures import Figures
 from .geometry import MMA_M, SWIZZLE_BYTES, illegal, shared_major, spare_bytes
 from .prices import Times, prediction, priced, tiles_in, tiles_of
-from .work import Work, is_split, least_us, repacked_bytes, work_of
+from .work import Work, least_us, repacked_bytes, work_of
 
 __all__ = [
     "candidates",
@@ -136,7 +136,7 @@ def ranking(
 
 def _add_offer(short: Shortlist[_Place], work: Work) -> None:
     """Add what a family offers, the cheapest first."""
-    family, found = work.family, choices(work.family, work.extents, is_split(work))
+    family, found = work.family, choices(work.family, work.extents, work.split)
     launches = found.cluster_m, found.cluster_n, found.split_k, found.cluster_k
     offer = _Offer(work, found, priced(work, tiles_of(family, found), *launches))
     total = offer.times.total

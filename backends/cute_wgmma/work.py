@@ -32,7 +32,7 @@ from .geometry import (
     shared_major,
 )
 
-__all__ = ["Work", "is_split", "least_us", "repacked_bytes", "work_of"]
+__all__ = ["Work", "least_us", "repacked_bytes", "work_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,8 @@ class Work:
         Of these, by the same, what launches may find in the L2.
     row_us
         Of a row of a slab of A, and of B, by where their lines begin.
+    split
+        Whether lines of an operand do not begin where the L2's do.
     b_rows
         Whether B is N-major.
     streamed
@@ -79,6 +81,7 @@ class Work:
     copied: Mapping[int, int]
     near_copies: np.ndarray
     row_us: tuple[float, float]
+    split: bool
     b_rows: bool
     streamed: bool
     promoted: bool
@@ -100,6 +103,10 @@ def work_of(family: Family, extents: Extents) -> Work:
         # of 64x64x64 in TF32 take 8.3 us in nn, and would 7.0).
         if 2 * moved < family.target.l2_bytes and extents.batch == 1:
             near_copies[rows] = min(copies, (extents.m + extents.n) * each)
+    begin_a, begin_b = (
+        _begins(problem, name, rows, extents.k) for name, rows in _operands(extents)
+    )
+    row_us = {ROW_BYTES: f.odd_row_us, SECTOR_BYTES: f.sector_row_us, LINE_BYTES: f.line_row_us}
     return Work(
         family,
         extents,
@@ -112,7 +119,8 @@ def work_of(family: Family, extents: Extents) -> Work:
         repack_us=repack_us,
         copied=copied,
         near_copies=near_copies,
-        row_us=(_row_us(family, "a", extents), _row_us(family, "b", extents)),
+        row_us=(row_us[begin_a], row_us[begin_b]),
+        split=min(begin_a, begin_b) < LINE_BYTES,
         b_rows=b_rows,
         streamed=extents.n * each > family.target.l2_bytes and not b_rows,
         promoted=is_promoted(problem),
@@ -125,23 +133,16 @@ def least_us(work: Work) -> float:
     return launch + min(float(work.repack_us[rows]) for rows in work.copied)
 
 
-def is_split(work: Work) -> bool:
-    """Whether lines of an operand do not begin where the L2's do."""
-    return max(work.row_us) > work.family.figures.line_row_us
-
-
-def _row_us(family: Family, name: Literal["a", "b"], extents: Extents) -> float:
-    """Return what one SM takes for a row of a slab, by where lines begin; of copies all do well."""
-    problem, f = family.problem, family.figures
+def _begins(problem: Problem, name: Literal["a", "b"], rows: int, k: int) -> int:
+    """Return the bytes that lines begin at multiples of: the L2's lines, its sectors, or less."""
     if is_repacked(problem, name, MMA_M):
-        return f.line_row_us
-    rows = extents.m if name == "a" else extents.n
-    _, size = _lines(problem, name, rows, extents.k, MMA_M)
+        return LINE_BYTES
+    _, size = _lines(problem, name, rows, k, MMA_M)
     size = -(-size // ROW_BYTES) * ROW_BYTES
     if size % SECTOR_BYTES:
-        return f.odd_row_us
+        return ROW_BYTES
     whole = size % LINE_BYTES == 0 or LINE_BYTES % size == 0  # or several in one
-    return f.line_row_us if whole else f.sector_row_us
+    return LINE_BYTES if whole else SECTOR_BYTES
 
 
 def _repack_us(family: Family, copied: int, in_blocks: int, near: bool) -> float:
@@ -161,27 +162,31 @@ def _block_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     Small matrices leave them partly empty: 1024 of 32x32 in TF32 take 3 us more than as many bytes
     of others.
     """
-    copies = 2 if products(problem) > 1 else 1
     blocks = sum(
         -(-rows // TURNED_BLOCK) * -(-extents.k // TURNED_BLOCK)
         for name, rows in _operands(extents)
         if is_repacked(problem, name, tile_m)
     )
-    return blocks * TURNED_BLOCK**2 * problem.a.dtype.itemsize * copies * extents.batch
+    size = problem.a.dtype.itemsize * _copies(problem)
+    return blocks * TURNED_BLOCK**2 * size * extents.batch
 
 
 def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     """Return the bytes of the operands' copies, at most."""
     total = 0
-    copies = 2 if products(problem) > 1 else 1
     for name, rows in _operands(extents):
         if is_repacked(problem, name, tile_m):
             lines, size = _lines(problem, name, rows, extents.k, tile_m)
-            most = packed_bytes(lines, size, extents.batch, copies)
+            most = packed_bytes(lines, size, extents.batch, _copies(problem))
             if name == "b" and may_panel(problem):  # tiles decide
                 most = max(most, panel_bytes(lines, size, extents.batch))
             total += most
     return total
+
+
+def _copies(problem: Problem) -> int:
+    """Return how many matrices an operand becomes that is copied."""
+    return 2 if products(problem) > 1 else 1
 
 
 def _operands(extents: Extents) -> tuple[tuple[Literal["a", "b"], int], ...]:
