@@ -5,7 +5,7 @@ There are some hundreds for one product, so they are drawn up and sifted as arra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -85,6 +85,10 @@ SHAPES = (
 )
 WIDTHS = np.arange(8, 257, 8)  # of tiles
 _COLUMNS = np.array((256, 192, 128, 64))  # beside those that fill the device evenly
+# What there is of the shapes, once for all classes.
+_ROWS, _WIDEST = np.array([(shape.rows, shape.widest) for shape in SHAPES]).T
+_SLICED = np.array([len(shape.slices) > 1 for shape in SHAPES])
+_PINGPONG = np.array([shape.schedule == "pingpong" for shape in SHAPES])
 _CLUSTER_K = (1, 2, 3, 4, 8)
 # Clusters (M, N, K). (1, 2) with a part of K each was slow (14.9 against 12.1 us at 64x2048x7168).
 _CLUSTER_SHAPES = tuple(
@@ -92,6 +96,14 @@ _CLUSTER_SHAPES = tuple(
 ) + tuple((*pair, 1) for pair in _MORE)
 _PAIR = {pair: pair for pair in _PAIRS + _MORE}  # made once, as below
 _CM, _CN, _CK = np.array(_CLUSTER_SHAPES).T
+_CTAS = _CM * _CN * _CK
+# Whether each of `SHAPES` may have each of them.
+_IN_CLUSTERS = np.array(
+    [
+        [(m, n) in shape.clusters and k in shape.cluster_k for m, n, k in _CLUSTER_SHAPES]
+        for shape in SHAPES
+    ]
+)
 # Made once: plans are kept, and many of them.
 _WARPS, _RASTER = {4: (4, 1), 8: (8, 1), 12: (12, 1)}, Raster("m", 8)
 _FEW_TILES = 8
@@ -110,8 +122,8 @@ class Family:
     ----------
     problem, target, figures
         What it is, and what its launches cost.
-    shapes
-        `SHAPES` with the clusters worth considering.
+    clusters
+        Whether each of `SHAPES` is worth considering in each of `_CLUSTER_SHAPES`.
     unit
         What tile widths are multiples of.
     swap_ab
@@ -123,10 +135,10 @@ class Family:
     problem: Problem
     target: Target
     figures: Figures
-    shapes: tuple[Shape, ...]
+    clusters: np.ndarray
     unit: int
     swap_ab: bool
-    at_once: tuple[int, ...]
+    at_once: np.ndarray
 
 
 class Choice(NamedTuple):
@@ -146,7 +158,7 @@ class Choices(NamedTuple):
     Attributes
     ----------
     shape
-        Index of one of the family's shapes.
+        Index of one of `SHAPES`.
     columns, cluster_m, cluster_n, split_k, cluster_k, slice_k
         As in `Choice`.
     """
@@ -159,22 +171,10 @@ class Choices(NamedTuple):
     cluster_k: np.ndarray
     slice_k: np.ndarray
 
-    def at(self, family: Family, index: int) -> Choice:
+    def at(self, index: int) -> Choice:
         """Return one."""
         shape, columns, cm, cn, split_k, cluster_k, slice_k = (int(each[index]) for each in self)
-        return Choice(family.shapes[shape], columns, _PAIR[cm, cn], split_k, cluster_k, slice_k)
-
-
-class _Outlines(NamedTuple):
-    """The shapes of a family as arrays: rows, widest tiles, whether slices share a tile.
-
-    And, for each shape and each of `_CLUSTER_SHAPES`, whether it may have such clusters.
-    """
-
-    rows: np.ndarray
-    widest: np.ndarray
-    sliced: np.ndarray
-    clusters: np.ndarray
+        return Choice(SHAPES[shape], columns, _PAIR[cm, cn], split_k, cluster_k, slice_k)
 
 
 @lru_cache(maxsize=256)
@@ -208,12 +208,16 @@ def family_of(
     """Return the family of a class, by other figures than its own where they are given."""
     by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
     in_place = not any(is_repacked(problem, name, MMA_M) for name in ("a", "b"))
-    shapes = _with_clusters(is_promoted(problem), by_rows, in_place)
+    clusters = _worth_clusters(is_promoted(problem), by_rows, in_place)
     swizzled = shared_major(problem, "b", MMA_M) == "n" and not may_panel(problem)
     unit = LEAST_SWIZZLE // problem.b.dtype.itemsize if swizzled else 8
-    at_once = tuple(clusters_at_once(target, ctas) for ctas in range(MAX_CLUSTER + 1))
     own = figures or figures_of(problem)
-    return Family(problem, target, own, shapes, unit, swap_ab, at_once)
+    return Family(problem, target, own, clusters, unit, swap_ab, _at_once(target))
+
+
+@lru_cache(maxsize=64)
+def _at_once(target: Target) -> np.ndarray:
+    return np.array([clusters_at_once(target, ctas) for ctas in range(MAX_CLUSTER + 1)])
 
 
 def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding: bool) -> Config:
@@ -233,38 +237,17 @@ def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding
 
 
 @lru_cache(maxsize=8)
-def _with_clusters(promoted: bool, by_rows: bool, in_place: bool) -> tuple[Shape, ...]:
-    """Return the shapes with the clusters that are worth considering for a class.
+def _worth_clusters(promoted: bool, by_rows: bool, in_place: bool) -> np.ndarray:
+    """Return whether each of `SHAPES` is worth considering in each of `_CLUSTER_SHAPES`.
 
     Pairs along M were slow on an H200, none knows why, with promoted sums (1593 against 1305 us at
     4096 cubed in 3xTF32, 969 against 836 at 8192 in float8) and in ping-pong that stores rows (80
     against 48 us at 4095x4097x511). Larger clusters were not measured with promoted sums or behind
     copies.
     """
-
-    def slow(shape: Shape, m: int, n: int) -> bool:
-        along_m = promoted or (by_rows and shape.schedule == "pingpong")
-        return (m > 1 and along_m) or (m * n > 2 and (promoted or not in_place))
-
-    return tuple(
-        replace(shape, clusters=tuple(c for c in shape.clusters if not slow(shape, *c)))
-        for shape in SHAPES
-    )
-
-
-@lru_cache(maxsize=4)
-def _outlines(shapes: tuple[Shape, ...]) -> _Outlines:
-    return _Outlines(
-        rows=np.array([shape.rows for shape in shapes]),
-        widest=np.array([shape.widest for shape in shapes]),
-        sliced=np.array([len(shape.slices) > 1 for shape in shapes]),
-        clusters=np.array(
-            [
-                [(m, n) in shape.clusters and k in shape.cluster_k for m, n, k in _CLUSTER_SHAPES]
-                for shape in shapes
-            ]
-        ),
-    )
+    along_m = promoted | (by_rows & _PINGPONG)
+    larger = (_CM * _CN > 2) & (promoted or not in_place)
+    return _IN_CLUSTERS & ~(along_m[:, None] & (_CM > 1)) & ~larger
 
 
 def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
@@ -275,31 +258,38 @@ def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
     slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
     unit, sm_count, n = family.unit, family.target.sm_count, extents.n
-    rows, widest, *_ = _outlines(family.shapes)
-    widest = widest[:, None]
-    down = (-(-extents.m // rows) * extents.batch)[:, None]
-    round_ones = np.where(widest >= _COLUMNS, np.minimum(_COLUMNS, -(-n // unit) * unit), 0)
+    widest = _widest_for(min(extents.m, MMA_M))
+    down = (-(-extents.m // _ROWS) * extents.batch)[:, None]
+    round_ones = np.minimum(_COLUMNS, -(-n // unit) * unit)
+    worth = np.empty((len(_ROWS), 2 * len(_COLUMNS) + 5), dtype=bool)
+    worth[:, :4] = _COLUMNS <= widest
     # Tiles that make so many rounds: as many as round widths need, one, two; K may be cut, too.
-    most = np.empty((len(rows), len(_COLUMNS) + 5), dtype=np.int64)
-    most[:, :4] = -(-(down * -(-n // np.maximum(round_ones, 1))) // sm_count) * sm_count
-    most[:, :4][round_ones == 0] = 0
+    most = np.empty((len(_ROWS), len(_COLUMNS) + 5), dtype=np.int64)
+    most[:, :4] = -(-down * -(-n // round_ones) // sm_count) * sm_count * worth[:, :4]
     most[:, 4:6] = sm_count, 2 * sm_count
     pairs, fours = family.at_once[2], family.at_once[4]
-    most[:, 6:] = np.where(down * n <= sm_count * widest, (pairs, 2 * fours, fours), 0)
+    most[:, 6:] = (down * n <= sm_count * widest) * np.array((pairs, 2 * fours, fours))
     across = most // down
     even = -(-n // (np.maximum(across, 1) * unit)) * unit
-    even = np.where(even <= 64, even, _sixteens(even))
-    even[across == 0] = 0
-    columns = np.concatenate((round_ones, even), axis=1)
+    columns = np.empty(worth.shape, dtype=np.int64)
+    columns[:, :4], columns[:, 4:] = round_ones, np.where(even <= 64, even, _sixteens(even))
     if family.problem.accumulator is DType.INT32:  # wgmma takes no other widths
         columns = np.where(columns <= 24, columns, _sixteens(columns))
-    worth = (columns >= unit) & (columns <= widest)
-    few = (rows < MMA_M) & ((rows < extents.m) | (rows // 2 >= max(extents.m, 5)))
-    worth[few] = False
-    found = np.zeros((len(rows), len(WIDTHS)), dtype=bool)  # each once, in their order
+    worth[:, 4:] = (across > 0) & (columns[:, 4:] <= widest)
+    found = np.zeros((len(_ROWS), len(WIDTHS)), dtype=bool)  # each once, in their order
     found[worth.nonzero()[0], columns[worth] // 8 - 1] = True
     shape, width = found.nonzero()
     return shape, WIDTHS[width]
+
+
+@lru_cache(maxsize=MMA_M)
+def _widest_for(rows: int) -> np.ndarray:
+    """Return the widest tiles for so many rows, `MMA_M` for more: a column, by shapes.
+
+    None of few rows that are fewer, or of which half are enough.
+    """
+    few = (_ROWS < MMA_M) & ((_ROWS < rows) | (_ROWS // 2 >= max(rows, 5)))
+    return np.where(few, 0, _WIDEST)[:, None]
 
 
 def _sharers(
@@ -329,17 +319,16 @@ def choices(family: Family, extents: Extents, split: bool) -> Choices:
     `split` says whether lines of an operand do not begin where the L2's do.
     """
     shape, columns = _tiles(family, extents)
-    rows, _, sliced, clusters = _outlines(family.shapes)
-    down, across = -(-extents.m // rows[shape]), -(-extents.n // columns)
+    down, across = -(-extents.m // _ROWS[shape]), -(-extents.n // columns)
     # Where all SMs have work K stays whole.
     whole = down * across * extents.batch > family.target.sm_count
-    worth = clusters[shape] & ~(whole[:, None] & (_CK > 1))
+    worth = family.clusters[shape] & ~(whole[:, None] & (_CK > 1))
     most = _SPLIT_ROUNDS * family.target.sm_count // extents.batch if split else 0
     cut, sharing = _sharers(down[:, None], across[:, None], columns[:, None], most)
     tile, cluster = (worth & sharing).nonzero()
     cm, cn, cluster_k = _CM[cluster], _CN[cluster], _CK[cluster]
     groups = -(-down[tile] // cm) * -(-across[tile] // cn) * extents.batch
-    at_once = np.array(family.at_once)[cm * cn * cluster_k]
+    at_once = family.at_once[_CTAS[cluster]]
     room = at_once // groups  # for parts of K
     slabs = -(-extents.k * family.problem.a.dtype.itemsize // SWIZZLE_BYTES)
     fitting = max(1, _MAX_WORKSPACE // (workspace_bytes(family.problem, extents, 2) // 2))
@@ -354,7 +343,7 @@ def choices(family: Family, extents: Extents, split: bool) -> Choices:
     # Slices share a tile where CTAs have one: with more columns the tensor cores are busy without.
     worth = np.empty((*split_k.shape, 2), dtype=bool)
     worth[..., 0] = fits & ~is_idle(cluster_k[:, None], split_k, 1)
-    shared = sliced[shape[tile]] & (columns[tile] <= 128) & (groups <= at_once) & (cm * cn <= 2)
+    shared = _SLICED[shape[tile]] & (columns[tile] <= 128) & (groups <= at_once) & (cm * cn <= 2)
     worth[..., 1] = fits & shared[:, None]
     of, part, more = worth.nonzero()
     tile = tile[of]

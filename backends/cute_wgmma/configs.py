@@ -144,7 +144,7 @@ def _add_offer(short: Shortlist[_Place], work: Work) -> None:
         us = float(total[index])
         if us > short.bar:
             break
-        shape, columns, cluster, split_k, cluster_k, slice_k = found.at(family, index)
+        shape, columns, cluster, split_k, cluster_k, slice_k = found.at(index)
         config, reason = _config(family, shape, columns, cluster, split_k > 1, cluster_k, slice_k)
         short.add(us, _Place(offer, index, split_k, config), reason)
 

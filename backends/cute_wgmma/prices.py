@@ -343,7 +343,7 @@ def priced(
     together = cluster_m * cluster_n * cluster_k
     down, across = -(-extents.m // (m * cluster_m)), -(-extents.n // (n * cluster_n))
     units = down * across * extents.batch * together * split_k
-    room = np.array(work.family.at_once)[together] * together
+    room = work.family.at_once[together] * together
     at_once = np.minimum(units, room)
     rounds = -(-units // at_once)
     slabs = -(-work.slabs // (split_k * cluster_k))
