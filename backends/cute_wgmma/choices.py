@@ -262,7 +262,7 @@ def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
     down = (-(-extents.m // _ROWS) * extents.batch)[:, None]
     round_ones = np.minimum(_COLUMNS, -(-n // unit) * unit)
     worth = np.empty((len(_ROWS), 2 * len(_COLUMNS) + 5), dtype=bool)
-    worth[:, :4] = _COLUMNS <= widest
+    worth[:, :4] = widest >= _COLUMNS
     # Tiles that make so many rounds: as many as round widths need, one, two; K may be cut, too.
     most = np.empty((len(_ROWS), len(_COLUMNS) + 5), dtype=np.int64)
     most[:, :4] = -(-down * -(-n // round_ones) // sm_count) * sm_count * worth[:, :4]
@@ -288,7 +288,7 @@ def _widest_for(rows: int) -> np.ndarray:
 
     None of few rows that are fewer, or of which half are enough.
     """
-    few = (_ROWS < MMA_M) & ((_ROWS < rows) | (_ROWS // 2 >= max(rows, 5)))
+    few = (_ROWS < MMA_M) & ((rows > _ROWS) | (max(rows, 5) <= _ROWS // 2))
     return np.where(few, 0, _WIDEST)[:, None]
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "products",
     "shared_major",
     "spare_bytes",
+    "store_is_direct",
     "store_of",
 ]
 
@@ -321,12 +322,17 @@ def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows"
     not make that faster.
     """
     d = problem.d
-    few, turned = rows < MMA_M, d.major == "m"
-    if adding or few or turned or from_registers(problem, rows):
+    turned = d.major == "m" or from_registers(problem, rows)
+    if turned or store_is_direct(rows, adding):
         return "direct"
     if d.alignment == TMA_BYTES:
         return "tma" if d.dtype.itemsize == 2 else "direct"
     return "rows" if d.major == "n" else "direct"
+
+
+def store_is_direct(rows: Any, adding: Any) -> Any:
+    """Whether D is written from registers, whatever it is; of numbers, or of arrays."""
+    return adding | (rows < MMA_M)
 
 
 def _promotion(problem: Problem, slab: int) -> int:

@@ -8,7 +8,7 @@ term of the price belongs there if extents, cluster and parts of K leave it as i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from ..workspace import parts_in_turn
 from .choices import SHAPES, WIDTHS, Choices, Family
 from .figures import Figures
 from .geometry import (
+    FEW_ROWS,
     MMA_M,
     SWIZZLE_BYTES,
     TMA_BYTES,
@@ -31,6 +32,7 @@ from .geometry import (
     in_panels,
     is_adding,
     shared_major,
+    store_is_direct,
     store_of,
 )
 from .work import Work
@@ -136,38 +138,41 @@ class Times(NamedTuple):
 KINDS = ((1, False), (1, True), (2, True))
 
 
-class _Outline(NamedTuple):
-    """A tile whatever its width, and how it is computed.
+class _Outlines(NamedTuple):
+    """Tiles whatever their widths, and how they are computed, as arrays of one length.
 
     Attributes
     ----------
-    rows, warps
-        Of the tile, and (M, N) of one group.
-    groups, slices
-        As in `geometry.Geometry`.
+    rows, wg_m, wg_n, groups, slices
+        As in `unigemm.plans.Config` and `geometry.Geometry`.
     adding
         Whether there are parts of K to add up.
     """
 
-    rows: int
-    warps: tuple[int, int]
-    groups: int
-    slices: int
-    adding: bool
+    rows: np.ndarray
+    wg_m: np.ndarray
+    wg_n: np.ndarray
+    groups: np.ndarray
+    slices: np.ndarray
+    adding: np.ndarray
+
+
+def _outlines(tiles: Iterable[tuple[int, tuple[int, int], str, int, bool]]) -> _Outlines:
+    """Return those of tiles: rows, warps, schedules, slices of K, and whether there are parts."""
+    rows = [
+        (m, warps_m // 4, warps_n, groups_of(schedule), slices, adding)
+        for m, (warps_m, warps_n), schedule, slices, adding in tiles
+    ]
+    return _Outlines(*np.array(rows).T)
 
 
 #: Of all tiles in a family's table; what has no slices leaves a place unused.
-_OUTLINES = tuple(
-    _Outline(
-        shape.rows,
-        (shape.warps, 1),
-        groups_of(shape.schedule),
-        min(slices, shape.slices[-1]),
-        adding,
-    )
+_TABLE = _outlines(
+    (shape.rows, (shape.warps, 1), shape.schedule, min(slices, shape.slices[-1]), adding)
     for shape in SHAPES
     for slices, adding in KINDS
 )
+_TABLE_COLUMNS = _Outlines(*(each[:, None] for each in _TABLE))  # beside rows of widths
 
 
 def tiles_of(family: Family, choices: Choices) -> Tiles:
@@ -181,149 +186,138 @@ def tiles_of(family: Family, choices: Choices) -> Tiles:
 @lru_cache(maxsize=64)
 def table_of(family: Family) -> Tiles:
     """Return the tiles of a family: of all shapes, each in all of `KINDS`, each of all `WIDTHS`."""
-    found = _tiles(family, _constants(family, _OUTLINES)[:, :, None], WIDTHS)
-    return Tiles(*map(_in_table, found))
+    return Tiles(*map(_in_table, _tiles(family, _TABLE_COLUMNS, WIDTHS)))
 
 
 def _in_table(values: np.ndarray) -> np.ndarray:
     """Return values of outlines, of widths or of both as those of all pairs."""
-    table = np.empty((len(_OUTLINES), len(WIDTHS)), values.dtype)
+    table = np.empty((len(_TABLE.rows), len(WIDTHS)), values.dtype)
     table[...] = values
     return table.ravel()
 
 
 def tiles_in(family: Family, configs: Sequence[Config]) -> Tiles:
     """Return the tiles of configurations."""
-    outlines = [
-        _Outline(x.tile[0], x.warps, groups_of(x.schedule), x.slice_k, is_adding(x))
-        for x in configs
-    ]
-    columns = np.array([config.tile[1] for config in configs])
-    return _tiles(family, _constants(family, outlines), columns)
+    outlines = _outlines((x.tile[0], x.warps, x.schedule, x.slice_k, is_adding(x)) for x in configs)
+    return _tiles(family, outlines, np.array([config.tile[1] for config in configs]))
 
 
-def _constants(family: Family, outlines: Sequence[_Outline]) -> np.ndarray:
-    """Return what `_tiles` has to know of tiles whatever their width, a row for each thing."""
-    known = {each: _constants_of(family, each) for each in set(outlines)}
-    return np.array([known[each] for each in outlines], dtype=float).T
-
-
-def _constants_of(family: Family, tile: _Outline) -> tuple[float, ...]:
-    """Return what prices owe to a tile whatever its width.
-
-    Rows, groups, slices, warpgroups along N; whether A comes from registers; until its warpgroups
-    have begun; of a slab the tensor cores' time for a column at their best rate, and that of
-    instructions; of a store the time of a column, what long boxes take times that, whether it is
-    from registers, and the sums of a column that a thread has; of the device memory the time of a
-    byte of D, and of the ends of its boxes.
-    """
-    problem, target, f = family.problem, family.target, family.figures
-    m, slices, size = tile.rows, tile.slices, problem.a.dtype.itemsize
-    wg_m, wg_n = tile.warps[0] // 4, tile.warps[1]
-    repeats = -(-m // (MMA_M * wg_m))
-    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size]
-    rate *= {1: f.single, 3: f.three}.get(wg_m * slices, 1.0)
-    tensor = 2 * max(m, MMA_M) * (SWIZZLE_BYTES // size) * target.sm_count / rate
-    slab = f.sliced_slab_us if slices > 1 else f.slab_us[wg_m * wg_n]
-    latency = slab * repeats
-    begin = f.warpgroup_us * (wg_m * wg_n * tile.groups * slices - 1)
-    thin = m * size % SWIZZLE_BYTES != 0 and shared_major(problem, "a", m) == "m"
-    if thin and shared_major(problem, "b", m) == "n":
-        latency += f.thin_us
-    store = store_of(problem, m, tile.adding)
-    long, written, ends, sums = 1.0, 0.0, 0.0, 0.0
-    if store == "tma":
-        long = f.store_long
-    elif store == "rows":
-        written = 1 / f.store_rows_gbs / 1e3
-        ends = f.store_ends * written
-    else:
-        written = 1 / f.store_direct_gbs / 1e3
-        if tile.groups == 1:  # all warps of a CTA store at once
-            sums = max(m, MMA_M) / (wg_m * wg_n * WARPGROUP)
-    return (
-        *(m, tile.groups, slices, wg_n, from_registers(problem, m), begin, tensor, latency),
-        *(_store_us(family, tile, store), long, store == "direct", sums, written, ends),
-    )
-
-
-def _store_us(family: Family, tile: _Outline, store: str) -> float:
-    """Return the time that a column of a tile's store takes its warpgroups."""
-    f, d, m, wg_m = family.figures, family.problem.d, tile.rows, tile.warps[0] // 4
-    tall = m > MMA_M * wg_m
-    how = "words" if store == "rows" and d.dtype.itemsize == 4 else store
-    us = f.store_us[how] * max(m, MMA_M) / (128 * 256) / wg_m
-    if store == "rows" and tile.groups == 2 and tall:
-        us *= f.store_tall_rows
-    if store == "direct":
-        us /= tile.slices
-        us *= min(1.0, m / MMA_M)
-        if d.dtype.itemsize == 4:
-            us *= f.store_wide
-            us *= f.store_sliced if tile.slices > 1 and d.alignment < TMA_BYTES else 1.0
-        if d.major == "m":
-            us *= f.store_down
-            us *= f.store_quads if tall and from_registers(family.problem, m) else 1.0
-    return us
-
-
-class _Widths(NamedTuple):
-    """What prices owe to a warpgroup's columns, by how many times eight they are.
-
-    Attributes
-    ----------
-    rate, rate_held
-        Part of the tensor cores' rate; where A comes from registers.
-    boxed
-        Columns of boxes stored row by row.
-    odd
-        Whether no boxes of 64 or 32 columns divide them.
-    """
-
-    rate: np.ndarray
-    rate_held: np.ndarray
-    boxed: np.ndarray
-    odd: np.ndarray
-
-
-@lru_cache(maxsize=16)
-def _widths(f: Figures, size: int) -> _Widths:
-    """Return them, for elements of D of so many bytes."""
-    n = np.arange(0, int(WIDTHS[-1]) + 1, 8)
-    rate, held = (
-        np.interp(n, list(known), list(known.values()))
-        for known in (f.efficiency, f.efficiency_held or f.efficiency)
-    )
-    boxed = [1, *(box_of("rows", columns, size)[0] for columns in n.tolist()[1:])]
-    return _Widths(rate, held, np.array(boxed), (n > 64) & (n % 32 != 0))
-
-
-def _tiles(family: Family, constants: np.ndarray, n: np.ndarray) -> Tiles:
-    """Return tiles of so many columns, and of such constants; the two are broadcast."""
+def _tiles(family: Family, of: _Outlines, n: np.ndarray) -> Tiles:
+    """Return tiles of such outlines and of so many columns; the two are broadcast."""
     problem, f = family.problem, family.figures
-    rows, groups, slices, wg_n, held, begin, tensor, latency, store, long, *more = constants
-    direct, sums, written, ends = more
-    widths, eights = _widths(f, problem.d.dtype.itemsize), n // wg_n.astype(np.int64) // 8
     line = n * problem.a.dtype.itemsize  # of an N-major B
-    box = np.minimum(SWIZZLE_BYTES, line & -line)
     swizzled = (shared_major(problem, "b", MMA_M) == "n") & ~in_panels(problem, n)
-    broad = f.store_broad * direct * np.maximum(0.0, np.maximum(n / 128, sums * n / 64) - 1)
-    rate = widths.rate[eights]
-    if held.any():
-        rate = np.where(held > 0, widths.rate_held[eights], rate)
+    box = np.minimum(SWIZZLE_BYTES, line & -line)
+    tensor_us, latency_us = _slab_us(family, of, n)
+    store_us, written_us = _stores_us(family, of, n)
     return Tiles(
-        rows=rows.astype(np.int64),
+        rows=of.rows,
         columns=n,
-        groups=groups.astype(np.int64),
-        slices=slices.astype(np.int64),
-        begin_us=np.broadcast_to(begin, np.broadcast_shapes(begin.shape, n.shape)),
-        tensor_us=tensor * n / rate,
-        latency_us=latency + f.narrow_us * n * (swizzled & (line % SWIZZLE_BYTES != 0)),
-        store_us=store * n * np.where(widths.odd[eights], long, 1.0) * (1 + broad),
-        written_us=written + ends / widths.boxed[eights],
+        groups=of.groups,
+        slices=of.slices,
+        begin_us=f.warpgroup_us * (of.wg_m * of.wg_n * of.groups * of.slices - 1),
+        tensor_us=tensor_us,
+        latency_us=latency_us + f.narrow_us * n * (swizzled & (line % SWIZZLE_BYTES != 0)),
+        store_us=store_us,
+        written_us=written_us,
         short_lines=swizzled & (line < SWIZZLE_BYTES),
         pieces=np.where(swizzled, SWIZZLE_BYTES / box, 1) ** 0.5,
     )
+
+
+def _slab_us(family: Family, of: _Outlines, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return least times of a slab: of the tensor cores, and of its instructions."""
+    problem, target, f = family.problem, family.target, family.figures
+    m, size, rates = of.rows, problem.a.dtype.itemsize, _rates(f)
+    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[size] * rates.alone[of.wg_m * of.slices]
+    tensor = 2 * np.maximum(m, MMA_M) * (SWIZZLE_BYTES // size) * target.sm_count / rate
+    eights = n // of.wg_n // 8
+    part = rates.of_width[eights]
+    if from_registers(problem, MMA_M):
+        part = np.where(m >= MMA_M, rates.held[eights], part)
+    latency = np.where(of.slices > 1, f.sliced_slab_us, rates.slab_us[of.wg_m * of.wg_n])
+    latency *= -(-m // (MMA_M * of.wg_m))
+    if shared_major(problem, "b", FEW_ROWS[0]) == "n":
+        lines = np.zeros(MMA_M + 1, dtype=bool)
+        for rows in FEW_ROWS:
+            lines[rows] = shared_major(problem, "a", rows) == "m"
+        thin = lines[np.minimum(m, MMA_M)] & (m * size % SWIZZLE_BYTES != 0)
+        latency += f.thin_us * thin
+    return tensor * n / part, latency
+
+
+def _stores_us(family: Family, of: _Outlines, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times of a tile's store: that it takes its warpgroups, and of a byte of D."""
+    problem, f = family.problem, family.figures
+    wide, how = problem.d.dtype.itemsize == 4, store_of(problem, MMA_M, False)
+    whole, tall = np.maximum(of.rows, MMA_M), of.rows > MMA_M * of.wg_m
+    column = whole / (128 * 256)  # of a tile of 128x256
+    us = f.store_us["direct"] * column / of.wg_m / of.slices * np.minimum(1.0, of.rows / MMA_M)
+    if wide:
+        us *= f.store_wide
+        if problem.d.alignment < TMA_BYTES:
+            us *= np.where(of.slices > 1, f.store_sliced, 1.0)
+    if problem.d.major == "m":
+        us *= f.store_down
+        if from_registers(problem, MMA_M):
+            us *= np.where(tall & (of.rows >= MMA_M), f.store_quads, 1.0)
+    us = us * n
+    if f.store_broad:
+        # Where all warps of a CTA store at once, the sums of a thread count.
+        sums = np.where(of.groups == 1, whole / (of.wg_m * of.wg_n * WARPGROUP), 0.0)
+        us *= 1 + f.store_broad * np.maximum(0.0, np.maximum(n / 128, sums * n / 64) - 1)
+    written = np.full(of.rows.shape, 1 / f.store_direct_gbs / 1e3)
+    if how == "direct":
+        return us, written
+    boxed, eights = ~store_is_direct(of.rows, of.adding > 0), n // of.wg_n // 8
+    if how == "tma":
+        box = f.store_us["tma"] * column / of.wg_m * n * np.where(_ODD[eights], f.store_long, 1.0)
+        return np.where(boxed, box, us), np.where(boxed, 0.0, written)
+    box = f.store_us["words" if wide else "rows"] * column / of.wg_m
+    box *= np.where((of.groups == 2) & tall, f.store_tall_rows, 1.0)
+    byte = 1 / f.store_rows_gbs / 1e3
+    ends = f.store_ends * byte / _boxed(problem.d.dtype.itemsize)[eights]
+    return np.where(boxed, box * n, us), np.where(boxed, byte + ends, written)
+
+
+class _Rates(NamedTuple):
+    """Figures of slabs as arrays.
+
+    Attributes
+    ----------
+    of_width, held
+        Part of the tensor cores' rate, by how many times eight columns a warpgroup has; where A
+        comes from registers.
+    alone
+        Of that, by the warpgroups that share a tile's rows and slabs.
+    slab_us
+        Least time of a slab, by the warpgroups of a tile.
+    """
+
+    of_width: np.ndarray
+    held: np.ndarray
+    alone: np.ndarray
+    slab_us: np.ndarray
+
+
+_EIGHTS = np.arange(0, int(WIDTHS[-1]) + 1, 8)  # columns of a warpgroup
+_ODD = (_EIGHTS > 64) & (_EIGHTS % 32 != 0)  # whether no boxes of 64 or 32 columns divide them
+
+
+@lru_cache(maxsize=16)
+def _rates(f: Figures) -> _Rates:
+    of_width = np.interp(_EIGHTS, list(f.efficiency), list(f.efficiency.values()))
+    held = of_width
+    if f.efficiency_held:
+        held = np.interp(_EIGHTS, list(f.efficiency_held), list(f.efficiency_held.values()))
+    slabs = (0.0, *(f.slab_us[warpgroups] for warpgroups in (1, 2, 3)))
+    return _Rates(of_width, held, np.array((0.0, f.single, 1.0, f.three)), np.array(slabs))
+
+
+@lru_cache(maxsize=4)
+def _boxed(size: int) -> np.ndarray:
+    """Return the columns of boxes that are stored row by row, for elements of so many bytes."""
+    return np.array([1, *(box_of("rows", columns, size)[0] for columns in _EIGHTS.tolist()[1:])])
 
 
 def priced(
