@@ -24,11 +24,12 @@ from .geometry import SCHEDULERS, WARP, is_big, is_dmma, lies_well, may_turn
 from .prices import Floor, Work
 from .times import BELOW, traffic_us
 
-__all__ = ["ALONE", "FULL", "Bounds", "Table", "Tiles", "bounds", "table_of"]
+__all__ = ["ALONE", "FULL", "SHARE_SLABS", "Bounds", "Table", "Tiles", "bounds", "table_of"]
 
 Array = npt.NDArray[Any]
 ALONE = 256  # threads of a CTA that takes all registers of an SM
 FULL = 3  # CTAs of an SM, at most, for which parts are made to measure
+SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _ENDLESS = 1e30  # microseconds
 
 
@@ -145,16 +146,16 @@ def bounds(table: Table, work: Work) -> Bounds:
     us = _joined(table, work, sm_us, dram_us * idle, ctas * each * l2_us * uneven * idle)
     us += _adding_us(table, work, tiles, parts) + _ENDLESS * ((parts > 1) & (slabs < 2 * parts))
 
-    # Where slabs are shared out, in the last round or all.
-    evenly = clocks * slabs * tiles + table.cta_clocks * np.minimum(sms, tiles)
-    evenly *= 1 + table.lone_warps / (resident * table.warps)
-    evenly /= sms * work.target.clock_mhz
-    shared = _joined(table, work, evenly, dram_us, tiles * slabs * l2_us)
-    shared += _ENDLESS * _never_shared(table, tiles, sms)
-
     of_parts = (BELOW * (work.begin_us + us)).reshape(table.shape)
-    in_shares = (BELOW * (work.begin_us + shared)).reshape(table.shape)[:, 0]
-    return Bounds(parts.reshape(table.shape), of_parts, np.minimum(of_parts.min(axis=1), in_shares))
+    least, shared = of_parts.min(axis=1), _may_be_shared(table, tiles, slabs, sms)
+    if shared.any():
+        evenly = clocks * slabs * tiles + table.cta_clocks * np.minimum(sms, tiles)
+        evenly *= 1 + table.lone_warps / (resident * table.warps)
+        evenly /= sms * work.target.clock_mhz
+        us = _joined(table, work, evenly, dram_us, tiles * slabs * l2_us)
+        in_shares = BELOW * (work.begin_us + us) + _ENDLESS * ~shared
+        least = np.minimum(least, in_shares.reshape(table.shape)[:, 0])
+    return Bounds(parts.reshape(table.shape), of_parts, least)
 
 
 def _slab(table: Table, work: Work) -> tuple[Array, Array]:
@@ -180,9 +181,11 @@ def _sm_us(
     return us + table.round_us * (rounds - 1)
 
 
-def _never_shared(table: Table, tiles: Array, sms: int) -> Array:
-    """Whether a tile has neither a tail nor stream-K: see `configs`."""
-    return (table.warps * WARP < ALONE) & ((tiles <= sms) | (table.dmma > 0))
+def _may_be_shared(table: Table, tiles: Array, slabs: Array, sms: int) -> Array:
+    """Whether a tile may have a tail, or slabs that are shared out: see `configs`."""
+    alone = table.warps * WARP >= ALONE
+    tail = (tiles > sms) & (alone | (table.dmma == 0))
+    return tail | (alone & (tiles * slabs >= sms * SHARE_SLABS))
 
 
 def _with_measured(table: Table, tiles: Array, sms: int) -> Array:

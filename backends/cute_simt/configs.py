@@ -19,7 +19,7 @@ from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled
-from .bounds import ALONE, FULL, Tiles, bounds
+from .bounds import ALONE, FULL, SHARE_SLABS, Tiles, bounds
 from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
@@ -175,7 +175,6 @@ _DENSE = 8  # parts: all up to so many are considered
 _FEW = 16  # rows of a tile of tensor cores that memory bounds (16x14336x4096 in nt 116 us for 111)
 _IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
-_SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _SHARED_ROUNDS = 4  # of tiles of tensor cores, at most, whose slabs are shared out
 _MAX_WORKSPACE = 256 << 20  # bytes
@@ -383,7 +382,7 @@ def _shares(config: Config, work: Work) -> bool:
     if is_tail(config):
         return tiles > places
     slabs = ceil(work.extents.k / config.tile[2])
-    return tiles < _SHARED_ROUNDS * places and tiles * slabs >= places * _SHARE_SLABS
+    return tiles < _SHARED_ROUNDS * places and tiles * slabs >= places * SHARE_SLABS
 
 
 @lru_cache(maxsize=1024)
@@ -715,7 +714,7 @@ def _streams(base: Base, work: Work) -> bool:
     """Say whether it may be worth it: tiles that leave SMs free, or would with equal parts of K."""
     tiles, places = tiles_of(base.config, work.extents), base.target.sm_count
     slabs = ceil(work.extents.k / base.config.tile[2])
-    worth = tiles < places <= tiles * _MOST_PIECES and tiles * slabs >= places * _SHARE_SLABS
+    worth = tiles < places <= tiles * _MOST_PIECES and tiles * slabs >= places * SHARE_SLABS
     return worth and _may_stream(work.problem, base)
 
 
