@@ -26,7 +26,7 @@ from .prices import (
     copies_us,
     figures_of,
     first_us,
-    latency_us,
+    least_slab_us,
     least_us,
     margin_of,
     measured,
@@ -37,7 +37,7 @@ from .prices import (
     times_of,
     work_of,
 )
-from .tiles import NARROW, Shape, shapes, turned_tf32
+from .tiles import NARROW, Shape, fitting, shapes, turned_tf32
 
 __all__ = [
     "candidates",
@@ -179,13 +179,13 @@ class _Outline(NamedTuple):
     ----------
     tile, ctas
         The fewest rows and the fewest columns of one, and their slab; CTAs that share it.
-    latency_us
+    slab_us
         Least time of a slab.
     """
 
     tile: tuple[int, int, int]
     ctas: int
-    latency_us: float
+    slab_us: float
 
 
 @lru_cache(maxsize=256)
@@ -195,12 +195,16 @@ def _outlines(
     """Return those of all such tiles, and the times of the smallest one's store."""
     own = problem.transposed if swap_ab else problem
     figures, size = figures_of(own, target), own.a.dtype.itemsize
-    tiles = [shape for shape in shapes(own, target) if _is_narrow(shape) == narrow]
+    tiles = [shape for shape in fitting(own, target) if _is_narrow(shape) == narrow]
+    sides: dict[tuple[int, int], tuple[int, int]] = {}
+    for shape in tiles:
+        key = shape.slab_bytes, shape.ctas
+        m, n = sides.get(key, (shape.m, shape.n))
+        sides[key] = min(m, shape.m), min(n, shape.n)
     found = []
-    for slab, ctas in {(shape.slab_bytes, shape.ctas) for shape in tiles}:
-        alike = [shape for shape in tiles if (shape.slab_bytes, shape.ctas) == (slab, ctas)]
-        least = min(shape.m for shape in alike), min(shape.n for shape in alike), slab // size
-        found.append(_Outline(least, ctas, latency_us(slab, figures)))
+    for (slab, ctas), (m, n) in sides.items():
+        tile = m, n, slab // size
+        found.append(_Outline(tile, ctas, least_slab_us(own, target, tile, ctas, figures)))
     elements = min((shape.m * shape.n // shape.ctas for shape in tiles), default=0)
     return tuple(found), stores_us(own, target, elements, figures)
 
@@ -213,11 +217,11 @@ def _outlined_us(
     outlines, (whole, parts) = _outlines(problem, target, narrow, swap_ab)
     parts += figures.reduce_us + 2 * figures.part_us
     sizes, least = extents.transposed if swap_ab else extents, inf
-    for tile, ctas, latency in outlines:
+    for tile, ctas, slab in outlines:
         slabs = -(-sizes.k // tile[2])
-        us = max(bound, slabs * latency) + whole
+        us = max(bound, slabs * slab) + whole
         if slabs >= 4:  # two parts at least, of two slabs at least
-            us = min(us, max(bound, 2 * latency) + parts)
+            us = min(us, max(bound, 2 * slab) + parts)
         least = min(least, us + first_us(tile, ctas, problem, sizes, target, figures))
     return least
 

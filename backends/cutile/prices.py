@@ -28,7 +28,7 @@ __all__ = [
     "copies_us",
     "figures_of",
     "first_us",
-    "latency_us",
+    "least_slab_us",
     "least_us",
     "margin_of",
     "measured",
@@ -207,7 +207,6 @@ def measured(problem: Problem, target: Target, config: Config, figures: Figures)
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
     (m, n, k), ctas = config.tile, config.cluster[0]
     rate = rate_of(read, target, config, figures)
-    turns, latency = turned_tf32(read, target), latency_us(k * problem.a.dtype.itemsize, figures)
     return Base(
         problem,
         target,
@@ -218,33 +217,33 @@ def measured(problem: Problem, target: Target, config: Config, figures: Figures)
         places=places_of(config, target),
         rate=rate,
         tensor_us=m * n * k / ctas / (rate * target.clock_mhz),
-        latency_us=latency,
-        least_us=_least_slab_us(latency, problem, target, config, figures, turns),
-        turns=turns,
+        latency_us=_latency_us(k * problem.a.dtype.itemsize, figures),
+        least_us=least_slab_us(read, target, config.tile, ctas, figures),
+        turns=turned_tf32(read, target),
         store_us=stores_us(problem, target, m * n // ctas, figures),
         hidden=figures.persistent_store if hidden else 1.0,
     )
 
 
-def latency_us(slab_bytes: int, figures: Figures) -> float:
+def _latency_us(slab_bytes: int, figures: Figures) -> float:
     """Return the time of a slab of so many bytes by its instructions."""
     us: float = figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth
     return us
 
 
-def _least_slab_us(
-    latency: float,
-    problem: Problem,
-    target: Target,
-    config: Config,
-    figures: Figures,
-    turns: tuple[bool, bool],
+def least_slab_us(
+    problem: Problem, target: Target, tile: tuple[int, int, int], ctas: int, figures: Figures
 ) -> float:
-    """Return what a slab is not under, however many tiles an SM has; see `_slab`."""
+    """Return what a slab is not under, however many tiles an SM has; see `_slab`.
+
+    The problem as a tile that so many CTAs share reads it. With more rows and columns not less.
+    """
+    (m, n, k), turns = tile, turned_tf32(problem, target)
+    slab_bytes = k * problem.a.dtype.itemsize
+    latency = _latency_us(slab_bytes, figures)
     if not any(turns):
         return latency
-    (m, n, k), ctas = config.tile, config.cluster[0]
-    clocked = k * problem.a.dtype.itemsize / target.clock_mhz
+    clocked = slab_bytes / target.clock_mhz
     turn_a = turns[0] * m / ctas * clocked / figures.turned_a_bytes
     if not turns[1]:
         return max(latency, turn_a)

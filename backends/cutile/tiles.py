@@ -32,6 +32,7 @@ __all__ = [
     "NARROW",
     "SCHEDULES",
     "Shape",
+    "fitting",
     "shapes",
     "spans_of",
     "turned_tf32",
@@ -233,15 +234,29 @@ def spans_of(length: int) -> tuple[int, ...]:
 
 def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     """Return the tiles for a problem that cutile takes, as the kernel sees it."""
+    table = fitting(problem, target)
+    if any(turned_tf32(problem, target)):
+        return tuple(replace(shape, persistent=False, tail=False, latency=1) for shape in table)
+    if problem.d.alignment < ALIGNMENT and target.capability[0] == 9:
+        # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
+        return tuple(
+            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
+            for shape in table
+        )
+    return table
+
+
+def fitting(problem: Problem, target: Target) -> tuple[Shape, ...]:
+    """Return the same, with schedules and latencies that not all of them are offered with."""
     aligned = problem.d.alignment == ALIGNMENT
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
     turned = turned_tf32(problem, target)
-    return _shapes(problem.a.dtype, target.capability, aligned, least, turned)
+    return _fitting(problem.a.dtype, target.capability, aligned, least, turned)
 
 
 @lru_cache(maxsize=256)
-def _shapes(
+def _fitting(
     dtype: DType,
     capability: tuple[int, int],
     aligned: bool,
@@ -249,21 +264,12 @@ def _shapes(
     turned: tuple[bool, bool],
 ) -> tuple[Shape, ...]:
     """Return those of a type: for a D of whole vectors or not, of so many columns at least."""
-    table = [
+    return tuple(
         shape
         for shape in _table(dtype, capability)
         if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
         if not (any(turned) and _slow_turned(shape, *turned))
-    ]
-    if any(turned):
-        table = [replace(shape, persistent=False, tail=False, latency=1) for shape in table]
-    elif not aligned and capability[0] == 9:
-        # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
-        table = [
-            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
-            for shape in table
-        ]
-    return tuple(table)
+    )
 
 
 def turned_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
