@@ -126,16 +126,16 @@ class Launch(NamedTuple):
 
 
 def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
-    """Return all configurations for few rows, those of the dot schedule first, as `_of_rows`."""
-    found = [each for rows in DOT_ROWS for each in _of_rows(problem, target, rows)]
-    return tuple(sorted(found, key=lambda each: each[0].schedule == AXPY))
+    """Return all for few rows, those of the dot schedule first, and why each cannot run."""
+    found = [each for rows in DOT_ROWS for each in _configs(problem.b.dtype.itemsize, rows)]
+    found.sort(key=lambda config: config.schedule == AXPY)
+    return tuple((config, _reason(problem, target, config)) for config in found)
 
 
-@lru_cache(maxsize=256)
-def _of_rows(problem: Problem, target: Target, rows: int) -> tuple[tuple[Config, str | None], ...]:
-    """Return the configurations in tiles of so many rows, and why each cannot run."""
-    configs = _configs(problem.b.dtype.itemsize, rows)
-    return tuple((config, illegal(problem, config, target)) for config in configs)
+@lru_cache(maxsize=4096)
+def _reason(problem: Problem, target: Target, config: Config) -> str | None:
+    """Return why a configuration cannot run, or None: asked of the cheap ones only."""
+    return illegal(problem, config, target)
 
 
 @lru_cache(maxsize=64)
@@ -190,8 +190,9 @@ def takes_few_rows(problem: Problem, extents: Extents, target: Target) -> bool:
     """Whether any configuration for few rows can run."""
     rows = _rows(problem, extents)
     return rows > 0 and any(
-        reason is None and (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
-        for config, reason in _of_rows(problem, target, rows)
+        (config.tile[1] == 1 or config.tile[1] < 2 * extents.n)
+        and _reason(problem, target, config) is None
+        for config in _configs(problem.b.dtype.itemsize, rows)
     )
 
 
@@ -220,7 +221,7 @@ def few_rows_launches(
     )
     found = _Launches(*(each[worth] for each in every))
     times = _times(problem, extents, target, found, f)
-    yield from _cheapest_first(found, times, _of_rows(problem, target, rows))
+    yield from _cheapest_first(problem, target, rows, found, times)
 
 
 def strip_launch(
@@ -233,15 +234,17 @@ def strip_launch(
     every = _offered(problem.b.dtype.itemsize, few_rows_vector(problem), rows)
     found = _Launches(*(each[every.split_k == 1] for each in every))
     times = _times(problem, extents, target, found, f, strip=True)
-    launches = _cheapest_first(found, times, _of_rows(problem, target, rows))
+    launches = _cheapest_first(problem, target, rows, found, times)
     return next((each for each in launches if each.reason is None), None)
 
 
 def _cheapest_first(
-    found: _Launches, times: _Times, configs: Sequence[tuple[Config, str | None]]
+    problem: Problem, target: Target, rows: int, found: _Launches, times: _Times
 ) -> Iterator[Launch]:
+    configs = _configs(problem.b.dtype.itemsize, rows)
     for i in times.total.argsort(kind="stable").tolist():
-        config, reason = configs[found.config[i]]
+        config = configs[found.config[i]]
+        reason = _reason(problem, target, config)
         yield Launch(config, int(found.split_k[i]), _at(times, i), reason)
 
 
