@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import replace
 from functools import lru_cache
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -68,4 +67,4 @@ class Shortlist(Generic[Item]):
 @lru_cache(maxsize=1 << 15)
 def changed(config: Config, **knobs: Any) -> Config:
     """Return a configuration with some knobs changed; made once, since plans are kept."""
-    return replace(config, **knobs)
+    return Config(**{**vars(config), **knobs})  # `replace` takes twice as long

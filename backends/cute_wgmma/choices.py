@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -208,7 +209,7 @@ def family_of(
     """Return the family of a class, by other figures than its own where they are given."""
     by_rows = problem.d.alignment < TMA_BYTES and problem.d.dtype.itemsize == 2
     in_place = not any(is_repacked(problem, name, MMA_M) for name in ("a", "b"))
-    clusters = _worth_clusters(is_promoted(problem), by_rows, in_place)
+    clusters = _WORTH_CLUSTERS[is_promoted(problem), by_rows, in_place]
     swizzled = shared_major(problem, "b", MMA_M) == "n" and not may_panel(problem)
     unit = LEAST_SWIZZLE // problem.b.dtype.itemsize if swizzled else 8
     own = figures or figures_of(problem)
@@ -236,7 +237,6 @@ def tile_config(family: Family, shape: Shape, columns: int, slice_k: int, adding
     )
 
 
-@lru_cache(maxsize=8)
 def _worth_clusters(promoted: bool, by_rows: bool, in_place: bool) -> np.ndarray:
     """Return whether each of `SHAPES` is worth considering in each of `_CLUSTER_SHAPES`.
 
@@ -248,6 +248,9 @@ def _worth_clusters(promoted: bool, by_rows: bool, in_place: bool) -> np.ndarray
     along_m = promoted | (by_rows & _PINGPONG)
     larger = (_CM * _CN > 2) & (promoted or not in_place)
     return _IN_CLUSTERS & ~(along_m[:, None] & (_CM > 1)) & ~larger
+
+
+_WORTH_CLUSTERS = {flags: _worth_clusters(*flags) for flags in product((False, True), repeat=3)}
 
 
 def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:

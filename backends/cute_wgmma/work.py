@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -35,8 +34,7 @@ from .geometry import (
 __all__ = ["Work", "least_us", "repacked_bytes", "work_of"]
 
 
-@dataclass(frozen=True, eq=False)
-class Work:
+class Work(NamedTuple):
     """What a price owes to the extents alone.
 
     Attributes
@@ -98,6 +96,8 @@ def work_of(family: Family, extents: Extents) -> Work:
     b_rows = shared_major(problem, "b", MMA_M) == "n"
     repack_us, near_copies = np.zeros(MMA_M + 1), np.zeros(MMA_M + 1)
     for rows, copies in copied.items():
+        if not copies:
+            continue
         repack_us[rows] = _repack_us(family, copies, _block_bytes(problem, extents, rows), near)
         # Lines of copies are padded, those of operands not. Stacks gain nothing by it (256 products
         # of 64x64x64 in TF32 take 8.3 us in nn, and would 7.0).
@@ -148,8 +148,6 @@ def _begins(problem: Problem, name: Literal["a", "b"], rows: int, k: int) -> int
 def _repack_us(family: Family, copied: int, in_blocks: int, near: bool) -> float:
     """Return the time of copying so many bytes of operands, in blocks of so many."""
     f = family.figures
-    if not copied:
-        return 0.0
     # What the L2 does not hold is written to device memory, too.
     passes = 1 if 2 * copied < family.target.l2_bytes else 2
     fixed = f.repack_us - (f.near_copy_us if near else 0.0)
