@@ -44,6 +44,7 @@ __all__ = [
     "prediction",
     "priced",
     "table_of",
+    "takes_no_less",
     "tiles_in",
     "tiles_of",
 ]
@@ -187,6 +188,21 @@ def tiles_of(family: Family, choices: Choices) -> Tiles:
 def table_of(family: Family) -> Tiles:
     """Return the tiles of a family: of all shapes, each in all of `KINDS`, each of all `WIDTHS`."""
     return Tiles(*map(_in_table, _tiles(family, _TABLE_COLUMNS, WIDTHS)))
+
+
+def takes_no_less(work: Work, other: Work) -> bool:
+    """Whether no launch takes less time than the same one of another work.
+
+    So it is with square products turned round whose A and B are alike: D alone lies otherwise, and
+    of all that a price is made of stores alone depend on how.
+    """
+    own, its = work.family, other.family
+    a_and_b = (own.problem.a, own.problem.b) == (its.problem.a, its.problem.b)
+    if not a_and_b or work.extents != other.extents or own.figures is not its.figures:
+        return False
+    store_us, written_us = map(_in_table, _stores_us(own, _TABLE_COLUMNS, WIDTHS))
+    known = table_of(its)
+    return bool((store_us >= known.store_us).all() and (written_us >= known.written_us).all())
 
 
 def _in_table(values: np.ndarray) -> np.ndarray:
