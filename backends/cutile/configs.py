@@ -70,6 +70,9 @@ def ranking(
     problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar."""
+    rivalled = bar < inf and margin_of(problem, target) > 1.0
+    if rivalled and _outlined_us(problem, extents, target) > bar:
+        return Ranking(())
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
     turned, moved = extents.transposed, extents.bytes_moved(problem)
     for base in _bases_for(problem, target, extents.m, extents.n):
@@ -95,13 +98,22 @@ def _add(short: Shortlist[tuple[Base, int, Times]], work: Work) -> None:
 
 
 def floor_us(problem: Problem, extents: Extents, target: Target) -> float:
-    """Return a price that no launch is under; 0 where no other backend is known to be as fast."""
+    """Return a price that no launch is under; 0 where no other backend is known to be as fast.
+
+    Whatever tiles there are: to look at these takes ten times as long (see `_outlined_us`).
+    """
     margin, figures = margin_of(problem, target), figures_of(problem, target)
     if margin == 1.0:
         return 0.0
+    return BELOW * margin * (figures.fixed_us + bound_us(problem, extents, target, figures))
+
+
+def _outlined_us(problem: Problem, extents: Extents, target: Target) -> float:
+    """Return a price that no launch is under, by what the tiles have in common."""
+    margin, figures = margin_of(problem, target), figures_of(problem, target)
     bound = bound_us(problem, extents, target, figures)
     least = min(
-        _outlined_us(problem, extents, target, bound, *way)
+        _least_of_way(problem, extents, target, bound, *way)
         for way in _ways(problem, target, extents.m, extents.n)
     )
     if without_copies(problem, target) is None:
@@ -209,7 +221,7 @@ def _outlines(
     return tuple(found), stores_us(own, target, elements, figures)
 
 
-def _outlined_us(
+def _least_of_way(
     problem: Problem, extents: Extents, target: Target, bound: float, narrow: bool, swap_ab: bool
 ) -> float:
     """Return what no such tile takes less than, beside what every kernel takes."""
