@@ -156,11 +156,11 @@ def _configs(size: int, rows: int) -> tuple[Config, ...]:
 
 
 @lru_cache(maxsize=64)
-def _offered(size: int, vector: int, rows: int) -> _Launches:
-    """Return the launches of `_configs`, where loads have so many elements."""
+def _offered(size: int, vector: int, rows: int, whole: bool) -> _Launches:
+    """Return the launches of `_configs`, where loads have so many elements; or with K whole."""
     configs = _configs(size, rows)
     splits = [_AXPY_SPLITS if x.schedule == AXPY else _DOT_SPLITS for x in configs]
-    return _launches(vector, configs, splits)
+    return _launches(vector, configs, [(1,)] * len(configs) if whole else splits)
 
 
 def _launches(vector: int, configs: Sequence[Config], splits: Sequence[Sequence[int]]) -> _Launches:
@@ -213,7 +213,7 @@ def few_rows_launches(
     moved = traffic_us(extents.bytes_moved(problem), target.dram_gbs * f.dram_efficiency)
     if not rows or BELOW * (f.fixed_us + moved) * _scale(problem, f) > bar:
         return
-    every = _offered(problem.b.dtype.itemsize, few_rows_vector(problem), rows)
+    every = _offered(problem.b.dtype.itemsize, few_rows_vector(problem), rows, False)
     ctas = -(-extents.n // every.columns) * extents.batch * every.split_k  # of one tile of rows
     worth = (extents.k >= every.split_k * every.step) & (ctas <= 8 * target.sm_count)
     worth = (worth | (every.split_k == 1)) & (
@@ -231,8 +231,7 @@ def strip_launch(
     rows = _rows(problem, extents)
     if not rows:
         return None
-    every = _offered(problem.b.dtype.itemsize, few_rows_vector(problem), rows)
-    found = _Launches(*(each[every.split_k == 1] for each in every))
+    found = _offered(problem.b.dtype.itemsize, few_rows_vector(problem), rows, True)
     times = _times(problem, extents, target, found, f, strip=True)
     launches = _cheapest_first(problem, target, rows, found, times)
     return next((each for each in launches if each.reason is None), None)

@@ -234,25 +234,44 @@ def spans_of(length: int) -> tuple[int, ...]:
 
 def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     """Return the tiles for a problem that cutile takes, as the kernel sees it."""
-    table = fitting(problem, target)
-    if any(turned_tf32(problem, target)):
-        return tuple(replace(shape, persistent=False, tail=False, latency=1) for shape in table)
-    if problem.d.alignment < ALIGNMENT and target.capability[0] == 9:
-        # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
-        return tuple(
-            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
-            for shape in table
-        )
-    return table
+    return _shapes(*_asked(problem, target))
 
 
 def fitting(problem: Problem, target: Target) -> tuple[Shape, ...]:
     """Return the same, with schedules and latencies that not all of them are offered with."""
+    return _fitting(*_asked(problem, target))
+
+
+def _asked(
+    problem: Problem, target: Target
+) -> tuple[DType, tuple[int, int], bool, int, tuple[bool, bool]]:
+    """Return what tiles depend on: see `_fitting`."""
     aligned = problem.d.alignment == ALIGNMENT
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
-    turned = turned_tf32(problem, target)
-    return _fitting(problem.a.dtype, target.capability, aligned, least, turned)
+    return problem.a.dtype, target.capability, aligned, least, turned_tf32(problem, target)
+
+
+@lru_cache(maxsize=256)
+def _shapes(
+    dtype: DType,
+    capability: tuple[int, int],
+    aligned: bool,
+    least: int,
+    turned: tuple[bool, bool],
+) -> tuple[Shape, ...]:
+    table = _fitting(dtype, capability, aligned, least, turned)
+    if any(turned):
+        return tuple(replace(shape, persistent=False, tail=False, latency=1) for shape in table)
+    if aligned or capability[0] != 9:
+        return table
+    # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
+    return tuple(
+        replace(shape, persistent=False, tail=False)
+        if shape.warps <= DEFAULT_WARPS and (shape.persistent or shape.tail)
+        else shape
+        for shape in table
+    )
 
 
 @lru_cache(maxsize=256)
