@@ -766,14 +766,14 @@ def _add_tile(
 
     No launch of it is under what it takes `of_parts`, or else under the `least` time and such sums.
     """
-    clusters, tiles = _clusters(base, work), tiles_of(base.config, work.extents)
+    tiles = tiles_of(base.config, work.extents)
     plain = base.config.schedule in ("", DMMA)
     for parts in _splits(base, work):
         bound = of_parts.get(parts)
         if bound is not None and bound > short.bar:
             continue
         kernel = exchange = parts_us(base, work, parts, parts * tiles) if plain else 0.0
-        clustered = parts in clusters
+        clustered = parts > 1 and parts in _clusters(base, work)
         if clustered:
             exchange = exchange_us(base, tiles, parts)
         adding = min(kernel, exchange)
