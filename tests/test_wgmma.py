@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampling import ALL
 from unigemm.backends.cute_wgmma.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_wgmma.choices import SHAPES, WIDTHS, family_of, tile_config
-from unigemm.backends.cute_wgmma.configs import candidates, offered, scratch_bytes
+from unigemm.backends.cute_wgmma.configs import candidates, offered, ranking, scratch_bytes
 from unigemm.backends.cute_wgmma.figures import figures_of
 from unigemm.backends.cute_wgmma.geometry import (
     SWIZZLE_BYTES,
@@ -207,6 +207,16 @@ def test_tables_of_prices_know_the_geometry_of_every_width(problem):
         assert known.short_lines[row] == (narrow and line < SWIZZLE_BYTES)
         long = geo.store == "tma" and geo.store_columns > 64
         assert (known.store_us[row] < dearer.store_us[row]) == long
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 37, 256, 600, 2048, 3000])
+def test_the_best_of_a_square_is_the_best_of_both_ways_round(layout, size):
+    """What is not priced, since the same launches are known to take longer, is not missed."""
+    problem = problem_of(DType.FLOAT32, layout, precision="tf32")
+    extents = Extents(size, size, 512)
+    best = ranking(problem, extents, H200, 1).candidates
+    assert best == ranking(problem, extents, H200, None).candidates[: len(best)]
 
 
 @given(st.sampled_from(PROBLEMS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 40000))

@@ -32,7 +32,7 @@ from .choices import (
 )
 from .figures import Figures
 from .geometry import MMA_M, SWIZZLE_BYTES, illegal, shared_major, spare_bytes
-from .prices import Times, prediction, priced, takes_no_less, tiles_in, tiles_of
+from .prices import Times, prediction, priced, takes_longer, tiles_in, tiles_of
 from .work import Work, least_us, repacked_bytes, work_of
 
 __all__ = [
@@ -126,7 +126,7 @@ def ranking(
     short: Shortlist[_Place] = Shortlist(most, bar)
     done: list[Work] = []
     for floor, work in sorted(((least_us(work), work) for work in works), key=itemgetter(0)):
-        if floor > short.bar or (most == 1 and any(takes_no_less(work, each) for each in done)):
+        if floor > short.bar or (most == 1 and any(takes_longer(work, each) for each in done)):
             continue
         _add_offer(short, work)
         done.append(work)

@@ -44,7 +44,7 @@ __all__ = [
     "prediction",
     "priced",
     "table_of",
-    "takes_no_less",
+    "takes_longer",
     "tiles_in",
     "tiles_of",
 ]
@@ -190,8 +190,8 @@ def table_of(family: Family) -> Tiles:
     return Tiles(*map(_in_table, _tiles(family, _TABLE_COLUMNS, WIDTHS)))
 
 
-def takes_no_less(work: Work, other: Work) -> bool:
-    """Whether no launch takes less time than the same one of another work.
+def takes_longer(work: Work, other: Work) -> bool:
+    """Whether every launch takes longer than the same one of another work.
 
     So it is with square products turned round whose A and B are alike: D alone lies otherwise, and
     of all that a price is made of stores alone depend on how.
@@ -202,7 +202,7 @@ def takes_no_less(work: Work, other: Work) -> bool:
         return False
     store_us, written_us = map(_in_table, _stores_us(own, _TABLE_COLUMNS, WIDTHS))
     known = table_of(its)
-    return bool((store_us >= known.store_us).all() and (written_us >= known.written_us).all())
+    return bool((store_us > known.store_us).all() and (written_us >= known.written_us).all())
 
 
 def _in_table(values: np.ndarray) -> np.ndarray:
