@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
+from unigemm.dtypes import DType
 from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
@@ -37,7 +38,7 @@ from .prices import (
     times_of,
     work_of,
 )
-from .tiles import NARROW, Shape, fitting, shapes, turned_tf32
+from .tiles import NARROW, Shape, shapes, table_of, turned_tf32
 
 __all__ = [
     "candidates",
@@ -207,18 +208,29 @@ def _outlines(
     """Return those of all such tiles, and the times of the smallest one's store."""
     own = problem.transposed if swap_ab else problem
     figures, size = figures_of(own, target), own.a.dtype.itemsize
-    tiles = [shape for shape in fitting(own, target) if _is_narrow(shape) == narrow]
+    sides, elements = _sides(own.a.dtype, target.capability, narrow)
+    found = []
+    for (slab, ctas), (m, n) in sides.items():
+        tile = m, n, slab // size
+        found.append(_Outline(tile, ctas, least_slab_us(own, target, tile, ctas, figures)))
+    return tuple(found), stores_us(own, target, elements, figures)
+
+
+@lru_cache(maxsize=64)
+def _sides(
+    dtype: DType, capability: tuple[int, int], narrow: bool
+) -> tuple[dict[tuple[int, int], tuple[int, int]], int]:
+    """Return the fewest rows and the fewest columns of all tiles of a type, by slab and CTAs.
+
+    And the elements of the smallest that one CTA has.
+    """
+    tiles = [shape for shape in table_of(dtype, capability) if _is_narrow(shape) == narrow]
     sides: dict[tuple[int, int], tuple[int, int]] = {}
     for shape in tiles:
         key = shape.slab_bytes, shape.ctas
         m, n = sides.get(key, (shape.m, shape.n))
         sides[key] = min(m, shape.m), min(n, shape.n)
-    found = []
-    for (slab, ctas), (m, n) in sides.items():
-        tile = m, n, slab // size
-        found.append(_Outline(tile, ctas, least_slab_us(own, target, tile, ctas, figures)))
-    elements = min((shape.m * shape.n // shape.ctas for shape in tiles), default=0)
-    return tuple(found), stores_us(own, target, elements, figures)
+    return sides, min((shape.m * shape.n // shape.ctas for shape in tiles), default=0)
 
 
 def _least_of_way(

@@ -32,9 +32,9 @@ __all__ = [
     "NARROW",
     "SCHEDULES",
     "Shape",
-    "fitting",
     "shapes",
     "spans_of",
+    "table_of",
     "turned_tf32",
 ]
 
@@ -234,22 +234,11 @@ def spans_of(length: int) -> tuple[int, ...]:
 
 def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     """Return the tiles for a problem that cutile takes, as the kernel sees it."""
-    return _shapes(*_asked(problem, target))
-
-
-def fitting(problem: Problem, target: Target) -> tuple[Shape, ...]:
-    """Return the same, with schedules and latencies that not all of them are offered with."""
-    return _fitting(*_asked(problem, target))
-
-
-def _asked(
-    problem: Problem, target: Target
-) -> tuple[DType, tuple[int, int], bool, int, tuple[bool, bool]]:
-    """Return what tiles depend on: see `_fitting`."""
     aligned = problem.d.alignment == ALIGNMENT
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
-    return problem.a.dtype, target.capability, aligned, least, turned_tf32(problem, target)
+    turned = turned_tf32(problem, target)
+    return _shapes(problem.a.dtype, target.capability, aligned, least, turned)
 
 
 @lru_cache(maxsize=256)
@@ -260,35 +249,22 @@ def _shapes(
     least: int,
     turned: tuple[bool, bool],
 ) -> tuple[Shape, ...]:
-    table = _fitting(dtype, capability, aligned, least, turned)
-    if any(turned):
-        return tuple(replace(shape, persistent=False, tail=False, latency=1) for shape in table)
-    if aligned or capability[0] != 9:
-        return table
-    # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
-    return tuple(
-        replace(shape, persistent=False, tail=False)
-        if shape.warps <= DEFAULT_WARPS and (shape.persistent or shape.tail)
-        else shape
-        for shape in table
-    )
-
-
-@lru_cache(maxsize=256)
-def _fitting(
-    dtype: DType,
-    capability: tuple[int, int],
-    aligned: bool,
-    least: int,
-    turned: tuple[bool, bool],
-) -> tuple[Shape, ...]:
     """Return those of a type: for a D of whole vectors or not, of so many columns at least."""
-    return tuple(
+    table = [
         shape
-        for shape in _table(dtype, capability)
+        for shape in table_of(dtype, capability)
         if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
         if not (any(turned) and _slow_turned(shape, *turned))
-    )
+    ]
+    if any(turned):
+        table = [replace(shape, persistent=False, tail=False, latency=1) for shape in table]
+    elif not aligned and capability[0] == 9:
+        # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
+        table = [
+            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
+            for shape in table
+        ]
+    return tuple(table)
 
 
 def turned_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
@@ -318,7 +294,8 @@ def _slow_turned(shape: Shape, a: bool, b: bool) -> bool:
     return b and shape.m == shape.n == 64 and (shape.occupancy > 1 or not a)
 
 
-def _table(dtype: DType, capability: tuple[int, int]) -> tuple[Shape, ...]:
+def table_of(dtype: DType, capability: tuple[int, int]) -> tuple[Shape, ...]:
+    """Return all tiles of a type, whatever else a problem is."""
     if dtype is DType.FLOAT64:
         return _FLOAT64
     if capability[0] == 8:
