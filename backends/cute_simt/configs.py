@@ -403,11 +403,10 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
 
 
 @lru_cache(maxsize=2048)
-def _scheduled(problem: Problem, target: Target, config: Config, schedule: str) -> Base:
+def _scheduled(base: Base, schedule: str) -> Base:
     """Return a tile by a schedule that is told how many CTAs an SM holds: "tail" or "stream"."""
-    base = _base(problem, target, config)
-    told = replace(base.config, schedule=schedule, occupancy=base.resident)
-    return measured(problem, target, told, H200)
+    told = changed(base.config, schedule=schedule, occupancy=base.resident)
+    return measured(base.problem, base.target, told, H200)
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
@@ -418,7 +417,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     for base in found[:]:
         for schedule, may in (("tail", _may_have_tail), ("stream", _may_stream)):
             if may(problem, base):
-                found.append(_scheduled(priced, target, base.config, schedule))
+                found.append(_scheduled(base, schedule))
     for base in plain:
         found += _persistent(priced, target, base.config)
     if without_dmma(priced, target) is None:
@@ -648,9 +647,8 @@ def _scheduled_ways(base: Base, work: Work) -> list[Base]:
         return [_dmma_base(priced, work.target, way) for way in ways]
     if base.config.schedule:
         return []
-    priced = _priced_as(work.problem)
     return [
-        _scheduled(priced, work.target, base.config, schedule)
+        _scheduled(base, schedule)
         for schedule, has in (("tail", _has_tail), ("stream", _streams))
         if has(base, work)
     ]
