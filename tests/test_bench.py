@@ -369,6 +369,19 @@ def test_picks_lose_little_on_the_launches_of_an_h200():
     assert regret.far(launches, 1.5)["best"] == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "problems", "regret_of_picks", "worst", "within"),
+    [("h200_large", 175, 1.6, 14, 0.95), ("h200_drawn", 470, 3.0, 40, 0.85)],
+)
+def test_picks_lose_little_elsewhere(name, problems, regret_of_picks, worst, within):
+    """Large products, whose power makes the clocks fall, few rows, and sizes drawn by seeds."""
+    (*_, row) = regret.table(regret.launches([regret.H200.with_name(f"{name}.jsonl.xz")]))
+    assert row["problems"] == problems
+    assert row["regret"] < regret_of_picks
+    assert row["worst"] < worst
+    assert row["within"] > within
+
+
 def test_changed_picks_stand_beside_what_they_were_measured_at():
     before = {"p": "a x", "q": "a x", "r": "a x", "gone": "a x"}
     after = {"p": "a y", "q": "a x", "r": "b z"}
