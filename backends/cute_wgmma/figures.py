@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from unigemm.dtypes import FLOAT8
 from unigemm.problem import Problem
@@ -292,8 +292,7 @@ H200 = Figures(
 #: Of 16-bit types where B is copied, since TMA cannot read it where it lies: the L2 has the copy.
 #: Fitted to 1591 launches of 21 problems of odd sizes, all four layouts; what a launch and a copy
 #: begin with are by hand.
-H200_COPIED = replace(
-    H200,
+H200_COPIED = Figures(
     fixed_us=1.55,
     near_us=0.8866,
     empty_us=0,
@@ -312,8 +311,11 @@ H200_COPIED = replace(
         192: 0.9212,
         256: 0.945,
     },
+    efficiency_held={},
     single=1,
     three=0.7298,
+    promoted_turns=1,
+    promoted_pair=1,
     hot=0,
     hot_us=1,
     slab_us={1: 0.004703, 2: 0.2084, 3: 0.2567},
@@ -333,8 +335,10 @@ H200_COPIED = replace(
     odd_row_us=0.001186,
     shared_row=0.063,
     first_rows=0.465,
+    dram_efficiency=0.95,
     pair_draw=1.261,
     four_draw=1.2,
+    near_copies=0,
     short_lines=0.03958,
     side_by_side=0.025,
     shared_read=0.02183,
@@ -342,7 +346,11 @@ H200_COPIED = replace(
     store_us={"tma": 1.18, "direct": 6.258, "rows": 3.302, "words": 13.5},
     store_wide=0.9084,
     store_long=1.3,
+    store_down=1.965,
     store_tall_rows=1.621,
+    store_broad=0,
+    store_quads=1,
+    store_sliced=1,
     store_exposed=0.02355,
     store_rows_gbs=9336,
     store_ends=590.5,
@@ -365,8 +373,7 @@ H200_COPIED = replace(
 
 #: Of float8, whose sums move to other registers; fitted to 24 problems of its own, and to bfloat16,
 #: before launches were priced by their CTAs and all rows by the time to ask for them.
-H200_FLOAT8 = replace(
-    H200,
+H200_FLOAT8 = Figures(
     fixed_us=1.584,
     near_us=0.5,
     empty_us=1,
@@ -385,6 +392,7 @@ H200_FLOAT8 = replace(
         192: 0.9183,
         256: 0.9783,
     },
+    efficiency_held={},
     single=0.9899,
     three=1,
     promoted_turns=1.979,
@@ -408,8 +416,10 @@ H200_FLOAT8 = replace(
     odd_row_us=0.0021,
     shared_row=0.3,
     first_rows=0.3,
+    dram_efficiency=0.95,
     pair_draw=1.042,
     four_draw=1.2,
+    near_copies=0,
     short_lines=0.15,
     side_by_side=0.025,
     shared_read=0.1757,
@@ -419,6 +429,9 @@ H200_FLOAT8 = replace(
     store_long=1.3,
     store_down=2.477,
     store_tall_rows=3.344,
+    store_broad=0,
+    store_quads=1,
+    store_sliced=1,
     store_exposed=0.3332,
     store_rows_gbs=478400,
     store_ends=44.23,
@@ -435,12 +448,13 @@ H200_FLOAT8 = replace(
     near_copy_us=0.5,
     repack_gbs=3792,
     crowded_us=1.651,
+    cluster_us=0,
+    panels_us=0,
 )
 
 #: Of TF32, whose A may come from registers: to 6007 launches of 775 problems, of them 1670 of 97
 #: drawn sizes. `empty_us`, `near_copy_us` and `dram_efficiency` by hand.
-H200_TF32 = replace(
-    H200,
+H200_TF32 = Figures(
     fixed_us=0.5007,
     near_us=0,
     empty_us=1.1,
@@ -471,6 +485,8 @@ H200_TF32 = replace(
     },
     single=1,
     three=0.8165,
+    promoted_turns=1,
+    promoted_pair=1,
     hot=0.1204,
     hot_us=1557,
     slab_us={1: 0.07059, 2: 0.1209, 3: 0.1147},
@@ -535,10 +551,12 @@ H200_TF32 = replace(
     panels_us=0.05,
 )
 
-#: Of three products of TF32 for each: to 54 launches of 44 problems of the suites.
-H200_3XTF32 = replace(
-    H200,
+#: Of three products of TF32 for each. What a launch and a copy begin with, the rates of the tensor
+#: cores, slabs and slices: to 54 launches of 44 problems of the suites; all others are what a fit
+#: before has found for 16 bits.
+H200_3XTF32 = Figures(
     fixed_us=1.66,
+    near_us=0.3243,
     empty_us=1.1,
     ctas_us=2.107,
     warpgroup_us=0.157,
@@ -555,8 +573,11 @@ H200_3XTF32 = replace(
         192: 1.011,
         256: 0.9029,
     },
+    efficiency_held={},
     single=1,
     three=1.079,
+    promoted_turns=1,
+    promoted_pair=1,
     hot=0,
     hot_us=1,
     slab_us={1: 0.07355, 2: 0.1728, 3: 0.06978},
@@ -564,6 +585,7 @@ H200_3XTF32 = replace(
     zero_row_us=0.002499,
     narrow_us=0.0006909,
     thin_us=0.009028,
+    l2_gbs=22390,
     sm_gbs=128.9,
     multicast={
         (1, 1): 1,
@@ -584,8 +606,10 @@ H200_3XTF32 = replace(
     odd_row_us=0.001836,
     shared_row=0.2124,
     first_rows=0.3591,
+    dram_efficiency=0.95,
     pair_draw=1.025,
     four_draw=1.464,
+    near_copies=0,
     short_lines=0.2562,
     side_by_side=0.02034,
     shared_read=0.06814,
@@ -593,6 +617,11 @@ H200_3XTF32 = replace(
     store_us={"tma": 1.457, "direct": 2.089, "rows": 8.147, "words": 13.5},
     store_wide=0.7758,
     store_long=1.32,
+    store_down=1.965,
+    store_tall_rows=0.5511,
+    store_broad=0,
+    store_quads=1,
+    store_sliced=1,
     store_exposed=0.5386,
     store_rows_gbs=159400,
     store_ends=88.78,
@@ -606,7 +635,11 @@ H200_3XTF32 = replace(
     part_us=0.02013,
     reduce_gbs=12440,
     repack_us=0.8711,
+    near_copy_us=0.3091,
     repack_gbs=4239,
+    crowded_us=0,
+    cluster_us=0,
+    panels_us=0,
 )
 
 
