@@ -32,8 +32,9 @@ from unigemm.target import named_target
 def every(problem, target):
     """Return all tiles of a class's types, those of CUDA cores first."""
     a, b = problem.a.dtype, problem.b.dtype
-    dmma = [configs._dmma_floors()] if a is DType.FLOAT64 else []
-    return [configs._floors(a, b, lanes(problem, target)), *dmma]
+    smem = target.smem_per_sm
+    dmma = [configs._dmma_floors(smem)] if a is DType.FLOAT64 else []
+    return [configs._floors(a, b, lanes(problem, target), smem), *dmma]
 
 
 def name(config):

@@ -20,14 +20,13 @@ from unigemm.problem import MatrixType
 from ..clusters import MAX_CLUSTER
 from ..workspace import LINE_BYTES
 from .figures import H200
-from .geometry import SCHEDULERS, WARP, is_big, is_dmma, lies_well, may_turn
+from .geometry import SCHEDULERS, is_big, lies_well, may_turn
 from .prices import Floor, Work
 from .times import BELOW, traffic_us
 
-__all__ = ["ALONE", "FULL", "SHARE_SLABS", "Bounds", "Table", "Tiles", "bounds", "table_of"]
+__all__ = ["FULL", "SHARE_SLABS", "Bounds", "Table", "Tiles", "bounds", "table_of"]
 
 Array = npt.NDArray[Any]
-ALONE = 256  # threads of a CTA that takes all registers of an SM
 FULL = 3  # CTAs of an SM, at most, for which parts are made to measure
 SHARE_SLABS = 16  # of a CTA at least, where CTAs have equally many
 _ENDLESS = 1e30  # microseconds
@@ -44,8 +43,8 @@ class Table(NamedTuple):
         Of K, one and those that any tile may have; ones in the columns behind them.
     alone
         What to add where so many parts of a tile are not added up in a cluster.
-    m, n, k, warps, big, dmma
-        Sizes, warps that multiply, whether a tile is big, and whether tensor cores multiply it.
+    m, n, k, warps, big
+        Sizes, warps that multiply, and whether a tile is big.
     warp_clocks, cta_clocks, ...
         As in `Floor`.
     """
@@ -58,7 +57,6 @@ class Table(NamedTuple):
     k: Array
     warps: Array
     big: Array
-    dmma: Array
     warp_clocks: Array
     cta_clocks: Array
     slots: Array
@@ -74,7 +72,8 @@ class Table(NamedTuple):
     rest: Array
     reduce_us: Array
     resident: Array
-    smem_bytes: Array
+    tails: Array
+    shares: Array
     in_clusters: Array
     dram: Array
 
@@ -99,6 +98,11 @@ class Tiles:
         """Their arrays."""
         return table_of(self.floors, self.splits)
 
+    @cached_property
+    def big(self) -> Tiles:
+        """The big ones of them."""
+        return Tiles(tuple(x for x in self.floors if is_big(x.config)), self.splits)
+
 
 class Bounds(NamedTuple):
     """What no launch of some tiles is under: a row for each of them.
@@ -119,7 +123,7 @@ class Bounds(NamedTuple):
 
 def table_of(floors: Sequence[Floor], splits: Sequence[int]) -> Table:
     """Return the arrays of some tiles, and of parts of K beside one that they may have."""
-    rows = [(*x.config.tile, x.warps, is_big(x.config), is_dmma(x.config), *x[1:]) for x in floors]
+    rows = [(*x.config.tile, x.warps, is_big(x.config), *x[1:]) for x in floors]
     columns = (1, *splits, *[1] * FULL)
     numbers = np.repeat(np.array(rows, dtype=np.float64).T, len(columns), axis=1)
     parts = np.tile(np.array(columns, dtype=np.float64), len(floors))
@@ -135,11 +139,9 @@ def bounds(table: Table, work: Work) -> Bounds:
     parts = _with_measured(table, tiles, sms)
     each, ctas = np.ceil(slabs / parts), parts * tiles
     busiest, enough = np.ceil(ctas / sms), np.maximum(ctas, sms)
-    resident = np.minimum(table.resident, work.target.smem_per_sm // table.smem_bytes)
-    resident = np.maximum(1.0, resident)
 
     clocks, least_us = _slab(table, work)
-    sm_us = _sm_us(table, work, clocks, least_us, each, busiest, resident)
+    sm_us = _sm_us(table, work, clocks, least_us, each, busiest)
     dram_us, l2_us = _dram_us(table, work), _l2_us(table, work)
     idle = enough / ctas  # few CTAs cannot draw the whole bandwidth
     uneven = 1 - H200.uneven + busiest * (H200.uneven * sms) / enough
@@ -150,7 +152,7 @@ def bounds(table: Table, work: Work) -> Bounds:
     least, shared = of_parts.min(axis=1), _may_be_shared(table, tiles, slabs, sms)
     if shared.any():
         evenly = clocks * slabs * tiles + table.cta_clocks * np.minimum(sms, tiles)
-        evenly *= 1 + table.lone_warps / (resident * table.warps)
+        evenly *= 1 + table.lone_warps / (table.resident * table.warps)
         evenly /= sms * work.target.clock_mhz
         us = _joined(table, work, evenly, dram_us, tiles * slabs * l2_us)
         in_shares = BELOW * (work.begin_us + us) + _ENDLESS * ~shared
@@ -168,24 +170,22 @@ def _slab(table: Table, work: Work) -> tuple[Array, Array]:
 
 
 def _sm_us(
-    table: Table, work: Work, clocks: Array, least_us: Array, each: Array, busiest: Array,
-    resident: Array,
-) -> Array:  # fmt: skip
+    table: Table, work: Work, clocks: Array, least_us: Array, each: Array, busiest: Array
+) -> Array:
     """Return what the busiest SM takes, whose CTAs have so many slabs each."""
-    rounds = np.ceil(busiest / resident)
+    rounds = np.ceil(busiest / table.resident)
     # Two CTAs of six warps take as long as of eight: schedulers have two warps or one.
     level = np.ceil(busiest * table.warps / SCHEDULERS) * SCHEDULERS + table.lone_warps * rounds
     us = (clocks * each + table.cta_clocks) * level / (table.warps * work.target.clock_mhz)
-    waits_us = table.waits_us / np.minimum(busiest, resident)
+    waits_us = table.waits_us / np.minimum(busiest, table.resident)
     us = np.maximum(us, rounds * each * np.maximum(waits_us, least_us))
     return us + table.round_us * (rounds - 1)
 
 
 def _may_be_shared(table: Table, tiles: Array, slabs: Array, sms: int) -> Array:
     """Whether a tile may have a tail, or slabs that are shared out: see `configs`."""
-    alone = table.warps * WARP >= ALONE
-    tail = (tiles > sms) & (alone | (table.dmma == 0))
-    return tail | (alone & (tiles * slabs >= sms * SHARE_SLABS))
+    in_shares = (tiles < sms * table.shares) & (tiles * slabs >= sms * SHARE_SLABS)
+    return (tiles > sms * table.tails) | in_shares
 
 
 def _with_measured(table: Table, tiles: Array, sms: int) -> Array:

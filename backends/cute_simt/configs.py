@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import ceil, inf
+from operator import itemgetter
 from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
@@ -19,7 +20,7 @@ from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
 from ..shortlist import Shortlist, changed
 from ..workspace import parts_filled
-from .bounds import ALONE, FULL, SHARE_SLABS, Tiles, bounds
+from .bounds import FULL, SHARE_SLABS, Tiles, bounds
 from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
 from .figures import H200, Figures
 from .geometry import (
@@ -32,7 +33,6 @@ from .geometry import (
     FEW_ROWS,
     FRAGMENT_ROWS,
     PRODUCERS,
-    WARP,
     is_big,
     is_deep,
     is_dmma,
@@ -55,7 +55,11 @@ from .geometry import (
 )
 from .leftover import shared_out
 from .prices import (
+    ALONE,
+    FEW,
     FEWEST_PARTS,
+    IN_STEP,
+    SHARED_ROUNDS,
     Base,
     Work,
     at_once,
@@ -63,6 +67,7 @@ from .prices import (
     exchange_us,
     floor_of,
     floor_us,
+    is_shared,
     least_us,
     measured,
     parts_us,
@@ -172,11 +177,9 @@ _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, 
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
 _SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512)  # parts of K
 _DENSE = 8  # parts: all up to so many are considered
-_FEW = 16  # rows of a tile of tensor cores that memory bounds (16x14336x4096 in nt 116 us for 111)
-_IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
+_FEW_UNDER = 2  # tiles that are measured for less than arrays of bounds take
 _MOST_PIECES = 5  # of a tile that one CTA adds
-_SHARED_ROUNDS = 4  # of tiles of tensor cores, at most, whose slabs are shared out
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
 _SAVED = 2  # times what they save a loop, at most, that they may take to be priced
@@ -283,9 +286,9 @@ def _base(problem: Problem, target: Target, config: Config) -> Base:
 
 
 @lru_cache(maxsize=64)
-def _floors(a: DType, b: DType, fma_lanes: int) -> Tiles:
+def _floors(a: DType, b: DType, fma_lanes: int, smem_per_sm: int) -> Tiles:
     """Return every tile for inputs of some types: no copies, and the widest reads."""
-    floors = tuple(floor_of(config, a, b, fma_lanes) for config in _configs(a, b))
+    floors = tuple(floor_of(config, a, b, fma_lanes, smem_per_sm) for config in _configs(a, b))
     return Tiles(floors, _SPLITS)
 
 
@@ -311,8 +314,8 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
     return tuple(dict.fromkeys(found))
 
 
-@cache
-def _dmma_floors() -> Tiles:
+@lru_cache(maxsize=16)
+def _dmma_floors(smem_per_sm: int) -> Tiles:
     """Return the tiles that tensor cores multiply, for any class."""
     found = []
     for tile, warps, stages in DMMA_SHAPES:
@@ -325,7 +328,7 @@ def _dmma_floors() -> Tiles:
             raster=Raster("m", 8),
             schedule=DMMA,
         )
-        found.append(dmma_floor_of(config))
+        found.append(dmma_floor_of(config, smem_per_sm))
     return Tiles(tuple(found), _SPLITS)
 
 
@@ -359,7 +362,7 @@ def _dmma_shared(problem: Problem, config: Config) -> tuple[Config, ...]:
     slower in the mean without these two schedules, and 0.4 with them but for other tiles and two or
     three CTAs of an SM.
     """
-    if config.warps[0] * config.warps[1] * WARP < ALONE or min(config.tile[:2]) <= _FEW:
+    if not is_shared(config):
         return ()
     ways = ((DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream))
     return tuple(
@@ -382,7 +385,7 @@ def _shares(config: Config, work: Work) -> bool:
     if is_tail(config):
         return tiles > places
     slabs = ceil(work.extents.k / config.tile[2])
-    return tiles < _SHARED_ROUNDS * places and tiles * slabs >= places * SHARE_SLABS
+    return tiles < SHARED_ROUNDS * places and tiles * slabs >= places * SHARE_SLABS
 
 
 @lru_cache(maxsize=1024)
@@ -421,7 +424,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     for base in plain:
         found += _persistent(priced, target, base.config)
     if without_dmma(priced, target) is None:
-        for floor in _dmma_floors().floors:
+        for floor in _dmma_floors(target.smem_per_sm).floors:
             config = _dmma_config(priced, floor.config)
             if config is not None:
                 ways = (config, *_dmma_shared(problem, config))
@@ -481,7 +484,8 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
     fma = products / per_sm / work.target.sm_count / work.target.clock_mhz
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > short.bar:
         return
-    tiles = _floors(work.problem.a.dtype, work.problem.b.dtype, per_sm)
+    a, b = work.problem.a.dtype, work.problem.b.dtype
+    tiles = _floors(a, b, per_sm, work.target.smem_per_sm)
     priced = _priced_as(work.problem)
 
     def made(config: Config) -> list[Base]:
@@ -507,7 +511,9 @@ def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
         config = _dmma_config(priced, floor)
         return [_dmma_base(priced, work.target, config)] if config is not None else []
 
-    _add_in_order(short, _add_by_floors(short, _dmma_floors(), made, work), work)
+    _add_in_order(
+        short, _add_by_floors(short, _dmma_floors(work.target.smem_per_sm), made, work), work
+    )
 
 
 def _add_by_floors(
@@ -531,8 +537,9 @@ def _bounded(
     tiles: Tiles, work: Work, bar: float
 ) -> Iterator[tuple[float, Config, dict[int, float]]]:
     """Yield the tiles that may be under a bar, with their bounds, the least first."""
-    # Where other backends are much faster no tile comes near, and that is told for less.
-    if bar < inf and all(floor_us(floor, work) > bar for floor in tiles.floors):
+    few = _few_under(tiles, work, bar) if bar < inf else None
+    if few is not None:
+        yield from few
         return
     found = bounds(tiles.table, work)
     least = found.least.tolist()
@@ -541,6 +548,23 @@ def _bounded(
             return
         parts, us = found.parts[at].tolist(), found.of_parts[at].tolist()
         yield least[at], tiles.floors[at].config, dict(zip(parts, us, strict=True))
+
+
+def _few_under(
+    tiles: Tiles, work: Work, bar: float
+) -> list[tuple[float, Config, dict[int, float]]] | None:
+    """Return the tiles whose floors are under a bar, the least first; None where these are many.
+
+    Of few that is told for less than by arrays. Where other backends are much faster it is none.
+    """
+    found: list[tuple[float, Config, dict[int, float]]] = []
+    for floor in tiles.floors:
+        us = floor_us(floor, work)
+        if us <= bar:
+            if len(found) == _FEW_UNDER:
+                return None
+            found.append((us, floor.config, {}))
+    return sorted(found, key=itemgetter(0))
 
 
 def _least(entry: tuple[float, Base, dict[int, float]]) -> float:
@@ -625,10 +649,10 @@ def _wait_copied(queue: Queue, tiles: Tiles, work: Work, fma_us: float, bar: flo
     # What that can save is a small part of the FMAs.
     if work.repack_us > _COPYING * fma_us or work.copied > _MAX_WORKSPACE:
         return
-    big = changed(next(x.config for x in tiles.floors if is_big(x.config)), repacked=True)
+    big = changed(tiles.big.floors[0].config, repacked=True)
     behind = work._replace(begin_us=work.begin_us + work.repack_us, problem=seen(work.problem, big))
-    for least, config, of_parts in _bounded(tiles, behind, bar):
-        if not is_big(config) or not _fits(work, config):
+    for least, config, of_parts in _bounded(tiles.big, behind, bar):
+        if not _fits(work, config):
             continue
         copied = _copied(work.problem, work.target, config)
         if copied is None:
@@ -668,7 +692,7 @@ def _with_several_tiles(tiles: Tiles, work: Work, bar: float) -> list[Base]:
     """Return tiles with persistent CTAs, where K is short and some would have several."""
     if work.extents.k > _PERSISTENT_SLABS * _SLAB_BYTES // 4:
         return []
-    big = [x for x in tiles.floors if is_big(x.config) and _fits(work, x.config)]
+    big = [x for x in tiles.big.floors if _fits(work, x.config)]
     if all(tiles_of(floor.config, work.extents) <= work.target.sm_count for floor in big):
         return []
     found: list[Base] = []
@@ -691,7 +715,7 @@ def _has_tail(base: Base, work: Work) -> bool:
     then (128x28672x8192 1480 us, 1170 in parts alone on an H200): one such round is not enough.
     """
     tiles, places = tiles_of(base.config, work.extents), base.target.sm_count * base.resident
-    least = places * (2 if base.resident > _IN_STEP else 1)
+    least = places * (2 if base.resident > IN_STEP else 1)
     return tiles > least and tiles % places > 0 and _may_have_tail(work.problem, base)
 
 
@@ -926,6 +950,6 @@ def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
         return base.config.occupancy
     ctas = split_k * tiles_of(base.config, extents)
     busiest = ceil(ctas / base.target.sm_count)
-    if busiest == split_k == 1 and is_dmma(base.config) and min(base.config.tile[:2]) <= _FEW:
+    if busiest == split_k == 1 and is_dmma(base.config) and min(base.config.tile[:2]) <= FEW:
         return 0  # the next launch's CTAs bring theirs meanwhile: nothing but memory bounds these
     return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
@@ -24,6 +24,8 @@ from .figures import H200, DmmaFigures, Figures
 from .geometry import (
     BANK_VECTOR,
     BASE_REGISTERS,
+    COPIES_HELD,
+    COPY_REGISTERS,
     FED_STAGES,
     PRODUCERS,
     RESERVED_SMEM,
@@ -33,6 +35,7 @@ from .geometry import (
     OperandTile,
     illegal,
     is_big,
+    is_biggest,
     is_deep,
     is_dmma,
     is_persistent,
@@ -56,7 +59,11 @@ from .geometry import (
 from .times import BELOW, Times, lanes, traffic_us
 
 __all__ = [
+    "ALONE",
+    "FEW",
     "FEWEST_PARTS",
+    "IN_STEP",
+    "SHARED_ROUNDS",
     "Base",
     "Floor",
     "Work",
@@ -65,6 +72,7 @@ __all__ = [
     "exchange_us",
     "floor_of",
     "floor_us",
+    "is_shared",
     "least_us",
     "measured",
     "parts_us",
@@ -76,6 +84,10 @@ __all__ = [
 
 FEWEST_PARTS = 2  # of K, where it is split
 MOST_RESIDENT = 16  # CTAs of an SM that prices tell apart
+ALONE = 256  # threads of a CTA that takes all registers of an SM
+FEW = 16  # rows of a tile of tensor cores that memory bounds (16x14336x4096 in nt 116 us for 111)
+IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
+SHARED_ROUNDS = 4  # of tiles of tensor cores, at most, whose slabs are shared out
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +171,7 @@ class Base:
         size = smem_of(self.problem, config, *self.operands)  # more than without; all else is alike
         if size > self.target.smem_per_block:
             return 0
-        return min(self.resident, max(1, _resident_by_smem(size, self.target)))
+        return min(self.resident, max(1, _resident_by_smem(size, self.target.smem_per_sm)))
 
 
 class Floor(NamedTuple):
@@ -181,8 +193,10 @@ class Floor(NamedTuple):
         The same for an element that is copied alone, and what a slab takes besides.
     lone_warps, round_us, l2_to_dram, rest, reduce_us
         The figures of its type and schedule.
-    resident, smem_bytes
-        CTAs for which an SM has the registers, at most; shared memory of one, at least.
+    resident
+        CTAs that fit on an SM at once, at most.
+    tails, shares
+        There are tails with more tiles for each SM than that, and shares of slabs with fewer.
     in_clusters
         Whether there may be clusters along K.
     dram
@@ -205,7 +219,8 @@ class Floor(NamedTuple):
     rest: float
     reduce_us: float
     resident: int
-    smem_bytes: int
+    tails: float
+    shares: int
     in_clusters: bool
     dram: float = 1.0
 
@@ -281,15 +296,15 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
     )
 
 
-def _resident(needs: Needs, target: Target) -> int:
+def _resident(needs: Needs, smem_per_sm: int) -> int:
     """Return how many CTAs fit on one SM at once."""
-    by_smem = _resident_by_smem(needs.smem_bytes, target)
+    by_smem = _resident_by_smem(needs.smem_bytes, smem_per_sm)
     by_registers = resident_warps(needs.registers) // (needs.threads // WARP)
     return max(1, min(by_smem, by_registers, 2048 // needs.threads, MOST_RESIDENT))
 
 
-def _resident_by_smem(size: int, target: Target) -> int:
-    return target.smem_per_sm // (size + RESERVED_SMEM)
+def _resident_by_smem(size: int, smem_per_sm: int) -> int:
+    return smem_per_sm // (size + RESERVED_SMEM)
 
 
 def scratch_us(size: int, target: Target, f: Figures) -> float:
@@ -310,7 +325,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
     a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
     needs = needs_of(problem, config, a, b)
     if is_dmma(config):
-        return _of_dmma(problem, target, config, f, _resident(needs, target), (a, b))
+        return _of_dmma(problem, target, config, f, _resident(needs, target.smem_per_sm), (a, b))
     threads = needs.threads - config.producers * WARP
     # What a warp issues for a slab: FMAs, vector reads of shared memory, and its copies.
     reads = a.rows / a.vector + b.rows / b.vector
@@ -323,7 +338,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
     if a.boxed and b.boxed:
         of_warp *= _tall(config, f)
     product = seen(problem, config)
-    resident = _resident(needs, target)
+    resident = _resident(needs, target.smem_per_sm)
     clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
     visible = _visible(config, f) if is_persistent(config) else 1.0
     together = 1 + f.lone_warps / (resident * threads // WARP)
@@ -404,10 +419,12 @@ def _dmma_clocks(config: Config, own: DmmaFigures) -> tuple[float, float]:
     return of_warp, (own.cta_clocks + stores) * warps / SCHEDULERS
 
 
-def dmma_floor_of(config: Config) -> Floor:
+def dmma_floor_of(config: Config, smem_per_sm: int) -> Floor:
     """Return what the prices of a tile that tensor cores multiply are not under, in any class."""
     f, own, warps = H200, H200.dmma, config.warps[0] * config.warps[1]
     of_warp, cta_clocks = _dmma_clocks(config, own)
+    registers = BASE_REGISTERS + 2 * config.thread[0] * config.thread[1]
+    shared = is_shared(config)
     return Floor(
         config,
         warp_clocks=of_warp,
@@ -424,14 +441,15 @@ def dmma_floor_of(config: Config) -> Floor:
         l2_to_dram=own.l2_to_dram,
         rest=own.rest,
         reduce_us=f.reduce64_us,
-        resident=_most_resident(config, 8),
-        smem_bytes=_stages_bytes(config, 8, 8),
+        resident=_residents(config, registers, _stages_bytes(config, 8, 8), smem_per_sm),
+        tails=1.0 if shared else inf,
+        shares=SHARED_ROUNDS if shared else 0,
         in_clusters=True,
         dram=f.dram_efficiency / own.dram_efficiency * (own.deep if is_deep(config) else 1.0),
     )
 
 
-def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
+def floor_of(config: Config, a: DType, b: DType, fma_lanes: int, smem_per_sm: int) -> Floor:
     """Return what a tile's prices are not under for inputs of some types: the widest reads."""
     f, (m, n) = H200, config.thread
     least, of_single = config, f.single_clocks
@@ -442,6 +460,7 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
     reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
     of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)
     warps = config.warps[0] * config.warps[1]
+    registers, smem_bytes = _least_needs(config, a, b)
     return Floor(
         config,
         warp_clocks=of_warp * _tall(least, f),
@@ -459,17 +478,53 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int) -> Floor:
         l2_to_dram=f.l2_to_dram,
         rest=f.rest,
         reduce_us=f.reduce64_us if a is DType.FLOAT64 else f.reduce_us,
-        resident=_most_resident(config, accumulator(a).itemsize),
-        smem_bytes=_stages_bytes(config, a.itemsize, b.itemsize),
+        resident=_residents(config, registers, smem_bytes, smem_per_sm),
+        tails=_tails(least, a, smem_per_sm),
+        shares=int(a is DType.FLOAT32 and is_biggest(config) and warps * WARP >= ALONE),
         in_clusters=_pays_in_clusters(a, config),
     )
 
 
-def _most_resident(config: Config, sum_bytes: int) -> int:
-    """Return for how many CTAs an SM has the registers, if a thread has little more than sums."""
-    registers = BASE_REGISTERS + config.thread[0] * config.thread[1] * sum_bytes // 4
-    warps = config.warps[0] * config.warps[1]
-    return max(1, min(resident_warps(min(255, registers)) // warps, MOST_RESIDENT))
+def is_shared(config: Config) -> bool:
+    """Say whether a tile of tensor cores has a tail, or shares its slabs out, in some classes."""
+    return config.warps[0] * config.warps[1] * WARP >= ALONE and min(config.tile[:2]) > FEW
+
+
+def _tails(config: Config, dtype: DType, smem_per_sm: int) -> float:
+    """Return with how many tiles for each SM there is no tail yet: see `configs._has_tail`."""
+    if dtype is not DType.FLOAT32 or not is_big(config):
+        return inf
+    if is_specialised(config):
+        return 1.0
+    registers = _registers_of(config, 4, COPIES_HELD)
+    m, n, k = config.tile
+    pipeline = config.stages * k * 4 * (m + n + 2 * BANK_VECTOR // 4)  # of turned operands
+    patches = m // config.thread[0] * (n + config.warps[1] * BANK_VECTOR // 4) * 4
+    resident = _residents(config, registers, max(pipeline, patches), smem_per_sm)
+    return float(resident * (2 if resident > IN_STEP else 1))
+
+
+def _least_needs(config: Config, a: DType, b: DType) -> tuple[int, int]:
+    """Return the registers of a thread and the shared memory of a CTA, at least."""
+    m, n, k = config.tile
+    threads = config.warps[0] * config.warps[1] * WARP
+    copies = sum(
+        ceil(side * k * kind.itemsize / BANK_VECTOR / threads) for side, kind in ((m, a), (n, b))
+    )
+    registers = _registers_of(config, accumulator(a).itemsize, min(copies, COPIES_HELD))
+    return registers, _stages_bytes(config, a.itemsize, b.itemsize)
+
+
+def _registers_of(config: Config, sum_bytes: int, copies: int) -> int:
+    """Return the registers of a thread that has one step of fragments, and so many copies."""
+    m, n = config.thread
+    return BASE_REGISTERS + COPY_REGISTERS * copies + (m * n + m + n) * sum_bytes // 4
+
+
+def _residents(config: Config, registers: int, smem_bytes: int, smem_per_sm: int) -> int:
+    """Return how many CTAs with such needs fit on an SM at once."""
+    threads = config.warps[0] * config.warps[1] * WARP
+    return _resident(Needs(threads, smem_bytes, min(255, registers)), smem_per_sm)
 
 
 def _stages_bytes(config: Config, a_bytes: int, b_bytes: int) -> int:
@@ -554,8 +609,11 @@ def floor_us(floor: Floor, work: Work) -> float:
     target, dram_us, config = work.target, floor.dram * work.dram_us, floor.config
     slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
     clocks, cta_clocks = floor.warp_clocks * floor.slots, floor.cta_clocks
-    each, alone = ctas / target.sm_count, 1 + floor.lone_warps / floor.warps
-    whole = max(alone, each) * (clocks * slabs + cta_clocks) / target.clock_mhz
+    lone = floor.lone_warps / floor.warps  # once for as many CTAs as an SM holds, at least
+    each, level = ctas / target.sm_count, 1 + lone / floor.resident
+    shared = each > floor.tails or each < floor.shares
+    alone, each, busiest = 1 + lone, level * each, level * (each if shared else ceil(each))
+    whole = max(alone, busiest) * (clocks * slabs + cta_clocks) / target.clock_mhz
     least = max(whole, dram_us)
     if slabs >= 2 * FEWEST_PARTS:  # in two parts at least, of two slabs at least
         parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
