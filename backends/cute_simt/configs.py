@@ -66,7 +66,7 @@ from .prices import (
     dmma_floor_of,
     exchange_us,
     floor_of,
-    floor_us,
+    floors_us,
     is_shared,
     least_us,
     measured,
@@ -457,13 +457,16 @@ def ranking(
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar, with its split-K factors."""
     short: Shortlist[Offer] = Shortlist(most, bar)
-    if not _add_few_rows(short, problem, extents, target, False) and extents.n <= DOT_ROWS[-1]:
-        _add_few_rows(short, problem.transposed, extents.transposed, target, True)
+    ways, can_run = _few_rows_ways(problem, extents, target)
+    if can_run:
+        _add_few_rows(short, target, ways)
     for work in _stripped(problem, extents, target):  # first: they are cheaper, if there are any
         _add_tiles(short, work)
     work = work_of(problem, extents, target, H200)
     _add_dmma(short, work)
     _add_tiles(short, work)
+    if not can_run:  # last: then few of them are under the bar, to be refused
+        _add_few_rows(short, target, ways)
     kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
         tuple(
@@ -558,8 +561,7 @@ def _few_under(
     Of few that is told for less than by arrays. Where other backends are much faster it is none.
     """
     found: list[tuple[float, Config, dict[int, float]]] = []
-    for floor in tiles.floors:
-        us = floor_us(floor, work)
+    for floor, us in zip(tiles.floors, floors_us(tiles.floors, work), strict=True):
         if us <= bar:
             if len(found) == _FEW_UNDER:
                 return None
@@ -696,9 +698,9 @@ def _with_several_tiles(tiles: Tiles, work: Work, bar: float) -> list[Base]:
     if all(tiles_of(floor.config, work.extents) <= work.target.sm_count for floor in big):
         return []
     found: list[Base] = []
-    for floor in big:
-        hidden = floor._replace(cta_clocks=H200.persistent * floor.cta_clocks)
-        if floor_us(hidden, work) <= bar:
+    hidden = [x._replace(cta_clocks=H200.persistent * x.cta_clocks) for x in big]
+    for floor, us in zip(big, floors_us(hidden, work), strict=True):
+        if us <= bar:
             found += _persistent(_priced_as(work.problem), work.target, floor.config)
     return found
 
@@ -867,17 +869,33 @@ def _tail_split(base: Base, work: Work) -> tuple[int, ...]:
     return (best,) if best > 1 else ()
 
 
+def _few_rows_ways(
+    problem: Problem, extents: Extents, target: Target
+) -> tuple[list[tuple[Problem, Extents]], bool]:
+    """Return the product for the schedules for few rows, and whether any of them can run.
+
+    Also its transpose, where none can as it is.
+    """
+    ways = [(problem, extents)]
+    can_run = takes_few_rows(problem, extents, target)
+    if not can_run and extents.n <= DOT_ROWS[-1]:
+        ways.append((problem.transposed, extents.transposed))
+        can_run = takes_few_rows(*ways[1], target)
+    return ways, can_run
+
+
 def _add_few_rows(
-    short: Shortlist[Offer], problem: Problem, extents: Extents, target: Target, swap: bool
-) -> bool:
-    """Add what is worth considering of the schedules for few rows, and say whether any can run."""
-    figures = H200.of_rows(problem.a.dtype)
-    launches = few_rows_launches(problem, extents, target, figures, short.bar)
-    for config, split, times, reason in launches:
-        if times.total > short.bar:
-            break
-        short.add(times.total, Offer(config, config.occupancy, split, 1, swap, times), reason)
-    return takes_few_rows(problem, extents, target)
+    short: Shortlist[Offer], target: Target, ways: list[tuple[Problem, Extents]]
+) -> None:
+    """Add what is worth considering of the schedules for few rows."""
+    for swap, (problem, extents) in enumerate(ways):
+        figures = H200.of_rows(problem.a.dtype)
+        for each in few_rows_launches(problem, extents, target, figures, short.bar):
+            if each.times.total > short.bar:
+                break
+            config = each.config
+            offer = Offer(config, config.occupancy, each.split_k, 1, swap == 1, each.times)
+            short.add(each.times.total, offer, each.reason)
 
 
 def predict(

@@ -103,17 +103,48 @@ class _Launches(NamedTuple):
 
 
 class _Times(NamedTuple):
-    """`Times` of many launches, as arrays of one length."""
+    """The prices of many launches, as arrays of one length.
+
+    Attributes
+    ----------
+    total
+        As in `Times`.
+    scale
+        What all parts of it are multiplied by.
+    loop, reduction, fma, latency, dram
+        Some of these, not yet multiplied.
+    even, fastest
+        The latency if all rounds of CTAs were full, and the least time of a loop.
+    figures
+        Whose they are.
+    """
 
     total: np.ndarray
-    launch: np.ndarray
+    scale: float
     loop: np.ndarray
     reduction: np.ndarray
-    full: np.ndarray
     fma: np.ndarray
     latency: np.ndarray
-    l2: np.ndarray
     dram: np.ndarray
+    even: np.ndarray
+    fastest: np.ndarray
+    figures: DotFigures
+
+    def at(self, index: int) -> Times:
+        """Return one of them, and what it is made of: few are asked for."""
+        scale, one = self.scale, slice(index, index + 1)
+        full = _overlapped(self.figures, self.dram[one], self.even[one], self.fma[one])
+        return Times(
+            total=float(self.total[index]),
+            launch=self.figures.fixed_us * scale,
+            loop=float(self.loop[index]) * scale,
+            reduction=float(self.reduction[index]) * scale,
+            full=float(np.maximum(full, self.fastest[one])[0]) * scale,
+            fma=float(self.fma[index]) * scale,
+            latency=float(self.latency[index]) * scale,
+            l2=0.0,
+            dram=float(self.dram[index]) * scale,
+        )
 
 
 class Launch(NamedTuple):
@@ -244,7 +275,7 @@ def _cheapest_first(
     for i in times.total.argsort(kind="stable").tolist():
         config = configs[found.config[i]]
         reason = _reason(problem, target, config)
-        yield Launch(config, int(found.split_k[i]), _at(times, i), reason)
+        yield Launch(config, int(found.split_k[i]), times.at(i), reason)
 
 
 def few_rows_times(
@@ -257,11 +288,7 @@ def few_rows_times(
 ) -> Times:
     """Price one launch; of a `strip`, whose rows are some of many."""
     launch = _launches(few_rows_vector(problem), (config,), [(config.split_k,)])
-    return _at(_times(problem, extents, target, launch, f, strip), 0)
-
-
-def _at(times: _Times, index: int) -> Times:
-    return Times(*(float(each[index]) for each in times))
+    return _times(problem, extents, target, launch, f, strip).at(0)
 
 
 def _times(
@@ -302,20 +329,11 @@ def _times(
     uneven = _uneven(in_flight, ctas / target.sm_count, at_once)
     dram = traffic * np.where(axpy, uneven, 1 + f.apart / slices)
     loop = np.maximum(_overlapped(f, dram, waiting, fma), fastest)
-    full = np.maximum(_overlapped(f, dram, cta * np.maximum(1.0, rounds), fma), fastest)
     reduction = np.where(split_k > 1, f.reduce_us + f.part_us * split_k, 0.0)
     scale = _scale(problem, f)
-    return _Times(
-        (f.fixed_us + loop + reduction) * scale,
-        launch=np.full(len(ctas), f.fixed_us * scale),
-        loop=loop * scale,
-        reduction=reduction * scale,
-        full=full * scale,
-        fma=fma * scale,
-        latency=waiting * scale,
-        l2=np.zeros(len(ctas)),
-        dram=dram * scale,
-    )
+    total = (f.fixed_us + loop + reduction) * scale
+    even = cta * np.maximum(1.0, rounds)
+    return _Times(total, scale, loop, reduction, fma, waiting, dram, even, fastest, f)
 
 
 def _row_clocks(problem: Problem, extents: Extents, launches: _Launches, strip: bool) -> np.ndarray:

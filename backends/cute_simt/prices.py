@@ -6,6 +6,7 @@ once. A new term belongs into one of the two, into the total, and into the `Brea
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, inf
@@ -71,7 +72,7 @@ __all__ = [
     "dmma_floor_of",
     "exchange_us",
     "floor_of",
-    "floor_us",
+    "floors_us",
     "is_shared",
     "least_us",
     "measured",
@@ -604,25 +605,31 @@ def least_us(base: Base, work: Work) -> float:
     return BELOW * (begin + max(clocks / sms, base.dram * work.dram_us))
 
 
-def floor_us(floor: Floor, work: Work) -> float:
-    """Return a time that no launch of a tile is under, in whatever schedule and class."""
-    target, dram_us, config = work.target, floor.dram * work.dram_us, floor.config
-    slabs, ctas = ceil(work.extents.k / config.tile[2]), tiles_of(config, work.extents)
-    clocks, cta_clocks = floor.warp_clocks * floor.slots, floor.cta_clocks
-    lone = floor.lone_warps / floor.warps  # once for as many CTAs as an SM holds, at least
-    each, level = ctas / target.sm_count, 1 + lone / floor.resident
-    shared = each > floor.tails or each < floor.shares
-    alone, each, busiest = 1 + lone, level * each, level * (each if shared else ceil(each))
-    whole = max(alone, busiest) * (clocks * slabs + cta_clocks) / target.clock_mhz
-    least = max(whole, dram_us)
-    if slabs >= 2 * FEWEST_PARTS:  # in two parts at least, of two slabs at least
-        parts = max(alone * (2 * clocks + cta_clocks), each * (clocks * slabs + 2 * cta_clocks))
-        reduction = floor.reduce_us + H200.part_us * FEWEST_PARTS
-        clusters = floor.resident * clusters_at_once(target, FEWEST_PARTS)
-        if floor.in_clusters and target.capability[0] == 9 and ctas <= clusters:
-            reduction = min(reduction, H200.cluster_us)
-        least = min(least, max(parts / target.clock_mhz, dram_us) + reduction)
-    return BELOW * (work.begin_us + least)
+def floors_us(floors: Iterable[Floor], work: Work) -> Iterator[float]:
+    """Yield times that no launch of each tile is under, in whatever schedule and class."""
+    target, extents = work.target, work.extents
+    m, n, k, batch = extents.m, extents.n, extents.k, extents.batch
+    sms, mhz, begin_us = target.sm_count, target.clock_mhz, work.begin_us
+    pairs = clusters_at_once(target, FEWEST_PARTS) if target.capability[0] == 9 else 0
+    kernel_us = H200.part_us * FEWEST_PARTS
+    for floor in floors:
+        rows, columns, depth = floor.config.tile
+        dram_us, slabs = floor.dram * work.dram_us, ceil(k / depth)
+        ctas = ceil(m / rows) * ceil(n / columns) * batch
+        clocks, cta_clocks = floor.warp_clocks * floor.slots, floor.cta_clocks
+        lone = floor.lone_warps / floor.warps  # once for as many CTAs as an SM holds, at least
+        each, level = ctas / sms, 1 + lone / floor.resident
+        shared = each > floor.tails or each < floor.shares
+        alone, busiest = 1 + lone, level * (each if shared else ceil(each))
+        of_k = clocks * slabs
+        least = max(max(alone, busiest) * (of_k + cta_clocks) / mhz, dram_us)
+        if slabs >= 2 * FEWEST_PARTS:  # in two parts at least, of two slabs at least
+            parts = max(alone * (2 * clocks + cta_clocks), level * each * (of_k + 2 * cta_clocks))
+            reduction = floor.reduce_us + kernel_us
+            if floor.in_clusters and ctas <= floor.resident * pairs:
+                reduction = min(reduction, H200.cluster_us)
+            least = min(least, max(parts / mhz, dram_us) + reduction)
+        yield BELOW * (begin_us + least)
 
 
 class Rounds(NamedTuple):
