@@ -20,7 +20,7 @@ from unigemm.problem import MatrixType
 from ..clusters import MAX_CLUSTER
 from ..workspace import LINE_BYTES
 from .figures import H200
-from .geometry import SCHEDULERS, is_big, lies_well, may_turn
+from .geometry import SCHEDULERS, WARP, is_big, lies_well, may_turn
 from .prices import Floor, Work
 from .times import BELOW, traffic_us
 
@@ -142,6 +142,8 @@ def bounds(table: Table, work: Work) -> Bounds:
 
     clocks, least_us = _slab(table, work)
     sm_us = _sm_us(table, work, clocks, least_us, each, busiest)
+    if work.problem.a.dtype is not DType.FLOAT32:
+        sm_us += _edge_us(table, work) * (each * parts == slabs)
     dram_us, l2_us = _dram_us(table, work), _l2_us(table, work)
     idle = enough / ctas  # few CTAs cannot draw the whole bandwidth
     uneven = 1 - H200.uneven + busiest * (H200.uneven * sms) / enough
@@ -182,6 +184,26 @@ def _sm_us(
     return us + table.round_us * (rounds - 1)
 
 
+def _edge_us(table: Table, work: Work) -> Array:
+    """Return what a CTA takes more for the slab that K ends within: see `OperandTile.checked`.
+
+    Not of float32, whose slabs some tiles turn, and others have by TMA.
+    """
+    sizes = work.extents
+    us = _checks_us(work.problem.a, table.m, sizes.m, table)
+    us = us + _checks_us(work.problem.b, table.n, sizes.n, table)
+    return us * np.minimum(1.0, sizes.k / table.k) * (sizes.k % table.k > 0)
+
+
+def _checks_us(kind: MatrixType, side: Array, rows: int, table: Table) -> Array:
+    """Return what a thread takes to check its copies of an operand of so many rows, if it does."""
+    single, size = _is_single(kind), kind.dtype.itemsize
+    held = single and size == 2
+    copies = np.ceil(side * table.k / (table.warps * (WARP * (1 if single else kind.vector))))
+    us = (H200.edge_held_us if held else H200.edge_us) * copies
+    return us if held or not single else us * (rows < side)
+
+
 def _may_be_shared(table: Table, tiles: Array, slabs: Array, sms: int) -> Array:
     """Whether a tile may have a tail, or slabs that are shared out: see `configs`."""
     in_shares = (tiles < sms * table.shares) & (tiles * slabs >= sms * SHARE_SLABS)
@@ -197,10 +219,15 @@ def _with_measured(table: Table, tiles: Array, sms: int) -> Array:
     return parts
 
 
+def _is_single(kind: MatrixType) -> bool:
+    """Whether an operand is copied by single elements."""
+    return kind.vector == 1 or kind.major == "strided"
+
+
 def _copies(kind: MatrixType, side: Array, table: Table) -> tuple[Array, Array | float]:
     """Return what copies of an operand's slab cost a warp, in clocks and microseconds at least."""
     elements = side * table.k
-    if kind.vector == 1 or kind.major == "strided":
+    if _is_single(kind):
         if may_turn(kind):  # in as many instructions, but not alone
             alone = elements * (1.0 - table.big)
             clocks = alone * table.single_clocks + (elements - alone) * table.copy_clocks

@@ -188,7 +188,7 @@ _SAVED = 2  # times what they save a loop, at most, that they may take to be pri
 class Offer(NamedTuple):
     """A launch that was priced: how CTAs of an SM are limited, parts of K, which way round.
 
-    And the strips that are launched before it.
+    And the strips that are launched before it. Of one that cannot run nobody asks for the times.
     """
 
     config: Config
@@ -196,7 +196,7 @@ class Offer(NamedTuple):
     split_k: int
     cluster_k: int
     swap_ab: bool
-    times: Times
+    times: Times | None
     strips: tuple[Config, ...] = ()
 
     def finished(self) -> Config:
@@ -209,6 +209,13 @@ class Offer(NamedTuple):
             swap_ab=self.swap_ab,
             strips=self.strips,
         )
+
+    def candidate(self, problem: Problem, extents: Extents, target: Target) -> Candidate:
+        """Return it with its price."""
+        assert self.times is not None, "what cannot run is not kept"
+        config = self.finished()
+        size = scratch_bytes(problem, extents, config, target)
+        return Candidate(config, prediction(self.times), size)
 
 
 Queue = list[tuple[float, Base, dict[int, float]]]  #: tiles with least times, also by parts of K
@@ -287,9 +294,17 @@ def _base(problem: Problem, target: Target, config: Config) -> Base:
 
 @lru_cache(maxsize=64)
 def _floors(a: DType, b: DType, fma_lanes: int, smem_per_sm: int) -> Tiles:
-    """Return every tile for inputs of some types: no copies, and the widest reads."""
+    """Return every tile for inputs of some types: no copies, and the widest reads.
+
+    Of other types with as many bytes and the same sums they would be the same: see `_tiles_as`.
+    """
     floors = tuple(floor_of(config, a, b, fma_lanes, smem_per_sm) for config in _configs(a, b))
     return Tiles(floors, _SPLITS)
+
+
+def _tiles_as(dtype: DType) -> DType:
+    """Return a type that has the same tiles, with the same floors, as another: made once."""
+    return DType.BFLOAT16 if dtype is DType.FLOAT16 else dtype
 
 
 @lru_cache(maxsize=64)
@@ -467,12 +482,8 @@ def ranking(
     _add_tiles(short, work)
     if not can_run:  # last: then few of them are under the bar, to be refused
         _add_few_rows(short, target, ways)
-    kept = [(offer.finished(), offer.times) for offer in short.kept()]
     return Ranking(
-        tuple(
-            Candidate(config, prediction(times), scratch_bytes(problem, extents, config, target))
-            for config, times in kept
-        ),
+        tuple(offer.candidate(problem, extents, target) for offer in short.kept()),
         tuple(
             Rejection("cute_simt", reason, offer.finished(), others)
             for offer, reason, others in short.refused()
@@ -487,7 +498,7 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
     fma = products / per_sm / work.target.sm_count / work.target.clock_mhz
     if BELOW * (work.begin_us + max(fma, work.dram_us)) > short.bar:
         return
-    a, b = work.problem.a.dtype, work.problem.b.dtype
+    a, b = (_tiles_as(kind.dtype) for kind in (work.problem.a, work.problem.b))
     tiles = _floors(a, b, per_sm, work.target.smem_per_sm)
     priced = _priced_as(work.problem)
 
@@ -620,9 +631,11 @@ def _strip_of(
     problem: Problem, extents: Extents, target: Target, columns: bool
 ) -> tuple[Config, float, Extents] | None:
     """Return the cheapest strip of rows, or of columns, its time, and the extents without it."""
+    if without_strips(problem, target) is not None:
+        return None
     rows = extents.n if columns else extents.m
     left = rows % _least_side(problem.a.dtype, problem.b.dtype)
-    if not 0 < left <= DOT_ROWS[-1] or rows == left or without_strips(problem, target):
+    if not 0 < left <= DOT_ROWS[-1] or rows == left:
         return None
     if columns:
         problem, extents = problem.transposed, extents.transposed
@@ -891,11 +904,11 @@ def _add_few_rows(
     for swap, (problem, extents) in enumerate(ways):
         figures = H200.of_rows(problem.a.dtype)
         for each in few_rows_launches(problem, extents, target, figures, short.bar):
-            if each.times.total > short.bar:
+            if each.us > short.bar:
                 break
-            config = each.config
-            offer = Offer(config, config.occupancy, each.split_k, 1, swap == 1, each.times)
-            short.add(each.times.total, offer, each.reason)
+            config, times = each.config, each.times if each.reason is None else None
+            offer = Offer(config, config.occupancy, each.split_k, 1, swap == 1, times)
+            short.add(each.us, offer, each.reason)
 
 
 def predict(

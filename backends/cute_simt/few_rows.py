@@ -131,7 +131,7 @@ class _Times(NamedTuple):
     figures: DotFigures
 
     def at(self, index: int) -> Times:
-        """Return one of them, and what it is made of: few are asked for."""
+        """Return one of them, and what it is made of: only few are asked for."""
         scale, one = self.scale, slice(index, index + 1)
         full = _overlapped(self.figures, self.dram[one], self.even[one], self.fma[one])
         return Times(
@@ -148,12 +148,27 @@ class _Times(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One launch, its price, and why it cannot run, or None."""
+    """One launch, its price, and why it cannot run, or None.
+
+    Attributes
+    ----------
+    config, split_k, us, reason
+        What it is.
+    prices, place
+        Where what the price is made of is found.
+    """
 
     config: Config
     split_k: int
-    times: Times
+    us: float
     reason: str | None
+    prices: _Times
+    place: int
+
+    @property
+    def times(self) -> Times:
+        """What the price is made of."""
+        return self.prices.at(self.place)
 
 
 def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, str | None], ...]:
@@ -250,7 +265,8 @@ def few_rows_launches(
     worth = (worth | (every.split_k == 1)) & (
         (every.columns == 1) | (every.columns < 2 * extents.n)
     )
-    found = _Launches(*(each[worth] for each in every))
+    those = worth.nonzero()[0]  # indices take a third of a mask's time
+    found = _Launches(*(each[those] for each in every))
     times = _times(problem, extents, target, found, f)
     yield from _cheapest_first(problem, target, rows, found, times)
 
@@ -271,11 +287,11 @@ def strip_launch(
 def _cheapest_first(
     problem: Problem, target: Target, rows: int, found: _Launches, times: _Times
 ) -> Iterator[Launch]:
-    configs = _configs(problem.b.dtype.itemsize, rows)
-    for i in times.total.argsort(kind="stable").tolist():
+    configs, totals = _configs(problem.b.dtype.itemsize, rows), times.total
+    for i in totals.argsort(kind="stable").tolist():
         config = configs[found.config[i]]
         reason = _reason(problem, target, config)
-        yield Launch(config, int(found.split_k[i]), times.at(i), reason)
+        yield Launch(config, int(found.split_k[i]), float(totals[i]), reason, times, i)
 
 
 def few_rows_times(
