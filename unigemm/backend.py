@@ -19,6 +19,7 @@ __all__ = [
     "Launcher",
     "PricingBackend",
     "RankingBackend",
+    "RehearsingBackend",
     "ResizableBackend",
     "RivalledBackend",
 ]
@@ -60,6 +61,19 @@ class RankingBackend(Backend, Protocol):
         """Return the `most` cheapest candidates, and configurations as cheap that cannot run.
 
         Of candidates that cost the same, more may be returned; none above the bar (us).
+        """
+        ...
+
+
+@runtime_checkable
+class RehearsingBackend(RankingBackend, Protocol):
+    """A backend that ranks some product before a caller's first, once a process."""
+
+    def rehearse(self) -> None:
+        """Rank it, and forget what came out.
+
+        What runs for the first time takes longer: NumPy looks up its loops for the types of each
+        operation, and Python's code is cold.
         """
         ...
 

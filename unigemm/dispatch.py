@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from . import tuning
 from .arrays.libraries import KNOWN, Library
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
-from .backend import Backend, CompilingBackend, HostBackend, Launcher
+from .backend import Backend, CompilingBackend, HostBackend, Launcher, RehearsingBackend
 from .blocks import refuse_elements
 from .dtypes import FLOAT8, DType
 from .errors import (
@@ -328,7 +328,19 @@ def _chosen(
     if problem.batch_invariant and extents != invariant_extents(extents):
         fixed = _chosen(problem, invariant_extents(extents), target, backends, missing, keep)
         return moved(fixed, extents, backend_named)
+    _rehearse(backends)
     return choose(problem, extents, target, backends, missing=dict(missing), keep=keep)
+
+
+@cache
+def _rehearse(backends: tuple[Backend, ...]) -> None:
+    """Have backends rank a product before the first one: that takes 0.2 to 0.4 ms less then.
+
+    Behind all imports, in which it is lost: these leave the processor's caches to other code.
+    """
+    for backend in backends:
+        if isinstance(backend, RehearsingBackend):
+            backend.rehearse()
 
 
 def _of_class(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from math import inf
@@ -12,16 +12,17 @@ from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
+from unigemm.dtypes import DType
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
 from unigemm.plans import Candidate, Config, Plan, Ranking
-from unigemm.problem import Extents, Problem
-from unigemm.target import Target
+from unigemm.problem import Extents, MatrixType, Precision, Problem
+from unigemm.target import Target, named_target
 
 from ..compiling import oriented_scales, oriented_strides, refuse_sizes, specialisation
 from . import toolchain
 
-__all__ = ["CuteBackend"]
+__all__ = ["CuteBackend", "product_in_rows"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class CuteBackend:
         `UnsupportedProblem` where it is not for such extents.
     arguments
         Integers of a plan that its kernels take after those that all kernels take.
+    rehearsed
+        What is ranked before a caller's first product: see `unigemm.backend.RehearsingBackend`.
     """
 
     batch_invariant: ClassVar[bool] = True
@@ -64,6 +67,7 @@ class CuteBackend:
     smem_bytes: Callable[[Problem, Config], int]
     scratch: Callable[[Problem, Extents, Target, Config], int]
     arguments: Callable[[Plan], tuple[int, ...]] = lambda plan: ()
+    rehearsed: tuple[tuple[Problem, Extents], ...] = field(default=(), compare=False)
 
     def missing(self) -> str | None:
         """Say which package of the toolchain is not installed; None when all are."""
@@ -86,6 +90,11 @@ class CuteBackend:
     ) -> Ranking:
         """Return the cheapest of them under the bar, and those as cheap that cannot run."""
         return self.offer(problem, extents, target, most, bar)
+
+    def rehearse(self) -> None:
+        """Rank what is `rehearsed`, whatever the device is."""
+        for problem, extents in self.rehearsed:
+            self.offer(problem, extents, named_target("sm_90a"), 1, inf)
 
     def price(
         self, problem: Problem, extents: Extents, target: Target, config: Config
@@ -205,13 +214,22 @@ class CuteBackend:
         return launch_swapped if gemm.swapped != config.swap_ab else launch
 
 
+def product_in_rows(
+    dtype: DType, alignment: int, sizes: tuple[int, int, int], precision: Precision = "ieee"
+) -> tuple[Problem, Extents]:
+    """Return a product of matrices with such rows, into float32: what a backend may rehearse."""
+    a, b = MatrixType(dtype, "k", alignment), MatrixType(dtype, "n", alignment)
+    d = MatrixType(DType.FLOAT32, "n", DType.FLOAT32.itemsize)
+    return Problem(a, b, d, precision), Extents(*sizes)
+
+
 @cache
 def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
     here = Path(__file__).parent
     own = here.parent / name
     shared = (*sorted(set(here.glob("*.py")) - {here / "backend.py"}), here.parent / "workspace.py")
-    modules = "backend choices configs few_rows figures prices times work"
+    modules = "backend bounds choices configs few_rows figures prices times work"
     prices = {own / f"{module}.py" for module in modules.split()}
     sources = sorted(set(own.glob("*.py")) - prices)
     return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

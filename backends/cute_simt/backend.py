@@ -11,7 +11,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..compiling import refuse_blocks
-from ..cute.backend import CuteBackend
+from ..cute.backend import CuteBackend, product_in_rows
 from .configs import price_all, ranking, scratch
 from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal, misfit
 
@@ -60,4 +60,9 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 BACKEND = CuteBackend(
     "cute_simt", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, scratch,
     _arguments,
+    # With strips and copies, and in float32's tiles; and in those of 16 bits.
+    (
+        product_in_rows(DType.FLOAT32, 8, (321, 322, 321)),
+        product_in_rows(DType.BFLOAT16, 8, (9, 9, 99)),
+    ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from unigemm.target import Target
 
 from ..clusters import clusters_at_once
 from ..compiling import of_kernel, refuse_blocks
-from ..cute.backend import CuteBackend
+from ..cute.backend import CuteBackend, product_in_rows
 from .configs import price_all, ranking, scratch_bytes, turns
 from .geometry import geometry, illegal
 
@@ -56,4 +56,6 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 BACKEND = CuteBackend(
     "cute_wgmma", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes,
     of_kernel(scratch_bytes), _arguments,
+    # Of TF32, some of whose operands are copied: the most code.
+    (product_in_rows(DType.FLOAT32, 16, (640, 648, 656), "tf32"),),
 )  # fmt: skip
