@@ -13,6 +13,7 @@ from unigemm.backends.cute_simt.bounds import bounds
 from unigemm.backends.cute_simt.figures import H200
 from unigemm.backends.cute_simt.geometry import (
     FEW_ROWS,
+    in_boxes,
     is_big,
     is_dmma,
     is_persistent,
@@ -33,13 +34,14 @@ def every(problem, target):
     """Return all tiles of a class's types, those of CUDA cores first."""
     a, b = problem.a.dtype, problem.b.dtype
     smem = target.smem_per_sm
-    dmma = [configs._dmma_floors(smem)] if a is DType.FLOAT64 else []
+    dmma = [configs._dmma_floors(smem, in_boxes(problem))] if a is DType.FLOAT64 else []
     return [configs._floors(a, b, lanes(problem, target), smem), *dmma]
 
 
 def name(config):
     """Return what a tile has in common with its floor."""
-    return config.tile, config.warps, config.stages if is_dmma(config) else config.thread
+    own = (config.stages, config.producers) if is_dmma(config) else config.thread
+    return config.tile, config.warps, own
 
 
 def bounds_of(problem, size, target, repacked):

@@ -51,7 +51,10 @@ CLASSES = [
     for a, b in product(MAJORS_A, MAJORS_B)
     for alignment in (8, 16)
 ]
-OFFERED = [(p, c) for p in CLASSES for c in base_configs(p, H200) if c.schedule == DMMA]
+#: Those that all warps copy: of others see test_simt_dmma_fed.py.
+OFFERED = [
+    (p, c) for p in CLASSES for c in base_configs(p, H200) if c.schedule == DMMA and not c.producers
+]
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIZE = 8  # bytes of an element
 # mma.sync.m16n8k8 of float64 (PTX ISA): lane 4 g + t has these rows, columns and K of A, B and C.
@@ -64,7 +67,7 @@ def config_of(problem, tile, stages=None):
     """Return what is offered with a tile, of the most stages or of so many; slabs of a line."""
     every = base_configs(problem, H200)
     whole = tile if len(tile) == 3 else (*tile, DMMA_SLAB)
-    found = [c for c in every if c.schedule == DMMA and c.tile == whole]
+    found = [c for c in every if c.schedule == DMMA and c.tile == whole and not c.producers]
     return max((c for c in found if stages in (None, c.stages)), key=lambda c: c.stages)
 
 
@@ -238,7 +241,7 @@ LEGAL = Config((64, 64, 16), stages=4, warps=(2, 2), thread=(8, 4), schedule="dm
         ({"cluster_k": 9}, FLOAT64, "sm_90a", "not portable"),
         ({"cluster_k": 2, "split_k": 2}, FLOAT64, "sm_90a", "split-K would be others"),
         ({"cluster": (2, 1)}, FLOAT64, "sm_90a", "along K only"),
-        ({"producers": 4}, FLOAT64, "sm_90a", "warps that only copy"),
+        ({"producers": 4}, FLOAT64, "sm_90a", "1 warps copy, not 4"),
         ({"repacked": True}, FLOAT64, "sm_90a", "copied first in float32 only"),
         ({"strips": (Config((1, 8, 1), schedule="dot"),)}, FLOAT64, "sm_90a", "strips are for"),
         ({"tile": (128, 256, 16), "thread": (16, 16)}, FLOAT64, "sm_90a", "accumulator registers"),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
-from unigemm.dtypes import DType
+from unigemm.dtypes import DType, accumulator
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
 from unigemm.plans import Candidate, Config, Plan, Ranking
@@ -217,10 +217,10 @@ class CuteBackend:
 def product_in_rows(
     dtype: DType, alignment: int, sizes: tuple[int, int, int], precision: Precision = "ieee"
 ) -> tuple[Problem, Extents]:
-    """Return a product of matrices with such rows, into float32: what a backend may rehearse."""
+    """Return a product of matrices with such rows, into its sums' type: what may be rehearsed."""
     a, b = MatrixType(dtype, "k", alignment), MatrixType(dtype, "n", alignment)
-    d = MatrixType(DType.FLOAT32, "n", DType.FLOAT32.itemsize)
-    return Problem(a, b, d, precision), Extents(*sizes)
+    sums = accumulator(dtype)
+    return Problem(a, b, MatrixType(sums, "n", sums.itemsize), precision), Extents(*sizes)
 
 
 @cache

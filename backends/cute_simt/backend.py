@@ -60,9 +60,10 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 BACKEND = CuteBackend(
     "cute_simt", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, scratch,
     _arguments,
-    # With strips and copies, and in float32's tiles; and in those of 16 bits.
+    # With strips and copies, and in float32's tiles; in those of 16 bits, and of tensor cores.
     (
         product_in_rows(DType.FLOAT32, 8, (321, 322, 321)),
         product_in_rows(DType.BFLOAT16, 8, (9, 9, 99)),
+        product_in_rows(DType.FLOAT64, 16, (264, 264, 264)),
     ),
 )  # fmt: skip

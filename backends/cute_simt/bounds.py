@@ -75,6 +75,8 @@ class Table(NamedTuple):
     tails: Array
     shares: Array
     in_clusters: Array
+    edges: Array
+    reach: Array
     dram: Array
 
 
@@ -145,7 +147,7 @@ def bounds(table: Table, work: Work) -> Bounds:
     if work.problem.a.dtype is not DType.FLOAT32:
         sm_us += _edge_us(table, work) * (each * parts == slabs)
     dram_us, l2_us = _dram_us(table, work), _l2_us(table, work)
-    idle = enough / ctas  # few CTAs cannot draw the whole bandwidth
+    idle = np.maximum(1.0, sms / (table.reach * ctas))  # few CTAs cannot draw all the bandwidth
     uneven = 1 - H200.uneven + busiest * (H200.uneven * sms) / enough
     us = _joined(table, work, sm_us, dram_us * idle, ctas * each * l2_us * uneven * idle)
     us += _adding_us(table, work, tiles, parts) + _ENDLESS * ((parts > 1) & (slabs < 2 * parts))
@@ -192,7 +194,7 @@ def _edge_us(table: Table, work: Work) -> Array:
     sizes = work.extents
     us = _checks_us(work.problem.a, table.m, sizes.m, table)
     us = us + _checks_us(work.problem.b, table.n, sizes.n, table)
-    return us * np.minimum(1.0, sizes.k / table.k) * (sizes.k % table.k > 0)
+    return us * table.edges * np.minimum(1.0, sizes.k / table.k) * (sizes.k % table.k > 0)
 
 
 def _checks_us(kind: MatrixType, side: Array, rows: int, table: Table) -> Array:

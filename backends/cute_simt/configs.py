@@ -32,7 +32,9 @@ from .geometry import (
     FED_STAGES,
     FEW_ROWS,
     FRAGMENT_ROWS,
+    LONE_PRODUCER,
     PRODUCERS,
+    in_boxes,
     is_big,
     is_deep,
     is_dmma,
@@ -46,6 +48,7 @@ from .geometry import (
     scratch_bytes,
     seen,
     tiles_of,
+    without_boxes,
     without_copies,
     without_dmma,
     without_producers,
@@ -56,6 +59,7 @@ from .geometry import (
 from .leftover import shared_out
 from .prices import (
     ALONE,
+    FED_FEW,
     FEW,
     FEWEST_PARTS,
     IN_STEP,
@@ -173,12 +177,37 @@ DMMA_SHAPES = (
     ((128, 8, 32), (4, 1), 3),
     ((8, 128, 32), (1, 4), 3),
 )
+#: The same with a warp that only copies: stages are those with which memory is reached best.
+FED_DMMA_SHAPES = (
+    ((128, 64, 16), (4, 2), 8),
+    ((64, 128, 16), (2, 4), 6),
+    ((64, 64, 16), (2, 2), 6),
+    ((256, 32, 16), (8, 1), 3),
+    ((32, 256, 16), (1, 8), 3),
+    ((128, 32, 16), (4, 1), 5),
+    ((32, 128, 16), (1, 4), 5),
+    ((64, 32, 16), (2, 2), 7),
+    ((32, 64, 16), (2, 2), 7),
+    ((64, 32, 16), (2, 2), 9),
+    ((32, 64, 16), (2, 2), 9),
+    ((32, 32, 16), (2, 2), 6),
+    ((128, 16, 16), (4, 1), 4),
+    ((16, 128, 16), (1, 4), 4),
+    ((128, 16, 16), (4, 1), 6),
+    ((16, 128, 16), (1, 4), 6),
+    ((128, 8, 16), (4, 1), 4),
+    ((8, 128, 16), (1, 4), 4),
+    ((128, 8, 16), (4, 1), 8),
+    ((8, 128, 16), (1, 4), 8),
+)
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
 _SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512)  # parts of K
 _DENSE = 8  # parts: all up to so many are considered
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
 _FEW_UNDER = 2  # tiles that are measured for less than arrays of bounds take
+# Stages of which parts of K take longer than their price (32x4096x14336 in 32x256 2 to 5 percent).
+_SHALLOW = 3
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
@@ -330,10 +359,13 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
 
 
 @lru_cache(maxsize=16)
-def _dmma_floors(smem_per_sm: int) -> Tiles:
-    """Return the tiles that tensor cores multiply, for any class."""
+def _dmma_floors(smem_per_sm: int, fed: bool) -> Tiles:
+    """Return the tiles that tensor cores multiply, of classes that TMA may bring or others."""
     found = []
-    for tile, warps, stages in DMMA_SHAPES:
+    shapes = [(*shape, 0) for shape in DMMA_SHAPES]
+    if fed:
+        shapes += [(*shape, LONE_PRODUCER) for shape in FED_DMMA_SHAPES]
+    for tile, warps, stages, producers in shapes:
         m, n = tile[0] // warps[0], tile[1] // warps[1]
         config = Config(
             tile,
@@ -342,6 +374,7 @@ def _dmma_floors(smem_per_sm: int) -> Tiles:
             thread=(m // 8, n // 4),
             raster=Raster("m", 8),
             schedule=DMMA,
+            producers=producers,
         )
         found.append(dmma_floor_of(config, smem_per_sm))
     return Tiles(tuple(found), _SPLITS)
@@ -355,6 +388,8 @@ def _dmma_config(problem: Problem, config: Config) -> Config | None:
     has it makes no difference. Four share one of eight rows.
     """
     if is_deep(config) and longer(problem, config).major != "k":
+        return None
+    if is_specialised(config) and without_boxes(problem, config) is not None:
         return None
     m, n = config.tile[0] // config.warps[0], config.tile[1] // config.warps[1]
     down = problem.a.major == "k" and problem.b.major != "k"
@@ -379,7 +414,7 @@ def _dmma_shared(problem: Problem, config: Config) -> tuple[Config, ...]:
     """
     if not is_shared(config):
         return ()
-    ways = ((DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream))
+    ways = [(DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream)][: 2 - is_specialised(config)]
     return tuple(
         changed(config, schedule=schedule, occupancy=1)
         for schedule, without in ways
@@ -439,7 +474,7 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
     for base in plain:
         found += _persistent(priced, target, base.config)
     if without_dmma(priced, target) is None:
-        for floor in _dmma_floors(target.smem_per_sm).floors:
+        for floor in _dmma_floors(target.smem_per_sm, in_boxes(priced)).floors:
             config = _dmma_config(priced, floor.config)
             if config is not None:
                 ways = (config, *_dmma_shared(problem, config))
@@ -523,11 +558,22 @@ def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
     def made(floor: Config) -> list[Base]:
         """Return a tile, if it is offered for the class."""
         config = _dmma_config(priced, floor)
-        return [_dmma_base(priced, work.target, config)] if config is not None else []
+        if config is None or (is_specialised(config) and not _half_full(config, work.extents)):
+            return []
+        return [_dmma_base(priced, work.target, config)]
 
-    _add_in_order(
-        short, _add_by_floors(short, _dmma_floors(work.target.smem_per_sm), made, work), work
-    )
+    tiles = _dmma_floors(work.target.smem_per_sm, in_boxes(priced))
+    _add_in_order(short, _add_by_floors(short, tiles, made, work), work)
+
+
+def _half_full(config: Config, extents: Extents) -> bool:
+    """Say whether more than half of a tile's rows and columns are there, if it has over eight.
+
+    TMA takes longer to fill others with zeros than to read (1x1x1 in 32x32 3.4 us, 3.0 without it;
+    eight rows of 28672x8192 in 32x256 1.5 percent, two rows of it 2).
+    """
+    sides = zip(config.tile, (extents.m, extents.n), strict=False)
+    return all(side <= FRAGMENT_ROWS or 2 * size > side for side, size in sides)
 
 
 def _add_by_floors(
@@ -764,6 +810,8 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
         return (1,)
     if is_tail(base.config):
         return _tail_split(base, work)
+    if is_specialised(base.config) and is_dmma(base.config) and base.config.stages <= _SHALLOW:
+        return (1,)
     options = _parts_of(base, work)
     if options[-1] * work.part_bytes <= _MAX_WORKSPACE:
         return options
@@ -981,6 +1029,7 @@ def _occupancy(base: Base, extents: Extents, split_k: int) -> int:
         return base.config.occupancy
     ctas = split_k * tiles_of(base.config, extents)
     busiest = ceil(ctas / base.target.sm_count)
-    if busiest == split_k == 1 and is_dmma(base.config) and min(base.config.tile[:2]) <= FEW:
+    few = FED_FEW if is_specialised(base.config) else FEW
+    if busiest == split_k == 1 and is_dmma(base.config) and min(base.config.tile[:2]) <= few:
         return 0  # the next launch's CTAs bring theirs meanwhile: nothing but memory bounds these
     return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0

@@ -87,6 +87,10 @@ class DmmaFigures:
     refill_us
         Of each further round of such tiles, of which an SM holds one: nothing is on its way then.
         This and the last by hand, for 1753 launches of few rows.
+    reach
+        Part of the memory's bandwidth that an SM draws, in equal shares of all SMs.
+    lines
+        Times the memory's time where the operand that has more rows is K-major.
     clear_us, left_gbs
         As of all tiles in stream-K.
     """
@@ -110,6 +114,8 @@ class DmmaFigures:
     apart: float = 0.0229
     deep: float = 0.945
     refill_us: float = 3.5
+    reach: float = 1.0
+    lines: float = 1.0
     clear_us: float = 2.25
     left_gbs: float = 53.4
 
@@ -183,8 +189,9 @@ class Figures:
         Issue slots of a 16-bit value's conversion (one instruction; not fitted).
     rest
         Part of the times of what is not the longest that is seen.
-    dot, dot64, dmma
-        Those of the dot schedule in all types but float64, in that, and of the dmma schedule.
+    dot, dot64, dmma, fed_dmma
+        Those of the dot schedule in all types but float64, in that, and of the dmma schedule, where
+        all warps copy and where one does.
     """
 
     launch_us: float = 0.741
@@ -235,6 +242,31 @@ class Figures:
         default_factory=lambda: DotFigures(resident=800, apart=0.1, overlap=2.0)
     )
     dmma: DmmaFigures = field(default_factory=DmmaFigures)
+    fed_dmma: DmmaFigures = field(
+        default_factory=lambda: DmmaFigures(
+            rate=124.8,
+            slab_clocks=20.1,
+            wait_clocks=66.4,
+            lone_warps=1.27,
+            cta_clocks=54.2,
+            store_clocks=46.8,
+            latency_us=0.796,
+            round_us=0.167,
+            l2_to_dram=1.46,
+            dram_efficiency=1.057,
+            rest=0.0827,
+            alone=2.83,
+            crowded=0.282,
+            in_flight=69200,
+            apart=0.0,
+            reach=3.05,
+            lines=1.067,
+        )
+    )
+
+    def of_dmma(self, fed: bool) -> DmmaFigures:
+        """Return those of the dmma schedule, with warps that only copy or without."""
+        return self.fed_dmma if fed else self.dmma
 
     def of_rows(self, dtype: DType) -> DotFigures:
         """Return those of the schedules for few rows."""
@@ -253,5 +285,6 @@ class Figures:
 #: launches that add up one way and the other. `overlap` and `same_bytes` are by hand, to the 22966
 #: launches of 477 problems of float32 in bench/data; those of the dmma schedule and `reduce64_us`
 #: are fitted to the 22425 launches of float64 there, of several H200s, and what `dot64` has of its
-#: own is by hand to these.
+#: own is by hand to these. `fed_dmma` is fitted to 1051 launches of 149 problems of which a
+#: warp only copies, beside 5623 others; its `l2_to_dram` is that of the others.
 H200 = Figures()

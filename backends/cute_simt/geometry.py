@@ -58,7 +58,9 @@ __all__ = [
     "FEW_ROWS",
     "FRAGMENT_K",
     "FRAGMENT_ROWS",
+    "LONE_PRODUCER",
     "PRODUCERS",
+    "SWIZZLE_ROWS",
     "WARP",
     "Copy",
     "Geometry",
@@ -78,7 +80,9 @@ __all__ = [
     "few_rows_vector",
     "few_rows_wide",
     "geometry",
+    "has_roles",
     "illegal",
+    "in_boxes",
     "in_cluster",
     "in_parts",
     "is_big",
@@ -100,6 +104,7 @@ __all__ = [
     "operand_tile",
     "part_bytes",
     "patches_apart",
+    "producers_of",
     "resident_warps",
     "scratch_bytes",
     "seen",
@@ -107,6 +112,7 @@ __all__ = [
     "stream_ctas",
     "tiles_of",
     "whole_tiles",
+    "without_boxes",
     "without_cluster",
     "without_copies",
     "without_dmma",
@@ -132,6 +138,7 @@ FEW_ROWS = (DOT, AXPY)  # schedules with loads straight to registers
 # Schedules whose warps multiply float64 on tensor cores: one as "" does, and as the next two do.
 DMMA, DMMA_TAIL, DMMA_STREAM = "dmma", "dmma-tail", "dmma-stream"
 DMMA_SLAB = LINE_BYTES // 8  # K of a slab that has a line of each row, in float64
+SWIZZLE_ROWS = LINE_BYTES // 8  # M or N of a box that lie side by side, in float64
 DMMA_K = 8  # of its instruction, mma.sync.m16n8k8 (PTX ISA: from sm_90 on)
 FRAGMENT_ROWS, FRAGMENT_K = 8, 4  # of which a lane has one element
 DOT_ROWS = (1, 2, 4, 8)  # of A
@@ -140,6 +147,7 @@ AXPY_THREADS = 1024  # the same: 64 registers each, with eight rows of B on thei
 _DOT_REGISTERS = 32
 _AXPY_ROWS = (4, 8, 16)
 PRODUCERS = 4  # warps that only copy: a warpgroup, whose registers change (PTX ISA, setmaxnreg)
+LONE_PRODUCER = 1  # the same where TMA brings all, in float64: one lane of it starts the boxes
 _CONSUMERS, FED_STAGES = 8, 5  # of CTAs with such warps: the others, and stages
 MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
 
@@ -174,6 +182,9 @@ class OperandTile:
         The threads have as many accumulators as they may.
     boxed
         Brought by TMA, a box a slab, and not by copies of threads.
+    swizzled
+        Such boxes have rows of 128 bytes, whose 16-byte units are exchanged by the row's number:
+        of float64. An operand that is not K-major comes in several, of 16 M or N each.
     by_warps
         Each line is copied by one warp: where copies are of single elements, most of what they
         issue is addresses, and a thread has those of four lines, not of all. In stream-K alone
@@ -197,6 +208,7 @@ class OperandTile:
     vector: int
     full: bool
     boxed: bool
+    swizzled: bool
     by_warps: bool
     padded: bool
 
@@ -444,6 +456,7 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     k_major = kind.major == "k" and not turned
     # A pitch of an odd number of 16-byte units puts eight neighbouring lines in distinct banks.
     pitch = slab + widest if k_major else extent + widest if turned else extent
+    swizzled = is_dmma(config) and is_specialised(config)
     run = 1 if k_major else min(rows, widest)
     # 8-byte reads of 16-bit elements: 16 bytes would hold eight K steps of a row in registers.
     vector = min(slab, widest, 4) if k_major else run
@@ -451,8 +464,8 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     if is_dmma(config):
         eight = _lanes(config)[mode] == FRAGMENT_ROWS
         run, vector = (1, 1) if eight and k_major else (2, 1 + eight)
-        parted = DMMA_SLAB // FRAGMENT_K if k_major else 0
-        pitch = slab if k_major else extent + FRAGMENT_K
+        parted = DMMA_SLAB // FRAGMENT_K if k_major and not swizzled else 0
+        pitch = slab if k_major else extent if swizzled else extent + FRAGMENT_K
     along = slab if k_major else extent
     copy = 1 if turned or kind.major == "strided" else min(kind.vector, along)
     return OperandTile(
@@ -469,7 +482,8 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         run=run,
         vector=vector,
         full=is_biggest(config),
-        boxed=is_specialised(config) and lies_well(kind),
+        boxed=swizzled or (is_specialised(config) and lies_well(kind)),
+        swizzled=swizzled,
         by_warps=is_specialised(config) and is_stream(config) and copy == 1 and not turned,
         padded=padded,
     )
@@ -499,6 +513,11 @@ def is_persistent(config: Config) -> bool:
 def is_specialised(config: Config) -> bool:
     """Whether some warps only copy, and the others only multiply."""
     return config.producers > 0
+
+
+def has_roles(config: Config) -> bool:
+    """Whether warps that only copy leave registers to the others: where they are a warpgroup."""
+    return config.producers == PRODUCERS
 
 
 def patches_apart(config: Config) -> bool:
@@ -633,6 +652,7 @@ def _min_blocks(config: Config, needs: Needs, a: OperandTile, b: OperandTile) ->
     # copied by single elements, two to four of 128, for a third and a fourth.
     pairs = is_dmma(config) and not (a.k_major or b.k_major)
     many = pairs and config.stages > 4 and config.thread[0] * config.thread[1] >= 32
+    many |= a.swizzled
     if many or (is_deep(config) and (a.single or b.single)):
         smem_per_sm = named_target("sm_90a").smem_per_sm  # such tiles are for no other
         return min(blocks, smem_per_sm // (needs.smem_bytes + RESERVED_SMEM))
@@ -642,10 +662,11 @@ def _min_blocks(config: Config, needs: Needs, a: OperandTile, b: OperandTile) ->
 def needs_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -> Needs:
     """Return what a CTA with such tiles needs of an SM."""
     warps, smem_bytes = config.warps[0] * config.warps[1], smem_of(problem, config, a, b)
-    if is_specialised(config):
-        return Needs((warps + config.producers) * WARP, smem_bytes, _launched_registers(config))
+    threads = (warps + config.producers) * WARP
+    if has_roles(config):
+        return Needs(threads, smem_bytes, _launched_registers(config))
     step = _step(config, a, b)
-    return Needs(warps * WARP, smem_bytes, _registers(problem, config, a, b, step))
+    return Needs(threads, smem_bytes, _registers(problem, config, a, b, step))
 
 
 def smem_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) -> int:
@@ -683,7 +704,7 @@ def _roles(config: Config, a: OperandTile, b: OperandTile, direct: bool) -> tupl
     128x8192x8192 in nn 395 us, 327). And ptxas does well or badly by what it is told that the
     others have: see `_producer_registers`.
     """
-    if not is_specialised(config):
+    if not has_roles(config):
         return 0, 0
     own = _producer_registers(config, a, b, direct)
     consumers = config.warps[0] * config.warps[1]
@@ -738,7 +759,7 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
             fragments += DMMA_K // FRAGMENT_K * tile.extent // warps // FRAGMENT_ROWS
         else:
             fragments += tile.rows * (step if tile.k_major else 1)
-        copies += count
+        copies += 0 if tile.boxed else count
         held += 0 if tile.asynchronous else 2 * count
     addresses = BASE_REGISTERS + COPY_REGISTERS * min(copies, COPIES_HELD)
     if is_dmma(config) and "strided" in (problem.a.major, problem.b.major):
@@ -957,11 +978,28 @@ def _illegal_dmma(problem: Problem, config: Config, target: Target) -> str | Non
 
 def never_fed(dtype: DType, config: Config) -> str | None:
     """Say why no warps of a tile only copy whatever the target; None where some may."""
+    if is_dmma(config):
+        return _never_fed_dmma(config)
     if dtype is not DType.FLOAT32 or not is_biggest(config):
         return "warps that only copy are for float32 and tiles of as many sums a thread as may be"
     if config.warps[0] * config.warps[1] != _CONSUMERS:
         return "warps that only copy are for CTAs that have an SM to themselves"
     return None
+
+
+def _never_fed_dmma(config: Config) -> str | None:
+    if is_stream(config):
+        return "what tensor cores multiply in stream-K is copied by all warps"
+    if config.thread[0] * config.thread[1] * 2 == MAX_ACCUMULATOR_REGISTERS:
+        return "a warp more leaves too few registers for as many sums of float64 as there may be"
+    if config.tile[2] != DMMA_SLAB:
+        return f"TMA brings slabs of {DMMA_SLAB} in float64: one row of the widest swizzle"
+    return None
+
+
+def producers_of(config: Config) -> int:
+    """Return how many warps only copy, where some do."""
+    return LONE_PRODUCER if is_dmma(config) else PRODUCERS
 
 
 def without_producers(problem: Problem, config: Config, target: Target) -> str | None:
@@ -974,6 +1012,26 @@ def without_producers(problem: Problem, config: Config, target: Target) -> str |
     problem = seen(problem, config)
     if "strided" in (problem.a.major, problem.b.major):
         return "copies by warps of their own keep no registers for the strides of both indices"
+    if is_dmma(config):
+        return without_boxes(problem, config)
+    return None
+
+
+def in_boxes(problem: Problem) -> bool:
+    """Whether TMA may bring both operands of a class, to some tiles: see `without_boxes`."""
+    kinds = (problem.a, problem.b)
+    return all(kind.alignment == BANK_VECTOR and kind.major != "strided" for kind in kinds)
+
+
+def without_boxes(problem: Problem, config: Config) -> str | None:
+    """Say why TMA does not bring float64 operands of a class to a tile; None where it does."""
+    for name, kind, extent in (
+        ("A", problem.a, config.tile[0]), ("B", problem.b, config.tile[1])
+    ):  # fmt: skip
+        if kind.alignment != BANK_VECTOR:
+            return f"rows of {name} that begin anywhere are not brought by TMA"
+        if kind.major != "k" and extent < SWIZZLE_ROWS:
+            return f"{extent} rows of {name} that lie side by side are no box of {LINE_BYTES} bytes"
     return None
 
 
@@ -1110,8 +1168,8 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         reason = _illegal_dmma(problem, config, target) or reason
     if is_specialised(config):
         reason = without_producers(problem, config, target) or reason
-        if config.producers != PRODUCERS:
-            reason = f"{PRODUCERS} warps copy, not {config.producers}"
+        if config.producers != producers_of(config):
+            reason = reason or f"{producers_of(config)} warps copy, not {config.producers}"
     if reason is not None:
         return reason
     if config.stages < 2:

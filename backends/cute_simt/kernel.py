@@ -254,7 +254,7 @@ def batch_offset(
 def stages_of(spec: Spec) -> tuple[cute.Pointer, tuple[cute.Pointer, cute.Pointer]]:
     """Return a CTA's shared memory, and where in it the stages of A and of B begin."""
     geo = spec.geometry
-    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 128)
+    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 1024 if geo.a.swizzled else 128)
     second = smem + spec.config.stages * geo.a.bytes
     of_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
     return smem, (of_a, cute.recast_ptr(second, dtype=CUTE_TYPES[geo.b.dtype]))

@@ -61,6 +61,7 @@ from .times import BELOW, Times, lanes, traffic_us
 
 __all__ = [
     "ALONE",
+    "FED_FEW",
     "FEW",
     "FEWEST_PARTS",
     "IN_STEP",
@@ -87,6 +88,7 @@ FEWEST_PARTS = 2  # of K, where it is split
 MOST_RESIDENT = 16  # CTAs of an SM that prices tell apart
 ALONE = 256  # threads of a CTA that takes all registers of an SM
 FEW = 16  # rows of a tile of tensor cores that memory bounds (16x14336x4096 in nt 116 us for 111)
+FED_FEW = 32  # of one with a warp that only copies (32x14336x4096 in tn 118 us for 111)
 IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 SHARED_ROUNDS = 4  # of tiles of tensor cores, at most, whose slabs are shared out
 
@@ -121,7 +123,8 @@ class Base:
         Whether the SMs' time and the memory's are joined by a norm where they are nearly the same.
     dram
         Times what memory takes for tiles of CUDA cores.
-    latency_us, round_us, l2_to_dram, rest, alone, gathered, crowded, apart, refill_us
+    latency_us, round_us, l2_to_dram, rest, alone, gathered, crowded, in_flight, apart,
+    refill_us, reach
         The figures of its schedule.
     """
 
@@ -146,8 +149,10 @@ class Base:
     alone: float
     gathered: float
     crowded: float
+    in_flight: float
     apart: float
     refill_us: float
+    reach: float
     may_meet: bool
 
     @cached_property
@@ -200,7 +205,9 @@ class Floor(NamedTuple):
         There are tails with more tiles for each SM than that, and shares of slabs with fewer.
     in_clusters
         Whether there may be clusters along K.
-    dram
+    edges
+        Whether the copies of a slab that K ends within are checked.
+    reach, dram
         As in `Base`.
     """
 
@@ -223,6 +230,8 @@ class Floor(NamedTuple):
     tails: float
     shares: int
     in_clusters: bool
+    edges: bool = True
+    reach: float = 1.0
     dram: float = 1.0
 
     @property
@@ -318,7 +327,9 @@ def _pays_in_clusters(dtype: DType, config: Config) -> bool:
 
     Others were not measured, or win nothing that their prices would tell (0.1 us at 256 cubed).
     """
-    return is_dmma(config) or (dtype is DType.FLOAT32 and is_big(config))
+    if is_dmma(config):
+        return not is_specialised(config)
+    return dtype is DType.FLOAT32 and is_big(config)
 
 
 def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
@@ -365,8 +376,10 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         alone=0.0,
         gathered=0.0,
         crowded=0.0,
+        in_flight=1.0,
         apart=0.0,
         refill_us=0.0,
+        reach=1.0,
         may_meet=problem.a.dtype is DType.FLOAT32 and not (a.single or b.single),
     )
 
@@ -376,12 +389,14 @@ def _of_dmma(
     tiles: tuple[OperandTile, OperandTile],
 ) -> Base:  # fmt: skip
     """Return the same of a tile that tensor cores multiply."""
-    own, warps = f.dmma, config.warps[0] * config.warps[1]
+    own, warps = f.of_dmma(is_specialised(config)), config.warps[0] * config.warps[1]
     of_warp, cta_clocks = _dmma_clocks(config, own)
     of_warp += own.single_clocks * sum(x.copies for x in tiles if x.single) / (WARP * warps)
     clocks = of_warp * warps / SCHEDULERS
     together = 1 + own.lone_warps / (resident * warps)
-    deep = is_deep(config) and longer(problem, config).major == "k"
+    in_lines = longer(problem, config).major == "k"
+    deep = is_deep(config) and in_lines
+    of_memory = (own.deep if deep else 1.0) * (own.lines if in_lines else 1.0)
     return Base(
         problem,
         target,
@@ -396,7 +411,7 @@ def _of_dmma(
         edges=(_edge_us(tiles[0], warps * WARP, f), _edge_us(tiles[1], warps * WARP, f)),
         least_us=(of_warp + own.wait_clocks) / target.clock_mhz,
         halves=(False, False),
-        dram=f.dram_efficiency / own.dram_efficiency * (own.deep if deep else 1.0),
+        dram=f.dram_efficiency / own.dram_efficiency * of_memory,
         latency_us=own.latency_us,
         round_us=own.round_us,
         l2_to_dram=own.l2_to_dram,
@@ -404,8 +419,10 @@ def _of_dmma(
         alone=own.alone if resident == 1 else 0.0,
         gathered=own.gathered,
         crowded=own.crowded,
-        apart=own.apart if longer(problem, config).major == "k" else 0.0,
+        in_flight=own.in_flight,
+        apart=own.apart if in_lines else 0.0,
         refill_us=own.refill_us if deep and resident == 1 else 0.0,
+        reach=own.reach,
         may_meet=False,
     )
 
@@ -422,7 +439,9 @@ def _dmma_clocks(config: Config, own: DmmaFigures) -> tuple[float, float]:
 
 def dmma_floor_of(config: Config, smem_per_sm: int) -> Floor:
     """Return what the prices of a tile that tensor cores multiply are not under, in any class."""
-    f, own, warps = H200, H200.dmma, config.warps[0] * config.warps[1]
+    fed = is_specialised(config)
+    f, own = H200, H200.of_dmma(fed)
+    warps = config.warps[0] * config.warps[1]
     of_warp, cta_clocks = _dmma_clocks(config, own)
     registers = BASE_REGISTERS + 2 * config.thread[0] * config.thread[1]
     shared = is_shared(config)
@@ -444,9 +463,14 @@ def dmma_floor_of(config: Config, smem_per_sm: int) -> Floor:
         reduce_us=f.reduce64_us,
         resident=_residents(config, registers, _stages_bytes(config, 8, 8), smem_per_sm),
         tails=1.0 if shared else inf,
-        shares=SHARED_ROUNDS if shared else 0,
-        in_clusters=True,
-        dram=f.dram_efficiency / own.dram_efficiency * (own.deep if is_deep(config) else 1.0),
+        shares=SHARED_ROUNDS if shared and not fed else 0,
+        in_clusters=not fed,
+        edges=not fed,
+        reach=own.reach,
+        dram=f.dram_efficiency
+        / own.dram_efficiency
+        * (own.deep if is_deep(config) else 1.0)
+        * min(1.0, own.lines),
     )
 
 
@@ -711,7 +735,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float, together: int = 1
         spare = 0 if streamed else slabs * parts - all_slabs  # what the last part has fewer
         sm_us += rounds * max(0.0, edge - spare * base.clocks / target.clock_mhz)
     # Few CTAs cannot draw the whole bandwidth, be it those of the last round.
-    busy = min(1.0, (whole + ctas) / target.sm_count)
+    busy = min(1.0, base.reach * (whole + ctas) / target.sm_count)
     if streamed:
         adding = _shared_us(base, ctas / tiles, ceil(slabs / all_slabs))
     elif together > 1:
@@ -729,7 +753,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float, together: int = 1
     if base.crowded:
         per_sm = places // (rounds * target.sm_count)
         held = per_sm * (base.config.stages - 1) * of_slab
-        dram *= 1 + base.crowded * max(0.0, held / f.dmma.in_flight - 1)
+        dram *= 1 + base.crowded * max(0.0, held / base.in_flight - 1)
         dram *= 1 + base.apart * (per_sm - 1)
     if together > 1:  # clusters fill some SMs before others have any
         dram *= 1 + base.gathered * (busiest * target.sm_count / ctas - 1)
@@ -799,7 +823,9 @@ def at_once(base: Base, ctas: int, f: Figures) -> float:
         return 0.0
     warps = base.threads // WARP
     level = -(-ctas * warps // SCHEDULERS) * SCHEDULERS
-    lone = f.dmma.lone_warps if is_dmma(base.config) else f.lone_warps
+    lone = f.lone_warps
+    if is_dmma(base.config):
+        lone = f.of_dmma(is_specialised(base.config)).lone_warps
     return level / warps * (1 + lone / level)
 
 

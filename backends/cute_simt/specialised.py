@@ -15,6 +15,8 @@ A piece of work is a tile, or a part of its slabs.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
@@ -24,7 +26,17 @@ from cutlass.cute.nvgpu import cpasync
 from ..cute.device import CUTE_TYPES, Divisor, select
 from ..cute.persistent import advance, batched, bring
 from ..cute.repack import depth
-from .geometry import BARRIER_BYTES, WARP, OperandTile, is_tail, launched_smem
+from . import dmma_fed
+from .geometry import (
+    BARRIER_BYTES,
+    SWIZZLE_ROWS,
+    WARP,
+    OperandTile,
+    has_roles,
+    is_dmma,
+    is_tail,
+    launched_smem,
+)
 from .kernel import (
     Spec,
     add_product,
@@ -84,8 +96,20 @@ def init_barriers(spec: cutlass.Constexpr, barriers: tuple, thread: Int32) -> No
 
 
 def box_layout(tile: OperandTile, stages: int) -> cute.Layout:
-    """Shared-memory layout (extent, K, stages) of what TMA brings."""
-    return cute.make_layout((tile.extent, tile.slab, stages), stride=(1, tile.pitch, tile.elements))
+    """Shared-memory layout (extent, K, stages) of what TMA brings, before it exchanges units."""
+    if not tile.swizzled or tile.k_major:
+        steps = (tile.pitch, 1) if tile.k_major else (1, tile.pitch)
+        return cute.make_layout((tile.extent, tile.slab, stages), stride=(*steps, tile.elements))
+    boxes = tile.extent // SWIZZLE_ROWS  # one after the other
+    return cute.make_layout(
+        ((SWIZZLE_ROWS, boxes), tile.slab, stages),
+        stride=((1, SWIZZLE_ROWS * tile.slab), SWIZZLE_ROWS, tile.elements),
+    )
+
+
+def units_of(tile: OperandTile) -> cute.Swizzle:
+    """How TMA exchanges units of 16 bytes in rows of 128: by the lowest bits of the row."""
+    return cute.make_swizzle(3 if tile.swizzled else 0, 4, 3)
 
 
 def box_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple) -> tuple:
@@ -99,8 +123,10 @@ def box_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_step
     ):  # fmt: skip
         if tile.boxed:
             deep = (depth(each[2], l0), depth(each[3], l1))
-            view = batched(address, CUTE_TYPES[tile.dtype], rows, k, each, deep, False)
+            view = batched(address, CUTE_TYPES[tile.dtype], rows, k, each, deep, tile.k_major)
             one = cute.select(box_layout(tile, 1), mode=[0, 1])
+            if tile.swizzled:
+                one = cute.make_composed_layout(units_of(tile), 0, one)
             op = cpasync.CopyBulkTensorTileG2SOp()
             atom, tensor = cpasync.make_tiled_tma_atom(op, view, one, (tile.extent, tile.slab))
             flags = tuple(select(step != 0, Int32(1), Int32(0)) for step in each[2:])
@@ -113,6 +139,8 @@ def box_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_step
 def partition(tile: OperandTile, load: tuple, shared: cute.Pointer, stages: int) -> tuple:
     """Return what boxes are copied from, by (extent, K, L0, L1), and to, by stages."""
     atom, tensor, _ = load
+    if tile.swizzled:
+        shared = cute.recast_ptr(shared, units_of(tile), dtype=CUTE_TYPES[tile.dtype])
     stage = cute.make_tensor(shared, box_layout(tile, stages))
     tiles = cute.local_tile(tensor, (tile.extent, tile.slab), (None, None, None, None))
     into, source = cpasync.tma_partition(
@@ -255,6 +283,11 @@ def take(
     return stage, phase
 
 
+def loop_of(spec: Spec) -> Callable:
+    """Return what sums slabs: on CUDA cores, or on tensor cores."""
+    return dmma_fed.take if is_dmma(spec.config) else take
+
+
 def lines_of_turn(slab: int, turns: int) -> list[int]:
     """Return the K of a slab that are added in the first of some turns.
 
@@ -388,7 +421,7 @@ def consume(
     sums = fresh_sums(spec)
     for unit in cutlass.range(turns[0], turns[1], turns[2], unroll=1):
         (first_m, _), (first_n, _), (_, _, left), (i0, i1, part) = piece_of(spec, Int32(unit), grid)
-        stage, phase = take(
+        stage, phase = loop_of(spec)(
             spec, sums, shared, barriers, thread, (left + tile_k - 1) // tile_k, stage, phase
         )
         out = d + (Int64(i0) * strides[2] + Int64(i1) * strides[3]) * size
@@ -415,11 +448,13 @@ def specialised_kernel(
     init_barriers(spec, barriers, thread)
     turns = (Int32(block), units, ctas)
     if is_consumer(spec, warp):
-        cute.arch.setmaxregister_increase(geo.roles[1])
+        if const_expr(has_roles(spec.config)):
+            cute.arch.setmaxregister_increase(geo.roles[1])
         patch = patches + warp * (geo.lanes[0] * geo.stage_pitch)
         consume(spec, (d, workspace, d_strides), shared, patch, barriers, (warp, lane), turns, grid)
     else:
-        cute.arch.setmaxregister_decrease(geo.roles[0])
+        if const_expr(has_roles(spec.config)):
+            cute.arch.setmaxregister_decrease(geo.roles[0])
         produce(
             spec, loads, ((a, b), (a_strides, b_strides)), shared, barriers,
             thread - geo.threads, turns, grid,

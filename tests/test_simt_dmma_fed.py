@@ -1,0 +1,297 @@
+"""float64 on tensor cores, of slabs that TMA brings: where lanes read, SASS, products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from reference import NUMPY, check_case, flat_poison, strided_view
+from test_batch_invariant import emulated
+from test_simt_dmma import OF_A, OF_B, drawn, stacked
+from test_simt_geometry import H200, MAJORS_A, MAJORS_B, problem_of, wavefronts
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.configs import FED_DMMA_SHAPES, base_configs, price
+from unigemm.backends.cute_simt.geometry import DMMA, WARP, geometry, illegal, producers_of
+
+import unigemm
+from unigemm.dtypes import DType
+from unigemm.plans import Alternative, Config, Plan, Raster
+from unigemm.problem import Extents
+from unigemm.sass import disassemble, instruction_mix
+from unigemm.target import named_target
+
+FLOAT64 = DType.FLOAT64
+SIZE, SLAB = 8, 16  # bytes of an element; K of a slab
+CLASSES = [problem_of(FLOAT64, a, b, 16) for a, b in product(MAJORS_A, MAJORS_B)]
+OFFERED = [(p, c) for p in CLASSES for c in base_configs(p, H200) if c.producers]
+PLAIN = [(p, c) for p, c in OFFERED if c.schedule == DMMA]
+#: Tiles and warps, each with sizes that no tile nor slab ends with.
+TILES = [
+    ((128, 64), (4, 2), (132, 46, 100)),
+    ((64, 128), (2, 4), (66, 130, 34)),
+    ((64, 64), (2, 2), (70, 66, 130)),
+    ((32, 128), (1, 4), (34, 140, 50)),
+    ((32, 64), (2, 2), (70, 38, 50)),
+    ((32, 32), (2, 2), (40, 36, 90)),
+    ((16, 128), (1, 4), (34, 130, 38)),
+    ((128, 16), (4, 1), (132, 18, 66)),
+]
+WAYS = [{}, {"split_k": 2}, {"split_k": 3}, {"schedule": "dmma-tail", "split_k": 2}]
+
+
+def fed(problem, tile, warps, stages=4, down=None, **more):
+    """Return a tile with warps that only copy; lanes lie as the planner has them, or as told."""
+    m, n = tile[0] // warps[0], tile[1] // warps[1]
+    if down is None:
+        down = problem.a.major == "k" and problem.b.major != "k"
+        down = m < n if min(m, n) == 8 else down
+    thread = (m // 4, n // 8) if down else (m // 8, n // 4)
+    config = Config(
+        (*tile, 16), stages=stages, warps=warps, thread=thread, raster=Raster("m", 8),
+        schedule=DMMA, occupancy=1 if more.get("schedule") else 0,
+    )  # fmt: skip
+    return replace(config, producers=producers_of(config), **more)
+
+
+def in_stage(tile, row, k):
+    """Where TMA leaves an element: rows of 128 bytes, units of 16 exchanged (128B swizzle)."""
+    if tile.k_major:
+        return row * SLAB + (k // 2 ^ row % 8) * 2 + k % 2
+    box, inside = divmod(row, 16)
+    return box * 16 * SLAB + k * 16 + (inside // 2 ^ k % 8) * 2 + inside % 2
+
+
+def rows_of_lane(tile, sixteen, group, extent):
+    """Rows of a warp's that a group of four lanes reads, eight by eight, as it owns their sums."""
+    pairs = sixteen and not tile.k_major
+    return [
+        first + (2 * group + odd if pairs else group + 8 * odd)
+        for first in range(0, extent, 16)
+        for odd in range(2 if extent > first + 8 else 1)
+    ]
+
+
+# -- where a lane reads ----------------------------------------------------------------------------
+
+
+class Read:
+    """Stands for shared memory: what is read of it is where."""
+
+    def __init__(self):
+        self.places = []
+
+    def vector(self, _, place, count):
+        self.places.append((place, count))
+        return [place + x for x in range(count)]
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Have the device code of the reads say where they are."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    from unigemm.backends.cute_simt import dmma_fed
+
+    found = Read()
+    monkeypatch.setattr(dmma_fed, "shared_vector", found.vector)
+    monkeypatch.setattr(dmma_fed, "read", lambda source, count: source)
+    return found
+
+
+@pytest.mark.compile
+def test_lanes_read_each_element_once_and_without_conflicts(reads):
+    """Device code, called with numbers: rows as sums are owned, the same K of A and of B."""
+    from unigemm.backends.cute_simt import dmma_fed
+
+    widths = set()
+    for problem, config in PLAIN:
+        geo = geometry(problem, config)
+        for warp in range(config.warps[0] * config.warps[1]):
+            seen, at = [set(), set()], [{}, {}]
+            for lane in range(WARP):
+                group, four = divmod(lane, 4)
+                sides = dmma_fed.sides_of(geo, config.warps, warp, lane)
+                corner = [
+                    x * y for x, y in zip(divmod(warp, config.warps[1]), geo.warp_tile, strict=True)
+                ]
+                pairs = dmma_fed.in_pairs(geo)
+                for i, (side, tile) in enumerate(zip(sides, (geo.a, geo.b), strict=True)):
+                    sixteen = bool(i) == geo.lanes_down
+                    rows = rows_of_lane(tile, sixteen, group, geo.warp_tile[i])
+                    for step in range(2):
+                        reads.places.clear()
+                        found = side.rows(None, step, geo.warp_tile[i])
+                        for number, read in enumerate(reads.places):
+                            at[i].setdefault((step, number), []).append(read)
+                        ks = [dmma_fed.k_of(pairs, four, step, which) for which in range(2)]
+                        wanted = [[(corner[i] + row, k) for k in ks] for row in rows]
+                        assert found == [[in_stage(tile, *x) for x in row] for row in wanted]
+                        seen[i] |= {x for row in wanted for x in row}
+            for i in range(2):
+                assert len(seen[i]) == geo.warp_tile[i] * SLAB
+                for each in at[i].values():
+                    (count,) = {count for _, count in each}
+                    places = [SIZE * place for place, _ in each]
+                    assert all(place % (SIZE * count) == 0 for place in places)
+                    assert wavefronts(places, SIZE * count) == WARP * SIZE * count // 128
+                    widths.add(((geo.a, geo.b)[i].k_major, SIZE * count))
+    assert widths == {(True, 8), (True, 16), (False, 8), (False, 16)}
+
+
+def test_an_instruction_takes_the_two_halves_of_its_k_from_a_lane():
+    """Whatever K these are: those of A and B that it multiplies are the same lanes'."""
+    for group, four in product(range(8), range(4)):
+        assert [of(group, four)[1] // 4 for of in OF_A] == [0, 0, 1, 1]
+        assert [of(group, four)[0] // 4 for of in OF_B] == [0, 1]
+        assert {of(group, four)[1] % 4 for of in OF_A} == {four}
+        assert {of(group, four)[0] % 4 for of in OF_B} == {four}
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("pairs", [False, True])
+def test_four_lanes_take_every_k_of_a_slab_once(pairs):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    from unigemm.backends.cute_simt.dmma_fed import k_of
+
+    found = [k_of(pairs, t, step, which) for t, step, which in product(range(4), *[range(2)] * 2)]
+    assert sorted(found) == list(range(SLAB))
+
+
+# -- what may run ----------------------------------------------------------------------------------
+
+
+def test_every_class_in_aligned_rows_is_offered_every_shape():
+    for problem in CLASSES:
+        if "strided" in (problem.a.major, problem.b.major):
+            assert not any(p is problem for p, _ in PLAIN)
+            continue
+        side = [16 if x.major != "k" else 0 for x in (problem.a, problem.b)]
+        assert [(c.tile, c.warps, c.stages) for p, c in PLAIN if p is problem] == [
+            shape for shape in FED_DMMA_SHAPES if shape[0][0] >= side[0] and shape[0][1] >= side[1]
+        ]
+    for majors in product(MAJORS_A, MAJORS_B):
+        assert not any(c.producers for c in base_configs(problem_of(FLOAT64, *majors, 8), H200))
+
+
+@pytest.mark.parametrize(
+    ("change", "majors", "arch", "reason"),
+    [
+        ({}, "kn", "sm_100a", "Hopper only"),
+        ({"producers": 4}, "kn", "sm_90a", "1 warps copy, not 4"),
+        ({"tile": (64, 64, 32), "stages": 4}, "kn", "sm_90a", "slabs of 16"),
+        ({"schedule": "dmma-stream", "occupancy": 1}, "kn", "sm_90a", "copied by all warps"),
+        ({"cluster_k": 2}, "kn", "sm_90a", "one tile each"),
+        ({"tile": (8, 128, 16), "warps": (1, 4), "thread": (2, 4)}, "mn", "sm_90a", "no box"),
+        ({"tile": (128, 128, 16), "warps": (4, 2), "thread": (8, 8)}, "kn", "sm_90a", "registers"),
+        ({"stages": 16}, "kn", "sm_90a", "shared memory"),
+    ],
+)
+def test_what_is_not_brought_by_tma_is_told_why(change, majors, arch, reason):
+    problem = problem_of(FLOAT64, *majors, 16)
+    config = Config((64, 64, 16), stages=4, warps=(2, 2), thread=(8, 4), schedule=DMMA, producers=1)
+    assert illegal(problem_of(FLOAT64, "k", "n", 16), config, H200) is None
+    assert reason in illegal(problem, replace(config, **change), named_target(arch))
+    for other in (problem_of(FLOAT64, "k", "n", 8), problem_of(FLOAT64, "strided", "n", 16)):
+        assert illegal(other, config, H200) is not None
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_few_rows_of_float64_are_planned_so(layout):
+    a = unigemm.ArraySpec((32, 2048), "float64", "F" if layout[0] == "t" else "C")
+    b = unigemm.ArraySpec((2048, 7168), "float64", "F" if layout[1] == "t" else "C")
+    plan = unigemm.plan(a, b, target="sm_90a")
+    assert plan.config.producers == 1
+    assert " p1 " in str(plan.config)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
+@pytest.mark.parametrize("shape", FED_DMMA_SHAPES, ids=str)
+@pytest.mark.sample(12)
+def test_a_stage_is_left_when_its_reads_have_ended(majors, shape):
+    """An arrival behind reads alone overtakes them: here it depends on a value of each read."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    problem = problem_of(FLOAT64, *majors, 16)
+    found = [c for p, c in PLAIN if p == problem and (c.tile, c.warps, c.stages) == shape]
+    if not found:
+        pytest.skip("eight rows that lie side by side are no box")
+    made = BACKEND.compile(Plan("cute_simt", found[0], problem, Extents(512, 512, 512), H200))
+    ops, geo = instruction_mix(made.files), geometry(problem, found[0])
+    assert made.info.spill_bytes == 0
+    assert {"LDL", "STL", "DFMA", "LDGSTS"}.isdisjoint(ops)
+    m, n = geo.warp_tile
+    assert ops["DMMA"] == 2 * m * n * SLAB // (16 * 8 * 8), "in the loop, and for the last slab"
+    boxes = sum(1 if x.k_major else x.extent // 16 for x in (geo.a, geo.b))
+    assert ops["UTMALDG"] == boxes
+    lines = disassemble(made.files["kernel.cubin"]).splitlines()
+    arrivals = [line for line in lines if "SYNCS.ARRIVE.TRANS64.A1T0" in line]
+    assert len(arrivals) == 2
+    assert all("@P" in line for line in arrivals)
+
+
+# -- products on an emulated GPU -------------------------------------------------------------------
+
+
+def check_fed(case, tile, warps, down=None, **more):
+    views = [strided_view(flat_poison(x.length, FLOAT64), x) for x in (case.a, case.b, case.d)]
+    with emulated()("sm_90a", seed=case.seed, lockstep=case.seed % 2 == 0) as gpu:
+        first = unigemm.plan(*views, backend="cute_simt")
+        config = fed(first.problem, tile, warps, down=down, **more)
+        assert illegal(first.problem, config, first.target) is None
+        found = price(first.problem, first.extents, first.target, config)
+        plan = first.taking(Alternative.of("cute_simt", found))
+        check_case(NUMPY, case, plan=plan)
+    assert any("simt_specialised" in str(launch) for launch in gpu.launches)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("number", range(len(TILES)))
+def test_drawn_operands_in_poison_give_the_product(layout, number):
+    tile, warps, sizes = TILES[number]
+    place = (2 * (number % 3), 0)
+    check_fed(drawn(layout, sizes, place, (3, 1), number), tile, warps, **WAYS[number % 4])
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("number", range(4))
+def test_lanes_the_other_way_round_give_the_product(number):
+    """Eight rows of an operand that is not K-major, halves of a box each: no planner has them."""
+    tile, warps, sizes = [
+        ((64, 64), (2, 2), (70, 66, 130)), ((16, 128), (1, 4), (34, 130, 38)),
+        ((32, 32), (4, 1), (40, 36, 90)), ((64, 32), (2, 4), (70, 66, 50)),
+    ][number]  # fmt: skip
+    layout = ["nn", "nt", "tn", "tt"][number]
+    m, n = tile[0] // warps[0], tile[1] // warps[1]
+    down = m < n if 8 in (m, n) else layout != "nn"
+    check_fed(drawn(layout, sizes, (2, 0), (3, 1), number), tile, warps, down=down)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("way", WAYS[:3], ids=str)
+def test_stacks_and_more_slabs_than_stages_give_the_products(way):
+    case = stacked("nt", (37, 42, 150), (2, 0), (0, 0), 3, 5)
+    check_fed(case, (32, 64), (2, 2), stages=3, **way)
+
+
+@pytest.mark.compile
+def test_a_part_of_k_may_have_no_slab():
+    """Four slabs in three parts: two, two and none."""
+    check_fed(drawn("nn", (34, 66, 50), (2, 0), (0, 0), 1), (32, 64), (2, 2), split_k=3)
+
+
+@pytest.mark.compile
+def test_the_order_of_warps_does_not_change_a_bit():
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((70, 100)), rng.standard_normal((100, 46))
+    results = set()
+    for seed in range(2):
+        with emulated()("sm_90a", seed=seed, lockstep=seed == 1):
+            first = unigemm.plan(a, b, backend="cute_simt")
+            config = fed(first.problem, (64, 64), (2, 2), split_k=2)
+            found = price(first.problem, first.extents, first.target, config)
+            plan = first.taking(Alternative.of("cute_simt", found))
+            results.add(unigemm.matmul(a, b, plan=plan).tobytes())
+    assert len(results) == 1
