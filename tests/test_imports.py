@@ -26,6 +26,7 @@ DEVICE_CODE = (
     "dot",
     "axpy",
     "dmma",
+    "dmma_fed",
     "device",
     "boxes",
     "scheduling",

@@ -64,7 +64,9 @@ def test_they_are_tiles_of_tensor_cores_and_the_biggest_are_offered():
         assert is_dmma(config)
         assert is_tail(config) != is_stream(config)
     for problem in CLASSES:
-        found = [config for config in base_configs(problem, H200) if config.schedule in KERNELS]
+        every = [config for config in base_configs(problem, H200) if config.schedule in KERNELS]
+        found = [config for config in every if not config.producers]
+        assert all(is_tail(config) for config in every if config.producers)
         assert {config.occupancy for config in found} == {1}
         tails = {config.tile[:2] for config in found if is_tail(config)}
         streams = {config.tile[:2] for config in found if is_stream(config)}

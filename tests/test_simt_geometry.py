@@ -15,6 +15,7 @@ from unigemm.backends.cute_simt.geometry import (
     WARP,
     copy_schedule,
     geometry,
+    has_roles,
     illegal,
     is_dmma,
     is_persistent,
@@ -454,7 +455,7 @@ def test_the_registers_of_all_roles_are_what_a_cta_is_launched_with():
     """Warps that ask for more would wait for ever; all that are there are used but for a rest."""
     seen = set()
     for problem, config in [*OFFERED, *OFFERED_BESIDE_ODD_ROWS]:
-        if is_specialised(config):
+        if has_roles(config):
             geo = geometry(problem, config)
             of_producers, of_consumers = geo.roles
             held = geo.registers * geo.block

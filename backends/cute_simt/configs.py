@@ -206,8 +206,7 @@ _SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512)  # parts o
 _DENSE = 8  # parts: all up to so many are considered
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
 _FEW_UNDER = 2  # tiles that are measured for less than arrays of bounds take
-# Stages of which parts of K take longer than their price (32x4096x14336 in 32x256 2 to 5 percent).
-_SHALLOW = 3
+_SHALLOW = 3  # stages: see `_is_shallow`
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
@@ -412,9 +411,9 @@ def _dmma_shared(problem: Problem, config: Config) -> tuple[Config, ...]:
     slower in the mean without these two schedules, and 0.4 with them but for other tiles and two or
     three CTAs of an SM.
     """
-    if not is_shared(config):
+    if not is_shared(config) or _is_shallow(config):
         return ()
-    ways = [(DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream)][: 2 - is_specialised(config)]
+    ways = ((DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream))
     return tuple(
         changed(config, schedule=schedule, occupancy=1)
         for schedule, without in ways
@@ -564,6 +563,14 @@ def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
 
     tiles = _dmma_floors(work.target.smem_per_sm, in_boxes(priced))
     _add_in_order(short, _add_by_floors(short, tiles, made, work), work)
+
+
+def _is_shallow(config: Config) -> bool:
+    """Say whether TMA feeds so few stages that parts of K take longer than their price.
+
+    32x4096x14336 in 32x256, in seven and eight parts, 2 to 5 percent.
+    """
+    return is_dmma(config) and is_specialised(config) and config.stages <= _SHALLOW
 
 
 def _half_full(config: Config, extents: Extents) -> bool:
@@ -810,7 +817,7 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
         return (1,)
     if is_tail(base.config):
         return _tail_split(base, work)
-    if is_specialised(base.config) and is_dmma(base.config) and base.config.stages <= _SHALLOW:
+    if _is_shallow(base.config):
         return (1,)
     options = _parts_of(base, work)
     if options[-1] * work.part_bytes <= _MAX_WORKSPACE:

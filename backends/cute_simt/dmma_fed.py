@@ -10,11 +10,10 @@ as many banks as there are, lanes t of four do not take K t and t + 4 of each ei
     eight rows, K-major                       two K of row g: 16 bytes, where the sixteen lie so
     all else                                  8 bytes
 
-Figures of those reads: see tests/test_simt_dmma_fed.py.
+tests/test_simt_dmma_fed.py counts what these reads take.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float64, Int32
@@ -31,6 +30,7 @@ from .geometry import (
     Geometry,
     OperandTile,
 )
+from .kernel import Spec, stage_at
 
 STEPS = DMMA_SLAB // DMMA_K  # of a slab: a row of TMA's
 UNIT = 2  # elements of what TMA exchanges
@@ -141,7 +141,7 @@ def take(
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Sum the products of so many slabs, as `specialised.take`.
 
-    A stage is left when the last of it is on its way to registers, before that is multiplied.
+    A stage is left when the last of it is in registers, before that is multiplied.
     """
     geo, config = spec.geometry, spec.config
     full, empty = barriers
@@ -153,25 +153,24 @@ def take(
     sums.fill(Float64(0.0))
     if count > 0:
         cute.arch.mbarrier_wait(full + stage, phase)
-        hold(held, fragments(geo, sides, stage_at(geo, shared, stage), 0))
+        hold(held, fragments(geo, sides, stage_at(spec, shared, stage), 0))
         for _ in cutlass.range(count - 1, unroll=1):
             coming, turned = advance(stage, phase, config.stages)
-            multiply_rest(spec, sums, held, sides, stage_at(geo, shared, stage), empty + stage)
+            multiply_rest(spec, sums, held, sides, stage_at(spec, shared, stage), empty + stage)
             cute.arch.mbarrier_wait(full + coming, turned)
-            ahead = fragments(geo, sides, stage_at(geo, shared, coming), 0)
+            ahead = fragments(geo, sides, stage_at(spec, shared, coming), 0)
             add_products(geo, sums, *held)
             hold(held, ahead)
             stage, phase = coming, turned
-        multiply_rest(spec, sums, held, sides, stage_at(geo, shared, stage), empty + stage)
+        multiply_rest(spec, sums, held, sides, stage_at(spec, shared, stage), empty + stage)
         add_products(geo, sums, *held)
         stage, phase = advance(stage, phase, config.stages)
     return stage, phase
 
 
 def multiply_rest(
-    spec: cutlass.Constexpr, sums: cute.Tensor, held: tuple, sides: tuple, stages: tuple,
-    empty: cute.Pointer,
-) -> None:  # fmt: skip
+    spec: Spec, sums: cute.Tensor, held: tuple, sides: tuple, stages: tuple, empty: cute.Pointer
+) -> None:
     """Multiply all steps of a slab but the last, which is held then; leave the stage."""
     geo = spec.geometry
     for step in range(1, STEPS):
@@ -195,8 +194,3 @@ def hold(held: tuple, found: tuple) -> None:
     """Keep what was read of A and of B."""
     for into, values in zip(held, found, strict=True):
         keep(into, values)
-
-
-def stage_at(geo: Geometry, shared: tuple, stage: Int32) -> tuple:
-    """Return where a stage of A and of B begins."""
-    return shared[0] + stage * geo.a.elements, shared[1] + stage * geo.b.elements

@@ -652,7 +652,7 @@ def _min_blocks(config: Config, needs: Needs, a: OperandTile, b: OperandTile) ->
     # copied by single elements, two to four of 128, for a third and a fourth.
     pairs = is_dmma(config) and not (a.k_major or b.k_major)
     many = pairs and config.stages > 4 and config.thread[0] * config.thread[1] >= 32
-    many |= a.swizzled
+    many |= a.swizzled  # and these for a fourth: 16x128 two to eight of 96
     if many or (is_deep(config) and (a.single or b.single)):
         smem_per_sm = named_target("sm_90a").smem_per_sm  # such tiles are for no other
         return min(blocks, smem_per_sm // (needs.smem_bytes + RESERVED_SMEM))
@@ -945,6 +945,8 @@ def without_stream(problem: Problem, config: Config) -> str | None:
     if not is_dmma(config) and (problem.a.dtype is not DType.FLOAT32 or not is_biggest(config)):
         return "stream-K is for float32 and for tiles with as many sums a thread as there may be"
     registers = config.thread[0] * config.thread[1] * problem.accumulator.itemsize // 4
+    if is_dmma(config) and is_specialised(config):
+        return "what tensor cores multiply in stream-K is copied by all warps"
     if is_dmma(config) and registers == MAX_ACCUMULATOR_REGISTERS:
         return "what lives across shares leaves too few registers for the products of such a tile"
     problem = seen(problem, config)
@@ -988,8 +990,6 @@ def never_fed(dtype: DType, config: Config) -> str | None:
 
 
 def _never_fed_dmma(config: Config) -> str | None:
-    if is_stream(config):
-        return "what tensor cores multiply in stream-K is copied by all warps"
     if config.thread[0] * config.thread[1] * 2 == MAX_ACCUMULATOR_REGISTERS:
         return "a warp more leaves too few registers for as many sums of float64 as there may be"
     if config.tile[2] != DMMA_SLAB:

@@ -260,6 +260,12 @@ def stages_of(spec: Spec) -> tuple[cute.Pointer, tuple[cute.Pointer, cute.Pointe
     return smem, (of_a, cute.recast_ptr(second, dtype=CUTE_TYPES[geo.b.dtype]))
 
 
+def stage_at(spec: Spec, shared: tuple, stage: Int32) -> tuple:
+    """Return where a stage of A and of B begins."""
+    geo = spec.geometry
+    return shared[0] + stage * geo.a.elements, shared[1] + stage * geo.b.elements
+
+
 def sources_of(
     spec: Spec, bases: tuple, strides: tuple, firsts: tuple, sizes: tuple, where: tuple,
     thread: Int32,

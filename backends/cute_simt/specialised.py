@@ -5,6 +5,7 @@
                (`full`). An operand whose rows lie along M or N and begin at multiples of 16 bytes
                is brought by TMA, a box a slab; others as in `kernel`, by cp.async, turned if they
                are K-major.
+               In float64 one warp is enough: all comes by TMA.
     consumers  all other warps: wait for `full`, multiply, leave the stage. The operands of the
                first K of a slab are read while the last K of the slab before is multiplied.
 
@@ -43,6 +44,7 @@ from .kernel import (
     corner,
     load_fragment,
     sources_of,
+    stage_at,
     stages_of,
     start_now,
     start_slab,
@@ -319,12 +321,6 @@ def multiply_lines(
             add_product(spec, sums, left[kk], right[kk])
         left, right = ahead
     keep(held, (left, right))
-
-
-def stage_at(spec: Spec, shared: tuple, stage: Int32) -> tuple:
-    """Return where a stage of A and of B begins."""
-    geo = spec.geometry
-    return shared[0] + stage * geo.a.elements, shared[1] + stage * geo.b.elements
 
 
 def moved_lines(spec: Spec, begin: tuple, lines: Int32) -> tuple:
