@@ -65,5 +65,6 @@ BACKEND = CuteBackend(
         product_in_rows(DType.FLOAT32, 8, (321, 322, 321)),
         product_in_rows(DType.BFLOAT16, 8, (9, 9, 99)),
         product_in_rows(DType.FLOAT64, 16, (264, 264, 264)),
+        product_in_rows(DType.FLOAT32, 16, (1282, 1281, 1288)),
     ),
 )  # fmt: skip
