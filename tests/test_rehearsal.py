@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from unigemm.backends.cute.backend import CuteBackend
 
@@ -29,4 +30,15 @@ def test_backends_rehearse_once_before_the_first_plan(monkeypatch):
     for size in (96, 104):
         a = unigemm.ArraySpec((size, size), "float32")
         unigemm.plan(a, a, target=named_target("sm_90a"))
+        unigemm.plan(a, a, target=named_target("sm_90a"), backend="cute_simt")
     assert sorted(asked) == sorted(backend.name for backend in CUTE)
+
+
+def test_nothing_is_rehearsed_for_the_cpu(monkeypatch):
+    asked = []
+    monkeypatch.setattr(CuteBackend, "rehearse", lambda backend: asked.append(backend.name))
+    dispatch._rehearse.cache_clear()
+    dispatch.replan()
+    a = np.ones((5, 7))
+    unigemm.matmul(a, a.T)
+    assert not asked

@@ -410,19 +410,34 @@ def drawn(layout, sizes, place, d_place, seed):
     )  # fmt: skip
 
 
-def check_in(tile, case, change, turned=False):
-    """Multiply a case with an offered tile, or with its lanes the other way round."""
+def configured(first, config):
+    """Return a plan with another configuration, which can run."""
+    assert illegal(first.problem, config, first.target) is None
+    found = price(first.problem, first.extents, first.target, config)
+    return first.taking(Alternative.of("cute_simt", found))
+
+
+def check_with(case, planned):
+    """Multiply a case by the plan that is made of its first one; return the emulated GPU, too."""
     views = [strided_view(flat_poison(x.length, FLOAT64), x) for x in (case.a, case.b, case.d)]
     with emulated()("sm_90a", seed=case.seed, lockstep=case.seed % 2 == 0) as gpu:
-        first = unigemm.plan(*views, backend="cute_simt")
+        plan = planned(unigemm.plan(*views, backend="cute_simt"))
+        check_case(NUMPY, case, plan=plan)
+    return gpu, plan
+
+
+def check_in(tile, case, change, turned=False):
+    """Multiply a case with an offered tile, or with its lanes the other way round."""
+
+    def planned(first):
         config = replace(config_of(first.problem, tile), **change)
         if turned:
             (m, n), down = config.thread, geometry(first.problem, config).lanes_down
             config = replace(config, thread=(m // 2, 2 * n) if down else (2 * m, n // 2))
-        assert illegal(first.problem, config, first.target) is None
-        found = price(first.problem, first.extents, first.target, config)
-        check_case(NUMPY, case, plan=first.taking(Alternative.of("cute_simt", found)))
-    assert len(gpu.launches) == 1 + (config.split_k > 1)
+        return configured(first, config)
+
+    gpu, plan = check_with(case, planned)
+    assert len(gpu.launches) == 1 + (plan.config.split_k > 1)
     assert [op for op in gpu.launches[0][1].instructions if "f64" in op and "mma" in op] == [MMA]
 
 
@@ -500,20 +515,26 @@ def test_stacks_of_products(layout, place, d_place, tile, change):
     check_in(tile, stacked(layout, (37, 41, 50), place, d_place, 3, 5), change)
 
 
+def results_in_orders(sizes, count, planned):
+    """Return the bytes of a product that warps multiply in so many orders, each result once."""
+    m, n, k = sizes
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    results = set()
+    for seed in range(count):
+        with emulated()("sm_90a", seed=seed, lockstep=seed == 1):
+            plan = planned(unigemm.plan(a, b, backend="cute_simt"))
+            results.add(unigemm.matmul(a, b, plan=plan).tobytes())
+    return results
+
+
 @pytest.mark.compile
 @pytest.mark.parametrize("change", [{}, {"cluster_k": 3}], ids=str)
 def test_the_order_of_warps_does_not_change_a_bit(change):
-    rng = np.random.default_rng(7)
-    a, b = rng.standard_normal((70, 100)), rng.standard_normal((100, 47))
-    results = set()
-    for seed in range(2):
-        with emulated()("sm_90a", seed=seed, lockstep=seed == 1):
-            first = unigemm.plan(a, b, backend="cute_simt")
-            config = replace(config_of(first.problem, (64, 64)), **change)
-            found = price(first.problem, first.extents, first.target, config)
-            plan = first.taking(Alternative.of("cute_simt", found))
-            results.add(unigemm.matmul(a, b, plan=plan).tobytes())
-    assert len(results) == 1
+    def planned(first):
+        return configured(first, replace(config_of(first.problem, (64, 64)), **change))
+
+    assert len(results_in_orders((70, 47, 100), 2, planned)) == 1
 
 
 @pytest.mark.compile

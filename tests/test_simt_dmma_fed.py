@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pytest
-from reference import NUMPY, check_case, flat_poison, strided_view
-from test_batch_invariant import emulated
-from test_simt_dmma import OF_A, OF_B, drawn, stacked
+from test_simt_dmma import (
+    OF_A,
+    OF_B,
+    check_with,
+    configured,
+    drawn,
+    results_in_orders,
+    stacked,
+)
 from test_simt_geometry import H200, MAJORS_A, MAJORS_B, problem_of, wavefronts
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import FED_DMMA_SHAPES, base_configs, price
+from unigemm.backends.cute_simt.configs import FED_DMMA_SHAPES, base_configs
 from unigemm.backends.cute_simt.geometry import DMMA, WARP, geometry, illegal, producers_of
 
 import unigemm
 from unigemm.dtypes import DType
-from unigemm.plans import Alternative, Config, Plan, Raster
+from unigemm.plans import Config, Plan, Raster
 from unigemm.problem import Extents
 from unigemm.sass import disassemble, instruction_mix
 from unigemm.target import named_target
@@ -235,14 +240,10 @@ def test_a_stage_is_left_when_its_reads_have_ended(majors, shape):
 
 
 def check_fed(case, tile, warps, down=None, **more):
-    views = [strided_view(flat_poison(x.length, FLOAT64), x) for x in (case.a, case.b, case.d)]
-    with emulated()("sm_90a", seed=case.seed, lockstep=case.seed % 2 == 0) as gpu:
-        first = unigemm.plan(*views, backend="cute_simt")
-        config = fed(first.problem, tile, warps, down=down, **more)
-        assert illegal(first.problem, config, first.target) is None
-        found = price(first.problem, first.extents, first.target, config)
-        plan = first.taking(Alternative.of("cute_simt", found))
-        check_case(NUMPY, case, plan=plan)
+    def planned(first):
+        return configured(first, fed(first.problem, tile, warps, down=down, **more))
+
+    gpu, _ = check_with(case, planned)
     assert any("simt_specialised" in str(launch) for launch in gpu.launches)
 
 
@@ -284,14 +285,7 @@ def test_a_part_of_k_may_have_no_slab():
 
 @pytest.mark.compile
 def test_the_order_of_warps_does_not_change_a_bit():
-    rng = np.random.default_rng(7)
-    a, b = rng.standard_normal((70, 100)), rng.standard_normal((100, 46))
-    results = set()
-    for seed in range(2):
-        with emulated()("sm_90a", seed=seed, lockstep=seed == 1):
-            first = unigemm.plan(a, b, backend="cute_simt")
-            config = fed(first.problem, (64, 64), (2, 2), split_k=2)
-            found = price(first.problem, first.extents, first.target, config)
-            plan = first.taking(Alternative.of("cute_simt", found))
-            results.add(unigemm.matmul(a, b, plan=plan).tobytes())
-    assert len(results) == 1
+    def planned(first):
+        return configured(first, fed(first.problem, (64, 64), (2, 2), split_k=2))
+
+    assert len(results_in_orders((70, 46, 100), 2, planned)) == 1

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pytest
-from reference import NUMPY, check_case, flat_poison, strided_view
-from test_batch_invariant import emulated
 from test_simt_dmma import (
     CLASSES,
     FLOAT64,
@@ -17,9 +14,11 @@ from test_simt_dmma import (
     MMA,
     OFFERED,
     PLACES,
+    check_with,
     config_of,
     drawn,
     problem_of,
+    results_in_orders,
     stacked,
 )
 from unigemm.backends.cute_simt.backend import BACKEND
@@ -35,7 +34,6 @@ from unigemm.backends.cute_simt.geometry import (
     tiles_of,
 )
 
-import unigemm
 from unigemm.errors import UnsupportedProblem
 from unigemm.measure import Workload
 from unigemm.plans import Alternative, Plan
@@ -183,10 +181,7 @@ def planned(first, tile, way, sms):
 
 def check_in(tile, case, way, sms):
     """Multiply a case with an offered tile by some schedule."""
-    views = [strided_view(flat_poison(x.length, FLOAT64), x) for x in (case.a, case.b, case.d)]
-    with emulated()("sm_90a", seed=case.seed, lockstep=case.seed % 2 == 0) as gpu:
-        plan = planned(unigemm.plan(*views, backend="cute_simt"), tile, way, sms)
-        check_case(NUMPY, case, plan=plan)
+    gpu, _ = check_with(case, lambda first: planned(first, tile, way, sms))
     kernels = [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
     assert kernels == KERNELS[way["schedule"]]
     multiplied = gpu.launches[kernels[0] == "simt_clear"][1].instructions
@@ -212,11 +207,5 @@ def test_stacks_are_more_tiles(way):
 
 @pytest.mark.compile
 def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit():
-    rng = np.random.default_rng(7)
-    a, b = rng.standard_normal((70, 300)), rng.standard_normal((300, 47))
-    results = set()
-    for seed in range(3):
-        with emulated()("sm_90a", seed=seed, lockstep=seed == 1):
-            plan = planned(unigemm.plan(a, b, backend="cute_simt"), (64, 64), STREAM, 5)
-            results.add(unigemm.matmul(a, b, plan=plan).tobytes())
+    results = results_in_orders((70, 47, 300), 3, lambda first: planned(first, (64, 64), STREAM, 5))
     assert len(results) == 1

@@ -21,7 +21,7 @@ from unigemm.plans import Config
 
 from ..cute.device import read, select, shared_vector
 from .geometry import DMMA_K, FRAGMENT_K, FRAGMENT_ROWS, Geometry, OperandTile
-from .kernel import start_first, start_now, start_slab
+from .kernel import stage_at, start_first, start_now, start_slab
 
 #: Fragments of four K that an instruction takes.
 FRAGMENTS = DMMA_K // FRAGMENT_K
@@ -79,8 +79,7 @@ def sum_slabs(
     reading, writing = Int32(0), Int32(stages - 1)
     slabs = (ends[1] - ends[0] + tile_k - 1) // tile_k
     for slab in cutlass.range(slabs, unroll=1):
-        into_a = shared[0] + writing * geo.a.elements
-        into_b = shared[1] + writing * geo.b.elements
+        into_a, into_b = stage_at(spec, shared, writing)
         copies = chain(
             start_slab(sources[0], into_a, slab_a, remaining, within[0], held),
             start_slab(sources[1], into_b, slab_b, remaining, within[1], held),
@@ -96,8 +95,7 @@ def sum_slabs(
                 reading = select(slab + 1 < slabs, coming, reading)
             first = (step + 1) % steps * FRAGMENTS
             fours = slice(first, first + FRAGMENTS)
-            from_a = shared[0] + reading * geo.a.elements
-            from_b = shared[1] + reading * geo.b.elements
+            from_a, from_b = stage_at(spec, shared, reading)
             next_left = fragments(geo.a, from_a, firsts[0][fours], geo.warp_tile[0])
             next_right = fragments(geo.b, from_b, firsts[1][fours], geo.warp_tile[1])
             add_products(geo, sums, left, right)

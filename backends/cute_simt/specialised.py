@@ -109,9 +109,9 @@ def box_layout(tile: OperandTile, stages: int) -> cute.Layout:
     )
 
 
-def units_of(tile: OperandTile) -> cute.Swizzle:
+def exchanged() -> cute.Swizzle:
     """How TMA exchanges units of 16 bytes in rows of 128: by the lowest bits of the row."""
-    return cute.make_swizzle(3 if tile.swizzled else 0, 4, 3)
+    return cute.make_swizzle(3, 4, 3)
 
 
 def box_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple) -> tuple:
@@ -128,7 +128,7 @@ def box_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_step
             view = batched(address, CUTE_TYPES[tile.dtype], rows, k, each, deep, tile.k_major)
             one = cute.select(box_layout(tile, 1), mode=[0, 1])
             if tile.swizzled:
-                one = cute.make_composed_layout(units_of(tile), 0, one)
+                one = cute.make_composed_layout(exchanged(), 0, one)
             op = cpasync.CopyBulkTensorTileG2SOp()
             atom, tensor = cpasync.make_tiled_tma_atom(op, view, one, (tile.extent, tile.slab))
             flags = tuple(select(step != 0, Int32(1), Int32(0)) for step in each[2:])
@@ -142,7 +142,7 @@ def partition(tile: OperandTile, load: tuple, shared: cute.Pointer, stages: int)
     """Return what boxes are copied from, by (extent, K, L0, L1), and to, by stages."""
     atom, tensor, _ = load
     if tile.swizzled:
-        shared = cute.recast_ptr(shared, units_of(tile), dtype=CUTE_TYPES[tile.dtype])
+        shared = cute.recast_ptr(shared, exchanged(), dtype=CUTE_TYPES[tile.dtype])
     stage = cute.make_tensor(shared, box_layout(tile, stages))
     tiles = cute.local_tile(tensor, (tile.extent, tile.slab), (None, None, None, None))
     into, source = cpasync.tma_partition(
