@@ -18,7 +18,14 @@ from test_simt_dmma import (
 from test_simt_geometry import H200, MAJORS_A, MAJORS_B, problem_of, wavefronts
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import FED_DMMA_SHAPES, base_configs
-from unigemm.backends.cute_simt.geometry import DMMA, WARP, geometry, illegal, producers_of
+from unigemm.backends.cute_simt.geometry import (
+    DMMA,
+    WARP,
+    brings_two,
+    geometry,
+    illegal,
+    producers_of,
+)
 
 import unigemm
 from unigemm.dtypes import DType
@@ -186,7 +193,8 @@ def test_every_class_in_aligned_rows_is_offered_every_shape():
         ({"producers": 4}, "kn", "sm_90a", "1 warps copy, not 4"),
         ({"tile": (64, 64, 32), "stages": 4}, "kn", "sm_90a", "slabs of 16"),
         ({"schedule": "dmma-stream", "occupancy": 1}, "kn", "sm_90a", "copied by all warps"),
-        ({"cluster_k": 2}, "kn", "sm_90a", "one tile each"),
+        ({"cluster_k": 2, "split_k": 2}, "kn", "sm_90a", "split-K would be others"),
+        ({"cluster_k": 2, "schedule": "dmma-tail", "occupancy": 1}, "kn", "sm_90a", "one tile"),
         ({"tile": (8, 128, 16), "warps": (1, 4), "thread": (2, 4)}, "mn", "sm_90a", "no box"),
         ({"tile": (128, 128, 16), "warps": (4, 2), "thread": (8, 8)}, "kn", "sm_90a", "registers"),
         ({"stages": 16}, "kn", "sm_90a", "shared memory"),
@@ -229,7 +237,7 @@ def test_a_stage_is_left_when_its_reads_have_ended(majors, shape):
     m, n = geo.warp_tile
     assert ops["DMMA"] == 2 * m * n * SLAB // (16 * 8 * 8), "in the loop, and for the last slab"
     boxes = sum(1 if x.k_major else x.extent // 16 for x in (geo.a, geo.b))
-    assert ops["UTMALDG"] == boxes
+    assert ops["UTMALDG"] == boxes * (1 + brings_two(found[0])), "of one slab, or of two"
     lines = disassemble(made.files["kernel.cubin"]).splitlines()
     arrivals = [line for line in lines if "SYNCS.ARRIVE.TRANS64.A1T0" in line]
     assert len(arrivals) == 2
@@ -284,8 +292,22 @@ def test_a_part_of_k_may_have_no_slab():
 
 
 @pytest.mark.compile
-def test_the_order_of_warps_does_not_change_a_bit():
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("number", range(len(TILES)))
+def test_clusters_along_k_give_the_product(layout, number):
+    """In two to eight parts; of the last ones some have no slab."""
+    tile, warps, sizes = TILES[(number + 3) % len(TILES)]
+    count = (2, 3, 4, 5, 8)[number % 5]
+    case = drawn(layout, sizes, (2 * (number % 3), 0), (3, 1), number)
+    check_fed(case, tile, warps, cluster_k=count)
+    case = stacked(layout, (38, 42, 150), (2, 0), (0, 0), 2, number)
+    check_fed(case, tile, warps, stages=2 + number % 3, cluster_k=count)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("way", [{"split_k": 2}, {"cluster_k": 2}], ids=str)
+def test_the_order_of_warps_does_not_change_a_bit(way):
     def planned(first):
-        return configured(first, fed(first.problem, (64, 64), (2, 2), split_k=2))
+        return configured(first, fed(first.problem, (64, 64), (2, 2), **way))
 
     assert len(results_in_orders((70, 46, 100), 2, planned)) == 1

@@ -209,7 +209,7 @@ def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
         ({"schedule": "persistent", "occupancy": 1}, "sm_90a", "one tile each"),
         ({"schedule": "tail", "occupancy": 1}, "sm_90a", "one tile each"),
         ({"schedule": "dot"}, "sm_90a", "one tile each"),
-        ({"producers": 4}, "sm_90a", "one tile each"),
+        ({"producers": 4}, "sm_90a", "for tensor cores"),
         ({"tile": (128, 8, 16), "warps": (4, 1), "thread": (4, 2)}, "sm_90a", "whole vectors"),
     ],
 )

@@ -28,13 +28,13 @@ def store_cluster(
 ) -> None:  # fmt: skip
     """Add up a cluster's sums, and write this CTA's share of them.
 
-    `area` is the shared memory of the stages, `tile` its first element of D; `thread` is
-    (warp, lane).
+    All of this CTA have multiplied. `area` is the shared memory of the stages, `tile` its first
+    element of D; `thread` is (warp, lane). Warps that only copy may have ended: nobody waits for
+    such.
     """
     geo, count = spec.geometry, const_expr(spec.config.cluster_k)
     warps, wide = const_expr(geo.threads // WARP), const_expr(geo.left)
     warp, lane = thread
-    cute.arch.sync_threads()  # all have multiplied
     for i in range_constexpr(geo.a.rows):
         for j in range_constexpr(0, geo.b.rows, wide):
             index = const_expr((i * geo.b.rows + j) // wide)

@@ -808,6 +808,7 @@ def gemm_kernel(
         into = (out + Int64(part) * d_strides[4] * size, *into[1:])
     if const_expr(in_cluster(config)):
         own = own_registers(sums, m >> 31)
+        sync_consumers(spec)
         store_cluster(spec, own, Int32(smem.toint()), part, *into, (warp, lane))
     else:
         store_sums(spec, sums, patch, *into, warp, lane)

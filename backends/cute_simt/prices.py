@@ -327,9 +327,7 @@ def _pays_in_clusters(dtype: DType, config: Config) -> bool:
 
     Others were not measured, or win nothing that their prices would tell (0.1 us at 256 cubed).
     """
-    if is_dmma(config):
-        return not is_specialised(config)
-    return dtype is DType.FLOAT32 and is_big(config)
+    return is_dmma(config) or (dtype is DType.FLOAT32 and is_big(config))
 
 
 def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
@@ -464,7 +462,7 @@ def dmma_floor_of(config: Config, smem_per_sm: int) -> Floor:
         resident=_residents(config, registers, _stages_bytes(config, 8, 8), smem_per_sm),
         tails=1.0 if shared else inf,
         shares=SHARED_ROUNDS if shared and not fed else 0,
-        in_clusters=not fed,
+        in_clusters=True,
         edges=not fed,
         reach=own.reach,
         dram=f.dram_efficiency
@@ -750,7 +748,9 @@ def times_of(base: Base, work: Work, split_k: int, bar: float, together: int = 1
     l2 = traffic_us(fetched, target.dram_gbs * base.l2_to_dram)
     if not whole:
         l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
-    if base.crowded:
+    # Rounds of whole tiles of long K were not seen to be slowed (8x28672x8192 in eight stages).
+    fed = is_specialised(base.config) and slabs > base.config.stages
+    if base.crowded and not (rounds > parts and fed):
         per_sm = places // (rounds * target.sm_count)
         held = per_sm * (base.config.stages - 1) * of_slab
         dram *= 1 + base.crowded * max(0.0, held / base.in_flight - 1)

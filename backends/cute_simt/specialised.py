@@ -5,7 +5,8 @@
                (`full`). An operand whose rows lie along M or N and begin at multiples of 16 bytes
                is brought by TMA, a box a slab; others as in `kernel`, by cp.async, turned if they
                are K-major.
-               In float64 one warp is enough: all comes by TMA.
+               In float64 one warp is enough: all comes by TMA, from five stages on two slabs at a
+               time, and CTAs of a cluster may have parts of a tile's K.
     consumers  all other warps: wait for `full`, multiply, leave the stage. The operands of the
                first K of a slab are read while the last K of the slab before is multiplied.
 
@@ -28,12 +29,15 @@ from ..cute.device import CUTE_TYPES, Divisor, select
 from ..cute.persistent import advance, batched, bring
 from ..cute.repack import depth
 from . import dmma_fed
+from .cluster import store_cluster
 from .geometry import (
     BARRIER_BYTES,
     SWIZZLE_ROWS,
     WARP,
     OperandTile,
+    brings_two,
     has_roles,
+    in_cluster,
     is_dmma,
     is_tail,
     launched_smem,
@@ -49,6 +53,7 @@ from .kernel import (
     start_now,
     start_slab,
     store_sums,
+    sync_consumers,
 )
 from .places import first_rows
 from .tail import sums_of_tail, unit_of_tail
@@ -170,29 +175,57 @@ def feed(
         partition(tile, load, to, spec.config.stages) if tile.boxed else ((), ())
         for tile, load, to in zip(tiles, loads, shared, strict=True)
     ]
-    slab_a, slab_b = Int64(0), Int64(0)
     remaining = ends[1] - ends[0]
     at = ends[0] // tile_k
-    for _ in cutlass.range((remaining + tile_k - 1) // tile_k, unroll=1):
+    if const_expr(brings_two(spec.config)):
+        stage, phase = feed_pairs(
+            spec, loads, parts, firsts, batch, barriers, leads, at,
+            (remaining + tile_k - 1) // tile_k, stage, phase,
+        )  # fmt: skip
+    else:
+        slab_a, slab_b = Int64(0), Int64(0)
+        for _ in cutlass.range((remaining + tile_k - 1) // tile_k, unroll=1):
+            cute.arch.mbarrier_wait(empty + stage, phase)
+            if const_expr(any(boxes(spec))):
+                start_boxes(spec, loads, parts, firsts, batch, at, stage, full + stage, leads)
+            if const_expr(not all(boxes(spec))):
+                for i in range_constexpr(2):
+                    if const_expr(not tiles[i].boxed):
+                        slab = slab_a if const_expr(i == 0) else slab_b
+                        start_now(
+                            start_slab(
+                                sources[i], shared[i] + stage * tiles[i].elements, slab, remaining,
+                                within[i], held,
+                            )
+                        )  # fmt: skip
+                cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
+                slab_a += sources[0].slab_bytes
+                slab_b += sources[1].slab_bytes
+            remaining -= tile_k
+            at += 1
+            stage, phase = advance(stage, phase, spec.config.stages)
+    return stage, phase
+
+
+@cute.jit
+def feed_pairs(
+    spec: cutlass.Constexpr, loads: tuple, parts: cutlass.Constexpr, firsts: tuple, batch: tuple,
+    barriers: tuple, leads: cutlass.Boolean, at: Int32, slabs: Int32, stage: Int32, phase: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Bring so many slabs from one on, boxes alone, two and two: see `brings_two`."""
+    full, empty = barriers
+    where = (spec, loads, parts, firsts, batch)
+    for _ in cutlass.range((slabs + 1) // 2, unroll=1):
+        coming, turned = advance(stage, phase, spec.config.stages)
         cute.arch.mbarrier_wait(empty + stage, phase)
-        if const_expr(any(boxes(spec))):
-            start_boxes(spec, loads, parts, firsts, batch, at, stage, full + stage, leads)
-        if const_expr(not all(boxes(spec))):
-            for i in range_constexpr(2):
-                if const_expr(not tiles[i].boxed):
-                    slab = slab_a if const_expr(i == 0) else slab_b
-                    start_now(
-                        start_slab(
-                            sources[i], shared[i] + stage * tiles[i].elements, slab, remaining,
-                            within[i], held,
-                        )
-                    )  # fmt: skip
-            cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
-            slab_a += sources[0].slab_bytes
-            slab_b += sources[1].slab_bytes
-        remaining -= tile_k
-        at += 1
-        stage, phase = advance(stage, phase, spec.config.stages)
+        await_stage(empty + coming, turned, slabs > 1)
+        start_boxes(*where, at, stage, full + stage, leads)
+        stage, phase = coming, turned
+        if slabs > 1:
+            start_boxes(*where, at + 1, stage, full + stage, leads)
+            stage, phase = advance(stage, phase, spec.config.stages)
+        at += 2
+        slabs -= 2
     return stage, phase
 
 
@@ -370,6 +403,8 @@ def piece_of(spec: Spec, unit: Int32, grid: tuple) -> tuple:
     """Return where a unit of work lies: see `corner`. `grid` says how units are counted."""
     extents, slabs, order, split_k, l0, tail = grid
     part = None
+    if in_cluster(spec.config):
+        _, _, part = cute.arch.block_idx()
     if is_tail(spec.config):
         tile_k = spec.config.tile[2]
         unit, part, slabs = unit_of_tail(unit, tail, slabs, (extents[2] + tile_k - 1) // tile_k)
@@ -426,7 +461,11 @@ def consume(
             into = sums_of_tail(spec, workspace, Int32(unit), grid[-1][0], into)
         elif const_expr(spec.split):
             into = (out + Int64(part) * strides[4] * size, *into[1:])
-        store_sums(spec, sums, patch, *into, *thread)
+        if const_expr(in_cluster(spec.config)):
+            sync_consumers(spec)
+            store_cluster(spec, sums, Int32(shared[0].toint()), part, *into, thread)
+        else:
+            store_sums(spec, sums, patch, *into, *thread)
 
 
 @cute.kernel
@@ -465,13 +504,14 @@ def launch(
     m, n, k, l0, _ = sizes
     slabs, order, split_k, units, ctas, tail = knobs
     a_steps, b_steps = steps
-    geo = spec.geometry
+    geo, together = spec.geometry, spec.config.cluster_k
     loads = box_loads(spec, addresses, sizes, a_steps, b_steps)
     grid = ((m, n, k), slabs, order, Divisor(split_k), Divisor(l0), tail)
     specialised_kernel(
         spec, addresses, a_steps, b_steps, out_steps, grid, units, ctas, loads
     ).launch(
-        grid=(ctas, 1, 1), block=(geo.block, 1, 1),
+        grid=(ctas, 1, together), block=(geo.block, 1, 1),
+        cluster=(1, 1, together) if const_expr(in_cluster(spec.config)) else None,
         smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
         min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
     )  # fmt: skip
