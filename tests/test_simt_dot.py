@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import candidates
-from unigemm.backends.cute_simt.few_rows import DOT_SHAPES, few_rows_configs
+from unigemm.backends.cute_simt.few_rows import DOT64_SHAPES, DOT_SHAPES, few_rows_configs
 from unigemm.backends.cute_simt.geometry import AXPY, DOT_ROWS, illegal
 
 import unigemm
@@ -170,6 +171,12 @@ def plans():
                 arch = ("sm_90a", "sm_80", "sm_100a")[i % 3]
                 config = replace(config, swap_ab=False)
                 yield Plan("cute_simt", config, turned, extents, named_target(arch))
+    for (each, warps, slices), rows in product(DOT64_SHAPES, DOT_ROWS):
+        tile = (rows, each * warps, 1)
+        config = Config(tile, warps=(1, warps), slice_k=slices, schedule="dot")
+        problem = problem_of(DType.FLOAT64)
+        if illegal(problem, config, H200) is None:
+            yield Plan("cute_simt", config, problem, extents, H200)
 
 
 @pytest.mark.compile
