@@ -14,7 +14,9 @@ from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
 from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
 from unigemm.backends.cute_tcgen05.geometry import illegal as tcgen05_illegal
 from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
+from unigemm.backends.cute_wgmma.choices import family_of
 from unigemm.backends.cute_wgmma.geometry import illegal as wgmma_illegal
+from unigemm.backends.cute_wgmma.work import work_of
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
 from unigemm.backends.cutile.geometry import illegal as cutile_illegal
 from unigemm.backends.cutile.prices import FLOAT64_FLOPS
@@ -172,18 +174,25 @@ def grows(backend, config, size, dimension, target):
     """Whether a configuration's price cannot fall as one size grows.
 
     By design it may with M and N, while: TMA fills rows of wgmma's only tile along M with zeros,
-    which takes it longer than rows of A do; or fewer CTAs than SMs draw a part of the bandwidth.
+    which takes it longer than rows of A do; fewer CTAs than SMs draw a part of the bandwidth; or
+    copies of the slab that K ends within check the lines of CUDA cores' only tile, too. Strips are
+    for just so many lines more than whole tiles.
     """
     if dimension in ("k", "batch"):
         return True
+    if config.strips:
+        return False
     seen = config.oriented(size)
-    (m, n, _), along_m = config.tile, (dimension == "m") != config.swap_ab
+    (m, n, k), along_m = config.tile, (dimension == "m") != config.swap_ab
     tiles = -(-seen.m // m) * -(-seen.n // n) * seen.batch * config.split_k
     if backend is WGMMA:
         return tiles >= target.sm_count and (not along_m or seen.m >= m)
     if backend is TCGEN05:
         return True
-    return config.schedule in FEW_ROWS or tiles >= target.sm_count
+    if config.schedule in FEW_ROWS:
+        return True
+    checked = seen.k % k and (seen.m < m if along_m else seen.n < n)
+    return tiles >= target.sm_count and not checked
 
 
 @given(
@@ -194,10 +203,8 @@ def test_more_work_never_takes_a_configuration_less_time(problem, size, target, 
     for backend in takers(problem, size, target):
         if backend.refuse(problem, larger, target) is not None:
             continue
-        if backend is CUTILE and not lines_begin_no_better(problem, size, larger):
-            continue
         for each in backend.ranking(problem, size, target, 3, inf).candidates:
-            if backend is SIMT and not parts_lie_no_better(problem, each.config, size, larger):
+            if lines_lie_better(backend, problem, each.config, size, larger, target):
                 continue
             if grows(backend, each.config, size, dimension, target):
                 after = backend.price(problem, larger, target, each.config).prediction
@@ -222,26 +229,23 @@ def in_whole_slabs(backend, config, size):
     return replace(size, k=size.k - size.k % config.tile[2])
 
 
-def parts_lie_no_better(problem, config, size, larger):
-    """Whether rows of the parts of K do not come to begin on vectors: these are faster.
-
-    `Figures.odd_scratch` is measured.
-    """
-    vector = 16 // problem.accumulator.itemsize
-    return config.split_k == 1 or size.n % vector == 0 or larger.n % vector != 0
-
-
-def lines_begin_no_better(problem, size, larger):
-    """Whether no operand's lines come to begin on larger boundaries of the L2: that is faster."""
-
-    def steps(extents):
-        lines = (
-            extents.k if problem.a.major == "k" else extents.m,
-            extents.k if problem.b.major == "k" else extents.n,
-        )
-        return [gcd(length * problem.a.dtype.itemsize, 128) // 32 * 32 for length in lines]
-
-    return all(after <= before for before, after in zip(steps(size), steps(larger), strict=True))
+def lines_lie_better(backend, problem, config, size, larger, target):
+    """Whether lines come to lie where they are read faster: all these are measured."""
+    problem, size, larger = (config.oriented(each) for each in (problem, size, larger))
+    if backend is SIMT:  # of the parts of K: on vectors (`odd_scratch`)
+        vector = 16 // problem.accumulator.itemsize
+        return config.split_k > 1 and size.n % vector != 0 and larger.n % vector == 0
+    if backend is WGMMA:  # of operands: on lines of the L2, on its sectors, or neither
+        family = family_of(problem, target)
+        before, after = (work_of(family, each).row_us for each in (size, larger))
+        return any(less < now for now, less in zip(before, after, strict=True))
+    if backend is CUTILE:
+        lines = [(each.k if problem.a.major == "k" else each.m) for each in (size, larger)], [
+            (each.k if problem.b.major == "k" else each.n) for each in (size, larger)
+        ]
+        begins = [[gcd(line * problem.a.dtype.itemsize, 128) // 32 for line in two] for two in lines]
+        return any(after > before for before, after in begins)
+    return False
 
 
 def roofline_us(backend, problem, size, target):

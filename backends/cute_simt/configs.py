@@ -858,9 +858,9 @@ def _add_tile(
 ) -> None:
     """Add a tile with its parts of K, summed by a kernel of their own or within clusters.
 
-    No launch of it is under what it takes `of_parts`, or else under the `least` time and such sums.
+    No launch of it is under the `least` time, nor under what it takes `of_parts`.
     """
-    tiles = tiles_of(base.config, work.extents)
+    tiles, alone = tiles_of(base.config, work.extents), least_us(base, work)
     plain = base.config.schedule in ("", DMMA)
     for parts in _splits(base, work):
         bound = of_parts.get(parts)
@@ -871,7 +871,7 @@ def _add_tile(
         if clustered:
             exchange = exchange_us(base, tiles, parts)
         adding = min(kernel, exchange)
-        if bound is None and least + BELOW * adding > short.bar:
+        if bound is None and max(least, alone + BELOW * adding) > short.bar:
             continue
         bar = (short.bar + (kernel - adding)) / BELOW if clustered else short.bar
         times = times_of(base, work, parts, bar)
