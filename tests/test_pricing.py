@@ -230,21 +230,25 @@ def in_whole_slabs(backend, config, size):
 
 
 def lines_lie_better(backend, problem, config, size, larger, target):
-    """Whether lines come to lie where they are read faster: all these are measured."""
+    """Whether lines come to lie where they are read faster: all these are measured.
+
+    Of float8 also where clusters gain more than they cost: where waves outgrow the L2.
+    """
     problem, size, larger = (config.oriented(each) for each in (problem, size, larger))
     if backend is SIMT:  # of the parts of K: on vectors (`odd_scratch`)
         vector = 16 // problem.accumulator.itemsize
         return config.split_k > 1 and size.n % vector != 0 and larger.n % vector == 0
     if backend is WGMMA:  # of operands: on lines of the L2, on its sectors, or neither
         family = family_of(problem, target)
-        before, after = (work_of(family, each).row_us for each in (size, larger))
-        return any(less < now for now, less in zip(before, after, strict=True))
+        before, after = (work_of(family, each) for each in (size, larger))
+        if before.promoted and config.cluster != (1, 1):
+            return True
+        return any(less < now for now, less in zip(before.row_us, after.row_us, strict=True))
     if backend is CUTILE:
-        lines = [(each.k if problem.a.major == "k" else each.m) for each in (size, larger)], [
-            (each.k if problem.b.major == "k" else each.n) for each in (size, larger)
-        ]
-        begins = [[gcd(line * problem.a.dtype.itemsize, 128) // 32 for line in two] for two in lines]
-        return any(after > before for before, after in begins)
+        long, of_a, of_b = problem.a.dtype.itemsize, problem.a.major, problem.b.major
+        lines = [(e.k if of_a == "k" else e.m, e.k if of_b == "k" else e.n) for e in (size, larger)]
+        before, after = ([gcd(line * long, 128) // 32 for line in each] for each in lines)
+        return any(now < then for now, then in zip(before, after, strict=True))
     return False
 
 
