@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from reference import EVERYWHERE, NUMPY, Case, check_case, flat_poison, lay_out, strided_view
 from reference import cases as draw_cases
 from unigemm.backends.cute_simt.configs import SHAPES, candidates, price
+from unigemm.backends.cute_simt.few_rows import DOT64_SHAPES
 from unigemm.backends.cute_simt.geometry import scratch_bytes
 
 import unigemm
@@ -125,6 +126,21 @@ def test_few_rows_of_either_operand_give_the_product(dtype):
         )  # fmt: skip
         with device("sm_90a") as gpu:
             check_case(NUMPY, case, backend="cute_simt")
+        assert gpu.launches[0][0].kernel.startswith("simt_dot")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_dots_that_only_float64_has_give_the_product(rows):
+    """Parts of a K that ends within a warp's load, and columns within a tile, for each shape."""
+    for seed, (each, warps, slices) in enumerate(DOT64_SHAPES):
+        tile = ({1: 1, 3: 4}[rows], each * warps, 1)
+        config = Config(tile, warps=(1, warps), slice_k=slices, split_k=2, schedule="dot")
+        case = Case(
+            matrix(rows, 1030, False, 2, 0), matrix(1030, 37, True, 4, 0),
+            matrix(rows, 37, False, 1, 1), (rows, 37), DType.FLOAT64, DType.FLOAT64, False, seed,
+        )  # fmt: skip
+        with device("sm_90a", seed=seed) as gpu:
+            check_case(NUMPY, case, plan=configured(*views_of(case), config))
         assert gpu.launches[0][0].kernel.startswith("simt_dot")
 
 
