@@ -241,7 +241,8 @@ def lines_lie_better(backend, problem, config, size, larger, target):
     if backend is WGMMA:  # of operands: on lines of the L2, on its sectors, or neither
         family = family_of(problem, target)
         before, after = (work_of(family, each) for each in (size, larger))
-        if before.promoted and config.cluster != (1, 1):
+        outgrows = 2 * (larger.m + larger.n) * larger.k > target.l2_bytes  # a wave reads less
+        if before.promoted and config.cluster != (1, 1) and outgrows:
             return True
         return any(less < now for now, less in zip(before.row_us, after.row_us, strict=True))
     if backend is CUTILE:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
@@ -248,7 +248,26 @@ class Offer(NamedTuple):
         return Candidate(config, prediction(self.times), size)
 
 
-Queue = list[tuple[float, Base, dict[int, float]]]  #: tiles with least times, also by parts of K
+class Waiting(NamedTuple):
+    """A tile with times that no launch of it is under.
+
+    Attributes
+    ----------
+    least
+        Whatever parts of K it has; the sum of two or more may be in it.
+    alone
+        The same without any sum.
+    of_parts
+        By parts of K, where that is known; with their sum.
+    """
+
+    least: float
+    alone: float
+    base: Base
+    of_parts: dict[int, float]
+
+
+Queue = list[Waiting]  #: the least time first
 
 
 @lru_cache(maxsize=256)
@@ -635,10 +654,6 @@ def _few_under(
     return sorted(found, key=itemgetter(0))
 
 
-def _least(entry: tuple[float, Base, dict[int, float]]) -> float:
-    return entry[0]
-
-
 def _wait(
     queue: Queue,
     tiles: Iterable[Base],
@@ -648,7 +663,9 @@ def _wait(
 ) -> None:
     """Have tiles wait, each with a time that no launch of it is under: no less than the bound."""
     for base in tiles:
-        insort(queue, (max(bound, least_us(base, work)), base, of_parts or {}), key=_least)
+        alone = least_us(base, work)
+        tile = Waiting(max(bound, alone), alone, base, of_parts or {})
+        insort(queue, tile, key=attrgetter("least"))
         if _is_less_in_stream(base):
             _wait(queue, _scheduled_ways(base, work), work)
 
@@ -658,11 +675,11 @@ def _add_in_order(short: Shortlist[Offer], queue: Queue, work: Work, until: floa
 
     What else they are offered as waits from then on.
     """
-    while queue and queue[0][0] <= min(until, short.bar):
-        least, base, of_parts = queue.pop(0)
-        _add_tile(short, base, work, least, of_parts)
-        if not _is_less_in_stream(base):
-            _wait(queue, _scheduled_ways(base, work), work)
+    while queue and queue[0].least <= min(until, short.bar):
+        tile = queue.pop(0)
+        _add_tile(short, tile, work)
+        if not _is_less_in_stream(tile.base):
+            _wait(queue, _scheduled_ways(tile.base, work), work)
 
 
 def _stripped(problem: Problem, extents: Extents, target: Target) -> list[Work]:
@@ -853,14 +870,10 @@ def _busiest(tiles: int, parts: int, slabs: int, sms: int) -> int:
     return ceil(tiles * parts / sms) * ceil(slabs / parts)
 
 
-def _add_tile(
-    short: Shortlist[Offer], base: Base, work: Work, least: float, of_parts: dict[int, float]
-) -> None:
-    """Add a tile with its parts of K, summed by a kernel of their own or within clusters.
-
-    No launch of it is under the `least` time, nor under what it takes `of_parts`.
-    """
-    tiles, alone = tiles_of(base.config, work.extents), least_us(base, work)
+def _add_tile(short: Shortlist[Offer], tile: Waiting, work: Work) -> None:
+    """Add a tile with its parts of K, summed by a kernel of their own or within clusters."""
+    least, alone, base, of_parts = tile
+    tiles = tiles_of(base.config, work.extents)
     plain = base.config.schedule in ("", DMMA)
     for parts in _splits(base, work):
         bound = of_parts.get(parts)
