@@ -23,6 +23,7 @@ Problems are as the kernel sees them: with `Config.swap_ab`, the transposed prod
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -35,13 +36,19 @@ from unigemm.target import Target
 
 __all__ = [
     "Geometry",
+    "box_of",
+    "ctas_of",
     "geometry",
     "illegal",
     "instruction_kind",
     "instruction_word",
     "is_repacked",
+    "narrowest",
+    "operand_bytes",
+    "scale_tiles",
     "scales_of_instruction",
     "shared_major",
+    "store_of",
 ]
 
 ROWS = 128  # of a CTA's tile: the lanes of tensor memory
@@ -66,6 +73,7 @@ SLAB_BLOCKS = SLAB_BYTES // K_BYTES  # instructions
 COLUMNS = 512  # of tensor memory, 32 bits each
 TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
 HALF_TILE = TILE_ROWS // 2  # columns of B: where a tile may begin among those of scales, at best
+WIDEST = 256  # columns of a tile
 LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
 
 # Numbers of element types within their kind (PTX ISA, tcgen05 instruction descriptor).
@@ -84,6 +92,9 @@ _SCALED_KINDS = {
     DType.FLOAT8_E4M3FN: ("mxf4nvf4.block_scale.scale_vec::4X", 0),
 }
 _SUMS = {DType.FLOAT32: 1, DType.INT32: 2}
+
+
+Store = Literal["tma", "rows", "direct"]
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,7 @@ class Geometry:
     scale_column: int
     scale_pitch: int
     tensor_columns: int
-    store: Literal["tma", "rows", "direct"]
+    store: Store
     box_columns: int
     box_pitch: int
     box_bytes: int
@@ -180,15 +191,11 @@ def is_repacked(problem: Problem, name: str) -> bool:
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
-    m, n, k = config.tile
-    ctas = 2 if config.schedule.startswith("pair") else 1
+    m, n, _ = config.tile
+    ctas = ctas_of(config)
     dynamic = config.schedule.endswith("dynamic")
-    size = problem.a.dtype.itemsize
-    loaded = n // ctas
-    a_bytes, b_bytes = m * k * size, loaded * k * size
-    tiles = (0, 0, 0)
-    if problem.blocks:
-        tiles = (1, -(-n // TILE_ROWS), -(-k // (problem.blocks.block * TILE_BLOCKS)))
+    a_bytes, b_bytes = operand_bytes(problem.a.dtype.itemsize, config)
+    tiles = scale_tiles(problem.blocks, config)
     tile_count = (tiles[0] + tiles[1]) * tiles[2]
     scale_pitch = -(-tile_count * TILE_COLUMNS // BARRIER) * BARRIER
     of_scales = config.stages * scale_pitch
@@ -197,9 +204,8 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     while columns < buffers * n + of_scales:
         columns *= 2
     scale_bytes = tile_count * TILE_BYTES
-    stored = problem.accumulator.itemsize if config.split_k > 1 else problem.d.dtype.itemsize
-    store = _store(problem, config)
-    box_columns, box_pitch = _box(store, n, stored)
+    store, stored = store_of(problem, config.split_k > 1)
+    box_columns, box_pitch = box_of(store, n, stored)
     boxes = {"tma": BOXES, "rows": 1, "direct": 0}[store]
     box_bytes = STORE_WARPS * boxes * BOX_ROWS * box_pitch
     return Geometry(
@@ -210,7 +216,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         dynamic=dynamic,
         warps=SCHEDULE_WARP + dynamic,
         mma=(m * ctas, n),
-        loaded=loaded,
+        loaded=n // ctas,
         buffers=buffers,
         a_bytes=a_bytes,
         b_bytes=b_bytes,
@@ -228,16 +234,37 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     )
 
 
-def _store(problem: Problem, config: Config) -> Literal["tma", "rows", "direct"]:
+def ctas_of(config: Config) -> int:
+    """Return the CTAs that multiply together."""
+    return 2 if config.schedule.startswith("pair") else 1
+
+
+def operand_bytes(size: int, config: Config) -> tuple[int, int]:
+    """Return the bytes of a stage of A and of B in one CTA, of elements of so many bytes."""
+    m, n, k = config.tile
+    return m * k * size, n // ctas_of(config) * k * size
+
+
+def scale_tiles(blocks: BlockScales | None, config: Config) -> tuple[int, int, int]:
+    """Return the tiles of scales in a stage: of A and of B along their rows, and along K."""
+    _, n, k = config.tile
+    if blocks is None:
+        return 0, 0, 0
+    return 1, -(-n // TILE_ROWS), -(-k // (blocks.block * TILE_BLOCKS))
+
+
+def store_of(problem: Problem, split: bool) -> tuple[Store, int]:
+    """Return how sums are stored, and the bytes of an element: those of D, or of a part's sums."""
     d = problem.d
+    size = (problem.accumulator if split else d.dtype).itemsize
     if d.major == "m":
-        return "direct"
-    if config.split_k > 1 or (d.major == "n" and d.alignment == TMA_BYTES):
-        return "tma"
-    return "rows" if d.major == "n" else "direct"
+        return "direct", size
+    if split or (d.major == "n" and d.alignment == TMA_BYTES):
+        return "tma", size
+    return ("rows" if d.major == "n" else "direct"), size
 
 
-def _box(store: str, tile_n: int, size: int) -> tuple[int, int]:
+def box_of(store: Store, tile_n: int, size: int) -> tuple[int, int]:
     """Return the columns of a box of elements of a size, and the pitch of its rows.
 
     What TMA does not store has rows of an odd number of 16-byte units, which meet different banks.
@@ -288,6 +315,24 @@ def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
     return sum(int(value) << bit for bit, value in fields.items())
 
 
+def narrowest(problem: Problem, ctas: int) -> int:
+    """Return the columns of the narrowest tile of so many CTAs: all others' are multiples."""
+    return max(unit for unit, _ in _units(problem, ctas))
+
+
+def _units(problem: Problem, ctas: int) -> Iterator[tuple[int, str]]:
+    """Yield powers of two that a tile's columns must be multiples of, and why."""
+    yield 16 * ctas, ""
+    b = problem.b
+    if b.dtype.itemsize == 4 and shared_major(problem, "b") == "n":
+        rows = "rows of 128 bytes only (PTX ISA, tcgen05 matrix descriptors)"
+        yield SLAB_BYTES // b.dtype.itemsize * ctas, f": N-major TF32 is read in {rows}"
+    if problem.blocks:
+        yield HALF_TILE, ", half a tile of scales"
+    if problem.accumulator is DType.INT32:
+        yield 32, ", as int8 wants it"
+
+
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
     m, n, k = config.tile
@@ -298,17 +343,9 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if k * problem.a.dtype.itemsize != SLAB_BYTES:
         return f"a K slab must be {SLAB_BYTES} bytes"
     geo = geometry(problem, config)
-    if n % (16 * geo.ctas) or not 16 * geo.ctas <= n <= 256:
-        return f"tile N {n} is not a multiple of {16 * geo.ctas} up to 256"
-    rows_of_b = geo.loaded * problem.b.dtype.itemsize  # bytes, where it is N-major
-    if shared_major(problem, "b") == "n" and problem.b.dtype.itemsize == 4 and rows_of_b % 128:
-        return (
-            "N-major TF32 is read in rows of 128 bytes only (PTX ISA, tcgen05 matrix descriptors)"
-        )
-    if problem.blocks and n % HALF_TILE:
-        return f"tile N {n} is no multiple of {HALF_TILE}, half a tile of scales"
-    if problem.accumulator is DType.INT32 and n % 32:
-        return f"tile N {n} is no multiple of 32, as int8 wants it"
+    for unit, why in _units(problem, geo.ctas):
+        if n % unit or not unit <= n <= WIDEST:
+            return f"tile N {n} is no multiple of {unit} up to {WIDEST}{why}"
     reason = _illegal_cluster(config, geo)
     if reason is not None:
         return reason
