@@ -49,6 +49,9 @@ TILES = [
     ((32, 32), (2, 2), (40, 36, 90)),
     ((16, 128), (1, 4), (34, 130, 38)),
     ((128, 16), (4, 1), (132, 18, 66)),
+    ((16, 112), (1, 7), (18, 230, 82)),
+    ((112, 32), (7, 1), (116, 70, 50)),
+    ((64, 112), (1, 7), (70, 118, 66)),
 ]
 WAYS = [{}, {"split_k": 2}, {"split_k": 3}, {"schedule": "dmma-tail", "split_k": 2}]
 
@@ -178,9 +181,11 @@ def test_every_class_in_aligned_rows_is_offered_every_shape():
         if "strided" in (problem.a.major, problem.b.major):
             assert not any(p is problem for p, _ in PLAIN)
             continue
-        side = [16 if x.major != "k" else 0 for x in (problem.a, problem.b)]
+        boxes = [16 if x.major != "k" else 1 for x in (problem.a, problem.b)]
         assert [(c.tile, c.warps, c.stages) for p, c in PLAIN if p is problem] == [
-            shape for shape in FED_DMMA_SHAPES if shape[0][0] >= side[0] and shape[0][1] >= side[1]
+            shape
+            for shape in FED_DMMA_SHAPES
+            if not any(side % box for side, box in zip(shape[0], boxes, strict=False))
         ]
     for majors in product(MAJORS_A, MAJORS_B):
         assert not any(c.producers for c in base_configs(problem_of(FLOAT64, *majors, 8), H200))
@@ -195,7 +200,10 @@ def test_every_class_in_aligned_rows_is_offered_every_shape():
         ({"schedule": "dmma-stream", "occupancy": 1}, "kn", "sm_90a", "copied by all warps"),
         ({"cluster_k": 2, "split_k": 2}, "kn", "sm_90a", "split-K would be others"),
         ({"cluster_k": 2, "schedule": "dmma-tail", "occupancy": 1}, "kn", "sm_90a", "one tile"),
-        ({"tile": (8, 128, 16), "warps": (1, 4), "thread": (2, 4)}, "mn", "sm_90a", "no box"),
+        ({"tile": (8, 128, 16), "warps": (1, 4), "thread": (2, 4)}, "mn", "sm_90a", "no boxes"),
+        ({"tile": (32, 56, 16), "warps": (1, 7), "thread": (4, 2)}, "kn", "sm_90a", "no boxes"),
+        ({"tile": (48, 64, 16), "warps": (1, 2)}, "kn", "sm_90a", "powers of two"),
+        ({"tile": (64, 112, 16), "warps": (2, 7), "producers": 0}, "kn", "sm_90a", "powers of two"),
         ({"tile": (128, 128, 16), "warps": (4, 2), "thread": (8, 8)}, "kn", "sm_90a", "registers"),
         ({"stages": 16}, "kn", "sm_90a", "shared memory"),
     ],
@@ -302,6 +310,15 @@ def test_clusters_along_k_give_the_product(layout, number):
     check_fed(case, tile, warps, cluster_k=count)
     case = stacked(layout, (38, 42, 150), (2, 0), (0, 0), 2, number)
     check_fed(case, tile, warps, stages=2 + number % 3, cluster_k=count)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("layout", ["nt", "tt", "nn"])
+def test_rows_of_a_k_major_operand_need_no_whole_boxes(layout):
+    tile, warps, sizes = ((32, 56), (1, 7), (34, 118, 98))
+    if layout == "nn":  # then they are A's
+        tile, warps, sizes = tile[::-1], warps[::-1], (118, 34, 98)
+    check_fed(drawn(layout, sizes, (2, 0), (3, 1), 1), tile, warps, stages=3)
 
 
 @pytest.mark.compile

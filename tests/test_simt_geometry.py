@@ -83,7 +83,7 @@ def first_place(tile, thread, threads):
 def test_the_copies_of_all_threads_fill_each_tile_exactly_once():
     for problem, config in OFFERED:
         geo = geometry(problem, config)
-        for tile in (geo.a, geo.b):
+        for tile in (tile for tile in (geo.a, geo.b) if not tile.boxed):
             filled = set()
             for i, copy in enumerate(copy_schedule(tile, geo.copiers)):
                 for thread in range(geo.copiers):

@@ -26,6 +26,7 @@ from .figures import H200, Figures
 from .geometry import (
     BANK_VECTOR,
     DMMA,
+    DMMA_SLAB,
     DMMA_STREAM,
     DMMA_TAIL,
     DOT_ROWS,
@@ -177,30 +178,35 @@ DMMA_SHAPES = (
     ((128, 8, 32), (4, 1), 3),
     ((8, 128, 32), (1, 4), 3),
 )
-#: The same with a warp that only copies: stages are those with which memory is reached best.
+#: The same with a warp that only copies: stages are those with which memory is reached best. Seven
+#: warps are for layers: 7168, 14336 and 28672 make 128 tiles for 132 SMs, or 64 for two CTAs each.
 FED_DMMA_SHAPES = (
-    ((128, 64, 16), (4, 2), 8),
-    ((64, 128, 16), (2, 4), 6),
-    ((64, 64, 16), (2, 2), 6),
-    ((256, 32, 16), (8, 1), 3),
-    ((32, 256, 16), (1, 8), 3),
+    ((112, 64, 16), (7, 1), 6),
+    ((64, 112, 16), (1, 7), 6),
+    ((224, 32, 16), (7, 1), 5),
+    ((32, 224, 16), (1, 7), 5),
     ((128, 32, 16), (4, 1), 5),
     ((32, 128, 16), (1, 4), 5),
-    ((128, 32, 16), (4, 1), 6),
-    ((32, 128, 16), (1, 4), 6),
+    ((112, 32, 16), (7, 1), 6),
+    ((32, 112, 16), (1, 7), 6),
+    ((224, 16, 16), (7, 1), 6),
+    ((16, 224, 16), (1, 7), 6),
     ((64, 32, 16), (2, 2), 8),
     ((32, 64, 16), (2, 2), 8),
-    ((32, 32, 16), (2, 2), 6),
+    ((56, 32, 16), (7, 1), 10),
+    ((32, 56, 16), (1, 7), 10),
+    ((112, 16, 16), (7, 1), 6),
+    ((16, 112, 16), (1, 7), 6),
+    ((224, 8, 16), (7, 1), 4),
+    ((8, 224, 16), (1, 7), 4),
     ((128, 16, 16), (4, 1), 4),
     ((16, 128, 16), (1, 4), 4),
     ((128, 16, 16), (4, 1), 6),
     ((16, 128, 16), (1, 4), 6),
     ((128, 8, 16), (4, 1), 4),
     ((8, 128, 16), (1, 4), 4),
-    ((128, 8, 16), (4, 1), 6),
-    ((8, 128, 16), (1, 4), 6),
-    ((128, 8, 16), (4, 1), 8),
-    ((8, 128, 16), (1, 4), 8),
+    ((112, 8, 16), (7, 1), 6),
+    ((8, 112, 16), (1, 7), 6),
 )
 _SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 _PERSISTENT_SLABS = 16  # of K at most: more hide what a CTA begins and ends with
@@ -208,7 +214,9 @@ _SPLITS = (FEWEST_PARTS, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512)  # parts o
 _DENSE = 8  # parts: all up to so many are considered
 _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
 _FEW_UNDER = 2  # tiles that are measured for less than arrays of bounds take
-_SHALLOW = 3  # stages: see `_is_shallow`
+# K, up to which no tile is faster because TMA feeds it: 49 such problems took 0.2 to 28 percent
+# longer than with tiles whose warps copy for themselves, on an H200.
+_MOST_UNFED = 8 * DMMA_SLAB
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
@@ -432,7 +440,7 @@ def _dmma_shared(problem: Problem, config: Config) -> tuple[Config, ...]:
     slower in the mean without these two schedules, and 0.4 with them but for other tiles and two or
     three CTAs of an SM.
     """
-    if not is_shared(config) or _is_shallow(config):
+    if not is_shared(config):
         return ()
     ways = ((DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream))
     return tuple(
@@ -582,23 +590,16 @@ def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
             return []
         return [_dmma_base(priced, work.target, config)]
 
-    tiles = _dmma_floors(work.target.smem_per_sm, in_boxes(priced))
+    fed = in_boxes(priced) and work.extents.k > _MOST_UNFED
+    tiles = _dmma_floors(work.target.smem_per_sm, fed)
     _add_in_order(short, _add_by_floors(short, tiles, made, work), work)
-
-
-def _is_shallow(config: Config) -> bool:
-    """Say whether TMA feeds so few stages that parts of K take longer than their price.
-
-    32x4096x14336 in 32x256, in seven and eight parts, 2 to 5 percent.
-    """
-    return is_dmma(config) and is_specialised(config) and config.stages <= _SHALLOW
 
 
 def _half_full(config: Config, extents: Extents) -> bool:
     """Say whether more than half of a tile's rows and columns are there, if it has over eight.
 
     TMA takes longer to fill others with zeros than to read (1x1x1 in 32x32 3.4 us, 3.0 without it;
-    eight rows of 28672x8192 in 32x256 1.5 percent, two rows of it 2).
+    eight rows of 28672x8192 in 32x256 were 1.5 percent slower).
     """
     sides = zip(config.tile, (extents.m, extents.n), strict=False)
     return all(side <= FRAGMENT_ROWS or 2 * size > side for side, size in sides)
@@ -836,8 +837,6 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
         return (1,)
     if is_tail(base.config):
         return _tail_split(base, work)
-    if _is_shallow(base.config):
-        return (1,)
     options = _parts_of(base, work)
     if options[-1] * work.part_bytes <= _MAX_WORKSPACE:
         return options

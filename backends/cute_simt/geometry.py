@@ -1047,8 +1047,10 @@ def without_boxes(problem: Problem, config: Config) -> str | None:
     ):  # fmt: skip
         if kind.alignment != BANK_VECTOR:
             return f"rows of {name} that begin anywhere are not brought by TMA"
-        if kind.major != "k" and extent < SWIZZLE_ROWS:
-            return f"{extent} rows of {name} that lie side by side are no box of {LINE_BYTES} bytes"
+        if kind.major != "k" and extent % SWIZZLE_ROWS:
+            return (
+                f"{extent} rows of {name} that lie side by side are no boxes of {LINE_BYTES} bytes"
+            )
     return None
 
 
@@ -1162,8 +1164,10 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     if config.schedule == AXPY:
         return _illegal_axpy(problem, config, target)
     m, n, k = config.tile
-    numbers = (m, n, k, *config.warps, *config.thread)
-    if not _is_power_of_two(*numbers):
+    # What TMA brings to tensor cores any number of warps multiplies, each its rows or columns.
+    own = is_dmma(config) and is_specialised(config) and min(config.warps) > 0
+    of_warps = (m // config.warps[0], n // config.warps[1]) if own else (m, n, *config.warps)
+    if not _is_power_of_two(k, *of_warps, *config.thread):
         return "tile, warps and thread must be powers of two"
     if config.cluster != (1, 1):
         return "cute_simt forms clusters along K only"

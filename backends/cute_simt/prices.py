@@ -748,12 +748,12 @@ def times_of(base: Base, work: Work, split_k: int, bar: float, together: int = 1
     l2 = traffic_us(fetched, target.dram_gbs * base.l2_to_dram)
     if not whole:
         l2 *= 1 + f.uneven * (places / max(ctas, target.sm_count) - 1)
-    # Rounds of whole tiles of long K were not seen to be slowed (8x28672x8192 in eight stages).
-    fed = is_specialised(base.config) and slabs > base.config.stages
-    if base.crowded and not (rounds > parts and fed):
+    if base.crowded:
         per_sm = places // (rounds * target.sm_count)
         held = per_sm * (base.config.stages - 1) * of_slab
-        dram *= 1 + base.crowded * max(0.0, held / base.in_flight - 1)
+        # Of those that are fed only where some places are free (see `DmmaFigures`).
+        free = places / ctas - 1 if is_specialised(base.config) else 1.0
+        dram *= 1 + base.crowded * free * max(0.0, held / base.in_flight - 1)
         dram *= 1 + base.apart * (per_sm - 1)
     if together > 1:  # clusters fill some SMs before others have any
         dram *= 1 + base.gathered * (busiest * target.sm_count / ctas - 1)
