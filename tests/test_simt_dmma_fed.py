@@ -186,6 +186,7 @@ def test_every_class_in_aligned_rows_is_offered_every_shape():
             shape
             for shape in FED_DMMA_SHAPES
             if not any(side % box for side, box in zip(shape[0], boxes, strict=False))
+            and (boxes != [1, 16] or shape[0][0] * shape[0][1] <= 64 * 112)
         ]
     for majors in product(MAJORS_A, MAJORS_B):
         assert not any(c.producers for c in base_configs(problem_of(FLOAT64, *majors, 8), H200))
