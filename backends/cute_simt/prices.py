@@ -89,6 +89,7 @@ MOST_RESIDENT = 16  # CTAs of an SM that prices tell apart
 ALONE = 256  # threads of a CTA that takes all registers of an SM
 FEW = 16  # rows of a tile of tensor cores that memory bounds (16x14336x4096 in nt 116 us for 111)
 _HIDING = 18  # sums of a lane whose products hide nothing yet: see `_lone_warps`
+_MOST_FREE = 0.25  # places of CTAs, to those taken: where most are free others bound
 FED_FEW = 32  # of one with a warp that only copies (32x14336x4096 in tn 118 us for 111)
 IN_STEP = 2  # CTAs of an SM that are done at about the same time, at most
 SHARED_ROUNDS = 4  # of tiles of tensor cores, at most, whose slabs are shared out
@@ -471,7 +472,7 @@ def dmma_floor_of(config: Config, smem_per_sm: int) -> Floor:
         rest=own.rest,
         reduce_us=f.reduce64_us,
         resident=_residents(config, registers, _stages_bytes(config, 8, 8), smem_per_sm),
-        tails=1.0 if shared else inf,
+        tails=1.0 if shared and not fed else inf,
         shares=SHARED_ROUNDS if shared and not fed else 0,
         in_clusters=True,
         edges=not fed,
@@ -763,7 +764,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float, together: int = 1
         per_sm = places // (rounds * target.sm_count)
         held = per_sm * (base.config.stages - 1) * of_slab
         # Of those that are fed only where some places are free (see `DmmaFigures`).
-        free = places / ctas - 1 if is_specialised(base.config) else 1.0
+        free = min(_MOST_FREE, places / ctas - 1) if is_specialised(base.config) else 1.0
         dram *= 1 + base.crowded * free * max(0.0, held / base.in_flight - 1)
         dram *= 1 + base.apart * (per_sm - 1)
     if together > 1:  # clusters fill some SMs before others have any
