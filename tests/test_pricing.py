@@ -175,9 +175,8 @@ def grows(backend, config, size, dimension, target):
 
     By design it may with M and N, while: TMA fills rows of wgmma's only tile along M with zeros,
     which takes it longer than rows of A do; fewer CTAs than SMs draw a part of the bandwidth; or
-    copies of the slab that K ends within check the lines of CUDA cores' only tile, too; or CTAs
-    that TMA feeds come to fill places that were free (`crowded`). Strips are for just so many lines
-    more than whole tiles.
+    copies of the slab that K ends within check the lines of CUDA cores' only tile, too. Strips are
+    for just so many lines more than whole tiles.
     """
     if dimension in ("k", "batch"):
         return True
@@ -193,8 +192,7 @@ def grows(backend, config, size, dimension, target):
     if config.schedule in FEW_ROWS:
         return True
     checked = seen.k % k and (seen.m < m if along_m else seen.n < n)
-    fed = config.producers and config.schedule.startswith("dmma")
-    return tiles >= target.sm_count and not checked and not fed
+    return tiles >= target.sm_count and not checked
 
 
 @given(

@@ -447,7 +447,7 @@ def _dmma_shared(problem: Problem, config: Config) -> tuple[Config, ...]:
     slower in the mean without these two schedules, and 0.4 with them but for other tiles and two or
     three CTAs of an SM.
     """
-    if not is_shared(config) or is_specialised(config):
+    if not is_shared(config):
         return ()
     ways = ((DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream))
     return tuple(

@@ -472,8 +472,8 @@ def dmma_floor_of(config: Config, smem_per_sm: int) -> Floor:
         rest=own.rest,
         reduce_us=f.reduce64_us,
         resident=_residents(config, registers, _stages_bytes(config, 8, 8), smem_per_sm),
-        tails=1.0 if shared and not fed else inf,
-        shares=SHARED_ROUNDS if shared and not fed else 0,
+        tails=1.0 if shared else inf,
+        shares=SHARED_ROUNDS if shared else 0,
         in_clusters=True,
         edges=not fed,
         reach=own.reach,
@@ -521,8 +521,12 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int, smem_per_sm: in
 
 
 def is_shared(config: Config) -> bool:
-    """Say whether a tile of tensor cores has a tail, or shares its slabs out, in some classes."""
-    return config.warps[0] * config.warps[1] * WARP >= ALONE and min(config.tile[:2]) > FEW
+    """Say whether a tile of tensor cores has a tail, or shares its slabs out, in some classes.
+
+    One that TMA feeds has neither.
+    """
+    alone = config.warps[0] * config.warps[1] * WARP >= ALONE
+    return alone and min(config.tile[:2]) > FEW and not is_specialised(config)
 
 
 def _tails(config: Config, dtype: DType, smem_per_sm: int) -> float:

@@ -279,6 +279,6 @@ def repacked_bytes(problem: Problem, extents: Extents) -> int:
             size = along * getattr(problem, name).dtype.itemsize
             total += packed_bytes(lines, size, extents.batch, 1)
         if problem.blocks and getattr(problem.blocks, name) == "plain":
-            count = blocked_count(rows, blocks_of(extents.k, problem.blocks.block))
-            total += packed_bytes(1, count, extents.batch, 1)
+            scales = blocked_count(rows, blocks_of(extents.k, problem.blocks.block))
+            total += packed_bytes(1, scales, extents.batch, 1)
     return total
