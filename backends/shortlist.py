@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from unigemm.plans import Config
+from unigemm.plans import Config, copied
 
 __all__ = ["Shortlist", "changed"]
 
@@ -67,4 +67,4 @@ class Shortlist(Generic[Item]):
 @lru_cache(maxsize=1 << 15)
 def changed(config: Config, **knobs: Any) -> Config:
     """Return a configuration with some knobs changed; made once, since plans are kept."""
-    return Config(**{**vars(config), **knobs})  # `replace` takes twice as long
+    return copied(config, **knobs)

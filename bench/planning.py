@@ -1,8 +1,9 @@
 """What planning costs the host: ``python -m bench.planning``.
 
 Every problem of the suites is planned for a named architecture, and once more: the first time in a
-class that is new or in one that is known. Then products of the same classes of sizes are. Needs no
-GPU, and an idle host. Checking and stating a product is not counted in, nor are the interpreter's
+class that is new or in one that is known. Then products of the same classes of sizes are. As a call
+plans: among backends that can be used here, for each of whose kernels it asks whether that can be
+had. Needs no GPU, and an idle host. Checking and stating a product is not counted in, nor are the interpreter's
 collections of garbage, as with `timeit`: one of the middle generation takes 1 ms on an H200's host,
 and whatever plan it falls into is as good as any other for it.
 """
@@ -38,7 +39,7 @@ def gemm_of(work: Workload) -> Gemm:
 def timed(gemm: Gemm, target: Target, keep: int) -> float:
     """Plan a product, and return the time that took, in microseconds."""
     start = time.perf_counter()
-    plan_gemm(gemm, target, usable=False, keep=keep)
+    plan_gemm(gemm, target, usable=True, keep=keep)
     return (time.perf_counter() - start) * 1e6
 
 

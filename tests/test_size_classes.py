@@ -9,19 +9,19 @@ from statistics import geometric_mean
 
 import pytest
 from gpu_cases import matrix
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import NUMPY, Case, check_case, flat_poison, strided_view
 from test_batch_invariant import emulated
 
 import unigemm
 from unigemm import dispatch
-from unigemm.dtypes import DType
+from unigemm.dtypes import INPUTS, DType
 from unigemm.planner import choose, resized, size_class
 from unigemm.plans import Alternative, Plan
-from unigemm.problem import Extents
+from unigemm.problem import PRECISIONS, Extents, MatrixType, Problem
 from unigemm.registry import backend_named
-from unigemm.target import named_target
+from unigemm.target import ARCHITECTURES, named_target
 
 spec = unigemm.ArraySpec
 PROBLEM = unigemm.plan(
@@ -153,6 +153,26 @@ def test_what_is_not_for_a_size_is_not_taken_for_it():
     assert found is not None
     assert [x.config for x in found.alternatives] == [x.config for x in plain.alternatives]
     assert resized(plain, Extents(2**31, 1, 1), backend_named) is None, "refused"
+
+
+@given(data=st.data())
+@settings(max_examples=1500)
+def test_what_a_backend_refuses_it_refuses_of_the_whole_class(data):
+    """So a plan of a class is one for its sizes, and need not ask again: see ResizableBackend."""
+    drawn = lambda *of: data.draw(st.sampled_from(of))  # noqa: E731
+    dtype = drawn(*INPUTS)
+    sides = [
+        MatrixType(dtype, major, max(dtype.itemsize, alignment))
+        for major, alignment in ((drawn("k", "m"), drawn(1, 8, 16)), (drawn("k", "n"), 16))
+    ]
+    precision = drawn(*PRECISIONS) if dtype is DType.FLOAT32 else "ieee"
+    problem = Problem(*sides, MatrixType(dtype, "n", drawn(dtype.itemsize, 16)), precision)
+    m, n, k = (data.draw(st.integers(1, 1 << 20)) * drawn(1, 8, 16) for _ in range(3))
+    extents = Extents(m, n, k, drawn(1, 1, 77, 2**17))
+    target, sizes = named_target(drawn(*ARCHITECTURES)), size_class(problem, extents)
+    for backend in dispatch._competitors(usable=False)[0]:
+        if backend.refuse(problem, extents, target) is not None:
+            assert backend.refuse(problem, sizes, target) is not None, (backend.name, problem)
 
 
 def test_a_class_that_is_too_large_leaves_its_products_as_they_are(monkeypatch):

@@ -106,7 +106,12 @@ class PricingBackend(Backend, Protocol):
 
 @runtime_checkable
 class ResizableBackend(Backend, Protocol):
-    """A backend whose configurations may be taken for other extents than they were chosen for."""
+    """A backend whose configurations may be taken for other extents than they were chosen for.
+
+    For those of the same class of sizes, see `unigemm.planner.size_class`: it refuses none of these
+    unless it refuses the class. And a configuration that needs no workspace for the class needs
+    none for these, unless it has strips.
+    """
 
     def scratch_bytes(
         self, problem: Problem, extents: Extents, target: Target, config: Config

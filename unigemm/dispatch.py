@@ -287,51 +287,80 @@ def _tuned(gemm: Gemm, target: Target, backend: str, usable: bool) -> Plan | Non
 
 def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int) -> Plan:
     """Plan a product by the model; see `plan_gemm`."""
-    if backend == "auto":
-        offered, missing = _competitors(usable)
-        plan = _chosen(gemm.problem, gemm.extents, target, offered, missing, keep)
-        while usable and (reason := _unobtainable(plan)) is not None:
-            offered = tuple(other for other in offered if other.name != plan.backend)
-            missing = (*missing, (plan.backend, reason))
-            plan = _chosen(gemm.problem, gemm.extents, target, offered, missing, keep)
-        return plan
-    chosen = backend_named(backend)
-    if isinstance(chosen, CompilingBackend) and not target.is_gpu:
+    dropped: tuple[tuple[str, str], ...] = ()
+    while True:
+        plan = _planner(gemm.problem, target, backend, usable, keep, dropped)(gemm.extents)
+        reason = _unobtainable(plan) if usable and backend == "auto" else None
+        if reason is None:
+            return plan
+        dropped = (*dropped, (plan.backend, reason))
+
+
+@lru_cache(maxsize=128)
+def _planner(
+    problem: Problem,
+    target: Target,
+    backend: str,
+    usable: bool,
+    keep: int,
+    dropped: tuple[tuple[str, str], ...],
+) -> Callable[[Extents], Plan]:
+    """Return what plans the products of a class, and remembers its plans.
+
+    So a product of sizes that are new takes one look-up by all of the class, and few by sizes.
+    """
+    offered, missing = (
+        _competitors(usable) if backend == "auto" else ((_named(backend, target, usable),), ())
+    )
+    reasons = dict((*missing, *dropped))
+    backends = tuple(each for each in offered if each.name not in reasons)
+
+    @lru_cache(maxsize=1024)
+    def planned(extents: Extents) -> Plan:
+        if target.is_gpu:
+            sizes = size_class(problem, extents)
+            if sizes is not extents and (found := of_class(sizes, extents)) is not None:
+                return found
+        if problem.batch_invariant and extents != invariant_extents(extents):
+            return moved(planned(invariant_extents(extents)), extents, backend_named)
+        if target.is_gpu:
+            for each in backends:
+                _rehearse(cast(Hashable, each))
+        return choose(problem, extents, target, backends, missing=reasons, keep=keep)
+
+    def of_class(sizes: Extents, extents: Extents) -> Plan | None:
+        """Return what is planned for a class of sizes, for some; None if it is not for them."""
+        try:
+            plan = planned(sizes)
+        except UnsupportedProblem:
+            return None  # too large, perhaps, which the product itself is not
+        return resized(plan, extents, backend_named)
+
+    return planned
+
+
+def _named(name: str, target: Target, usable: bool) -> Backend:
+    """Return the backend that a caller asks for.
+
+    Raises
+    ------
+    DeviceMismatch
+        It is not for such a device.
+    BackendUnavailable
+        It cannot be used here.
+    """
+    backend = backend_named(name)
+    if isinstance(backend, CompilingBackend) and not target.is_gpu:
         raise DeviceMismatch(
-            f"backend {backend!r} runs on NVIDIA GPUs and the arrays are on the CPU; move them to "
+            f"backend {name!r} runs on NVIDIA GPUs and the arrays are on the CPU; move them to "
             "a GPU (cupy.asarray, tensor.cuda()), or leave backend= out"
         )
-    if target.is_gpu and not isinstance(chosen, CompilingBackend):
+    if target.is_gpu and not isinstance(backend, CompilingBackend):
         raise DeviceMismatch(
-            f"backend {backend!r} runs on the CPU and the product is for {target}; use arrays in "
+            f"backend {name!r} runs on the CPU and the product is for {target}; use arrays in "
             "host memory, or leave backend= out"
         )
-    if usable:
-        chosen = usable_backend(backend)
-    return _chosen(gemm.problem, gemm.extents, target, (chosen,), (), keep)
-
-
-@lru_cache(maxsize=4096)
-def _chosen(
-    problem: Problem,
-    extents: Extents,
-    target: Target,
-    backends: tuple[Backend, ...],
-    missing: tuple[tuple[str, str], ...],
-    keep: int,
-) -> Plan:
-    sizes = size_class(problem, extents)
-    if target.is_gpu and sizes != extents:
-        found = _of_class(problem, extents, sizes, target, backends, missing, keep)
-        if found is not None:
-            return found
-    if problem.batch_invariant and extents != invariant_extents(extents):
-        fixed = _chosen(problem, invariant_extents(extents), target, backends, missing, keep)
-        return moved(fixed, extents, backend_named)
-    if target.is_gpu:
-        for backend in backends:
-            _rehearse(cast(Hashable, backend))
-    return choose(problem, extents, target, backends, missing=dict(missing), keep=keep)
+    return usable_backend(name) if usable else backend
 
 
 @cache
@@ -342,23 +371,6 @@ def _rehearse(backend: Backend) -> None:
     """
     if isinstance(backend, RehearsingBackend):
         backend.rehearse()
-
-
-def _of_class(
-    problem: Problem,
-    extents: Extents,
-    sizes: Extents,
-    target: Target,
-    backends: tuple[Backend, ...],
-    missing: tuple[tuple[str, str], ...],
-    keep: int,
-) -> Plan | None:
-    """Return what is planned for a class of sizes, for some of them; None if it is not for them."""
-    try:
-        plan = _chosen(problem, sizes, target, backends, missing, keep)
-    except UnsupportedProblem:
-        return None  # too large, perhaps, which the product itself is not
-    return resized(plan, extents, backend_named)
 
 
 def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:
@@ -382,14 +394,14 @@ def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, st
 def _unobtainable(plan: Plan) -> str | None:
     """Say why a plan's kernel cannot be had here: neither compiled nor from the cache."""
     backend = backend_named(plan.backend)
-    if not isinstance(backend, CompilingBackend):
-        return None
-    lacking = backend.compiler_missing()
+    # A CompilingBackend has it; to ask for that takes ten microseconds.
+    compiler: Callable[[], str | None] | None = getattr(backend, "compiler_missing", None)
+    lacking = None if compiler is None else compiler()
     if lacking is None:
         return None
     from .cache import default_cache
 
-    if default_cache().get(backend.key(plan)) is not None:
+    if default_cache().get(cast(CompilingBackend, backend).key(plan)) is not None:
         return None
     return f"the cache does not hold its kernel, and it cannot be compiled here: {lacking}"
 
@@ -586,7 +598,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
 
 def replan() -> None:
     """Drop all plans, and the calls that are bound to them; loaded kernels stay."""
-    _chosen.cache_clear()
+    _planner.cache_clear()
     for library in KNOWN.values():
         library.table.clear()
 
@@ -600,7 +612,7 @@ def forget_device(index: int) -> None:
 def forget() -> None:
     """Drop all plans and loaded kernels that this process remembers (bound calls stay)."""
     tuning.forget()
-    _chosen.cache_clear()
+    _planner.cache_clear()
     _loaded.clear()
     _loading.clear()
 

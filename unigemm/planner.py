@@ -11,7 +11,7 @@ from math import inf
 
 from .backend import Backend, InvariantBackend
 from .errors import UnsupportedProblem
-from .plans import Alternative, Candidate, Config, Plan, Ranking, Rejection
+from .plans import Alternative, Candidate, Config, Plan, Ranking, Rejection, copied
 from .problem import Extents, Problem
 from .target import Target
 
@@ -134,17 +134,22 @@ def size_class(problem: Problem, extents: Extents) -> Extents:
     along_m = "m" in (problem.a.major, problem.d.major)
     m = _rounded(extents.m, vector if along_m else 1)
     n = extents.n if problem.batch_invariant else _rounded(extents.n, vector)
+    if m == extents.m and n == extents.n:
+        return extents
     return Extents(m, n, extents.k, extents.batch)
 
 
 def _rounded(rows: int, vector: int = 1) -> int:
     """Round up to what is a multiple of no more powers of two than before, up to the vector."""
-    left, step = rows % _WIDEST, min(_WIDEST, 1 << max(0, rows.bit_length() - _STEPS.bit_length()))
-    if 1 <= left <= _LEFT_OVER:
+    left, shift = rows % _WIDEST, rows.bit_length() - _STEPS.bit_length()
+    if left == 0 or shift <= 0:
+        return rows
+    step = min(_WIDEST, 1 << shift)
+    if left <= _LEFT_OVER:
         few = step < _LEFT_OVER or vector > 1
         return rows if few else rows - left + (1 << (left - 1).bit_length())
     unit = rows & -rows
-    return -(-rows // step) * step - (unit if unit < min(step, vector) else 0)
+    return -(-rows // step) * step - (unit if unit < step and unit < vector else 0)
 
 
 def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) -> Plan | None:
@@ -164,35 +169,42 @@ def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) 
     Plan or None
         None where what was chosen is not for such extents. Alternatives that are not are left out.
     """
-    problem, target = plan.problem, plan.target
-
-    def scratch(name: str, config: Config) -> int | None:
-        """Return the bytes of a workspace, None where the configuration is not for the extents."""
-        backend = backend_of(name)
-        # A ResizableBackend has it; to ask for that takes ten microseconds, see `_ranking`.
-        count: Callable[..., int] | None = getattr(backend, "scratch_bytes", None)
-        if count is None or backend.refuse(problem, extents, target) is not None:
-            return None
-        try:
-            return count(problem, extents, target, config)
-        except UnsupportedProblem:
-            return None
-
-    own = scratch(plan.backend, plan.config)
+    if extents.m > plan.extents.m or extents.n > plan.extents.n:
+        return None
+    own = _scratch_bytes(plan, plan, extents, backend_of)
     if own is None:
         return None
-    others = [(each, scratch(each.backend, each.config)) for each in plan.alternatives]
-    return replace(
+    others = [(each, _scratch_bytes(plan, each, extents, backend_of)) for each in plan.alternatives]
+    return copied(
         plan,
         extents=extents,
         priced=plan.extents,
         workspace_bytes=own,
         alternatives=tuple(
-            each if size == each.workspace_bytes else replace(each, workspace_bytes=size)
+            each if size == each.workspace_bytes else copied(each, workspace_bytes=size)
             for each, size in others
             if size is not None
         ),
     )
+
+
+def _scratch_bytes(
+    plan: Plan, choice: Plan | Alternative, extents: Extents, backend_of: Callable[[str], Backend]
+) -> int | None:
+    """Return the bytes of a choice's workspace for fewer rows or columns than the plan is for.
+
+    None where the choice is not for these.
+    """
+    # A ResizableBackend has it; to ask for that takes ten microseconds, see `_ranking`.
+    count: Callable[..., int] | None = getattr(backend_of(choice.backend), "scratch_bytes", None)
+    if count is None:
+        return None
+    if not choice.workspace_bytes and not choice.config.strips:
+        return 0
+    try:
+        return count(plan.problem, extents, plan.target, choice.config)
+    except UnsupportedProblem:
+        return None
 
 
 def invariant_extents(extents: Extents) -> Extents:

@@ -22,10 +22,22 @@ __all__ = [
     "Ranking",
     "Raster",
     "Rejection",
+    "copied",
 ]
 
 
 Turnable = TypeVar("Turnable", Problem, Extents)
+Decision = TypeVar("Decision", "Config", "Alternative", "Plan")
+
+
+def copied(decision: Decision, **fields: Any) -> Decision:
+    """Return a copy with some fields changed: `replace` takes five times as long.
+
+    Of these classes an instance is its fields: none computes any, or keeps what it has computed.
+    """
+    found: Decision = object.__new__(type(decision))
+    vars(found).update(vars(decision), **fields)
+    return found
 
 
 @dataclass(frozen=True)

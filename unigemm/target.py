@@ -59,6 +59,9 @@ class Target:
         digits = self.arch[3:].rstrip("af")
         return int(digits[:-1]), int(digits[-1])
 
+    def __hash__(self) -> int:
+        return hash((self.arch, self.name))  # enough to tell most apart, and all plans look it up
+
     def __str__(self) -> str:
         return f"{self.arch} ({self.name})"
 

@@ -66,7 +66,8 @@ class Tuned:
 
 def lookup(problem: Problem, extents: Extents, target: Target, asked: str) -> Tuned | None:
     """Return what was measured for a product; of several files the first that knows."""
-    return _table().get((problem, extents, target, asked))
+    table = _table()  # mostly empty: to look up what was asked takes a microsecond
+    return table.get((problem, extents, target, asked)) if table else None
 
 
 def record(tuned: Iterable[Tuned], path: Path | None = None) -> Path:

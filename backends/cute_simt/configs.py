@@ -719,10 +719,10 @@ def _strip_of(
         return None
     if columns:
         problem, extents = problem.transposed, extents.transposed
-    launch = strip_launch(problem, replace(extents, m=left), target, H200.of_rows(problem.a.dtype))
+    launch = strip_launch(problem, extents.of_rows(left), target, H200.of_rows(problem.a.dtype))
     if launch is None:
         return None
-    config, whole = changed(launch.config, swap_ab=columns), replace(extents, m=rows - left)
+    config, whole = changed(launch.config, swap_ab=columns), extents.of_rows(rows - left)
     return config, launch.times.total, config.oriented(whole)
 
 

@@ -6,8 +6,6 @@ compiled serves all M.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from unigemm.plans import Config
 from unigemm.problem import Extents
 
@@ -28,6 +26,6 @@ def shared_out(extents: Extents, config: Config) -> tuple[list[Extents], Extents
     for strip in config.strips:
         turned = strip.oriented(extents)
         left = turned.m % config.tile[strip.swap_ab]
-        found.append(replace(turned, m=left))
-        extents = strip.oriented(replace(turned, m=turned.m - left))
+        found.append(turned.of_rows(left))
+        extents = strip.oriented(turned.of_rows(turned.m - left))
     return found, extents
