@@ -3,9 +3,9 @@
 Every problem of the suites is planned for a named architecture, and once more: the first time in a
 class that is new or in one that is known. Then products of the same classes of sizes are. As a call
 plans: among backends that can be used here, for each of whose kernels it asks whether that can be
-had. Needs no GPU, and an idle host. Checking and stating a product is not counted in, nor are the interpreter's
-collections of garbage, as with `timeit`: one of the middle generation takes 1 ms on an H200's host,
-and whatever plan it falls into is as good as any other for it.
+had. Needs no GPU, and an idle host. Checking and stating a product is not counted in, nor are the
+interpreter's collections of garbage, as with `timeit`: one of the middle generation takes 1 ms on
+an H200's host, and whatever plan it falls into is as good as any other for it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from dataclasses import replace
 from statistics import median
 
 from bench.suites import LAYOUTS, SUITES, workloads
+from unigemm.backend import CompilingBackend
 from unigemm.dispatch import Options, describe, plan_gemm, stated
 from unigemm.gemm import Gemm
 from unigemm.measure import Workload
 from unigemm.planner import KEPT, size_class
+from unigemm.registry import backend_named, backend_names
 from unigemm.sweep import spec_of
 from unigemm.target import Target, named_target
 
@@ -41,6 +43,14 @@ def timed(gemm: Gemm, target: Target, keep: int) -> float:
     start = time.perf_counter()
     plan_gemm(gemm, target, usable=True, keep=keep)
     return (time.perf_counter() - start) * 1e6
+
+
+def warm_up(target: Target, keep: int) -> None:
+    """Do what is done once a process: import the backends, and have them look for compilers."""
+    for backend in map(backend_named, backend_names()):
+        if isinstance(backend, CompilingBackend):
+            backend.compiler_missing()
+    timed(gemm_of(Workload(64, 64, 64)), target, keep)
 
 
 def near(works: Iterable[Workload]) -> Iterator[Gemm]:
@@ -81,7 +91,7 @@ def main() -> None:
     args = parser.parse_args()
     target = named_target(args.target)
     gc.disable()
-    timed(gemm_of(Workload(64, 64, 64)), target, args.keep)  # imports the backends
+    warm_up(target, args.keep)
     print("| dtype | problems | us: | median | 99 of 100 | most |\n|---|---|---|---|---|---|")
     for kind in args.dtype.split(","):
         works = [work for suite in SUITES for work in workloads(suite, kind, LAYOUTS)]

@@ -1041,9 +1041,10 @@ def scratch(problem: Problem, extents: Extents, target: Target, config: Config) 
     UnsupportedProblem
         It is not for such extents.
     """
-    reason = misfit(config.oriented(problem), config.oriented(extents), config)
-    if reason is not None:
-        raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
+    if config.strips:  # all others are for all extents
+        reason = misfit(config.oriented(problem), config.oriented(extents), config)
+        if reason is not None:
+            raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
     return scratch_bytes(problem, extents, config, target)
 
 
