@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from unigemm.dtypes import DType, accumulator
 from unigemm.gemm import Gemm
 from unigemm.plans import Candidate, Config
-from unigemm.problem import BlockScales, Extents, Problem
+from unigemm.problem import BlockScales, Extents, MatrixType, Precision, Problem
 from unigemm.target import Target
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "one_by_one",
     "oriented_scales",
     "oriented_strides",
+    "product_in_rows",
     "refuse_blocks",
     "refuse_sizes",
     "specialisation",
@@ -129,3 +131,12 @@ def oriented_scales(gemm: Gemm, config: Config) -> tuple[Steps, ...]:
     """Return the strides of the scales of A and B as the kernel sees them; none without scales."""
     strides = gemm.scale_strides or ()
     return strides[::-1] if config.swap_ab else strides
+
+
+def product_in_rows(
+    dtype: DType, alignment: int, sizes: tuple[int, int, int], precision: Precision = "ieee"
+) -> tuple[Problem, Extents]:
+    """Return a product of matrices with such rows, into its sums' type: what may be rehearsed."""
+    a, b = MatrixType(dtype, "k", alignment), MatrixType(dtype, "n", alignment)
+    sums = accumulator(dtype)
+    return Problem(a, b, MatrixType(sums, "n", sums.itemsize), precision), Extents(*sizes)

@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from unigemm.backends.cute.backend import CuteBackend
 
 import unigemm
 from unigemm import dispatch
+from unigemm.backend import RehearsingBackend
 from unigemm.registry import BUILTIN, backend_named
 from unigemm.target import named_target
 
-CUTE = [each for name in BUILTIN if isinstance(each := backend_named(name), CuteBackend)]
+BACKENDS = [backend_named(name) for name in BUILTIN]
+CUTE = [each for each in BACKENDS if isinstance(each, CuteBackend)]
+REHEARSING = [each for each in BACKENDS if isinstance(each, RehearsingBackend)]
+
+
+def test_all_backends_of_gpus_rehearse():
+    assert [each.name for each in REHEARSING] == [name for name in BUILTIN if name != "numpy"]
 
 
 @pytest.mark.parametrize("backend", CUTE, ids=lambda backend: backend.name)
 def test_what_is_rehearsed_is_a_product_that_the_backend_takes(backend):
-    target = named_target("sm_90a")
+    assert backend.rehearsed
+    target = named_target(backend.rehearsed_for)
     for problem, extents in backend.rehearsed:
         assert backend.refuse(problem, extents, target) is None
         assert backend.ranking(problem, extents, target, 1, float("inf")).candidates
 
 
+@pytest.mark.parametrize("backend", REHEARSING, ids=lambda backend: backend.name)
+def test_a_rehearsal_ranks_and_forgets(backend, monkeypatch):
+    module = sys.modules[f"unigemm.backends.{backend.name}.configs"]
+    asked = []
+    real = module.Shortlist
+    monkeypatch.setattr(module, "Shortlist", lambda *args: asked.append(args) or real(*args))
+    assert backend.rehearse() is None
+    assert asked
+
+
 def test_backends_rehearse_once_before_the_first_plan(monkeypatch):
     asked = []
-    monkeypatch.setattr(CuteBackend, "rehearse", lambda backend: asked.append(backend.name))
+    for kind in {type(each) for each in REHEARSING}:
+        monkeypatch.setattr(kind, "rehearse", lambda backend: asked.append(backend.name))
     dispatch._rehearse.cache_clear()
     dispatch.replan()
     for size in (96, 104):
         a = unigemm.ArraySpec((size, size), "float32")
         unigemm.plan(a, a, target=named_target("sm_90a"))
         unigemm.plan(a, a, target=named_target("sm_90a"), backend="cute_simt")
-    assert sorted(asked) == sorted(backend.name for backend in CUTE)
+    assert sorted(asked) == sorted(backend.name for backend in REHEARSING)
 
 
 def test_nothing_is_rehearsed_for_the_cpu(monkeypatch):
     asked = []
-    monkeypatch.setattr(CuteBackend, "rehearse", lambda backend: asked.append(backend.name))
+    for kind in {type(each) for each in REHEARSING}:
+        monkeypatch.setattr(kind, "rehearse", lambda backend: asked.append(backend.name))
     dispatch._rehearse.cache_clear()
     dispatch.replan()
     a = np.ones((5, 7))

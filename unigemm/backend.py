@@ -60,7 +60,8 @@ class RankingBackend(Backend, Protocol):
     ) -> Ranking:
         """Return the `most` cheapest candidates, and configurations as cheap that cannot run.
 
-        Of candidates that cost the same, more may be returned; none above the bar (us).
+        Of candidates that cost the same, more may be returned; none above the bar (us). For the
+        cheapest alone nobody asks what cannot run, and it may be left out.
         """
         ...
 

@@ -12,17 +12,16 @@ from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
-from unigemm.dtypes import DType, accumulator
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
 from unigemm.plans import Candidate, Config, Plan, Ranking
-from unigemm.problem import Extents, MatrixType, Precision, Problem
+from unigemm.problem import Extents, Problem
 from unigemm.target import Target, named_target
 
 from ..compiling import oriented_scales, oriented_strides, refuse_sizes, specialisation
 from . import toolchain
 
-__all__ = ["CuteBackend", "product_in_rows"]
+__all__ = ["CuteBackend"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,9 @@ class CuteBackend:
         `UnsupportedProblem` where it is not for such extents.
     arguments
         Integers of a plan that its kernels take after those that all kernels take.
-    rehearsed
-        What is ranked before a caller's first product: see `unigemm.backend.RehearsingBackend`.
+    rehearsed, rehearsed_for
+        What is ranked before a caller's first product, for which architecture, whatever the
+        caller's is: see `unigemm.backend.RehearsingBackend`.
     """
 
     batch_invariant: ClassVar[bool] = True
@@ -68,6 +68,7 @@ class CuteBackend:
     scratch: Callable[[Problem, Extents, Target, Config], int]
     arguments: Callable[[Plan], tuple[int, ...]] = lambda plan: ()
     rehearsed: tuple[tuple[Problem, Extents], ...] = field(default=(), compare=False)
+    rehearsed_for: str = field(default="sm_90a", compare=False)
 
     def missing(self) -> str | None:
         """Say which package of the toolchain is not installed; None when all are."""
@@ -92,9 +93,9 @@ class CuteBackend:
         return self.offer(problem, extents, target, most, bar)
 
     def rehearse(self) -> None:
-        """Rank what is `rehearsed`, whatever the device is."""
+        """Rank what is `rehearsed`."""
         for problem, extents in self.rehearsed:
-            self.offer(problem, extents, named_target("sm_90a"), 1, inf)
+            self.offer(problem, extents, named_target(self.rehearsed_for), 1, inf)
 
     def price(
         self, problem: Problem, extents: Extents, target: Target, config: Config
@@ -212,15 +213,6 @@ class CuteBackend:
             run(b, a, d, workspace, *fixed, *scales[1::-1], *scales[2:], stream)
 
         return launch_swapped if gemm.swapped != config.swap_ab else launch
-
-
-def product_in_rows(
-    dtype: DType, alignment: int, sizes: tuple[int, int, int], precision: Precision = "ieee"
-) -> tuple[Problem, Extents]:
-    """Return a product of matrices with such rows, into its sums' type: what may be rehearsed."""
-    a, b = MatrixType(dtype, "k", alignment), MatrixType(dtype, "n", alignment)
-    sums = accumulator(dtype)
-    return Problem(a, b, MatrixType(sums, "n", sums.itemsize), precision), Extents(*sizes)
 
 
 @cache

@@ -10,8 +10,8 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import refuse_blocks
-from ..cute.backend import CuteBackend, product_in_rows
+from ..compiling import product_in_rows, refuse_blocks
+from ..cute.backend import CuteBackend
 from .configs import price_all, ranking, scratch
 from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal, misfit
 
@@ -64,6 +64,7 @@ BACKEND = CuteBackend(
     (
         product_in_rows(DType.FLOAT32, 8, (321, 322, 321)),
         product_in_rows(DType.BFLOAT16, 8, (9, 9, 99)),
+        product_in_rows(DType.BFLOAT16, 4, (2, 2, 2)),
         product_in_rows(DType.FLOAT64, 16, (264, 264, 264)),
         product_in_rows(DType.FLOAT32, 16, (1282, 1281, 1288)),
     ),

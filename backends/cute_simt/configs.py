@@ -550,7 +550,7 @@ def ranking(
     work = work_of(problem, extents, target, H200)
     _add_dmma(short, work)
     _add_tiles(short, work)
-    if not can_run:  # last: then few of them are under the bar, to be refused
+    if not can_run and most != 1:  # last: then few of them are under the bar, to be refused
         _add_few_rows(short, target, ways)
     return Ranking(
         tuple(offer.candidate(problem, extents, target) for offer in short.kept()),

@@ -9,7 +9,7 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import of_kernel
+from ..compiling import of_kernel, product_in_rows
 from ..cute.backend import CuteBackend
 from .configs import places, price_all, ranking, scratch_bytes
 from .geometry import geometry, illegal
@@ -54,4 +54,5 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 BACKEND = CuteBackend(
     "cute_tcgen05", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes,
     of_kernel(scratch_bytes), _arguments,
+    (product_in_rows(DType.BFLOAT16, 8, (264, 264, 264)),), "sm_100a",
 )  # fmt: skip

@@ -10,8 +10,8 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..clusters import clusters_at_once
-from ..compiling import of_kernel, refuse_blocks
-from ..cute.backend import CuteBackend, product_in_rows
+from ..compiling import of_kernel, product_in_rows, refuse_blocks
+from ..cute.backend import CuteBackend
 from .configs import price_all, ranking, scratch_bytes, turns
 from .geometry import geometry, illegal
 

@@ -27,6 +27,7 @@ from .prices import (
     copies_us,
     figures_of,
     first_us,
+    least_of_us,
     least_slab_us,
     least_us,
     margin_of,
@@ -91,6 +92,8 @@ def _add(short: Shortlist[tuple[Base, int, Times]], work: Work) -> None:
     if least_us(work) > short.bar:
         return
     for split_k in _splits(work):
+        if least_of_us(work, split_k) > short.bar:
+            continue
         parts = parts_bytes(base.problem, sizes, base.target, base.config, split_k)
         if parts <= _MAX_WORKSPACE:
             times = times_of(work, split_k, short.bar)
