@@ -1,19 +1,22 @@
-"""What planning costs the host: ``python -m bench.planning``.
+"""What planning costs the host: ``python -m bench.planning --processes 5``.
 
-Every problem of the suites is planned for a named architecture, and once more: the first time in a
-class that is new or in one that is known. Then products of the same classes of sizes are. As a call
-plans: among backends that can be used here, for each of whose kernels it asks whether that can be
-had. Needs no GPU, and an idle host. Checking and stating a product is not counted in, nor are the
-interpreter's collections of garbage, as with `timeit`: one of the middle generation takes 1 ms on
-an H200's host, and whatever plan it falls into is as good as any other for it.
+Every problem of the suites is planned for a named architecture, the first time in a class that is
+new or in one that is known, once more, and with a row less where that is of the same class of
+sizes. As a call plans: among backends that can be used here, for each of whose kernels it asks
+whether that can be had. Of several processes each plan's least time counts, since a host does other
+work, too. Needs no GPU, and an idle host. Checking and stating a product is not counted in, nor are
+the interpreter's collections of garbage, as with `timeit`: one of the middle generation takes 1 ms
+on an H200's host, and whatever plan it falls into is as good as any other for it.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import median
 
@@ -53,31 +56,52 @@ def warm_up(target: Target, keep: int) -> None:
     timed(gemm_of(Workload(64, 64, 64)), target, keep)
 
 
-def near(works: Iterable[Workload]) -> Iterator[Gemm]:
-    """Yield products of the same classes of sizes as some, with a row less where that is one."""
-    for work in works:
-        gemm, fewer = gemm_of(work), gemm_of(replace(work, m=max(1, work.m - 1)))
-        sizes = size_class(gemm.problem, gemm.extents)
-        if fewer.problem == gemm.problem and size_class(fewer.problem, fewer.extents) == sizes:
-            yield fewer
+def with_a_row_less(work: Workload, gemm: Gemm) -> Gemm | None:
+    """Return a product of the same class of sizes; None where that with a row less is none."""
+    fewer = gemm_of(replace(work, m=max(1, work.m - 1)))
+    sizes = size_class(gemm.problem, gemm.extents)
+    same = fewer.problem == gemm.problem and size_class(fewer.problem, fewer.extents) == sizes
+    return fewer if same and fewer.extents != gemm.extents else None
 
 
 def times(works: list[Workload], target: Target, keep: int) -> dict[str, list[float]]:
     """Return the times of all plans, in microseconds, by `ROWS`."""
     found: dict[str, list[float]] = {row: [] for row in ROWS}
     classes, seen = set(), set()
-    for gemm in map(gemm_of, works):
+
+    def add(gemm: Gemm, row: str) -> None:
         us = timed(gemm, target, keep)
         if (gemm.problem, gemm.extents) not in seen:
-            found[ROWS[gemm.problem in classes]].append(us)
-        classes.add(gemm.problem)
+            found[row].append(us)
         seen.add((gemm.problem, gemm.extents))
+
+    for work in works:
+        gemm = gemm_of(work)
+        add(gemm, ROWS[gemm.problem in classes])
+        classes.add(gemm.problem)
         found[ROWS[3]].append(timed(gemm, target, keep))
-    for gemm in near(works):
-        if (gemm.problem, gemm.extents) not in seen:
-            found[ROWS[2]].append(timed(gemm, target, keep))
-            seen.add((gemm.problem, gemm.extents))
+        fewer = with_a_row_less(work, gemm)
+        if fewer is not None:
+            add(fewer, ROWS[2])
     return found
+
+
+def measured(kind: str, target: Target, keep: int) -> dict[str, list[float]]:
+    """Return the times of all plans of a type in this process."""
+    gc.disable()
+    warm_up(target, keep)
+    works = [work for suite in SUITES for work in workloads(suite, kind, LAYOUTS)]
+    return times(works, target, keep)
+
+
+def least(kind: str, processes: int, options: list[str]) -> dict[str, list[float]]:
+    """Return each plan's least time in some processes."""
+    command = [sys.executable, "-m", "bench.planning", "--dtype", kind, "--json", *options]
+    runs = [
+        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for _ in range(processes)
+    ]
+    return {row: list(map(min, zip(*(run[row] for run in runs), strict=True))) for row in ROWS}
 
 
 def main() -> None:
@@ -85,20 +109,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dtype", default="bfloat16,float32,tf32,float64,int8")
     parser.add_argument("--target", default="sm_90a")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument(
         "--keep", type=int, default=0, help=f"others that a plan keeps: {KEPT} by unigemm.plan"
     )
+    parser.add_argument("--json", action="store_true", help="one type's times in this process")
     args = parser.parse_args()
-    target = named_target(args.target)
-    gc.disable()
-    warm_up(target, args.keep)
+    if args.json:
+        print(json.dumps(measured(args.dtype, named_target(args.target), args.keep)))
+        return
     print("| dtype | problems | us: | median | 99 of 100 | most |\n|---|---|---|---|---|---|")
+    options = ["--target", args.target, "--keep", str(args.keep)]
     for kind in args.dtype.split(","):
-        works = [work for suite in SUITES for work in workloads(suite, kind, LAYOUTS)]
-        for row, us in times(works, target, args.keep).items():
+        for row, us in least(kind, args.processes, options).items():
             us.sort()
             most = f"{us[int(0.99 * len(us))]:.0f} | {us[-1]:.0f}"
-            print(f"| {kind} | {len(us)} | {row} | {median(us):.0f} | {most} |")
+            print(f"| {kind} | {len(us)} | {row} | {median(us):.0f} | {most} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from .errors import (
 )
 from .gemm import Gemm, Layout, canonical, result_shape
 from .overlap import may_share
-from .planner import KEPT, choose, invariant_extents, moved, resized, size_class
+from .planner import KEPT, choose, invariant_extents, moved, resized, size_classes
 from .plans import Plan
 from .problem import PRECISIONS, Extents, Problem
 from .registry import backend_named, backend_names
@@ -40,6 +40,7 @@ from .target import CPU, Target, device_target
 
 if TYPE_CHECKING:
     from .cache import Cache, Entry
+    from .tuning import Tuned
 
 __all__ = [
     "Bound",
@@ -250,8 +251,10 @@ def plan_gemm(
     BackendUnavailable
         The named backend cannot be used here.
     """
-    tuned = tuned and not gemm.problem.batch_invariant
-    found = _tuned(gemm, target, backend, usable) if tuned else None
+    measured = None
+    if tuned and not gemm.problem.batch_invariant:
+        measured = tuning.lookup(gemm.problem, gemm.extents, target, backend)
+    found = None if measured is None else _tuned(measured, usable)
     if found is None:
         return _modelled(gemm, target, backend, usable, keep)
     if not keep:
@@ -265,19 +268,16 @@ def plan_gemm(
     return replace(found, alternatives=tuple(lost[:keep]), rejected=model.rejected)
 
 
-def _tuned(gemm: Gemm, target: Target, backend: str, usable: bool) -> Plan | None:
-    """Return what was measured for a product; None where that says nothing (any more)."""
-    found = tuning.lookup(gemm.problem, gemm.extents, target, backend)
-    if found is None:
-        return None
+def _tuned(found: Tuned, usable: bool) -> Plan | None:
+    """Return the plan that was measured; None where that says nothing (any more)."""
     try:
         chosen = (usable_backend if usable else backend_named)(found.plan.backend)
     except BackendUnavailable:
         return None
     if isinstance(chosen, CompilingBackend) and chosen.key(found.plan).source != found.source:
         warnings.warn(
-            f"{found.plan.backend} has changed since {gemm.extents} was tuned on {target}; tune it "
-            "again",
+            f"{found.plan.backend} has changed since {found.plan.extents} was tuned on "
+            f"{found.plan.target}; tune it again",
             TuningWarning,
             stacklevel=2,
         )
@@ -314,16 +314,17 @@ def _planner(
     )
     reasons = dict((*missing, *dropped))
     backends = tuple(each for each in offered if each.name not in reasons)
+    on_gpu, class_of = target.is_gpu, size_classes(problem)
 
     @lru_cache(maxsize=1024)
     def planned(extents: Extents) -> Plan:
-        if target.is_gpu:
-            sizes = size_class(problem, extents)
-            if sizes is not extents and (found := of_class(sizes, extents)) is not None:
+        if on_gpu and (sizes := class_of(extents)) is not extents:
+            found = of_class(sizes, extents)
+            if found is not None:
                 return found
         if problem.batch_invariant and extents != invariant_extents(extents):
             return moved(planned(invariant_extents(extents)), extents, backend_named)
-        if target.is_gpu:
+        if on_gpu:
             for each in backends:
                 _rehearse(cast(Hashable, each))
         return choose(problem, extents, target, backends, missing=reasons, keep=keep)

@@ -23,6 +23,7 @@ __all__ = [
     "moved",
     "resized",
     "size_class",
+    "size_classes",
 ]
 
 KEPT = 8  #: alternatives that a plan remembers
@@ -117,26 +118,38 @@ def choose(
 
 
 def size_class(problem: Problem, extents: Extents) -> Extents:
-    """Return the extents that products of about these sizes are planned as: M and N rounded up.
+    """Return the extents that products of about these sizes are planned as; see `size_classes`."""
+    return size_classes(problem)(extents)
 
-    By less than a 64th, and by 63 at most, so that it takes as many tiles but for small ones.
-    Fewer than 128 rows, K and the batch stay. So does N where M must not matter. And N is divided
-    by 2, 4, 8 or what fills a sector only if the product's is: whether rows of D are whole vectors
-    depends on it, and how long those of B take to read. So is M where lines lie along it. Up to
-    eight rows more than a multiple of 64, which may have launches of their own, stay so few.
+
+def size_classes(problem: Problem) -> Callable[[Extents], Extents]:
+    """Return what tells the extents that products of about some sizes are planned as.
+
+    M and N are rounded up, by less than a 64th, and by 63 at most, so that it takes as many tiles
+    but for small ones. Fewer than 128 rows, K and the batch stay. So does N where M must not
+    matter. And N is divided by 2, 4, 8 or what fills a sector only if the product's is: whether
+    rows of D are whole vectors depends on it, and how long those of B take to read. So is M where
+    lines lie along it. Up to eight rows more than a multiple of 64, which may have launches of
+    their own, stay so few.
 
     Of 2407 products of random sizes that are not their class's, in six types for sm_90a and in two
     for sm_80 and sm_100a, 2399 got the configuration with the least price of all for their own
     sizes. The prices were 1.00004 times the least ones (geometric mean), and 1.065 times at most.
     """
     size = min(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
-    vector = max(_VECTOR, _SECTOR // size)
-    along_m = "m" in (problem.a.major, problem.d.major)
-    m = _rounded(extents.m, vector if along_m else 1)
-    n = extents.n if problem.batch_invariant else _rounded(extents.n, vector)
-    if m == extents.m and n == extents.n:
-        return extents
-    return Extents(m, n, extents.k, extents.batch)
+    along_n = max(_VECTOR, _SECTOR // size)
+    along_m = along_n if "m" in (problem.a.major, problem.d.major) else 1
+    n_stays = problem.batch_invariant
+
+    def class_of(extents: Extents) -> Extents:
+        m, n = extents.m, extents.n
+        rows = _rounded(m, along_m) if m % _WIDEST else m
+        columns = _rounded(n, along_n) if n % _WIDEST and not n_stays else n
+        if rows == m and columns == n:
+            return extents
+        return Extents(rows, columns, extents.k, extents.batch)
+
+    return class_of
 
 
 def _rounded(rows: int, vector: int = 1) -> int:
@@ -174,17 +187,16 @@ def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) 
     own = _scratch_bytes(plan, plan, extents, backend_of)
     if own is None:
         return None
-    others = [(each, _scratch_bytes(plan, each, extents, backend_of)) for each in plan.alternatives]
-    return copied(
-        plan,
-        extents=extents,
-        priced=plan.extents,
-        workspace_bytes=own,
-        alternatives=tuple(
+    others = plan.alternatives
+    if others:
+        sizes = [(each, _scratch_bytes(plan, each, extents, backend_of)) for each in others]
+        others = tuple(
             each if size == each.workspace_bytes else copied(each, workspace_bytes=size)
-            for each, size in others
+            for each, size in sizes
             if size is not None
-        ),
+        )
+    return copied(
+        plan, extents=extents, priced=plan.extents, workspace_bytes=own, alternatives=others
     )
 
 

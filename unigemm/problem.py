@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from .dtypes import DType, accumulator
 
@@ -124,6 +124,17 @@ class Problem:
     def accumulator(self) -> DType:
         """The type of the partial sums."""
         return accumulator(self.a.dtype)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property  # the key of all that is remembered of a class
+    def _hash(self) -> int:
+        return hash(tuple(self.__getstate__().values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: dtypes hash to something else in another process."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @cached_property  # all products of a class share it (see `gemm`)
     def transposed(self) -> Problem:

@@ -47,9 +47,8 @@ class CuteBackend:
         The problem class that is compiled for a problem: what makes no difference is left out.
     smem_bytes
         Dynamic shared memory of a configuration.
-    scratch
-        (problem, extents, target, config that can run) to the bytes of its workspace; raises
-        `UnsupportedProblem` where it is not for such extents.
+    scratch_bytes
+        See `unigemm.backend.ResizableBackend`.
     arguments
         Integers of a plan that its kernels take after those that all kernels take.
     rehearsed, rehearsed_for
@@ -65,7 +64,7 @@ class CuteBackend:
     illegal: Callable[[Problem, Config, Target], str | None]
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
-    scratch: Callable[[Problem, Extents, Target, Config], int]
+    scratch_bytes: Callable[[Problem, Extents, Target, Config], int]
     arguments: Callable[[Plan], tuple[int, ...]] = lambda plan: ()
     rehearsed: tuple[tuple[Problem, Extents], ...] = field(default=(), compare=False)
     rehearsed_for: str = field(default="sm_90a", compare=False)
@@ -125,18 +124,6 @@ class CuteBackend:
             if reason is not None:
                 raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
         return self.price_legal(problem, extents, target, configs)
-
-    def scratch_bytes(
-        self, problem: Problem, extents: Extents, target: Target, config: Config
-    ) -> int:
-        """Return the bytes of the workspace of a configuration that can run.
-
-        Raises
-        ------
-        UnsupportedProblem
-            It is not for such extents.
-        """
-        return self.scratch(problem, extents, target, config)
 
     def kernels(self) -> Any:
         """Return the module with the device code: `Spec`, `make_host` and `example_arguments`."""

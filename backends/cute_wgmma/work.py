@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -172,14 +173,41 @@ def _block_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
 def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     """Return the bytes of the operands' copies, at most."""
     total = 0
-    for name, rows in _operands(extents):
-        if is_repacked(problem, name, tile_m):
-            lines, size = _lines(problem, name, rows, extents.k, tile_m)
-            most = packed_bytes(lines, size, extents.batch, _copies(problem))
-            if name == "b" and may_panel(problem):  # tiles decide
-                most = max(most, panel_bytes(lines, size, extents.batch))
-            total += most
+    for copy in _copied(problem, tile_m):
+        rows = extents.m if copy.name == "a" else extents.n
+        lines, along = (rows, extents.k) if copy.along_k else (extents.k, rows)
+        most = packed_bytes(lines, along * copy.itemsize, extents.batch, copy.copies)
+        if copy.may_panel:  # tiles decide
+            most = max(most, panel_bytes(lines, along * copy.itemsize, extents.batch))
+        total += most
     return total
+
+
+class _Copy(NamedTuple):
+    """An operand that is copied: whether in lines along K, into how many, and maybe in panels."""
+
+    name: Literal["a", "b"]
+    along_k: bool
+    itemsize: int
+    copies: int
+    may_panel: bool
+
+
+@lru_cache(maxsize=1024)
+def _copied(problem: Problem, tile_m: int) -> tuple[_Copy, ...]:
+    """Return the operands that are copied for tiles of so many rows."""
+    names: tuple[Literal["a", "b"], ...] = ("a", "b")
+    return tuple(
+        _Copy(
+            name,
+            shared_major(problem, name, tile_m) == "k",
+            getattr(problem, name).dtype.itemsize,
+            _copies(problem),
+            name == "b" and may_panel(problem),
+        )
+        for name in names
+        if is_repacked(problem, name, tile_m)
+    )
 
 
 def _copies(problem: Problem) -> int:
