@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType
-from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster
+from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, copied
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
@@ -77,10 +77,15 @@ def ranking(
         return Ranking(())
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
     turned, moved = extents.transposed, extents.bytes_moved(problem)
-    for base in _bases_for(problem, target, extents.m, extents.n):
-        sizes = turned if base.config.swap_ab else extents
-        if _worthwhile(base, sizes):
-            _add(short, work_of(base, sizes, moved))
+    for tile in _tiles_for(problem, target, extents.m, extents.n):
+        sizes = turned if tile.plain.config.swap_ab else extents
+        if not _worthwhile(tile.plain, sizes):
+            continue
+        work = work_of(tile.plain, sizes, moved)
+        if least_us(work) <= short.bar:  # else in no schedule
+            _add(short, work)
+            for base in tile.others:
+                _add(short, work_of(base, sizes, moved))
     for base in _copied_first(problem, extents, target, short):
         _add(short, work_of(base, extents, moved))
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
@@ -143,17 +148,18 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
 
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it may be worth it, either way round."""
-    found = _bases_for(problem, target, 1, 1)
+    tiles = _tiles_for(problem, target, 1, 1)
+    found = tuple(base for tile in tiles for base in (tile.plain, *tile.others))
     for _, config in _copied_tiles(problem, target):
         found += (_copied_base(problem, target, config),)
     return found
 
 
-def _bases_for(problem: Problem, target: Target, m: int, n: int) -> tuple[Base, ...]:
+def _tiles_for(problem: Problem, target: Target, m: int, n: int) -> tuple[_Tile, ...]:
     """Return those that so many rows and columns of D may be worth."""
-    found: tuple[Base, ...] = ()
+    found: tuple[_Tile, ...] = ()
     for way in _ways(problem, target, m, n):
-        found += _bases(problem, target, *way)
+        found += _tiles(problem, target, *way)
     return found
 
 
@@ -175,17 +181,39 @@ def _ways(problem: Problem, target: Target, m: int, n: int) -> list[tuple[bool, 
     return found
 
 
+class _Tile:
+    """A tile, and which way round: in the plain schedule, and in others, measured when asked for.
+
+    In these it takes no less than `least_us` of the plain one.
+    """
+
+    def __init__(self, plain: Base, schedules: Sequence[str]) -> None:
+        self.plain = plain
+        self._schedules = schedules
+
+    @cached_property
+    def others(self) -> tuple[Base, ...]:
+        """In the other schedules that it is offered in."""
+        plain = self.plain
+        return tuple(
+            measured(
+                plain.problem, plain.target, copied(plain.config, schedule=each), plain.figures
+            )
+            for each in self._schedules
+        )
+
+
 @lru_cache(maxsize=256)
-def _bases(problem: Problem, target: Target, narrow: bool, swap_ab: bool) -> tuple[Base, ...]:
+def _tiles(problem: Problem, target: Target, narrow: bool, swap_ab: bool) -> tuple[_Tile, ...]:
     own = problem.transposed if swap_ab else problem
     figures = figures_of(own, target)
-    return tuple(
-        measured(own, target, config_of(shape, own, schedule, swap_ab), figures)
-        for shape in shapes(own, target)
-        if _is_narrow(shape) == narrow
-        for schedule in shape.schedules
-        if not varies(problem, schedule)
-    )
+    found = []
+    for shape in shapes(own, target):
+        if _is_narrow(shape) == narrow:
+            plain, *others = (each for each in shape.schedules if not varies(problem, each))
+            base = measured(own, target, config_of(shape, own, plain, swap_ab), figures)
+            found.append(_Tile(base, others))
+    return tuple(found)
 
 
 class _Outline(NamedTuple):
@@ -263,14 +291,15 @@ def _copied_tiles(problem: Problem, target: Target) -> tuple[tuple[float, Config
     if target.capability[0] != 9 or without_copies(problem, target) is not None:
         return ()
     figures, read = figures_of(problem, target), k_major(problem)
-    configs = [
-        config_of(shape, problem, schedule, swap_ab=False, repacked=True)
-        for shape in shapes(read, target)
-        if not _is_narrow(shape)
-        for schedule in shape.schedules
-        if not varies(problem, schedule)
-    ]
-    return tuple((rate_of(read, target, config, figures), config) for config in configs)
+    found = []
+    for shape in shapes(read, target):
+        if not _is_narrow(shape):
+            plain, *others = (each for each in shape.schedules if not varies(problem, each))
+            config = config_of(shape, problem, plain, swap_ab=False, repacked=True)
+            rate = rate_of(read, target, config, figures)
+            configs = config, *(copied(config, schedule=each) for each in others)
+            found += [(rate, each) for each in configs]
+    return tuple(found)
 
 
 @lru_cache(maxsize=4096)
