@@ -281,6 +281,7 @@ class Waiting(NamedTuple):
 
 
 Queue = list[Waiting]  #: the least time first
+Bounded = tuple[float, Config, dict[int, float]]  #: a tile, behind what it is not under: as Waiting
 
 
 @lru_cache(maxsize=256)
@@ -577,10 +578,11 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
         pays = _fits(work, config) and _pays(work.problem, config)
         return [_base(priced, work.target, config)] if pays else []
 
-    queue = _add_by_floors(short, tiles, made, work)
+    queue: Queue = []
+    _add_by_floors(short, queue, work, _bounded(tiles, work, short.bar), made)
     if BELOW * (work.begin_us + work.repack_us + max(fma, work.dram_us)) <= short.bar:
-        _wait_copied(queue, tiles, work, fma, short.bar)
-    _wait(queue, _with_several_tiles(tiles, work, short.bar), work)
+        _add_copied(short, queue, tiles, work, fma)
+    _add_persistent(short, queue, tiles, work)
     _add_in_order(short, queue, work)
 
 
@@ -598,8 +600,9 @@ def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
         return [_dmma_base(priced, work.target, config)]
 
     fed = in_boxes(priced) and work.extents.k > _MOST_UNFED
-    tiles = _dmma_floors(work.target.smem_per_sm, fed)
-    _add_in_order(short, _add_by_floors(short, tiles, made, work), work)
+    tiles, queue = _dmma_floors(work.target.smem_per_sm, fed), Queue()
+    _add_by_floors(short, queue, work, _bounded(tiles, work, short.bar), made)
+    _add_in_order(short, queue, work)
 
 
 def _half_full(config: Config, extents: Extents) -> bool:
@@ -613,25 +616,25 @@ def _half_full(config: Config, extents: Extents) -> bool:
 
 
 def _add_by_floors(
-    short: Shortlist[Offer], tiles: Tiles, made: Callable[[Config], list[Base]], work: Work
-) -> Queue:
-    """Add tiles, and return those that are left in the end.
+    short: Shortlist[Offer],
+    queue: Queue,
+    work: Work,
+    floors: Iterable[Bounded],
+    made: Callable[[Config], list[Base]],
+) -> None:
+    """Add tiles, those of least bounds first; some wait in the end.
 
     One is `made` only where what no launch of it is under is not above the bar by then: that takes
     longer than to price it.
     """
-    queue: Queue = []
-    for least, config, of_parts in _bounded(tiles, work, short.bar):
+    for least, config, of_parts in floors:
         _add_in_order(short, queue, work, least)
         if least > short.bar:
             break
         _wait(queue, made(config), work, least, of_parts)
-    return queue
 
 
-def _bounded(
-    tiles: Tiles, work: Work, bar: float
-) -> Iterator[tuple[float, Config, dict[int, float]]]:
+def _bounded(tiles: Tiles, work: Work, bar: float) -> Iterator[Bounded]:
     """Yield the tiles that may be under a bar, with their bounds, the least first."""
     few = _few_under(tiles, work, bar) if bar < inf else None
     if few is not None:
@@ -646,14 +649,12 @@ def _bounded(
         yield least[at], tiles.floors[at].config, dict(zip(parts, us, strict=True))
 
 
-def _few_under(
-    tiles: Tiles, work: Work, bar: float
-) -> list[tuple[float, Config, dict[int, float]]] | None:
+def _few_under(tiles: Tiles, work: Work, bar: float) -> list[Bounded] | None:
     """Return the tiles whose floors are under a bar, the least first; None where these are many.
 
     Of few that is told for less than by arrays. Where other backends are much faster it is none.
     """
-    found: list[tuple[float, Config, dict[int, float]]] = []
+    found: list[Bounded] = []
     for floor, us in zip(tiles.floors, floors_us(tiles.floors, work), strict=True):
         if us <= bar:
             if len(found) == _FEW_UNDER:
@@ -739,23 +740,27 @@ def _leaves_whole(work: Work, config: Config) -> bool:
     return is_big(config) and not any(sizes[turn] % config.tile[turn] for turn in turns)
 
 
-def _wait_copied(queue: Queue, tiles: Tiles, work: Work, fma_us: float, bar: float) -> None:
-    """Have the tiles wait for which it may be worth it to copy operands first."""
+def _add_copied(
+    short: Shortlist[Offer], queue: Queue, tiles: Tiles, work: Work, fma_us: float
+) -> None:
+    """Add the tiles for which it may be worth it to copy operands first."""
     # What that can save is a small part of the FMAs.
     if work.repack_us > _COPYING * fma_us or work.copied > _MAX_WORKSPACE:
         return
     big = changed(tiles.big.floors[0].config, repacked=True)
     behind = work._replace(begin_us=work.begin_us + work.repack_us, problem=seen(work.problem, big))
-    for least, config, of_parts in _bounded(tiles.big, behind, bar):
-        if not _fits(work, config):
-            continue
-        copied = _copied(work.problem, work.target, config)
+
+    def made(config: Config) -> list[Base]:
+        """Return a tile for copies, if it is for so many rows, and saves enough."""
+        copied = _copied(work.problem, work.target, config) if _fits(work, config) else None
         if copied is None:
-            continue
+            return []
         base, saved = copied
         slabs = tiles_of(config, work.extents) * ceil(work.extents.k / config.tile[2])
-        if work.repack_us * work.target.sm_count * work.target.clock_mhz < _SAVED * saved * slabs:
-            _wait(queue, [base], work, least, of_parts)
+        clocks = work.repack_us * work.target.sm_count * work.target.clock_mhz
+        return [base] if clocks < _SAVED * saved * slabs else []
+
+    _add_by_floors(short, queue, work, _bounded(tiles.big, behind, short.bar), made)
 
 
 def _scheduled_ways(base: Base, work: Work) -> list[Base]:
@@ -783,19 +788,22 @@ def _is_less_in_stream(base: Base) -> bool:
     return 1 in (base.problem.a.vector, base.problem.b.vector)
 
 
-def _with_several_tiles(tiles: Tiles, work: Work, bar: float) -> list[Base]:
-    """Return tiles with persistent CTAs, where K is short and some would have several."""
+def _add_persistent(short: Shortlist[Offer], queue: Queue, tiles: Tiles, work: Work) -> None:
+    """Add tiles with persistent CTAs, where K is short and some would have several."""
     if work.extents.k > _PERSISTENT_SLABS * _SLAB_BYTES // 4:
-        return []
+        return
     big = [x for x in tiles.big.floors if _fits(work, x.config)]
     if all(tiles_of(floor.config, work.extents) <= work.target.sm_count for floor in big):
-        return []
-    found: list[Base] = []
+        return
+    priced = _priced_as(work.problem)
     hidden = [x._replace(cta_clocks=H200.persistent * x.cta_clocks) for x in big]
-    for floor, us in zip(big, floors_us(hidden, work), strict=True):
-        if us <= bar:
-            found += _persistent(_priced_as(work.problem), work.target, floor.config)
-    return found
+    floors: list[Bounded] = [
+        (us, floor.config, {}) for floor, us in zip(big, floors_us(hidden, work), strict=True)
+    ]
+    floors.sort(key=itemgetter(0))
+    _add_by_floors(
+        short, queue, work, floors, lambda tile: list(_persistent(priced, work.target, tile))
+    )
 
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
