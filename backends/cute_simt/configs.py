@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
 from operator import attrgetter, itemgetter
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
 from unigemm.errors import UnsupportedProblem
-from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection
+from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection, copied
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
@@ -483,10 +482,10 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
     if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
         return ()
     base = _base(problem, target, config)
-    first = replace(base.config, schedule="persistent", occupancy=1)
-    one = measured(problem, target, first, H200)
+    first = changed(base.config, schedule="persistent", occupancy=1)
+    one = measured(problem, target, first, H200)  # the others take as long
     return tuple(
-        replace(one, config=replace(first, occupancy=occupancy))
+        copied(one, config=changed(first, occupancy=occupancy))
         for occupancy in range(1, min(one.resident, base.resident) + 1)
     )
 

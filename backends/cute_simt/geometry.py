@@ -425,16 +425,22 @@ def seen(problem: Problem, config: Config) -> Problem:
 
     The problem is the kernel's, as with `swap_ab`.
     """
-    if not config.repacked:
-        return problem
-    a, b = _seen_matrix(problem.a, config, 0), _seen_matrix(problem.b, config, 1)
-    return replace(problem, a=a, b=b)
+    return _with_copies(problem) if config.repacked else problem
+
+
+@lru_cache(maxsize=256)
+def _with_copies(problem: Problem) -> Problem:
+    return replace(problem, a=_laid_well(problem.a, 0), b=_laid_well(problem.b, 1))
 
 
 def _seen_matrix(kind: MatrixType, config: Config, mode: int) -> MatrixType:
-    if not is_copied(kind, config):
-        return kind
-    return MatrixType(kind.dtype, "m" if mode == 0 else "n", BANK_VECTOR)
+    return _laid_well(kind, mode) if config.repacked else kind
+
+
+def _laid_well(kind: MatrixType, mode: int) -> MatrixType:
+    return (
+        kind if lies_well(kind) else MatrixType(kind.dtype, "m" if mode == 0 else "n", BANK_VECTOR)
+    )
 
 
 def copied_bytes(problem: Problem, extents: Extents, config: Config) -> int:

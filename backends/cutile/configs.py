@@ -63,6 +63,9 @@ _RASTERS = Raster("n", 8), Raster("m", 8)
 _HOPPER_RASTERS = Raster("n", 16), Raster("m", 16)
 
 
+Way = tuple[bool, bool]  # whether tiles are narrow, and whether the product is transposed
+
+
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
     """Return the legal configurations worth considering, priced."""
     return list(ranking(problem, extents, target, None).candidates)
@@ -72,12 +75,12 @@ def ranking(
     problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
 ) -> Ranking:
     """Price what may be among the cheapest and under the bar."""
-    rivalled = bar < inf and margin_of(problem, target) > 1.0
-    if rivalled and _outlined_us(problem, extents, target) > bar:
-        return Ranking(())
+    ways = _ways(problem, target, extents.m, extents.n)
+    if bar < inf and margin_of(problem, target) > 1.0:  # most are above it
+        ways = [way for way in ways if _outlined_us(problem, extents, target, way) <= bar]
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
     turned, moved = extents.transposed, extents.bytes_moved(problem)
-    for tile in _tiles_for(problem, target, extents.m, extents.n):
+    for tile in _tiles_of(problem, target, ways):
         sizes = turned if tile.plain.config.swap_ab else extents
         if not _worthwhile(tile.plain, sizes):
             continue
@@ -117,17 +120,11 @@ def floor_us(problem: Problem, extents: Extents, target: Target) -> float:
     return BELOW * margin * (figures.fixed_us + bound_us(problem, extents, target, figures))
 
 
-def _outlined_us(problem: Problem, extents: Extents, target: Target) -> float:
-    """Return a price that no launch is under, by what the tiles have in common."""
+def _outlined_us(problem: Problem, extents: Extents, target: Target, way: Way) -> float:
+    """Return a price that no launch of tiles of a way is under, by what they have in common."""
     margin, figures = margin_of(problem, target), figures_of(problem, target)
     bound = bound_us(problem, extents, target, figures)
-    least = min(
-        _least_of_way(problem, extents, target, bound, *way)
-        for way in _ways(problem, target, extents.m, extents.n)
-    )
-    if without_copies(problem, target) is None:
-        copies = copies_us(problem, extents, target, figures)
-        least = min(least, copies + bound) if copies <= _COPYING * bound else least
+    least = _least_of_way(problem, extents, target, bound, *way)
     return BELOW * margin * (figures.fixed_us + least)
 
 
@@ -148,23 +145,23 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
 
 def bases(problem: Problem, target: Target) -> tuple[Base, ...]:
     """Return each tile in every schedule and, if it may be worth it, either way round."""
-    tiles = _tiles_for(problem, target, 1, 1)
+    tiles = _tiles_of(problem, target, _ways(problem, target, 1, 1))
     found = tuple(base for tile in tiles for base in (tile.plain, *tile.others))
     for _, config in _copied_tiles(problem, target):
         found += (_copied_base(problem, target, config),)
     return found
 
 
-def _tiles_for(problem: Problem, target: Target, m: int, n: int) -> tuple[_Tile, ...]:
-    """Return those that so many rows and columns of D may be worth."""
+def _tiles_of(problem: Problem, target: Target, ways: list[Way]) -> tuple[_Tile, ...]:
+    """Return the tiles of some ways."""
     found: tuple[_Tile, ...] = ()
-    for way in _ways(problem, target, m, n):
+    for way in ways:
         found += _tiles(problem, target, *way)
     return found
 
 
-def _ways(problem: Problem, target: Target, m: int, n: int) -> list[tuple[bool, bool]]:
-    """Return whether tiles are narrow and whether the product is transposed, as may be worth it.
+def _ways(problem: Problem, target: Target, m: int, n: int) -> list[Way]:
+    """Return those that so many rows and columns of D may be worth.
 
     Narrow ones where a side of D is short. Wide ones of the transposed product where B alone is
     TF32 that is turned: as an A it is on its way to registers, and not from shared memory to shared
@@ -322,7 +319,7 @@ def _copied_first(
     figures, margin = figures_of(problem, target), BELOW * margin_of(problem, target)
     us = copies_us(problem, extents, target, figures)
     bound = bound_us(problem, extents, target, figures)
-    if us > _COPYING * bound:
+    if us > _COPYING * bound or margin * (us + figures.fixed_us + bound) > short.bar:
         return
     tiles = _copied_tiles(problem, target)
     if not tiles or copied_bytes(problem, extents, tiles[0][1]) > _MAX_COPIES:
