@@ -105,6 +105,17 @@ class Tiles:
         """The big ones of them."""
         return Tiles(tuple(x for x in self.floors if is_big(x.config)), self.splits)
 
+    @cached_property
+    def hidden(self) -> Tiles:
+        """The big ones with persistent CTAs: K is whole, and loads hide what a CTA ends with."""
+        return Tiles(
+            tuple(
+                x._replace(cta_clocks=H200.persistent * x.cta_clocks, round_us=0.0)
+                for x in self.big.floors
+            ),
+            (),
+        )
+
 
 class Bounds(NamedTuple):
     """What no launch of some tiles is under: a row for each of them.
@@ -134,7 +145,7 @@ def table_of(floors: Sequence[Floor], splits: Sequence[int]) -> Table:
 
 
 def bounds(table: Table, work: Work) -> Bounds:
-    """Return what no launch of some tiles is under: persistent CTAs alone are not meant."""
+    """Return what no launch of some tiles is under: of persistent CTAs only by `Tiles.hidden`."""
     sizes, sms = work.extents, work.target.sm_count
     tiles = np.ceil(sizes.m / table.m) * np.ceil(sizes.n / table.n) * sizes.batch
     slabs = np.ceil(sizes.k / table.k)

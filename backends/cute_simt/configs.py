@@ -791,18 +791,16 @@ def _add_persistent(short: Shortlist[Offer], queue: Queue, tiles: Tiles, work: W
     """Add tiles with persistent CTAs, where K is short and some would have several."""
     if work.extents.k > _PERSISTENT_SLABS * _SLAB_BYTES // 4:
         return
-    big = [x for x in tiles.big.floors if _fits(work, x.config)]
-    if all(tiles_of(floor.config, work.extents) <= work.target.sm_count for floor in big):
+    big = (x.config for x in tiles.big.floors if _fits(work, x.config))
+    if all(tiles_of(config, work.extents) <= work.target.sm_count for config in big):
         return
     priced = _priced_as(work.problem)
-    hidden = [x._replace(cta_clocks=H200.persistent * x.cta_clocks) for x in big]
-    floors: list[Bounded] = [
-        (us, floor.config, {}) for floor, us in zip(big, floors_us(hidden, work), strict=True)
-    ]
-    floors.sort(key=itemgetter(0))
-    _add_by_floors(
-        short, queue, work, floors, lambda tile: list(_persistent(priced, work.target, tile))
-    )
+
+    def made(config: Config) -> list[Base]:
+        """Return a tile with so many CTAs of an SM as fit or fewer, if it is for so many rows."""
+        return list(_persistent(priced, work.target, config)) if _fits(work, config) else []
+
+    _add_by_floors(short, queue, work, _bounded(tiles.hidden, work, short.bar), made)
 
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
