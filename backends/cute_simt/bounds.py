@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,10 +109,11 @@ class Tiles:
     @cached_property
     def hidden(self) -> Tiles:
         """The big ones with persistent CTAs: K is whole, and loads hide what a CTA ends with."""
+        ends = [H200.persistent * x.cta_clocks for x in self.big.floors]
         return Tiles(
             tuple(
-                x._replace(cta_clocks=H200.persistent * x.cta_clocks, round_us=0.0)
-                for x in self.big.floors
+                x._replace(cta_clocks=end, round_us=0.0, tails=inf, shares=0)
+                for x, end in zip(self.big.floors, ends, strict=True)
             ),
             (),
         )
