@@ -27,6 +27,7 @@ from .prices import (
     copies_us,
     figures_of,
     first_us,
+    latency_us,
     least_of_us,
     least_slab_us,
     least_us,
@@ -324,14 +325,20 @@ def _copied_first(
     tiles = _copied_tiles(problem, target)
     if not tiles or copied_bytes(problem, extents, tiles[0][1]) > _MAX_COPIES:
         return
+    size = problem.a.dtype.itemsize
     for rate, config in tiles:
-        m, n, _ = config.tile
+        m, n, k = config.tile
         count = -(-extents.m // m) * -(-extents.n // n) * extents.batch
         if config.schedule != "tail" and count > places_of(config, target):  # K is whole
             round_of = target.sm_count // config.cluster[0]
             count = -(-count // round_of) * round_of
         tensor = count * m * n * extents.k / (rate * target.clock_mhz * target.sm_count)
-        if margin * (us + figures.fixed_us + max(bound, tensor)) <= short.bar:
+        slabs, slab_us = -(-extents.k // k), latency_us(k * size, figures)
+        loop = max(bound, tensor, slabs * slab_us)
+        if slabs >= 4:  # two parts at least, of two slabs at least
+            parts = max(bound, tensor, 2 * slab_us) + figures.reduce_us + 2 * figures.part_us
+            loop = min(loop, parts)
+        if margin * (us + figures.fixed_us + loop) <= short.bar:
             yield _copied_base(problem, target, config)
 
 

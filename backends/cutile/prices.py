@@ -28,6 +28,7 @@ __all__ = [
     "copies_us",
     "figures_of",
     "first_us",
+    "latency_us",
     "least_of_us",
     "least_slab_us",
     "least_us",
@@ -218,7 +219,7 @@ def measured(problem: Problem, target: Target, config: Config, figures: Figures)
         places=places_of(config, target),
         rate=rate,
         tensor_us=m * n * k / ctas / (rate * target.clock_mhz),
-        latency_us=_latency_us(k * problem.a.dtype.itemsize, figures),
+        latency_us=latency_us(k * problem.a.dtype.itemsize, figures),
         least_us=least_slab_us(read, target, config.tile, ctas, figures),
         turns=turned_tf32(read, target),
         store_us=stores_us(problem, target, m * n // ctas, figures),
@@ -226,7 +227,7 @@ def measured(problem: Problem, target: Target, config: Config, figures: Figures)
     )
 
 
-def _latency_us(slab_bytes: int, figures: Figures) -> float:
+def latency_us(slab_bytes: int, figures: Figures) -> float:
     """Return the time of a slab of so many bytes by its instructions."""
     us: float = figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth
     return us
@@ -241,7 +242,7 @@ def least_slab_us(
     """
     (m, n, k), turns = tile, turned_tf32(problem, target)
     slab_bytes = k * problem.a.dtype.itemsize
-    latency = _latency_us(slab_bytes, figures)
+    latency = latency_us(slab_bytes, figures)
     if not any(turns):
         return latency
     clocked = slab_bytes / target.clock_mhz
@@ -320,11 +321,17 @@ def least_us(work: Work) -> float:
 
 
 def least_of_us(work: Work, split_k: int) -> float:
-    """Return a time that one launch is not under, for a tenth of what `times_of` takes."""
-    base = work.base
-    slabs = -(-work.sizes.k // base.config.tile[2])
-    loop = -(-slabs // split_k) * max(base.tensor_us, base.least_us)
-    return BELOW * base.margin * (base.figures.fixed_us + work.repack_us + loop)
+    """Return a time that one launch is not under, for less than `times_of` takes to say so."""
+    base, figures = work.base, work.base.figures
+    units, slabs = work.tiles * split_k, -(-work.sizes.k // base.config.tile[2])
+    rounds = -(-units // base.places)
+    if base.config.schedule == "tail":  # the last one is of parts
+        rounds -= 1
+    loop = -(-slabs // split_k) * rounds * max(base.tensor_us, base.least_us)
+    least = figures.fixed_us + work.repack_us + max(work.dram_us, loop) + base.store_us[split_k > 1]
+    if split_k > 1:
+        least += figures.reduce_us + figures.part_us * split_k
+    return BELOW * base.margin * least
 
 
 def times_of(work: Work, split_k: int, bar: float) -> Times | None:
