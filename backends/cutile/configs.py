@@ -91,15 +91,15 @@ def ranking(
             for base in tile.others:
                 _add(short, work_of(base, sizes, moved))
     for base in _copied_first(problem, extents, target, short):
-        _add(short, work_of(base, extents, moved))
+        work = work_of(base, extents, moved)
+        if least_us(work) <= short.bar:
+            _add(short, work)
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
 
 
 def _add(short: Shortlist[tuple[Base, int, Times]], work: Work) -> None:
     """Add a tile, with K in as many parts as may be worth it."""
     base, sizes = work.base, work.sizes
-    if least_us(work) > short.bar:
-        return
     for split_k in _splits(work):
         if least_of_us(work, split_k) > short.bar:
             continue
@@ -372,8 +372,10 @@ def _splits(work: Work) -> tuple[int, ...]:
         return (1,) if cut.begin and cut.tiles and cut.parts > 1 else ()
     if base.config.schedule == "persistent":  # for many tiles; K is whole
         return (1,) if tiles > base.places else ()
-    slabs = -(-sizes.k // base.config.tile[2])
     room = base.places // tiles
+    if room == 0:
+        return (1,)
+    slabs = -(-sizes.k // base.config.tile[2])
     wanted = (1, 2, 3, 4, room // 2, room, 2 * room)
     # Parts are equal but for the last, which must not be empty.
     found = {parts_filled(slabs, parts) for parts in wanted if 1 <= parts <= slabs // 2}
