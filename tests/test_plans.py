@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import pickle
+import subprocess
+import sys
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,9 +14,12 @@ from hypothesis import strategies as st
 from reference import EVERYWHERE
 
 import unigemm
+from unigemm import dispatch
+from unigemm.backend import CompilingBackend, compiles
 from unigemm.dtypes import INPUTS, DType, dtype_named
-from unigemm.plans import Plan
+from unigemm.plans import Plan, copied
 from unigemm.problem import PRECISIONS
+from unigemm.registry import BUILTIN, backend_named
 from unigemm.target import ARCHITECTURES
 
 spec = unigemm.ArraySpec
@@ -138,3 +144,44 @@ def test_a_compiled_host_plan_has_no_kernel():
     made = unigemm.compile(unigemm.plan(SQUARE, SQUARE, target="cpu"))
     assert made.entry is None
     assert made.cached
+
+
+def test_compiles_says_what_the_protocol_would():
+    for backend in map(backend_named, BUILTIN):
+        assert compiles(backend) == isinstance(backend, CompilingBackend)
+
+
+def test_a_copy_has_other_fields_and_leaves_its_original():
+    plan = unigemm.plan(SQUARE, SQUARE, target="sm_90a", keep=2)
+    before = plan.to_json()
+    other = copied(plan, workspace_bytes=77, alternatives=())
+    assert other == replace(plan, workspace_bytes=77)
+    assert other.alternatives == ()
+    assert plan.to_json() == before
+    assert type(other) is Plan
+    assert Plan.from_json(other.to_json()) == other
+
+
+def test_a_problem_is_the_same_key_in_another_process():
+    """Its hash is kept, and dtypes hash to something else there."""
+    problem = unigemm.plan(SQUARE, SQUARE, target="cpu").problem
+    assert problem.transposed is problem.transposed
+    again = pickle.loads(pickle.dumps(problem))
+    assert (again, hash(again)) == (problem, hash(problem))
+    assert set(again.__getstate__()) == {each.name for each in fields(problem)}
+    code = (
+        "import pickle, sys, unigemm\n"
+        "a = unigemm.ArraySpec((64, 64), 'float32')\n"
+        "problem = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
+        "assert {problem: 1}[unigemm.plan(a, a, target='cpu').problem] == 1"
+    )
+    subprocess.run([sys.executable, "-c", code, pickle.dumps(problem).hex()], check=True)
+
+
+def test_a_kernel_is_looked_up_by_what_it_is_made_of():
+    """Extents are not in it: `dispatch._digest` is of any."""
+    for sizes in ((64, 64), (640, 64)):
+        a, b = unigemm.ArraySpec(sizes, "float32"), unigemm.ArraySpec((64, 64), "float32")
+        plan = unigemm.plan(a, b, target="sm_90a", backend="cute_simt")
+        own = backend_named(plan.backend).key(plan).digest
+        assert dispatch._digest(plan.backend, plan.problem, plan.config, plan.target) == own

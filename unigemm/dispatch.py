@@ -12,13 +12,20 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from . import tuning
 from .arrays.libraries import KNOWN, Library
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
-from .backend import Backend, CompilingBackend, HostBackend, Launcher, RehearsingBackend
+from .backend import (
+    Backend,
+    CompilingBackend,
+    HostBackend,
+    Launcher,
+    RehearsingBackend,
+    compiles,
+)
 from .blocks import refuse_elements
 from .dtypes import FLOAT8, DType
 from .errors import (
@@ -33,7 +40,7 @@ from .errors import (
 from .gemm import Gemm, Layout, canonical, result_shape
 from .overlap import may_share
 from .planner import KEPT, choose, invariant_extents, moved, resized, size_classes
-from .plans import Plan
+from .plans import Config, Plan
 from .problem import PRECISIONS, Extents, Problem
 from .registry import backend_named, backend_names
 from .target import CPU, Target, device_target
@@ -274,7 +281,7 @@ def _tuned(found: Tuned, usable: bool) -> Plan | None:
         chosen = (usable_backend if usable else backend_named)(found.plan.backend)
     except BackendUnavailable:
         return None
-    if isinstance(chosen, CompilingBackend) and chosen.key(found.plan).source != found.source:
+    if compiles(chosen) and chosen.key(found.plan).source != found.source:
         warnings.warn(
             f"{found.plan.backend} has changed since {found.plan.extents} was tuned on "
             f"{found.plan.target}; tune it again",
@@ -351,12 +358,12 @@ def _named(name: str, target: Target, usable: bool) -> Backend:
         It cannot be used here.
     """
     backend = backend_named(name)
-    if isinstance(backend, CompilingBackend) and not target.is_gpu:
+    if compiles(backend) and not target.is_gpu:
         raise DeviceMismatch(
             f"backend {name!r} runs on NVIDIA GPUs and the arrays are on the CPU; move them to "
             "a GPU (cupy.asarray, tensor.cuda()), or leave backend= out"
         )
-    if target.is_gpu and not isinstance(backend, CompilingBackend):
+    if target.is_gpu and not compiles(backend):
         raise DeviceMismatch(
             f"backend {name!r} runs on the CPU and the product is for {target}; use arrays in "
             "host memory, or leave backend= out"
@@ -395,14 +402,11 @@ def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, st
 def _unobtainable(plan: Plan) -> str | None:
     """Say why a plan's kernel cannot be had here: neither compiled nor from the cache."""
     backend = backend_named(plan.backend)
-    # A CompilingBackend has it; to ask for that takes ten microseconds.
-    compiler: Callable[[], str | None] | None = getattr(backend, "compiler_missing", None)
-    lacking = None if compiler is None else compiler()
-    if lacking is None:
+    if not compiles(backend) or (lacking := backend.compiler_missing()) is None:
         return None
     from .cache import default_cache
 
-    if default_cache().get(cast(CompilingBackend, backend).key(plan)) is not None:
+    if default_cache().get(backend.key(plan)) is not None:
         return None
     return f"the cache does not hold its kernel, and it cannot be compiled here: {lacking}"
 
@@ -418,7 +422,7 @@ def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
         The kernel does not compile.
     """
     backend = usable_backend(plan.backend)
-    if not isinstance(backend, CompilingBackend):
+    if not compiles(backend):
         return None
     if cache is None:
         from .cache import default_cache
@@ -450,26 +454,25 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         z.span if z else Operand(0, layout.shape, layout.strides, layout.dtype, device, 16).span
     )
     empty = 0 in layout.shape
-    bound = Bound(
+    fill = not empty and x.shape[-1] == 0
+    bound = partial(
+        Bound,
         make=library.maker(layout.shape, layout.dtype, device),
         scalar=not layout.shape,
-        launch=None,
-        fill=not empty and x.shape[-1] == 0,
+        fill=fill,
         device=index,
-        workspace=None,
         a_span=x.span,
         b_span=y.span,
         d_span=d_span,
-        plan=None,
         options=options,
     )
-    if empty or bound.fill:
+    if empty or fill:
         if options.plan is not None:
             raise UnsupportedProblem(
                 f"the plan is for {options.plan.extents} and {x.shape} @ {y.shape} multiplies "
                 "nothing; leave plan= out"
             )
-        return bound
+        return bound(launch=None, workspace=None, plan=None)
     gemm = stated(x.layout, y.layout, layout, options)
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     if z is not None:
@@ -483,8 +486,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
     with nullcontext() if index < 0 else library.context(index, None):
         launch = _launcher(plan, gemm, index)
     workspace = library.maker((plan.workspace_bytes,), None, device)
-    return replace(
-        bound,
+    return bound(
         launch=_each_launch(launch, gemm, x.dtype, layout.dtype),
         workspace=workspace if plan.workspace_bytes else None,
         plan=plan,
@@ -514,14 +516,23 @@ _loaded: dict[tuple[str, str, int], object] = {}
 _loading: dict[tuple[str, str, int], threading.Lock] = {}
 
 
+@lru_cache(maxsize=1024)
+def _digest(backend: str, problem: Problem, config: Config, target: Target) -> str:
+    """Return the digest of a kernel's key, which holds no extents."""
+    compiling = backend_named(backend)
+    assert compiles(compiling)
+    return compiling.key(Plan(backend, config, problem, Extents(1, 1, 1), target)).digest
+
+
 def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     """Return the bound kernel of a plan; one load for each kernel and device."""
     # Launchers see one product at the addresses that they are given; `_each_launch` moves those.
-    gemm = replace(gemm, offsets=((0, 0, 0),))
+    if gemm.offsets != ((0, 0, 0),):
+        gemm = replace(gemm, offsets=((0, 0, 0),))
     backend = usable_backend(plan.backend)
-    if not isinstance(backend, CompilingBackend):
+    if not compiles(backend):
         return cast(HostBackend, backend).bind(plan, gemm)
-    key = (plan.backend, backend.key(plan).digest, device)
+    key = (plan.backend, _digest(plan.backend, plan.problem, plan.config, plan.target), device)
     with _loading.setdefault(key, threading.Lock()):
         kernel = _loaded.get(key)  # new extents need no look at the disk
         if kernel is None:
@@ -614,6 +625,7 @@ def forget() -> None:
     """Drop all plans and loaded kernels that this process remembers (bound calls stay)."""
     tuning.forget()
     _planner.cache_clear()
+    _digest.cache_clear()
     _loaded.clear()
     _loading.clear()
 
