@@ -167,7 +167,7 @@ BACKEND = LadderBackend(
     illegal,
     SHIPPED.compiled,
     smem_bytes,
-    SHIPPED.scratch,
+    SHIPPED.scratch_bytes,
     SHIPPED.arguments,
 )
 
