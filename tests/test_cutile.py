@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_pricing import extents as drawn_extents
+from test_pricing import problems as drawn_problems
+from test_pricing import targets
+from unigemm.backends.cutile import configs
 from unigemm.backends.cutile.arguments import Call, Divisor, Place, calls, order_of, tail_of
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import candidates, offered, predict, scratch_bytes
@@ -19,7 +24,9 @@ from unigemm.backends.cutile.geometry import (
     k_major,
     kernel_problem,
 )
+from unigemm.backends.cutile.prices import least_of_us, least_us, times_of, work_of
 from unigemm.backends.cutile.tiles import NARROW, turned_tf32
+from unigemm.backends.shortlist import Shortlist
 from unigemm.backends.workspace import workspace_bytes
 
 import unigemm
@@ -640,3 +647,37 @@ def test_lines_that_lie_too_far_apart_are_refused():
     plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
     with pytest.raises(unigemm.UnsupportedProblem, match="cute_simt"):
         calls(plan, gemm)
+
+
+@given(drawn_problems(), drawn_extents, targets)
+def test_no_launch_is_priced_under_what_is_asked_first(problem, size, target):
+    """Of ways of tiles, of a tile, and of a tile with its parts of K."""
+    if BACKEND.refuse(problem, size, target) is not None:
+        return
+    moved = size.bytes_moved(problem)
+    for way in configs._ways(problem, target, size.m, size.n):
+        outlined = configs._outlined_us(problem, size, target, way)
+        for tile in configs._tiles(problem, target, *way):
+            plain = least_us(work_of(tile.plain, tile.plain.config.oriented(size), moved))
+            for base in (tile.plain, *tile.others):
+                work = work_of(base, base.config.oriented(size), moved)
+                for parts in configs._splits(work):
+                    us = times_of(work, parts, inf).total
+                    assert max(outlined, plain, least_of_us(work, parts)) <= us, base.config
+
+
+@given(drawn_problems(), drawn_extents)
+def test_no_launch_behind_copies_is_priced_under_what_lets_it_be_measured(problem, size):
+    """A tile that is left out under a bar has no price under it."""
+    if BACKEND.refuse(problem, size, H200) is not None:
+        return
+    moved, tiles = size.bytes_moved(problem), configs._copied_tiles(problem, H200)
+    for bar in (5.0, 20.0, 100.0):
+        short = Shortlist(1, bar)
+        kept = {base.config for base in configs._copied_first(problem, size, H200, short)}
+        everything = {b.config for b in configs._copied_first(problem, size, H200, Shortlist(1))}
+        for _, config in tiles:
+            if config in everything - kept:
+                work = work_of(configs._copied_base(problem, H200, config), size, moved)
+                for parts in configs._splits(work):
+                    assert times_of(work, parts, bar) is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from test_pricing import extents, problems, targets
 from unigemm.backends.cute_simt import configs
 from unigemm.backends.cute_simt.backend import BACKEND
@@ -84,6 +86,43 @@ def check(problem, size, target):
 def test_no_launch_is_priced_under_the_bounds_of_its_tile(problem, size, target):
     if BACKEND.refuse(problem, size, target) is None:
         check(problem, size, target)
+
+
+def check_persistent(problem, size, target):
+    """Compare the prices of persistent CTAs with their bounds, and return how many there were."""
+    tiles, work = every(problem, target)[0].hidden, work_of(problem, size, target, H200)
+    floors = [each.config for each in tiles.floors]
+    known = dict(zip(map(name, floors), bounds(tiles.table, work).least, strict=True))
+    of_floors = dict(zip(map(name, floors), floors_us(tiles.floors, work), strict=True))
+    found = [x for x in BACKEND.candidates(problem, size, target) if is_persistent(x.config)]
+    for each in found:
+        own = name(each.config)
+        assert max(known[own], of_floors[own]) <= each.prediction.us, each.config
+    return len(found)
+
+
+@given(problems(), extents, st.integers(1, 256), targets)
+def test_nor_is_a_persistent_one(problem, size, k, target):
+    size = replace(size, k=k)
+    if BACKEND.refuse(problem, size, target) is None:
+        check_persistent(problem, size, target)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_80"])
+@pytest.mark.parametrize("order", ["CC", "CF", "FC", "FF"])
+def test_persistent_launches_are_near_their_bounds(arch, order):
+    """Else tiles are measured in vain."""
+    target, size = named_target(arch), Extents(16384, 512, 128)
+    a, b = (unigemm.ArraySpec((256, 256), "float32", each) for each in order)
+    problem = unigemm.plan(a, b, target=target).problem
+    assert check_persistent(problem, size, target) > 8
+    tiles, work = every(problem, target)[0].hidden, work_of(problem, size, target, H200)
+    prices = [
+        x.prediction.us
+        for x in BACKEND.candidates(problem, size, target)
+        if is_persistent(x.config)
+    ]
+    assert min(bounds(tiles.table, work).least) > 0.82 * min(prices)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

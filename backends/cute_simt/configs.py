@@ -751,10 +751,10 @@ def _add_copied(
 
     def made(config: Config) -> list[Base]:
         """Return a tile for copies, if it is for so many rows, and saves enough."""
-        copied = _copied(work.problem, work.target, config) if _fits(work, config) else None
-        if copied is None:
+        found = _copied(work.problem, work.target, config) if _fits(work, config) else None
+        if found is None:
             return []
-        base, saved = copied
+        base, saved = found
         slabs = tiles_of(config, work.extents) * ceil(work.extents.k / config.tile[2])
         clocks = work.repack_us * work.target.sm_count * work.target.clock_mhz
         return [base] if clocks < _SAVED * saved * slabs else []
