@@ -41,13 +41,9 @@ def of_kernel(
     count: Callable[[Problem, Extents, Config], int],
 ) -> Callable[[Problem, Extents, Target, Config], int]:
     """Return what counts bytes of products as callers see them, from that of what kernels see."""
-
-    def counted(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
-        if config.swap_ab:
-            problem, extents = problem.transposed, extents.transposed
-        return count(problem, extents, config)
-
-    return counted
+    return lambda problem, extents, target, config: count(
+        config.oriented(problem), config.oriented(extents), config
+    )
 
 
 def refuse_sizes(extents: Extents, target: Target) -> str | None:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from statistics import median
 
 from bench.suites import LAYOUTS, SUITES, workloads
-from unigemm.backend import CompilingBackend
+from unigemm.backend import compiles
 from unigemm.dispatch import Options, describe, plan_gemm, stated
 from unigemm.gemm import Gemm
 from unigemm.measure import Workload
@@ -51,7 +51,7 @@ def timed(gemm: Gemm, target: Target, keep: int) -> float:
 def warm_up(target: Target, keep: int) -> None:
     """Do what is done once a process: import the backends, and have them look for compilers."""
     for backend in map(backend_named, backend_names()):
-        if isinstance(backend, CompilingBackend):
+        if compiles(backend):
             backend.compiler_missing()
     timed(gemm_of(Workload(64, 64, 64)), target, keep)
 

@@ -24,7 +24,14 @@ from unigemm.backends.cutile.geometry import (
     k_major,
     kernel_problem,
 )
-from unigemm.backends.cutile.prices import least_of_us, least_us, times_of, work_of
+from unigemm.backends.cutile.prices import (
+    bound_us,
+    figures_of,
+    least_of_us,
+    least_us,
+    times_of,
+    work_of,
+)
 from unigemm.backends.cutile.tiles import NARROW, turned_tf32
 from unigemm.backends.shortlist import Shortlist
 from unigemm.backends.workspace import workspace_bytes
@@ -655,8 +662,9 @@ def test_no_launch_is_priced_under_what_is_asked_first(problem, size, target):
     if BACKEND.refuse(problem, size, target) is not None:
         return
     moved = size.bytes_moved(problem)
+    bound = bound_us(problem, size, target, figures_of(problem, target))
     for way in configs._ways(problem, target, size.m, size.n):
-        outlined = configs._outlined_us(problem, size, target, way)
+        outlined = configs._outlined_us(problem, size, target, bound, way)
         for tile in configs._tiles(problem, target, *way):
             plain = least_us(work_of(tile.plain, tile.plain.config.oriented(size), moved))
             for base in (tile.plain, *tile.others):

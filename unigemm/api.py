@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arrays.libraries import KNOWN, Library, one_library, view
 from .arrays.operands import ArraySpec, Operand, same_device, stream_handle
-from .backend import CompilingBackend
+from .backend import compiles
 from .dispatch import (
     Bound,
     Options,
@@ -477,7 +477,7 @@ def backends() -> tuple[BackendInfo, ...]:
         except BackendUnavailable as error:
             found.append(BackendInfo(name, str(error)))
             continue
-        lacking = backend.compiler_missing() if isinstance(backend, CompilingBackend) else None
+        lacking = backend.compiler_missing() if compiles(backend) else None
         found.append(BackendInfo(name, backend.missing(), lacking))
     return tuple(found)
 

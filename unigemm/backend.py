@@ -189,8 +189,8 @@ class CompilingBackend(Backend, Protocol):
 
 
 def compiles(backend: Backend) -> TypeGuard[CompilingBackend]:
-    """Say whether a backend compiles kernels, for what every call asks.
+    """Say whether a backend compiles kernels.
 
-    `isinstance` takes ten microseconds: it looks for each member of the protocol.
+    Every call asks, and `isinstance` takes ten microseconds: it looks for all of the protocol.
     """
     return hasattr(backend, "compile")

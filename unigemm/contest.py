@@ -13,7 +13,7 @@ from typing import Any
 from . import api
 from .arrays.libraries import view
 from .arrays.operands import ArraySpec
-from .backend import CompilingBackend
+from .backend import compiles
 from .dispatch import replan, usable_backend
 from .errors import TuningWarning, UnigemmError, UnsupportedProblem
 from .measure import Device, Workload, best_device, error_ratio, measure, rotation
@@ -279,7 +279,7 @@ def _compile(plan: Plan) -> None:
 def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:
     backend = usable_backend(plan.backend)
     source, versions = "", {}
-    if isinstance(backend, CompilingBackend):
+    if compiles(backend):
         key = backend.key(plan)
         source, versions = key.source, dict(key.toolchain)
     return Tuned(

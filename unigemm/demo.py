@@ -11,7 +11,7 @@ from typing import Any
 
 from . import api, show
 from .arrays.operands import ArraySpec
-from .backend import CompilingBackend
+from .backend import compiles
 from .dtypes import DType, accumulator, numpy_dtype, unit_roundoff
 from .errors import BackendUnavailable, UnsupportedProblem
 from .plans import Plan
@@ -173,7 +173,7 @@ def _gpu_backends() -> tuple[list[str], list[str]]:
     for backend in api.backends():
         if not backend.available:
             notes.append(f"not {backend.name}: {backend.missing}")
-        elif isinstance(backend_named(backend.name), CompilingBackend):
+        elif compiles(backend_named(backend.name)):
             names.append(backend.name)
     return names, notes
 

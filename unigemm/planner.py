@@ -143,8 +143,7 @@ def size_classes(problem: Problem) -> Callable[[Extents], Extents]:
 
     def class_of(extents: Extents) -> Extents:
         m, n = extents.m, extents.n
-        rows = _rounded(m, along_m) if m % _WIDEST else m
-        columns = _rounded(n, along_n) if n % _WIDEST and not n_stays else n
+        rows, columns = _rounded(m, along_m), n if n_stays else _rounded(n, along_n)
         if rows == m and columns == n:
             return extents
         return Extents(rows, columns, extents.k, extents.batch)
@@ -187,16 +186,17 @@ def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) 
     own = _scratch_bytes(plan, plan, extents, backend_of)
     if own is None:
         return None
-    others = plan.alternatives
-    if others:
-        sizes = [(each, _scratch_bytes(plan, each, extents, backend_of)) for each in others]
-        others = tuple(
-            each if size == each.workspace_bytes else copied(each, workspace_bytes=size)
-            for each, size in sizes
-            if size is not None
-        )
+    others = [(each, _scratch_bytes(plan, each, extents, backend_of)) for each in plan.alternatives]
     return copied(
-        plan, extents=extents, priced=plan.extents, workspace_bytes=own, alternatives=others
+        plan,
+        extents=extents,
+        priced=plan.extents,
+        workspace_bytes=own,
+        alternatives=tuple(
+            each if size == each.workspace_bytes else copied(each, workspace_bytes=size)
+            for each, size in others
+            if size is not None
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from . import api
 from .arrays.operands import ArraySpec
-from .backend import CompilingBackend, PricingBackend
+from .backend import PricingBackend, compiles
 from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from .measure import Device, Workload, error_ratio, measure, rotation
 from .plans import Alternative, Config, Plan, Raster
@@ -261,7 +261,7 @@ def compile_all(
     kernels = {}
     for plan in plans:
         backend = backend_named(plan.backend)
-        if isinstance(backend, CompilingBackend):
+        if compiles(backend):
             kernels[backend.key(plan).digest] = plan
     todo, make = list(kernels.values()), _compile if strict else _try_compile
     if jobs == 1 or not todo:
@@ -346,7 +346,7 @@ def _record(work: Workload, plan: Plan) -> dict[str, Any]:
         "backend": plan.backend,
         "config": str(plan.config),
         "device": plan.target.name,
-        "source": backend.key(plan).source if isinstance(backend, CompilingBackend) else "",
+        "source": backend.key(plan).source if compiles(backend) else "",
         "predicted_us": plan.predicted_us,
         "plan": plan.to_dict(),
     }

@@ -109,13 +109,9 @@ class Tiles:
     @cached_property
     def hidden(self) -> Tiles:
         """The big ones with persistent CTAs: K is whole, and loads hide what a CTA ends with."""
-        ends = [H200.persistent * x.cta_clocks for x in self.big.floors]
+        alone = [x._replace(round_us=0.0, tails=inf, shares=0) for x in self.big.floors]
         return Tiles(
-            tuple(
-                x._replace(cta_clocks=end, round_us=0.0, tails=inf, shares=0)
-                for x, end in zip(self.big.floors, ends, strict=True)
-            ),
-            (),
+            tuple(x._replace(cta_clocks=H200.persistent * x.cta_clocks) for x in alone), ()
         )
 
 

@@ -1046,10 +1046,9 @@ def scratch(problem: Problem, extents: Extents, target: Target, config: Config) 
     UnsupportedProblem
         It is not for such extents.
     """
-    if config.strips:  # all others are for all extents
-        reason = misfit(config.oriented(problem), config.oriented(extents), config)
-        if reason is not None:
-            raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
+    reason = misfit(config.oriented(problem), config.oriented(extents), config)
+    if reason is not None:
+        raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
     return scratch_bytes(problem, extents, config, target)
 
 

@@ -438,9 +438,9 @@ def _seen_matrix(kind: MatrixType, config: Config, mode: int) -> MatrixType:
 
 
 def _laid_well(kind: MatrixType, mode: int) -> MatrixType:
-    return (
-        kind if lies_well(kind) else MatrixType(kind.dtype, "m" if mode == 0 else "n", BANK_VECTOR)
-    )
+    if lies_well(kind):
+        return kind
+    return MatrixType(kind.dtype, "m" if mode == 0 else "n", BANK_VECTOR)
 
 
 def copied_bytes(problem: Problem, extents: Extents, config: Config) -> int:

@@ -138,7 +138,8 @@ def _begins(problem: Problem, name: Literal["a", "b"], rows: int, k: int) -> int
     """Return the bytes that lines begin at multiples of: the L2's lines, its sectors, or less."""
     if is_repacked(problem, name, MMA_M):
         return LINE_BYTES
-    _, size = _lines(problem, name, rows, k, MMA_M)
+    along = k if shared_major(problem, name, MMA_M) == "k" else rows
+    size = along * getattr(problem, name).dtype.itemsize
     size = -(-size // ROW_BYTES) * ROW_BYTES
     if size % SECTOR_BYTES:
         return ROW_BYTES
@@ -218,11 +219,3 @@ def _copies(problem: Problem) -> int:
 def _operands(extents: Extents) -> tuple[tuple[Literal["a", "b"], int], ...]:
     """Return the operands, and how many rows of K each has."""
     return ("a", extents.m), ("b", extents.n)
-
-
-def _lines(
-    problem: Problem, name: Literal["a", "b"], rows: int, k: int, tile_m: int
-) -> tuple[int, int]:
-    """Return how many lines the kernel reads an operand of so many rows in, and their bytes."""
-    lines, along = (rows, k) if shared_major(problem, name, tile_m) == "k" else (k, rows)
-    return lines, along * getattr(problem, name).dtype.itemsize

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import inf
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from .prices import (
     figures_of,
     first_us,
     latency_us,
+    least_loop_us,
     least_of_us,
     least_slab_us,
     least_us,
@@ -78,7 +79,8 @@ def ranking(
     """Price what may be among the cheapest and under the bar."""
     ways = _ways(problem, target, extents.m, extents.n)
     if bar < inf and margin_of(problem, target) > 1.0:  # most are above it
-        ways = [way for way in ways if _outlined_us(problem, extents, target, way) <= bar]
+        bound = bound_us(problem, extents, target, figures_of(problem, target))
+        ways = [way for way in ways if _outlined_us(problem, extents, target, bound, way) <= bar]
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
     turned, moved = extents.transposed, extents.bytes_moved(problem)
     for tile in _tiles_of(problem, target, ways):
@@ -121,10 +123,11 @@ def floor_us(problem: Problem, extents: Extents, target: Target) -> float:
     return BELOW * margin * (figures.fixed_us + bound_us(problem, extents, target, figures))
 
 
-def _outlined_us(problem: Problem, extents: Extents, target: Target, way: Way) -> float:
+def _outlined_us(
+    problem: Problem, extents: Extents, target: Target, bound: float, way: Way
+) -> float:
     """Return a price that no launch of tiles of a way is under, by what they have in common."""
     margin, figures = margin_of(problem, target), figures_of(problem, target)
-    bound = bound_us(problem, extents, target, figures)
     least = _least_of_way(problem, extents, target, bound, *way)
     return BELOW * margin * (figures.fixed_us + least)
 
@@ -179,26 +182,32 @@ def _ways(problem: Problem, target: Target, m: int, n: int) -> list[Way]:
     return found
 
 
+@dataclass(frozen=True, eq=False)
 class _Tile:
-    """A tile, and which way round: in the plain schedule, and in others, measured when asked for.
+    """A tile, and which way round.
 
-    In these it takes no less than `least_us` of the plain one.
+    Attributes
+    ----------
+    plain
+        In the plain schedule.
+    schedules
+        What else it is offered in: there it takes no less than `least_us` of the plain one.
     """
 
-    def __init__(self, plain: Base, schedules: Sequence[str]) -> None:
-        self.plain = plain
-        self._schedules = schedules
+    plain: Base
+    schedules: Sequence[str]
 
     @cached_property
     def others(self) -> tuple[Base, ...]:
-        """In the other schedules that it is offered in."""
-        plain = self.plain
-        return tuple(
-            measured(
-                plain.problem, plain.target, copied(plain.config, schedule=each), plain.figures
-            )
-            for each in self._schedules
-        )
+        """In these schedules, measured when asked for."""
+        base = self.plain
+        configs = [copied(base.config, schedule=each) for each in self.schedules]
+        return tuple(measured(base.problem, base.target, x, base.figures) for x in configs)
+
+
+def _schedules(problem: Problem, shape: Shape) -> tuple[str, ...]:
+    """Return those that a class may have a tile in, the plain one first."""
+    return tuple(each for each in shape.schedules if not varies(problem, each))
 
 
 @lru_cache(maxsize=256)
@@ -208,7 +217,7 @@ def _tiles(problem: Problem, target: Target, narrow: bool, swap_ab: bool) -> tup
     found = []
     for shape in shapes(own, target):
         if _is_narrow(shape) == narrow:
-            plain, *others = (each for each in shape.schedules if not varies(problem, each))
+            plain, *others = _schedules(problem, shape)
             base = measured(own, target, config_of(shape, own, plain, swap_ab), figures)
             found.append(_Tile(base, others))
     return tuple(found)
@@ -267,14 +276,11 @@ def _least_of_way(
 ) -> float:
     """Return what no such tile takes less than, beside what every kernel takes."""
     figures = figures_of(problem, target)
-    outlines, (whole, parts) = _outlines(problem, target, narrow, swap_ab)
-    parts += figures.reduce_us + 2 * figures.part_us
+    outlines, store_us = _outlines(problem, target, narrow, swap_ab)
     sizes, least = extents.transposed if swap_ab else extents, inf
     for tile, ctas, slab in outlines:
         slabs = -(-sizes.k // tile[2])
-        us = max(bound, slabs * slab) + whole
-        if slabs >= 4:  # two parts at least, of two slabs at least
-            us = min(us, max(bound, 2 * slab) + parts)
+        us = least_loop_us(bound, slabs, slab, figures, store_us)
         least = min(least, us + first_us(tile, ctas, problem, sizes, target, figures))
     return least
 
@@ -292,7 +298,7 @@ def _copied_tiles(problem: Problem, target: Target) -> tuple[tuple[float, Config
     found = []
     for shape in shapes(read, target):
         if not _is_narrow(shape):
-            plain, *others = (each for each in shape.schedules if not varies(problem, each))
+            plain, *others = _schedules(problem, shape)
             config = config_of(shape, problem, plain, swap_ab=False, repacked=True)
             rate = rate_of(read, target, config, figures)
             configs = config, *(copied(config, schedule=each) for each in others)
@@ -334,10 +340,7 @@ def _copied_first(
             count = -(-count // round_of) * round_of
         tensor = count * m * n * extents.k / (rate * target.clock_mhz * target.sm_count)
         slabs, slab_us = -(-extents.k // k), latency_us(k * size, figures)
-        loop = max(bound, tensor, slabs * slab_us)
-        if slabs >= 4:  # two parts at least, of two slabs at least
-            parts = max(bound, tensor, 2 * slab_us) + figures.reduce_us + 2 * figures.part_us
-            loop = min(loop, parts)
+        loop = least_loop_us(max(bound, tensor), slabs, slab_us, figures)
         if margin * (us + figures.fixed_us + loop) <= short.bar:
             yield _copied_base(problem, target, config)
 

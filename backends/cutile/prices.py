@@ -29,6 +29,7 @@ __all__ = [
     "figures_of",
     "first_us",
     "latency_us",
+    "least_loop_us",
     "least_of_us",
     "least_slab_us",
     "least_us",
@@ -311,13 +312,30 @@ def least_us(work: Work) -> float:
     (m, n, k), target, figures = base.config.tile, base.target, base.figures
     slabs = ceil(sizes.k / k)
     tensor = tiles * slabs * m * n * k / (base.rate * target.clock_mhz * target.sm_count)
-    bound = max(tensor, dram)
-    least = max(bound, slabs * base.least_us) + base.store_us[0]
-    if slabs >= 4 and base.config.schedule == "plain":  # two parts at least, of two slabs at least
-        parts = max(bound, 2 * base.least_us) + base.store_us[1]
-        least = min(least, parts + figures.reduce_us + 2 * figures.part_us)
+    bound, plain = max(tensor, dram), base.config.schedule == "plain"
+    least = least_loop_us(bound, slabs, base.least_us, figures, base.store_us, in_parts=plain)
     least += _fill_us(base, sizes, 1)
     return BELOW * base.margin * (figures.fixed_us + least + repack)
+
+
+def least_loop_us(
+    bound: float,
+    slabs: int,
+    slab_us: float,
+    figures: Figures,
+    store_us: tuple[float, float] = (0.0, 0.0),
+    *,
+    in_parts: bool = True,
+) -> float:
+    """Return what so many slabs of a tile are not under, and a store of K whole or in parts.
+
+    Nor is all that overlaps them under the bound.
+    """
+    least = max(bound, slabs * slab_us) + store_us[0]
+    if slabs < 4 or not in_parts:
+        return least
+    adding = figures.reduce_us + 2 * figures.part_us  # two parts at least, of two slabs at least
+    return min(least, max(bound, 2 * slab_us) + store_us[1] + adding)
 
 
 def least_of_us(work: Work, split_k: int) -> float:
