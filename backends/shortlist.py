@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterator
 from functools import lru_cache
 from math import inf
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from unigemm.plans import Config, copied
 
-__all__ = ["Shortlist", "changed"]
+__all__ = ["Shortlist", "changed", "cheapest_first"]
+
+_FIRST = 16  # prices that are sorted before all are: few are asked for, mostly
 
 Item = TypeVar("Item")
 
@@ -62,6 +67,17 @@ class Shortlist(Generic[Item]):
             if price <= self.bar:
                 found.setdefault(reason, []).append(item)
         return [(items[0], reason, len(items) - 1) for reason, items in found.items()]
+
+
+def cheapest_first(prices: np.ndarray) -> Iterator[int]:
+    """Yield where the prices are, the least first, and of equal ones that which comes first."""
+    if len(prices) <= 4 * _FIRST:
+        yield from prices.argsort(kind="stable").tolist()
+        return
+    first = prices <= np.partition(prices, _FIRST)[_FIRST]
+    for some in (first, ~first):
+        places = some.nonzero()[0]
+        yield from places[prices[places].argsort(kind="stable")].tolist()
 
 
 @lru_cache(maxsize=1 << 15)

@@ -121,6 +121,9 @@ class Bound:
     options: Options
 
 
+_BLOCK_BYTES = 1 << 20
+
+
 def describe(
     a: Operand | Layout, b: Operand | Layout, out: Operand | Layout | None, options: Options
 ) -> Layout:
@@ -332,6 +335,7 @@ def _planner(
         if problem.batch_invariant and extents != invariant_extents(extents):
             return moved(planned(invariant_extents(extents)), extents, backend_named)
         if on_gpu:
+            _keep_memory()
             for each in backends:
                 _rehearse(cast(Hashable, each))
         return choose(problem, extents, target, backends, missing=reasons, keep=keep)
@@ -379,6 +383,19 @@ def _rehearse(backend: Backend) -> None:
     """
     if isinstance(backend, RehearsingBackend):
         backend.rehearse()
+
+
+@cache
+def _keep_memory() -> None:
+    """Have glibc's malloc keep a plan's memory for the next one.
+
+    Of 128 KiB and more that lie free at the end of its heap it gives all back to the system, and a
+    plan's arrays take 0.5 MiB: some have 136 page faults then, of 2.9 us each on a virtual machine.
+    Once a block was freed that had pages of its own it keeps twice as much (mallopt(3), the note on
+    M_MMAP_THRESHOLD). Most processes have long done so.
+    """
+    block = bytes(_BLOCK_BYTES)  # of zeros, which nobody touches
+    del block
 
 
 def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:

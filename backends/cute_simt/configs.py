@@ -17,7 +17,7 @@ from unigemm.target import Target
 
 from ..clusters import MAX_CLUSTER, clusters_at_once
 from ..compiling import one_by_one
-from ..shortlist import Shortlist, changed
+from ..shortlist import Shortlist, changed, cheapest_first
 from ..workspace import parts_filled
 from .bounds import FULL, SHARE_SLABS, Tiles, bounds
 from .few_rows import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
@@ -641,7 +641,7 @@ def _bounded(tiles: Tiles, work: Work, bar: float) -> Iterator[Bounded]:
         return
     found = bounds(tiles.table, work)
     least = found.least.tolist()
-    for at in found.least.argsort(kind="stable").tolist():
+    for at in cheapest_first(found.least):
         if least[at] > bar:
             return
         parts, us = found.parts[at].tolist(), found.of_parts[at].tolist()

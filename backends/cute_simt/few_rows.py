@@ -16,6 +16,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..near import is_near
+from ..shortlist import cheapest_first
 from ..workspace import LINE_BYTES
 from .figures import DotFigures
 from .geometry import (
@@ -292,7 +293,7 @@ def _cheapest_first(
     problem: Problem, target: Target, rows: int, found: _Launches, times: _Times
 ) -> Iterator[Launch]:
     configs, totals = _configs(problem.b.dtype.itemsize, rows), times.total
-    for i in totals.argsort(kind="stable").tolist():
+    for i in cheapest_first(totals):
         config = configs[found.config[i]]
         reason = _reason(problem, target, config)
         yield Launch(config, int(found.split_k[i]), float(totals[i]), reason, times, i)

@@ -1,10 +1,12 @@
 """The tiles, clusters and parts of K that are worth pricing for a problem.
 
-There are some hundreds for one product, so they are drawn up and sifted as arrays.
+There are some hundreds for one product, so they are drawn up and sifted as arrays: both ways round
+at once, since how often NumPy is asked is what takes long, and not for how many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -41,6 +43,7 @@ __all__ = [
     "Family",
     "Shape",
     "choices",
+    "each_of",
     "families",
     "family_of",
     "is_idle",
@@ -154,12 +157,12 @@ class Choice(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Many of them, as arrays of one length.
+    """Many of them, of one family or two, as arrays of one length.
 
     Attributes
     ----------
     shape
-        Index of one of `SHAPES`.
+        Index of one of `SHAPES`, which each of the families has in turn.
     columns, cluster_m, cluster_n, split_k, cluster_k, slice_k
         As in `Choice`.
     """
@@ -172,10 +175,16 @@ class Choices(NamedTuple):
     cluster_k: np.ndarray
     slice_k: np.ndarray
 
-    def at(self, index: int) -> Choice:
-        """Return one."""
+    @property
+    def family(self) -> np.ndarray:
+        """Indices of their families."""
+        return self.shape // len(SHAPES)
+
+    def at(self, index: int) -> tuple[int, Choice]:
+        """Return one, and the index of its family."""
         shape, columns, cm, cn, split_k, cluster_k, slice_k = (int(each[index]) for each in self)
-        return Choice(SHAPES[shape], columns, _PAIR[cm, cn], split_k, cluster_k, slice_k)
+        family, shape = divmod(shape, len(SHAPES))
+        return family, Choice(SHAPES[shape], columns, _PAIR[cm, cn], split_k, cluster_k, slice_k)
 
 
 @lru_cache(maxsize=256)
@@ -253,50 +262,93 @@ def _worth_clusters(promoted: bool, by_rows: bool, in_place: bool) -> np.ndarray
 _WORTH_CLUSTERS = {flags: _worth_clusters(*flags) for flags in product((False, True), repeat=3)}
 
 
-def _tiles(family: Family, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
+def each_of(values: Sequence[Any], family: np.ndarray) -> Any:
+    """Return the values of such families (indices); just the value where all have the same."""
+    if values.count(values[0]) == len(values):
+        return values[0]
+    return np.array(values)[family]
+
+
+class _Shapes(NamedTuple):
+    """All of `SHAPES`, of one family or two in turn.
+
+    Attributes
+    ----------
+    family
+        Indices of the families.
+    rows, sliced
+        Of tiles; whether slices of K may share them.
+    unit, clusters
+        As in `Family`; the former a column, or a number for all.
+    """
+
+    family: np.ndarray
+    rows: np.ndarray
+    sliced: np.ndarray
+    unit: Any
+    clusters: np.ndarray
+
+
+@lru_cache(maxsize=256)
+def _shapes_of(families: tuple[Family, ...]) -> _Shapes:
+    count = len(families)
+    family = np.repeat(np.arange(count), len(SHAPES))
+    unit = each_of([each.unit for each in families], family[:, None])
+    clusters = np.concatenate([each.clusters for each in families])
+    return _Shapes(family, np.tile(_ROWS, count), np.tile(_SLICED, count), unit, clusters)
+
+
+def _tiles(families: tuple[Family, ...], sizes: Sequence[Extents]) -> tuple[np.ndarray, np.ndarray]:
     """Return the shapes (indices) and widths worth considering; not all of them are legal.
 
     Beside round widths: the narrowest that needs no more than so many rounds of tiles, since a last
     round that is almost empty costs as much as a full one. Wide ones by sixteens: 72 columns were
     slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
-    unit, sm_count, n = family.unit, family.target.sm_count, extents.n
-    widest = _widest_for(min(extents.m, MMA_M))
-    down = (-(-extents.m // _ROWS) * extents.batch)[:, None]
+    shapes, sm_count, at_once = (
+        _shapes_of(families),
+        families[0].target.sm_count,
+        families[0].at_once,
+    )
+    unit, whose = shapes.unit, shapes.family[:, None]
+    m, n = each_of([each.m for each in sizes], whose), each_of([each.n for each in sizes], whose)
+    widest = _widest_for(tuple(min(each.m, MMA_M) for each in sizes))
+    down = -(-m // shapes.rows[:, None]) * sizes[0].batch
     round_ones = np.minimum(_COLUMNS, -(-n // unit) * unit)
-    worth = np.empty((len(_ROWS), 2 * len(_COLUMNS) + 5), dtype=bool)
+    worth = np.empty((len(whose), 2 * len(_COLUMNS) + 5), dtype=bool)
     worth[:, :4] = widest >= _COLUMNS
     # Tiles that make so many rounds: as many as round widths need, one, two; K may be cut, too.
-    most = np.empty((len(_ROWS), len(_COLUMNS) + 5), dtype=np.int64)
+    most = np.empty((len(whose), len(_COLUMNS) + 5), dtype=np.int64)
     most[:, :4] = -(-down * -(-n // round_ones) // sm_count) * sm_count * worth[:, :4]
     most[:, 4:6] = sm_count, 2 * sm_count
-    pairs, fours = family.at_once[2], family.at_once[4]
+    pairs, fours = at_once[2], at_once[4]
     most[:, 6:] = (down * n <= sm_count * widest) * np.array((pairs, 2 * fours, fours))
     across = most // down
     even = -(-n // (np.maximum(across, 1) * unit)) * unit
     columns = np.empty(worth.shape, dtype=np.int64)
     columns[:, :4], columns[:, 4:] = round_ones, np.where(even <= 64, even, _sixteens(even))
-    if family.problem.accumulator is DType.INT32:  # wgmma takes no other widths
+    if families[0].problem.accumulator is DType.INT32:  # wgmma takes no other widths
         columns = np.where(columns <= 24, columns, _sixteens(columns))
     worth[:, 4:] = (across > 0) & (columns[:, 4:] <= widest)
-    found = np.zeros((len(_ROWS), len(WIDTHS)), dtype=bool)  # each once, in their order
+    found = np.zeros((len(whose), len(WIDTHS)), dtype=bool)  # each once, in their order
     found[worth.nonzero()[0], columns[worth] // 8 - 1] = True
     shape, width = found.nonzero()
     return shape, WIDTHS[width]
 
 
-@lru_cache(maxsize=MMA_M)
-def _widest_for(rows: int) -> np.ndarray:
-    """Return the widest tiles for so many rows, `MMA_M` for more: a column, by shapes.
+@lru_cache(maxsize=256)
+def _widest_for(rows: tuple[int, ...]) -> np.ndarray:
+    """Return the widest tiles for so many rows, `MMA_M` for more: a column, as in `_Shapes`.
 
     None of few rows that are fewer, or of which half are enough.
     """
-    few = (_ROWS < MMA_M) & ((rows > _ROWS) | (max(rows, 5) <= _ROWS // 2))
-    return np.where(few, 0, _WIDEST)[:, None]
+    each = np.array(rows)[:, None]
+    few = (_ROWS < MMA_M) & ((each > _ROWS) | (np.maximum(each, 5) <= _ROWS // 2))
+    return np.where(few, 0, _WIDEST).reshape(-1, 1)
 
 
 def _sharers(
-    down: np.ndarray, across: np.ndarray, columns: np.ndarray, most: int
+    down: np.ndarray, across: np.ndarray, columns: np.ndarray, most: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether so many tiles are worth the clusters of `_CLUSTER_SHAPES`, in parts of K and whole.
 
@@ -308,7 +360,7 @@ def _sharers(
     """
     small = _CM * _CN <= 2
     filled = (down >= _CM) & (across >= _CN)
-    few = filled & (down * across <= np.where(columns <= 128, max(_FEW_TILES, most), most))
+    few = filled & (down * across <= np.where(columns <= 128, np.maximum(_FEW_TILES, most), most))
     return small | few, small | few | (filled & (down == 1))
 
 
@@ -316,25 +368,35 @@ def _sixteens(columns: np.ndarray) -> np.ndarray:
     return -(-columns // 16) * 16
 
 
-def choices(family: Family, extents: Extents, split: bool) -> Choices:
+def choices(
+    families: tuple[Family, ...], sizes: Sequence[Extents], split: Sequence[bool]
+) -> Choices:
     """Return the tiles, clusters and parts of K that are worth considering, none of them empty.
 
-    `split` says whether lines of an operand do not begin where the L2's do.
+    Parameters
+    ----------
+    families, sizes
+        One, or one and its transpose; each with the extents that it sees.
+    split
+        Of each, whether lines of an operand do not begin where the L2's do.
     """
-    shape, columns = _tiles(family, extents)
-    down, across = -(-extents.m // _ROWS[shape]), -(-extents.n // columns)
+    problem, target, batch = families[0].problem, families[0].target, sizes[0].batch
+    shapes, (shape, columns) = _shapes_of(families), _tiles(families, sizes)
+    whose = shapes.family[shape]
+    m, n = each_of([each.m for each in sizes], whose), each_of([each.n for each in sizes], whose)
+    down, across = -(-m // shapes.rows[shape]), -(-n // columns)
     # Where all SMs have work K stays whole.
-    whole = down * across * extents.batch > family.target.sm_count
-    worth = family.clusters[shape] & ~(whole[:, None] & (_CK > 1))
-    most = _SPLIT_ROUNDS * family.target.sm_count // extents.batch if split else 0
+    whole = down * across * batch > target.sm_count
+    worth = shapes.clusters[shape] & ~(whole[:, None] & (_CK > 1))
+    most = _SPLIT_ROUNDS * target.sm_count // batch * each_of(split, whose[:, None])
     cut, sharing = _sharers(down[:, None], across[:, None], columns[:, None], most)
     tile, cluster = (worth & sharing).nonzero()
     cm, cn, cluster_k = _CM[cluster], _CN[cluster], _CK[cluster]
-    groups = -(-down[tile] // cm) * -(-across[tile] // cn) * extents.batch
-    at_once = family.at_once[_CTAS[cluster]]
+    groups = -(-down[tile] // cm) * -(-across[tile] // cn) * batch
+    at_once = families[0].at_once[_CTAS[cluster]]
     room = at_once // groups  # for parts of K
-    slabs = -(-extents.k * family.problem.a.dtype.itemsize // SWIZZLE_BYTES)
-    fitting = max(1, _MAX_WORKSPACE // (workspace_bytes(family.problem, extents, 2) // 2))
+    slabs = -(-sizes[0].k * problem.a.dtype.itemsize // SWIZZLE_BYTES)
+    fitting = max(1, _MAX_WORKSPACE // (workspace_bytes(problem, sizes[0], 2) // 2))
     most = np.minimum(np.minimum(room, slabs // (2 * cluster_k)), fitting)
     most[whole[tile] | ~cut[tile, cluster]] = 1
     split_k = np.empty((len(tile), 5), dtype=np.int64)
@@ -346,7 +408,9 @@ def choices(family: Family, extents: Extents, split: bool) -> Choices:
     # Slices share a tile where CTAs have one: with more columns the tensor cores are busy without.
     worth = np.empty((*split_k.shape, 2), dtype=bool)
     worth[..., 0] = fits & ~is_idle(cluster_k[:, None], split_k, 1)
-    shared = _SLICED[shape[tile]] & (columns[tile] <= 128) & (groups <= at_once) & (cm * cn <= 2)
+    shared = (
+        shapes.sliced[shape[tile]] & (columns[tile] <= 128) & (groups <= at_once) & (cm * cn <= 2)
+    )
     worth[..., 1] = fits & shared[:, None]
     of, part, more = worth.nonzero()
     tile = tile[of]

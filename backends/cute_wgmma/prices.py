@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from unigemm.plans import Breakdown, Config, Prediction
 from unigemm.target import Target
 
 from ..workspace import parts_in_turn
-from .choices import SHAPES, WIDTHS, Choices, Family
+from .choices import SHAPES, WIDTHS, Choices, Family, each_of
 from .figures import Figures
 from .geometry import (
     FEW_ROWS,
@@ -35,12 +35,13 @@ from .geometry import (
     store_is_direct,
     store_of,
 )
-from .work import Work
+from .work import Work, least_us
 
 __all__ = [
     "KINDS",
     "Tiles",
     "Times",
+    "likely_us",
     "prediction",
     "priced",
     "table_of",
@@ -87,6 +88,8 @@ class Tiles(NamedTuple):
     pieces
         Time of the boxes that 128 bytes of a line of B come in, where lines are split: half of them
         take 0.7 of it.
+    panels
+        Whether B is copied in panels.
     """
 
     rows: np.ndarray
@@ -100,6 +103,7 @@ class Tiles(NamedTuple):
     written_us: np.ndarray
     short_lines: np.ndarray
     pieces: np.ndarray
+    panels: np.ndarray
 
 
 class Times(NamedTuple):
@@ -176,18 +180,25 @@ _TABLE = _outlines(
 _TABLE_COLUMNS = _Outlines(*(each[:, None] for each in _TABLE))  # beside rows of widths
 
 
-def tiles_of(family: Family, choices: Choices) -> Tiles:
+def tiles_of(families: tuple[Family, ...], choices: Choices) -> Tiles:
     """Return the tiles of choices."""
     adding = choices.split_k * choices.cluster_k > 1
     kind = np.where(choices.slice_k > 1, 2, adding)
     index = (choices.shape * len(KINDS) + kind) * len(WIDTHS) + choices.columns // 8 - 1
-    return Tiles(*(each[index] for each in table_of(family)))
+    return Tiles(*(each[index] for each in _tables_of(families)))
 
 
 @lru_cache(maxsize=64)
 def table_of(family: Family) -> Tiles:
     """Return the tiles of a family: of all shapes, each in all of `KINDS`, each of all `WIDTHS`."""
     return Tiles(*map(_in_table, _tiles(family, _TABLE_COLUMNS, WIDTHS)))
+
+
+@lru_cache(maxsize=64)
+def _tables_of(families: tuple[Family, ...]) -> Tiles:
+    """Return the tables of one family or two, one behind the other."""
+    tables = [table_of(family) for family in families]
+    return tables[0] if len(tables) == 1 else Tiles(*map(np.concatenate, zip(*tables, strict=True)))
 
 
 def takes_longer(work: Work, other: Work) -> bool:
@@ -203,6 +214,14 @@ def takes_longer(work: Work, other: Work) -> bool:
     store_us, written_us = map(_in_table, _stores_us(own, _TABLE_COLUMNS, WIDTHS))
     known = table_of(its)
     return bool((store_us > known.store_us).all() and (written_us >= known.written_us).all())
+
+
+def likely_us(work: Work) -> float:
+    """Return about what the best launch takes, or less: of copies, tensor cores and the memory."""
+    f, e, target = work.family.figures, work.extents, work.family.target
+    rate = f.tensor_tflops * 1e6 * _speed(target) * _RATE[work.family.problem.a.dtype.itemsize]
+    memory = work.moved / (target.dram_gbs * f.dram_efficiency * 1e3)
+    return least_us(work) + max(memory, 2 * e.m * e.n * e.k * e.batch / rate)
 
 
 def _in_table(values: np.ndarray) -> np.ndarray:
@@ -222,7 +241,8 @@ def _tiles(family: Family, of: _Outlines, n: np.ndarray) -> Tiles:
     """Return tiles of such outlines and of so many columns; the two are broadcast."""
     problem, f = family.problem, family.figures
     line = n * problem.a.dtype.itemsize  # of an N-major B
-    swizzled = (shared_major(problem, "b", MMA_M) == "n") & ~in_panels(problem, n)
+    panels = in_panels(problem, n)
+    swizzled = (shared_major(problem, "b", MMA_M) == "n") & ~panels
     box = np.minimum(SWIZZLE_BYTES, line & -line)
     tensor_us, latency_us = _slab_us(family, of, n)
     store_us, written_us = _stores_us(family, of, n)
@@ -238,6 +258,7 @@ def _tiles(family: Family, of: _Outlines, n: np.ndarray) -> Tiles:
         written_us=written_us,
         short_lines=swizzled & (line < SWIZZLE_BYTES),
         pieces=np.where(swizzled, SWIZZLE_BYTES / box, 1) ** 0.5,
+        panels=panels,
     )
 
 
@@ -336,8 +357,54 @@ def _boxed(size: int) -> np.ndarray:
     return np.array([1, *(box_of("rows", columns, size)[0] for columns in _EIGHTS.tolist()[1:])])
 
 
+class _Sides(NamedTuple):
+    """What launches owe to their way round: arrays of their length, or what all have in common.
+
+    Attributes
+    ----------
+    m, n
+        Extents, as the kernel sees them.
+    a_bytes, b_bytes, a_row_us, b_row_us, copied, repack_us, near_copies
+        As in `Work`, for a launch's tile.
+    pairs_l2
+        Times the L2's time, in slices of K whose pairs share B.
+    """
+
+    m: Any
+    n: Any
+    a_bytes: Any
+    b_bytes: Any
+    a_row_us: Any
+    b_row_us: Any
+    copied: Any
+    pairs_l2: Any
+    repack_us: Any
+    near_copies: Any
+
+
+def _sides(works: Sequence[Work], family: np.ndarray, rows: np.ndarray) -> _Sides:
+    """Return those of launches of such families (indices), in tiles of so many rows."""
+    f, few = works[0].family.figures, np.minimum(rows, MMA_M)
+
+    def looked_up(tables: list[np.ndarray]) -> np.ndarray:
+        return tables[0][few] if len(tables) == 1 else np.array(tables)[family, few]
+
+    each = [
+        (
+            work.extents.m, work.extents.n, work.a_bytes, work.b_bytes, *work.row_us,
+            work.copied[MMA_M], f.sliced_streams if work.streamed else f.sliced_pairs,
+        )
+        for work in works
+    ]  # fmt: skip
+    found = [each_of(values, family) for values in zip(*each, strict=True)]
+    found.append(looked_up([work.repack_us for work in works]))
+    found.append(looked_up([work.near_copies for work in works]))
+    return _Sides(*found)
+
+
 def priced(
-    work: Work,
+    works: Sequence[Work],
+    family: np.ndarray,
     tiles: Tiles,
     cluster_m: np.ndarray,
     cluster_n: np.ndarray,
@@ -346,20 +413,29 @@ def priced(
 ) -> Times:
     """Price launches: rounds of work units against tensor cores, L2 and DRAM.
 
-    All arrays have one length: each launch has its tile, cluster and parts of K.
+    Parameters
+    ----------
+    works
+        Of one family, or of one and its transpose: they have the same figures.
+    family
+        Which of these each launch is for.
+    tiles, cluster_m, cluster_n, split_k, cluster_k
+        Of each launch: arrays of one length.
     """
-    f, extents, target = work.family.figures, work.extents, work.family.target
+    work = works[0]  # for what both have in common
+    f, batch, target = work.family.figures, work.extents.batch, work.family.target
     m, n = tiles.rows, tiles.columns
+    sides = _sides(works, family, m)
     together = cluster_m * cluster_n * cluster_k
-    down, across = -(-extents.m // (m * cluster_m)), -(-extents.n // (n * cluster_n))
-    units = down * across * extents.batch * together * split_k
+    down, across = -(-sides.m // (m * cluster_m)), -(-sides.n // (n * cluster_n))
+    units = down * across * batch * together * split_k
     room = work.family.at_once[together] * together
     at_once = np.minimum(units, room)
     rounds = -(-units // at_once)
     slabs = -(-work.slabs // (split_k * cluster_k))
-    rows, columns = np.minimum(m, extents.m), np.minimum(n, extents.n)
+    rows, columns = np.minimum(m, sides.m), np.minimum(n, sides.n)
     latency = tiles.latency_us + f.zero_row_us * (m - rows)
-    l2 = _l2_us(work, tiles, cluster_m, cluster_n, rows, columns, down, across, at_once)
+    l2 = _l2_us(work, sides, tiles, cluster_m, cluster_n, rows, columns, down, across, at_once)
     if f.in_step != 1 and work.slabs >= _IN_STEP:
         alone = (together * split_k * tiles.slices == 1) & (m == MMA_M) & (n >= 128)
         steady = (rounds == 1) & (slabs >= _IN_STEP) & (np.minimum(down, across) > 1)
@@ -368,27 +444,29 @@ def priced(
     store = tiles.store_us / cluster_k  # from registers, where a cluster shares a tile
     exposed = np.where(pingpong & (rounds > 1), f.store_exposed, rounds) * store
     adding = _adding_us(work, tiles, split_k, cluster_k, at_once)
-    repack = work.repack_us[np.minimum(m, MMA_M)]
+    repack = sides.repack_us
     if f.cluster_us:
         repack = repack + f.cluster_us * ((repack > 0) & (together > 1))
     if f.panels_us:
-        repack = repack + f.panels_us * in_panels(work.family.problem, n)
-    if f.crowded_us and any(work.copied.values()):
+        repack = repack + f.panels_us * tiles.panels
+    if f.crowded_us and any(any(each.copied.values()) for each in works):
         crowded = np.maximum(0.0, (at_once / target.sm_count - _ALONE) / (1 - _ALONE))
-        crowded = np.where(work.copied[MMA_M] > _CROWDED_BYTES, 1.0, crowded)
+        crowded = np.where(sides.copied > _CROWDED_BYTES, 1.0, crowded)
         repack = repack + f.crowded_us * crowded * (repack > 0)
     tensor = tiles.tensor_us
     if work.promoted:  # CUDA cores add beside them
         tensor = tensor * np.where(pingpong, f.promoted_turns, 1.0)
-        shared = (together > 1) & (_wave_bytes(work, m, n, at_once) < _WAVE * target.l2_bytes)
+        shared = (together > 1) & (
+            _wave_bytes(work, sides, m, n, at_once) < _WAVE * target.l2_bytes
+        )
         tensor *= np.where(shared, f.promoted_pair, 1.0)
-    asked = _rows_us(work, tiles, cluster_m, cluster_n, rows, columns)
+    asked = _rows_us(f, sides, tiles, cluster_m, cluster_n, rows, columns)
     main = slabs * _joined(f, tensor, latency, np.maximum(l2, asked))
     main += f.first_rows * asked * np.minimum(slabs, _FIRST)
     main = np.where(pingpong, np.maximum(main, (main + store) / 2), main)
-    dram = _dram_us(work, tiles, cluster_n, across > 1, down > 1)
-    near = 2 * work.copied[MMA_M] > work.moved  # most of it was just copied, and is in the L2
-    apart = target.sm_count * np.where((together > 2) & (not near), _SPREAD, 1.0)
+    dram = _dram_us(work, sides, tiles, cluster_n, across > 1, down > 1)
+    far = 2 * sides.copied <= work.moved  # else most of it was just copied, and is in the L2
+    apart = target.sm_count * np.where((together > 2) & far, _SPREAD, 1.0)
     # SMs lie in pairs: some have half of what a pair can draw.
     sharing = cluster_m * cluster_n
     draw = np.where(sharing > 2, f.four_draw, f.pair_draw)
@@ -408,6 +486,7 @@ def priced(
 
 def _l2_us(
     work: Work,
+    sides: _Sides,
     tiles: Tiles,
     cluster_m: np.ndarray,
     cluster_n: np.ndarray,
@@ -429,15 +508,15 @@ def _l2_us(
     bytes_read = (rows_read + columns_read) * SWIZZLE_BYTES
     rate = np.minimum(f.l2_gbs, f.sm_gbs * at_once * 132 / target.sm_count) * _speed(target)
     l2 = bytes_read * at_once / rate / 1e3 * _multicast(f)[cluster_m, cluster_n]
-    factor = f.sliced_streams if work.streamed else f.sliced_pairs
-    if factor == 1:
+    if f.sliced_streams == f.sliced_pairs == 1:
         return l2
     pairs = (tiles.slices > 1) & (cluster_m == 2) & (cluster_n == 1) & (tiles.columns <= 64)
-    return l2 * np.where(pairs, factor, 1.0)
+    return l2 * np.where(pairs, sides.pairs_l2, 1.0)
 
 
 def _rows_us(
-    work: Work,
+    f: Figures,
+    sides: _Sides,
     tiles: Tiles,
     cluster_m: np.ndarray,
     cluster_n: np.ndarray,
@@ -445,10 +524,9 @@ def _rows_us(
     columns: np.ndarray,
 ) -> np.ndarray:
     """Return the time that one SM takes to ask for the rows of a slab."""
-    other = work.family.figures.shared_row
-    of_a, of_b = work.row_us
-    asked = of_a * rows * (other + (1 - other) / cluster_n)
-    return asked + of_b * columns * tiles.pieces * (other + (1 - other) / cluster_m)
+    other = f.shared_row
+    asked = sides.a_row_us * rows * (other + (1 - other) / cluster_n)
+    return asked + sides.b_row_us * columns * tiles.pieces * (other + (1 - other) / cluster_m)
 
 
 @lru_cache(maxsize=64)
@@ -463,11 +541,12 @@ def _multicast(f: Figures) -> np.ndarray:
     return found
 
 
-def _wave_bytes(work: Work, m: np.ndarray, n: np.ndarray, at_once: np.ndarray) -> np.ndarray:
+def _wave_bytes(
+    work: Work, sides: _Sides, m: np.ndarray, n: np.ndarray, at_once: np.ndarray
+) -> np.ndarray:
     """Return the bytes of the operands that tiles which run at once read, in bands of eight."""
-    e = work.extents
-    lines = np.minimum(8 * m, e.m) + np.minimum(-(-at_once // 8) * n, e.n)
-    return lines * e.k * work.family.problem.a.dtype.itemsize
+    lines = np.minimum(8 * m, sides.m) + np.minimum(-(-at_once // 8) * n, sides.n)
+    return lines * work.extents.k * work.family.problem.a.dtype.itemsize
 
 
 def prediction(work: Work, times: Times, index: int) -> Prediction:
@@ -518,19 +597,26 @@ def _adding_us(
 
 
 def _dram_us(
-    work: Work, tiles: Tiles, cluster_n: np.ndarray, a_again: np.ndarray, b_again: np.ndarray
+    work: Work,
+    sides: _Sides,
+    tiles: Tiles,
+    cluster_n: np.ndarray,
+    a_again: np.ndarray,
+    b_again: np.ndarray,
 ) -> np.ndarray:
     """Return the time of the device memory's traffic; whether several clusters read A, and B."""
     f, extents, target = work.family.figures, work.extents, work.family.target
-    moved = work.moved + f.shared_read * (a_again * work.a_bytes + b_again * work.b_bytes)
+    moved = work.moved + f.shared_read * (a_again * sides.a_bytes + b_again * sides.b_bytes)
     if f.near_copies:
-        moved -= f.near_copies * work.near_copies[np.minimum(tiles.rows, MMA_M)]
+        moved -= f.near_copies * sides.near_copies
     # What a cluster reads at once lies side by side: 64x64x131072 in nn 10.9 us, 12.2 to 12.6.
     line = tiles.columns * work.family.problem.b.dtype.itemsize
-    moved += f.short_lines * work.b_bytes * (tiles.short_lines & (line * cluster_n < SWIZZLE_BYTES))
+    moved += (
+        f.short_lines * sides.b_bytes * (tiles.short_lines & (line * cluster_n < SWIZZLE_BYTES))
+    )
     if work.b_rows:
         share = SWIZZLE_BYTES / np.maximum(line, SWIZZLE_BYTES)
-        moved -= f.side_by_side * work.b_bytes * share * (cluster_n >= 4)
+        moved -= f.side_by_side * sides.b_bytes * share * (cluster_n >= 4)
     us = moved / (target.dram_gbs * f.dram_efficiency * 1e3)
     size = work.family.problem.d.dtype.itemsize
     return us + extents.batch * extents.m * extents.n * size * tiles.written_us

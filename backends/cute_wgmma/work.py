@@ -34,6 +34,8 @@ from .geometry import (
 
 __all__ = ["Work", "least_us", "repacked_bytes", "work_of"]
 
+_NAMES: tuple[Literal["a", "b"], ...] = ("a", "b")
+
 
 class Work(NamedTuple):
     """What a price owes to the extents alone.
@@ -89,24 +91,27 @@ class Work(NamedTuple):
 def work_of(family: Family, extents: Extents) -> Work:
     """Return what a product's prices owe to its extents."""
     problem, f = family.problem, family.figures
-    copied = {rows: repacked_bytes(problem, extents, rows) for rows in (*FEW_ROWS, MMA_M)}
     size = problem.a.dtype.itemsize
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
     near = is_near(moved)
     b_rows = shared_major(problem, "b", MMA_M) == "n"
     repack_us, near_copies = np.zeros(MMA_M + 1), np.zeros(MMA_M + 1)
-    for rows, copies in copied.items():
-        if not copies:
+    copied: dict[int, int] = {}
+    for copies, tiles in _ways_of_copying(problem):
+        written = _copied_bytes(copies, extents)
+        copied.update(dict.fromkeys(tiles, written))
+        if not written:
             continue
-        repack_us[rows] = _repack_us(family, copies, _block_bytes(problem, extents, rows), near)
+        us, found = _repack_us(family, written, _block_bytes(copies, extents), near), 0
         # Lines of copies are padded, those of operands not. Stacks gain nothing by it (256 products
         # of 64x64x64 in TF32 take 8.3 us in nn, and would 7.0).
         if 2 * moved < family.target.l2_bytes and extents.batch == 1:
-            near_copies[rows] = min(copies, (extents.m + extents.n) * each)
-    begin_a, begin_b = (
-        _begins(problem, name, rows, extents.k) for name, rows in _operands(extents)
-    )
+            found = min(written, (extents.m + extents.n) * each)
+        for rows in tiles:
+            repack_us[rows], near_copies[rows] = us, found
+    of_a, of_b = _lines_of(problem)
+    begin_a, begin_b = of_a.begin(extents.m, extents.k), of_b.begin(extents.n, extents.k)
     row_us = {ROW_BYTES: f.odd_row_us, SECTOR_BYTES: f.sector_row_us, LINE_BYTES: f.line_row_us}
     return Work(
         family,
@@ -134,17 +139,37 @@ def least_us(work: Work) -> float:
     return launch + min(float(work.repack_us[rows]) for rows in work.copied)
 
 
-def _begins(problem: Problem, name: Literal["a", "b"], rows: int, k: int) -> int:
-    """Return the bytes that lines begin at multiples of: the L2's lines, its sectors, or less."""
-    if is_repacked(problem, name, MMA_M):
-        return LINE_BYTES
-    along = k if shared_major(problem, name, MMA_M) == "k" else rows
-    size = along * getattr(problem, name).dtype.itemsize
-    size = -(-size // ROW_BYTES) * ROW_BYTES
-    if size % SECTOR_BYTES:
-        return ROW_BYTES
-    whole = size % LINE_BYTES == 0 or LINE_BYTES % size == 0  # or several in one
-    return LINE_BYTES if whole else SECTOR_BYTES
+class _Lines(NamedTuple):
+    """How an operand lies: whether tiles read a copy, whether along K, and its elements' size."""
+
+    copy: bool
+    along_k: bool
+    itemsize: int
+
+    def begin(self, rows: int, k: int) -> int:
+        """Return the bytes that lines begin at multiples of: L2's lines, its sectors, or less."""
+        if self.copy:
+            return LINE_BYTES
+        size = (k if self.along_k else rows) * self.itemsize
+        size = -(-size // ROW_BYTES) * ROW_BYTES
+        if size % SECTOR_BYTES:
+            return ROW_BYTES
+        whole = size % LINE_BYTES == 0 or LINE_BYTES % size == 0  # or several in one
+        return LINE_BYTES if whole else SECTOR_BYTES
+
+
+@lru_cache(maxsize=256)
+def _lines_of(problem: Problem) -> tuple[_Lines, _Lines]:
+    """Return the lines of A and of B."""
+    a, b = (
+        _Lines(
+            is_repacked(problem, name, MMA_M),
+            shared_major(problem, name, MMA_M) == "k",
+            getattr(problem, name).dtype.itemsize,
+        )
+        for name in _NAMES
+    )
+    return a, b
 
 
 def _repack_us(family: Family, copied: int, in_blocks: int, near: bool) -> float:
@@ -156,25 +181,28 @@ def _repack_us(family: Family, copied: int, in_blocks: int, near: bool) -> float
     return fixed + passes * max(copied, in_blocks) / f.repack_gbs / 1e3
 
 
-def _block_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
+def _block_bytes(copies: tuple[_Copy, ...], extents: Extents) -> int:
     """Return the bytes of the blocks that copy operands.
 
     Small matrices leave them partly empty: 1024 of 32x32 in TF32 take 3 us more than as many bytes
     of others.
     """
-    blocks = sum(
-        -(-rows // TURNED_BLOCK) * -(-extents.k // TURNED_BLOCK)
-        for name, rows in _operands(extents)
-        if is_repacked(problem, name, tile_m)
-    )
-    size = problem.a.dtype.itemsize * _copies(problem)
-    return blocks * TURNED_BLOCK**2 * size * extents.batch
+    total = 0
+    for copy in copies:
+        rows = extents.m if copy.name == "a" else extents.n
+        blocks = -(-rows // TURNED_BLOCK) * -(-extents.k // TURNED_BLOCK) * extents.batch
+        total += blocks * TURNED_BLOCK**2 * copy.itemsize * copy.copies
+    return total
 
 
 def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     """Return the bytes of the operands' copies, at most."""
+    return _copied_bytes(_copied(problem, tile_m), extents)
+
+
+def _copied_bytes(copies: tuple[_Copy, ...], extents: Extents) -> int:
     total = 0
-    for copy in _copied(problem, tile_m):
+    for copy in copies:
         rows = extents.m if copy.name == "a" else extents.n
         lines, along = (rows, extents.k) if copy.along_k else (extents.k, rows)
         most = packed_bytes(lines, along * copy.itemsize, extents.batch, copy.copies)
@@ -197,7 +225,6 @@ class _Copy(NamedTuple):
 @lru_cache(maxsize=1024)
 def _copied(problem: Problem, tile_m: int) -> tuple[_Copy, ...]:
     """Return the operands that are copied for tiles of so many rows."""
-    names: tuple[Literal["a", "b"], ...] = ("a", "b")
     return tuple(
         _Copy(
             name,
@@ -206,16 +233,20 @@ def _copied(problem: Problem, tile_m: int) -> tuple[_Copy, ...]:
             _copies(problem),
             name == "b" and may_panel(problem),
         )
-        for name in names
+        for name in _NAMES
         if is_repacked(problem, name, tile_m)
     )
+
+
+@lru_cache(maxsize=256)
+def _ways_of_copying(problem: Problem) -> tuple[tuple[tuple[_Copy, ...], list[int]], ...]:
+    """Return what tiles have copied, once each, and for how many rows: few, or 64 for more."""
+    found: dict[tuple[_Copy, ...], list[int]] = {}
+    for rows in (*FEW_ROWS, MMA_M):
+        found.setdefault(_copied(problem, rows), []).append(rows)
+    return tuple(found.items())
 
 
 def _copies(problem: Problem) -> int:
     """Return how many matrices an operand becomes that is copied."""
     return 2 if products(problem) > 1 else 1
-
-
-def _operands(extents: Extents) -> tuple[tuple[Literal["a", "b"], int], ...]:
-    """Return the operands, and how many rows of K each has."""
-    return ("a", extents.m), ("b", extents.n)
