@@ -19,9 +19,10 @@ from unigemm.dtypes import DType
 from unigemm.problem import MatrixType
 
 from ..clusters import MAX_CLUSTER
+from ..shortlist import changed
 from ..workspace import LINE_BYTES
 from .figures import H200
-from .geometry import SCHEDULERS, WARP, is_big, lies_well, may_turn
+from .geometry import SCHEDULERS, WARP, is_big, is_persistent, lies_well, may_turn
 from .prices import Floor, Work
 from .times import BELOW, traffic_us
 
@@ -40,6 +41,8 @@ class Table(NamedTuple):
     ----------
     shape
         How many tiles, and columns of parts.
+    persistent
+        Whether CTAs stay, and take tiles in turn.
     parts
         Of K, one and those that any tile may have; ones in the columns behind them.
     alone
@@ -51,6 +54,7 @@ class Table(NamedTuple):
     """
 
     shape: tuple[int, int]
+    persistent: bool
     parts: Array
     alone: Array
     m: Array
@@ -107,12 +111,19 @@ class Tiles:
         return Tiles(tuple(x for x in self.floors if is_big(x.config)), self.splits)
 
     @cached_property
-    def hidden(self) -> Tiles:
-        """The big ones with persistent CTAs: K is whole, and loads hide what a CTA ends with."""
-        alone = [x._replace(round_us=0.0, tails=inf, shares=0) for x in self.big.floors]
-        return Tiles(
-            tuple(x._replace(cta_clocks=H200.persistent * x.cta_clocks) for x in alone), ()
-        )
+    def persistent(self) -> Tiles:
+        """The big ones with persistent CTAs, once for each number of these that an SM may hold.
+
+        K is whole, and loads hide what a CTA ends with.
+        """
+        found = []
+        for x in self.big.floors:
+            alone = x._replace(round_us=0.0, tails=inf, shares=0)
+            hidden = alone._replace(cta_clocks=H200.persistent * x.cta_clocks)
+            for count in range(1, x.resident + 1):
+                config = changed(x.config, schedule="persistent", occupancy=count)
+                found.append(hidden._replace(config=config, resident=count))
+        return Tiles(tuple(found), ())
 
 
 class Bounds(NamedTuple):
@@ -138,18 +149,22 @@ def table_of(floors: Sequence[Floor], splits: Sequence[int]) -> Table:
     columns = (1, *splits, *[1] * FULL)
     numbers = np.repeat(np.array(rows, dtype=np.float64).T, len(columns), axis=1)
     parts = np.tile(np.array(columns, dtype=np.float64), len(floors))
-    table = Table((len(floors), len(columns)), parts, parts, *numbers)
+    persistent = any(is_persistent(x.config) for x in floors)
+    table = Table((len(floors), len(columns)), persistent, parts, parts, *numbers)
     return table._replace(alone=_ENDLESS * (1.0 - table.in_clusters * (parts <= MAX_CLUSTER)))
 
 
 def bounds(table: Table, work: Work) -> Bounds:
-    """Return what no launch of some tiles is under: of persistent CTAs only by `Tiles.hidden`."""
+    """Return what no launch of some tiles is under; of `Tiles.persistent`, no such one."""
     sizes, sms = work.extents, work.target.sm_count
     tiles = np.ceil(sizes.m / table.m) * np.ceil(sizes.n / table.n) * sizes.batch
     slabs = np.ceil(sizes.k / table.k)
     parts = _with_measured(table, tiles, sms)
     each, ctas = np.ceil(slabs / parts), parts * tiles
     busiest, enough = np.ceil(ctas / sms), np.maximum(ctas, sms)
+    if table.persistent:  # all of an SM take as many tiles
+        held = np.minimum(busiest, table.resident)
+        busiest = held * np.ceil(ctas / (held * sms))
 
     clocks, least_us = _slab(table, work)
     sm_us = _sm_us(table, work, clocks, least_us, each, busiest)
@@ -188,7 +203,9 @@ def _sm_us(
     """Return what the busiest SM takes, whose CTAs have so many slabs each."""
     rounds = np.ceil(busiest / table.resident)
     # Two CTAs of six warps take as long as of eight: schedulers have two warps or one.
-    level = np.ceil(busiest * table.warps / SCHEDULERS) * SCHEDULERS + table.lone_warps * rounds
+    begun = rounds if table.persistent else 1.0  # those that end are behind others, else
+    level = begun * np.ceil(busiest / begun * table.warps / SCHEDULERS) * SCHEDULERS
+    level += table.lone_warps * rounds
     us = (clocks * each + table.cta_clocks) * level / (table.warps * work.target.clock_mhz)
     waits_us = table.waits_us / np.minimum(busiest, table.resident)
     us = np.maximum(us, rounds * each * np.maximum(waits_us, least_us))

@@ -636,9 +636,11 @@ def _add_by_floors(
 def _bounded(tiles: Tiles, work: Work, bar: float) -> Iterator[Bounded]:
     """Yield the tiles that may be under a bar, with their bounds, the least first."""
     few = _few_under(tiles, work, bar) if bar < inf else None
-    if few is not None:
-        yield from few
-        return
+    yield from few if few is not None else _by_arrays(tiles, work, bar)
+
+
+def _by_arrays(tiles: Tiles, work: Work, bar: float) -> Iterator[Bounded]:
+    """Yield the same of all tiles at once."""
     found = bounds(tiles.table, work)
     least = found.least.tolist()
     for at in cheapest_first(found.least):
@@ -797,10 +799,13 @@ def _add_persistent(short: Shortlist[Offer], queue: Queue, tiles: Tiles, work: W
     priced = _priced_as(work.problem)
 
     def made(config: Config) -> list[Base]:
-        """Return a tile with so many CTAs of an SM as fit or fewer, if it is for so many rows."""
-        return list(_persistent(priced, work.target, config)) if _fits(work, config) else []
+        """Return a tile, if so many of its CTAs fit on an SM, and it is for so many rows."""
+        if not _fits(work, config):
+            return []
+        found = _persistent(priced, work.target, changed(config, schedule="", occupancy=0))
+        return [base for base in found if base.config.occupancy == config.occupancy]
 
-    _add_by_floors(short, queue, work, _bounded(tiles.hidden, work, short.bar), made)
+    _add_by_floors(short, queue, work, _by_arrays(tiles.persistent, work, short.bar), made)
 
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
