@@ -332,9 +332,18 @@ def _pays_in_clusters(dtype: DType, config: Config) -> bool:
     return is_dmma(config) or (dtype is DType.FLOAT32 and is_big(config))
 
 
-def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
-    """Return what does not depend on the extents of a configuration, by some figures."""
-    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
+def measured(
+    problem: Problem,
+    target: Target,
+    config: Config,
+    f: Figures,
+    operands: tuple[OperandTile, OperandTile] | None = None,
+) -> Base:
+    """Return what does not depend on the extents of a configuration, by some figures.
+
+    Its `operands` need not be told; but another schedule has the same ones, unless it is stream-K.
+    """
+    a, b = operands or (operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1))
     needs = needs_of(problem, config, a, b)
     if is_dmma(config):
         return _of_dmma(problem, target, config, f, _resident(needs, target.smem_per_sm), (a, b))

@@ -58,8 +58,8 @@ class Tile(NamedTuple):
         Clusters that run at once.
     slab_us
         Time of a slab by shared memory, the tensor cores and its least, microseconds.
-    slab_norm
-        Those joined, but for the root (see `_joined`).
+    slab_norm, joined_us
+        Those joined (see `_joined`), but for the root, and with it.
     brought
         Bytes of a slab that its cluster brings from the L2.
     """
@@ -68,6 +68,7 @@ class Tile(NamedTuple):
     places: int
     slab_us: tuple[float, float, float]
     slab_norm: float
+    joined_us: float
     brought: int
 
 
@@ -78,8 +79,9 @@ class Work(NamedTuple):
     ----------
     problem, sizes, target
         What it is.
-    moved
-        Bytes that are read and written at least.
+    moved, dram_norm
+        Bytes that are read and written at least; what the device memory takes for them, but for
+        the root (see `_joined`).
     read
         Bytes of a row of A or of a column of B, of all batches.
     part_bytes
@@ -92,6 +94,7 @@ class Work(NamedTuple):
     sizes: Extents
     target: Target
     moved: int
+    dram_norm: float
     read: int
     part_bytes: int
     repack_us: float
@@ -103,7 +106,7 @@ class Launch(NamedTuple):
     Attributes
     ----------
     floor
-        Microseconds below its price: of a slab, what takes longest.
+        Microseconds below its price, in which the L2 takes no time.
     order
         Of those that cost the same.
     work, tile, split_k
@@ -132,12 +135,13 @@ class Launch(NamedTuple):
 
 def work_of(problem: Problem, sizes: Extents, target: Target) -> Work:
     """Return what prices of a product have in common; problem and sizes as the kernel sees them."""
-    copied = repacked_bytes(problem, sizes)
+    copied, moved = repacked_bytes(problem, sizes), sizes.bytes_moved(problem)
     return Work(
         problem,
         sizes,
         target,
-        moved=sizes.bytes_moved(problem),
+        moved=moved,
+        dram_norm=_norm(_moved_us(moved, target)),
         read=sizes.k * sizes.batch * problem.a.dtype.itemsize,
         part_bytes=workspace_bytes(problem, sizes, 2) // 2,
         repack_us=B200.repack_us + 2 * copied / B200.repack_gbs / 1e3 if copied else 0.0,
@@ -159,7 +163,8 @@ def tile_of(size: int, blocks: BlockScales | None, target: Target, config: Confi
     )
     scale_bytes = (of_a + of_b) * along_k * TILE_BYTES
     each = a_bytes // cn + b_bytes // (cm // ctas_of(config)) + scale_bytes
-    return Tile(config, places(target, config), slab_us, _norm(*slab_us), cm * cn * each)
+    norm = _norm(*slab_us)
+    return Tile(config, places(target, config), slab_us, norm, _joined(norm, 0.0), cm * cn * each)
 
 
 def places(target: Target, config: Config) -> int:
@@ -187,8 +192,9 @@ def launch_of(
     if split_k > 1:
         moved = 2 * work.part_bytes * split_k
         reduction = B200.reduce_us + B200.part_us * split_k + moved / B200.reduce_gbs / 1e3
-    each = slabs * max(tile.slab_us)
-    loop = (rounds - 1) * (max(each, store_us) + B200.round_us) + each
+    each = slabs * tile.joined_us
+    loop = _joined(work.dram_norm, (rounds - 1) * max(each, store_us) + each)
+    loop += (rounds - 1) * B200.round_us
     floor = _BELOW * (B200.fixed_us + work.repack_us + loop + store_us + reduction)
     return Launch(
         floor, order, work, tile, split_k, buffers, units, rounds, slabs, store_us, reduction
@@ -243,7 +249,11 @@ def _dram_us(work: Work, tile: Tile) -> float:
     (cm, cn), (m, n, _), sizes = tile.config.cluster, tile.config.tile, work.sizes
     again = (sizes.n > n * cn) * sizes.m + (sizes.m > m * cm) * sizes.n
     moved = work.moved + B200.shared_read * (again * work.read)
-    return moved / (work.target.dram_gbs * B200.dram_efficiency * 1e3)
+    return _moved_us(moved, work.target)
+
+
+def _moved_us(moved: float, target: Target) -> float:
+    return moved / (target.dram_gbs * B200.dram_efficiency * 1e3)
 
 
 def _norm(*times: float) -> float:

@@ -346,10 +346,9 @@ def least_of_us(work: Work, split_k: int) -> float:
     if base.config.schedule == "tail":  # the last one is of parts
         rounds -= 1
     loop = -(-slabs // split_k) * rounds * max(base.tensor_us, base.least_us)
-    least = figures.fixed_us + work.repack_us + max(work.dram_us, loop) + base.store_us[split_k > 1]
-    if split_k > 1:
-        least += figures.reduce_us + figures.part_us * split_k
-    return BELOW * base.margin * least
+    loop = _joined(figures.overlap, loop, _drawn_us(work, min(units, base.places)))
+    least = figures.fixed_us + work.repack_us + loop + base.store_us[split_k > 1]
+    return BELOW * base.margin * (least + _parts_us(work, split_k))
 
 
 def times_of(work: Work, split_k: int, bar: float) -> Times | None:
@@ -357,26 +356,21 @@ def times_of(work: Work, split_k: int, bar: float) -> Times | None:
 
     None where the price is above the bar.
     """
-    base, sizes, tiles, dram, repack = work
+    base, sizes, tiles, _, repack = work
     config, figures = base.config, base.figures
     units = tiles * split_k
     at_once = min(units, base.places)
     rounds = -(-units // at_once)
     slabs = ceil(ceil(sizes.k / config.tile[2]) / split_k)
     busy = at_once * config.cluster[0]
-    if 2 * busy > base.target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
-        dram *= max(1.0, base.target.sm_count / (busy * figures.pair_draw))
+    dram = _drawn_us(work, at_once)
     # Tiles that share an SM store at the same time, and wait for their first slabs.
     on_sm = 1 if figures.crowd is None else ceil(busy / base.target.sm_count)
     beside = figures.round_us[config.schedule] * (rounds - 1)
     beside += on_sm * _fill_us(base, sizes, rounds)
     store = on_sm * base.store_us[split_k > 1] * (1 + (rounds - 1) * base.hidden)
     rest = tail_of(config, sizes.k, units, base.places) if config.schedule == "tail" else None
-    reduction = 0.0
-    if split_k > 1:
-        scratch = workspace_bytes(base.problem, sizes, split_k)
-        reduction = figures.reduce_us + figures.part_us * split_k
-        reduction += 2 * scratch / figures.reduce_gbs / 1e3
+    reduction = _parts_us(work, split_k)
     if rest is not None:
         m, n, _ = config.tile
         scratch = rest.tiles * rest.parts * m * n * base.problem.accumulator.itemsize
@@ -413,6 +407,25 @@ def times_of(work: Work, split_k: int, bar: float) -> Times | None:
         dram=dram,
     )
     return Times(*(base.margin * us for us in times))
+
+
+def _drawn_us(work: Work, at_once: int) -> float:
+    """Return the time of the device memory's traffic, with so many tiles at once."""
+    base, dram_us = work.base, work.dram_us
+    busy = at_once * base.config.cluster[0]
+    if 2 * busy > base.target.sm_count:  # SMs lie in pairs: some have half of what a pair can draw
+        dram_us *= max(1.0, base.target.sm_count / (busy * base.figures.pair_draw))
+    return dram_us
+
+
+def _parts_us(work: Work, split_k: int) -> float:
+    """Return the time of adding up parts of K."""
+    if split_k == 1:
+        return 0.0
+    figures = work.base.figures
+    scratch = workspace_bytes(work.base.problem, work.sizes, split_k)
+    us: float = figures.reduce_us + figures.part_us * split_k
+    return us + 2 * scratch / figures.reduce_gbs / 1e3
 
 
 def _slab(base: Base, sizes: Extents, at_once: int) -> Slab:
