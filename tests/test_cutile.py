@@ -661,14 +661,14 @@ def test_no_launch_is_priced_under_what_is_asked_first(problem, size, target):
     """Of ways of tiles, of a tile, and of a tile with its parts of K."""
     if BACKEND.refuse(problem, size, target) is not None:
         return
-    moved = size.bytes_moved(problem)
+    moved = configs._bytes_of(problem, size)
     bound = bound_us(problem, size, target, figures_of(problem, target))
     for way in configs._ways(problem, target, size.m, size.n):
         outlined = configs._outlined_us(problem, size, target, bound, way)
         for tile in configs._tiles(problem, target, *way):
-            plain = least_us(work_of(tile.plain, tile.plain.config.oriented(size), moved))
+            plain = least_us(work_of(tile.plain, tile.plain.config.oriented(size), *moved))
             for base in (tile.plain, *tile.others):
-                work = work_of(base, base.config.oriented(size), moved)
+                work = work_of(base, base.config.oriented(size), *moved)
                 for parts in configs._splits(work):
                     us = times_of(work, parts, inf).total
                     assert max(outlined, plain, least_of_us(work, parts)) <= us, base.config
@@ -679,13 +679,13 @@ def test_no_launch_behind_copies_is_priced_under_what_lets_it_be_measured(proble
     """A tile that is left out under a bar has no price under it."""
     if BACKEND.refuse(problem, size, H200) is not None:
         return
-    moved, tiles = size.bytes_moved(problem), configs._copied_tiles(problem, H200)
+    moved, tiles = configs._bytes_of(problem, size), configs._copied_tiles(problem, H200)
     for bar in (5.0, 20.0, 100.0):
         short = Shortlist(1, bar)
         kept = {base.config for base in configs._copied_first(problem, size, H200, short)}
         everything = {b.config for b in configs._copied_first(problem, size, H200, Shortlist(1))}
         for _, config in tiles:
             if config in everything - kept:
-                work = work_of(configs._copied_base(problem, H200, config), size, moved)
+                work = work_of(configs._copied_base(problem, H200, config), size, *moved)
                 for parts in configs._splits(work):
                     assert times_of(work, parts, bar) is None

@@ -14,7 +14,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..shortlist import Shortlist, changed
-from ..workspace import parts_filled
+from ..workspace import parts_filled, workspace_bytes
 from .arguments import places_of, tail_of
 from .figures import Figures
 from .geometry import config_of, copied_bytes, k_major, without_copies
@@ -82,21 +82,26 @@ def ranking(
         bound = bound_us(problem, extents, target, figures_of(problem, target))
         ways = [way for way in ways if _outlined_us(problem, extents, target, bound, way) <= bar]
     short: Shortlist[tuple[Base, int, Times]] = Shortlist(most, bar)
-    turned, moved = extents.transposed, extents.bytes_moved(problem)
+    turned, bytes_of = extents.transposed, _bytes_of(problem, extents)
     for tile in _tiles_of(problem, target, ways):
         sizes = turned if tile.plain.config.swap_ab else extents
         if not _worthwhile(tile.plain, sizes):
             continue
-        work = work_of(tile.plain, sizes, moved)
+        work = work_of(tile.plain, sizes, *bytes_of)
         if least_us(work) <= short.bar:  # else in no schedule
             _add(short, work)
             for base in tile.others:
-                _add(short, work_of(base, sizes, moved))
+                _add(short, work_of(base, sizes, *bytes_of))
     for base in _copied_first(problem, extents, target, short):
-        work = work_of(base, extents, moved)
+        work = work_of(base, extents, *bytes_of)
         if least_us(work) <= short.bar:
             _add(short, work)
     return Ranking(tuple(_candidate(extents, *item) for item in short.kept()))
+
+
+def _bytes_of(problem: Problem, extents: Extents) -> tuple[int, int]:
+    """Return the bytes that a product moves, and those of the partial sums of one part of K."""
+    return extents.bytes_moved(problem), workspace_bytes(problem, extents, 2) // 2
 
 
 def _add(short: Shortlist[tuple[Base, int, Times]], work: Work) -> None:
@@ -378,7 +383,12 @@ def _splits(work: Work) -> tuple[int, ...]:
     room = base.places // tiles
     if room == 0:
         return (1,)
-    slabs = -(-sizes.k // base.config.tile[2])
+    return _filling(-(-sizes.k // base.config.tile[2]), room)
+
+
+@lru_cache(maxsize=1024)
+def _filling(slabs: int, room: int) -> tuple[int, ...]:
+    """Return the parts of so many slabs with which there is no more than twice the room."""
     wanted = (1, 2, 3, 4, room // 2, room, 2 * room)
     # Parts are equal but for the last, which must not be empty.
     found = {parts_filled(slabs, parts) for parts in wanted if 1 <= parts <= slabs // 2}
@@ -407,7 +417,7 @@ def predict(
     base = measured(problem, target, config, figures or figures_of(problem, target))
     if figures is not None:
         base = replace(base, margin=1.0)
-    work = work_of(base, extents, extents.bytes_moved(problem))
+    work = work_of(base, extents, *_bytes_of(problem, extents))
     times = times_of(work, config.split_k, inf)
     assert times is not None, "nothing is above infinity"
     return prediction(times)

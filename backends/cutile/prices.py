@@ -172,6 +172,8 @@ class Work(NamedTuple):
         Of the device memory's traffic.
     repack_us
         Of copying operands before.
+    part_bytes
+        Of the partial sums of one part of K.
     """
 
     base: Base
@@ -179,6 +181,7 @@ class Work(NamedTuple):
     tiles: int
     dram_us: float
     repack_us: float
+    part_bytes: int
 
 
 def bound_us(problem: Problem, extents: Extents, target: Target, figures: Figures) -> float:
@@ -259,8 +262,11 @@ def margin_of(problem: Problem, target: Target) -> float:
     return _RIVALLED.get(problem.a.dtype.itemsize, 1.0) if target.capability[0] == 9 else 1.0
 
 
-def work_of(base: Base, sizes: Extents, moved: int) -> Work:
-    """Return what the prices of a tile owe to extents, and to the bytes that they move."""
+def work_of(base: Base, sizes: Extents, moved: int, part_bytes: int) -> Work:
+    """Return what the prices of a tile owe to extents.
+
+    Whichever way round they move as many bytes, and partial sums have as many.
+    """
     m, n, _ = base.config.tile
     across, down = -(-sizes.n // n), -(-sizes.m // m)
     again = (across > 1) * sizes.m + (down > 1) * sizes.n
@@ -270,7 +276,7 @@ def work_of(base: Base, sizes: Extents, moved: int) -> Work:
     repack_us = 0.0
     if base.config.repacked:
         repack_us = copies_us(base.problem, sizes, base.target, base.figures)
-    return Work(base, sizes, down * across * sizes.batch, moved_us, repack_us)
+    return Work(base, sizes, down * across * sizes.batch, moved_us, repack_us, part_bytes)
 
 
 def _dram(target: Target, figures: Figures) -> float:
@@ -308,7 +314,7 @@ def prediction(times: Times) -> Prediction:
 
 def least_us(work: Work) -> float:
     """Return a time that no launch of a tile is under, however K is split."""
-    base, sizes, tiles, dram, repack = work
+    base, sizes, tiles, dram, repack, _ = work
     (m, n, k), target, figures = base.config.tile, base.target, base.figures
     slabs = ceil(sizes.k / k)
     tensor = tiles * slabs * m * n * k / (base.rate * target.clock_mhz * target.sm_count)
@@ -356,7 +362,7 @@ def times_of(work: Work, split_k: int, bar: float) -> Times | None:
 
     None where the price is above the bar.
     """
-    base, sizes, tiles, _, repack = work
+    base, sizes, tiles, _, repack, _ = work
     config, figures = base.config, base.figures
     units = tiles * split_k
     at_once = min(units, base.places)
@@ -423,9 +429,8 @@ def _parts_us(work: Work, split_k: int) -> float:
     if split_k == 1:
         return 0.0
     figures = work.base.figures
-    scratch = workspace_bytes(work.base.problem, work.sizes, split_k)
     us: float = figures.reduce_us + figures.part_us * split_k
-    return us + 2 * scratch / figures.reduce_gbs / 1e3
+    return us + 2 * split_k * work.part_bytes / figures.reduce_gbs / 1e3
 
 
 def _slab(base: Base, sizes: Extents, at_once: int) -> Slab:
