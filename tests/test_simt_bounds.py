@@ -91,7 +91,7 @@ def test_no_launch_is_priced_under_the_bounds_of_its_tile(problem, size, target)
 def check_persistent(problem, size, target):
     """Compare prices of persistent CTAs with their bounds, and return these as parts of them."""
     tiles, work = every(problem, target)[0].persistent, work_of(problem, size, target, H200)
-    floors = [(*name(each.config), each.config.occupancy) for each in tiles.floors]
+    floors = [(*name(each.config), each.resident) for each in tiles.floors]
     assert len(floors) == len(set(floors))
     known = dict(zip(floors, bounds(tiles.table, work).least, strict=True))
     found = []

@@ -19,10 +19,9 @@ from unigemm.dtypes import DType
 from unigemm.problem import MatrixType
 
 from ..clusters import MAX_CLUSTER
-from ..shortlist import changed
 from ..workspace import LINE_BYTES
 from .figures import H200
-from .geometry import SCHEDULERS, WARP, is_big, is_persistent, lies_well, may_turn
+from .geometry import SCHEDULERS, WARP, is_big, lies_well, may_turn
 from .prices import Floor, Work
 from .times import BELOW, traffic_us
 
@@ -41,8 +40,8 @@ class Table(NamedTuple):
     ----------
     shape
         How many tiles, and columns of parts.
-    persistent
-        Whether CTAs stay, and take tiles in turn.
+    stay
+        As in `Tiles`.
     parts
         Of K, one and those that any tile may have; ones in the columns behind them.
     alone
@@ -54,7 +53,7 @@ class Table(NamedTuple):
     """
 
     shape: tuple[int, int]
-    persistent: bool
+    stay: bool
     parts: Array
     alone: Array
     m: Array
@@ -95,15 +94,18 @@ class Tiles:
         The tiles.
     splits
         Parts of K that they may have, beside one.
+    stay
+        Whether their CTAs stay, and take tiles in turn.
     """
 
     floors: tuple[Floor, ...]
     splits: tuple[int, ...]
+    stay: bool = False
 
     @cached_property
     def table(self) -> Table:
         """Their arrays."""
-        return table_of(self.floors, self.splits)
+        return table_of(self.floors, self.splits, self.stay)
 
     @cached_property
     def big(self) -> Tiles:
@@ -120,10 +122,8 @@ class Tiles:
         for x in self.big.floors:
             alone = x._replace(round_us=0.0, tails=inf, shares=0)
             hidden = alone._replace(cta_clocks=H200.persistent * x.cta_clocks)
-            for count in range(1, x.resident + 1):
-                config = changed(x.config, schedule="persistent", occupancy=count)
-                found.append(hidden._replace(config=config, resident=count))
-        return Tiles(tuple(found), ())
+            found += [hidden._replace(resident=count) for count in range(1, x.resident + 1)]
+        return Tiles(tuple(found), (), stay=True)
 
 
 class Bounds(NamedTuple):
@@ -143,14 +143,13 @@ class Bounds(NamedTuple):
     least: Array
 
 
-def table_of(floors: Sequence[Floor], splits: Sequence[int]) -> Table:
+def table_of(floors: Sequence[Floor], splits: Sequence[int], stay: bool = False) -> Table:
     """Return the arrays of some tiles, and of parts of K beside one that they may have."""
     rows = [(*x.config.tile, x.warps, is_big(x.config), *x[1:]) for x in floors]
     columns = (1, *splits, *[1] * FULL)
     numbers = np.repeat(np.array(rows, dtype=np.float64).T, len(columns), axis=1)
     parts = np.tile(np.array(columns, dtype=np.float64), len(floors))
-    persistent = any(is_persistent(x.config) for x in floors)
-    table = Table((len(floors), len(columns)), persistent, parts, parts, *numbers)
+    table = Table((len(floors), len(columns)), stay, parts, parts, *numbers)
     return table._replace(alone=_ENDLESS * (1.0 - table.in_clusters * (parts <= MAX_CLUSTER)))
 
 
@@ -162,7 +161,7 @@ def bounds(table: Table, work: Work) -> Bounds:
     parts = _with_measured(table, tiles, sms)
     each, ctas = np.ceil(slabs / parts), parts * tiles
     busiest, enough = np.ceil(ctas / sms), np.maximum(ctas, sms)
-    if table.persistent:  # all of an SM take as many tiles
+    if table.stay:  # all of an SM take as many tiles
         held = np.minimum(busiest, table.resident)
         busiest = held * np.ceil(ctas / (held * sms))
 
@@ -203,7 +202,7 @@ def _sm_us(
     """Return what the busiest SM takes, whose CTAs have so many slabs each."""
     rounds = np.ceil(busiest / table.resident)
     # Two CTAs of six warps take as long as of eight: schedulers have two warps or one.
-    begun = rounds if table.persistent else 1.0  # those that end are behind others, else
+    begun = rounds if table.stay else 1.0  # those that end are behind others, else
     level = begun * np.ceil(busiest / begun * table.warps / SCHEDULERS) * SCHEDULERS
     level += table.lone_warps * rounds
     us = (clocks * each + table.cta_clocks) * level / (table.warps * work.target.clock_mhz)

@@ -65,6 +65,7 @@ from .prices import (
     IN_STEP,
     SHARED_ROUNDS,
     Base,
+    Floor,
     Work,
     at_once,
     dmma_floor_of,
@@ -280,7 +281,7 @@ class Waiting(NamedTuple):
 
 
 Queue = list[Waiting]  #: the least time first
-Bounded = tuple[float, Config, dict[int, float]]  #: a tile, behind what it is not under: as Waiting
+Bounded = tuple[float, Floor, dict[int, float]]  #: a tile, behind what it is not under: as Waiting
 
 
 @lru_cache(maxsize=256)
@@ -573,10 +574,10 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
     tiles = _floors(a, b, per_sm, work.target.smem_per_sm)
     priced = _priced_as(work.problem)
 
-    def made(config: Config) -> list[Base]:
+    def made(floor: Floor) -> list[Base]:
         """Return a tile, if it is for so many rows, and pays."""
-        pays = _fits(work, config) and _pays(work.problem, config)
-        return [_base(priced, work.target, config)] if pays else []
+        pays = _fits(work, floor.config) and _pays(work.problem, floor.config)
+        return [_base(priced, work.target, floor.config)] if pays else []
 
     queue: Queue = []
     _add_by_floors(short, queue, work, _bounded(tiles, work, short.bar), made)
@@ -592,9 +593,9 @@ def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
     if without_dmma(priced, work.target) is not None:
         return
 
-    def made(floor: Config) -> list[Base]:
+    def made(floor: Floor) -> list[Base]:
         """Return a tile, if it is offered for the class."""
-        config = _dmma_config(priced, floor)
+        config = _dmma_config(priced, floor.config)
         if config is None or (is_specialised(config) and not _half_full(config, work.extents)):
             return []
         return [_dmma_base(priced, work.target, config)]
@@ -620,18 +621,18 @@ def _add_by_floors(
     queue: Queue,
     work: Work,
     floors: Iterable[Bounded],
-    made: Callable[[Config], list[Base]],
+    made: Callable[[Floor], list[Base]],
 ) -> None:
     """Add tiles, those of least bounds first; some wait in the end.
 
     One is `made` only where what no launch of it is under is not above the bar by then: that takes
     longer than to price it.
     """
-    for least, config, of_parts in floors:
+    for least, floor, of_parts in floors:
         _add_in_order(short, queue, work, least)
         if least > short.bar:
             break
-        _wait(queue, made(config), work, least, of_parts)
+        _wait(queue, made(floor), work, least, of_parts)
 
 
 def _bounded(tiles: Tiles, work: Work, bar: float) -> Iterator[Bounded]:
@@ -648,7 +649,7 @@ def _by_arrays(tiles: Tiles, work: Work, bar: float) -> Iterator[Bounded]:
         if least[at] > bar:
             return
         parts, us = found.parts[at].tolist(), found.of_parts[at].tolist()
-        yield least[at], tiles.floors[at].config, dict(zip(parts, us, strict=True))
+        yield least[at], tiles.floors[at], dict(zip(parts, us, strict=True))
 
 
 def _few_under(tiles: Tiles, work: Work, bar: float) -> list[Bounded] | None:
@@ -661,7 +662,7 @@ def _few_under(tiles: Tiles, work: Work, bar: float) -> list[Bounded] | None:
         if us <= bar:
             if len(found) == _FEW_UNDER:
                 return None
-            found.append((us, floor.config, {}))
+            found.append((us, floor, {}))
     return sorted(found, key=itemgetter(0))
 
 
@@ -752,8 +753,9 @@ def _add_copied(
     big = changed(tiles.big.floors[0].config, repacked=True)
     behind = work._replace(begin_us=work.begin_us + work.repack_us, problem=seen(work.problem, big))
 
-    def made(config: Config) -> list[Base]:
+    def made(floor: Floor) -> list[Base]:
         """Return a tile for copies, if it is for so many rows, and saves enough."""
+        config = floor.config
         found = _copied(work.problem, work.target, config) if _fits(work, config) else None
         if found is None:
             return []
@@ -799,12 +801,12 @@ def _add_persistent(short: Shortlist[Offer], queue: Queue, tiles: Tiles, work: W
         return
     priced = _priced_as(work.problem)
 
-    def made(config: Config) -> list[Base]:
+    def made(floor: Floor) -> list[Base]:
         """Return a tile, if so many of its CTAs fit on an SM, and it is for so many rows."""
-        if not _fits(work, config):
+        if not _fits(work, floor.config):
             return []
-        found = _persistent(priced, work.target, changed(config, schedule="", occupancy=0))
-        return [base for base in found if base.config.occupancy == config.occupancy]
+        found = _persistent(priced, work.target, floor.config)
+        return [base for base in found if base.config.occupancy == floor.resident]
 
     _add_by_floors(short, queue, work, _by_arrays(tiles.persistent, work, short.bar), made)
 
