@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EVERYWHERE
+from unigemm.backends.cute_simt import configs
 from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_simt.configs import base_configs, candidates
+from unigemm.backends.cute_simt.figures import H200 as H200_FIGURES
 from unigemm.backends.cute_simt.geometry import (
     WARP,
     copy_schedule,
@@ -26,6 +28,7 @@ from unigemm.backends.cute_simt.geometry import (
     scratch_bytes,
     whole_tiles,
 )
+from unigemm.backends.cute_simt.prices import measured
 from unigemm.backends.cute_simt.shares import begin_of, share_of
 
 from unigemm.dtypes import DType
@@ -384,6 +387,23 @@ def test_tails_are_for_tiles_that_do_not_fill_the_last_round():
     assert tails(5120, 5120, 5120, problem_of(DType.BFLOAT16, "k", "n")) == []
     invariant = replace(problem_of(DType.FLOAT32, "k", "n"), batch_invariant=True)
     assert tails(5120, 5120, 5120, invariant) == []
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_a_tile_by_another_schedule_is_what_would_be_measured(arch):
+    """What it was asked before, as why it cannot run, is asked anew."""
+    target, seen = named_target(arch), set()
+    for problem in EVERY_PROBLEM:
+        for base in configs.bases(problem, target):
+            assert base.in_clusters >= 0
+            assert base.reason is None or base.reason
+            for schedule in ("tail", "stream"):
+                told = configs._scheduled(base, schedule)
+                anew = measured(base.problem, target, told.config, H200_FIGURES)
+                assert all(getattr(told, x.name) == getattr(anew, x.name) for x in fields(anew))
+                assert (told.reason, told.in_clusters) == (anew.reason, anew.in_clusters)
+                seen.add((told.reason is None) == (base.reason is None))
+    assert seen == {True, False}
 
 
 def test_whole_tiles_are_those_before_the_last_round():

@@ -484,7 +484,7 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
         return ()
     base = _base(problem, target, config)
     first = changed(base.config, schedule="persistent", occupancy=1)
-    one = measured(problem, target, first, H200, base.operands)  # the others take as long
+    one = measured(problem, target, first, H200)  # the others take as long
     return tuple(
         copied(one, config=changed(first, occupancy=occupancy))
         for occupancy in range(1, min(one.resident, base.resident) + 1)
@@ -495,8 +495,9 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
 def _scheduled(base: Base, schedule: str) -> Base:
     """Return a tile by a schedule that is told how many CTAs an SM holds: "tail" or "stream"."""
     told = changed(base.config, schedule=schedule, occupancy=base.resident)
-    operands = None if is_stream(told) else base.operands
-    return measured(base.problem, base.target, told, H200, operands)
+    if not is_specialised(told):
+        return base.told(told)
+    return measured(base.problem, base.target, told, H200)
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:

@@ -181,6 +181,15 @@ class Base:
             return 0
         return min(self.resident, max(1, _resident_by_smem(size, self.target.smem_per_sm)))
 
+    def told(self, config: Config) -> Base:
+        """Return the same by another schedule, by which it copies and multiplies alike."""
+        own = {name: value for name, value in vars(self).items() if name not in _ASKED}
+        return Base(**{**own, "config": config})
+
+
+#: What is computed when it is asked for: of another schedule it may be something else.
+_ASKED = {name for name, of in vars(Base).items() if isinstance(of, cached_property)}
+
 
 class Floor(NamedTuple):
     """A tile without split-K, before it is measured for a class: what its prices are not under.
@@ -332,18 +341,9 @@ def _pays_in_clusters(dtype: DType, config: Config) -> bool:
     return is_dmma(config) or (dtype is DType.FLOAT32 and is_big(config))
 
 
-def measured(
-    problem: Problem,
-    target: Target,
-    config: Config,
-    f: Figures,
-    operands: tuple[OperandTile, OperandTile] | None = None,
-) -> Base:
-    """Return what does not depend on the extents of a configuration, by some figures.
-
-    Its `operands` need not be told; but another schedule has the same ones, unless it is stream-K.
-    """
-    a, b = operands or (operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1))
+def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Base:
+    """Return what does not depend on the extents of a configuration, by some figures."""
+    a, b = operand_tile(problem.a, config, 0), operand_tile(problem.b, config, 1)
     needs = needs_of(problem, config, a, b)
     if is_dmma(config):
         return _of_dmma(problem, target, config, f, _resident(needs, target.smem_per_sm), (a, b))
