@@ -565,4 +565,8 @@ def stores_us(
 
 def _joined(power: float, *times: float) -> float:
     """Return the time of what overlaps but for the ends: near the longest, a norm of them all."""
-    return sum(us**power for us in times) ** (1 / power)
+    norm = 0.0
+    for us in times:
+        norm += us**power
+    joined: float = norm ** (1 / power)
+    return joined
