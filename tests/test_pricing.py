@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from math import gcd, inf
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from unigemm.backends.cute_wgmma.work import work_of
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
 from unigemm.backends.cutile.geometry import illegal as cutile_illegal
 from unigemm.backends.cutile.prices import FLOAT64_FLOPS
-from unigemm.backends.shortlist import Shortlist
+from unigemm.backends.shortlist import Shortlist, cheapest_first
 from unigemm.backends.workspace import parts_in_turn, workspace_bytes
 
 import unigemm
@@ -100,6 +101,14 @@ def test_a_shortlist_keeps_the_cheapest_and_whoever_costs_the_same(entries, most
         assert reason == f"reason {i % 2}"
         same = [entries[j][0] for j in dear if j % 2 == i % 2]
         assert entries[i][0] == min(same)
+
+
+@given(st.lists(st.integers(0, 40), max_size=300), st.booleans())
+def test_all_prices_come_in_their_order_and_equal_ones_in_theirs(prices, endless):
+    found = np.array(prices, dtype=float)
+    if endless:
+        found[found > 20] = inf
+    assert list(cheapest_first(found)) == found.argsort(kind="stable").tolist()
 
 
 @given(problems(), extents, targets, st.integers(1, 12), st.sampled_from([0.5, 1.0, 1.2, inf]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
 import sys
 
 import numpy as np
@@ -53,6 +56,31 @@ def test_backends_rehearse_once_before_the_first_plan(monkeypatch):
         unigemm.plan(a, a, target=named_target("sm_90a"))
         unigemm.plan(a, a, target=named_target("sm_90a"), backend="cute_simt")
     assert sorted(asked) == sorted(backend.name for backend in REHEARSING)
+
+
+FAULTS = """
+import resource
+import numpy as np
+from unigemm import dispatch
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    arrays = [np.ones(2048) for _ in range(96)]  # of 16 KiB, one behind the other
+    del arrays
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+before = [faults() for _ in range(5)]
+dispatch._keep_memory()
+print(min(before), min(faults() for _ in range(5)))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others give memory back otherwise")
+def test_the_memory_of_a_plan_is_kept_for_the_next_one():
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    output = subprocess.check_output([sys.executable, "-c", FAULTS], env=env, text=True)
+    before, kept = map(int, output.split())
+    assert kept == 0 or kept < before / 4
 
 
 def test_nothing_is_rehearsed_for_the_cpu(monkeypatch):

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import ALL
 from unigemm.backends.cute_wgmma.backend import BACKEND, kernel_problem
-from unigemm.backends.cute_wgmma.choices import SHAPES, WIDTHS, family_of, tile_config
+from unigemm.backends.cute_wgmma.choices import (
+    SHAPES,
+    WIDTHS,
+    choices,
+    families,
+    family_of,
+    tile_config,
+)
 from unigemm.backends.cute_wgmma.configs import candidates, offered, ranking, scratch_bytes
 from unigemm.backends.cute_wgmma.figures import figures_of
 from unigemm.backends.cute_wgmma.geometry import (
@@ -25,7 +32,8 @@ from unigemm.backends.cute_wgmma.geometry import (
     shared_major,
 )
 from unigemm.backends.cute_wgmma.prices import KINDS as KINDS_OF_TILES
-from unigemm.backends.cute_wgmma.prices import table_of, tiles_in
+from unigemm.backends.cute_wgmma.prices import priced, table_of, tiles_in, tiles_of
+from unigemm.backends.cute_wgmma.work import work_of
 
 import unigemm
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
@@ -207,6 +215,37 @@ def test_tables_of_prices_know_the_geometry_of_every_width(problem):
         assert known.short_lines[row] == (narrow and line < SWIZZLE_BYTES)
         long = geo.store == "tma" and geo.store_columns > 64
         assert (known.store_us[row] < dearer.store_us[row]) == long
+
+
+@given(
+    st.sampled_from(LAYOUTS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 40000),
+    st.integers(1, 20), st.sampled_from([4, 16]),
+)  # fmt: skip
+def test_both_ways_round_are_drawn_up_and_priced_at_once_as_each_alone(
+    layout, m, n, k, batch, alignment
+):
+    problem = problem_of(DType.FLOAT32, layout, alignment=alignment, precision="tf32")
+    extents = Extents(m, n, k, batch)
+    works = [
+        work_of(family, extents.transposed if family.swap_ab else extents)
+        for family in families(problem, H200)
+    ]
+
+    def priced_at_once(some):
+        own = tuple(work.family for work in some)
+        found = choices(own, [work.extents for work in some], [work.split for work in some])
+        launches = found.cluster_m, found.cluster_n, found.split_k, found.cluster_k
+        return found, priced(some, found.family, tiles_of(own, found), *launches)
+
+    both, times = priced_at_once(works)
+    for number, work in enumerate(works):
+        own = both.family == number
+        alone, known = priced_at_once([work])
+        assert all((x[own] == y).all() for x, y in zip(times, known, strict=True))
+        assert all((x[own] == y).all() for x, y in zip(both[1:], alone[1:], strict=True))
+        assert [both.at(i) for i in own.nonzero()[0][:3]] == [
+            (number, alone.at(i)[1]) for i in range(min(3, own.sum()))
+        ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

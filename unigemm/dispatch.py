@@ -121,9 +121,6 @@ class Bound:
     options: Options
 
 
-_BLOCK_BYTES = 1 << 20
-
-
 def describe(
     a: Operand | Layout, b: Operand | Layout, out: Operand | Layout | None, options: Options
 ) -> Layout:
@@ -394,7 +391,7 @@ def _keep_memory() -> None:
     Once a block was freed that had pages of its own it keeps twice as much (mallopt(3), the note on
     M_MMAP_THRESHOLD). Most processes have long done so.
     """
-    block = bytes(_BLOCK_BYTES)  # of zeros, which nobody touches
+    block = bytes(1 << 20)  # of zeros, which nobody touches
     del block
 
 

@@ -305,12 +305,8 @@ def _tiles(families: tuple[Family, ...], sizes: Sequence[Extents]) -> tuple[np.n
     round that is almost empty costs as much as a full one. Wide ones by sixteens: 72 columns were
     slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
-    shapes, sm_count, at_once = (
-        _shapes_of(families),
-        families[0].target.sm_count,
-        families[0].at_once,
-    )
-    unit, whose = shapes.unit, shapes.family[:, None]
+    shapes, own = _shapes_of(families), families[0]
+    unit, whose, sm_count = shapes.unit, shapes.family[:, None], own.target.sm_count
     m, n = each_of([each.m for each in sizes], whose), each_of([each.n for each in sizes], whose)
     widest = _widest_for(tuple(min(each.m, MMA_M) for each in sizes))
     down = -(-m // shapes.rows[:, None]) * sizes[0].batch
@@ -321,13 +317,13 @@ def _tiles(families: tuple[Family, ...], sizes: Sequence[Extents]) -> tuple[np.n
     most = np.empty((len(whose), len(_COLUMNS) + 5), dtype=np.int64)
     most[:, :4] = -(-down * -(-n // round_ones) // sm_count) * sm_count * worth[:, :4]
     most[:, 4:6] = sm_count, 2 * sm_count
-    pairs, fours = at_once[2], at_once[4]
+    pairs, fours = own.at_once[2], own.at_once[4]
     most[:, 6:] = (down * n <= sm_count * widest) * np.array((pairs, 2 * fours, fours))
     across = most // down
     even = -(-n // (np.maximum(across, 1) * unit)) * unit
     columns = np.empty(worth.shape, dtype=np.int64)
     columns[:, :4], columns[:, 4:] = round_ones, np.where(even <= 64, even, _sixteens(even))
-    if families[0].problem.accumulator is DType.INT32:  # wgmma takes no other widths
+    if own.problem.accumulator is DType.INT32:  # wgmma takes no other widths
         columns = np.where(columns <= 24, columns, _sixteens(columns))
     worth[:, 4:] = (across > 0) & (columns[:, 4:] <= widest)
     found = np.zeros((len(whose), len(WIDTHS)), dtype=bool)  # each once, in their order
@@ -380,7 +376,8 @@ def choices(
     split
         Of each, whether lines of an operand do not begin where the L2's do.
     """
-    problem, target, batch = families[0].problem, families[0].target, sizes[0].batch
+    own, batch = families[0], sizes[0].batch  # for what both have in common
+    problem, target = own.problem, own.target
     shapes, (shape, columns) = _shapes_of(families), _tiles(families, sizes)
     whose = shapes.family[shape]
     m, n = each_of([each.m for each in sizes], whose), each_of([each.n for each in sizes], whose)
@@ -393,7 +390,7 @@ def choices(
     tile, cluster = (worth & sharing).nonzero()
     cm, cn, cluster_k = _CM[cluster], _CN[cluster], _CK[cluster]
     groups = -(-down[tile] // cm) * -(-across[tile] // cn) * batch
-    at_once = families[0].at_once[_CTAS[cluster]]
+    at_once = own.at_once[_CTAS[cluster]]
     room = at_once // groups  # for parts of K
     slabs = -(-sizes[0].k * problem.a.dtype.itemsize // SWIZZLE_BYTES)
     fitting = max(1, _MAX_WORKSPACE // (workspace_bytes(problem, sizes[0], 2) // 2))

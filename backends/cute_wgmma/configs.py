@@ -48,8 +48,8 @@ __all__ = [
 
 _MOST_STAGES = 12
 _RASTERS = Raster("n", 8), Raster("m", 8)  # made once: plans are kept, and many of them
-# The other way round is priced for itself where its copies alone take so many times what the first
-# is likely to take: of 272 products in TF32 131 of such 132 then need no price at all.
+# The other way round waits where its copies alone take so many times what the first is likely to
+# take: of 272 products in TF32 in 128, none of which is priced then.
 _UNLIKELY = 1.75
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
@@ -139,12 +139,16 @@ def ranking(
 
 def _in_turn(works: list[Work], most: int | None) -> list[list[Work]]:
     """Return what to price one behind the other: both ways round at once, or the likelier first."""
-    first, *other = sorted(works, key=least_us)
-    if not other or (most == 1 and takes_longer(other[0], first)):
+    first, *others = sorted(works, key=least_us)
+    if not others:
         return [[first]]
-    if least_us(other[0]) > _UNLIKELY * likely_us(first):
-        return [[first], other]
-    return [[first, *other]]
+    (other,) = others
+    if most == 1 and takes_longer(other, first):
+        return [[first]]
+    alike = first.family.figures is other.family.figures
+    if alike and least_us(other) <= _UNLIKELY * likely_us(first):
+        return [[first, other]]
+    return [[first], [other]]
 
 
 def _add_offer(short: Shortlist[_Place], works: Sequence[Work]) -> None:

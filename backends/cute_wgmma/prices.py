@@ -364,7 +364,7 @@ class _Sides(NamedTuple):
     ----------
     m, n
         Extents, as the kernel sees them.
-    a_bytes, b_bytes, a_row_us, b_row_us, copied, repack_us, near_copies
+    a_bytes, b_bytes, a_row_us, b_row_us, copied, b_rows, repack_us, near_copies
         As in `Work`, for a launch's tile.
     pairs_l2
         Times the L2's time, in slices of K whose pairs share B.
@@ -377,6 +377,7 @@ class _Sides(NamedTuple):
     a_row_us: Any
     b_row_us: Any
     copied: Any
+    b_rows: Any
     pairs_l2: Any
     repack_us: Any
     near_copies: Any
@@ -392,7 +393,8 @@ def _sides(works: Sequence[Work], family: np.ndarray, rows: np.ndarray) -> _Side
     each = [
         (
             work.extents.m, work.extents.n, work.a_bytes, work.b_bytes, *work.row_us,
-            work.copied[MMA_M], f.sliced_streams if work.streamed else f.sliced_pairs,
+            work.copied[MMA_M], work.b_rows,
+            f.sliced_streams if work.streamed else f.sliced_pairs,
         )
         for work in works
     ]  # fmt: skip
@@ -416,7 +418,7 @@ def priced(
     Parameters
     ----------
     works
-        Of one family, or of one and its transpose: they have the same figures.
+        Of one family, or of one and its transpose by the same figures.
     family
         Which of these each launch is for.
     tiles, cluster_m, cluster_n, split_k, cluster_k
@@ -614,7 +616,7 @@ def _dram_us(
     moved += (
         f.short_lines * sides.b_bytes * (tiles.short_lines & (line * cluster_n < SWIZZLE_BYTES))
     )
-    if work.b_rows:
+    if sides.b_rows:  # of both ways round or of neither: there are two of TF32 alone
         share = SWIZZLE_BYTES / np.maximum(line, SWIZZLE_BYTES)
         moved -= f.side_by_side * sides.b_bytes * share * (cluster_n >= 4)
     us = moved / (target.dram_gbs * f.dram_efficiency * 1e3)
