@@ -154,7 +154,7 @@ def table_of(floors: Sequence[Floor], splits: Sequence[int], stay: bool = False)
 
 
 def bounds(table: Table, work: Work) -> Bounds:
-    """Return what no launch of some tiles is under; of `Tiles.persistent`, no such one."""
+    """Return what no launch of some tiles is under: persistent ones of `Tiles.persistent` alone."""
     sizes, sms = work.extents, work.target.sm_count
     tiles = np.ceil(sizes.m / table.m) * np.ceil(sizes.n / table.n) * sizes.batch
     slabs = np.ceil(sizes.k / table.k)
@@ -202,8 +202,8 @@ def _sm_us(
     """Return what the busiest SM takes, whose CTAs have so many slabs each."""
     rounds = np.ceil(busiest / table.resident)
     # Two CTAs of six warps take as long as of eight: schedulers have two warps or one.
-    begun = rounds if table.stay else 1.0  # those that end are behind others, else
-    level = begun * np.ceil(busiest / begun * table.warps / SCHEDULERS) * SCHEDULERS
+    together = busiest / rounds if table.stay else busiest  # those that stay begin tiles together
+    level = np.ceil(together * table.warps / SCHEDULERS) * SCHEDULERS * (busiest / together)
     level += table.lone_warps * rounds
     us = (clocks * each + table.cta_clocks) * level / (table.warps * work.target.clock_mhz)
     waits_us = table.waits_us / np.minimum(busiest, table.resident)

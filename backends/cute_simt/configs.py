@@ -495,8 +495,8 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
 def _scheduled(base: Base, schedule: str) -> Base:
     """Return a tile by a schedule that is told how many CTAs an SM holds: "tail" or "stream"."""
     told = changed(base.config, schedule=schedule, occupancy=base.resident)
-    if not is_specialised(told):
-        return base.told(told)
+    if not is_specialised(told):  # else it may issue other copies, and multiply tall tiles slower
+        return base.by(told)
     return measured(base.problem, base.target, told, H200)
 
 

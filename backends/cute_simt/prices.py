@@ -181,13 +181,13 @@ class Base:
             return 0
         return min(self.resident, max(1, _resident_by_smem(size, self.target.smem_per_sm)))
 
-    def told(self, config: Config) -> Base:
+    def by(self, config: Config) -> Base:
         """Return the same by another schedule, by which it copies and multiplies alike."""
         own = {name: value for name, value in vars(self).items() if name not in _ASKED}
         return Base(**{**own, "config": config})
 
 
-#: What is computed when it is asked for: of another schedule it may be something else.
+# What is computed when it is asked for: of another schedule it may be something else.
 _ASKED = {name for name, of in vars(Base).items() if isinstance(of, cached_property)}
 
 
