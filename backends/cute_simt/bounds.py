@@ -95,7 +95,7 @@ class Tiles:
     splits
         Parts of K that they may have, beside one.
     stay
-        Whether their CTAs stay, and take tiles in turn.
+        Whether their CTAs stay, and take tiles in turn, K whole.
     """
 
     floors: tuple[Floor, ...]
@@ -116,7 +116,7 @@ class Tiles:
     def persistent(self) -> Tiles:
         """The big ones with persistent CTAs, once for each number of these that an SM may hold.
 
-        K is whole, and loads hide what a CTA ends with.
+        Loads hide what a CTA ends with.
         """
         found = []
         for x in self.big.floors:
@@ -146,7 +146,7 @@ class Bounds(NamedTuple):
 def table_of(floors: Sequence[Floor], splits: Sequence[int], stay: bool = False) -> Table:
     """Return the arrays of some tiles, and of parts of K beside one that they may have."""
     rows = [(*x.config.tile, x.warps, is_big(x.config), *x[1:]) for x in floors]
-    columns = (1, *splits, *[1] * FULL)
+    columns = (1,) if stay else (1, *splits, *[1] * FULL)
     numbers = np.repeat(np.array(rows, dtype=np.float64).T, len(columns), axis=1)
     parts = np.tile(np.array(columns, dtype=np.float64), len(floors))
     table = Table((len(floors), len(columns)), stay, parts, parts, *numbers)
@@ -158,7 +158,7 @@ def bounds(table: Table, work: Work) -> Bounds:
     sizes, sms = work.extents, work.target.sm_count
     tiles = np.ceil(sizes.m / table.m) * np.ceil(sizes.n / table.n) * sizes.batch
     slabs = np.ceil(sizes.k / table.k)
-    parts = _with_measured(table, tiles, sms)
+    parts = table.parts if table.stay else _with_measured(table, tiles, sms)
     each, ctas = np.ceil(slabs / parts), parts * tiles
     busiest, enough = np.ceil(ctas / sms), np.maximum(ctas, sms)
     if table.stay:  # all of an SM take as many tiles
