@@ -7,13 +7,13 @@ once. A new term belongs into one of the two, into the total, and into the `Brea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
-from unigemm.plans import Breakdown, Config, Prediction
+from unigemm.plans import Breakdown, Config, Prediction, copied
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
@@ -499,7 +499,7 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int, smem_per_sm: in
     least, of_single = config, f.single_clocks
     fed = never_fed(a, config) is None
     if fed:  # less than without
-        least = replace(config, producers=PRODUCERS, stages=max(config.stages, FED_STAGES))
+        least = copied(config, producers=PRODUCERS, stages=max(config.stages, FED_STAGES))
         of_single = min(of_single, f.fed_single_clocks, f.stream_single_clocks)
     reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
     of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,9 +89,9 @@ SHAPES = (
     Shape("cooperative", 8, 4, 256, (_ALONE,)),
 )
 WIDTHS = np.arange(8, 257, 8)  # of tiles
-_COLUMNS = np.array((256, 192, 128, 64))  # beside those that fill the device evenly
+_COLUMNS = (256, 192, 128, 64)  # beside those that fill the device evenly
 # What there is of the shapes, once for all classes.
-_ROWS, _WIDEST = np.array([(shape.rows, shape.widest) for shape in SHAPES]).T
+_ROWS = np.array([shape.rows for shape in SHAPES])
 _SLICED = np.array([len(shape.slices) > 1 for shape in SHAPES])
 _PINGPONG = np.array([shape.schedule == "pingpong" for shape in SHAPES])
 _CLUSTER_K = (1, 2, 3, 4, 8)
@@ -278,14 +279,13 @@ class _Shapes(NamedTuple):
         Indices of the families.
     rows, sliced
         Of tiles; whether slices of K may share them.
-    unit, clusters
-        As in `Family`; the former a column, or a number for all.
+    clusters
+        As in `Family`.
     """
 
     family: np.ndarray
     rows: np.ndarray
     sliced: np.ndarray
-    unit: Any
     clusters: np.ndarray
 
 
@@ -293,54 +293,70 @@ class _Shapes(NamedTuple):
 def _shapes_of(families: tuple[Family, ...]) -> _Shapes:
     count = len(families)
     family = np.repeat(np.arange(count), len(SHAPES))
-    unit = each_of([each.unit for each in families], family[:, None])
     clusters = np.concatenate([each.clusters for each in families])
-    return _Shapes(family, np.tile(_ROWS, count), np.tile(_SLICED, count), unit, clusters)
+    return _Shapes(family, np.tile(_ROWS, count), np.tile(_SLICED, count), clusters)
 
 
 def _tiles(families: tuple[Family, ...], sizes: Sequence[Extents]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shapes (indices) and widths worth considering; not all of them are legal.
+    """Return the shapes (indices) and widths worth considering; not all of them are legal."""
+    shapes: list[int] = []
+    columns: list[int] = []
+    first = 0
+    for family, extents in zip(families, sizes, strict=True):
+        rows = min(extents.m, MMA_M)
+        for number, (shape, widest) in enumerate(
+            zip(SHAPES, _widest_for(rows), strict=True), first
+        ):
+            if widest:
+                found = sorted(_widths(family, extents, shape, widest))
+                shapes += [number] * len(found)
+                columns += found
+        first += len(SHAPES)
+    return np.array(shapes), np.array(columns)
 
-    Beside round widths: the narrowest that needs no more than so many rounds of tiles, since a last
+
+def _widths(family: Family, extents: Extents, shape: Shape, widest: int) -> set[int]:
+    """Return the widths of a shape's tiles, each a multiple of the family's unit.
+
+    Beside round ones: the narrowest that needs no more than so many rounds of tiles, since a last
     round that is almost empty costs as much as a full one. Wide ones by sixteens: 72 columns were
     slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
-    shapes, own = _shapes_of(families), families[0]
-    unit, whose, sm_count = shapes.unit, shapes.family[:, None], own.target.sm_count
-    m, n = each_of([each.m for each in sizes], whose), each_of([each.n for each in sizes], whose)
-    widest = _widest_for(tuple(min(each.m, MMA_M) for each in sizes))
-    down = -(-m // shapes.rows[:, None]) * sizes[0].batch
-    round_ones = np.minimum(_COLUMNS, -(-n // unit) * unit)
-    worth = np.empty((len(whose), 2 * len(_COLUMNS) + 5), dtype=bool)
-    worth[:, :4] = widest >= _COLUMNS
+    unit, sm_count, n = family.unit, family.target.sm_count, extents.n
+    # Of int8 wgmma takes no others.
+    round_up, even_up = (24, 24) if family.problem.accumulator is DType.INT32 else (inf, 64)
+    down, whole = -(-extents.m // shape.rows) * extents.batch, -(-n // unit) * unit
+    found = set()
     # Tiles that make so many rounds: as many as round widths need, one, two; K may be cut, too.
-    most = np.empty((len(whose), len(_COLUMNS) + 5), dtype=np.int64)
-    most[:, :4] = -(-down * -(-n // round_ones) // sm_count) * sm_count * worth[:, :4]
-    most[:, 4:6] = sm_count, 2 * sm_count
-    pairs, fours = own.at_once[2], own.at_once[4]
-    most[:, 6:] = (down * n <= sm_count * widest) * np.array((pairs, 2 * fours, fours))
-    across = most // down
-    even = -(-n // (np.maximum(across, 1) * unit)) * unit
-    columns = np.empty(worth.shape, dtype=np.int64)
-    columns[:, :4], columns[:, 4:] = round_ones, np.where(even <= 64, even, _sixteens(even))
-    if own.problem.accumulator is DType.INT32:  # wgmma takes no other widths
-        columns = np.where(columns <= 24, columns, _sixteens(columns))
-    worth[:, 4:] = (across > 0) & (columns[:, 4:] <= widest)
-    found = np.zeros((len(whose), len(WIDTHS)), dtype=bool)  # each once, in their order
-    found[worth.nonzero()[0], columns[worth] // 8 - 1] = True
-    shape, width = found.nonzero()
-    return shape, WIDTHS[width]
+    most = {sm_count, 2 * sm_count}
+    for columns in _COLUMNS:
+        if columns <= widest:
+            columns = min(columns, whole)
+            found.add(columns if columns <= round_up else _sixteens(columns))
+            most.add(-(-down * -(-n // columns) // sm_count) * sm_count)
+    if down * n <= sm_count * widest:
+        pairs, fours = family.at_once[[2, 4]].tolist()
+        most.update((pairs, 2 * fours, fours))
+    for tiles in most:
+        if tiles >= down:
+            even = -(-n // (tiles // down * unit)) * unit
+            even = even if even <= even_up else _sixteens(even)
+            if even <= widest:
+                found.add(even)
+    return found
 
 
-@lru_cache(maxsize=256)
-def _widest_for(rows: tuple[int, ...]) -> np.ndarray:
-    """Return the widest tiles for so many rows, `MMA_M` for more: a column, as in `_Shapes`.
+@lru_cache(maxsize=MMA_M)
+def _widest_for(rows: int) -> tuple[int, ...]:
+    """Return the widest tiles for so many rows, `MMA_M` for more, by shapes; 0 where there is none.
 
     None of few rows that are fewer, or of which half are enough.
     """
-    each = np.array(rows)[:, None]
-    few = (_ROWS < MMA_M) & ((each > _ROWS) | (np.maximum(each, 5) <= _ROWS // 2))
-    return np.where(few, 0, _WIDEST).reshape(-1, 1)
+
+    def wasted(shape: Shape) -> bool:
+        return shape.rows < MMA_M and (rows > shape.rows or max(rows, 5) <= shape.rows // 2)
+
+    return tuple(0 if wasted(shape) else shape.widest for shape in SHAPES)
 
 
 def _sharers(
@@ -360,7 +376,7 @@ def _sharers(
     return small | few, small | few | (filled & (down == 1))
 
 
-def _sixteens(columns: np.ndarray) -> np.ndarray:
+def _sixteens(columns: int) -> int:
     return -(-columns // 16) * 16
 
 

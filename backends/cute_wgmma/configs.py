@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import inf
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection
+from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection, copied
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
@@ -72,7 +71,7 @@ def _config(
     least = tile_config(family, shape, columns, slice_k, split or cluster_k * slice_k > 1)
     stage = (shape.rows + columns) * SWIZZLE_BYTES
     room = target.smem_per_block - spare_bytes(problem, least)
-    config = replace(
+    config = copied(
         least,
         cluster=cluster,
         stages=max(LEAST_STAGES, min(_MOST_STAGES, room // stage)),

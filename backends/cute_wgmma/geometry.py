@@ -18,13 +18,13 @@ Problems are as the kernel sees them: with `Config.swap_ab`, the transposed prod
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from typing import Any, Literal, NamedTuple
 
 from unigemm.dtypes import FLOAT8, DType
-from unigemm.plans import Config
+from unigemm.plans import Config, copied
 from unigemm.problem import Major, MatrixType, Problem
 from unigemm.target import Target
 
@@ -265,10 +265,10 @@ def _derived(problem: Problem, config: Config) -> Geometry:
         residents=1,
         registers=_registers(consumers, 1),
     )
-    copied = is_repacked(problem, "a", m) or is_repacked(problem, "b", m)
-    if m < MMA_M or (copied and 2 * (geo.smem_bytes + _SYSTEM_BYTES) <= _SM_BYTES):
+    repacked = is_repacked(problem, "a", m) or is_repacked(problem, "b", m)
+    if m < MMA_M or (repacked and 2 * (geo.smem_bytes + _SYSTEM_BYTES) <= _SM_BYTES):
         return geo
-    half = replace(geo, residents=2, registers=_registers(consumers, 2))
+    half = copied(geo, residents=2, registers=_registers(consumers, 2))
     return half if _fits(config, half) else geo
 
 

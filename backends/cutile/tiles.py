@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from unigemm.dtypes import FLOAT8, DType
+from unigemm.plans import copied
 from unigemm.problem import Problem
 from unigemm.target import Target
 
@@ -257,11 +258,11 @@ def _shapes(
         if not (any(turned) and _slow_turned(shape, *turned))
     ]
     if any(turned):
-        table = [replace(shape, persistent=False, tail=False, latency=1) for shape in table]
+        table = [copied(shape, persistent=False, tail=False, latency=1) for shape in table]
     elif not aligned and capability[0] == 9:
         # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
         table = [
-            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
+            shape if shape.warps > DEFAULT_WARPS else copied(shape, persistent=False, tail=False)
             for shape in table
         ]
     return tuple(table)
