@@ -629,10 +629,13 @@ def _speed(target: Target) -> float:
     return target.sm_count / 132 * target.clock_mhz / 1980
 
 
-def _joined(f: Figures, *times: Us) -> Us:
+def _joined(f: Figures, first: Us, *others: Us) -> Us:
     """Return the time of what overlaps but for the ends: near the longest, a norm of them all."""
-    total = sum(us**f.overlap for us in times)
-    return total ** (1 / f.overlap)  # type: ignore[return-value]
+    norm = first**f.overlap
+    for us in others:
+        norm = norm + us**f.overlap
+    joined: Us = norm ** (1 / f.overlap)
+    return joined
 
 
 def _parts_us(work: Work, split_k: int) -> float:
