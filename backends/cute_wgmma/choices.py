@@ -323,7 +323,7 @@ def _widths(family: Family, extents: Extents, shape: Shape, widest: int) -> set[
     slower than 80 (5.4 against 5.0 us at 768 cubed).
     """
     unit, sm_count, n = family.unit, family.target.sm_count, extents.n
-    # Of int8 wgmma takes no others.
+    # From so many columns on they are sixteens: wgmma takes no others of int8.
     round_up, even_up = (24, 24) if family.problem.accumulator is DType.INT32 else (inf, 64)
     down, whole = -(-extents.m // shape.rows) * extents.batch, -(-n // unit) * unit
     found = set()
