@@ -6,7 +6,6 @@ multiple of 256 bytes.
 
 from __future__ import annotations
 
-from bisect import bisect
 from math import ceil
 from typing import Any
 
@@ -57,12 +56,10 @@ def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
 
 def parts_in_turn(problem: Problem, part_bytes: int, split_k: int) -> int:
     """Return how many parts, of so many bytes each, a thread of the reduction adds in turn."""
-    if problem.batch_invariant:  # else the order of the sums would depend on the size of D
-        return split_k
-    threads = part_bytes // ROW_BYTES
-    slices = 1 << max(
-        0, min(bisect(SLICED_PARTS, split_k), (MOST_SLICED // threads).bit_length() - 1)
-    )
+    slices, threads = 1, part_bytes // ROW_BYTES
+    if not problem.batch_invariant:  # else the order of the sums would depend on the size of D
+        for parts in SLICED_PARTS:
+            slices <<= split_k >= parts and 2 * slices * threads <= MOST_SLICED
     return ceil(split_k / slices)
 
 

@@ -201,12 +201,14 @@ def _sm_us(
 ) -> Array:
     """Return what the busiest SM takes, whose CTAs have so many slabs each."""
     rounds = np.ceil(busiest / table.resident)
-    # Two CTAs of six warps take as long as of eight: schedulers have two warps or one.
-    together = busiest / rounds if table.stay else busiest  # those that stay begin tiles together
-    level = np.ceil(together * table.warps / SCHEDULERS) * SCHEDULERS * (busiest / together)
+    at_once = np.minimum(busiest, table.resident)
+    # Two CTAs of six warps take as long as of eight: schedulers have two warps or one. Those that
+    # stay are so many in each round; of others some begin as some end.
+    together, times = (at_once, rounds) if table.stay else (busiest, 1)
+    level = np.ceil(together * table.warps / SCHEDULERS) * SCHEDULERS * times
     level += table.lone_warps * rounds
     us = (clocks * each + table.cta_clocks) * level / (table.warps * work.target.clock_mhz)
-    waits_us = table.waits_us / np.minimum(busiest, table.resident)
+    waits_us = table.waits_us / at_once
     us = np.maximum(us, rounds * each * np.maximum(waits_us, least_us))
     return us + table.round_us * (rounds - 1)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
 from unigemm.errors import UnsupportedProblem
-from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection, copied
+from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, Rejection
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target
 
@@ -486,7 +486,7 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
     first = changed(base.config, schedule="persistent", occupancy=1)
     one = measured(problem, target, first, H200)  # the others take as long
     return tuple(
-        copied(one, config=changed(first, occupancy=occupancy))
+        one.by(changed(first, occupancy=occupancy))
         for occupancy in range(1, min(one.resident, base.resident) + 1)
     )
 

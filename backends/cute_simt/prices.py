@@ -182,7 +182,7 @@ class Base:
         return min(self.resident, max(1, _resident_by_smem(size, self.target.smem_per_sm)))
 
     def by(self, config: Config) -> Base:
-        """Return the same by another schedule, by which it copies and multiplies alike."""
+        """Return the same by another schedule or occupancy, with which it computes alike."""
         own = {name: value for name, value in vars(self).items() if name not in _ASKED}
         return Base(**{**own, "config": config})
 

@@ -275,15 +275,12 @@ class _Shapes(NamedTuple):
 
     Attributes
     ----------
-    family
-        Indices of the families.
     rows, sliced
         Of tiles; whether slices of K may share them.
     clusters
         As in `Family`.
     """
 
-    family: np.ndarray
     rows: np.ndarray
     sliced: np.ndarray
     clusters: np.ndarray
@@ -292,9 +289,8 @@ class _Shapes(NamedTuple):
 @lru_cache(maxsize=256)
 def _shapes_of(families: tuple[Family, ...]) -> _Shapes:
     count = len(families)
-    family = np.repeat(np.arange(count), len(SHAPES))
     clusters = np.concatenate([each.clusters for each in families])
-    return _Shapes(family, np.tile(_ROWS, count), np.tile(_SLICED, count), clusters)
+    return _Shapes(np.tile(_ROWS, count), np.tile(_SLICED, count), clusters)
 
 
 def _tiles(families: tuple[Family, ...], sizes: Sequence[Extents]) -> tuple[np.ndarray, np.ndarray]:
@@ -395,7 +391,7 @@ def choices(
     own, batch = families[0], sizes[0].batch  # for what both have in common
     problem, target = own.problem, own.target
     shapes, (shape, columns) = _shapes_of(families), _tiles(families, sizes)
-    whose = shapes.family[shape]
+    whose = shape // len(SHAPES)  # as `Choices.family`
     m, n = each_of([each.m for each in sizes], whose), each_of([each.n for each in sizes], whose)
     down, across = -(-m // shapes.rows[shape]), -(-n // columns)
     # Where all SMs have work K stays whole.

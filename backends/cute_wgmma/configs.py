@@ -19,7 +19,6 @@ from ..workspace import workspace_bytes
 from .choices import (
     LEAST_STAGES,
     SHAPES,
-    Choices,
     Family,
     Shape,
     choices,
@@ -87,18 +86,10 @@ def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candi
     return list(ranking(problem, extents, target, None).candidates)
 
 
-class _Offer(NamedTuple):
-    """What one family or two offer for some extents: all their choices, and their prices."""
-
-    works: Sequence[Work]
-    choices: Choices
-    times: Times
-
-
 class _Place(NamedTuple):
-    """One of these choices: which, whose, its parts of K, and its configuration but for those."""
+    """One of many choices: which, whose, its parts of K, and its configuration but for those."""
 
-    offer: _Offer
+    times: Times
     number: int
     work: Work
     split_k: int
@@ -114,7 +105,7 @@ class _Place(NamedTuple):
         work, config = self.work, self.finished()
         scratch = work.copied[min(config.tile[0], MMA_M)]
         scratch += workspace_bytes(work.family.problem, work.extents, config.split_k)
-        return Candidate(config, prediction(work, self.offer.times, self.number), scratch)
+        return Candidate(config, prediction(work, self.times, self.number), scratch)
 
 
 def ranking(
@@ -156,16 +147,15 @@ def _add_offer(short: Shortlist[_Place], works: Sequence[Work]) -> None:
     found = choices(own, [work.extents for work in works], [work.split for work in works])
     launches = found.cluster_m, found.cluster_n, found.split_k, found.cluster_k
     times = priced(works, found.family, tiles_of(own, found), *launches)
-    offer, total = _Offer(works, found, times), times.total
-    for index in cheapest_first(total):
-        us = float(total[index])
+    for index in cheapest_first(times.total):
+        us = float(times.total[index])
         if us > short.bar:
             break
         number, choice = found.at(index)
         shape, columns, cluster, split_k, cluster_k, slice_k = choice
         split = split_k > 1
         config, reason = _config(own[number], shape, columns, cluster, split, cluster_k, slice_k)
-        short.add(us, _Place(offer, index, works[number], split_k, config), reason)
+        short.add(us, _Place(times, index, works[number], split_k, config), reason)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
