@@ -189,7 +189,7 @@ def _block_bytes(copies: tuple[_Copy, ...], extents: Extents) -> int:
     """
     total = 0
     for copy in copies:
-        rows = extents.m if copy.name == "a" else extents.n
+        rows = copy.rows(extents)
         blocks = -(-rows // TURNED_BLOCK) * -(-extents.k // TURNED_BLOCK) * extents.batch
         total += blocks * TURNED_BLOCK**2 * copy.itemsize * copy.copies
     return total
@@ -203,7 +203,7 @@ def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
 def _copied_bytes(copies: tuple[_Copy, ...], extents: Extents) -> int:
     total = 0
     for copy in copies:
-        rows = extents.m if copy.name == "a" else extents.n
+        rows = copy.rows(extents)
         lines, along = (rows, extents.k) if copy.along_k else (extents.k, rows)
         most = packed_bytes(lines, along * copy.itemsize, extents.batch, copy.copies)
         if copy.may_panel:  # tiles decide
@@ -220,6 +220,10 @@ class _Copy(NamedTuple):
     itemsize: int
     copies: int
     may_panel: bool
+
+    def rows(self, extents: Extents) -> int:
+        """Return how many rows of K it has."""
+        return extents.m if self.name == "a" else extents.n
 
 
 @lru_cache(maxsize=1024)
