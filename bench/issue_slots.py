@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from unigemm.backends.cute_simt.geometry import FEW_ROWS
-
 import unigemm
+from unigemm.backends.cute_simt.geometry import FEW_ROWS
 from unigemm.plans import Plan
 from unigemm.registry import backend_named
 from unigemm.sass import disassemble

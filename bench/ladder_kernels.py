@@ -20,11 +20,11 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
+
+from bench.ladder_rungs import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
 from unigemm.backends.cute.device import GMEM, Divisor, select
 from unigemm.backends.cute_simt import kernel as simt
 from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry
-
-from bench.ladder_rungs import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
 from unigemm.plans import Config
 from unigemm.problem import Problem
 

@@ -14,13 +14,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import unigemm
+from unigemm.artifact import source_digest
 from unigemm.backends.cute.backend import CuteBackend
 from unigemm.backends.cute_simt import BACKEND as SHIPPED
 from unigemm.backends.cute_simt import geometry as simt
 from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry, OperandTile
-
-import unigemm
-from unigemm.artifact import source_digest
 from unigemm.dtypes import DType
 from unigemm.errors import UnsupportedProblem
 from unigemm.plans import Alternative, Config, Plan, Ranking, Raster

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from unigemm import cache as kernel_cache
 from unigemm.backends.cute_tcgen05.configs import offered, places, scratch_bytes
 from unigemm.backends.cute_tcgen05.geometry import ROWS
-
-from unigemm import cache as kernel_cache
 from unigemm.blocks import block_scales
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.env import cache_dir

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from test_cli import run_json
-from unigemm.backends.cute_wgmma.configs import turns
 
 import unigemm
 from unigemm import dispatch, tuning
+from unigemm.backends.cute_wgmma.configs import turns
 from unigemm.dtypes import numpy_dtype
 from unigemm.planner import INVARIANT_M
 from unigemm.plans import Alternative, Plan

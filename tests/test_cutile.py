@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from test_pricing import extents as drawn_extents
 from test_pricing import problems as drawn_problems
 from test_pricing import targets
+
+import unigemm
+from bench.suites import SUITES
 from unigemm.backends.cutile import configs
 from unigemm.backends.cutile.arguments import Call, Divisor, Place, calls, order_of, tail_of
 from unigemm.backends.cutile.backend import BACKEND
@@ -35,9 +38,6 @@ from unigemm.backends.cutile.prices import (
 from unigemm.backends.cutile.tiles import NARROW, turned_tf32
 from unigemm.backends.shortlist import Shortlist
 from unigemm.backends.workspace import workspace_bytes
-
-import unigemm
-from bench.suites import SUITES
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.gemm import Layout, canonical
 from unigemm.plans import Config, Plan, Raster

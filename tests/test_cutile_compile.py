@@ -12,15 +12,15 @@ from dataclasses import replace
 import pytest
 from sampling import ALL
 from test_cutile import EXTENTS, LAYOUTS, plan_of, problem_of, taken
+
+import unigemm
+from unigemm import sass
 from unigemm.backends.cutile import toolchain
 from unigemm.backends.cutile.arguments import calls
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import offered
 from unigemm.backends.cutile.geometry import features, gpu_code, stored_directly
 from unigemm.backends.cutile.tiles import spans_of
-
-import unigemm
-from unigemm import sass
 from unigemm.dtypes import FLOAT8, DType, output_dtypes
 from unigemm.errors import CompilationError
 from unigemm.gemm import Layout, canonical

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_cutile import dense, plan_of
 from tile_machine import Array, Machine, take_array
+
 from unigemm.backends.cutile.arguments import Divisor, Place, calls, order_of
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import scratch_bytes
@@ -23,7 +24,6 @@ from unigemm.backends.cutile.geometry import (
     without_copies,
 )
 from unigemm.backends.workspace import packed_row_bytes
-
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.gemm import Layout, canonical
 from unigemm.plans import Plan, Raster

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 from test_cutile import H200, gemm_of, plan_of
+
 from unigemm.backends.cutile import launch, toolchain
 from unigemm.backends.cutile.arguments import Call, Divisor, Place, calls
 from unigemm.backends.cutile.backend import BACKEND
-
 from unigemm.dtypes import DType
 from unigemm.errors import BackendUnavailable, UnigemmError
 from unigemm.plans import Plan

@@ -23,9 +23,9 @@ from block_scaled import (
     product,
 )
 from tcgen05_plans import drawn, with_config
-from unigemm.backends.cute_tcgen05.backend import BACKEND
 
 import unigemm
+from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.dtypes import DType, output_dtypes
 from unigemm.emulator import device
 from unigemm.emulator.host import missing

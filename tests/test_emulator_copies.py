@@ -21,9 +21,9 @@ from test_emulator_simt import (
     views_of,
 )
 from test_emulator_stream import dirty_workspaces
-from unigemm.backends.cute_simt.geometry import copied_bytes, is_copied, scratch_bytes
 
 import unigemm
+from unigemm.backends.cute_simt.geometry import copied_bytes, is_copied, scratch_bytes
 from unigemm.dtypes import DType
 from unigemm.emulator import device
 from unigemm.emulator.host import missing

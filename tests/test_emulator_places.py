@@ -11,9 +11,9 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from test_emulator_simt import configured
 from test_emulator_wgmma import GPU, chosen
-from unigemm.backends.cute_simt.geometry import DMMA
 
 import unigemm
+from unigemm.backends.cute_simt.geometry import DMMA
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.emulator import device
 from unigemm.emulator.host import missing

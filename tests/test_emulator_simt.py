@@ -13,11 +13,11 @@ from gpu_cases import matrix
 from hypothesis import given, settings
 from reference import EVERYWHERE, NUMPY, Case, check_case, flat_poison, lay_out, strided_view
 from reference import cases as draw_cases
+
+import unigemm
 from unigemm.backends.cute_simt.configs import SHAPES, candidates, price
 from unigemm.backends.cute_simt.few_rows import DOT64_SHAPES
 from unigemm.backends.cute_simt.geometry import scratch_bytes
-
-import unigemm
 from unigemm.dtypes import DType, numpy_dtype
 from unigemm.emulator import EmulatorError, KernelFault, device
 from unigemm.emulator.host import missing

@@ -13,9 +13,9 @@ from gpu_cases import matrix
 from reference import NUMPY, Case, check_case, lay_out
 from test_emulator_simt import configured, framed_product, kernels, on_fewer_sms, views_of
 from test_emulator_stream import dirty_workspaces
-from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
 
 import unigemm
+from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
 from unigemm.dtypes import DType
 from unigemm.emulator import device
 from unigemm.emulator.host import missing

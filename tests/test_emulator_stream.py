@@ -13,10 +13,10 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 from gpu_cases import matrix
 from reference import NUMPY, Case, check_case, flat_poison, lay_out, strided_view
 from test_emulator_simt import configured, framed_product, on_fewer_sms
-from unigemm.backends.cute_simt.shares import begin_of
 
 import unigemm
 from unigemm.arrays.libraries import KNOWN
+from unigemm.backends.cute_simt.shares import begin_of
 from unigemm.dtypes import DType
 from unigemm.emulator import device
 from unigemm.emulator.host import missing

@@ -19,9 +19,9 @@ from test_emulator_simt import (
     views_of,
 )
 from test_emulator_stream import dirty_workspaces
-from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
 
 import unigemm
+from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
 from unigemm.plans import Config, Raster

@@ -13,10 +13,10 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from gpu_cases import FEW_ROWS, few_rows_case, matrix, odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
-from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
-from unigemm.backends.cute_wgmma.geometry import geometry
 
 import unigemm
+from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
+from unigemm.backends.cute_wgmma.geometry import geometry
 from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.emulator import device
 from unigemm.emulator.host import missing

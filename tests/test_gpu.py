@@ -10,10 +10,10 @@ from gpu_cases import LIBRARIES, lib_named, matrix
 from hypothesis import given, settings
 from reference import EVERYWHERE, Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
-from unigemm.backends.cute_simt.configs import base_configs, candidates, price
-from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS, is_stream, scratch_bytes
 
 import unigemm
+from unigemm.backends.cute_simt.configs import base_configs, candidates, price
+from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS, is_stream, scratch_bytes
 from unigemm.dtypes import DType, numpy_dtype
 from unigemm.plans import Alternative, Config, Raster
 

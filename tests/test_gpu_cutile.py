@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from gpu_cases import LIBRARIES, lib_named, matrix, tma_matrix
 from reference import Case, check_case, compact, torch_lib
+
+import unigemm
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.configs import offered
 from unigemm.backends.cutile.geometry import features
-
-import unigemm
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.plans import Raster
 from unigemm.problem import Extents, MatrixType, Problem

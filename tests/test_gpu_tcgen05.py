@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from reference import Case, check_case, compact
 from reference import cases as draw_cases
 from tcgen05_plans import with_config
-from unigemm.backends.cute_tcgen05.configs import offered
 
 import unigemm
+from unigemm.backends.cute_tcgen05.configs import offered
 from unigemm.dtypes import INPUTS, DType, output_dtypes
 from unigemm.plans import Raster
 

@@ -19,10 +19,10 @@ from gpu_cases import (
 from hypothesis import given, settings
 from reference import Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
-from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
-from unigemm.backends.cute_wgmma.geometry import illegal
 
 import unigemm
+from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
+from unigemm.backends.cute_wgmma.geometry import illegal
 from unigemm.dtypes import DType, output_dtypes
 from unigemm.plans import Config, Raster
 

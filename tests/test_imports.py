@@ -255,8 +255,7 @@ def test_every_public_name_exists():
 
 
 def test_backends_is_a_package_and_a_function():
-    import unigemm.backends.numpy
-
     import unigemm
+    import unigemm.backends.numpy
 
     assert "numpy" in [backend.name for backend in unigemm.backends()]

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
 from unigemm.backends.cute_simt.geometry import FEW_ROWS, without_dmma
 from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
@@ -23,8 +25,6 @@ from unigemm.backends.cutile.geometry import illegal as cutile_illegal
 from unigemm.backends.cutile.prices import FLOAT64_FLOPS
 from unigemm.backends.shortlist import Shortlist, cheapest_first
 from unigemm.backends.workspace import parts_in_turn, workspace_bytes
-
-import unigemm
 from unigemm.dtypes import INPUTS, DType, output_dtypes
 from unigemm.planner import choose
 from unigemm.plans import (

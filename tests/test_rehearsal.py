@@ -9,11 +9,11 @@ import sys
 
 import numpy as np
 import pytest
-from unigemm.backends.cute.backend import CuteBackend
 
 import unigemm
 from unigemm import dispatch
 from unigemm.backend import RehearsingBackend
+from unigemm.backends.cute.backend import CuteBackend
 from unigemm.registry import BUILTIN, backend_named
 from unigemm.target import named_target
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from reference import error_bound
-from unigemm.backends.cute_wgmma.backend import BACKEND
 
 import unigemm
+from unigemm.backends.cute_wgmma.backend import BACKEND
 from unigemm.dtypes import DType, numpy_dtype
 from unigemm.gemm import Layout, canonical
 from unigemm.sass import instruction_mix

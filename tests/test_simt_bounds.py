@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_pricing import extents, problems, targets
+
+import unigemm
 from unigemm.backends.cute_simt import configs
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.bounds import bounds
@@ -25,8 +27,6 @@ from unigemm.backends.cute_simt.geometry import (
 )
 from unigemm.backends.cute_simt.prices import floors_us, lanes, work_of
 from unigemm.backends.shortlist import changed
-
-import unigemm
 from unigemm.dtypes import DType
 from unigemm.problem import Extents
 from unigemm.target import named_target

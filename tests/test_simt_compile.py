@@ -11,6 +11,8 @@ from sampling import ALL
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from test_simt_geometry import EVERY_PROBLEM, problem_of
+
+from bench.issue_slots import counted
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs
 from unigemm.backends.cute_simt.geometry import (
@@ -22,8 +24,6 @@ from unigemm.backends.cute_simt.geometry import (
     is_dmma,
     is_stream,
 )
-
-from bench.issue_slots import counted
 from unigemm.dtypes import DType
 from unigemm.errors import CompilationError, UnsupportedProblem
 from unigemm.plans import Config, Plan

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_simt_geometry import EVERY_PROBLEM, problem_of
+
+import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs, candidates, predict
 from unigemm.backends.cute_simt.figures import H200 as FIGURES
@@ -21,8 +23,6 @@ from unigemm.backends.cute_simt.geometry import (
     lies_well,
     seen,
 )
-
-import unigemm
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents

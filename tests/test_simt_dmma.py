@@ -19,6 +19,8 @@ from test_simt_geometry import (
     problem_of,
     wavefronts,
 )
+
+import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import (
     DMMA_SHAPES,
@@ -36,8 +38,6 @@ from unigemm.backends.cute_simt.geometry import (
     illegal,
     is_dmma,
 )
-
-import unigemm
 from unigemm.cli import specs
 from unigemm.dtypes import DType
 from unigemm.plans import Alternative, Config, Plan

@@ -16,6 +16,8 @@ from test_simt_dmma import (
     stacked,
 )
 from test_simt_geometry import H200, MAJORS_A, MAJORS_B, problem_of, wavefronts
+
+import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import FED_DMMA_SHAPES, base_configs
 from unigemm.backends.cute_simt.geometry import (
@@ -26,8 +28,6 @@ from unigemm.backends.cute_simt.geometry import (
     illegal,
     producers_of,
 )
-
-import unigemm
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan, Raster
 from unigemm.problem import Extents

@@ -21,6 +21,7 @@ from test_simt_dmma import (
     results_in_orders,
     stacked,
 )
+
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import base_configs, price
 from unigemm.backends.cute_simt.geometry import (
@@ -33,7 +34,6 @@ from unigemm.backends.cute_simt.geometry import (
     is_tail,
     tiles_of,
 )
-
 from unigemm.errors import UnsupportedProblem
 from unigemm.measure import Workload
 from unigemm.plans import Alternative, Plan

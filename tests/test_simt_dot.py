@@ -9,12 +9,12 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import candidates
 from unigemm.backends.cute_simt.few_rows import DOT64_SHAPES, DOT_SHAPES, few_rows_configs
 from unigemm.backends.cute_simt.geometry import AXPY, DOT_ROWS, illegal
-
-import unigemm
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem

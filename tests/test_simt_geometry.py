@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EVERYWHERE
+
 from unigemm.backends.cute_simt import configs
 from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_simt.configs import base_configs, candidates
@@ -30,7 +31,6 @@ from unigemm.backends.cute_simt.geometry import (
 )
 from unigemm.backends.cute_simt.prices import measured
 from unigemm.backends.cute_simt.shares import begin_of, share_of
-
 from unigemm.dtypes import DType
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_simt_geometry import EVERY_PROBLEM, problem_of
+
+import unigemm
 from unigemm.backends.cute_simt import few_rows
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.configs import (
@@ -20,8 +22,6 @@ from unigemm.backends.cute_simt.configs import (
 from unigemm.backends.cute_simt.figures import H200 as FIGURES
 from unigemm.backends.cute_simt.geometry import illegal, is_big, misfit, scratch_bytes
 from unigemm.backends.cute_simt.leftover import of_tiles, shared_out
-
-import unigemm
 from unigemm.dtypes import DType
 from unigemm.errors import UnsupportedProblem
 from unigemm.plans import Config, Plan

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 from tcgen05_plans import LAYOUTS, TYPES, problem_of
+
+import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.backends.cute_tcgen05.configs import candidates, offered, predict
 from unigemm.backends.cute_tcgen05.figures import LADDER
@@ -18,8 +20,6 @@ from unigemm.backends.cute_tcgen05.geometry import (
     illegal,
     is_repacked,
 )
-
-import unigemm
 from unigemm.dtypes import DType, output_dtypes
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents

@@ -21,11 +21,11 @@ from tcgen05_plans import (
 )
 from tcgen05_products import multiply, native
 from test_tcgen05 import B200, EXTENTS, loop_of, plans_of
+
+import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.backends.cute_tcgen05.configs import candidates, scratch_bytes
 from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry, illegal
-
-import unigemm
 from unigemm.blocks import block_scales
 from unigemm.dtypes import FLOAT8, DType, output_dtypes
 from unigemm.emulator import device, tcgen05, tensor_copies

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tcgen05_plans import KINDS, PAIRS_OF_4, Offer, chosen, offers, plan_of, spread
 from tcgen05_products import multiply
+
 from unigemm.backends.cute_tcgen05.configs import offered
 from unigemm.backends.cute_tcgen05.geometry import COLUMNS, PREFETCHED, geometry, is_repacked
-
 from unigemm.cache import Entry
 from unigemm.dispatch import kernel_entry
 from unigemm.dtypes import FLOAT8, DType

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import ALL
+
+import unigemm
 from unigemm.backends.cute_wgmma.backend import BACKEND, kernel_problem
 from unigemm.backends.cute_wgmma.choices import (
     SHAPES,
@@ -34,8 +36,6 @@ from unigemm.backends.cute_wgmma.geometry import (
 from unigemm.backends.cute_wgmma.prices import KINDS as KINDS_OF_TILES
 from unigemm.backends.cute_wgmma.prices import priced, table_of, tiles_in, tiles_of
 from unigemm.backends.cute_wgmma.work import work_of
-
-import unigemm
 from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, MatrixType, Problem
