@@ -20,20 +20,28 @@ from .cli_cache import cache_app
 from .cli_sweep import sweep_command
 from .dtypes import INPUTS, DType, dtype_named
 from .errors import UnigemmError, UnsupportedProblem
+from .explanation import screen
 from .planner import KEPT
 from .plans import Plan
 from .problem import PRECISIONS
+from .registry import BUILTIN
+from .target import ARCHITECTURES
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     help="One matmul for CuPy, NumPy, PyTorch and DLPack arrays.",
 )
 app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kernels.")
-app.command("sweep")(sweep_command)
 
+
+def _named(*names: str) -> Any:
+    """Return what a shell completes an option's value with."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+_LAYOUTS = ("nn", "nt", "tn", "tt")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Extent = Annotated[int, typer.Argument(min=1)]
 DtypeName = Annotated[
@@ -42,29 +50,63 @@ DtypeName = Annotated[
         "--dtype",
         help=f"Of the inputs: {', '.join(map(str, INPUTS))}; to plan and compile also "
         f"{' and '.join(FORMATS)}, with scales of blocks in tiles.",
+        autocompletion=_named(*map(str, INPUTS), *FORMATS),
     ),
 ]
 OutDtype = Annotated[
     str | None,
     typer.Option(
-        "--out-dtype", help="Of the result: that of the inputs, for 8 bits float32 or int32."
+        "--out-dtype",
+        help="Of the result: that of the inputs, for 8 bits float32 or int32.",
+        autocompletion=_named(*map(str, DType)),
     ),
 ]
-Layout = Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt: t is stored transposed.")]
+Layout = Annotated[
+    str,
+    typer.Option(
+        "--layout",
+        help="nn, nt, tn or tt: t is stored transposed.",
+        autocompletion=_named(*_LAYOUTS),
+    ),
+]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Products in a stack.")]
 Target = Annotated[
     list[str] | None,
-    typer.Option("--target", help="sm_90a, cpu, ...; may be repeated. This machine if not named."),
+    typer.Option(
+        "--target",
+        help="sm_90a, cpu, ...; may be repeated. This machine if not named.",
+        autocompletion=_named("cpu", *ARCHITECTURES),
+    ),
 ]
-BackendName = Annotated[str, typer.Option("--backend", help="A backend's name, or auto.")]
+BackendName = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        help="A backend's name, or auto.",
+        autocompletion=_named("auto", *BUILTIN),
+    ),
+]
 Precision = Annotated[
-    str, typer.Option("--precision", help=f"Coarsest for float32: {', '.join(PRECISIONS)}.")
+    str,
+    typer.Option(
+        "--precision",
+        help=f"Coarsest for float32: {', '.join(PRECISIONS)}.",
+        autocompletion=_named(*PRECISIONS),
+    ),
 ]
 
 BatchInvariant = Annotated[
     bool, typer.Option("--batch-invariant", help="One configuration for every M, rows bitwise.")
 ]
-Top = Annotated[int, typer.Option("--top", min=1, help="Configurations to rank, best first.")]
+Top = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        min=1,
+        help="Configurations to rank, best first. Each predicted time (us) is split: parts left of "
+        "the bar add up, right of it is what bounds the main loop. One screen if left out.",
+    ),
+]
 
 # The base of all usage errors, of click or of the copy in newer Typers, which export its children.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -72,26 +114,46 @@ _UsageProblem: Any = typer.BadParameter.__mro__[2]
 
 def main() -> None:
     """Run the command line with the arguments of the process, and exit."""
-    as_json = "--json" in sys.argv
     # A warning is for the user of a command, not for its author: no file and no line.
     warnings.formatwarning = lambda message, *_, **__: f"unigemm: {message}\n"
     try:
-        code = app(standalone_mode=not as_json)
+        with show.guarded_streams():
+            code = _run("--json" in sys.argv)
+    except show.OutputLost as lost:
+        code = 141 if lost.closed else 2  # 128 + SIGPIPE, as of a program that the signal ends
+    sys.exit(code)
+
+
+def _run(as_json: bool) -> int:
+    """Run a command, explain what it cannot do, and return its exit code."""
+    try:
+        code = app(standalone_mode=False)
     except UnigemmError as error:
-        _fail(as_json, type(error).__name__, str(error), 2)
-    except _UsageProblem as error:  # only under --json: otherwise Typer prints it, with the usage
-        _fail(as_json, "UsageError", error.format_message(), error.exit_code)
-    except typer.Abort:  # Ctrl-C under --json, in older Typers
-        code = 130
-    sys.exit(code if isinstance(code, int) else 0)
+        return _failed(as_json, type(error).__name__, str(error), 2)
+    except _UsageProblem as error:
+        context, message = getattr(error, "ctx", None), error.format_message()
+        if not as_json and not message:  # of no arguments at all: the help is printed
+            return error.exit_code
+        if not as_json and context is not None:
+            show.say(context.get_usage(), error=True)
+            show.say(f"Try '{context.command_path} --help' for help.", error=True)
+        return _failed(as_json, "UsageError", message or "no command", error.exit_code)
+    except OSError as error:  # of a file that the command names
+        where = f" ({error.filename})" if error.filename else ""
+        return _failed(as_json, type(error).__name__, f"{error.strerror or error}{where}", 2)
+    except typer.Abort:  # Ctrl-C, in older Typers
+        return 130
+    except SystemExit as exit:  # shell completion ends so
+        code = exit.code
+    return code if isinstance(code, int) else 0
 
 
-def _fail(as_json: bool, kind: str, message: str, code: int) -> None:
+def _failed(as_json: bool, kind: str, message: str, code: int) -> int:
     if as_json:
         show.print_json({"error": {"type": kind, "message": message}})
     else:
         show.say(f"unigemm: {message}", error=True)
-    sys.exit(code)
+    return code
 
 
 def specs(
@@ -104,7 +166,7 @@ def specs(
     UnsupportedProblem
         The layout is none of nn, nt, tn, tt, or the dtype is unknown.
     """
-    if layout not in ("nn", "nt", "tn", "tt"):
+    if layout not in _LAYOUTS:
         raise UnsupportedProblem(f"layout {layout!r} is not known; use nn, nt, tn or tt")
     kind = dtype_named(dtype)
     lead = (batch,) if batch > 1 else ()
@@ -178,15 +240,12 @@ def plan_command(
     backend: BackendName = "auto",
     precision: Precision = "ieee",
     batch_invariant: BatchInvariant = False,
-    top: Top = KEPT + 1,
+    top: Top = None,
     as_json: Json = False,
 ) -> None:
-    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target.
-
-    The ranking splits each predicted time (us) into parts that add up, left of the bar, and shows
-    right of it what bounds the main loop.
-    """
-    options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": top - 1}
+    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target."""
+    keep = KEPT if top is None else top - 1
+    options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
     options["batch_invariant"] = batch_invariant
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
     if as_json:
@@ -194,7 +253,16 @@ def plan_command(
         show.print_json(data[0] if len(data) == 1 else data)
         return
     for plan in plans:
-        show.say(plan.explain())
+        if top is None:
+            _print_screen(plan, f"--top {KEPT + 1}")
+        else:
+            show.print_laid_out(plan.explain(show.width()))
+
+
+def _print_screen(plan: Plan, more: str) -> None:
+    """Print what fits one screen and a prompt; a small one is scrolled."""
+    lines = max(show.height() or 0, 24) - 1
+    show.print_laid_out(screen(plan, show.width() or 80, lines, more))
 
 
 @app.command("compile")
@@ -263,7 +331,10 @@ def tune(
     if as_json:
         show.print_json(plan_json(plan))
     else:
-        show.say(plan.explain())
+        _print_screen(plan, "unigemm plan --top 9")
+
+
+app.command("sweep")(sweep_command)
 
 
 @app.command()

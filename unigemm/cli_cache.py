@@ -37,7 +37,10 @@ def list_command(backend: BackendName = None, target: Arch = None, as_json: Json
     if as_json:
         show.print_json(msgspec.to_builtins(entries))
         return
-    headings = ("key", "backend", "target", "kernel", "size", "regs", "last used", "layer")
+    if not entries:
+        show.say("no kernels in the cache")
+        return
+    headings = ("key", "backend", "target", "size", "regs", "last used", "layer", "kernel")
     show.print_table(show.table("", headings, map(_entry_row, entries)))
 
 
@@ -54,11 +57,11 @@ def _entry_row(entry: EntrySummary) -> tuple[str, ...]:
         entry.digest[:12],
         entry.backend,
         entry.arch,
-        f"{what} {tile}",
         show.size(entry.size_bytes),
         str(entry.registers),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used)),
         entry.layer,
+        f"{what} {tile}",
     )
 
 

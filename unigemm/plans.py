@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from .errors import UnsupportedProblem
+from .explanation import BOUNDS, PARTS, explained, screen
 from .problem import Extents, Problem
 from .target import Target, named_target
 
@@ -121,6 +122,8 @@ class Config:
 
     def __str__(self) -> str:
         m, n, k = self.tile
+        if self == Config(self.tile):  # the host: it has no launch to describe
+            return f"{m}x{n}x{k}"
         text = f"{m}x{n}x{k} s{self.stages} w{self.warps[0]}x{self.warps[1]}"
         if self.thread != (0, 0):
             text += f" t{self.thread[0]}x{self.thread[1]}"
@@ -196,10 +199,9 @@ class Breakdown:
         name = BOUNDS[bounds.index(most)]
         return "waves" if self.waves > self.mainloop else name
 
-
-#: The parts of a `Breakdown` that add up, and those that overlap.
-PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "strips")
-BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
+    def used(self, names: tuple[str, ...]) -> dict[str, float]:
+        """Return those of some parts that are not 0, in the order of the names."""
+        return {name: us for name in names if (us := getattr(self, name))}
 
 
 @dataclass(frozen=True)
@@ -411,51 +413,20 @@ class Plan:
             raise UnsupportedProblem("not a plan: a JSON object is needed; use Plan.to_json()")
         return cls.from_dict(data)
 
-    def explain(self) -> str:
+    def explain(self, width: int | None = None) -> str:
         """Say what was chosen, what lost to it, where their time goes, and what cannot run.
 
         The first columns of the table add up to the predicted time, see `Breakdown`; those after
         the bar are what bounds the main loop, and overlap. Columns of zeros are left out.
+
+        Parameters
+        ----------
+        width
+            Columns of a terminal, to break lines between words and tables between columns; lines
+            are as long as they need to be if left out.
         """
-        priced = f", priced as {self.priced}" if self.priced else ""
-        lines = [
-            f"{self.extents} on {self.target}{priced}",
-            f"  {self.problem}",
-            f"  -> {self.backend} {self.config}: {self.predicted_us:.1f} us predicted, "
-            f"limited by {self.limiter}",
-        ]
-        if self.measured_us:
-            lines.append(f"     chosen by autotune: {self.measured_us:.1f} us measured")
-        if self.workspace_bytes:
-            lines.append(f"     workspace {self.workspace_bytes} bytes")
-        lines += ["  " + line for line in _table((self.as_alternative, *self.alternatives))]
-        for other in self.rejected:
-            more = f" (and {other.others} more like it)" if other.others else ""
-            config = f" {other.config}" if other.config else ""
-            lines.append(f"  not {other.backend}{config}: {other.reason}{more}")
-        return "\n".join(lines)
+        return explained(self, width)
 
     def __str__(self) -> str:
-        return self.explain()
-
-
-def _table(ranked: tuple[Alternative, ...]) -> list[str]:
-    """Return candidates with the parts of their times as a table, in microseconds."""
-
-    def used(names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if any(getattr(x.parts, name) for x in ranked)]
-
-    parts, bounds = used(PARTS), used(BOUNDS)
-    rows = [["us", *parts, "|", *bounds, "limiter"]]
-    for each in ranked:
-        figures = [
-            [f"{getattr(each.parts, name):.1f}" for name in names] for names in (parts, bounds)
-        ]
-        rows.append([f"{each.predicted_us:.1f}", *figures[0], "|", *figures[1], each.limiter])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-    names = ["kernel", *(f"{each.backend} {each.config}" for each in ranked)]
-    return [f"{line}  {name}" for line, name in zip(lines, names, strict=True)]
+        """Return the pick and what lost to it, in one screen of 24 lines by 80 columns."""
+        return screen(self)
