@@ -21,6 +21,7 @@ from unigemm.arrays.operands import (
     ArraySpec,
     Device,
     alignment_of,
+    checked_operand,
     parse_dtype,
     stream_handle,
 )
@@ -317,6 +318,56 @@ def test_what_is_no_plain_array_is_refused_with_how_to_make_one(kind):
     with pytest.raises(unigemm.LibraryMismatch) as caught:
         unigemm.matmul(np.ones((2, 2)), x)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["a", "b", "out"])
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.ones((2, 2)).view(Units),
+        np.ma.ones((2, 2)),
+        np.asmatrix(np.ones((2, 2))),
+        np.rec.array(np.ones((2, 2))),
+        np.char.array([["a", "b"], ["c", "d"]]),
+        np.ones((2, 2), object),
+        np.ones((2, 2), [("x", "f8")]),
+        np.array([["a", "b"], ["c", "d"]]),
+    ],
+    ids=["units", "masked", "matrix", "record", "chararray", "object", "structure", "text"],
+)
+def test_arrays_of_more_than_numbers_are_refused_in_every_place(x, place):
+    arrays = {name: np.ones((2, 2)) for name in ("a", "b", "out")}
+    unigemm.matmul(*arrays.values())
+    arrays[place] = x
+    with pytest.raises(unigemm.UnsupportedProblem, match=place):
+        unigemm.matmul(*arrays.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "pointer", "words"),
+    [
+        ((2, True), (2, 1), 64, "type bool"),
+        ((2, np.int64(2)), (2, 1), 64, "type int64"),
+        ((2, 2), (2.0, 1), 64, "type float"),
+        ((2, -2), (2, 1), 64, "says that it has shape"),
+        ((2, 2), (1,), 64, "says that it has shape"),
+        ((2, 2), (2, 1), 0, "no memory"),
+        ((2, 2), (-100, 1), 64, "no memory"),
+        ((2, 2), (1 << 61, 1), 64, "no memory"),
+        ((1 << 62, 2), (2, 1), 64, "no memory"),
+        ((0, 2), (1 << 62, 1), 64, "no memory"),
+        ((2, 2), (2, 1), (1 << 63) - 8, "no memory"),
+    ],
+)
+def test_extents_and_strides_are_integers_that_memory_can_have(shape, strides, pointer, words):
+    with pytest.raises(unigemm.UnsupportedProblem, match=words):
+        checked_operand("a", pointer, shape, strides, DType.FLOAT32, HOST)
+
+
+def test_nothing_of_an_empty_array_is_addressed():
+    checked_operand("a", 0, (0, 5), (5, 1), DType.FLOAT32, HOST)
+    one = checked_operand("a", 64, (2, 2), (-8, 1), DType.FLOAT32, HOST)
+    assert (one.span, one.alignment) == ((-32, 8), 16)
 
 
 def test_a_memory_map_is_an_array(tmp_path):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from . import tuning
 from .arrays.libraries import KNOWN, Library
+from .arrays.numpy_arrays import without_errors
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
 from .backend import (
     Backend,
@@ -499,9 +500,12 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         gemm = _fit(plan, gemm, target)
     with nullcontext() if index < 0 else library.context(index, None):
         launch = _launcher(plan, gemm, index)
+    launch = _each_launch(launch, gemm, x.dtype, layout.dtype)
+    if index < 0 and not library.numpy_errors:
+        launch = without_errors(launch)
     workspace = library.maker((plan.workspace_bytes,), None, device)
     return bound(
-        launch=_each_launch(launch, gemm, x.dtype, layout.dtype),
+        launch=launch,
         workspace=workspace if plan.workspace_bytes else None,
         plan=plan,
     )

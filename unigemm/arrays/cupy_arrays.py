@@ -10,7 +10,7 @@ from typing import Any
 from ..dtypes import DType, numpy_dtype
 from ..errors import LibraryMismatch
 from .libraries import Library
-from .operands import Device, Operand, alignment_of, element_strides, parse_dtype
+from .operands import Device, Operand, checked_operand, element_strides, parse_dtype
 
 __all__ = ["cupy_library", "library"]
 
@@ -47,7 +47,7 @@ def cupy_library() -> Library:
         pointer = x.data.ptr
         strides = element_strides(x.strides, x.shape, dtype, pointer, name)
         device = Device("cuda", x.data.device_id)
-        return Operand(pointer, x.shape, strides, dtype, device, alignment_of(pointer))
+        return checked_operand(name, pointer, x.shape, strides, dtype, device)
 
     def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
         return partial(cupy.empty, shape, "uint8" if dtype is None else numpy_dtype(dtype))

@@ -52,6 +52,11 @@ class Library:
         Address of the current stream of a CUDA device.
     context
         Makes a CUDA device current and, unless None, a stream of it (given by address).
+    ask
+        Runs once at each call, before `read`; raises where something of the library's own would
+        have to see the product. None where a library has no such thing.
+    numpy_errors
+        NumPy's floating-point errors (`numpy.errstate`) are raised, ignored, ... as its user asks.
     foreign
         The arrays are reached through DLPack only.
     table
@@ -70,6 +75,8 @@ class Library:
     current_device: Callable[[], int] = lambda: 0
     current_stream: Callable[[int], int] = lambda index: 0
     context: Callable[[int, int | None], AbstractContextManager[Any]] = lambda i, s: nullcontext()
+    ask: Callable[[], object] | None = None
+    numpy_errors: bool = False
     foreign: bool = False
     table: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
@@ -140,6 +147,8 @@ def _find(x: Any, kind: type, name: str) -> Library:
         return dlpack_arrays.library(kind)
     if kind.__module__.startswith("jax."):
         advice = "inside jax.jit and other transformations arrays are only traced: call it outside"
+    elif kind.__module__.startswith("torch.fx."):
+        advice = "symbolic tracing holds no data: name a function that calls it in torch.fx.wrap"
     elif isinstance(x, ArraySpec):
         advice = "plan() takes an ArraySpec; matmul needs an array"
     elif hasattr(kind, "__cuda_array_interface__"):

@@ -21,6 +21,7 @@ __all__ = [
     "Device",
     "Operand",
     "alignment_of",
+    "checked_operand",
     "compact_strides",
     "element_strides",
     "output_dtype",
@@ -43,6 +44,7 @@ class Device:
 
 
 HOST = Device("cpu")
+_ADDRESSES = (1 << 63) - 1  # the largest
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,52 @@ def alignment_of(pointer: int) -> int:
     """Return the largest power of two up to 16 that divides an address."""
     bits = pointer & (MAX_ALIGNMENT - 1)
     return bits & -bits or MAX_ALIGNMENT
+
+
+def checked_operand(
+    name: str,
+    pointer: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: DType,
+    device: Device,
+    *,
+    readonly: bool = False,
+) -> Operand:
+    """Return an array as an `Operand` whose fields mean what they say.
+
+    Parameters
+    ----------
+    name
+        The argument's name, for errors.
+    pointer, shape, strides, dtype, device, readonly
+        As in `Operand`, as the array's library has them.
+
+    Raises
+    ------
+    UnsupportedProblem
+        An extent or stride is no plain integer, or no memory can lie so.
+    """
+    for number in (*shape, *strides):
+        if type(number) is not int:  # a tensor or a symbol, while PyTorch traces
+            raise UnsupportedProblem(
+                f"{name} has an extent or a stride of type {type(number).__qualname__}, no plain "
+                "integer; call unigemm outside of traced code"
+            )
+    if len(shape) != len(strides) or min(shape, default=0) < 0:
+        raise UnsupportedProblem(
+            f"{name} says that it has shape {shape} and strides {strides}; pass a dense array, "
+            "with a stride for each extent"
+        )
+    x = Operand(pointer, shape, strides, dtype, device, alignment_of(pointer), readonly)
+    low, high = x.span
+    steps = max((abs(step) for step in strides), default=0) * dtype.itemsize
+    if (high > low and not 0 < pointer + low <= pointer + high <= _ADDRESSES) or steps > _ADDRESSES:
+        raise UnsupportedProblem(
+            f"{name}, of shape {shape} and strides {strides} at address {pointer:#x}, lies in no "
+            "memory that there can be; pass a dense array"
+        )
+    return x
 
 
 def element_strides(
