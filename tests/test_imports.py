@@ -52,7 +52,7 @@ LAYERS = [
     {"columns"},
     {"explanation"},
     {"errors", "overlap", "artifact", "arrays", "cache.reports", "cache.trust"},
-    {"dtypes", "env", "cache.manifest"},
+    {"dtypes", "env", "cache.manifest", "arrays.torch_tensors", "arrays.dlpack_exports"},
     {"problem", "target", "sass", "cache.store", "cache.bundle"},
     {"blocks", "plans", "measure_device"},
     {"gemm", "measure_torch", "measure_cupy"},

@@ -180,6 +180,8 @@ def matmul(
     key: Any
     bound: Bound | None
     try:
+        if library.ask is not None:
+            library.ask()
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
         same = plan and id(plan)  # hashing a plan costs more than the rest; `Bound` keeps it alive
@@ -234,6 +236,14 @@ def matmul(
         if stream is None:
             handle = library.current_stream(device)
         return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
+
+
+# torch.compile leaves the call as it is, between two graphs; fullgraph=True says this.
+matmul._torchdynamo_disable = True  # type: ignore[attr-defined]
+matmul._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+    "unigemm works on the addresses of tensors, which a graph does not have: leave fullgraph=True "
+    "out, or call it outside of the compiled function"
+)
 
 
 def _run(
