@@ -84,6 +84,51 @@ class Exporter:
         return new_capsule(ctypes.addressof(managed), b"dltensor", None)
 
 
+class Liar(Exporter):
+    """An array whose export does not describe its memory: `lies` are fields of its `DLTensor`.
+
+    Tuples are lists of 64-bit integers.
+    """
+
+    def __init__(self, array, lies, **options):
+        super().__init__(array, **options)
+        self.lies = lies
+
+    def __dlpack__(self, **options):
+        capsule = super().__dlpack__(**options)
+        managed = self._kept[-1][0]
+        for field, value in self.lies.items():
+            if isinstance(value, tuple):
+                numbers = (ctypes.c_int64 * len(value))(*value)
+                self._kept.append((numbers,))
+                value = ctypes.cast(numbers, ctypes.POINTER(ctypes.c_int64))
+            setattr(managed.tensor, field, value)
+        return capsule
+
+
+class Placed:
+    """An array of a library that has several devices, all of them in host memory."""
+
+    def __init__(self, array, device):
+        self.array, self.device = array, device
+
+    def __array_namespace__(self, *, api_version=None):
+        return Placed
+
+    @staticmethod
+    def from_dlpack(array):
+        return Placed(np.from_dlpack(array), "first")
+
+    def to_device(self, device):
+        return Placed(self.array, device)
+
+    def __dlpack_device__(self):
+        return CPU, 0
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
 class Library:
     """What `__array_namespace__` returns: takes arrays in by DLPack, or NumPy's as they are."""
 

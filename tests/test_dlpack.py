@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from fake_dlpack import CPU, CUDA, INT, METAL, Exporter, Library, Namespaced, shifted
+from fake_dlpack import (
+    CPU,
+    CUDA,
+    INT,
+    METAL,
+    Exporter,
+    Liar,
+    Library,
+    Namespaced,
+    Placed,
+    shifted,
+)
 from hypothesis import given
 from reference import EVERYWHERE, cases, check_case, strided_view
 
@@ -123,6 +138,83 @@ def test_exports_that_cannot_be_multiplied_are_refused(kind):
     assert words in str(caught.value)
 
 
+LIES = {
+    "no data": {"data": None},
+    "device": {"device_type": CUDA},
+    "unknown device": {"device_type": 99},
+    "lanes": {"lanes": 2},
+    "no lanes": {"lanes": 0},
+    "bits": {"bits": 33},
+    "negative extent": {"shape": (-2, 2)},
+    "huge extent": {"shape": (2, 1 << 62)},
+    "huge stride": {"strides": (1 << 62, 1)},
+    "negative stride": {"strides": (-(1 << 61), 1)},
+    "no extents": {"shape": None},
+    "negative rank": {"ndim": -1},
+    "huge rank": {"ndim": 1 << 30},
+    "offset": {"byte_offset": (1 << 64) - 4},
+}
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["a", "b", "out"])
+@pytest.mark.parametrize("lie", LIES)
+def test_exports_that_do_not_fit_together_are_refused(lie, place):
+    arrays = [ones(2, 2), ones(2, 2), ones(2, 2)]
+    unigemm.matmul(*arrays)
+    arrays[place] = Liar(np.ones((2, 2), "f4"), LIES[lie])
+    with pytest.raises(unigemm.UnsupportedProblem, match=("a", "b", "out")[place]):
+        unigemm.matmul(*arrays)
+
+
+@pytest.mark.parametrize(
+    "device", [None, (1,), (1, 0, 0), ("cpu", 0), (None, 0), (1, None), (2, -1), (1 << 40, 0)]
+)
+def test_what_is_no_device_is_refused(device):
+    for arrays in (
+        (ones(2, 2, device=device), ones(2, 2)),
+        (ones(2, 2), ones(2, 2, device=device)),
+    ):
+        with pytest.raises(unigemm.UnsupportedProblem, match="device"):
+            unigemm.matmul(*arrays, ones(2, 2))
+
+
+@pytest.mark.parametrize("capsule", [None, 7, "consumed"])
+def test_what_is_no_capsule_is_refused(capsule):
+    class Odd(Exporter):
+        __module__ = Exporter.__module__
+
+        def __dlpack__(self, **options):
+            if capsule == "consumed":
+                made = super().__dlpack__(**options)
+                rename(made, b"used_dltensor")
+                return made
+            return capsule
+
+    rename = ctypes.pythonapi.PyCapsule_SetName
+    rename.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    with pytest.raises(unigemm.UnsupportedProblem, match="a cannot be read through DLPack"):
+        unigemm.matmul(Odd(np.ones((2, 2), "f4")), ones(2, 2), ones(2, 2))
+
+
+def test_a_result_comes_back_on_the_device_of_the_operands():
+    a = Placed(np.eye(3, dtype="f4"), "second")
+    got = unigemm.matmul(a, a)
+    assert (type(got), got.device) == (Placed, "second")
+    out = Placed(np.zeros((3, 3), "f4"), "second")
+    assert unigemm.matmul(a, a, out) is out
+    for b, into in ((Placed(a.array, "first"), None), (a, Placed(out.array, "first"))):
+        with pytest.raises(unigemm.DeviceMismatch, match=r"on second, .* on first"):
+            unigemm.matmul(a, b, into)
+
+
+def test_numpys_floating_point_state_is_for_numpys_users():
+    top, two = np.full((1, 1), 60000, "f2"), np.full((1, 1), 2, "f2")
+    out = np.zeros((1, 1), "f2")
+    with np.errstate(all="raise"):
+        unigemm.matmul(Exporter(top), Exporter(two), Exporter(out))
+    assert np.isinf(out).all()
+
+
 @pytest.mark.parametrize("dtype", FLOAT8, ids=str)
 def test_float8_does_not_pass_through_dlpack_and_the_error_says_what_does(dtype):
     a = ones(2, 2, dtype=numpy_dtype(dtype))
@@ -164,6 +256,29 @@ def test_jax_arrays_come_back_as_jax_arrays(dtype):
         np.testing.assert_array_equal(
             np.asarray(got, "f4"), np.asarray(a, "f4") @ np.asarray(b, "f4")
         )
+
+
+def test_jax_arrays_of_a_second_host_device_stay_there():
+    jax_numpy()
+    code = """
+import jax, jax.numpy as jnp, unigemm
+first, second = jax.devices()
+for dtype in ("float32", "bfloat16"):
+    x = jax.device_put(jnp.eye(2, dtype=dtype), second)
+    got = unigemm.matmul(x, x)
+    assert got.devices() == {second}, got.devices()
+    assert (got + x).sum() == 4
+try:
+    unigemm.matmul(x, jax.device_put(x, first))
+except unigemm.DeviceMismatch:
+    print("refused")
+"""
+    flags = "--xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "refused\n", done.stderr
 
 
 def test_jax_arrays_that_are_still_being_computed_are_waited_for():

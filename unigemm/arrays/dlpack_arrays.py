@@ -18,12 +18,14 @@ from typing import Any
 from ..dtypes import numpy_dtype
 from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
 from ..gemm import result_shape
+from .dlpack_exports import CUDA_KINDS, HOST_KINDS, Export
 from .libraries import KNOWN, Library
 from .operands import (
     HOST,
     Device,
     Operand,
     alignment_of,
+    checked_operand,
     compact_strides,
     output_dtype,
     parse_dtype,
@@ -32,9 +34,6 @@ from .operands import (
 
 __all__ = ["CudaView", "HostView", "library", "matmul_foreign", "open_view"]
 
-# DLDeviceType of dlpack.h: kDLCPU and kDLCUDAHost; kDLCUDA and kDLCUDAManaged.
-_HOST_KINDS = (1, 3)
-_CUDA_KINDS = (2, 13)
 _IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack says writable
 _NO_ORDER = -1  # DLPack: the producer is not to wait or to be waited for
 _LEGACY_STREAM = 1  # DLPack: 0 is ambiguous, and refused
@@ -109,21 +108,21 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
         getattr(x, "block_until_ready", lambda: None)()
         stream = _NO_ORDER
     try:
-        memory = StridedMemoryView.from_dlpack(x, stream_ptr=stream)
-        native = memory.dtype
+        memory = StridedMemoryView.from_dlpack(Export(x), stream_ptr=stream)
+        native, shape = memory.dtype, tuple(memory.shape)
+        strides = compact_strides(shape) if memory.strides is None else tuple(memory.strides)
     except Exception as error:
         raise UnsupportedProblem(
             f"{name} cannot be read through DLPack ({type(error).__name__}: {error}); pass a dense "
             "array of float64, float32, float16, bfloat16 or int8 (float8: from PyTorch or NumPy)"
         ) from error
-    shape = tuple(memory.shape)
-    operand = Operand(
-        pointer=memory.ptr,
-        shape=shape,
-        strides=compact_strides(shape) if memory.strides is None else tuple(memory.strides),
-        dtype=parse_dtype(native, name),
-        device=device,
-        alignment=alignment_of(memory.ptr),
+    operand = checked_operand(
+        name,
+        memory.ptr,
+        shape,
+        strides,
+        parse_dtype(native, name),
+        device,
         readonly=bool(memory.readonly),
     )
     if operand.pointer % operand.dtype.itemsize:
@@ -159,8 +158,11 @@ def matmul_foreign(
     devices = {name: _device(x, name) for name, x in named.items()}
     device = devices["a"]
     if len(set(devices.values())) > 1:
-        where = ", ".join(f"{name} on {place}" for name, place in devices.items())
-        raise DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
+        raise _mismatch(devices)
+    # A library may have several devices in host memory, which are one to DLPack.
+    places = {name: x.device for name, x in named.items() if hasattr(x, "to_device")}
+    if any(place != next(iter(places.values())) for place in places.values()):
+        raise _mismatch(places)
     back = None if out is not None else _way_back(a)
     if device == HOST:
         views = _open(named, _NO_ORDER)
@@ -215,21 +217,26 @@ def _product(
     return back(result)
 
 
+def _mismatch(places: dict[str, Any]) -> DeviceMismatch:
+    where = ", ".join(f"{name} on {place}" for name, place in places.items())
+    return DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
+
+
 def _device(x: Any, name: str) -> Device:
     try:
-        kind, index = x.__dlpack_device__()
+        kind, index = map(int, x.__dlpack_device__())
     except Exception as error:
         raise UnsupportedProblem(
             f"{name} does not say which device it is on ({type(error).__name__}: {error}); pass an "
             "array that lies on one device"
         ) from error
-    if int(kind) in _HOST_KINDS:
+    if kind in HOST_KINDS:
         return HOST
-    if int(kind) in _CUDA_KINDS:
-        return Device("cuda", int(index))
+    if kind in CUDA_KINDS and index >= 0:
+        return Device("cuda", index)
     raise DeviceMismatch(
-        f"{name} is on a device of DLPack's kind {int(kind)}, where no backend runs; use an array "
-        "on the CPU or on a CUDA device"
+        f"{name} is on a device of DLPack's kind {kind} and index {index}, where no backend runs; "
+        "use an array on the CPU or on a CUDA device"
     )
 
 
@@ -251,8 +258,13 @@ def _way_back(x: Any) -> Callable[[Any], Any]:
     def back(result: Any) -> Any:
         # NumPy does not export bfloat16; its arrays are taken as they are where ml_dtypes is known.
         if result.dtype.name == "bfloat16" and type(result).__module__ == "numpy":
-            return namespace.asarray(result)  # type: ignore[union-attr]
-        return from_dlpack(result)
+            taken = namespace.asarray(result)  # type: ignore[union-attr]
+        else:
+            taken = from_dlpack(result)
+        # Both are in one memory to DLPack, and a library may have several devices there.
+        if hasattr(taken, "to_device") and taken.device != x.device:
+            return taken.to_device(x.device)
+        return taken
 
     return back
 
@@ -292,7 +304,15 @@ def numpy_views() -> Library:
         operand = x.operand
         viewer(operand.shape, operand.strides, operand.dtype)(operand.pointer).fill(0)
 
-    core = replace(numpy_library(), read=_read, operand=_operand, claim=_claim, zero=zero, table={})
+    core = replace(
+        numpy_library(),
+        read=_read,
+        operand=_operand,
+        claim=_claim,
+        zero=zero,
+        numpy_errors=False,
+        table={},
+    )
     KNOWN[HostView] = core
     return core
 
