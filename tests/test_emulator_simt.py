@@ -426,6 +426,22 @@ def test_arrays_are_numpys_again_behind_the_block():
         unigemm.matmul(x, x, backend="cute_simt")
 
 
+def test_memory_maps_lie_on_the_device_as_other_arrays_do(tmp_path):
+    x = np.memmap(tmp_path / "x", np.float32, "w+", shape=(8, 8))
+    out = np.memmap(tmp_path / "out", np.float32, "w+", shape=(8, 8))
+    plain, x[...] = np.eye(8, dtype=np.float32), np.arange(64).reshape(8, 8)
+    with device("sm_80") as gpu:
+        assert unigemm.plan(x, x).target.arch == "sm_80"
+        for a, b in ((x, plain), (plain, x), (x, x)):
+            np.testing.assert_array_equal(unigemm.matmul(a, b, backend="cute_simt"), a @ b)
+        assert unigemm.matmul(x, plain, out, backend="cute_simt") is out
+        assert len(gpu.launches) == 4
+    np.testing.assert_array_equal(out, x)
+    unigemm.matmul(x, plain, out)
+    assert unigemm.plan(x, x).target.arch == "cpu"
+    assert len(gpu.launches) == 4
+
+
 def test_kernels_see_the_arrays_that_are_alive_and_write_only_results():
     a, b = np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)
     with device("sm_80") as gpu:

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ..arrays.libraries import KNOWN, Library
-from ..arrays.numpy_arrays import numpy_library
+from ..arrays.numpy_arrays import array_types, numpy_library
 from ..arrays.operands import Device, Operand
 from ..dispatch import LOADERS, forget_device
 from ..dtypes import DType
@@ -199,16 +197,14 @@ def device(
     made = EmulatedDevice(
         chosen, next(_NUMBERS), seed, strict, lockstep, conflicts, events, leftovers
     )
-    before = KNOWN.get(np.ndarray)
     VIRTUAL[made.index] = chosen
     LOADERS[made.index] = made.load
-    KNOWN[np.ndarray] = made.library()
+    before = {kind: KNOWN.get(kind) for kind in array_types()}
+    KNOWN.update(dict.fromkeys(before, made.library()))
     try:
         yield made
     finally:
         del VIRTUAL[made.index], LOADERS[made.index]
-        if before is None:
-            del KNOWN[np.ndarray]
-        else:
-            KNOWN[np.ndarray] = before
+        for kind, library in before.items():
+            KNOWN[kind] = library or numpy_library()
         forget_device(made.index)
