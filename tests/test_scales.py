@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -78,6 +79,18 @@ def test_what_is_no_scale_is_refused():
     out = np.zeros((8, 9), np.float32)
     with pytest.raises(unigemm.OverlapError, match="scale_b"):
         unigemm.matmul(a, b, out[:, :8], scale_b=out[3:4, 3:4])
+
+
+@pytest.mark.parametrize(
+    "number", [10**400, -(10**5000), Fraction(10**400)], ids=["int", "long int", "fraction"]
+)
+def test_a_number_that_is_no_float_is_refused(number):
+    a = draw((8, 8), E4M3, 5)
+    for scale in (number, (one(1.0), number)):
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"scale_b is a .*no float"):
+            unigemm.matmul(a, a, scale_b=scale)
+    with pytest.raises(unigemm.UnsupportedProblem, match=r"scale_a is a .*no float"):
+        unigemm.plan(a, a, scale_a=number)
 
 
 def test_torch_tensors_on_the_host_are_scaled():
