@@ -6,8 +6,9 @@ import hashlib
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
+
+from .forks import cached_property
 
 __all__ = ["ABI_VERSION", "Artifact", "KernelInfo", "KernelKey", "source_digest"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 from .dtypes import DType, accumulator
+from .forks import cached_property
 
 __all__ = [
     "PRECISIONS",
@@ -138,7 +138,7 @@ class Problem:
 
     @cached_property  # all products of a class share it (see `gemm`)
     def transposed(self) -> Problem:
-        """The class of D' = B' A'."""
+        """Return the class of D' = B' A'."""
         blocks = self.blocks and self.blocks.transposed
         return replace(
             self, a=self.b.transposed, b=self.a.transposed, d=self.d.transposed, blocks=blocks

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 
 from .errors import UnsupportedProblem
+from .forks import cached_property
 
 __all__ = ["ARCHITECTURES", "CPU", "Target", "device_count", "device_target", "named_target"]
 

@@ -19,6 +19,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target, named_target
 
 from ..compiling import oriented_scales, oriented_strides, refuse_sizes, specialisation
+from ..elsewhere import compile_elsewhere
 from . import toolchain
 
 __all__ = ["CuteBackend"]
@@ -161,6 +162,8 @@ class CuteBackend:
         reason = self.illegal(problem, config, plan.target)
         if reason is not None:
             raise UnsupportedProblem(f"{self.name} cannot run {config}: {reason}; plan again")
+        if toolchain.COMPILING.abandoned:
+            return compile_elsewhere(plan)
 
         def host() -> Any:
             module = self.kernels()

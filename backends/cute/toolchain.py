@@ -7,10 +7,10 @@ is compiled, a shared object is made of it too: that one loads with no import of
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -21,14 +21,17 @@ from typing import Any
 
 from unigemm.artifact import Artifact, KernelInfo
 from unigemm.errors import BackendUnavailable, CompilationError
+from unigemm.forks import Lock
 
-__all__ = ["FUNCTION", "compile_kernel", "load_kernel", "missing", "versions"]
+from .settings import default_settings, refuse_flavour
+
+__all__ = ["COMPILING", "FUNCTION", "compile_kernel", "load_kernel", "missing", "versions"]
 
 FUNCTION = "gemm"  # the exported symbol of every kernel
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 _INSTALL = 'pip install "nvidia-cutlass-dsl[cu13]" apache-tvm-ffi'
 # The DSL keeps its state in globals: two threads compiling at once crash it.
-_COMPILING = threading.Lock()
+COMPILING = Lock()
 
 
 @cache
@@ -79,7 +82,7 @@ def compile_kernel(
     from unigemm.sass import inspect_cubin  # a process that only loads kernels has no use for it
 
     start = time.perf_counter()
-    with _COMPILING, tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
+    with COMPILING, tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
         files = _compile(make_host, arguments, arch, Path(folder))
     seconds = time.perf_counter() - start
     report = inspect_cubin(files["kernel.cubin"])
@@ -97,18 +100,22 @@ def compile_kernel(
 def _compile(
     make_host: Callable[[], Any], arguments: Callable[[], Sequence[Any]], arch: str, folder: Path
 ) -> dict[str, bytes]:
-    import cutlass.cute as cute
-
     options = f"--gpu-arch {arch} --enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder}"
+    target = folder / "kernel.o"
     try:
-        compiled = cute.compile(make_host(), *arguments(), options=options)
-        target = folder / "kernel.o"
-        compiled.export_to_c(str(target), function_name=FUNCTION)
+        import cutlass.cute as cute  # which refuses a CUTE_DSL_ variable that makes no sense
+
+        refuse_flavour(_runtime_folder().name)
+        with default_settings():
+            compiled = cute.compile(make_host(), *arguments(), options=options)
+            compiled.export_to_c(str(target), function_name=FUNCTION)
         files = {
             "kernel.o": target.read_bytes(),
             "kernel.cubin": bytes(compiled.__cubin__),
             "kernel.ptx": compiled.__ptx__.encode(),
         }
+    except CompilationError:
+        raise
     except Exception as error:  # the DSL raises many kinds, all of them the compiler's answer
         raise CompilationError(f"CuTe DSL did not compile for {arch}: {error}") from error
     linked = _link(target)
@@ -122,7 +129,10 @@ def _link(target: Path) -> bytes | None:
         return None
     out = target.with_suffix(".so")
     command = [linker, "-shared", "-nostdlib", "-o", str(out), str(target)]
-    done = subprocess.run(command, capture_output=True, check=False)
+    # No LD_RUN_PATH, LIBRARY_PATH or GCC_EXEC_PREFIX: they would be part of what is made.
+    environment = {k: os.environ[k] for k in ("PATH", "LD_LIBRARY_PATH") if k in os.environ}
+    environment["TMPDIR"] = str(target.parent)
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
     return out.read_bytes() if done.returncode == 0 else None
 
 
@@ -139,6 +149,11 @@ def load_kernel(files: dict[str, str]) -> Callable[..., None]:
         raise BackendUnavailable(f"a CuTe kernel cannot be loaded: {reason}")
     module = _load_shared(files.get("kernel.so"))
     if module is None:
+        if COMPILING.abandoned:
+            raise BackendUnavailable(
+                "a CuTe kernel without a shared object cannot be loaded: this process was forked "
+                "while another thread compiled; compile before the fork, or install a C compiler"
+            )
         import cutlass.cute as cute
 
         module = cute.runtime.load_module(files["kernel.o"], enable_tvm_ffi=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unigemm.dtypes import DType
+from unigemm.forks import cached_property
 from unigemm.problem import MatrixType
 
 from ..clusters import MAX_CLUSTER
@@ -109,12 +109,12 @@ class Tiles:
 
     @cached_property
     def big(self) -> Tiles:
-        """The big ones of them."""
+        """Return the big ones of them."""
         return Tiles(tuple(x for x in self.floors if is_big(x.config)), self.splits)
 
     @cached_property
     def persistent(self) -> Tiles:
-        """The big ones with persistent CTAs, once for each number of these that an SM may hold.
+        """Return the big persistent ones, once for each number of CTAs that an SM may hold.
 
         Loads hide what a CTA ends with.
         """

@@ -31,11 +31,12 @@ of B in each lane, lanes along N, and `stages` rows of B on their way.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
 from unigemm.dtypes import DType
+from unigemm.forks import cached_property
 from unigemm.plans import Config
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target, named_target
@@ -245,7 +246,7 @@ class OperandTile:
 
     @cached_property  # as the next: tiles are kept, and planning asks often
     def copies(self) -> int:
-        """Copies that fill the tile."""
+        """Return how many copies fill the tile."""
         return self.lines * self.line // self.copy
 
     @property

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType, accumulator
+from unigemm.forks import cached_property
 from unigemm.plans import Breakdown, Config, Prediction, copied
 from unigemm.problem import Extents, MatrixType, Problem
 from unigemm.target import Target

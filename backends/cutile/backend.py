@@ -18,6 +18,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target, named_target
 
 from ..compiling import product_in_rows, refuse_blocks, refuse_sizes, specialisation
+from ..elsewhere import compile_elsewhere
 from . import arguments, toolchain
 from .configs import floor_us, price, ranking, scratch_bytes, varies
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
@@ -130,6 +131,8 @@ class CutileBackend:
         reason = illegal(problem, plan.config, plan.target)
         if reason is not None:
             raise UnsupportedProblem(f"cutile cannot run {plan.config}: {reason}; plan again")
+        if toolchain.COMPILING.abandoned:
+            return compile_elsewhere(plan)
 
         def spec() -> Any:
             from .kernel import Spec
@@ -154,9 +157,10 @@ class CutileBackend:
 
 @cache
 def _digest() -> str:
-    """Return the digest of what decides the code: device code, and what it is specialised by."""
+    """Return the digest of what decides the code: device code, and what makes code of it."""
     here = Path(__file__).parent
-    return source_digest(*((here / name).read_bytes() for name in ("kernel.py", "geometry.py")))
+    modules = ("kernel.py", "geometry.py", "toolchain.py", "settings.py")
+    return source_digest(*((here / name).read_bytes() for name in modules))
 
 
 BACKEND = CutileBackend()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
 from unigemm.dtypes import DType
+from unigemm.forks import cached_property
 from unigemm.plans import Candidate, Config, Prediction, Ranking, Raster, copied
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target

@@ -11,24 +11,31 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from unigemm.artifact import Artifact, KernelInfo
 from unigemm.errors import BackendUnavailable, CompilationError
+from unigemm.forks import Lock
 
-__all__ = ["compile_kernels", "missing", "versions"]
+__all__ = ["COMPILING", "compile_kernels", "missing", "versions"]
 
 # The packages of the compiler; cuda.tile takes them where all three have one major.minor version.
 _PACKAGES = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
 _LEAST = (13, 5)  # 13.4 multiplies float64 outside the tensor cores (seen in its machine code)
 _PINNED = "13.5"
 _FRONT_END = "1.7.0"
+_BYTECODE = "13.4"  # what cuda.tile offers at most and every such compiler takes
 _INSTALL = f"pip install cuda-tile {' '.join(f'{name}=={_PINNED}.*' for name in _PACKAGES)}"
+
+COMPILING = Lock()
 
 
 @cache
@@ -36,14 +43,14 @@ def missing() -> str | None:
     """Say what is not installed that compiling needs, and how to get it; None when all is."""
     if _installed("cuda-tile") is None:
         return f"the package cuda-tile is not installed; {_INSTALL}"
-    found = _tileiras()
-    if found is None:
+    compiler = _tileiras()
+    if compiler is None:
         return (
             f"tileiras, cuTile's compiler, is neither installed nor on PATH; {_INSTALL}, or put "
             "CUDA 13.5's bin folder on PATH"
         )
-    if found < _LEAST:
-        return f"tileiras is {_text(found)} and {_PINNED} is needed; {_INSTALL}"
+    if compiler.version < _LEAST:
+        return f"tileiras is {_text(compiler.version)} and {_PINNED} is needed; {_INSTALL}"
     return None
 
 
@@ -54,10 +61,10 @@ def versions() -> dict[str, str]:
     Where nothing can be compiled, it is what this release is made for: so a machine without a
     compiler finds in a bundle what a machine with that one has made.
     """
-    found = _tileiras() if missing() is None else None
+    compiler = _tileiras() if missing() is None else None
     return {
         "cuda-tile": _installed("cuda-tile") or _FRONT_END,
-        "tileiras": _PINNED if found is None else _text(found),
+        "tileiras": _PINNED if compiler is None else _text(compiler.version),
     }
 
 
@@ -72,22 +79,37 @@ def _text(found: tuple[int, int]) -> str:
     return f"{found[0]}.{found[1]}"
 
 
-@cache
-def _tileiras() -> tuple[int, int] | None:
-    """Return the (major, minor) version of the compiler that cuda.tile will find, if any.
+@dataclass(frozen=True)
+class _Compiler:
+    """Where tileiras is, and its (major, minor) version."""
 
-    It looks at the packages, then along PATH, then in CUDA_HOME (cuTile's documentation).
-    """
+    path: Path
+    version: tuple[int, int]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What it runs with, whatever the caller's environment names: its own toolkit."""
+        folder = self.path.parent
+        return {"PATH": f"{folder}{os.pathsep}{os.defpath}", "CUDA_ROOT": str(folder.parent)}
+
+
+@cache
+def _tileiras() -> _Compiler | None:
+    """Find the compiler: in the packages, along PATH, then in CUDA_HOME."""
     installed = {_major_minor(_installed(name) or "") for name in _PACKAGES}
-    if len(installed) == 1 and None not in installed:
-        return installed.pop()
+    if len(installed) == 1 and (release := installed.pop()) is not None:
+        spec = find_spec("nvidia")  # which several packages share
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            if found := shutil.which("tileiras", path=str(Path(place) / "cu13" / "bin")):
+                return _Compiler(Path(found).resolve(), release)
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     found = shutil.which("tileiras") or shutil.which("tileiras", path=str(Path(home) / "bin"))
     if found is None:
         return None
     done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
-    release = re.search(r"release (\d+\.\d+)", done.stdout)
-    return _major_minor(release[1]) if release else None
+    text = re.search(r"release (\d+\.\d+)", done.stdout)
+    release = _major_minor(text[1]) if text else None
+    return None if release is None else _Compiler(Path(found).resolve(), release)
 
 
 def _major_minor(text: str) -> tuple[int, int] | None:
@@ -121,7 +143,8 @@ def compile_kernels(make_spec: Callable[[], Any], arch: str) -> Artifact:
     from unigemm.sass import inspect_cubin
 
     start = time.perf_counter()
-    files = _compile(make_spec, arch)
+    with COMPILING, tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
+        files = _compile(make_spec, arch, Path(folder))
     seconds = time.perf_counter() - start
     reports = {name: inspect_cubin(data) for name, data in files.items()}
     main = reports["gemm.cubin"]
@@ -136,18 +159,46 @@ def compile_kernels(make_spec: Callable[[], Any], arch: str) -> Artifact:
     )
 
 
-def _compile(make_spec: Callable[[], Any], arch: str) -> dict[str, bytes]:
+def _compile(make_spec: Callable[[], Any], arch: str, folder: Path) -> dict[str, bytes]:
+    """Compile with the default settings, past cuda.tile's own cache, whose bytes nobody checks."""
     from cuda.tile import TileError
     from cuda.tile.compilation import export_kernel
 
     from .kernel import kernels
+    from .settings import default_settings
 
     files = {}
     try:
         for symbol, (kernel, signature) in kernels(make_spec()).items():
             out = io.BytesIO()
-            export_kernel(kernel, [signature], out, gpu_code=arch, output_format="cubin")
-            files[f"{symbol}.cubin"] = out.getvalue()
-    except TileError as error:
+            with default_settings():
+                export_kernel(
+                    kernel,
+                    [signature],
+                    out,
+                    gpu_code=arch,
+                    output_format="tileir_bytecode",
+                    bytecode_version=_BYTECODE,
+                )
+            files[f"{symbol}.cubin"] = _machine_code(out.getvalue(), arch, folder / symbol)
+    except (TileError, OSError) as error:
         raise CompilationError(f"cuTile did not compile for {arch}: {error}") from error
     return files
+
+
+def _machine_code(bytecode: bytes, arch: str, place: Path) -> bytes:
+    """Have tileiras compile a kernel; `place` is a path for its files, without their endings."""
+    compiler = _tileiras()
+    assert compiler is not None, "missing() has said so"
+    source, target = place.with_suffix(".tileirbc"), place.with_suffix(".cubin")
+    source.write_bytes(bytecode)
+    files = [str(compiler.path), str(source), "-o", str(target)]
+    command = [*files, "--gpu-name", arch, "-O3", "--lineinfo"]
+    environment = {**compiler.environment, "TMPDIR": str(place.parent)}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()
+        raise CompilationError(
+            f"cuTile did not compile for {arch}: tileiras ended with {done.returncode}: {said}"
+        )
+    return target.read_bytes()
