@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "BackendUnavailable",
     "CacheError",
@@ -20,6 +22,17 @@ __all__ = [
 
 class UnigemmError(Exception):
     """Base class of every error that unigemm raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By what an error holds, not by its constructor's arguments: these differ from class to
+        # class, and a process pool waits for ever for a result that it cannot read.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[UnigemmError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class UnsupportedProblem(UnigemmError, ValueError):

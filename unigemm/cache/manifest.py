@@ -10,11 +10,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..artifact import KernelInfo
+from ..forks import cached_property
 
 __all__ = ["Flaw", "Meta", "Row", "check", "decode", "describe", "entry_parts"]
 
@@ -41,6 +41,9 @@ class Flaw(Exception):
         super().__init__(f"{path} {reason}")
         self.path = path
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[Flaw], tuple[Path, str]]:
+        return type(self), (self.path, self.reason)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Meta:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of the key, by the rule of `KernelKey.digest`."""
+        """Return the digest of the key, by the rule of `KernelKey.digest`."""
         return hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()
 
     def encode(self) -> bytes:
