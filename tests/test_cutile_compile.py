@@ -226,7 +226,7 @@ def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, sc
     plan = plan_of(gemm.problem, gemm.extents, arch, **change)
     files = BACKEND.compile(plan).files
     array = [8, *[4] * 8]
-    scales = [8, 4, 4, 8, 4, 4, 4] if scaled else []
+    scales = [8, 4, 4, 8, 4, 4, 8] if scaled else []
     work = [*[4] * 4, *([8] * 5 if arch == "sm_90a" else [])]
     expected = {"gemm": [*array * 3, *scales, *work]}
     if way == "tail":

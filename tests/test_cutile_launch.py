@@ -75,7 +75,7 @@ def test_scales_reach_the_kernel_as_addresses_extents_and_bits(monkeypatch):
     run = launch.launcher((call,), {"gemm": "f"}, swapped=False, overlap=True)
     run(1, 2, 3, 0, 7, 0x500, 0, 0.5)
     values = driver.launches[0][4]
-    assert values[27:34] == [0x500, 1, 1, 0, 0, 1, 0x3F000000]
+    assert values[27:34] == [0x500, 1, 1, 0, 0, 1, 0x3FE0000000000000]
 
 
 def test_threads_do_not_share_what_the_driver_reads(monkeypatch):

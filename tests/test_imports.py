@@ -39,6 +39,8 @@ DEVICE_CODE = (
     "exchange",
     "places",
     "repack",
+    "reduction",
+    "scaling",
     "copies",
     "epilogue",
     "scales",

@@ -90,6 +90,8 @@ class Machine:
 
     @staticmethod
     def astype(number, dtype):
+        if dtype.kind == "f":
+            return dtype.type(number)
         limits = np.iinfo(dtype)
         assert limits.min <= number <= limits.max, f"{number} is no {dtype}"
         return number
@@ -119,6 +121,18 @@ class Machine:
     @staticmethod
     def where(condition, tile, other):
         return tile if condition else np.full_like(tile, other)
+
+    @staticmethod
+    def abs(number):
+        return abs(number)
+
+    @staticmethod
+    def minimum(number, other):
+        return np.minimum(number, other)
+
+    @staticmethod
+    def maximum(number, other):
+        return np.maximum(number, other)
 
     @staticmethod
     def transpose(tile):

@@ -210,7 +210,10 @@ def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
     here = Path(__file__).parent
     own = here.parent / name
-    shared = (*sorted(set(here.glob("*.py")) - {here / "backend.py"}), here.parent / "workspace.py")
+    shared = (
+        *sorted(set(here.glob("*.py")) - {here / "backend.py"}),
+        *(here.parent / name for name in ("factors.py", "workspace.py")),
+    )
     modules = "backend bounds choices configs few_rows figures prices times work"
     prices = {own / f"{module}.py" for module in modules.split()}
     sources = sorted(set(own.glob("*.py")) - prices)

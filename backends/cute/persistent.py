@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import cuda.bindings.driver as cuda
-import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr
+from cutlass import Float64, Int32, Int64
 
 from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
@@ -22,9 +21,7 @@ from . import device
 from .device import (
     GMEM,
     Divisor,
-    global_vector,
     raster,
-    read,
     select,
     tile_coordinates,
 )
@@ -174,19 +171,6 @@ def bring(
         cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask)
     else:
         cute.copy(atom, source, into, tma_bar_ptr=full)
-
-
-@cute.jit
-def scale_of(spec: cutlass.Constexpr, scales: tuple) -> Float32:
-    """Return what sums are multiplied by: the numbers at two addresses, if any, and a factor."""
-    scale = Float32(1)
-    if const_expr(spec.problem.scaled):
-        scale = scales[2]
-        if scales[0] != 0:
-            scale = scale * read(global_vector(scales[0], Float32, 1), 1)[0]
-        if scales[1] != 0:
-            scale = scale * read(global_vector(scales[1], Float32, 1), 1)[0]
-    return scale
 
 
 # -- operands (host) -------------------------------------------------------------------------------
@@ -340,7 +324,7 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
         d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
         split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        turn_m: Int32, turn_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float32,
+        turn_m: Int32, turn_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float64,
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
         start(
@@ -361,7 +345,7 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         turn_m: Int32, turn_n: Int32,
         of_a_m: Int64, of_a_k: Int64, of_a_l0: Int64, of_a_l1: Int64,
         of_b_n: Int64, of_b_k: Int64, of_b_l0: Int64, of_b_l1: Int64,
-        blocks_a: Int64, blocks_b: Int64, scale_a: Int64, scale_b: Int64, factor: Float32,
+        blocks_a: Int64, blocks_b: Int64, scale_a: Int64, scale_b: Int64, factor: Float64,
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
         start(

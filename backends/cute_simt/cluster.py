@@ -13,8 +13,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ..cute.device import global_vector, read, select, shared_vector, store_total, write
+from ..cute.device import global_vector, read, select, shared_vector, write
 from ..cute.exchange import VECTOR_BYTES, added, arrive_with, fetch, vector_at
+from ..cute.reduction import store_total
 from .geometry import WARP, Geometry, part_bytes
 from .places import first_rows, lane_column, lane_row
 

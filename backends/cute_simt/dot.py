@@ -23,12 +23,11 @@ from ..cute.device import (
     global_vector,
     pinned,
     read,
-    reduce_parts,
     select,
-    target_of_sums,
     wait_with,
     write,
 )
+from ..cute.reduction import reduce_parts, target_of_sums
 from .geometry import (
     WARP,
     dot_unroll,
@@ -253,7 +252,7 @@ def start_kernel(
         min_blocks_per_mp=few_rows_blocks(spec.config),
         preferred_smem_carveout=few_rows_carveout(spec.problem, spec.config, spec.smem_per_sm),
     )  # fmt: skip
-    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream)
 
 
 def start(

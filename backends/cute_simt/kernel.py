@@ -52,14 +52,13 @@ from ..cute.device import (
     raster,
     read,
     read_parts,
-    reduce_parts,
     select,
     shared_vector,
     store_vector,
-    target_of_sums,
     wait_with,
     write,
 )
+from ..cute.reduction import reduce_parts, target_of_sums
 from . import axpy, dot
 from .cluster import store_cluster
 from .copies import start_copied
@@ -1017,7 +1016,7 @@ def start(
         )  # fmt: skip
     if const_expr(is_tail(spec.config)):
         add_tail(spec, (workspace, d), (m, n), d_steps, order, Divisor(l0), tail, split_k, stream)
-    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, stream)
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream)
 
 
 def make_host(spec: Spec, launch: Callable | None = None) -> Callable:

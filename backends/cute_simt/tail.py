@@ -18,11 +18,10 @@ from cutlass import Int32, Int64, const_expr
 from ..cute.device import (
     Divisor,
     Spec,
-    add_parts,
     select,
-    store_total,
     wait_with,
 )
+from ..cute.reduction import add_parts, store_total
 from .geometry import part_bytes
 from .places import placed_tile
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
+from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import tcgen05
 
 from ..cute.boxes import pack, send_box, swizzled_unit
 from ..cute.boxes import store_rows as store_box_rows
 from ..cute.device import global_vector, shared_vector, write
-from ..cute.persistent import Work, advance, scale_of, work_unit
+from ..cute.persistent import Work, advance, work_unit
+from ..cute.scaling import scale_of, scale_sums
 from .geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .scheduling import following, next_place
 from .spec import Spec
@@ -47,7 +48,7 @@ def store(
     tile_m, tile_n, _ = spec.config.tile
     size = spec.output.width // 8
     columns = const_expr(chunk(spec))
-    scale = scale_of(spec, scales)
+    scale = scale_of(scales)
     read = tcgen05.make_tmem_copy(
         cute.make_copy_atom(
             tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
@@ -135,18 +136,13 @@ def arrived(spec: Spec, reading: tuple, part: int, count: int, ahead: bool) -> A
     return begin(spec, reading, part + 1) if ahead else None
 
 
-def scaled(spec: Spec, value: Any, scale: Float32) -> Any:
-    """Return a sum as it is rounded."""
-    return value * scale if spec.problem.scaled else value
-
-
 # -- through shared memory -------------------------------------------------------------------------
 
 
 @cute.jit
 def store_boxes(
     spec: cutlass.Constexpr, reading: tuple, boxes: tuple, place: tuple, thread: Int32,
-    scale: Float32, used: Int32,
+    scale: tuple, used: Int32,
 ) -> Int32:  # fmt: skip
     """Store a tile by TMA, each warp its rows; returns the box of a warp that is the next.
 
@@ -166,10 +162,11 @@ def store_boxes(
     for part in range_constexpr(count):
         held = coming
         coming = arrived(spec, reading, part, count, ahead=True)
+        scale_sums(held, scale)
         slot = own + (used + part) % BOXES * elements
         cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)
         cute.arch.sync_warp()
-        fill_box(spec, held, slot, thread % 32, scale)
+        fill_box(spec, held, slot, thread % 32)
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
         to = (tile_m * STORE_WARPS + warp, tile_n * count + part, i0, i1)
@@ -178,9 +175,7 @@ def store_boxes(
 
 
 @cute.jit
-def fill_box(
-    spec: cutlass.Constexpr, held: cute.Tensor, box: cute.Pointer, lane: Int32, scale: Float32
-) -> None:
+def fill_box(spec: cutlass.Constexpr, held: cute.Tensor, box: cute.Pointer, lane: Int32) -> None:
     """Round a thread's part of a row into shared memory, 16 bytes at a time."""
     dtype = spec.output
     geo = spec.geometry
@@ -188,7 +183,7 @@ def fill_box(
     each = const_expr(128 // dtype.width)
     row = cute.recast_ptr(box, dtype=Uint32) + lane * (geo.box_pitch // 4)
     for unit in range_constexpr(row_bytes // 16):
-        values = [scaled(spec, held[unit * each + i], scale) for i in range(each)]
+        values = [held[unit * each + i] for i in range(each)]
         words = values
         if const_expr(dtype.width == 16):
             words = [pack(values[i], values[i + 1], dtype) for i in range(0, each, 2)]
@@ -202,7 +197,7 @@ def fill_box(
 @cute.jit
 def store_rows(
     spec: cutlass.Constexpr, reading: tuple, area: cute.Pointer, base: Int64, row_step: Int64,
-    corner: tuple, sizes: tuple, thread: Int32, scale: Float32,
+    corner: tuple, sizes: tuple, thread: Int32, scale: tuple,
 ) -> None:  # fmt: skip
     """Store a tile whose rows begin at any element, each warp its rows."""
     geo = spec.geometry
@@ -217,8 +212,9 @@ def store_rows(
     for part in range_constexpr(count):
         held = coming
         coming = arrived(spec, reading, part, count, ahead=True)
+        scale_sums(held, scale)
         cute.arch.sync_warp()  # the rows of the box before are stored
-        fill_box(spec, held, own, lane, scale)
+        fill_box(spec, held, own, lane)
         cute.arch.sync_warp()
         column = corner[1] + part * columns
         line = base + (Int64(first) * row_step + column) * size
@@ -232,7 +228,7 @@ def store_rows(
 @cute.jit
 def store_direct(
     spec: cutlass.Constexpr, reading: tuple, base: Int64, d_strides: tuple, corner: tuple,
-    sizes: tuple, thread: Int32, scale: Float32,
+    sizes: tuple, thread: Int32, scale: tuple,
 ) -> None:  # fmt: skip
     """Store a tile, each thread its row."""
     m, n = sizes
@@ -243,19 +239,19 @@ def store_direct(
     for part in range_constexpr(count):
         held = begin(spec, reading, part)
         arrived(spec, reading, part, count, ahead=False)
+        scale_sums(held, scale)
         column = corner[1] + part * columns
         if row < m:
-            store_row(spec, held, line, d_strides[1], column, n, scale)
+            store_row(spec, held, line, d_strides[1], column, n)
 
 
 @cute.jit
 def store_row(
     spec: cutlass.Constexpr, held: cute.Tensor, line: Int64, apart: Int64, column: Int32, n: Int32,
-    scale: Float32,
 ) -> None:  # fmt: skip
     """Store some columns of one row of D; the threads of a warp have neighbouring rows."""
     dtype = spec.output
     for i in range_constexpr(cute.size(held)):
         if column + i < n:
             where = line + Int64(column + i) * apart * (dtype.width // 8)
-            write([scaled(spec, held[i], scale)], global_vector(where, dtype, 1))
+            write([held[i]], global_vector(where, dtype, 1))

@@ -35,9 +35,7 @@ from ..cute.device import (
     SMEM,
     pinned,
     pinned_tensor,
-    reduce_parts,
     select,
-    target_of_sums,
 )
 from ..cute.persistent import (
     Work,
@@ -50,6 +48,7 @@ from ..cute.persistent import (
     unit_order,
     work_unit,
 )
+from ..cute.reduction import reduce_parts, target_of_sums
 from ..cute.repack import depth
 from . import scales as block_scales
 from . import scheduling
@@ -559,12 +558,13 @@ def start(
     flags = [select(step != 0, Int32(1), Int32(0)) for step in outer_steps]
     gemm_kernel(
         spec, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
-        tuple(flags), (m, n), order, units, scales, (k + K_BYTES - 1) // K_BYTES, of_blocks,
+        tuple(flags), (m, n), order, units,
+        () if spec.split else scales, (k + K_BYTES - 1) // K_BYTES, of_blocks,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
-    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, stream)
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream)
 
 
 def target_view(spec: Spec, out: Int64, sizes: tuple, steps: tuple, split_k: Int32) -> cute.Tensor:

@@ -38,9 +38,7 @@ from ..cute.boxes import box_atom
 from ..cute.device import (
     pinned,
     read,
-    reduce_parts,
     select,
-    target_of_sums,
 )
 from ..cute.persistent import (
     Work,
@@ -49,13 +47,14 @@ from ..cute.persistent import (
     bring,
     example_arguments,
     operands,
-    scale_of,
     skip,
     slab_source,
     unit_order,
     work_unit,
 )
+from ..cute.reduction import reduce_parts, target_of_sums
 from ..cute.repack import depth
+from ..cute.scaling import scale_of, scale_sums
 from ..workspace import PANEL_ROWS
 from .epilogue import (
     add_cluster,
@@ -534,7 +533,7 @@ def consume(
     stage, phase, used = Int32(0), Int32(0), Int32(0)
     unit, fields = first_unit, first
     cute.arch.griddepcontrol_wait()
-    scale = scale_of(spec, scales)
+    scale = scale_of(scales)
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
             stage, phase = skip(stage, phase, Work(*first).slabs, config.stages)
@@ -560,12 +559,10 @@ def consume(
             cute.arch.barrier_arrive(
                 barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP * per_group
             )
-        if const_expr(spec.problem.scaled):
-            for i in range_constexpr(cute.size(total)):
-                total[i] *= scale
         top, left = place_of(spec, work, lasts)
         row, column = top + wg_m * MMA_M, left + wg_n * geo.mma_n
         if const_expr(geo.store == "tma"):
+            scale_sums(total, scale)
             used = store_by_tma(
                 spec, total, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1,
                 used,
@@ -578,6 +575,7 @@ def consume(
             if const_expr(tile_m < MMA_M):
                 below = cutlass.min(below, row + tile_m)
             if const_expr(geo.store == "rows"):
+                scale_sums(total, scale)
                 line = base + (Int64(row) * d_strides[0] + column) * size
                 there = (below - row, sizes[1] - column)
                 store_rows(spec, total, boxes, line, d_strides[0], there, in_wg)
@@ -597,6 +595,7 @@ def consume(
                 if const_expr(config.cluster_k > 1):
                     own, blocks, more = add_cluster(spec, own, blocks, area, ranks, thread)
                     begin += more
+                scale_sums(own, scale)
                 least = None
                 if const_expr(config.cluster_k > 2):
                     # A neighbour adds up the parts of these columns in another order.
@@ -778,13 +777,13 @@ def start(
     gemm_kernel(
         spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
         layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,
-        order, units, scales,
+        order, units, () if spec.split else scales,
     ).launch(
         grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
         cluster=(cm, cn, config.cluster_k),
         stream=stream, min_blocks_per_mp=geo.residents, preferred_smem_carveout=100, use_pdl=True,
     )  # fmt: skip
-    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, stream)
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream)
 
 
 def make_host(spec: Spec) -> Callable:

@@ -36,7 +36,7 @@ __all__ = [
     "units_of",
 ]
 
-#: What a launch brings, in its order: addresses (A and B the kernel's), extents, a float32's bits.
+#: What a launch brings, in its order: addresses (A and B the kernel's), extents, a float64's bits.
 PLACES = ("a", "b", "d", "workspace", "scale_a", "scale_b", "scales_a", "scales_b", "factor")
 
 

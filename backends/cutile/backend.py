@@ -159,7 +159,7 @@ class CutileBackend:
 def _digest() -> str:
     """Return the digest of what decides the code: device code, and what makes code of it."""
     here = Path(__file__).parent
-    modules = ("kernel.py", "geometry.py", "toolchain.py", "settings.py")
+    modules = ("kernel.py", "geometry.py", "toolchain.py", "settings.py", "../factors.py")
     return source_digest(*((here / name).read_bytes() for name in modules))
 
 

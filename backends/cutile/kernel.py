@@ -47,6 +47,7 @@ from unigemm.dtypes import DType
 from unigemm.plans import Config
 from unigemm.problem import MatrixType, Problem
 
+from ..factors import FINITE, LARGE, MOST, SMALL
 from .geometry import (
     PIECE_ROWS,
     REDUCE_TILE,
@@ -127,10 +128,19 @@ def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
 
 
 def scaled(total, scales):  # noqa: ANN001, ANN201
-    """Multiply sums by a factor and by the numbers of two arrays, where those are not empty."""
+    """Multiply sums by a factor and by the numbers of two arrays, where those are not empty.
+
+    Without a branch, in the two steps of `backends.factors`: the second is mostly by 1.
+    """
     scale_a, scale_b, factor = scales
-    scale = factor * ct.gather(scale_a, 0, padding_value=1.0)
-    return total * (scale * ct.gather(scale_b, 0, padding_value=1.0))
+    product = factor * ct.astype(ct.gather(scale_a, 0, padding_value=1.0), ct.float64)
+    product = product * ct.astype(ct.gather(scale_b, 0, padding_value=1.0), ct.float64)
+    size = ct.abs(product)
+    more = ct.where(size < SMALL, SMALL, ct.where(size < LARGE, 1.0, LARGE))
+    less = ct.where(size < SMALL, 1 / SMALL, ct.where(size < LARGE, 1.0, 1 / LARGE))
+    scale = ct.minimum(ct.maximum(product * less, -MOST), MOST)
+    scale = ct.where(size <= FINITE, scale, product)
+    return total * ct.astype(scale, ct.float32) * ct.astype(more, ct.float32)
 
 
 def place(  # noqa: ANN201
@@ -482,7 +492,7 @@ def scales_constraint(spec: Spec) -> TupleConstraint:
         stride_constant=(1,),
         base_addr_divisible_by=4,
     )
-    return TupleConstraint((place, place, ScalarConstraint(ct.float32)))
+    return TupleConstraint((place, place, ScalarConstraint(ct.float64)))
 
 
 def parts_constraint(spec: Spec) -> ArrayConstraint:

@@ -170,7 +170,7 @@ def launcher(
             run((a, b, d, workspace), stream)
             return
         at_a, at_b = int(scales[0]), int(scales[1])
-        factor = int.from_bytes(struct.pack("<f", scales[2]), "little")
+        factor = int.from_bytes(struct.pack("<d", scales[2]), "little")
         there = (int(at_a != 0), int(at_b != 0))
         run((a, b, d, workspace, at_a, at_b, *there, factor), stream)
 

@@ -29,6 +29,8 @@ from unigemm.blocks import blocked_count, blocks_of, row_and_block_places
 from unigemm.dtypes import DType, numpy_dtype
 from unigemm.gemm import Gemm
 
+from ..factors import LARGE, SMALL
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -191,7 +193,7 @@ def _blocked(
                 else:
                     np.add(into, partial, into, dtype=sums, casting="unsafe")
             if factor is not None:
-                np.multiply(into, factor, into)
+                _multiply(into, factor)
             if into is not block:
                 block[...] = into
 
@@ -309,16 +311,24 @@ def _scaled_columns(
     return lambda at: stage(at) * scales((*at[:2], at[3], at[2])).swapaxes(-1, -2)
 
 
-def _factor(scales: tuple[float, ...]) -> np.float32:
+def _factor(scales: tuple[float, ...]) -> np.float64:
     """Return the product of two scales, at addresses that are not 0, and of a number."""
     import numpy as np
 
     *places, number = scales
-    total = np.float32(number)
+    total = np.float64(number)
     for address in places:
         if address:
-            total = np.float32(total * viewer((), (), DType.FLOAT32)(int(address))[()])
+            total = total * np.float64(viewer((), (), DType.FLOAT32)(int(address))[()])
     return total
+
+
+def _multiply(sums: np.ndarray, factor: np.float64) -> None:
+    """Multiply sums in their own type if the factor is an ordinary number of it, or in float64."""
+    import numpy as np
+
+    ordinary = SMALL <= abs(factor) < LARGE
+    np.multiply(sums, factor, sums, dtype=sums.dtype if ordinary else np.float64)
 
 
 def _corner(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

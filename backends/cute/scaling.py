@@ -1,0 +1,55 @@
+"""Scales of whole operands, by which sums are multiplied before they are rounded."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Float64, const_expr, range_constexpr
+
+from ..factors import FINITE, LARGE, MOST, SMALL
+from .device import global_vector, read
+
+
+def scale_of(scales: tuple) -> tuple:
+    """Return what sums are multiplied by, for `scale_sums`: two numbers, or nothing.
+
+    `scales` are the addresses of two numbers (0 for none) and a factor, or nothing.
+    """
+    return product_of(*scales) if scales else ()
+
+
+@cute.jit
+def product_of(place_a: Any, place_b: Any, factor: Float64) -> tuple:
+    """Return two numbers whose product is that of the scales.
+
+    It may be too large or too small for a float32 where what it multiplies makes up for that. So it
+    is made in float64; two float32 are above 1 then, or below: where one overflows both would. Else
+    the second is 1.
+    """
+    product, more = factor, Float32(1)
+    if place_a != 0:
+        product = product * Float64(read(global_vector(place_a, Float32, 1), 1)[0])
+    if place_b != 0:
+        product = product * Float64(read(global_vector(place_b, Float32, 1), 1)[0])
+    size = product if product >= 0 else -product
+    if (size >= Float64(LARGE)) & (size <= Float64(FINITE)):
+        more = Float32(LARGE)
+        product = cutlass.max(
+            cutlass.min(product * Float64(1 / LARGE), Float64(MOST)), Float64(-MOST)
+        )
+    elif size < Float64(SMALL):
+        more = Float32(SMALL)
+        product = product * Float64(1 / SMALL)
+    return Float32(product), more
+
+
+@cute.jit
+def scale_sums(sums: cute.Tensor, scale: tuple) -> None:
+    """Multiply sums by what `scale_of` returned."""
+    if const_expr(len(scale) > 0):
+        for i in range_constexpr(cute.size(sums)):
+            sums[i] = sums[i] * scale[0]
+        if scale[1] != 1:
+            for i in range_constexpr(cute.size(sums)):
+                sums[i] = sums[i] * scale[1]
