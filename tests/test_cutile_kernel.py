@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_cutile import dense, plan_of
+from test_special_values import SCALES
 from tile_machine import Array, Machine, take_array
 
 from unigemm.backends.cutile.arguments import Divisor, Place, calls, order_of
@@ -99,7 +100,7 @@ def run(kernels, plan, gemm, memories, scales=()):
             return ()
         pair = [array(left, 1, DType.FLOAT32) for _ in range(2)]
         left.pop(0)
-        return (*pair, np.float32(brought["factor"]))
+        return (*pair, np.float64(brought["factor"]))
 
     product = seen(problem, config)
     for call in calls(plan, gemm):
@@ -271,6 +272,22 @@ def test_scales_multiply_the_sums_once(kernels, split, places):
     factor = 0.25 * (0.5 if places[0] else 1) * (-4.0 if places[1] else 1)
     x, y = (view(memories[i], lays[c]).astype(np.float64) for i, c in ((1, "a"), (2, "b")))
     np.testing.assert_array_equal(view(memories[3], lays["d"]), factor * (x @ y))
+
+
+@pytest.mark.parametrize("pair", SCALES, ids=str)
+def test_the_product_of_scales_is_not_rounded_before_that_of_the_sums(kernels, pair):
+    """The sums are those of float8: 0, or in size from 2**-32 to 2**63."""
+    total = np.array([[0.0, 1.0, -1.5, 2.0**-32, 2.0**63]], np.float32)
+    with np.errstate(all="ignore"):
+        first, second = (np.full(1, x, np.float32) for x in pair)
+        exact = (total * np.float64(first) * np.float64(second)).astype(np.float32)
+        places = [Array(x, 0, (1,), (1,)) for x in (first, second)]
+        got = [kernels.scaled(total, (*places, np.float64(1)))]
+        empty = [Array(x, 0, (0,), (1,)) for x in (first, second)]
+        factor = np.float64(first[0]) * np.float64(second[0])
+        got.append(kernels.scaled(total, (*empty, factor)))
+    for each in got:
+        np.testing.assert_allclose(each, exact, rtol=2.0**-22, atol=2.0**-148)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -90,7 +90,8 @@ def matmul(
         "ieee" multiplies them as they are; "tf32" may cut each to TF32 (a relative error below
         2**-10); "3xtf32" may split each into two TF32 numbers (a relative error of about 2**-21
         for each product), which tensor cores do at more than twice the speed of "ieee". Sums are
-        in float32 always, and a kernel may be better than what is accepted.
+        in float32 always, and a kernel may be better than what is accepted. Notes say what becomes
+        of very large and very small numbers.
     deterministic : bool
         Ask for bitwise equal results from run to run.
     batch_invariant : bool
@@ -107,7 +108,8 @@ def matmul(
         workspaces are then allocated on that stream too, and the caller orders it with others.
     scale_a, scale_b : float, array, or pair of an array and one of these, optional
         Numbers or arrays of one float32, for float8 inputs: the result is ``scale_a * scale_b * (a
-        @ b)``, the float32 sums being multiplied before they are rounded. An array is of the
+        @ b)``, the float32 sums being multiplied before they are rounded. The product of the two
+        may be too large or too small for a float32 (and is made in float64). An array is of the
         library and on the device of `a`; on a GPU it is read when the work runs, so that a captured
         graph sees its new contents.
 
@@ -151,6 +153,16 @@ def matmul(
 
     All errors come before anything is launched. The first call of a kind plans, and may compile;
     do that before capturing a CUDA graph. No gradients are recorded.
+
+    Infinities and NaN give what they give in float32, and so do the largest and smallest numbers,
+    with these exceptions. Sums that leave the range of float32 in between are infinite or NaN.
+    "tf32" makes 0 of numbers below 2**-136, and infinity of a NaN that has bits among its last 13
+    alone (arithmetic gives none); where cutile rounds to TF32 (before Hopper), also of numbers
+    above 3.4012e38. "3xtf32" has an absolute error of up to 2**-137 in each number, which is more
+    than the relative one below 2**-114; products beyond 2**139 may give NaN in place of infinity.
+
+    Hopper's tensor cores add the products of float8 with about 14 bits, all that are summed at once
+    being cut at one place; cute_wgmma moves the sums to float32 every 128 of K.
 
     Examples
     --------
