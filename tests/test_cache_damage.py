@@ -199,7 +199,7 @@ DAMAGES = [
     (_bloat_meta, f"bytes in {META}, too many"),
     (_edit_info, f"damaged {META} .checksum"),
     (_edit_names, f"damaged {META} .checksum"),
-    (_edit_format, "has format 999"),
+    (_edit_format, f"damaged {META} .checksum"),
     (_take_anothers_place, "which is not its own"),
     (_file_to_folder, "holds kernel.o, which"),
     (_entry_to_file, "is not a folder"),
@@ -399,14 +399,32 @@ def test_who_waits_for_a_killed_process_takes_over(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
-def test_what_killed_processes_leave_is_swept_when_old(tmp_path):
+def test_what_killed_processes_leave_is_swept_by_the_next(tmp_path):
     worker("die-publishing", tmp_path / "c", tmp_path / "log").communicate()
     (left,) = (tmp_path / "c" / ".tmp").iterdir()
     fill(tmp_path / "c", "another")
-    assert left.exists()  # it may belong to a process that is still writing
-    two_hours_ago = time.time() - 7200
-    os.utime(left, (two_hours_ago, two_hours_ago))
-    fill(tmp_path / "c", "a third")
+    assert not left.exists()
+
+
+def test_what_a_living_process_is_writing_is_not_swept(tmp_path):
+    held = Cache(tmp_path / "c", []).folder._staged()
+    worker("plain", tmp_path / "c", tmp_path / "log").communicate()
+    assert held.path.exists()
+    held.release()
+    worker("plain", tmp_path / "d", tmp_path / "log").communicate()
+    fill(tmp_path / "c", "another")
+    assert not held.path.exists()
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_what_another_machine_left_is_swept_when_old_whatever_the_clock(tmp_path, hours):
+    fill(tmp_path / "c", "one")
+    left = tmp_path / "c" / ".tmp" / "another machine's"
+    left.mkdir(mode=0o700)
+    fill(tmp_path / "c", "two")
+    assert left.exists()  # a lock that is held there may not be seen here
+    os.utime(left, (time.time() + hours * 3600,) * 2)
+    fill(tmp_path / "c", "three")
     assert not left.exists()
 
 

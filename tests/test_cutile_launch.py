@@ -126,7 +126,7 @@ def test_an_old_driver_is_named_with_what_is_needed(monkeypatch):
 
     monkeypatch.setattr(driver, "cuDriverGetVersion", lambda: (0, 12080))
     with pytest.raises(BackendUnavailable, match=r"r580.*this one is for 12\.8; update it"):
-        launch.load({"gemm.cubin": "nowhere"})
+        launch.load({"gemm.cubin": b"no cubin"})
 
 
 # The toolchain.
@@ -153,7 +153,7 @@ PACKAGES = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
 
 def test_what_compiling_needs_is_named_with_how_to_get_it(tools, monkeypatch, tmp_path):
     installed, clear = tools
-    assert 'pip install "unigemm[cutile]"' in toolchain.missing()
+    assert "pip install cuda-tile nvidia-cuda-tileiras==13.5.*" in toolchain.missing()
     installed["cuda-tile"] = "1.7.0"
     clear()
     assert "neither installed nor on PATH" in toolchain.missing()

@@ -471,7 +471,7 @@ def test_a_kernel_that_reads_too_far_is_caught_in_the_host_call():
     out = np.zeros((16, 16), np.float32)
     with device("sm_80") as gpu:
         plan = unigemm.plan(a, b, out, backend="cute_simt")
-        run = gpu.load(unigemm.compile(plan).entry.files, plan)
+        run = gpu.load(unigemm.compile(plan).entry.read(), plan)
         for x in (a, b, out):
             gpu.see(x, write=x is out)
 

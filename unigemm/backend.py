@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from .artifact import Artifact, KernelKey
@@ -179,8 +179,8 @@ class CompilingBackend(Backend, Protocol):
         """
         ...
 
-    def load(self, files: dict[str, str], plan: Plan) -> object:
-        """Load a kernel from the paths of its artifact's files, for the current device."""
+    def load(self, files: Mapping[str, bytes], plan: Plan) -> object:
+        """Load a kernel from its artifact's files, for the current device."""
         ...
 
     def bind(self, kernel: object, plan: Plan, gemm: Gemm) -> Launcher:

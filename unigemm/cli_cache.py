@@ -47,12 +47,12 @@ def list_command(backend: BackendName = None, target: Arch = None, as_json: Json
 def _entry_row(entry: EntrySummary) -> tuple[str, ...]:
     kernel = entry.kernel
     what = " ".join(
-        f"{name.upper()} {kernel[name]['dtype']} {kernel[name]['major']}"
-        f"/{kernel[name]['alignment']}"
+        f"{name.upper()} {part.get('dtype')} {part.get('major')}/{part.get('alignment')}"
         for name in ("a", "b", "d")
-        if isinstance(kernel.get(name), dict)
+        if isinstance(part := kernel.get(name), dict)
     )
-    tile = "x".join(str(extent) for extent in kernel.get("tile", ()))
+    tile = kernel.get("tile")
+    extents = "x".join(str(extent) for extent in tile) if isinstance(tile, list) else ""
     return (
         entry.digest[:12],
         entry.backend,
@@ -61,8 +61,13 @@ def _entry_row(entry: EntrySummary) -> tuple[str, ...]:
         str(entry.registers),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used)),
         entry.layer,
-        f"{what} {tile}",
+        _printable(f"{what} {extents}"),
     )
+
+
+def _printable(text: str) -> str:
+    """Leave out what would steer a terminal: a bundle may have come from anyone."""
+    return "".join(c for c in text if c.isprintable())[:200]
 
 
 @cache_app.command()
@@ -87,9 +92,11 @@ def verify(
     repair: Annotated[bool, typer.Option(help="Set damaged kernels aside.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Hash every file again; exit code 1 where something is damaged."""
+    """Hash every file again; exit code 1 where something is damaged or cannot be read."""
     report = default_cache().verify(repair=repair)
     lines = [f"{report.sound} kernels are sound, {len(report.damaged)} damaged"]
+    if report.other_versions:
+        lines.append(f"{report.other_versions} are of another version of unigemm, which reads them")
     lines += [f"{found.path}: {found.reason}" for found in report.damaged]
     _print(as_json, report, "\n".join(lines))
     if report.damaged:
@@ -121,27 +128,58 @@ def _removed(report: Any) -> str:
     return f"{report.entries} kernels removed ({show.size(report.size_bytes)}), {report.left} left"
 
 
+def _path(text: str) -> Path:
+    """Read a path; an empty one, of an unset variable, would be the current folder."""
+    if not text.strip():
+        raise typer.BadParameter("the path is empty; name a folder or an archive")
+    return Path(text)
+
+
 @cache_app.command("export")
 def export_command(
-    destination: Annotated[Path, typer.Argument(help="A folder, or a .tar.gz or .zip.")],
+    destination: Annotated[
+        Path, typer.Argument(help="A new folder, or a .tar.gz or .zip.", parser=_path)
+    ],
     key: Annotated[list[str] | None, typer.Option(help="Only these keys (first digits).")] = None,
     backend: BackendName = None,
     target: Arch = None,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Print what `cache import --expect` takes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write kernels to a bundle for other machines; exit code 1 where some are damaged."""
     report = default_cache().export_bundle(destination, digests=key, backend=backend, arch=target)
     lines = [f"{report.entries} kernels ({show.size(report.size_bytes)}) to {report.path}"]
     lines += [f"left out: {found.path}: {found.reason}" for found in report.damaged]
+    if digest:
+        lines += [f"{content}  {name}/{key}" for name, key, content in report.kernels]
+        lines.append(f"{report.digest}  all of them")
     _print(as_json, report, "\n".join(lines))
     if report.damaged:
         raise typer.Exit(1)
 
 
 @cache_app.command("import")
-def import_command(source: Path, as_json: Json = False) -> None:
-    """Take the kernels of a bundle into the cache; exit code 1 where some are damaged."""
-    report = default_cache().import_bundle(source)
+def import_command(
+    source: Annotated[Path, typer.Argument(help="A folder or an archive.", parser=_path)],
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIGEST",
+            help="Take only the bundle, or the kernels, with these digests (`cache export "
+            "--digest` prints them).",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Take the kernels of a bundle into the cache; exit code 1 where some are damaged.
+
+    A bundle is native code of whoever made it, and runs with your rights: import only what comes
+    from someone you trust. Checksums find damage, not malice. With --expect nothing is taken but
+    what has a digest that you were told in another way.
+    """
+    report = default_cache().import_bundle(source, expect=expect or None)
     refused = len(report.refused)
     lines = [f"{report.imported} kernels imported, {report.present} were here, {refused} refused"]
     lines += [f"{found.path}: {found.reason}" for found in report.refused]

@@ -6,10 +6,9 @@ strides; `unigemm.matmul` keeps the result and from then on only looks it up.
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -559,25 +558,16 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
 
 
 #: What loads kernels of devices that are not there, by index (see `unigemm.emulator`).
-LOADERS: dict[int, Callable[[dict[str, str], Plan], object]] = {}
+LOADERS: dict[int, Callable[[Mapping[str, bytes], Plan], object]] = {}
 
 
 def _load(backend: CompilingBackend, plan: Plan, device: int = 0) -> object:
-    """Load a plan's kernel; once more where its files went between the look-up and the load."""
+    """Load a plan's kernel, from the very bytes that the cache has checked."""
     from .cache import default_cache
 
     load = LOADERS.get(device, backend.load)
-    entry = kernel_entry(plan)
-    assert entry is not None, "a compiling backend has entries"
-    try:
-        return load(entry.files, plan)
-    except Exception:
-        if all(os.path.exists(path) for path in entry.files.values()):
-            raise
-        default_cache().forget(backend.key(plan))  # another process has cleared the cache
-        entry = kernel_entry(plan)
-        assert entry is not None
-        return load(entry.files, plan)
+    files = default_cache().contents(backend.key(plan), lambda: backend.compile(plan))
+    return load(files, plan)
 
 
 def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:

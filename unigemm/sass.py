@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from .errors import BackendUnavailable, CompilationError
-from .extras import install_command
+from .scratch import scratch_folder
 
 __all__ = [
     "CubinReport",
@@ -99,7 +98,7 @@ def _tool(name: str) -> Path:
     found = shutil.which(name)
     if found is None:
         raise BackendUnavailable(
-            f"{name} was not found, which reads compiled kernels; {install_command('cute')}"
+            f"{name} was not found, which reads compiled kernels; pip install {_PACKAGES[name]}"
         )
     return Path(found)
 
@@ -108,8 +107,8 @@ def _run(tool: str, cubin: bytes, *options: str) -> str:
     path = os.environ.get("PATH", "")
     if "--dump-sass" in options:  # it finds nvdisasm on PATH
         path = os.pathsep.join((str(_tool("nvdisasm").parent), path))
-    with tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
-        target = Path(folder) / "kernel.cubin"
+    with scratch_folder() as folder:
+        target = folder / "kernel.cubin"
         target.write_bytes(cubin)
         done = subprocess.run(
             [str(_tool(tool)), *options, str(target)],

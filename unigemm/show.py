@@ -301,13 +301,14 @@ def compiled_line(made: Sequence[api.CompiledKernel]) -> str:
 
 def _mix(entry: Entry) -> dict[str, int]:
     """Return the opcodes of a kernel; none where nothing is installed that reads them."""
-    return _mix_of(tuple(entry.files.items()))
+    cubins = {name: data for name, data in entry.read().items() if name.endswith(".cubin")}
+    return _mix_of(tuple(cubins.items()))
 
 
 @lru_cache(maxsize=256)  # what is shown as JSON may be shown as a table, too
-def _mix_of(files: tuple[tuple[str, str], ...]) -> dict[str, int]:
+def _mix_of(cubins: tuple[tuple[str, bytes], ...]) -> dict[str, int]:
     try:
-        return instruction_mix(dict(files))
+        return instruction_mix(dict(cubins))
     except BackendUnavailable:
         return {}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from .errors import BackendUnavailable, UnsupportedProblem
-from .extras import install_command
+from .errors import UnsupportedProblem
 from .forks import cached_property
 
 __all__ = ["ARCHITECTURES", "CPU", "Target", "device_count", "device_target", "named_target"]
@@ -191,13 +190,7 @@ def device_target(index: int) -> Target:
 
 @cache
 def _read_target(index: int) -> Target:
-    try:
-        from cuda.core import Device
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"a GPU's figures are read through cuda-core, which does not import ({error}); "
-            f"{install_command('cuda')}"
-        ) from error
+    from cuda.core import Device
 
     device = Device(index)
     major, minor = device.compute_capability

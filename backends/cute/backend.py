@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -178,7 +178,7 @@ class CuteBackend:
         smem = self.smem_bytes(problem, config)
         return toolchain.compile_kernel(host, arguments, plan.target.arch, smem)
 
-    def load(self, files: dict[str, str], plan: Plan) -> Callable[..., None]:
+    def load(self, files: Mapping[str, bytes], plan: Plan) -> Callable[..., None]:
         """Return the compiled function."""
         return toolchain.load_kernel(files)
 

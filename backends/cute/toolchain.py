@@ -10,9 +10,8 @@ import ctypes
 import os
 import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,8 +20,8 @@ from typing import Any
 
 from unigemm.artifact import Artifact, KernelInfo
 from unigemm.errors import BackendUnavailable, CompilationError
-from unigemm.extras import install_command
 from unigemm.forks import Lock
+from unigemm.scratch import file_of, scratch_folder
 
 from .settings import default_settings, refuse_flavour
 
@@ -30,7 +29,7 @@ __all__ = ["COMPILING", "FUNCTION", "compile_kernel", "load_kernel", "missing", 
 
 FUNCTION = "gemm"  # the exported symbol of every kernel
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
-_INSTALL = install_command("cute")
+_INSTALL = 'pip install "nvidia-cutlass-dsl[cu13]" apache-tvm-ffi'
 # The DSL keeps its state in globals: two threads compiling at once crash it.
 COMPILING = Lock()
 
@@ -83,8 +82,8 @@ def compile_kernel(
     from unigemm.sass import inspect_cubin  # a process that only loads kernels has no use for it
 
     start = time.perf_counter()
-    with COMPILING, tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
-        files = _compile(make_host, arguments, arch, Path(folder))
+    with COMPILING, scratch_folder() as folder:
+        files = _compile(make_host, arguments, arch, folder)
     seconds = time.perf_counter() - start
     report = inspect_cubin(files["kernel.cubin"])
     return Artifact(
@@ -137,8 +136,10 @@ def _link(target: Path) -> bytes | None:
     return out.read_bytes() if done.returncode == 0 else None
 
 
-def load_kernel(files: dict[str, str]) -> Callable[..., None]:
+def load_kernel(files: Mapping[str, bytes]) -> Callable[..., None]:
     """Return the compiled function of an artifact's files.
+
+    What is mapped are these bytes and no others: files that only this process has.
 
     Raises
     ------
@@ -157,24 +158,26 @@ def load_kernel(files: dict[str, str]) -> Callable[..., None]:
             )
         import cutlass.cute as cute
 
-        module = cute.runtime.load_module(files["kernel.o"], enable_tvm_ffi=True)
+        with file_of(files["kernel.o"]) as path:
+            module = cute.runtime.load_module(path, enable_tvm_ffi=True)
     _LOADED.append(module)
     return getattr(module, FUNCTION)
 
 
-def _load_shared(path: str | None) -> Any:
+def _load_shared(data: bytes | None) -> Any:
     """Load a shared object without the DSL; None where there is none or it cannot be mapped."""
-    if path is None:
+    if data is None:
         return None
     import tvm_ffi
 
     _open_runtime()
+    # `tvm_ffi.load_module` learns the format from a suffix, which a file in memory lacks.
+    load = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
     try:
-        return tvm_ffi.load_module(path)
+        with file_of(data) as path:
+            return load(path, "so")
     except (RuntimeError, OSError):
-        if not Path(path).exists():
-            raise
-        return None  # a folder mounted noexec, say: the DSL loads the object file otherwise
+        return None  # where no such file may be mapped, say: the DSL loads the object file
 
 
 _LOADED: list[Any] = []  # functions do not keep their modules alive

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -141,7 +141,7 @@ class CutileBackend:
 
         return toolchain.compile_kernels(spec, gpu_code(plan.target))
 
-    def load(self, files: dict[str, str], plan: Plan) -> dict[str, Any]:
+    def load(self, files: Mapping[str, bytes], plan: Plan) -> dict[str, Any]:
         """Return the loaded functions, by symbol."""
         return load(files)
 

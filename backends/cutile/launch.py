@@ -11,7 +11,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_uint64
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from unigemm.backend import Launcher
@@ -24,7 +23,7 @@ __all__ = ["DRIVER", "launcher", "load"]
 DRIVER = 13000  # cuDriverGetVersion of CUDA 13.0 (r580), which tile kernels need (cuTile's manual)
 
 
-def load(files: Mapping[str, str]) -> dict[str, Any]:
+def load(files: Mapping[str, bytes]) -> dict[str, Any]:
     """Load the kernels of an artifact for the current device, by their symbols.
 
     Raises
@@ -43,11 +42,10 @@ def load(files: Mapping[str, str]) -> dict[str, Any]:
             f"{version // 1000}.{version % 1000 // 10}; update it, or name another backend"
         )
     found = {}
-    for name, path in files.items():
+    for name, image in files.items():
         symbol, _, kind = name.rpartition(".")
         if kind != "cubin":
             continue
-        image = Path(path).read_bytes()
         # Never unloaded: functions live as long as the process.
         (library,) = _done(
             driver, driver.cuLibraryLoadData(image, [], [], 0, [], [], 0), "cuLibraryLoadData"

@@ -6,7 +6,6 @@ compiler. Only the last takes a lock. Upkeep (listing, pruning, bundles) is in `
 
 from __future__ import annotations
 
-import atexit
 import math
 import os
 import threading
@@ -14,14 +13,15 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import env
 from ..artifact import Artifact, KernelInfo, KernelKey
 from ..errors import CacheError, CacheWarning
+from ..scratch import kept_folder
 from . import upkeep
 from .manifest import Flaw, Meta, Row, describe
 from .reports import (
@@ -32,13 +32,15 @@ from .reports import (
     Removal,
     VerifyReport,
 )
-from .store import Folder, remove_tree
+from .store import Folder
+from .trust import own, own_or_root
 
 __all__ = ["Cache", "Entry", "compile_count", "default_cache"]
 
 _MEMORY = "/dev/shm"  # Linux: files in memory, for when every disk is full
 # Between two looks at how large the folder is: one at 7000 kernels takes 1.6 s.
 _UPKEEP_S = 60.0
+_KeptT = TypeVar("_KeptT", bound="Entry | None")
 _count_lock = threading.Lock()
 _compiled = 0
 
@@ -61,6 +63,8 @@ class Entry:
         Whether nothing had to be compiled.
     layer
         "bundle", "cache", or "temporary" (kept for this process only).
+    folder
+        Where it lies and who is trusted there.
     """
 
     digest: str
@@ -70,6 +74,22 @@ class Entry:
     key: dict[str, Any]
     cached: bool
     layer: str
+    folder: Folder = field(repr=False, compare=False)
+
+    def read(self) -> dict[str, bytes]:
+        """Return the bytes of its files, checked now: what a path leads to may have changed.
+
+        Raises
+        ------
+        CacheError
+            They are gone or damaged.
+        """
+        try:
+            return self.folder.read(Row(str(self.key["backend"]), self.digest, self.path))[1]
+        except (Flaw, FileNotFoundError) as error:
+            raise CacheError(
+                f"{self.path} cannot be read any more ({error}); compile it again"
+            ) from error
 
 
 class Cache:
@@ -97,11 +117,9 @@ class Cache:
         limit_bytes: int | None = None,
     ) -> None:
         self.limit_bytes = env.cache_limit_bytes() if limit_bytes is None else limit_bytes
-        user = frozenset({os.geteuid()}) if os.name == "posix" else None
-        self.folder = Folder(_resolved(env.cache_dir() if root is None else root), "cache", user)
-        trusted = None if user is None else user | {0}
+        self.folder = _layer(env.cache_dir() if root is None else root, "cache", own())
         self.bundles = tuple(
-            Folder(_resolved(path), "bundle", trusted)
+            _layer(path, "bundle", own_or_root())
             for path in (env.bundle_dirs() if bundles is None else bundles)
         )
         self._memo: dict[str, Entry] = {}
@@ -130,13 +148,14 @@ class Cache:
         if entry is not None:
             return entry
         try:
-            entry = self._look_up(key)
+            found = self._look_up(key)
         except Flaw:
             with self.exclusive(key.digest):
-                entry = self._look_up(key, alone=True)
-        if entry is not None:
-            self._memo[key.digest] = entry
-        return entry
+                found = self._look_up(key, alone=True)
+        if found is None:
+            return None
+        self._memo[key.digest] = found[0]
+        return found[0]
 
     def get_or_compile(self, key: KernelKey, compile: Callable[[], Artifact]) -> Entry:
         """Return the entry of a key; where there is none, compile it, once for all processes.
@@ -158,27 +177,62 @@ class Cache:
         ValueError
             The backend's name or a file's cannot be a name on disk.
         """
+        entry = self._memo.get(key.digest)
+        return entry if entry is not None else self._obtain(key, compile, self._keep)[0]
+
+    def contents(self, key: KernelKey, compile: Callable[[], Artifact]) -> dict[str, bytes]:
+        """Return the bytes of a kernel's files: those that were hashed, or that were just compiled.
+
+        What loads a kernel takes these: a path may lead to other bytes by the time it is opened.
+        Where nothing can be written at all, they are had nevertheless, and `CacheWarning` says so.
+
+        Parameters
+        ----------
+        key, compile
+            As for `get_or_compile`.
+
+        Raises
+        ------
+        ValueError
+            As for `get_or_compile`.
+        """
+
+        def keep(key: KernelKey, artifact: Artifact) -> Entry | None:
+            try:
+                return self._keep(key, artifact)
+            except CacheError as error:
+                self.warn(str(error))
+                return None
+
+        return self._obtain(key, compile, keep)[1]
+
+    def _obtain(
+        self,
+        key: KernelKey,
+        compile: Callable[[], Artifact],
+        keep: Callable[[KernelKey, Artifact], _KeptT],
+    ) -> tuple[Entry | _KeptT, dict[str, bytes]]:
         digest = key.digest
-        entry = self._memo.get(digest)
-        if entry is not None:
-            return entry
         try:
-            entry = self._look_up(key)
+            found = self._look_up(key)
         except Flaw:
-            entry = None  # looked at again below, alone
-        if entry is not None:
-            self._memo[digest] = entry
-            return entry
+            found = None  # looked at again below, alone
+        if found is not None:
+            self._memo[digest] = found[0]
+            return found
         with self.exclusive(digest):
-            entry = self._memo.get(digest) or self._look_up(key, alone=True)
-            if entry is None:
-                artifact = compile()
-                _count_compile()
-                entry = self._keep(key, artifact)
-            self._memo[digest] = replace(entry, cached=True)
-        if not entry.cached and entry.layer == "cache" and self._is_upkeep_due():
+            found = self._look_up(key, alone=True)
+            if found is not None:
+                self._memo[digest] = found[0]
+                return found
+            artifact = compile()
+            _count_compile()
+            entry = keep(key, artifact)
+            if entry is not None:
+                self._memo[digest] = replace(entry, cached=True)
+        if entry is not None and entry.layer == "cache" and self._is_upkeep_due():
             upkeep.after_publishing(self)
-        return entry
+        return entry, dict(artifact.files)
 
     def forget(self, key: KernelKey) -> None:
         """Make the next look-up of a key read the disk again (its files have gone, say)."""
@@ -258,17 +312,27 @@ class Cache:
         """
         return upkeep.export_bundle(self, destination, digests, backend, arch)
 
-    def import_bundle(self, source: Path) -> ImportReport:
+    def import_bundle(self, source: Path, *, expect: Iterable[str] | None = None) -> ImportReport:
         """Check the entries of a folder or an archive and publish them in the writable folder.
 
-        Checksums find damage, not malice: import only what comes from someone you trust.
+        A bundle is native code of whoever made it, which runs as you: import only what comes from
+        someone you trust. Checksums find damage; `expect` finds that it was exchanged.
+
+        Parameters
+        ----------
+        source
+            What `export_bundle` made.
+        expect
+            Digests of `ExportReport`: of the bundle, or of single kernels, which alone are taken.
+            All kernels are taken if None.
 
         Raises
         ------
         CacheError
-            The source cannot be read, is no bundle, or holds a path that leads outside.
+            The source cannot be read, is no bundle, holds a path that leads outside, or holds
+            nothing that is expected.
         """
-        return upkeep.import_bundle(self, source)
+        return upkeep.import_bundle(self, source, expect)
 
     # What follows is for `cache_upkeep` too.
 
@@ -316,31 +380,33 @@ class Cache:
                     self._warn_unwritable(error)
             yield
 
-    def _look_up(self, key: KernelKey, *, alone: bool = False) -> Entry | None:
-        """Load from the first layer that has the key.
+    def _look_up(
+        self, key: KernelKey, *, alone: bool = False
+    ) -> tuple[Entry, dict[str, bytes]] | None:
+        """Return the entry of the first layer that has the key, and the bytes that were checked.
 
         Flaws in bundles are reported and passed over. In the writable folder they may be the trace
         of another process at work, so they are raised unless the caller holds the lock.
         """
-        for folder in (*self.bundles, self.folder):
+        for folder in (*self.bundles, self.folder, *self._temporary.values()):
             row = folder.row(key.backend, key.digest)
             if not self.usable(folder):
                 continue
             try:
-                meta, _ = folder.read(row)
+                meta, files = folder.read(row)
             except FileNotFoundError:
                 continue
             except Flaw as flaw:
                 if folder.layer == "bundle":
                     self.warn(f"{flaw}: not loaded; export that bundle anew")
-                elif alone:
+                elif alone and folder is self.folder:
                     self.set_aside(flaw)
-                else:
+                elif folder is self.folder:
                     raise
                 continue
             if folder.layer == "cache":
                 folder.touch(row.path)
-            return _entry(folder, row, meta, cached=True)
+            return _entry(folder, row, meta, cached=True), files
         return None
 
     def _is_upkeep_due(self) -> bool:
@@ -389,9 +455,11 @@ class Cache:
         name = place or tempfile.gettempdir()
         with self._guard:
             if name not in self._temporary:
-                path = Path(tempfile.mkdtemp(prefix="unigemm-", dir=name))  # 0700
-                atexit.register(_remove_own, path, os.getpid())
-                self._temporary[name] = Folder(path, "temporary", self.folder.owners)
+                folder = Folder(kept_folder(name), "temporary", self.folder.owners)
+                reason = folder.flaw()
+                if reason is not None:
+                    raise PermissionError(f"{folder.path} {reason}")
+                self._temporary[name] = folder
             return self._temporary[name]
 
     def _warn_unwritable(self, error: BaseException) -> None:
@@ -420,9 +488,9 @@ def _count_compile() -> None:
         _compiled += 1
 
 
-def _resolved(path: Path) -> Path:
-    """Return the folder itself: what a link leads to is what is trusted, or not."""
-    return Path(os.path.realpath(path))
+def _layer(path: Path, layer: str, owners: frozenset[int] | None) -> Folder:
+    """Return a folder itself: what a link leads to is what is trusted, or not."""
+    return Folder(Path(os.path.realpath(path)), layer, owners, named=path.absolute())
 
 
 def _entry(folder: Folder, row: Row, meta: Meta, *, cached: bool) -> Entry:
@@ -434,10 +502,5 @@ def _entry(folder: Folder, row: Row, meta: Meta, *, cached: bool) -> Entry:
         key=meta.key,
         cached=cached,
         layer=folder.layer,
+        folder=folder,
     )
-
-
-def _remove_own(path: Path, process: int) -> None:
-    # A forked child leaves its parent's folder alone.
-    if os.getpid() == process:
-        remove_tree(path)

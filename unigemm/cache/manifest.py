@@ -8,20 +8,32 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..artifact import KernelInfo
+from ..artifact import KernelInfo, KernelKey
 from ..forks import cached_property
 
-__all__ = ["Flaw", "Meta", "Row", "check", "decode", "describe", "entry_parts"]
+__all__ = [
+    "Flaw",
+    "Meta",
+    "OtherFormat",
+    "Row",
+    "bundle_digest",
+    "check",
+    "decode",
+    "describe",
+    "entry_parts",
+]
 
 #: Raised whenever the layout or `Meta` changes.
 FORMAT = 2
 META = "meta.json"
-META_LIMIT = 4 << 20  # bytes; real ones take one or two thousand
+META_LIMIT = 1 << 20  # bytes; real ones take one or two thousand
+FILE_LIMIT = 64 << 20  # bytes of one file; real ones are under a megabyte
+FILES_LIMIT = 64  # files of one kernel
 #: Folders that lie beside those of the backends.
 LOCKS, STAGING, QUARANTINE = ".locks", ".tmp", "quarantine"
 OWN_FOLDERS = (LOCKS, STAGING, QUARANTINE)
@@ -44,6 +56,10 @@ class Flaw(Exception):
 
     def __reduce__(self) -> tuple[type[Flaw], tuple[Path, str]]:
         return type(self), (self.path, self.reason)
+
+
+class OtherFormat(Flaw):
+    """A whole entry that another version of unigemm wrote, and reads."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,13 @@ class Meta:
         """Return the digest of the key, by the rule of `KernelKey.digest`."""
         return hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()
 
+    @cached_property
+    def content(self) -> str:
+        """Return a digest of all that would be loaded: the key, and the bytes of every file."""
+        hashes = {name: file.sha256 for name, file in self.files.items()}
+        text = json.dumps({"key": self.digest, "files": hashes}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def encode(self) -> bytes:
         """Return the bytes of ``meta.json``."""
         import msgspec
@@ -121,7 +144,7 @@ def describe(key: Mapping[str, Any], info: KernelInfo, files: Mapping[str, bytes
         name: FileMeta(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()
     }
     meta = Meta(plain, info, hashes)
-    problem = _naming_problem(meta)
+    problem = _problem(meta)
     if problem is None and json.dumps(plain, sort_keys=True) != text:
         problem = "a key must be lists, numbers and strings, its mappings by strings"
     if problem is not None:
@@ -137,33 +160,43 @@ def decode(row: Row, raw: bytes) -> Meta:
     Flaw
         They are not as they were written, or belong to another entry.
     """
-    import msgspec
 
     def damaged(why: str) -> Flaw:
         return Flaw(row.path, f"has a damaged {META} ({why})")
 
+    if len(raw) > META_LIMIT:
+        raise damaged("too long")
     try:
         payload = json.loads(raw)
+        if not isinstance(payload, dict):
+            raise damaged("no object")
+        payload.pop("checksum", None)
+        if _render(payload) != raw:
+            raise damaged("checksum")
     except ValueError as error:  # bad UTF-8 is a ValueError too
         raise damaged(f"not JSON: {error}") from None
     except RecursionError:
         raise damaged("nested too deeply") from None
-    if not isinstance(payload, dict):
-        raise damaged("no object")
-    if payload.get("format") != FORMAT:
-        raise Flaw(row.path, f"has format {payload.get('format')!r}; this version reads {FORMAT}")
-    payload.pop("checksum", None)
-    if _render(payload) != raw:
-        raise damaged("checksum")
-    try:
-        meta = msgspec.convert(payload, Meta)
-    except msgspec.ValidationError as error:
-        raise damaged(str(error)) from None
-    problem = _naming_problem(meta)
-    if problem is not None:
-        raise damaged(problem)
+    if payload.get("format") != FORMAT:  # all formats have the checksum
+        reason = f"has format {payload.get('format')!r:.20}; this version reads {FORMAT}"
+        raise OtherFormat(row.path, reason)
+    meta = _converted(payload, damaged)
     if (meta.backend, meta.digest) != (row.backend, row.digest):
         raise Flaw(row.path, f"holds the kernel {meta.backend}/{meta.digest}, which is not its own")
+    return meta
+
+
+def _converted(payload: dict[str, Any], damaged: Callable[[str], Flaw]) -> Meta:
+    import msgspec
+
+    try:
+        meta = msgspec.convert(payload, Meta)
+        msgspec.convert(meta.key, KernelKey)
+    except msgspec.ValidationError as error:
+        raise damaged(str(error)) from None
+    problem = _problem(meta)
+    if problem is not None:
+        raise damaged(problem)
     return meta
 
 
@@ -204,10 +237,22 @@ def _render(payload: Mapping[str, Any]) -> bytes:
     return json.dumps({**payload, "checksum": checksum}, indent=1).encode()
 
 
-def _naming_problem(meta: Meta) -> str | None:
+def _problem(meta: Meta) -> str | None:
+    """Say what keeps an entry from being written, or from being believed."""
     if entry_parts((meta.backend, meta.digest[:2], meta.digest)) is None:
-        return f"the backend's name {meta.backend!r} is not allowed: {NAMES}"
-    for name in meta.files:
+        return f"the backend's name {meta.backend!r:.80} is not allowed: {NAMES}"
+    if not _BACKEND.fullmatch(meta.arch):
+        return f"the architecture's name {meta.arch!r:.80} is not allowed: {NAMES}"
+    if len(meta.files) > FILES_LIMIT:
+        return f"{len(meta.files)} files are too many: a kernel may have {FILES_LIMIT}"
+    for name, file in meta.files.items():
         if not _FILE.fullmatch(name) or name == META:
-            return f"the file name {name!r} is not allowed: {NAMES}"
+            return f"the file name {name!r:.80} is not allowed: {NAMES}"
+        if not 0 <= file.size <= FILE_LIMIT:
+            return f"the file {name} has {file.size} bytes: it may have {FILE_LIMIT}"
     return None
+
+
+def bundle_digest(contents: Iterable[str]) -> str:
+    """Return one digest for the kernels of a bundle, by their `Meta.content`, in any order."""
+    return hashlib.sha256("\n".join(sorted(contents)).encode()).hexdigest()

@@ -100,10 +100,14 @@ class Damage:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """`Cache.verify`: how many entries are sound, and those that are not."""
+    """`Cache.verify`: how many entries are sound, what is damaged, and entries of other versions.
+
+    The last are whole, and serve the version of unigemm that wrote them.
+    """
 
     sound: int
     damaged: tuple[Damage, ...]
+    other_versions: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,12 +121,29 @@ class Removal:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """`Cache.export_bundle`: where, how many entries and bytes, and what was too damaged to go."""
+    """`Cache.export_bundle`: what was written, and what was too damaged to go.
+
+    Attributes
+    ----------
+    path
+        Where.
+    entries, size_bytes
+        Kernels written, and the bytes of their files.
+    damaged
+        What was left out.
+    digest
+        Names all kernels that the bundle now holds: equal kernels in a folder and in any archive
+        have an equal digest.
+    kernels
+        For each of them its backend, the digest of its key, and the digest of its content.
+    """
 
     path: str
     entries: int
     size_bytes: int
     damaged: tuple[Damage, ...]
+    digest: str
+    kernels: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Layout: ``<backend>/<digest[:2]>/<digest>/{meta.json, files...}``; beside it ``.locks``, ``.tmp``
 and ``quarantine``. No path is stored inside, so a folder may be moved, copied or mounted elsewhere.
-An entry never changes once published: it appears, and goes, by one rename. The folders above this
-one are not looked at: who may write those decides what lies here.
+An entry never changes once published: it appears, and goes, by one rename. Who may write the
+folders above this one decides what lies here, so they are looked at too (`trust`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..scratch import Held, hold, machine, remove_if_dead
 from .manifest import (
     LOCKS,
     META,
@@ -34,13 +35,15 @@ from .manifest import (
     decode,
     entry_parts,
 )
+from .trust import parents_flaw, status_flaw
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 __all__ = ["Folder", "remove_tree", "tree_bytes"]
 
-_STALE_S = 3600.0  # a staging folder lives for milliseconds: an hour means that its process died
+# A staging folder lives for milliseconds: where locks do not tell, an hour means its process died.
+_STALE_S = 3600.0
 _QUARANTINE_S = 30 * 86400.0
 _POSIX = os.name == "posix"
 # O_NONBLOCK: opening a FIFO that someone planted must not wait for a writer.
@@ -61,12 +64,15 @@ class Folder:
         User ids whose files are trusted, when no other may write them; None trusts all.
     shared
         Publish so that other users may read.
+    named
+        The path as it was given, whose links led to `path`.
     """
 
     path: Path
     layer: str
     owners: frozenset[int] | None
     shared: bool = False
+    named: Path | None = None
 
     def row(self, backend: str, digest: str) -> Row:
         """Return the place of an entry, whether there is one or not.
@@ -82,15 +88,25 @@ class Folder:
 
     def flaw(self) -> str | None:
         """Say why nothing here may be loaded; None when it may, or can once there is a folder."""
+        for path in {self.named or self.path, self.path}:
+            reason = parents_flaw(path, self.owners)
+            if reason is not None:
+                return reason
         try:
             status = os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return "does not exist" if self.layer == "bundle" else None
+        except NotADirectoryError:
+            return "lies below a file"
         except OSError as error:
             return f"cannot be read ({error.strerror})"
         if not stat.S_ISDIR(status.st_mode):
             return "is not a folder"
-        return _distrust(status, self.owners)
+        reason = status_flaw(status, self.owners)
+        effective = os.access in os.supports_effective_ids
+        if reason is None and not os.access(self.path, os.R_OK | os.X_OK, effective_ids=effective):
+            reason = "cannot be read (it is closed to you)"
+        return reason
 
     def read_meta(self, row: Row) -> Meta:
         """Return what an entry says of itself, its files unread.
@@ -122,9 +138,9 @@ class Folder:
             The disk is full or read-only, or something lies there already (`FileExistsError`).
         """
         final = self.row(meta.backend, meta.digest).path
-        staged = self._own(STAGING) / f"{meta.digest[:16]}-{_token()}"
+        held = self._staged()
+        staged = held.path
         try:
-            os.mkdir(staged, 0o700)
             for name, data in {META: meta.encode(), **files}.items():
                 self._write_file(staged / name, data)
             if self.shared:
@@ -134,7 +150,18 @@ class Folder:
         except BaseException:
             remove_tree(staged)
             raise
+        finally:
+            held.release()
         return final
+
+    def _staged(self) -> Held:
+        """Return a new folder to write an entry in, marked as in use until it is released."""
+        while True:
+            path = self._own(STAGING) / f"{machine()}-{_token()}"
+            os.mkdir(path, 0o700)
+            held = hold(path)
+            if held is not None:
+                return held
 
     def touch(self, path: Path) -> None:
         """Note that an entry was used now."""
@@ -148,13 +175,19 @@ class Folder:
         except OSError:
             return 0.0
 
-    def scan(self) -> Iterator[Row]:
-        """Yield all that lies where entries lie, sound or not, in the order of the names."""
-        for backend in _names(self.path):
+    def scan(self, unread: dict[Path, str] | None = None) -> Iterator[Row]:
+        """Yield all that lies where entries lie, sound or not, in the order of the names.
+
+        Parameters
+        ----------
+        unread
+            Gets the folders that cannot be read, and why.
+        """
+        for backend in _names(self.path, unread):
             if backend in OWN_FOLDERS:
                 continue
-            for shard in _names(self.path / backend):
-                for name in _names(self.path / backend / shard):
+            for shard in _names(self.path / backend, unread):
+                for name in _names(self.path / backend / shard, unread):
                     if entry_parts((backend, shard, name)) is not None:
                         yield self.row(backend, name)
 
@@ -193,7 +226,7 @@ class Folder:
     def retire(self, row: Row) -> bool:
         """Remove an entry; returns whether it has gone. Readers see all of it, or nothing."""
         try:
-            moved = self._own(STAGING) / f"{row.digest[:16]}-{_token()}"
+            moved = self._own(STAGING) / f"{machine()}-{_token()}"
             os.replace(row.path, moved)
         except FileNotFoundError:
             return False
@@ -213,11 +246,16 @@ class Folder:
     def sweep(self) -> None:
         """Remove what processes left that were killed while writing, and old quarantine."""
         now = time.time()
-        for folder, age in ((STAGING, _STALE_S), (QUARANTINE, _QUARANTINE_S)):
-            for name in _names(self.path / folder):
-                path = self.path / folder / name
-                if now - _modified(path) > age:
-                    remove_tree(path)
+        for name in _names(self.path / STAGING):
+            path = self.path / STAGING / name
+            here = name.startswith(machine())  # other machines' locks may not be seen here
+            known = remove_if_dead(path) if here else None
+            if known is None and abs(now - _modified(path)) > _STALE_S:
+                remove_tree(path)
+        for path in self.quarantine():
+            # The clock may have been set back: what is as far in the future is old, too.
+            if abs(now - _modified(path)) > _QUARANTINE_S:
+                remove_tree(path)
 
     def finish(self) -> None:
         """Leave nothing but entries in a folder that nobody else writes."""
@@ -228,18 +266,31 @@ class Folder:
     def _own(self, name: str) -> Path:
         """Return one of the folders beside the entries, made if need be and never a planted one."""
         if not self.path.is_dir():
-            os.makedirs(self.path, mode=self._mode, exist_ok=True)
-            os.chmod(self.path, self._mode)
+            self._make()
         path = self.path / name
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
         status = os.lstat(path)
-        reason = _distrust(status, self.owners)
+        reason = status_flaw(status, self.owners)
         if reason is None and not stat.S_ISDIR(status.st_mode):
             reason = "is not a folder"
         if reason is not None:
             raise PermissionError(f"{path} {reason}; remove it")
         return path
+
+    def _make(self) -> None:
+        """Make the folder and those above it, so that no other user may write them."""
+        missing = [self.path]
+        while not os.path.lexists(missing[-1].parent):
+            missing.append(missing[-1].parent)
+        for path in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(path, self._mode)
+                os.chmod(path, self._mode)  # whatever the umask
+        # In a folder such as /tmp another may have been first. What is exported is not run there.
+        reason = self.flaw() if self.layer != "export" else None
+        if reason is not None:
+            raise PermissionError(f"{self.path} {reason}")
 
     def _appear(self, staged: Path, final: Path) -> None:
         for folder in (final.parent.parent, final.parent):
@@ -269,7 +320,7 @@ class Folder:
                 raise Flaw(path, "is a symbolic link")
             if not stat.S_ISDIR(status.st_mode):
                 raise Flaw(path, "is not a folder")
-            reason = _distrust(status, self.owners)
+            reason = status_flaw(status, self.owners)
             if reason is not None:
                 raise Flaw(path, reason)
 
@@ -279,7 +330,7 @@ class Folder:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise Flaw(row.path, f"holds {name}, which is no regular file")
-                reason = _distrust(status, self.owners)
+                reason = status_flaw(status, self.owners)
                 if reason is not None:
                     raise Flaw(row.path, f"holds {name}, which {reason}")
                 if status.st_size > limit:
@@ -301,17 +352,6 @@ class Folder:
             path.chmod(0o644)
 
 
-def _distrust(status: os.stat_result, owners: frozenset[int] | None) -> str | None:
-    """Say why native code must not be loaded from a file or folder of that status."""
-    if not _POSIX or owners is None:
-        return None
-    if status.st_uid not in owners:
-        return f"belongs to user {status.st_uid}, not to you"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
-    return None
-
-
 def _open_no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | _READ_FLAGS)
 
@@ -320,10 +360,14 @@ def _token() -> str:
     return os.urandom(6).hex()
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path, unread: dict[Path, str] | None = None) -> list[str]:
     try:
         return sorted(os.listdir(folder))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        if unread is not None:
+            unread[folder] = f"cannot be read ({error.strerror})"
         return []
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 __all__ = ["Untrusted", "own", "own_or_root", "parents_flaw", "read_trusted", "status_flaw"]
 
-_POSIX = os.name == "posix"
 _LINKS = 40  # as many as Linux follows
 # O_NONBLOCK: opening a FIFO that someone planted must not wait for a writer.
 _READ = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -31,12 +31,12 @@ class Untrusted(OSError):
 
 def own() -> frozenset[int] | None:
     """Return this user's id alone; None where files have no owners (Windows)."""
-    return frozenset({os.geteuid()}) if _POSIX else None
+    return frozenset({os.geteuid()}) if sys.platform != "win32" else None
 
 
 def own_or_root() -> frozenset[int] | None:
     """Return the ids of this user and of root; None where files have no owners (Windows)."""
-    return frozenset({0, os.geteuid()}) if _POSIX else None
+    return frozenset({0, os.geteuid()}) if sys.platform != "win32" else None
 
 
 def status_flaw(status: os.stat_result, owners: frozenset[int] | None) -> str | None:
@@ -49,7 +49,7 @@ def status_flaw(status: os.stat_result, owners: frozenset[int] | None) -> str | 
     owners
         Users whose files are trusted (`own`, `own_or_root`); None trusts all.
     """
-    if not _POSIX or owners is None:
+    if sys.platform == "win32" or owners is None:
         return None
     if status.st_uid not in owners:
         return f"belongs to user {status.st_uid}, not to you"
@@ -72,7 +72,7 @@ def parents_flaw(path: Path, owners: frozenset[int] | None) -> str | None:
     owners
         Users whose folders are trusted; None trusts all.
     """
-    if not _POSIX or owners is None:
+    if sys.platform == "win32" or owners is None:
         return None
     try:
         return _way_flaw(path.absolute(), owners | {0, os.stat("/").st_uid})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CacheError
-from .manifest import META, Flaw, Meta, Row, check
+from .manifest import META, Flaw, Meta, OtherFormat, Row, bundle_digest, check, decode
 from .reports import (
     CacheStats,
     Damage,
@@ -99,27 +100,31 @@ def stats(cache: Cache, compiled: int) -> CacheStats:
 
 def verify(cache: Cache, repair: bool) -> VerifyReport:
     """See `Cache.verify`."""
-    sound = 0
+    sound = others = 0
     damaged: dict[Path, Damage] = {}
     for folder in (*cache.bundles, cache.folder):
         problem = folder.flaw()
         if problem is not None:
             damaged[folder.path] = Damage(str(folder.path), folder.layer, problem, False)
             continue
-        for row in folder.scan():
-            flaw = _flaw(folder, row)
+        unread: dict[Path, str] = {}
+        for row in folder.scan(unread):
+            flaw, moved = _flaw(folder, row), False
             if flaw is not None and folder is cache.folder:
                 # Perhaps another process was just removing or replacing it: look again, alone.
                 with cache.exclusive(row.digest):
                     flaw = _flaw(folder, row)
-                    moved = flaw is not None and repair and cache.set_aside(flaw)
-            else:
-                moved = False
+                    if flaw is not None and repair and not isinstance(flaw, OtherFormat):
+                        moved = cache.set_aside(flaw)
             if flaw is None:
                 sound += os.path.lexists(row.path)
+            elif isinstance(flaw, OtherFormat):
+                others += 1
             elif flaw.path not in damaged:  # a shard's flaw would come back with each entry
                 damaged[flaw.path] = Damage(str(flaw.path), folder.layer, flaw.reason, moved)
-    return VerifyReport(sound, tuple(damaged.values()))
+        for path, reason in unread.items():
+            damaged[path] = Damage(str(path), folder.layer, reason, False)
+    return VerifyReport(sound, tuple(damaged.values()), others)
 
 
 def after_publishing(cache: Cache) -> None:
@@ -141,7 +146,7 @@ def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
         if total > limit_bytes:
             remove_tree(path)
             total -= size
-    newest, in_use = time.time() - grace_s, cache.in_use
+    now, in_use = time.time(), cache.in_use
     removed = freed = gone = 0
     for used, size, row in sorted(rows, key=lambda r: (r[0], r[2].digest)):
         if total <= limit_bytes:
@@ -150,7 +155,8 @@ def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
             gone, total = gone + 1, total - size
         elif (
             row.digest not in in_use
-            and (grace_s <= 0 or used < newest)
+            # The clock may have been set back: what was used in the future was not used just now.
+            and (grace_s <= 0 or abs(now - used) > grace_s)
             and _remove(cache, row, used)
         ):
             removed, freed, total = removed + 1, freed + size, total - size
@@ -193,23 +199,25 @@ def export_bundle(
 
     destination = Path(os.path.realpath(destination))
     chosen = _chosen(cache, digests, backend, arch)
-    if destination in {folder.path for folder in (*cache.bundles, cache.folder)}:
-        raise CacheError(f"{destination} is a layer of this cache; export to another folder")
+    _refuse_destination(cache, destination)
     damaged: list[Damage] = []
-    count = size = 0
+    written: list[Meta] = []
+    size = 0
 
     def contents() -> Iterator[tuple[Row, Meta, dict[str, bytes]]]:
-        nonlocal count, size
+        nonlocal size
         for folder, row in chosen:
             try:
                 meta, files = folder.read(row)
             except (FileNotFoundError, Flaw) as error:
-                damaged.append(Damage(str(row.path), folder.layer, _reason(error), False))
+                if not isinstance(error, OtherFormat):
+                    damaged.append(Damage(str(row.path), folder.layer, _reason(error), False))
                 continue
             yield row, meta, files
-            count += 1
+            written.append(meta)
             size += sum(map(len, files.values()))
 
+    held = written
     try:
         if is_archive(destination):
             packed = ((row, {META: meta.encode(), **files}) for row, meta, files in contents())
@@ -218,16 +226,41 @@ def export_bundle(
             target = Folder(destination, "export", cache.folder.owners, shared=True)
             for _, meta, files in contents():
                 _ensure(target, meta, files)
+            target.sweep()
             target.finish()
+            held = [meta for _, meta in _described(target)]  # some may have been there before
     except OSError as error:
         raise CacheError(
             f"the bundle {destination} cannot be written ({error}); name a new folder, or an "
             "archive, where you may write"
         ) from error
-    return ExportReport(str(destination), count, size, tuple(damaged))
+    return ExportReport(
+        str(destination), len(written), size, tuple(damaged),
+        bundle_digest(meta.content for meta in held),
+        tuple((meta.backend, meta.digest, meta.content) for meta in held),
+    )  # fmt: skip
 
 
-def import_bundle(cache: Cache, source: Path) -> ImportReport:
+def _refuse_destination(cache: Cache, destination: Path) -> None:
+    """Refuse to export into the cache itself, or among files that are no kernels."""
+    for folder in (*cache.bundles, cache.folder):
+        if destination.is_relative_to(folder.path):
+            raise CacheError(f"{destination} is in a layer of this cache; export to another folder")
+    from .bundle import is_archive
+
+    if is_archive(destination) or not os.path.isdir(destination):
+        return
+    if any(Folder(destination, "export", None).scan()):
+        return
+    with suppress(PermissionError):  # writing there says so
+        if os.listdir(destination):
+            raise CacheError(
+                f"{destination} holds other things than kernels; name a new folder, or an archive "
+                "(.tar.gz, .zip)"
+            )
+
+
+def import_bundle(cache: Cache, source: Path, expect: Iterable[str] | None) -> ImportReport:
     """See `Cache.import_bundle`."""
     if not cache.usable(cache.folder):
         raise CacheError(
@@ -236,9 +269,12 @@ def import_bundle(cache: Cache, source: Path) -> ImportReport:
         )
     imported = present = 0
     refused: list[Damage] = []
+    allowed = None if expect is None else _allowed(source, expect)
     for row, read in _source(source):
         try:
             meta, files = read()
+            if allowed is not None and meta.content not in allowed:
+                raise Flaw(row.path, f"has the digest {meta.content}, which is not expected")
         except (FileNotFoundError, Flaw) as error:
             refused.append(Damage(str(row.path), "import", _reason(error), False))
             continue
@@ -308,7 +344,7 @@ def _chosen(
     if digests is not None:
         starts = tuple(digests)
         for start in starts:
-            if not any(digest.startswith(start) for digest in found):
+            if not start or not any(digest.startswith(start) for digest in found):
                 raise CacheError(f"no kernel {start!r} matches; `unigemm cache ls` lists them")
         found = {digest: place for digest, place in found.items() if digest.startswith(starts)}
     if not found:
@@ -333,28 +369,70 @@ def _ensure(folder: Folder, meta: Meta, files: Mapping[str, bytes]) -> bool:
     return True
 
 
-def _source(path: Path) -> Iterator[tuple[Row, Callable[[], tuple[Meta, dict[str, bytes]]]]]:
-    """Yield the entries of a bundle, each with what reads and checks it."""
+def _source(
+    path: Path, only: str | None = None
+) -> Iterator[tuple[Row, Callable[[], tuple[Meta, dict[str, bytes]]]]]:
+    """Yield the entries of a bundle, each with what reads and checks it.
+
+    With `only` (`META`), no other file is read.
+    """
     from .bundle import read_archive
 
     empty = True
-    if path.is_dir():
+    if os.path.isdir(path):
         folder = Folder(Path(os.path.realpath(path)), "import", None)
         for row in folder.scan():
             empty = False
-            yield row, partial(folder.read, row)
+            yield row, partial(_described_alone, folder, row) if only else partial(folder.read, row)
     else:
-        for row, files in read_archive(path):
+        for row, files in read_archive(path, only):
             empty = False
-            yield row, partial(_checked, row, files)
+            yield row, partial(_checked, row, files, only)
     if empty:
         raise CacheError(
             f"{path} holds no kernels; name a folder or an archive that `unigemm cache export` made"
         )
 
 
-def _checked(row: Row, files: dict[str, bytes]) -> tuple[Meta, dict[str, bytes]]:
+def _described_alone(folder: Folder, row: Row) -> tuple[Meta, dict[str, bytes]]:
+    return folder.read_meta(row), {}
+
+
+def _checked(row: Row, files: dict[str, bytes], only: str | None) -> tuple[Meta, dict[str, bytes]]:
     if META not in files:
         raise Flaw(row.path, f"lacks its file {META}")
+    if only:
+        return decode(row, files[META]), {}
     meta = check(row, files[META], files)
     return meta, {name: files[name] for name in meta.files}
+
+
+def _allowed(source: Path, expect: Iterable[str]) -> frozenset[str]:
+    """Return the digests of those kernels of a bundle that are expected.
+
+    Raises
+    ------
+    CacheError
+        There are none, or what is given is no digest.
+    """
+    wanted = set()
+    for text in expect:
+        digest = text.strip().lower().removeprefix("sha256:")
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise CacheError(
+                f"{text!r:.80} is no digest; give the 64 hexadecimal digits that "
+                "`unigemm cache export --digest` prints"
+            )
+        wanted.add(digest)
+    found = []
+    for _, read in _source(source, META):
+        with suppress(FileNotFoundError, Flaw):
+            found.append(read()[0].content)
+    whole = bundle_digest(found)
+    allowed = frozenset(found if whole in wanted else wanted & set(found))
+    if not allowed:
+        raise CacheError(
+            f"{source} has the digest {whole}, which is not expected, nor is that of any kernel "
+            "in it: nothing was taken; compare with what `unigemm cache export --digest` printed"
+        )
+    return allowed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -87,7 +87,7 @@ class EmulatedDevice:
             memory.add_raw(start, end - start, start, writable=written)
         return memory
 
-    def load(self, files: dict[str, str], plan: Plan) -> Callable[..., None]:
+    def load(self, files: Mapping[str, bytes], plan: Plan) -> Callable[..., None]:
         """Return the host function of an artifact, whose launches are emulated here.
 
         Raises
@@ -100,8 +100,7 @@ class EmulatedDevice:
                 f"kernels of {plan.backend} hold no host code and PTX; the emulator runs those of "
                 "the CuTe backends"
             )
-        with open(files["kernel.ptx"], encoding="utf-8") as file:
-            ptx = file.read()
+        ptx = files["kernel.ptx"].decode()
         shared = self.target.smem_per_block
         return host.open_host(files["kernel.o"], ptx, shared, partial(self.run, ptx))
 

@@ -10,7 +10,6 @@ import ctypes
 import itertools
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BackendUnavailable
-from ..extras import install_command
+from ..scratch import kept_folder
 from .faults import EmulatorError
 from .parser import parse
 from .ptx import Kernel, Module
@@ -72,7 +71,7 @@ def missing() -> str | None:
     try:
         import tvm_ffi  # noqa: F401
     except ImportError:
-        return f"the package apache-tvm-ffi is not installed; {install_command('cute')}"
+        return "the package apache-tvm-ffi is not installed"
     return None
 
 
@@ -148,7 +147,7 @@ def _parameters(kernel: Kernel, pointers: Any) -> bytes:
 
 
 def open_host(
-    object_file: str | Path, ptx: str, shared_bytes: int, launch: Callable[[Launch], None]
+    object_file: bytes, ptx: str, shared_bytes: int, launch: Callable[[Launch], None]
 ) -> HostFunction:
     """Link and load a host function.
 
@@ -170,20 +169,20 @@ def open_host(
     if reason is not None:
         raise BackendUnavailable(f"the emulator cannot run host code: {reason}")
     target = _folder() / f"host{next(_NUMBERS)}.so"
+    source = target.with_suffix(".o")
+    source.write_bytes(object_file)
     # -Bsymbolic: these functions and no others, even where the real runtime is loaded.
-    _run([_compiler(), "-shared", "-Wl,-Bsymbolic", "-o", target, object_file, _stand_in()])
+    _run([_compiler(), "-shared", "-Wl,-Bsymbolic", "-o", target, source, _stand_in()])
+    source.unlink()
     return HostFunction(target, parse(ptx), shared_bytes, launch)
 
 
 @cache
 def _folder() -> Path:
-    holder = tempfile.TemporaryDirectory(prefix="unigemm-emulator-")
-    _KEPT.append(holder)
-    return Path(holder.name)
+    return kept_folder()  # the libraries are mapped until the process ends
 
 
 _NUMBERS = itertools.count()
-_KEPT: list[Any] = []  # temporary folders live as long as the process
 
 
 @cache
