@@ -262,9 +262,10 @@ def _way_back(x: Any) -> Callable[[Any], Any]:
         else:
             taken = from_dlpack(result)
         # Both are in one memory to DLPack, and a library may have several devices there.
-        if hasattr(taken, "to_device") and taken.device != x.device:
-            return taken.to_device(x.device)
-        return taken
+        device = getattr(x, "device", None)
+        if device is None or not hasattr(taken, "to_device") or taken.device == device:
+            return taken
+        return taken.to_device(device)
 
     return back
 
