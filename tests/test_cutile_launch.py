@@ -153,7 +153,7 @@ PACKAGES = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
 
 def test_what_compiling_needs_is_named_with_how_to_get_it(tools, monkeypatch, tmp_path):
     installed, clear = tools
-    assert "pip install cuda-tile nvidia-cuda-tileiras==13.5.*" in toolchain.missing()
+    assert 'pip install "unigemm[cutile]"' in toolchain.missing()
     installed["cuda-tile"] = "1.7.0"
     clear()
     assert "neither installed nor on PATH" in toolchain.missing()

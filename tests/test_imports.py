@@ -51,7 +51,7 @@ HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 # A module may import only from lines above its own.
 LAYERS = [
-    {"columns", "forks", "scratch"},
+    {"columns", "extras", "forks", "scratch"},
     {"explanation"},
     {"errors", "overlap", "artifact", "arrays", "cache.reports", "cache.trust"},
     {"dtypes", "env", "cache.manifest", "arrays.torch_tensors", "arrays.dlpack_exports"},

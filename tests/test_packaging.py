@@ -54,7 +54,7 @@ def wheel(tmp_path_factory):
     """Build from a copy, so that nothing is left behind in the tree."""
     pytest.importorskip("pip")
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     skipped = shutil.ignore_patterns("__pycache__")
     for name in ("unigemm", "backends", "tests", "bench"):
@@ -101,8 +101,58 @@ def test_an_installed_wheel_multiplies_without_the_tree(wheel, tmp_path):
     assert done.stdout.split() == [str(tmp_path / "unigemm" / "__init__.py"), "2.0"]
 
 
+def test_the_core_needs_no_package_of_an_extra():
+    """As on macOS and Windows: CUDA's packages, CuPy and `pwd` cannot be imported."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "bare_core.py"), "--hide"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["ok"], done.stderr
+
+
+@pytest.mark.parametrize("place", ["beside the clone", "in the clone", "elsewhere"])
+def test_an_editable_install_is_found_from_any_folder(place, tmp_path):
+    """By its one path entry: a folder named unigemm beside the script must not hide the package."""
+    clone = tmp_path / "unigemm"
+    shutil.copytree(ROOT / "unigemm", clone / "unigemm", ignore=shutil.ignore_patterns("__pyc*"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder = {"beside the clone": tmp_path, "in the clone": clone, "elsewhere": elsewhere}[place]
+    # An editable install adds the clone to the path, behind the working folder.
+    code = f"import sys; sys.path.insert(1, {str(clone)!r}); import unigemm; "
+    code += "print(unigemm.__file__, unigemm.matmul.__name__)"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == [str(clone / "unigemm" / "__init__.py"), "matmul"], done.stderr
+
+
+def test_the_link_to_the_backends_is_in_the_tree():
+    link = ROOT / "unigemm" / "backends"
+    assert link.resolve() == (ROOT / "backends").resolve()
+    assert os.readlink(link) == "../backends"
+
+
+def test_the_licence_and_the_extras_are_stated(wheel):
+    metadata = zipfile.ZipFile(wheel).read("unigemm-0.1.0.dist-info/METADATA").decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    extras = {line.split()[1] for line in metadata.splitlines() if line.startswith("Provides-Ex")}
+    assert extras == {"cuda", "cute", "cutile", "cupy", "plot", "bench", "all", "dev"}
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "unigemm-0.1.0.dist-info/licenses/LICENSE" in names
+
+
 def test_the_command_is_installed():
-    (command,) = entry_points(group="console_scripts", name="unigemm")
+    commands = entry_points(group="console_scripts", name="unigemm")
     from unigemm.cli import main
 
-    assert command.load() is main
+    assert {command.load() for command in commands} == {main}

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from .errors import BackendUnavailable
+from .extras import install_command
 
 __all__ = ["drawn", "require_matplotlib", "write_plot"]
 
@@ -25,7 +26,7 @@ def require_matplotlib() -> None:
         matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise BackendUnavailable('a plot needs matplotlib; pip install "unigemm[plot]"')
+        raise BackendUnavailable(f"a plot needs matplotlib; {install_command('plot')}")
 
 
 def write_plot(path: Path, rows: Sequence[dict[str, Any]]) -> None:

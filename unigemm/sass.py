@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from .errors import BackendUnavailable, CompilationError
+from .extras import install_command
 from .scratch import scratch_folder
 
 __all__ = [
@@ -98,7 +99,7 @@ def _tool(name: str) -> Path:
     found = shutil.which(name)
     if found is None:
         raise BackendUnavailable(
-            f"{name} was not found, which reads compiled kernels; pip install {_PACKAGES[name]}"
+            f"{name} was not found, which reads compiled kernels; {install_command('cute')}"
         )
     return Path(found)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from .errors import UnsupportedProblem
+from .errors import BackendUnavailable, UnsupportedProblem
+from .extras import install_command
 from .forks import cached_property
 
 __all__ = ["ARCHITECTURES", "CPU", "Target", "device_count", "device_target", "named_target"]
@@ -190,7 +191,13 @@ def device_target(index: int) -> Target:
 
 @cache
 def _read_target(index: int) -> Target:
-    from cuda.core import Device
+    try:
+        from cuda.core import Device
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"a GPU's figures are read through cuda-core, which does not import ({error}); "
+            f"{install_command('cuda')}"
+        ) from error
 
     device = Device(index)
     major, minor = device.compute_capability

@@ -20,6 +20,7 @@ from typing import Any
 
 from unigemm.artifact import Artifact, KernelInfo
 from unigemm.errors import BackendUnavailable, CompilationError
+from unigemm.extras import install_command
 from unigemm.forks import Lock
 from unigemm.scratch import file_of, scratch_folder
 
@@ -29,7 +30,7 @@ __all__ = ["COMPILING", "FUNCTION", "compile_kernel", "load_kernel", "missing", 
 
 FUNCTION = "gemm"  # the exported symbol of every kernel
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
-_INSTALL = 'pip install "nvidia-cutlass-dsl[cu13]" apache-tvm-ffi'
+_INSTALL = install_command("cute")
 # The DSL keeps its state in globals: two threads compiling at once crash it.
 COMPILING = Lock()
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from unigemm.artifact import Artifact, KernelInfo
 from unigemm.errors import BackendUnavailable, CompilationError
+from unigemm.extras import install_command
 from unigemm.forks import Lock
 
 __all__ = ["COMPILING", "compile_kernels", "missing", "versions"]
@@ -33,7 +34,7 @@ _LEAST = (13, 5)  # 13.4 multiplies float64 outside the tensor cores (seen in it
 _PINNED = "13.5"
 _FRONT_END = "1.7.0"
 _BYTECODE = "13.4"  # what cuda.tile offers at most and every such compiler takes
-_INSTALL = f"pip install cuda-tile {' '.join(f'{name}=={_PINNED}.*' for name in _PACKAGES)}"
+_INSTALL = install_command("cutile")
 
 COMPILING = Lock()
 

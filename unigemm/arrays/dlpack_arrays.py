@@ -16,7 +16,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ..dtypes import numpy_dtype
-from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from ..errors import BackendUnavailable, DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from ..extras import install_command
 from ..gemm import result_shape
 from .dlpack_exports import CUDA_KINDS, HOST_KINDS, Export
 from .libraries import KNOWN, Library
@@ -97,8 +98,6 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
     DeviceMismatch
         It is on a device where no backend runs.
     """
-    from cuda.core.utils import StridedMemoryView
-
     device = _device(x, name)
     root = type(x).__module__.partition(".")[0]
     if write and root in _IMMUTABLE:
@@ -108,9 +107,11 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
         getattr(x, "block_until_ready", lambda: None)()
         stream = _NO_ORDER
     try:
-        memory = StridedMemoryView.from_dlpack(Export(x), stream_ptr=stream)
+        memory = _memory(Export(x), device, stream)
         native, shape = memory.dtype, tuple(memory.shape)
         strides = compact_strides(shape) if memory.strides is None else tuple(memory.strides)
+    except BackendUnavailable:
+        raise
     except Exception as error:
         raise UnsupportedProblem(
             f"{name} cannot be read through DLPack ({type(error).__name__}: {error}); pass a dense "
@@ -131,6 +132,70 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
             f"{operand.dtype}; copy it into an array of its own"
         )
     return (HostView if device == HOST else CudaView)(operand, memory)
+
+
+class _Exporter:
+    """Hands an array's export to NumPy, and remembers whether it could say "read-only"."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        self.versioned = False
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self.x.__dlpack__(**options)
+        self.versioned = "dltensor_versioned" in repr(capsule)
+        return capsule
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+
+@dataclass(frozen=True)
+class _HostMemory:
+    """What `StridedMemoryView` tells of an array, by NumPy: strides are in elements."""
+
+    array: Any
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    readonly: bool
+
+    @classmethod
+    def of(cls, x: Any) -> _HostMemory:
+        import numpy
+
+        exporter = _Exporter(x)
+        array = numpy.from_dlpack(exporter)
+        return cls(
+            array,
+            array.ctypes.data,
+            array.shape,
+            tuple(step // array.itemsize for step in array.strides),
+            array.dtype,
+            # NumPy calls every array of DLPack's first version read-only, which could not say so.
+            exporter.versioned and not array.flags.writeable,
+        )
+
+
+def _memory(x: Any, device: Device, stream: int) -> Any:
+    """Open an export: by cuda-core, or by NumPy (which takes no bfloat16) where that is missing.
+
+    Raises
+    ------
+    BackendUnavailable
+        The array is on a GPU and cuda-core is not there.
+    """
+    try:
+        from cuda.core.utils import StridedMemoryView
+    except ImportError as error:
+        if device == HOST:
+            return _HostMemory.of(x)
+        raise BackendUnavailable(
+            f"arrays on {device} are reached through cuda-core, which does not import ({error}); "
+            f"{install_command('cuda')}"
+        ) from error
+    return StridedMemoryView.from_dlpack(x, stream_ptr=stream)
 
 
 def matmul_foreign(
@@ -170,7 +235,13 @@ def matmul_foreign(
 
     from .cupy_arrays import cupy_library
 
-    core = cupy_library()
+    try:
+        core = cupy_library()
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"results on {device} are made by CuPy, which does not import ({error}); "
+            f"{install_command('cupy')}"
+        ) from error
     handle = None if stream is None else stream_handle(stream)
     with core.context(device.index, handle):
         import cupy

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BackendUnavailable
+from ..extras import install_command
 from ..scratch import kept_folder
 from .faults import EmulatorError
 from .parser import parse
@@ -71,7 +72,7 @@ def missing() -> str | None:
     try:
         import tvm_ffi  # noqa: F401
     except ImportError:
-        return "the package apache-tvm-ffi is not installed"
+        return f"the package apache-tvm-ffi is not installed; {install_command('cute')}"
     return None
 
 
