@@ -73,7 +73,7 @@ def test_registers_that_are_indexed_at_run_time_are_seen_as_local_memory():
     [(inspect_cubin, "cuobjdump"), (disassemble, "cuobjdump"), (kernel_mixes, "nvdisasm")],
 )
 @pytest.mark.parametrize("data", [b"", b"not a cubin", b"\x7fELF" + bytes(100)])
-def test_what_is_no_cubin_is_refused_with_the_tools_words(data, reader, tool):
+def test_what_is_no_cubin_is_refused_with_thetools_words(data, reader, tool):
     with pytest.raises(CompilationError, match=rf"{tool} cannot read the cubin: .*{tool}"):
         reader(data)
 
@@ -84,12 +84,12 @@ def no_packages(monkeypatch):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(sass, "files", absent)
-    sass._tool.cache_clear()
+    sass.tool.cache_clear()
     yield
-    sass._tool.cache_clear()
+    sass.tool.cache_clear()
 
 
-def test_a_missing_tool_names_the_package_to_install(cubin, no_packages, monkeypatch, tmp_path):
+def test_a_missingtool_names_the_package_to_install(cubin, no_packages, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendUnavailable, match=r"cuobjdump was not found.*unigemm\[cute\]"):
         inspect_cubin(cubin)
@@ -98,8 +98,8 @@ def test_a_missing_tool_names_the_package_to_install(cubin, no_packages, monkeyp
             reader(cubin)
 
 
-def test_tools_on_the_path_serve_where_the_packages_are_missing(cubin, monkeypatch, request):
-    folder = sass._tool("cuobjdump").parent
+def testtools_on_the_path_serve_where_the_packages_are_missing(cubin, monkeypatch, request):
+    folder = sass.tool("cuobjdump").parent
     expected, mixes = inspect_cubin(cubin), kernel_mixes(cubin)
     request.getfixturevalue("no_packages")
     monkeypatch.setenv("PATH", str(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 from dataclasses import replace
@@ -271,16 +270,6 @@ def test_the_fastest_is_measured_kept_and_launched_from_then_on(stopwatch, own_f
     np.testing.assert_array_equal(host(product), 16)
     assert stopwatch.launched == [TILES["third"]]
     assert unigemm.plan(a, b) == plan
-
-
-def test_a_source_tree_that_is_not_installed_can_be_tuned(stopwatch, own_file, monkeypatch):
-    def version(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    unigemm.autotune(*arrays(stopwatch.driver), device=stopwatch)
-    (entry,) = read(own_file)
-    assert entry.versions["unigemm"] == "not installed"
 
 
 def test_only_as_many_are_measured_as_asked_for(stopwatch):

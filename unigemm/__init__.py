@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         DeviceMismatch,
         LibraryMismatch,
         OverlapError,
+        SettingWarning,
         ShapeMismatch,
         TuningWarning,
         UnigemmError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from .plans import Plan
     from .target import Target, named_target
+    from .version import __version__
 
 _WHERE = {
     "api": (
@@ -58,6 +60,7 @@ _WHERE = {
         "DeviceMismatch",
         "LibraryMismatch",
         "OverlapError",
+        "SettingWarning",
         "ShapeMismatch",
         "TuningWarning",
         "UnigemmError",
@@ -68,6 +71,7 @@ _WHERE = {
     "contest": ("autotune",),
     "plans": ("Plan",),
     "target": ("Target", "named_target"),
+    "version": ("__version__",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -85,12 +89,14 @@ __all__ = [
     "LibraryMismatch",
     "OverlapError",
     "Plan",
+    "SettingWarning",
     "ShapeMismatch",
     "Target",
     "TuningWarning",
     "UnigemmError",
     "UnsupportedDtype",
     "UnsupportedProblem",
+    "__version__",
     "autotune",
     "backends",
     "capabilities",

@@ -13,6 +13,7 @@ from .dispatch import (
     Bound,
     Options,
     bind,
+    blaming,
     check_options,
     describe,
     kernel_entry,
@@ -21,6 +22,7 @@ from .dispatch import (
     stated,
     store,
     target_of,
+    with_named_backend,
 )
 from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from .gemm import Gemm, Layout
@@ -100,7 +102,8 @@ def matmul(
         is, and tuning files are left aside. The rows of `a` and of `out` must be contiguous, and
         aligned as those of compact arrays are. For GPUs: BLAS promises no such thing.
     backend : str
-        A name from `backends`, or "auto" for the one with the least predicted time.
+        A name from `backends`, or "auto" for the one that ``UNIGEMM_BACKEND`` names, else for the
+        one with the least predicted time.
     plan : Plan, optional
         From `unigemm.plan`, for arrays of the same class and extents.
     stream : int or stream object, optional
@@ -374,6 +377,7 @@ def plan(
         blocks=scales.layouts,
     )
     check_options(options)
+    asked, options = options, with_named_backend(options)
     if keep < 0:
         raise UnsupportedProblem(f"keep counts candidates and is {keep}; pass 0 or more")
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
@@ -386,14 +390,15 @@ def plan(
     except TypeError:  # a dtype that has no hash, say
         gemm = _stated.__wrapped__(options, *layouts)
     arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
-    return plan_gemm(
-        gemm,
-        _planned_for(target, arrays),
-        backend,
-        usable=target is None,
-        keep=keep,
-        tuned=tuned,
-    )
+    with blaming(asked, options):
+        return plan_gemm(
+            gemm,
+            _planned_for(target, arrays),
+            options.backend,
+            usable=target is None,
+            keep=keep,
+            tuned=tuned,
+        )
 
 
 @lru_cache(maxsize=256)  # most of what planning a known product costs

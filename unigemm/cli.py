@@ -26,6 +26,7 @@ from .plans import Plan
 from .problem import PRECISIONS
 from .registry import BUILTIN
 from .target import ARCHITECTURES
+from .version import __version__
 
 __all__ = ["app", "main"]
 
@@ -337,37 +338,59 @@ def tune(
 app.command("sweep")(sweep_command)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        show.say(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print it.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    """One matmul for CuPy, NumPy, PyTorch and DLPack arrays."""
+
+
 @app.command()
 def info(as_json: Json = False) -> None:
-    """Show the versions, the devices, the backends and the cache of this machine."""
-    import msgspec
+    """Show versions, variables, devices, backends and the cache here, and what is missing."""
+    from .machine import look
 
-    from .cache import default_cache
-
-    found = api.capabilities()
-    cache = default_cache().stats()
-    versions = _versions()
+    found = look()
     if as_json:
-        show.print_json(
-            {
-                "versions": versions,
-                **msgspec.to_builtins(found),
-                "cache": msgspec.to_builtins(cache),
-            }
-        )
+        show.print_json(found.to_dict())
         return
-    show.say(", ".join(f"{name} {version or '-'}" for name, version in versions.items()))
+    show.say(", ".join(f"{name} {version or '-'}" for name, version in found.versions.items()))
+    variables = [(x.name, _shown(x.value), x.source, x.meaning) for x in found.variables]
+    show.print_table(show.table("variables", ("name", "value", "from", "meaning"), variables))
+    for x in found.variables:
+        if x.problem:
+            show.say(f"{x.name}: {x.problem}")
+    for name in found.unknown_variables:
+        show.say(f"{name} is set, and is no variable of unigemm")
     rows = [(backend.name, _availability(backend)) for backend in found.backends]
     show.print_table(show.table("backends", ("name", "available"), rows))
     for device in found.devices:
         show.say(f"cuda:{device.index} {device.target or device.problem}")
-    if not found.devices:
-        show.say("no CUDA device: kernels can be planned and compiled for a named one")
-    for layer in cache.layers:
+    for layer in found.cache.layers:
         show.say(
             f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"
             + (f" ({layer.problem})" if layer.problem else "")
         )
+    for sentence in found.missing:
+        show.say(f"missing: {sentence}")
+
+
+def _shown(value: Any) -> str:
+    """Return a cell with the value of a variable."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return str(int(value))
+    return show.size(value) if isinstance(value, int) else str(value or "-")
 
 
 def _availability(backend: api.BackendInfo) -> str:
@@ -375,28 +398,6 @@ def _availability(backend: api.BackendInfo) -> str:
     if backend.compiler_missing is not None and backend.missing is None:
         return f"kernels of the cache only: {backend.compiler_missing}"
     return backend.missing or "yes"
-
-
-def _versions() -> dict[str, str | None]:
-    """Return the version of Python and of each package that a report of a fault should name."""
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in (
-        "unigemm",
-        "numpy",
-        "cupy-cuda13x",
-        "torch",
-        "nvidia-cutlass-dsl",
-        "cuda-tile",
-        "nvidia-cuda-tileiras",
-    ):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 @app.command()

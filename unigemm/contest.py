@@ -14,11 +14,12 @@ from . import api
 from .arrays.libraries import view
 from .arrays.operands import ArraySpec
 from .backend import compiles
-from .dispatch import replan, usable_backend
+from .dispatch import Options, replan, usable_backend, with_named_backend
 from .errors import TuningWarning, UnigemmError, UnsupportedProblem
 from .measure import Device, Workload, best_device, error_ratio, measure, rotation
 from .plans import Plan
 from .tuning import Tuned, record
+from .version import __version__
 
 __all__ = ["Trial", "autotune", "decide", "race"]
 
@@ -108,6 +109,7 @@ def autotune(
         raise UnsupportedProblem(
             f"candidates is {candidates} and budget {budget}; measure at least one, for some time"
         )
+    backend = with_named_backend(Options(backend=backend)).backend
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options["backend"] = backend
     first = api.plan(a, b, out, dtype=dtype, keep=candidates - 1, tuned=False, **options)
@@ -288,16 +290,6 @@ def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:
         source,
         pick=f"{pick.plan.backend} {pick.plan.config}",
         pick_us=pick.us if pick.fault is None else 0.0,
-        versions={"unigemm": _version(), **versions},
+        versions={"unigemm": __version__, **versions},
         date=time.strftime("%Y-%m-%d"),
     )
-
-
-def _version() -> str:
-    """Return this package's version; a source tree on the path need not be installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("unigemm")
-    except PackageNotFoundError:
-        return "not installed"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from . import tuning
+from . import env, tuning
 from .arrays.libraries import KNOWN, Library
 from .arrays.numpy_arrays import without_errors
 from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
@@ -28,16 +28,19 @@ from .backend import (
 )
 from .blocks import refuse_elements
 from .dtypes import FLOAT8, DType
+from .dump import dump
 from .errors import (
     BackendUnavailable,
     DeviceMismatch,
     OverlapError,
     ShapeMismatch,
     TuningWarning,
+    UnigemmError,
     UnsupportedDtype,
     UnsupportedProblem,
 )
 from .gemm import Gemm, Layout, canonical, result_shape
+from .log import LOG, attach, is_info, watch
 from .overlap import may_share
 from .planner import KEPT, choose, invariant_extents, moved, resized, size_classes
 from .plans import Config, Plan
@@ -53,6 +56,7 @@ __all__ = [
     "Bound",
     "Options",
     "bind",
+    "blaming",
     "check_options",
     "describe",
     "forget",
@@ -64,6 +68,7 @@ __all__ = [
     "stated",
     "target_of",
     "usable_backend",
+    "with_named_backend",
 ]
 
 
@@ -204,6 +209,37 @@ def check_options(options: Options) -> None:
             )
 
 
+def with_named_backend(options: Options) -> Options:
+    """Return options with the backend that ``UNIGEMM_BACKEND`` names in place of "auto".
+
+    A plan that the caller gives has a backend.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is no backend of that name.
+    """
+    if options.backend != "auto" or options.plan is not None:
+        return options
+    name = env.backend()
+    if name != "auto" and name not in (names := backend_names()):
+        raise BackendUnavailable(
+            f"UNIGEMM_BACKEND: there is no backend {name!r}; use auto or one of {', '.join(names)}"
+        )
+    return replace(options, backend=name)
+
+
+@contextmanager
+def blaming(asked: Options, options: Options) -> Iterator[None]:
+    """Name ``UNIGEMM_BACKEND`` in errors of a call whose backend it chose."""
+    try:
+        yield
+    except UnigemmError as error:
+        if options.backend == asked.backend:
+            raise
+        raise type(error)(f"UNIGEMM_BACKEND is {options.backend}: {error}") from error
+
+
 def target_of(device: Device) -> Target:
     """Return what kernels for a device are planned for."""
     return CPU if device.kind == "cpu" else device_target(device.index)
@@ -300,6 +336,7 @@ def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int)
         reason = _unobtainable(plan) if usable and backend == "auto" else None
         if reason is None:
             return plan
+        LOG.info("left out %s: %s", plan.backend, reason)
         dropped = (*dropped, (plan.backend, reason))
 
 
@@ -454,7 +491,9 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
     UnigemmError
         See `unigemm.matmul`.
     """
+    attach()
     check_options(options)
+    asked, options = options, with_named_backend(options)
     operands = {"a": library.operand(a, "a"), "b": library.operand(b, "b")}
     if out is not None:
         operands["out"] = library.operand(out, "out")
@@ -478,7 +517,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         a_span=x.span,
         b_span=y.span,
         d_span=d_span,
-        options=options,
+        options=asked,
     )
     if empty or fill:
         if options.plan is not None:
@@ -493,7 +532,10 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         refuse_overlap(operands)
     target = target_of(device)
     if options.plan is None:
-        plan = plan_gemm(gemm, target, options.backend, usable=True, keep=0)
+        with watch() as took, blaming(asked, options):
+            plan = plan_gemm(gemm, target, options.backend, usable=True, keep=int(is_info()))
+        by = ("the backend is UNIGEMM_BACKEND's",) if options.backend != asked.backend else ()
+        _log_pick(plan, took, by)
     else:
         plan = options.plan
         gemm = _fit(plan, gemm, target)
@@ -508,6 +550,22 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         workspace=workspace if plan.workspace_bytes else None,
         plan=plan,
     )
+
+
+def _log_pick(plan: Plan, took: object, by: tuple[str, ...]) -> None:
+    """Say what was picked for a call, and why."""
+    if not is_info():
+        return
+    why = f"{plan.predicted_us:.1f} us predicted, limited by {plan.limiter}"
+    if plan.measured_us:
+        why = f"{plan.measured_us:.1f} us measured by autotune"
+    rest = [f"next {x.backend} {x.config}, {x.predicted_us:.1f} us" for x in plan.alternatives]
+    LOG.info(
+        "picked %s %s for %s of %s on %s in %s: %s",
+        *(plan.backend, plan.config, plan.extents, plan.problem, plan.target, took),
+        "; ".join((why, *rest, *by)),
+    )
+    LOG.debug("the plan in full:\n%s", plan)
 
 
 def refuse_overlap(operands: dict[str, Operand]) -> None:
@@ -548,12 +606,15 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
         gemm = replace(gemm, offsets=((0, 0, 0),))
     backend = usable_backend(plan.backend)
     if not compiles(backend):
+        dump(plan, "", {})
         return cast(HostBackend, backend).bind(plan, gemm)
     key = (plan.backend, _digest(plan.backend, plan.problem, plan.config, plan.target), device)
     with _loading.setdefault(key, threading.Lock()):
         kernel = _loaded.get(key)  # new extents need no look at the disk
         if kernel is None:
             kernel = _loaded[key] = _load(backend, plan, device)
+        else:
+            dump(plan, key[1], {})
     return backend.bind(kernel, plan, gemm)
 
 
@@ -566,8 +627,13 @@ def _load(backend: CompilingBackend, plan: Plan, device: int = 0) -> object:
     from .cache import default_cache
 
     load = LOADERS.get(device, backend.load)
-    files = default_cache().contents(backend.key(plan), lambda: backend.compile(plan))
-    return load(files, plan)
+    key = backend.key(plan)
+    files = default_cache().contents(key, lambda: backend.compile(plan))
+    with watch() as took:
+        kernel = load(files, plan)
+    LOG.info("loaded %s %s on cuda:%d in %s", key.backend, key.digest[:16], device, took)
+    dump(plan, key.digest, files)
+    return kernel
 
 
 def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:

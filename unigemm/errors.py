@@ -12,6 +12,7 @@ __all__ = [
     "DeviceMismatch",
     "LibraryMismatch",
     "OverlapError",
+    "SettingWarning",
     "ShapeMismatch",
     "TuningWarning",
     "UnigemmError",
@@ -73,6 +74,10 @@ class CacheError(UnigemmError, OSError):
 
 class TuningWarning(UserWarning):
     """A tuning file, or one of its entries, cannot be used; the model plans instead."""
+
+
+class SettingWarning(UserWarning):
+    """A variable of the environment cannot be used as it is; the call goes on without it."""
 
 
 class CacheWarning(UserWarning):

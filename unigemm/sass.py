@@ -23,15 +23,18 @@ from .extras import install_command
 from .scratch import scratch_folder
 
 __all__ = [
+    "TOOLS",
     "CubinReport",
     "KernelReport",
     "disassemble",
     "inspect_cubin",
     "instruction_mix",
     "kernel_mixes",
+    "tool",
 ]
 
-_PACKAGES = {"cuobjdump": "nvidia-cuda-cuobjdump", "nvdisasm": "nvidia-cuda-nvdisasm"}
+#: Programs by name, and the packages that bring them.
+TOOLS = {"cuobjdump": "nvidia-cuda-cuobjdump", "nvdisasm": "nvidia-cuda-nvdisasm"}
 _FUNCTION = re.compile(
     r"Function (?P<name>[^:\s]+):\s*REG:(?P<reg>\d+) STACK:(?P<stack>\d+) "
     r"SHARED:(?P<shared>\d+) LOCAL:(?P<local>\d+)"
@@ -86,10 +89,16 @@ class CubinReport:
 
 
 @cache
-def _tool(name: str) -> Path:
-    """Find a toolkit program: the registry package's, else the one on PATH."""
+def tool(name: str) -> Path:
+    """Find a toolkit program: the registry package's, else the one on PATH.
+
+    Raises
+    ------
+    BackendUnavailable
+        It is not there.
+    """
     try:
-        for entry in files(_PACKAGES[name]) or ():
+        for entry in files(TOOLS[name]) or ():
             if entry.name == name and entry.parent.name == "bin":
                 path = Path(str(entry.locate()))
                 if path.exists():
@@ -104,15 +113,15 @@ def _tool(name: str) -> Path:
     return Path(found)
 
 
-def _run(tool: str, cubin: bytes, *options: str) -> str:
+def _run(program: str, cubin: bytes, *options: str) -> str:
     path = os.environ.get("PATH", "")
     if "--dump-sass" in options:  # it finds nvdisasm on PATH
-        path = os.pathsep.join((str(_tool("nvdisasm").parent), path))
+        path = os.pathsep.join((str(tool("nvdisasm").parent), path))
     with scratch_folder() as folder:
         target = folder / "kernel.cubin"
         target.write_bytes(cubin)
         done = subprocess.run(
-            [str(_tool(tool)), *options, str(target)],
+            [str(tool(program)), *options, str(target)],
             capture_output=True,
             text=True,
             check=False,
@@ -120,7 +129,7 @@ def _run(tool: str, cubin: bytes, *options: str) -> str:
         )
     if done.returncode:
         words = (done.stderr or done.stdout).strip()
-        raise CompilationError(f"{tool} cannot read the cubin: {words}")
+        raise CompilationError(f"{program} cannot read the cubin: {words}")
     return done.stdout
 
 

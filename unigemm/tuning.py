@@ -89,6 +89,8 @@ def record(tuned: Iterable[Tuned], path: Path | None = None) -> Path:
     from filelock import FileLock
 
     path = own_tuning_file() if path is None else path
+    if path is None:
+        raise CacheError("there is no folder for what was found; name a file, or UNIGEMM_CACHE_DIR")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_S):
@@ -151,9 +153,11 @@ def _publish(path: Path, entries: Iterable[Tuned]) -> None:
 @lru_cache(maxsize=1)
 def _table() -> dict[tuple[Problem, Extents, Target, str], Tuned]:
     found: dict[tuple[Problem, Extents, Target, str], Tuned] = {}
-    own, *shipped = tuning_files()
-    for path in (*reversed(shipped), own):
-        if path != own and not path.exists():
+    own = own_tuning_file()
+    for path in (*reversed(tuning_files()), own):
+        if path is None:
+            continue
+        if path != own and not os.path.lexists(path):
             _ignored(path, "UNIGEMM_TUNING names it and it is not there")
         found |= {each.key: each for each in read(path)}
     return found

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from .. import env
 from ..artifact import Artifact, KernelInfo, KernelKey
 from ..errors import CacheError, CacheWarning
+from ..log import LOG, Watch, attach, watch
 from ..scratch import kept_folder
 from . import upkeep
 from .manifest import Flaw, Meta, Row, describe
@@ -37,6 +38,7 @@ from .trust import own, own_or_root
 
 __all__ = ["Cache", "Entry", "compile_count", "default_cache"]
 
+_NOWHERE = Path(os.devnull, "unigemm")  # stands for the folder where none can be named
 _MEMORY = "/dev/shm"  # Linux: files in memory, for when every disk is full
 # Between two looks at how large the folder is: one at 7000 kernels takes 1.6 s.
 _UPKEEP_S = 60.0
@@ -102,7 +104,8 @@ class Cache:
     Parameters
     ----------
     root
-        The writable folder, made (0700) when first written; `unigemm.env.cache_dir` if None.
+        The writable folder, made (0700) when first written; `unigemm.env.cache_dir` if None. Where
+        that names none, kernels are kept for this process only.
     bundles
         Read-only folders of the same layout; `unigemm.env.bundle_dirs` if None.
     limit_bytes
@@ -116,6 +119,7 @@ class Cache:
         bundles: Sequence[Path] | None = None,
         limit_bytes: int | None = None,
     ) -> None:
+        attach()
         self.limit_bytes = env.cache_limit_bytes() if limit_bytes is None else limit_bytes
         self.folder = _layer(env.cache_dir() if root is None else root, "cache", own())
         self.bundles = tuple(
@@ -128,6 +132,7 @@ class Cache:
         self._warned: set[str] = set()
         self._upkeep_due = -math.inf
         self._guard = threading.Lock()
+        self._always_compile = env.always_compile()
 
     @property
     def root(self) -> Path:
@@ -225,9 +230,11 @@ class Cache:
             if found is not None:
                 self._memo[digest] = found[0]
                 return found
-            artifact = compile()
+            with watch() as took:
+                artifact = compile()
             _count_compile()
             entry = keep(key, artifact)
+            _log_compile(key, artifact, took)
             if entry is not None:
                 self._memo[digest] = replace(entry, cached=True)
         if entry is not None and entry.layer == "cache" and self._is_upkeep_due():
@@ -345,6 +352,8 @@ class Cache:
         reason = folder.flaw()
         if reason is None:
             return True
+        if folder.homeless:
+            return False  # `env.cache_dir` has said why
         if folder.layer == "bundle":
             remedy = "name folders of yours or of root in UNIGEMM_CACHE_BUNDLES (chmod -R go-w)"
         else:
@@ -388,6 +397,8 @@ class Cache:
         Flaws in bundles are reported and passed over. In the writable folder they may be the trace
         of another process at work, so they are raised unless the caller holds the lock.
         """
+        if self._always_compile and key.digest not in self._memo:
+            return None
         for folder in (*self.bundles, self.folder, *self._temporary.values()):
             row = folder.row(key.backend, key.digest)
             if not self.usable(folder):
@@ -406,6 +417,7 @@ class Cache:
                 continue
             if folder.layer == "cache":
                 folder.touch(row.path)
+            LOG.debug("found %s %s in %s", row.backend, row.digest[:16], folder.path)
             return _entry(folder, row, meta, cached=True), files
         return None
 
@@ -423,6 +435,8 @@ class Cache:
         if self.usable(self.folder):
             row = self.folder.row(key.backend, key.digest)
             try:
+                if self._always_compile:
+                    self.folder.retire(row)
                 self.folder.publish(meta, artifact.files)
                 return _entry(self.folder, row, meta, cached=False)
             except OSError as error:
@@ -488,8 +502,19 @@ def _count_compile() -> None:
         _compiled += 1
 
 
-def _layer(path: Path, layer: str, owners: frozenset[int] | None) -> Folder:
+def _log_compile(key: KernelKey, artifact: Artifact, took: Watch) -> None:
+    info = artifact.info
+    LOG.info(
+        "compiled %s %s for %s in %s (%d registers, %d bytes of shared memory, %d spilled)",
+        *(key.backend, key.digest[:16], key.arch, took),
+        *(info.registers, info.smem_bytes, info.spill_bytes),
+    )
+
+
+def _layer(path: Path | None, layer: str, owners: frozenset[int] | None) -> Folder:
     """Return a folder itself: what a link leads to is what is trusted, or not."""
+    if path is None:
+        return Folder(_NOWHERE, layer, owners, homeless=True)
     return Folder(Path(os.path.realpath(path)), layer, owners, named=path.absolute())
 
 

@@ -66,6 +66,8 @@ class Folder:
         Publish so that other users may read.
     named
         The path as it was given, whose links led to `path`.
+    homeless
+        There is no such folder and none can be made: the path stands for it.
     """
 
     path: Path
@@ -73,6 +75,7 @@ class Folder:
     owners: frozenset[int] | None
     shared: bool = False
     named: Path | None = None
+    homeless: bool = False
 
     def row(self, backend: str, digest: str) -> Row:
         """Return the place of an entry, whether there is one or not.
@@ -88,6 +91,8 @@ class Folder:
 
     def flaw(self) -> str | None:
         """Say why nothing here may be loaded; None when it may, or can once there is a folder."""
+        if self.homeless:
+            return "has no folder"
         for path in {self.named or self.path, self.path}:
             reason = parents_flaw(path, self.owners)
             if reason is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CacheError
+from ..log import LOG
 from .manifest import META, Flaw, Meta, OtherFormat, Row, bundle_digest, check, decode
 from .reports import (
     CacheStats,
@@ -160,6 +161,8 @@ def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
             and _remove(cache, row, used)
         ):
             removed, freed, total = removed + 1, freed + size, total - size
+    if removed:
+        LOG.info("evicted %d kernels (%d bytes) from %s", removed, freed, folder.path)
     return Removal(removed, freed, len(rows) - removed - gone)
 
 
