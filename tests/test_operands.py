@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import sys
+import threading
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +16,7 @@ from reference import flat_poison, layouts, strided_view
 
 import unigemm
 from unigemm.arrays.libraries import KNOWN, library_of, view
-from unigemm.arrays.numpy_arrays import address_reader, viewer
+from unigemm.arrays.numpy_arrays import address_reader, viewer, without_errors
 from unigemm.arrays.operands import (
     HOST,
     ArraySpec,
@@ -368,6 +369,27 @@ def test_nothing_of_an_empty_array_is_addressed():
     checked_operand("a", 0, (0, 5), (5, 1), DType.FLOAT32, HOST)
     one = checked_operand("a", 64, (2, 2), (-8, 1), DType.FLOAT32, HOST)
     assert (one.span, one.alignment) == ((-32, 8), 16)
+
+
+def test_launches_of_other_libraries_ignore_floating_point_errors_on_every_thread():
+    seen = []
+
+    def launch(a, b):
+        seen.append(np.geterr()["over"])
+        if a:
+            quiet(a - 1, b)  # from within itself, as in a signal's handler
+
+    quiet = without_errors(launch)
+    with np.errstate(all="raise"):
+        quiet(2, 0)
+        thread = threading.Thread(target=quiet, args=(0, 0))
+        thread.start()
+        thread.join()
+        assert np.geterr()["over"] == "raise"
+        with pytest.raises(TypeError):
+            quiet(1)
+    assert set(seen) == {"ignore"}
+    assert len(seen) >= 4
 
 
 def test_a_memory_map_is_an_array(tmp_path):

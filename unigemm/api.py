@@ -195,8 +195,10 @@ def matmul(
     key: Any
     bound: Bound | None
     try:
-        if library.ask is not None:
-            library.ask()
+        if library.ask is not None and library.ask():
+            named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+            for name, x in named.items():
+                library.operand(x, name)
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
         same = plan and id(plan)  # hashing a plan costs more than the rest; `Bound` keeps it alive

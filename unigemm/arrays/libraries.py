@@ -54,7 +54,8 @@ class Library:
         Makes a CUDA device current and, unless None, a stream of it (given by address).
     ask
         Runs once at each call, before `read`; raises where something of the library's own would
-        have to see the product. None where a library has no such thing.
+        have to see the product, and tells whether `operand` is to look at each array even of a
+        known call. None where a library has no such thing.
     numpy_errors
         NumPy's floating-point errors (`numpy.errstate`) are raised, ignored, ... as its user asks.
     foreign
@@ -75,7 +76,7 @@ class Library:
     current_device: Callable[[], int] = lambda: 0
     current_stream: Callable[[int], int] = lambda index: 0
     context: Callable[[int, int | None], AbstractContextManager[Any]] = lambda i, s: nullcontext()
-    ask: Callable[[], object] | None = None
+    ask: Callable[[], bool] | None = None
     numpy_errors: bool = False
     foreign: bool = False
     table: dict[Hashable, Any] = field(default_factory=dict, repr=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
 
-__all__ = ["checked_pointer", "has_tangent", "refuse_type", "watchers"]
+__all__ = ["checked_pointer", "refuse_type", "watchers"]
 
 # What PyTorch has no public function for, and has had under these names since version 2.0.
 _PRIVATE = (
@@ -77,8 +77,10 @@ def _private(name: str) -> Any:
 
 
 @lru_cache(maxsize=1)
-def watchers() -> Callable[[], None]:
+def watchers() -> Callable[[], bool]:
     """Return a function that refuses to go on where something watches PyTorch's operations.
+
+    It tells whether tensors may have tangents, each of which is then to be asked.
 
     That is a mode or a transform of the calling thread. Tracing is not asked for: extents are
     tensors then, which no key holds, and `checked_pointer` comes to it.
@@ -100,10 +102,12 @@ def watchers() -> Callable[[], None]:
             "(cupy.asarray(x) on a GPU)"
         )
     dispatch_modes, function_modes, transform, _ = map(_private, _PRIVATE)
+    forward = torch.autograd.forward_ad
 
-    def refuse_watchers() -> None:
+    def refuse_watchers() -> bool:
         if function_modes() or dispatch_modes() or transform() is not None:
             _refuse_watchers(transform() is not None)
+        return forward._current_level >= 0
 
     return refuse_watchers
 
@@ -130,7 +134,7 @@ def _refuse_watchers(transforms: bool) -> None:
         )
 
 
-def has_tangent(x: Any) -> bool:
+def _has_tangent(x: Any) -> bool:
     """Return whether forward-mode differentiation carries a derivative of a tensor."""
     from torch.autograd import forward_ad
 
@@ -168,7 +172,7 @@ def checked_pointer(x: Any, name: str) -> int:
             f"{name} requires grad, and unigemm records no gradients; call under "
             f"torch.no_grad(), or pass {name}.detach()"
         )
-    if has_tangent(x):
+    if _has_tangent(x):
         raise UnsupportedProblem(
             f"{name} is a dual tensor of forward-mode differentiation, and unigemm computes no "
             f"tangents; pass torch.autograd.forward_ad.unpack_dual({name}).primal"
