@@ -5,20 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import unigemm
-from unigemm.measure import Device, Workload, error_ratio, host_us, measure, rotation
+from unigemm.measure import Device, Timing, Workload, error_ratio, host_us, measure, rotation
+
+_REFUSALS = (unigemm.BackendUnavailable, unigemm.UnsupportedProblem)
 
 
 def measure_problem(
     work: Workload, device: Device, backends: tuple[str, ...] = ("auto",), *, host: bool = True
 ) -> dict[str, Any]:
+    """Measure one problem; see `measured` for what the record holds."""
+    return measured(work, device, backends, host=host)[0]
+
+
+def measured(
+    work: Workload, device: Device, backends: tuple[str, ...] = ("auto",), *, host: bool = True
+) -> tuple[dict[str, Any], dict[str, Timing]]:
     """Measure one problem.
 
     Returns
     -------
-    dict
+    record
         For each backend its time, rate, ratio to cuBLAS replay by replay (above 1 is faster), plan
         and error; for cuBLAS its time. A backend that refuses, or is wrong, has an "error" in
-        place of a time.
+        place of a time, and of a refusal "refused".
+    times
+        Those of "cublas", whatever the device's baseline is, and of the backends.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The device's library has no such product to compare with.
     """
     sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
     contestants = {"cublas": [device.baseline(*arrays, work.precision) for arrays in sets]}
@@ -38,7 +54,10 @@ def measure_problem(
             _call(*checked, backend, work.precision)()
             ratio = error_ratio(work, device, *checked)
         except unigemm.UnigemmError as error:
-            record["backends"][backend] = {"error": str(error)}
+            record["backends"][backend] = {
+                "error": str(error),
+                "refused": isinstance(error, _REFUSALS),
+            }
             continue
         entry = {
             "backend": plan.backend,
@@ -65,7 +84,7 @@ def measure_problem(
             entry["ratio"] = times["cublas"].times_slower(times[name])
             entry["tflops"] = work.flops / entry["us"] / 1e6
             entry["gbs"] = work.bytes / entry["us"] / 1e3
-    return record
+    return record, times
 
 
 def _call(a: Any, b: Any, out: Any, backend: str, precision: str) -> Any:

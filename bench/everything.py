@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import unigemm
+from bench.command import command, require_device
 
 KINDS = ("bfloat16", "float16", "tf32", "float32", "float64", "3xtf32")
 EIGHT_BITS = "float8_e4m3fn,int8"  # cuBLAS has them in layout nt only
@@ -76,9 +77,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("everything"), help="folder of results")
     parser.add_argument("--minutes", type=float, default=15.0, help="of benchmarks")
     args = parser.parse_args()
+    require_device()
     args.out.mkdir(parents=True, exist_ok=True)
-    devices = unigemm.capabilities().devices
-    target = devices[0].target if devices else None
+    target = unigemm.capabilities().devices[0].target
     own = OWN.get(target.arch) if target else None
     worst = run_all(steps(args.out, args.minutes, own), _seconds(args.minutes))
     files = [str(path) for path in sorted(args.out.glob("*.json"))]
@@ -89,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.command import command
 from bench.regret import launches
 from unigemm.plans import Plan
 from unigemm.problem import Extents, Problem
@@ -327,4 +328,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.command import command
 from bench.regret import FEW, H200, Launch, by_problem, launches, ranked
 from bench.report import geometric_mean
 
@@ -111,4 +112,4 @@ def _line(kind: str, rows: Sequence[tuple[list[float | None], list[float]]]) -> 
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

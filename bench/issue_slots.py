@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import unigemm
+from bench.command import command
 from unigemm.backends.cute_simt.geometry import FEW_ROWS
 from unigemm.plans import Plan
 from unigemm.registry import backend_named
@@ -112,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

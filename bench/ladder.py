@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import unigemm
+from bench.command import command
 from bench.ladder_rungs import RUNGS, Rung, offered, plan_of
 from unigemm.measure import Device, Workload, best_device, error_ratio, measure, rotation
 from unigemm.plans import Plan
@@ -178,7 +179,9 @@ def main() -> None:
         try:
             device = best_device()
         except unigemm.BackendUnavailable as error:
-            raise SystemExit(f"{error}; --compile sm_90a compiles the rungs without one") from None
+            raise unigemm.BackendUnavailable(
+                f"{error}; --compile sm_90a compiles the rungs without one"
+            ) from None
         records = measure_ladder(size, device)
     name = device_target(0).name
     args.out.write_text(json.dumps({"device": name, "size": size, "rungs": records}, indent=1))
@@ -189,4 +192,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from bench.command import command
 from bench.report import geometric_mean
 from bench.suites import LAYOUTS, SUITES, workloads
 from unigemm.sweep import planned, read
@@ -139,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -20,6 +20,7 @@ import time
 from dataclasses import replace
 from statistics import median
 
+from bench.command import command
 from bench.suites import LAYOUTS, SUITES, workloads
 from unigemm.backend import compiles
 from unigemm.dispatch import Options, describe, plan_gemm, stated
@@ -128,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

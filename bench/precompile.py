@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 import unigemm
+from bench.command import command
 from bench.suites import LAYOUTS, workloads
 from unigemm.sweep import compile_all, planned
 
@@ -39,4 +40,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.command import command
 from bench.report import geometric_mean
 from bench.suites import SUITES
 from unigemm.plans import Config, Plan
@@ -266,4 +267,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+from bench.command import command
 from bench.core import measure_problem
 from bench.report import markdown, summarise
 from bench.suites import LAYOUTS, sample, workloads
@@ -40,10 +41,7 @@ def main() -> None:
     records: list[dict] = []
     for suite in args.suite.split(","):
         for dtype in args.dtype.split(","):
-            try:
-                items = workloads(suite, dtype, args.layout.split(","), args.offset)
-            except ValueError as error:
-                raise SystemExit(str(error)) from None
+            items = workloads(suite, dtype, args.layout.split(","), args.offset)
             items = [w for w in items if args.least <= w.flops <= args.largest]
             for work in sample(items, args.sample, args.seed):
                 if time.monotonic() - start > args.budget:
@@ -81,4 +79,4 @@ def finish(records: list[dict], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 
 from unigemm.dtypes import DType, dtype_named
+from unigemm.errors import UnsupportedProblem
 from unigemm.measure import Workload
 from unigemm.problem import PRECISIONS, Precision
 
@@ -93,13 +94,29 @@ SUITES: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 
 
+#: A few of each kind, in minutes: what ``pytest bench`` measures where no suite is named.
+FIRST = (
+    (1024, 1024, 1024),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (16, 4096, 4096),
+    (1023, 1025, 1027),
+    (256, 256, 65536),
+    (8, 2048, 2048, 128),
+)
+
+
 def shapes_of(suite: str) -> tuple[tuple[int, ...], ...]:
     """Return a suite's shapes; those of ``drawn:7`` are drawn anew, by the seed 7."""
+    if suite == "first":
+        return FIRST
     name, _, seed = suite.partition(":")
     if name == "drawn" and seed.isdecimal():
         return _drawn(int(seed))
     if suite not in SUITES:
-        raise ValueError(f"no suite {suite!r}; choose from {', '.join(SUITES)} and drawn:SEED")
+        raise UnsupportedProblem(
+            f"no suite {suite!r}; choose from {', '.join(SUITES)} and drawn:SEED"
+        )
     return SUITES[suite]
 
 

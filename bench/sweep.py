@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 import unigemm
+from bench.command import command, require_device
 from bench.suites import LAYOUTS, sample, workloads
 from unigemm.cli_sweep import lists_of
 from unigemm.errors import UnsupportedProblem
@@ -92,6 +93,7 @@ def main() -> None:
     """Sweep the problems that the options name."""
     args = parse()
     start = time.monotonic()
+    require_device()
     target = unigemm.capabilities().devices[0].target
     plans = {}
     for work in problems(args):
@@ -145,4 +147,4 @@ def measure(plans: dict[Workload, list[Plan]], args: argparse.Namespace, start: 
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from test_cli import run, run_json
 
-from unigemm import api, cli, demo, measure
+from unigemm import ArraySpec, api, cli, demo, measure
 from unigemm.dtypes import numpy_dtype
 from unigemm.errors import CompilationError, UnsupportedProblem
+from unigemm.registry import BUILTIN
 from unigemm.target import CPU
 
 
@@ -36,9 +37,26 @@ def test_without_a_gpu_it_multiplies_and_compiles_and_the_second_time_compiles_n
 
     second = run("demo", cache=tmp_path, **without)
     assert "nothing was compiled" in second.stdout
+    assert all(len(line) <= 80 for line in second.stdout.splitlines())
+    assert second.stdout.splitlines()[-5] == "try next:"
     assert "cached" in second.stdout
     assert all(target in second.stdout for target in demo.DEMO_TARGETS)
     assert f"{len(made['kernels'])}/{len(made['kernels'])}" in second.stderr  # the progress bar
+
+
+def test_it_shows_every_backend_and_a_square_of_each_tensor_core():
+    plans = [
+        api.plan(ArraySpec((m, k), dtype), ArraySpec((k, n), dtype), target=target)
+        for target in demo.DEMO_TARGETS
+        for m, n, k, dtype in demo.DEMO_PROBLEMS
+    ]
+    assert {plan.backend for plan in plans} == {*BUILTIN} - {"numpy"}
+    squares = {
+        (plan.backend, plan.target.arch)
+        for plan in plans
+        if plan.extents.m == plan.extents.n == plan.extents.k
+    }
+    assert {("cute_wgmma", "sm_90a"), ("cute_tcgen05", "sm_100a")} <= squares
 
 
 def spoil(place):
@@ -140,6 +158,8 @@ def test_with_a_device_every_backend_is_checked_and_set_beside_cublas(gpu, capsy
     shown = capsys.readouterr().out
     assert "x cuBLAS" in shown
     assert "not other: it is missing" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "try next:" in shown
     assert shown.count("us predicted, limited by") == len(demo.DEMO_PROBLEMS)
 
 

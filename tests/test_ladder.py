@@ -22,6 +22,7 @@ from bench.ladder_rungs import BACKEND, OPTIONS, RUNGS, offered, plan_of
 from unigemm.dtypes import DType
 from unigemm.emulator import device
 from unigemm.emulator.host import missing
+from unigemm.errors import BackendUnavailable
 from unigemm.plans import Config
 from unigemm.sass import instruction_mix
 from unigemm.target import device_count
@@ -198,7 +199,7 @@ def test_the_table_has_each_rung_beside_what_was_published():
 @pytest.mark.skipif(device_count() > 0, reason="there is a CUDA device")
 def test_without_a_gpu_the_command_says_so_and_still_compiles(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["ladder", "--out", str(tmp_path / "x.json")])
-    with pytest.raises(SystemExit, match=r"CUDA device; there is none here; --compile"):
+    with pytest.raises(BackendUnavailable, match=r"CUDA device; there is none here; --compile"):
         ladder.main()
     assert not (tmp_path / "x.json").exists()
     monkeypatch.setattr(ladder, "RUNGS", RUNGS[:1])

@@ -14,15 +14,17 @@ from .arrays.operands import ArraySpec
 from .backend import compiles
 from .dtypes import DType, accumulator, numpy_dtype, unit_roundoff
 from .errors import BackendUnavailable, UnsupportedProblem
+from .explanation import headline
 from .plans import Plan
 from .registry import backend_named
 
 __all__ = ["DEMO_PROBLEMS", "DEMO_TARGETS", "run_demo"]
 
 DEMO_TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
-#: (M, N, K, dtype): a square, odd extents, few tiles with a long K, a thin one, double precision.
+#: (M, N, K, dtype): squares, odd extents, few tiles with a long K, a thin one, double precision.
 DEMO_PROBLEMS = (
     (1024, 1024, 1024, DType.FLOAT32),
+    (1024, 1024, 1024, DType.BFLOAT16),
     (1023, 517, 333, DType.FLOAT32),
     (128, 128, 8192, DType.FLOAT32),
     (16, 2048, 2048, DType.BFLOAT16),
@@ -84,7 +86,7 @@ def run_demo(*, as_json: bool) -> bool:
         for note in notes:
             show.say(note)
         for row in rows if devices else ():
-            show.say(row.plan.explain())
+            show.say(f"{row.problem}\n  {headline(row.plan)}")
     if not devices:
         data["compiled"] = _compile_for_absent_gpus(as_json)
     done = {row.problem for row in rows} == {_name(*problem) for problem in DEMO_PROBLEMS}
@@ -93,7 +95,24 @@ def run_demo(*, as_json: bool) -> bool:
         show.print_json({**data, "correct": right})
     elif not right:
         show.say("a product is wrong or was not computed: see the table", error=True)
+    else:
+        show.say(_next(bool(devices)))
     return right
+
+
+def _next(gpu: bool) -> str:
+    """Say what to try after the demo."""
+    target = "" if gpu else " --target sm_90a"
+    tries = [
+        (f"unigemm plan 512 512 512{target}", "why that kernel"),
+        (f"unigemm compile 64 64 64{target}", "registers, instructions"),
+        ("unigemm tune 512 512 512", "measure, keep the best")
+        if gpu
+        else ("unigemm info", "what is installed here"),
+        ("unigemm cache ls", "what has been compiled"),
+    ]
+    size = max(len(command) for command, _ in tries)
+    return "try next:\n" + "\n".join(f"  {command:{size}}  # {what}" for command, what in tries)
 
 
 def _name(m: int, n: int, k: int, dtype: DType) -> str:
@@ -190,14 +209,24 @@ def _compile_for_absent_gpus(quiet: bool) -> dict[str, Any]:
     ]
     made = show.compile_all(plans, quiet=quiet)
     if not quiet:
-        show.print_table(show.kernel_table(made))
+        title = "kernels for GPUs that are not here"
+        headings = ("problem", "target", "backend", "tile", "instruction", "compile")
+        show.print_table(show.table(title, headings, map(_kernel_row, made)))
         show.say(show.compiled_line(made))
     return show.compiled_json(made)
 
 
-def _table(title: str, rows: Sequence[_Row]) -> Any:
+def _kernel_row(made: api.CompiledKernel) -> tuple[str, ...]:
+    plan, extents = made.plan, made.plan.extents
+    problem = _name(extents.m, extents.n, extents.k, plan.problem.a.dtype)
+    tile = "x".join(map(str, plan.tile))
+    shown = (problem, plan.target.arch, plan.backend, tile)
+    return (*shown, show.arithmetic(made) or "-", show.compile_time(made))
+
+
+def _table(title: str, rows: Sequence[_Row]) -> show.Table:
     measured = any(row.ratio is not None for row in rows)
-    headings = ["problem", "backend", "us", "TFLOP/s", "x cuBLAS", "error/bound", "plan"]
+    headings = ["problem", "backend", "us", "TFLOP/s", "x cuBLAS", "error/bound"]
     cells = [
         [
             row.problem,
@@ -206,7 +235,6 @@ def _table(title: str, rows: Sequence[_Row]) -> Any:
             f"{row.tflops:.2f}",
             "" if row.ratio is None else f"{row.ratio:.2f}",
             f"{row.error:.3f}" + ("" if row.correct else " WRONG"),
-            str(row.plan.config),
         ]
         for row in rows
     ]

@@ -10,7 +10,7 @@ from .columns import folded, wrapped
 if TYPE_CHECKING:
     from .plans import Alternative, Breakdown, Plan, Rejection
 
-__all__ = ["BOUNDS", "PARTS", "explained", "screen"]
+__all__ = ["BOUNDS", "PARTS", "explained", "headline", "screen"]
 
 #: The parts of a `unigemm.plans.Breakdown` that add up, and those that overlap.
 PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "strips")
@@ -98,12 +98,17 @@ def _name(each: Alternative | Plan) -> str:
     return f"{each.backend} {each.config}"
 
 
+def headline(plan: Plan) -> str:
+    """Return the pick, its time and what limits it."""
+    return f"{_name(plan)}: {plan.predicted_us:.1f} us predicted, limited by {plan.limiter}"
+
+
 def _head(plan: Plan) -> list[str]:
     priced = f", priced as {plan.priced}" if plan.priced else ""
     lines = [
         f"{plan.extents} on {plan.target}{priced}",
         f"  {plan.problem}",
-        f"  -> {_name(plan)}: {plan.predicted_us:.1f} us predicted, limited by {plan.limiter}",
+        f"  -> {headline(plan)}",
     ]
     if plan.measured_us:
         lines.append(f"     chosen by autotune: {plan.measured_us:.1f} us measured")

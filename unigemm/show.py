@@ -26,7 +26,9 @@ from .sass import instruction_mix
 __all__ = [
     "OutputLost",
     "Table",
+    "arithmetic",
     "compile_all",
+    "compile_time",
     "compiled_json",
     "compiled_line",
     "guarded_streams",
@@ -43,8 +45,9 @@ __all__ = [
 ]
 
 # Opcodes worth a column, in the order arithmetic, loads and stores.
+_ARITHMETIC = ("FFMA", "FFMA2", "DFMA", "FHFMA", "HMMA", "DMMA", "HGMMA", "UTCHMMA")
 _SHOWN = (
-    *("FFMA", "FFMA2", "DFMA", "FHFMA", "HMMA", "DMMA", "HGMMA", "UTCHMMA"),
+    *_ARITHMETIC,
     *("LDS", "LDSM", "LDG", "LDGSTS", "UTMALDG", "STS", "LDL", "STL"),
 )
 
@@ -313,6 +316,19 @@ def _mix_of(cubins: tuple[tuple[str, bytes], ...]) -> dict[str, int]:
         return {}
 
 
+def arithmetic(made: api.CompiledKernel) -> str:
+    """Return the opcode that does most of a kernel's arithmetic; "" where nothing tells it."""
+    mix = {} if made.entry is None else _mix(made.entry)
+    return max((op for op in _ARITHMETIC if op in mix), key=lambda op: mix[op], default="")
+
+
+def compile_time(made: api.CompiledKernel) -> str:
+    """Return how long a kernel took to compile, or that it did not have to be compiled."""
+    if made.entry is None:
+        return "-"
+    return "cached" if made.entry.cached else f"{made.entry.info.seconds:.1f} s"
+
+
 def kernel_table(made: Sequence[api.CompiledKernel]) -> Table:
     """Return a table of what was compiled."""
     headings = (
@@ -334,7 +350,7 @@ def _kernel_row(made: api.CompiledKernel) -> tuple[str, ...]:
         str(info.registers),
         size(info.smem_bytes),
         size(info.spill_bytes),
-        "cached" if entry.cached else f"{info.seconds:.1f} s",
+        compile_time(made),
         str(plan.config),
         " ".join(f"{op}:{mix[op]}" for op in _SHOWN if op in mix),
     )
