@@ -56,7 +56,7 @@ LAYERS = [
     {"errors", "version", "overlap", "artifact", "arrays", "cache.reports", "cache.trust"},
     {"dtypes", "env", "cache.manifest", "arrays.torch_tensors", "arrays.dlpack_exports"},
     {"problem", "target", "sass", "log", "cache.store", "cache.bundle"},
-    {"blocks", "plans", "measure_device"},
+    {"blocks", "plans", "measure_device", "cache.waiting"},
     {"gemm", "measure_torch", "measure_cupy"},
     {"backend", "tuning", "arrays.operands", "cache.upkeep", "measure"},
     {"planner", "dump", "registry", "cache.layers", "arrays.libraries"},

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .contest import autotune
     from .errors import (
         BackendUnavailable,
+        BackendWarning,
         CacheError,
         CacheWarning,
         CompilationError,
@@ -54,6 +55,7 @@ _WHERE = {
     ),
     "errors": (
         "BackendUnavailable",
+        "BackendWarning",
         "CacheError",
         "CacheWarning",
         "CompilationError",
@@ -79,6 +81,7 @@ __all__ = [
     "ArraySpec",
     "BackendInfo",
     "BackendUnavailable",
+    "BackendWarning",
     "CacheError",
     "CacheWarning",
     "Capabilities",

@@ -28,7 +28,7 @@ from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from .gemm import Gemm, Layout
 from .planner import KEPT
 from .plans import Plan
-from .registry import backend_named, backend_names
+from .registry import backend_named, backend_names, compiler_missing_of, missing_of
 from .scales import planned_scales, read_scales, see_scales
 from .target import CPU, Target, device_count, device_target, named_target
 
@@ -506,8 +506,8 @@ def backends() -> tuple[BackendInfo, ...]:
         except BackendUnavailable as error:
             found.append(BackendInfo(name, str(error)))
             continue
-        lacking = backend.compiler_missing() if compiles(backend) else None
-        found.append(BackendInfo(name, backend.missing(), lacking))
+        lacking = compiler_missing_of(backend) if compiles(backend) else None
+        found.append(BackendInfo(name, missing_of(backend), lacking))
     return tuple(found)
 
 

@@ -6,7 +6,6 @@ strides; `unigemm.matmul` keeps the result and from then on only looks it up.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,6 +30,9 @@ from .dtypes import FLOAT8, DType
 from .dump import dump
 from .errors import (
     BackendUnavailable,
+    BackendWarning,
+    CacheError,
+    CompilationError,
     DeviceMismatch,
     OverlapError,
     ShapeMismatch,
@@ -39,16 +41,18 @@ from .errors import (
     UnsupportedDtype,
     UnsupportedProblem,
 )
+from .forks import Lock, held_back
 from .gemm import Gemm, Layout, canonical, result_shape
 from .log import LOG, attach, is_info, watch
 from .overlap import may_share
 from .planner import KEPT, choose, invariant_extents, moved, resized, size_classes
 from .plans import Config, Plan
 from .problem import PRECISIONS, Extents, Problem
-from .registry import backend_named, backend_names
+from .registry import backend_named, backend_names, compiler_missing_of, missing_of
 from .target import CPU, Target, device_target
 
 if TYPE_CHECKING:
+    from .artifact import Artifact
     from .cache import Cache, Entry
     from .tuning import Tuned
 
@@ -254,7 +258,7 @@ def usable_backend(name: str) -> Backend:
         Something is missing: what it is and how to get it.
     """
     backend = backend_named(name)
-    missing = backend.missing()
+    missing = missing_of(backend)
     if missing is not None:
         raise BackendUnavailable(f"backend {name!r} cannot be used here: {missing}")
     return backend
@@ -297,6 +301,9 @@ def plan_gemm(
     measured = None
     if tuned and not gemm.problem.batch_invariant:
         measured = tuning.lookup(gemm.problem, gemm.extents, target, backend)
+    failed = _failed.get((gemm.problem, target), {}) if usable and backend == "auto" else {}
+    if measured is not None and measured.plan.backend in failed:
+        measured = None
     found = None if measured is None else _tuned(measured, usable)
     if found is None:
         return _modelled(gemm, target, backend, usable, keep)
@@ -330,7 +337,8 @@ def _tuned(found: Tuned, usable: bool) -> Plan | None:
 
 def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int) -> Plan:
     """Plan a product by the model; see `plan_gemm`."""
-    dropped: tuple[tuple[str, str], ...] = ()
+    failed = _failed.get((gemm.problem, target), {}) if usable and backend == "auto" else {}
+    dropped = tuple(failed.items())
     while True:
         plan = _planner(gemm.problem, target, backend, usable, keep, dropped)(gemm.extents)
         reason = _unobtainable(plan) if usable and backend == "auto" else None
@@ -442,7 +450,7 @@ def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, st
         except BackendUnavailable as error:
             missing.append((name, str(error)))
             continue
-        reason = backend.missing() if usable else None
+        reason = missing_of(backend) if usable else None
         if reason is None:
             offered.append(backend)
         else:
@@ -453,7 +461,7 @@ def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, st
 def _unobtainable(plan: Plan) -> str | None:
     """Say why a plan's kernel cannot be had here: neither compiled nor from the cache."""
     backend = backend_named(plan.backend)
-    if not compiles(backend) or (lacking := backend.compiler_missing()) is None:
+    if not compiles(backend) or (lacking := compiler_missing_of(backend)) is None:
         return None
     from .cache import default_cache
 
@@ -480,7 +488,7 @@ def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
 
         cache = default_cache()
     compiling = backend
-    return cache.get_or_compile(backend.key(plan), lambda: compiling.compile(plan))
+    return cache.get_or_compile(backend.key(plan), lambda: _compiled(compiling, plan))
 
 
 def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
@@ -531,16 +539,15 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
     if z is not None:
         refuse_overlap(operands)
     target = target_of(device)
-    if options.plan is None:
-        with watch() as took, blaming(asked, options):
-            plan = plan_gemm(gemm, target, options.backend, usable=True, keep=int(is_info()))
-        by = ("the backend is UNIGEMM_BACKEND's",) if options.backend != asked.backend else ()
-        _log_pick(plan, took, by)
-    else:
-        plan = options.plan
-        gemm = _fit(plan, gemm, target)
     with nullcontext() if index < 0 else library.context(index, None):
-        launch = _launcher(plan, gemm, index)
+        if options.plan is None:
+            with blaming(asked, options):
+                by_environment = options.backend != asked.backend
+                plan, launch = _planned(gemm, target, options.backend, index, by_environment)
+        else:
+            plan = options.plan
+            gemm = _fit(plan, gemm, target)
+            launch = _launcher(plan, gemm, index)
     launch = _each_launch(launch, gemm, x.dtype, layout.dtype)
     if index < 0 and not library.numpy_errors:
         launch = without_errors(launch)
@@ -568,6 +575,41 @@ def _log_pick(plan: Plan, took: object, by: tuple[str, ...]) -> None:
     LOG.debug("the plan in full:\n%s", plan)
 
 
+def _planned(
+    gemm: Gemm, target: Target, backend: str, index: int, by_environment: bool
+) -> tuple[Plan, Launcher]:
+    """Plan a call and bind its kernel; of `auto` the next best, where the best cannot be had."""
+    first: UnigemmError | None = None
+    while True:
+        try:
+            with watch() as took:
+                plan = plan_gemm(gemm, target, backend, usable=True, keep=int(is_info()))
+        except UnsupportedProblem:
+            if first is None:
+                raise
+            del _failed[gemm.problem, target]  # the next call says the same
+            raise first from None
+        _log_pick(plan, took, ("the backend is UNIGEMM_BACKEND's",) if by_environment else ())
+        try:
+            return plan, _launcher(plan, gemm, index)
+        except CacheError:
+            raise
+        except UnigemmError as error:
+            if backend != "auto":
+                raise
+            first = first or error
+            failed = _failed.setdefault((gemm.problem, target), {})
+            if plan.backend in failed:
+                raise
+            failed[plan.backend] = f"it was tried and failed: {error}"
+            warnings.warn(
+                f"backend {plan.backend!r} was to compute {gemm.extents} and cannot: {error}; "
+                "the next best is taken",
+                BackendWarning,
+                stacklevel=4,
+            )
+
+
 def refuse_overlap(operands: dict[str, Operand]) -> None:
     """Refuse an output that shares memory with an input.
 
@@ -588,7 +630,9 @@ def refuse_overlap(operands: dict[str, Operand]) -> None:
 
 
 _loaded: dict[tuple[str, str, int], object] = {}
-_loading: dict[tuple[str, str, int], threading.Lock] = {}
+_loading: dict[tuple[str, str, int], Lock] = {}
+# What `auto` took and could not be had, with the reason: until `forget`.
+_failed: dict[tuple[Problem, Target], dict[str, str]] = {}
 
 
 @lru_cache(maxsize=1024)
@@ -609,7 +653,7 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
         dump(plan, "", {})
         return cast(HostBackend, backend).bind(plan, gemm)
     key = (plan.backend, _digest(plan.backend, plan.problem, plan.config, plan.target), device)
-    with _loading.setdefault(key, threading.Lock()):
+    with _loading.setdefault(key, Lock()):
         kernel = _loaded.get(key)  # new extents need no look at the disk
         if kernel is None:
             kernel = _loaded[key] = _load(backend, plan, device)
@@ -628,12 +672,39 @@ def _load(backend: CompilingBackend, plan: Plan, device: int = 0) -> object:
 
     load = LOADERS.get(device, backend.load)
     key = backend.key(plan)
-    files = default_cache().contents(key, lambda: backend.compile(plan))
+    files = default_cache().contents(key, lambda: _compiled(backend, plan))
     with watch() as took:
-        kernel = load(files, plan)
+        kernel = _loaded_from(load, files, plan)
     LOG.info("loaded %s %s on cuda:%d in %s", key.backend, key.digest[:16], device, took)
     dump(plan, key.digest, files)
     return kernel
+
+
+def _loaded_from(load: Callable[[Any, Plan], object], files: Any, plan: Plan) -> object:
+    """Load a kernel, no fork in between; whatever goes wrong is a typed error."""
+    try:
+        with held_back():
+            return load(files, plan)
+    except (UnigemmError, MemoryError):
+        raise
+    except Exception as error:
+        raise BackendUnavailable(
+            f"the kernel of backend {plan.backend!r} does not load here ({type(error).__name__}: "
+            f"{error}); name another backend="
+        ) from error
+
+
+def _compiled(backend: CompilingBackend, plan: Plan) -> Artifact:
+    """Compile a plan's kernel; whatever goes wrong is a typed error."""
+    try:
+        return backend.compile(plan)
+    except (UnigemmError, MemoryError):
+        raise
+    except Exception as error:
+        raise CompilationError(
+            f"backend {plan.backend!r} did not compile {plan.config} ({type(error).__name__}: "
+            f"{error}); name another backend="
+        ) from error
 
 
 def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:
@@ -702,6 +773,7 @@ def forget() -> None:
     _digest.cache_clear()
     _loaded.clear()
     _loading.clear()
+    _failed.clear()
 
 
 def store(table: dict[Hashable, Any], key: Hashable, bound: Bound) -> None:

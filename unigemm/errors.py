@@ -6,6 +6,7 @@ from typing import Any
 
 __all__ = [
     "BackendUnavailable",
+    "BackendWarning",
     "CacheError",
     "CacheWarning",
     "CompilationError",
@@ -70,6 +71,10 @@ class CompilationError(UnigemmError, RuntimeError):
 
 class CacheError(UnigemmError, OSError):
     """A kernel can be written nowhere, or a bundle cannot be read or must not be trusted."""
+
+
+class BackendWarning(UserWarning):
+    """The backend that was to compute a product cannot; the next best does."""
 
 
 class TuningWarning(UserWarning):

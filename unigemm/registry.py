@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import Any
 
-from .backend import Backend
+from .backend import Backend, CompilingBackend, compiles
 from .errors import BackendUnavailable
 
-__all__ = ["BUILTIN", "backend_named", "backend_names"]
+__all__ = ["BUILTIN", "backend_named", "backend_names", "compiler_missing_of", "missing_of"]
 
 ENTRY_POINTS = "unigemm.backends"
 BUILTIN: dict[str, str] = {
@@ -39,7 +41,7 @@ def backend_named(name: str) -> Backend:
     Raises
     ------
     BackendUnavailable
-        There is none of that name, or its module does not import.
+        There is none of that name, its module does not import, or it is no backend.
     """
     where = BUILTIN.get(name)
     if where is None:
@@ -51,6 +53,43 @@ def backend_named(name: str) -> Backend:
         where = found[0].value
     module, _, attribute = where.partition(":")
     try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise BackendUnavailable(f"backend {name!r} ({where}) does not import: {error}") from error
+        backend = getattr(import_module(module), attribute)
+        reason = _no_backend(backend, name)
+    except (Exception, SystemExit) as error:  # of a stranger's module
+        said = f"{type(error).__name__}: {error}"
+        raise BackendUnavailable(
+            f"backend {name!r} ({where}) does not import ({said}); mend or remove its package"
+        ) from error
+    if reason is not None:
+        raise BackendUnavailable(f"backend {name!r} ({where}) {reason}; mend or remove its package")
+    return backend
+
+
+def _no_backend(backend: Any, name: str) -> str | None:
+    """Say what an object lacks to be a backend; None where it lacks nothing."""
+    needed = ["name", "missing", "refuse", "candidates", "bind"]
+    if compiles(backend):
+        needed += ["compiler_missing", "key", "load"]
+    lacking = [each for each in needed if not hasattr(backend, each)]
+    if lacking:
+        return f"is no backend: it has no {', '.join(lacking)}"
+    if isinstance(backend, type):
+        return "is a class, not a backend"
+    return None if backend.name == name else f"calls itself {backend.name!r}"
+
+
+def missing_of(backend: Backend) -> str | None:
+    """Return what a backend says is missing, and what it raises where it cannot say."""
+    return _said(backend.missing)
+
+
+def compiler_missing_of(backend: CompilingBackend) -> str | None:
+    """Return what a backend says is missing to compile, as `missing_of` does."""
+    return _said(backend.compiler_missing)
+
+
+def _said(question: Callable[[], str | None]) -> str | None:
+    try:
+        return question()
+    except Exception as error:  # a backend from outside may do anything
+        return f"it does not say what is missing ({type(error).__name__}: {error})"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,9 +20,10 @@ from typing import Any, TypeVar
 from .. import env
 from ..artifact import Artifact, KernelInfo, KernelKey
 from ..errors import CacheError, CacheWarning
+from ..forks import Lock
 from ..log import LOG, Watch, attach, watch
 from ..scratch import kept_folder
-from . import upkeep
+from . import upkeep, waiting
 from .manifest import Flaw, Meta, Row, describe
 from .reports import (
     CacheStats,
@@ -43,7 +43,7 @@ _MEMORY = "/dev/shm"  # Linux: files in memory, for when every disk is full
 # Between two looks at how large the folder is: one at 7000 kernels takes 1.6 s.
 _UPKEEP_S = 60.0
 _KeptT = TypeVar("_KeptT", bound="Entry | None")
-_count_lock = threading.Lock()
+_count_lock = Lock()
 _compiled = 0
 
 
@@ -127,11 +127,11 @@ class Cache:
             for path in (env.bundle_dirs() if bundles is None else bundles)
         )
         self._memo: dict[str, Entry] = {}
-        self._threads: dict[tuple[int, str], threading.Lock] = {}
+        self._threads: dict[str, Lock] = {}
         self._temporary: dict[str, Folder] = {}
         self._warned: set[str] = set()
         self._upkeep_due = -math.inf
-        self._guard = threading.Lock()
+        self._guard = Lock()
         self._always_compile = env.always_compile()
 
     @property
@@ -378,13 +378,19 @@ class Cache:
 
     @contextmanager
     def exclusive(self, digest: str) -> Iterator[None]:
-        """Keep other threads and, where the folder can be written, other processes off a key."""
-        # The process is part of the name: a fork may copy a lock that no thread here will free.
-        lock = self._threads.setdefault((os.getpid(), digest), threading.Lock())
-        with lock, ExitStack() as stack:
+        """Keep other threads and, where the folder can be written, other processes off a key.
+
+        A process that is stopped, or takes too long, is waited for no longer (see `waiting`).
+        """
+        with self._threads.setdefault(digest, Lock()), ExitStack() as stack:
             if self.usable(self.folder):
                 try:
-                    stack.enter_context(self.folder.lock(digest))
+                    between = self.folder.lock(digest)
+                    reason = waiting.acquire(between, digest)
+                    if reason is None:
+                        stack.callback(between.release)
+                    else:
+                        self.warn(f"{reason}: kernel {digest[:16]} is waited for no longer")
                 except (OSError, NotImplementedError) as error:
                     self._warn_unwritable(error)
             yield

@@ -1,0 +1,159 @@
+"""A backend that cannot do what it said: `auto` takes the next best, and says why."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import warnings
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+import unigemm
+from unigemm import registry
+from unigemm.errors import BackendUnavailable, BackendWarning, CacheError, CompilationError
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from fake_gpu import FakeBackend, host, install
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """Return a driver and two backends: "fake", the best, and "second"."""
+    from unigemm import api, cache, dispatch
+
+    driver, best = install(monkeypatch)
+    second = FakeBackend(driver, "second", us=2.0)
+    named = {"fake": best, "second": second}
+    for module in (api, dispatch):
+        monkeypatch.setattr(module, "backend_names", lambda: ("numpy", "fake", "second"))
+        monkeypatch.setattr(
+            module, "backend_named", lambda name: named.get(name) or registry.backend_named(name)
+        )
+    kept = cache.Cache(tmp_path, [])
+    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    yield driver, best, second
+    dispatch.forget()
+
+
+def raising(error):
+    def fail(*arguments):
+        raise error
+
+    return fail
+
+
+def operands(driver, rows=3):
+    return driver.ones((rows, 4)), driver.ones((4, 5))
+
+
+WAYS = {
+    "compile": CompilationError("ptxas gave up"),
+    "load": BackendUnavailable("no such driver"),
+    "key": RuntimeError("a raw error"),
+}
+
+
+@pytest.mark.parametrize("error", [*WAYS.values()], ids=[*WAYS])
+@pytest.mark.parametrize("what", ["compile", "load"])
+def test_where_the_best_cannot_compile_or_load_the_next_best_computes(gpu, what, error):
+    driver, best, second = gpu
+    setattr(best, what, raising(error))
+    with pytest.warns(BackendWarning, match=rf"'fake'.*{error}.*next best"):
+        got = unigemm.matmul(*operands(driver))
+    np.testing.assert_array_equal(host(got), 4)
+    assert len(second.loaded) == 1
+    with warnings.catch_warnings():  # it is said once, and known for all sizes
+        warnings.simplefilter("error")
+        unigemm.matmul(*operands(driver))
+        unigemm.matmul(*operands(driver, rows=7))
+    rejected = unigemm.plan(*operands(driver, rows=9)).rejected
+    assert any(x.backend == "fake" and str(error) in x.reason for x in rejected)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"), [("compile", CompilationError), ("load", BackendUnavailable)]
+)
+def test_a_named_backend_that_cannot_raises_and_so_does_a_plan(gpu, what, kind):
+    driver, best, second = gpu
+    setattr(best, what, raising(RuntimeError("a raw error")))
+    a, b = operands(driver)
+    plan = unigemm.plan(a, b)
+    for asked in ({"backend": "fake"}, {"plan": plan}):
+        with pytest.raises(kind, match=r"'fake'.*a raw error"):
+            unigemm.matmul(a, b, **asked)
+    assert not second.loaded
+
+
+def test_where_none_can_the_best_ones_error_is_raised_each_time(gpu):
+    driver, best, second = gpu
+    best.compile = raising(CompilationError("the first reason"))
+    second.compile = raising(CompilationError("the second reason"))
+    for _ in range(2):
+        with pytest.warns(BackendWarning), pytest.raises(CompilationError, match="the first"):
+            unigemm.matmul(*operands(driver))
+
+
+def test_a_full_disk_is_no_backends_fault(gpu):
+    driver, best, second = gpu
+    best.compile = raising(CacheError("nowhere to write"))
+    with pytest.raises(CacheError):
+        unigemm.matmul(*operands(driver))
+    assert not second.loaded
+
+
+def whole(**changes):
+    """Return an object that has all that a backend on the host needs."""
+    found = dict.fromkeys(("refuse", "candidates", "bind"), raising(AssertionError("unasked")))
+    return SimpleNamespace(**{**found, "name": "stranger", "missing": lambda: "a part", **changes})
+
+
+STRANGERS = {
+    "raises": ("raise RuntimeError('broken')", "broken"),
+    "exits": ("raise SystemExit(3)", "SystemExit"),
+    "has a syntax error": ("def", "SyntaxError"),
+    "has no such name": ("", "AttributeError"),
+    "is nothing": ("BACKEND = None", "it has no name, missing, refuse, candidates, bind"),
+    "is incomplete": ("BACKEND = whole(); del BACKEND.bind", "it has no bind"),
+    "compiles and is incomplete": ("BACKEND = whole(compile=print)", "no compiler_missing, key"),
+    "is a class": ("class BACKEND: name = missing = refuse = candidates = bind = 1", "a class"),
+    "has another name": ("BACKEND = whole(name='numpy')", "calls itself 'numpy'"),
+    "cannot say": ("BACKEND = whole(missing=lambda: 1 / 0)", "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), [*STRANGERS.values()], ids=[*STRANGERS])
+def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, source, reason):
+    from unigemm import dispatch
+
+    def import_module(name):
+        if name != "stranger_module":
+            return real(name)
+        module = ModuleType(name)
+        exec(source, {"whole": whole, **vars(module)}, vars(module))
+        return module
+
+    real = registry.import_module
+    entry = importlib.metadata.EntryPoint("stranger", "stranger_module:BACKEND", "unigemm.backends")
+    monkeypatch.setattr(registry, "import_module", import_module)
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group, name=None: [entry] if name != "other" else []
+    )
+    caches = registry._outside, registry.backend_named
+    for each in caches:
+        each.cache_clear()
+    dispatch.forget()
+    try:
+        found = {info.name: info for info in unigemm.backends()}
+        assert reason in found["stranger"].missing
+        assert not found["stranger"].available
+        np.testing.assert_array_equal(unigemm.matmul(np.eye(2), np.eye(2)), np.eye(2))
+        with pytest.raises(BackendUnavailable, match="stranger"):
+            unigemm.matmul(np.eye(2), np.eye(2), backend="stranger")
+    finally:
+        for each in caches:
+            each.cache_clear()
+        dispatch.forget()
+    assert "stranger_module" not in sys.modules
