@@ -208,4 +208,5 @@ def test_on_a_gpu_it_checks_and_measures_every_backend(tmp_path):
         assert 0 <= row["error_of_bound"] <= 1
     text = run("demo", cache=tmp_path).stdout
     assert "x cuBLAS" in text
-    assert "predicted, limited by" in text
+    assert "predicted, limited by" in " ".join(text.split())
+    assert all(len(line) <= 80 for line in text.splitlines())

@@ -121,6 +121,13 @@ def test_tables_of_kernels_fold_by_columns(columns, shown, monkeypatch, capsys, 
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
+def test_what_is_here_fits(columns, shown):
+    text = shown(columns, "info")
+    assert reads_well(text, columns)
+    assert {*text.split()} == {*shown(10_000, "info").split()}
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
 def test_the_help_of_every_command_fits(columns, shown):
     for command in ("plan", "compile", "tune", "sweep", "info", "demo", "cache"):
         assert reads_well(shown(columns, command, "--help"), columns)

@@ -363,7 +363,7 @@ def info(as_json: Json = False) -> None:
     if as_json:
         show.print_json(found.to_dict())
         return
-    show.say(", ".join(f"{name} {version or '-'}" for name, version in found.versions.items()))
+    show.print_list(f"{name} {version or '-'}" for name, version in found.versions.items())
     variables = [(x.name, _shown(x.value), x.source, x.meaning) for x in found.variables]
     show.print_table(show.table("variables", ("name", "value", "from", "meaning"), variables))
     for x in found.variables:

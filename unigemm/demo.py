@@ -12,6 +12,7 @@ from typing import Any
 from . import api, show
 from .arrays.operands import ArraySpec
 from .backend import compiles
+from .columns import wrapped
 from .dtypes import DType, accumulator, numpy_dtype, unit_roundoff
 from .errors import BackendUnavailable, UnsupportedProblem
 from .explanation import headline
@@ -84,9 +85,9 @@ def run_demo(*, as_json: bool) -> bool:
     if not as_json:
         show.print_table(_table(title, rows))
         for note in notes:
-            show.say(note)
+            _say(note)
         for row in rows if devices else ():
-            show.say(f"{row.problem}\n  {headline(row.plan)}")
+            _say(f"{row.problem}\n  {headline(row.plan)}")
     if not devices:
         data["compiled"] = _compile_for_absent_gpus(as_json)
     done = {row.problem for row in rows} == {_name(*problem) for problem in DEMO_PROBLEMS}
@@ -98,6 +99,11 @@ def run_demo(*, as_json: bool) -> bool:
     else:
         show.say(_next(bool(devices)))
     return right
+
+
+def _say(text: str) -> None:
+    """Print sentences that fit 80 columns, in a file too."""
+    show.print_laid_out(wrapped(text, show.width() or 80))
 
 
 def _next(gpu: bool) -> str:

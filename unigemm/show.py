@@ -36,6 +36,7 @@ __all__ = [
     "kernel_table",
     "print_json",
     "print_laid_out",
+    "print_list",
     "print_table",
     "progress",
     "say",
@@ -195,6 +196,11 @@ def say(text: str, *, error: bool = False) -> None:
 def print_laid_out(text: str) -> None:
     """Print text whose lines are broken already."""
     _print(text)
+
+
+def print_list(items: Iterable[str]) -> None:
+    """Print short things with commas between, on as many lines as the width needs."""
+    _print(wrapped(", ".join(items), width()))
 
 
 def print_json(data: Any) -> None:
