@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 # Before NumPy is imported: the tests' matrices are small, and threads of BLAS that share cores with
 # other processes wait for each other for longer than they multiply.
@@ -28,9 +29,17 @@ def pytest_configure(config):
     if "UNIGEMM_CACHE_DIR" not in os.environ:
         import tempfile
 
-        folder = os.environ.get("PYTEST_UNIGEMM_CACHE") or tempfile.mkdtemp(prefix="unigemm-test-")
+        folder = os.environ.get("PYTEST_UNIGEMM_CACHE")
+        if folder is None:
+            folder = config.unigemm_folder = tempfile.mkdtemp(prefix="unigemm-test-")
         os.environ["PYTEST_UNIGEMM_CACHE"] = folder
         os.environ["UNIGEMM_CACHE_DIR"] = folder
+
+
+def pytest_unconfigure(config):
+    # Workers share the folder of the process that started them.
+    if hasattr(config, "unigemm_folder"):
+        shutil.rmtree(config.unigemm_folder, ignore_errors=True)
 
 
 def gpu_count():
