@@ -157,6 +157,10 @@ def matmul(
     All errors come before anything is launched. The first call of a kind plans, and may compile;
     do that before capturing a CUDA graph. No gradients are recorded.
 
+    A captured launch has its workspace as long as the graph lives: in a capture of CuPy arrays, or
+    through DLPack, the graph allocates and frees it (``cudaMallocAsync``); PyTorch keeps it in the
+    graph's private pool. Operands and results are the caller's to keep while a graph is replayed.
+
     Infinities and NaN give what they give in float32, and so do the largest and smallest numbers,
     with these exceptions. Sums that leave the range of float32 in between are infinite or NaN.
     "tf32" makes 0 of numbers below 2**-136, and infinity of a NaN that has bits among its last 13
@@ -288,11 +292,26 @@ def _run(
         if bound.workspace is None:
             launch(a_at, b_at, d_at, 0, stream, *scales)
         else:
-            scratch = bound.workspace()
-            launch(a_at, b_at, d_at, library.address(scratch), stream, *scales)
+            _launch_with_workspace(library, bound, a_at, b_at, d_at, stream, scales)
     elif bound.fill:
         library.zero(result)
     return library.scalar(result) if bound.scalar and out is None else result
+
+
+def _launch_with_workspace(
+    library: Library, bound: Bound, a_at: int, b_at: int, d_at: int, stream: int, scales: tuple
+) -> None:
+    """Launch with a workspace; one of a captured launch belongs to the graph, not to a pool."""
+    assert bound.launch is not None
+    assert bound.workspace is not None
+    assert bound.plan is not None
+    inside = library.graph_memory and library.graph_memory(bound.plan.workspace_bytes, stream)
+    if not inside:
+        scratch = bound.workspace()
+        bound.launch(a_at, b_at, d_at, library.address(scratch), stream, *scales)
+        return
+    with inside as address:
+        bound.launch(a_at, b_at, d_at, address, stream, *scales)
 
 
 def _stream_for(device: int, stream: Any) -> int:

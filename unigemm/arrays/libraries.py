@@ -52,6 +52,10 @@ class Library:
         Address of the current stream of a CUDA device.
     context
         Makes a CUDA device current and, unless None, a stream of it (given by address).
+    graph_memory
+        (bytes, stream) to memory that belongs to the graph which a stream captures, given by its
+        address inside a context; None where it captures nothing. The whole is None where the
+        library's own allocator keeps what a graph uses.
     ask
         Runs once at each call, before `read`; raises where something of the library's own would
         have to see the product, and tells whether `operand` is to look at each array even of a
@@ -78,6 +82,7 @@ class Library:
     context: Callable[[int, int | None], AbstractContextManager[Any]] = lambda i, s: nullcontext()
     ask: Callable[[], bool] | None = None
     numpy_errors: bool = False
+    graph_memory: Callable[[int, int], AbstractContextManager[int] | None] | None = None
     foreign: bool = False
     table: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
