@@ -23,7 +23,21 @@ settings.register_profile(
 settings.load_profile("unigemm")
 
 
+#: Of NumPy's own tests, whose modules tests/test_numpy_suite.py imports.
+MARKS_OF_NUMPY = (
+    "iterations",
+    "leaks_references",
+    "parallel_threads",
+    "slow",
+    "slow_pypy",
+    "thread_unsafe",
+    "valgrind_error",
+)
+
+
 def pytest_configure(config):
+    for mark in MARKS_OF_NUMPY:
+        config.addinivalue_line("markers", f"{mark}: a mark of NumPy's tests, without meaning here")
     # Tests never read or fill the user's cache. One folder for all workers, so that a kernel is
     # compiled once; it may be named from outside to bring kernels along.
     if "UNIGEMM_CACHE_DIR" not in os.environ:

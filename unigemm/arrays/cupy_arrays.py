@@ -65,6 +65,7 @@ def cupy_library() -> Library:
         current_stream=lambda index: cupy.cuda.get_current_stream(index).ptr,
         context=_context,
         graph_memory=_graph_memory,
+        transpose=cupy.transpose,
     )
 
 
