@@ -53,7 +53,7 @@ HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 LAYERS = [
     {"columns", "extras", "forks", "scratch"},
     {"explanation"},
-    {"errors", "version", "overlap", "artifact", "arrays", "cache.reports", "cache.trust"},
+    {"errors", "cards", "version", "overlap", "artifact", "arrays", "cache.reports", "cache.trust"},
     {"dtypes", "env", "cache.manifest", "arrays.torch_tensors", "arrays.dlpack_exports"},
     {"problem", "target", "sass", "log", "cache.store", "cache.bundle"},
     {"blocks", "plans", "measure_device", "cache.waiting"},
