@@ -38,6 +38,15 @@ def check(b: Builder, i: Instruction, known: set[str], count: int | None = None)
         raise b.error(f"it takes {count} operands")
 
 
+def number_of(b: Builder, i: Instruction) -> int:
+    """Return the only operand, a number that is not negative."""
+    if len(i.operands) != 1 or not isinstance(i.operands[0], Immediate):
+        raise b.error("the number must be a constant")
+    if i.operands[0].value < 0:
+        raise b.error("the number must not be negative")
+    return i.operands[0].value
+
+
 def ufunc(function: Any, kind: str, b: Builder, i: Instruction) -> Op:
     """Compile one NumPy function of all the sources, all of one type."""
     d = b.target(i.operands[0], kind)

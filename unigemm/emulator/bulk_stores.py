@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .arithmetic import instruction
+from .arithmetic import instruction, number_of
 from .faults import Fault, at_thread
 from .program import Builder, Op
-from .ptx import Immediate, Instruction
+from .ptx import Instruction
 from .tma import explain, threads_of, unready
 
 __all__ = ["start_store"]
@@ -99,10 +99,7 @@ def commit(b: Builder, i: Instruction) -> Op:
 @instruction("cp.async.bulk.wait_group")
 def wait(b: Builder, i: Instruction) -> Op:
     """Wait for all groups of stores but the last few; with .read only until they have read."""
-    (keep,) = i.operands
-    if not isinstance(keep, Immediate):
-        raise b.error("the number must be a constant")
-    count = keep.value
+    count = number_of(b, i)
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         for n, who in enumerate(threads_of(m, g)):

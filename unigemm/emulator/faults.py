@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,22 @@ import numpy as np
 
 from ..errors import UnigemmError
 
-__all__ = ["EmulatorError", "Fault", "KernelFault", "PtxError", "Site", "at_thread", "of_thread"]
+__all__ = [
+    "MALFORMED",
+    "EmulatorError",
+    "Fault",
+    "KernelFault",
+    "PtxError",
+    "Site",
+    "at_thread",
+    "of_thread",
+]
+
+#: What Python and NumPy raise where PTX, an operand, an address or a descriptor makes no sense.
+MALFORMED = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
+    TypeError, ValueError, struct.error,
+)  # fmt: skip
 
 
 class EmulatorError(UnigemmError):

@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import index
 
+from ..target import ARCHITECTURES, named_target
 from . import (
     bulk_copies,
     bulk_stores,
@@ -30,7 +32,7 @@ from . import (
     warp,
     wgmma,
 )
-from .faults import EmulatorError
+from .faults import MALFORMED, EmulatorError, PtxError
 from .grid import Geometry
 from .machine import Machine, Options
 from .memory import Memory
@@ -48,6 +50,10 @@ _ENTERED = (  # their instructions
 )  # fmt: skip
 TOGETHER = 64  # warps that are run at once, at most (but at least one cluster)
 MAX_INSTRUCTIONS = 60_000_000  # warp instructions: minutes
+STATIC_SHARED = 48 << 10  # bytes
+MOST_SHARED = 227 << 10  # bytes that a CTA may have on any device
+MAX_CLUSTER = 16  # CTAs, where the kernel is allowed more than 8
+_MOST_CTAS = (2**31 - 1, 65535, 65535)
 
 
 _TWO_PARTS = ("ld", "st", "atom", "red", "cp", "bar", "barrier", "mbarrier", "fence", "wgmma",
@@ -119,6 +125,8 @@ def compiled(ptx: str, kernel: str | None = None) -> Program:
     EmulatorError
         There is no such kernel.
     """
+    if not isinstance(ptx, str):
+        raise EmulatorError(f"a text of PTX is expected, not a {type(ptx).__name__}")
     module = parse(ptx)
     if kernel is None and len(module.kernels) == 1:
         kernel = next(iter(module.kernels))
@@ -126,7 +134,12 @@ def compiled(ptx: str, kernel: str | None = None) -> Program:
     if found is None:
         names = ", ".join(module.kernels)
         raise EmulatorError(f"there is no kernel {kernel!r}; the text has {names}")
-    return Builder(module, found).build(transfer.INSTRUCTIONS, control.STOPS)
+    try:
+        builder = Builder(module, found)
+    except MALFORMED as error:
+        text = f"the flow of {found.name} cannot be followed ({type(error).__name__}: {error})"
+        raise PtxError(text, found.body[0].line) from error
+    return builder.build(transfer.INSTRUCTIONS, control.STOPS)
 
 
 def pack_parameters(kernel: Kernel, values: Sequence[int | float | bytes]) -> bytes:
@@ -147,12 +160,16 @@ def pack_parameters(kernel: Kernel, values: Sequence[int | float | bytes]) -> by
     out = bytearray(kernel.parameter_bytes)
     for parameter, value in zip(kernel.parameters, values, strict=True):
         size = parameter.size
-        if isinstance(value, float):
-            raw = struct.pack("<f" if size == 4 else "<d", value)
-        elif isinstance(value, int):
-            raw = (value % (1 << 8 * size)).to_bytes(size, "little")
-        else:
-            raw = bytes(value)
+        try:
+            if isinstance(value, float):
+                raw = struct.pack("<f" if size == 4 else "<d", value)
+            elif isinstance(value, int):
+                raw = (value % (1 << 8 * size)).to_bytes(size, "little")
+            else:
+                raw = bytes(memoryview(value))
+        except (TypeError, OverflowError, struct.error) as error:
+            text = f"{value!r} is no value for {parameter.name} of {size} bytes: {error}"
+            raise EmulatorError(text) from None
         if len(raw) != size:
             raise EmulatorError(f"{parameter.name} has {size} bytes, not {len(raw)}")
         out[parameter.offset : parameter.offset + size] = raw
@@ -176,6 +193,7 @@ def launch(
     events: bool = False,
     trace: tuple[tuple[int, int, int], int] | None = None,
     leftovers: bool = False,
+    shared_limit: int | None = None,
 ) -> Report:
     """Run a kernel on the CPU.
 
@@ -207,6 +225,8 @@ def launch(
         A CTA's place in the grid and a warp of it: keep all instructions that it runs.
     leftovers
         Accept ``bar.arrive``s that no one waited for when a CTA ends: the hardware forgets them.
+    shared_limit
+        Bytes of shared memory that a CTA may have; by default as many as on the text's target.
 
     Returns
     -------
@@ -223,8 +243,9 @@ def launch(
         The sizes or parameters do not fit the kernel, or it runs for too long.
     """
     program = compiled(ptx, kernel)
-    geometry = Geometry(_three(grid), _three(block), _three(cluster), smem)
+    geometry = Geometry(_three(grid), _three(block), _three(cluster), _whole(smem))
     _check(program, geometry)
+    _check_shared(program, geometry.dynamic_shared, shared_limit)
     if not isinstance(params, (bytes, bytearray)):
         params = pack_parameters(program.kernel, params)
     if len(params) < program.kernel.parameter_bytes:
@@ -265,8 +286,17 @@ def launch(
 
 
 def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    if not isinstance(sizes, Sequence) or isinstance(sizes, (str, bytes)) or len(sizes) > 3:
+        raise EmulatorError(f"up to three sizes of a launch are expected, not {sizes!r}")
     x, y, z = (*sizes, 1, 1, 1)[:3]
-    return int(x), int(y), int(z)
+    return _whole(x), _whole(y), _whole(z)
+
+
+def _whole(size: int) -> int:
+    try:
+        return index(size)
+    except TypeError:
+        raise EmulatorError(f"a size of a launch is a whole number, not {size!r}") from None
 
 
 def _check(program: Program, geometry: Geometry) -> None:
@@ -279,9 +309,33 @@ def _check(program: Program, geometry: Geometry) -> None:
         )
     if not 0 < geometry.threads <= 1024:
         raise EmulatorError(f"a block of {geometry.threads} threads cannot be launched")
+    if min(geometry.block) < 1:
+        raise EmulatorError(f"a block of {geometry.block} threads cannot be launched")
+    for extent, most in zip(geometry.grid, _MOST_CTAS, strict=True):
+        if extent > most:
+            raise EmulatorError(f"the grid {geometry.grid} is larger than {_MOST_CTAS}")
+    if geometry.cluster_size > MAX_CLUSTER:
+        raise EmulatorError(f"a cluster has {MAX_CLUSTER} CTAs at most, not {geometry.cluster}")
     for extent, part in zip(geometry.grid, geometry.cluster, strict=True):
         if part < 1 or extent < 1 or extent % part:
             raise EmulatorError(f"the grid {geometry.grid} is not made of {geometry.cluster}")
+
+
+def _check_shared(program: Program, dynamic: int, limit: int | None) -> None:
+    """Refuse more shared memory than the device has, as the driver does."""
+    name, static, target = program.kernel.name, program.static_bytes, program.module.target
+    if limit is None:
+        limit = named_target(target).smem_per_block if target in ARCHITECTURES else MOST_SHARED
+    if static > STATIC_SHARED:
+        raise EmulatorError(
+            f"{name} has {static} bytes of static shared memory, and ptxas takes {STATIC_SHARED} "
+            "at most; make it dynamic"
+        )
+    if dynamic < 0 or static + dynamic > limit:
+        raise EmulatorError(
+            f"{name} is launched with {dynamic} bytes of dynamic shared memory and has {static} of "
+            f"its own, and a CTA may have {limit} on this device; launch it with less"
+        )
 
 
 def _count(report: Report, program: Program, machine: Machine) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .divergence import Path
-from .faults import EmulatorError, Fault, KernelFault, Site
+from .faults import MALFORMED, EmulatorError, Fault, KernelFault, Site
 from .flow import EXIT
 from .grid import Geometry, cta_coordinates, special, threads_of
 from .memory import Memory, SharedMemory, carrier
@@ -83,6 +83,11 @@ class Rows:
     def copy_tickets(self) -> Any:
         """Return the tickets of the cp.async groups that are open, (n, 32)."""
         return self.machine.writes.copies(self.lo, self.hi)
+
+
+def _senseless(error: Exception) -> str:
+    """Say of an instruction that what it was given cannot be worked with."""
+    return f"its operands make no sense here ({type(error).__name__}: {error})"
 
 
 class Machine:
@@ -212,6 +217,8 @@ class Machine:
             action()
         except Fault as fault:
             raise self.blamed(str(fault), self.line, row) from None
+        except MALFORMED as error:
+            raise self.blamed(_senseless(error), self.line, row) from error
 
     def later(self, row: int, line: int, action: Callable[[], None]) -> None:
         """Have something happen in the hardware's own time, that a warp started."""
@@ -283,6 +290,8 @@ class Machine:
                 step.stop(V, m, g)
         except Fault as fault:
             raise self.located(fault, step, i, g, m) from None
+        except MALFORMED as error:
+            raise self.located(Fault(_senseless(error)), step, max(i, 0), g, m) from error
 
     def located(self, fault: Fault, step: Step, i: int, g: Rows, m: Any) -> KernelFault:
         """Say where a fault happened."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .faults import PtxError
+from .faults import MALFORMED, PtxError
 from .ptx import (
     Address,
     Immediate,
@@ -40,6 +40,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_MOST_BYTES = 1 << 24  # of a variable: more than any memory of a CTA or a thread has
+_MOST_PARAMETERS = 32764  # bytes (PTX ISA, "Kernel Function Parameters")
+_MOST_REGISTERS = 1 << 20
 _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 _VALUES = {".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".reqnctapercluster"}
 _FLAGS = {".explicitcluster", ".visible", ".weak", ".noreturn"}
@@ -79,7 +82,11 @@ def parse(text: str) -> Module:
     PtxError
         It cannot be read, or uses a directive that is not known here (functions, say).
     """
-    return _Parser(text).module()
+    parser = _Parser(text)
+    try:
+        return parser.module()
+    except MALFORMED as error:  # the text ends within a statement, is nested too deep, ...
+        raise PtxError(f"it is malformed ({type(error).__name__}: {error})", parser.line) from error
 
 
 class _Parser:
@@ -156,7 +163,7 @@ class _Parser:
         alignment, width = 0, 0
         while (word := self.take()).startswith("."):
             if word == ".align":
-                alignment = self.integer()
+                alignment = self.power_of_two(self.integer())
             else:
                 width = self.width(word)
         count = 1
@@ -165,7 +172,20 @@ class _Parser:
             count = 0 if self.peek() == "]" else self.integer()
             self.take("]")
         self.take(";")
-        return Variable(word, space, max(alignment, width), count * width)
+        self.bounded(count * width, _MOST_BYTES, "bytes of a variable")
+        return Variable(word, space, self.power_of_two(max(alignment, width)), count * width)
+
+    def bounded(self, number: int, most: int, what: str) -> int:
+        """Refuse numbers that are negative, or larger than PTX has them."""
+        if not 0 <= number <= most:
+            raise PtxError(f"{number} {what} are not from 0 to {most}", self.line)
+        return number
+
+    def power_of_two(self, number: int) -> int:
+        """Refuse what is no alignment."""
+        if number < 1 or number & (number - 1):
+            raise PtxError(f"an alignment must be a power of two, not {number}", self.line)
+        return number
 
     def width(self, word: str) -> int:
         """Bytes of a type such as ``.b32``."""
@@ -188,6 +208,8 @@ class _Parser:
                 raise PtxError(f"the directive {word} is not supported", self.line)
         body = _Body(self)
         body.scope()
+        if not body.found:
+            raise PtxError(f"the kernel {name} has no instructions", self.line)
         return Kernel(
             name,
             parameters,
@@ -209,7 +231,7 @@ class _Parser:
             alignment, width = 0, 1
             while (word := self.take()).startswith("."):
                 if word == ".align":
-                    alignment = self.integer()
+                    alignment = self.power_of_two(self.integer())
                 elif word == ".ptr":
                     while self.peek() in (".global", ".shared", ".const", ".local"):
                         self.take()
@@ -220,10 +242,11 @@ class _Parser:
                 self.take()
                 size = width * self.integer()
                 self.take("]")
-            step = max(alignment, width)
+            step = self.power_of_two(max(alignment, width))
             offset = -(-end // step) * step
             found.append(Parameter(word, offset, size))
-            end = offset + size
+            self.bounded(size, _MOST_PARAMETERS, "bytes of a parameter")
+            end = self.bounded(offset + size, _MOST_PARAMETERS, "bytes of parameters")
             if self.peek() == ",":
                 self.take()
         self.take(")")
@@ -287,7 +310,8 @@ class _Body:
             names = [name]
             if p.peek() == "<":
                 p.take()
-                names = [f"{name}{i}" for i in range(p.integer())]
+                count = p.bounded(p.integer(), _MOST_REGISTERS, "registers")
+                names = [f"{name}{i}" for i in range(count)]
                 p.take(">")
             for each in names:
                 own = self.own(each, self.chain[0])
@@ -391,6 +415,8 @@ class _Body:
             if not found.opcode.startswith("bra"):
                 done.append(found)
                 continue
+            if len(found.operands) != 1:
+                raise PtxError("a branch takes one label", found.line)
             (target,) = found.operands
             scope = next((s for s in chain if (s, _name(target)) in self.labels), None)
             if scope is None:

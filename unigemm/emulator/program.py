@@ -9,19 +9,27 @@ A closure is called as ``op(V, m, g)`` for neighbouring warps that run an instru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .faults import PtxError
+from .faults import MALFORMED, PtxError
 from .flow import Segment, analyse
 from .grid import SPECIALS
 from .ptx import Immediate, Instruction, Kernel, Module, Operand, Register, Symbol
 
 __all__ = ["DTYPES", "Builder", "Op", "Program", "Step", "width_of"]
 
+#: Instructions without operands.
+_BARE = re.compile(
+    r"(ret|exit|membar|griddepcontrol|barrier\.cluster|wgmma\.(fence|commit_group)|"
+    r"fence\.(acq_rel|sc|mbarrier_init|proxy\.async)|tcgen05\.(fence|wait)|"
+    r"cp\.async\.(bulk\.)?(commit_group|wait_all))\b"
+)
+MOST_LOCAL = 512 << 10  # bytes of a thread
 Op = Callable[[list[Any], Any, Any], None]
 
 #: PTX types to those of NumPy; bits are unsigned, bfloat16 and float8 are bits.
@@ -78,6 +86,8 @@ class Program:
         (offset, dtype) of the parameters that are read as constants.
     static_shared
         Addresses of shared variables from the start of a CTA's memory; the dynamic ones follow.
+    static_bytes
+        Shared memory that the kernel has of its own.
     """
 
     kernel: Kernel
@@ -89,6 +99,7 @@ class Program:
     params: tuple[tuple[int, Any], ...]
     shared_places: dict[str, int]
     static_shared: int
+    static_bytes: int
     local_bytes: int
     module: Module = field(repr=False)
 
@@ -120,11 +131,17 @@ class Builder:
                 end = -(-end // v.alignment) * v.alignment
                 self.shared_places[v.name] = end
                 end += v.size
+        self.static_bytes = end
         dynamic = [v for v in (*module.variables, *kernel.variables) if not v.size]
         for v in dynamic:  # all of them name the same memory, behind the static one
             end = -(-end // v.alignment) * v.alignment
         self.shared_places |= {v.name: end for v in dynamic}
         self.static_shared, self.local_bytes = end, local
+        if local > MOST_LOCAL:
+            raise PtxError(
+                f"{kernel.name} has {local} bytes of local memory, and a thread {MOST_LOCAL}",
+                kernel.body[0].line,
+            )
 
     def error(self, message: str) -> PtxError:
         """Return an error that names the line being compiled."""
@@ -268,7 +285,8 @@ class Builder:
             self.kernel, steps, tuple(self._slots), self._counts, tuple(self._constants),
             tuple((name, np.dtype(char)) for name, char in self._specials),
             tuple((offset, np.dtype(char)) for offset, char in self._params),
-            self.shared_places, self.static_shared, self.local_bytes, self.module,
+            self.shared_places, self.static_shared, self.static_bytes, self.local_bytes,
+            self.module,
         )  # fmt: skip
 
     def _segments(self) -> tuple[Segment, ...]:
@@ -280,16 +298,27 @@ class Builder:
         ops, lines = [], []
         for instruction in body[segment.first : last]:
             self.line = instruction.line
-            ops.append(_guarded(self, instruction, self._lookup(instruction, instructions)))
+            make = self._lookup(instruction, instructions)
+            ops.append(self._made(instruction, _guarded, self, instruction, make))
             lines.append(instruction.line)
         stop = None
         follow = number + 1 if number + 1 < len(self.flow.segments) else -1
         if segment.stop:
             final = body[last]
             self.line = final.line
-            stop = self._lookup(final, stops)(self, final, segment, follow)
+            stop = self._made(final, self._lookup(final, stops), self, final, segment, follow)
             lines.append(final.line)
         return Step(tuple(ops), tuple(lines), stop, follow, segment.together, segment)
+
+    def _made(self, instruction: Instruction, make: Any, *arguments: Any) -> Any:
+        """Compile an instruction; operands that it does not take are an error of the text."""
+        if instruction.operands and _BARE.match(instruction.opcode):
+            raise self.error("it takes no operands")
+        try:
+            return make(*arguments)
+        except MALFORMED as error:
+            message = f"its operands are malformed ({type(error).__name__}: {error})"
+            raise self.error(message) from error
 
     def _lookup(self, instruction: Instruction, table: dict[str, Any]) -> Any:
         parts = instruction.parts

@@ -67,6 +67,7 @@ _ITEMS = {
 _NARROW = {11: (4, False), 12: (4, True), 13: (6, True)}
 # Bits 16, 18 and 21 are hints: TF32, a constant, and a tensor of at least 128 KiB.
 _IGNORED = (1 << 16) | (1 << 18) | (1 << 21)
+_MOST_BYTES = 256 << 10  # of a box
 _FIELDS = 0x7F | 0xF << 7 | 3 << 13 | 1 << 19
 
 
@@ -144,6 +145,8 @@ def decode(raw: bytes) -> Descriptor:
         raise Fault("a tensor map needs an address and rows of its box that are 16-byte multiples")
     if swizzle and found.row_bytes > swizzle:
         raise Fault(f"rows of {found.row_bytes} bytes do not fit a swizzle of {swizzle}")
+    if found.box_bytes > _MOST_BYTES:
+        raise Fault(f"a box of {found.box_bytes} bytes does not fit into any shared memory")
     if found.coarse and swizzle != 128:
         raise Fault("a swizzle in units of 32 bytes must be of 128 bytes")
     return found

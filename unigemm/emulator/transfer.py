@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .arithmetic import INSTRUCTIONS, instruction
+from .arithmetic import INSTRUCTIONS, instruction, number_of
 from .faults import Fault
 from .grid import RANK_SHIFT
 from .memory import carrier
@@ -466,11 +466,7 @@ def commit_group(b: Builder, i: Instruction) -> Op:
 def wait_group(b: Builder, i: Instruction) -> Op:
     """Wait for all groups but the last few."""
     everything = i.parts[2] == "wait_all"
-    keep = 0
-    if not everything:
-        if not isinstance(i.operands[0], Immediate):
-            raise b.error("the number must be a constant")
-        keep = i.operands[0].value
+    keep = 0 if everything else number_of(b, i)
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         g.machine.converged(g, m, "cp.async.wait_group")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .arithmetic import instruction
+from .arithmetic import instruction, number_of
 from .faults import Fault, of_thread
 from .fragments import BYTES, factor, numbers, read_sums, sum_kinds, sum_registers, write_sums
 from .memory import carrier
@@ -293,10 +293,7 @@ def commit(b: Builder, i: Instruction) -> Op:
 @instruction("wgmma.wait_group")
 def wait(b: Builder, i: Instruction) -> Op:
     """Wait for all groups but the last few."""
-    (number,) = i.operands
-    if not isinstance(number, Immediate):
-        raise b.error("the number must be a constant")
-    keep, line = number.value, i.line
+    keep, line = number_of(b, i), i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         for first in _warpgroups(g, m, "wgmma.wait_group"):
