@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from importlib import import_module
+from collections.abc import Callable, Collection, Sequence
+from math import ceil
 from typing import Any
 
 from unigemm.dtypes import DType, accumulator
-from unigemm.errors import BackendUnavailable
 from unigemm.gemm import Gemm
 from unigemm.plans import Candidate, Config
 from unigemm.problem import BlockScales, Extents, MatrixType, Precision, Problem
@@ -16,19 +14,36 @@ from unigemm.target import Target
 
 __all__ = [
     "INT32_MAX",
+    "empty_parts",
     "of_kernel",
     "one_by_one",
     "oriented_scales",
     "oriented_strides",
-    "package_sources",
+    "out_of_bounds",
     "product_in_rows",
     "refuse_blocks",
     "refuse_sizes",
-    "sources_missing",
     "specialisation",
+    "too_many",
+    "without_meaning",
 ]
 
 INT32_MAX = 2**31 - 1
+#: What the numbers of a configuration are between, whatever the backend: the arithmetic of what
+#: is legal takes others for granted, and divides by some.
+_BOUNDS = {
+    "tile": (1, 1024),
+    "cluster": (1, 8),
+    "stages": (1, 64),
+    "warps": (1, 32),
+    "thread": (0, 256),
+    "occupancy": (0, 32),
+    "split_k": (1, 1 << 14),
+    "cluster_k": (1, 8),
+    "slice_k": (1, 32),
+    "producers": (0, 32),
+}
+_MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as configurations are drawn up
 
 Steps = tuple[int, int, int, int]
 
@@ -51,37 +66,6 @@ def of_kernel(
     )
 
 
-@cache
-def sources_missing(package: str) -> str | None:
-    """Say that the sources are not there by which a package's kernels are named; else None."""
-    if (import_module(package).__file__ or "").endswith(".py"):
-        return None
-    return (
-        f"{package} is here without its Python sources (compiled files alone), and kernels are "
-        "compiled from them and named by them; install unigemm with its .py files"
-    )
-
-
-def package_sources(package: str) -> dict[str, bytes]:
-    """Return the sources of a package's modules, by file name; it may lie in an archive.
-
-    Raises
-    ------
-    BackendUnavailable
-        They are not there.
-    """
-    from importlib.resources import files
-
-    missing = sources_missing(package)
-    if missing is not None:
-        raise BackendUnavailable(missing)
-    return {
-        each.name: each.read_bytes()
-        for each in files(package).iterdir()
-        if each.name.endswith(".py")
-    }
-
-
 def refuse_sizes(extents: Extents, target: Target) -> str | None:
     """Say why no compiled kernel takes sizes or a target; None where they may."""
     if not target.is_gpu:
@@ -99,6 +83,58 @@ def refuse_blocks(problem: Problem) -> str | None:
         "it does not multiply by the scales of blocks of K; cute_tcgen05 does on Blackwell's "
         "sm_100a, sm_103a and sm_110a: elsewhere multiply the scaled elements, as bfloat16"
     )
+
+
+def out_of_bounds(config: Config) -> str | None:
+    """Say which number of a configuration is one that no kernel has; None where all may be."""
+    for name, (least, most) in _BOUNDS.items():
+        value = getattr(config, name)
+        if any(not least <= x <= most for x in (value if isinstance(value, tuple) else (value,))):
+            return f"{name} is {value}, and kernels have {least} to {most}"
+    if not 1 <= config.raster.group <= INT32_MAX:
+        return f"the raster's group is {config.raster.group}, and it is 1 at least"
+    return next(filter(None, map(out_of_bounds, config.strips)), None)
+
+
+def without_meaning(config: Config, unused: Collection[str]) -> str | None:
+    """Say what a configuration asks for that its kernels do not have; None where nothing is."""
+    for name in unused:
+        value = getattr(config, name)
+        if value != Config.__dataclass_fields__[name].default:
+            return f"{name} is {value}, and such kernels have no {name}"
+    return None
+
+
+def empty_parts(extents: Extents, config: Config) -> str | None:
+    """Say that a part of K would have no slab, where a kernel cannot have such; else None."""
+    parts, k = config.split_k * config.cluster_k, config.tile[2]
+    slabs = ceil(extents.k / k)
+    if parts > slabs:
+        return f"K of {extents.k} is {slabs} slabs of {k}, and these do not make {parts} parts"
+    return None
+
+
+def too_many(extents: Extents, config: Config, sums_bytes: int) -> str | None:
+    """Say why a launch has more CTAs or partial sums than there may be; None where it has not.
+
+    Parameters
+    ----------
+    extents
+        As the kernel sees them.
+    config
+        Within bounds.
+    sums_bytes
+        What the workspace has more than with K whole.
+    """
+    (m, n, _), parts = config.tile, config.split_k * config.cluster_k
+    down, across = ceil(extents.m / m), ceil(extents.n / n)
+    if down * across * extents.batch * parts > INT32_MAX:
+        return f"{extents} in tiles of {m}x{n} is more CTAs than a grid takes"
+    if max(down, across) * config.raster.group > INT32_MAX:
+        return f"a group of {config.raster.group} is more tiles than there are"
+    if sums_bytes > _MOST_SUMS:
+        return f"{sums_bytes} bytes of partial sums are more than the {_MOST_SUMS} that are taken"
+    return None
 
 
 def specialisation(problem: Problem, config: Config) -> dict[str, Any]:

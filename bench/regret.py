@@ -28,6 +28,7 @@ from typing import Any
 from bench.command import command
 from bench.report import geometric_mean
 from bench.suites import SUITES
+from unigemm.errors import UnsupportedProblem
 from unigemm.plans import Config, Plan
 from unigemm.registry import backend_named
 from unigemm.sweep import read
@@ -106,7 +107,10 @@ def launches(paths: Iterable[Path], backend: str | None = None) -> list[Launch]:
     beside: dict[Any, list[float]] = defaultdict(list)
     for record in (record for path in paths for record in records(path)):
         if "us" in record and backend in (None, record["backend"]):
-            plan = Plan.from_dict(record["plan"])
+            try:
+                plan = Plan.from_dict(record["plan"])
+            except UnsupportedProblem:
+                continue  # what was launched then is not offered any more
             product = (plan.problem, plan.extents, plan.target)
             key = (record["backend"], *product, plan.config)
             plans[key] = plan

@@ -53,7 +53,16 @@ HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 LAYERS = [
     {"columns", "extras", "forks", "scratch"},
     {"explanation"},
-    {"errors", "cards", "version", "overlap", "artifact", "arrays", "cache.reports", "cache.trust"},
+    {
+        "errors",
+        "version",
+        "overlap",
+        "artifact",
+        "arrays",
+        "cache.reports",
+        "cache.trust",
+        "strictjson",
+    },
     {"dtypes", "env", "cache.manifest", "arrays.torch_tensors", "arrays.dlpack_exports"},
     {"problem", "target", "sass", "log", "cache.store", "cache.bundle"},
     {"blocks", "plans", "measure_device", "cache.waiting"},
@@ -63,12 +72,11 @@ LAYERS = [
     {
         "cache",
         "scales",
-        "arrays.axes",
+        "vetting",
         "arrays.numpy_arrays",
         "arrays.cupy_arrays",
         "arrays.torch_arrays",
     },
-    {"arrays.numpy_ufunc"},
     {"dispatch", "arrays.dlpack_arrays"},
     {"api"},
     {"show", "contest", "machine", "sweep", "plot"},
@@ -97,11 +105,12 @@ EMULATOR_LAYERS = [
     {"__init__"},
 ]
 EMULATOR_LEVEL = {name: i for i, names in enumerate(EMULATOR_LAYERS) for name in names}
-# Inside a function: a library's adapter is imported when its first array is seen.
+# Inside a function: a library's adapter is imported when its first array is seen, and what checks a
+# plan when one comes from outside.
 ON_FIRST_USE = {
     ("arrays.libraries", f"arrays.{adapter}")
     for adapter in ("numpy_arrays", "cupy_arrays", "torch_arrays", "dlpack_arrays")
-}
+} | {("plans", "vetting")}
 
 
 def module_of(path):

@@ -53,7 +53,7 @@ def test_a_plan_comes_back_from_json_and_the_same_inputs_give_the_same_plan(
 
 @pytest.mark.parametrize("target", ["sm_90a", "cpu"])
 @pytest.mark.parametrize(
-    ("dtype", "result"), [("e4m3", "float32"), ("fp8_e5m2", "float32"), ("int8", "int32")]
+    ("dtype", "result"), [("e4m3", "float32"), ("fp8_e5m2", "float32"), ("i8", "int32")]
 )
 def test_eight_bits_are_planned_with_a_wider_result(target, dtype, result):
     a = spec((256, 256), dtype)
@@ -113,7 +113,7 @@ def test_an_empty_product_needs_no_plan():
 def test_specs_are_checked():
     for wrong in (
         {"shape": (2, -1), "dtype": "float32"},
-        {"shape": (2, 2), "dtype": "object"},
+        {"shape": (2, 2), "dtype": "int16"},
         {"shape": (2, 2), "dtype": "float32", "order": "K"},
         {"shape": (2, 2), "dtype": "float32", "strides": (1,)},
         {"shape": (2, 2), "dtype": "float64", "alignment": 4},
@@ -159,7 +159,7 @@ def test_a_copy_has_other_fields_and_leaves_its_original():
     assert other.alternatives == ()
     assert plan.to_json() == before
     assert type(other) is Plan
-    assert Plan.from_json(other.to_json()) == other
+    assert Plan.from_json(other.to_json()) == plan, "a workspace is computed, not believed"
 
 
 def test_a_problem_is_the_same_key_in_another_process():

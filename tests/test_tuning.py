@@ -156,34 +156,145 @@ def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
         record([tuned()], tmp_path / "file" / "tuning.json")
 
 
-DAMAGE = {
+HEAD = '"format": "unigemm tuning", "version": 1'
+DAMAGED = {
     "no JSON": "{",
+    "half a file": f'{{{HEAD}, "entries": [{{"plan": ',
+    "no entries": f"{{{HEAD}}}",
+    "no list": f'{{{HEAD}, "entries": 3}}',
+    "a name twice": f'{{{HEAD}, "entries": [], "entries": []}}',
+    "too deep": f'{{{HEAD}, "entries": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    "a number without end": f'{{{HEAD}, "entries": [{"9" * 5000}]}}',
+}
+OTHERS = {
     "another object": "[1]",
     "of another program": '{"format": "else"}',
-    "of another version": '{"format": "unigemm tuning", "version": 99, "entries": []}',
-    "no entries": '{"format": "unigemm tuning", "version": 1}',
-    "no list": '{"format": "unigemm tuning", "version": 1, "entries": 3}',
-    "an entry that is none": '{"format": "unigemm tuning", "version": 1, "entries": [{}]}',
-    "an entry without a time": None,
+    "of a newer version": '{"format": "unigemm tuning", "version": 99, "entries": [1, 2]}',
 }
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_or_foreign_file_is_left_out_with_a_warning(own_file, kind):
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_file_is_left_out_and_kept_beside_a_new_one(own_file, kind):
     model = plan()
-    record([tuned()])
-    text = DAMAGE[kind]
-    if text is None:
-        data = json.loads(own_file.read_text())
-        del data["entries"][0]["pick_us"]
-        text = json.dumps(data)
-    own_file.write_text(text)
+    own_file.parent.mkdir(parents=True, exist_ok=True)
+    own_file.write_text(DAMAGED[kind])
+    tuning.forget()
+    with pytest.warns(unigemm.TuningWarning, match=r"tuning\.json is left out: it is damaged"):
+        assert plan() == model
+    for number in (1, 2):
+        with pytest.warns(unigemm.TuningWarning, match=rf"is kept as .*damaged-{number}"):
+            record([tuned()])
+        assert plan() == tuned().plan
+        assert own_file.with_name(f"tuning.json.damaged-{number}").read_text() == DAMAGED[kind]
+        own_file.write_text(DAMAGED[kind])
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_file_of_another_version_or_program_is_never_written(own_file, kind):
+    model = plan()
+    own_file.parent.mkdir(parents=True, exist_ok=True)
+    own_file.write_text(OTHERS[kind])
     tuning.forget()
     with pytest.warns(unigemm.TuningWarning, match=r"tuning\.json is left out"):
         assert plan() == model
+    with pytest.raises(unigemm.CacheError, match=r"left as it is: .*; name another file"):
+        record([tuned()])
+    assert own_file.read_text() == OTHERS[kind]
+
+
+def test_autotune_refuses_such_a_file_before_it_measures(stopwatch, own_file):
+    own_file.parent.mkdir(parents=True, exist_ok=True)
+    own_file.write_text(OTHERS["of a newer version"])
+    with pytest.raises(unigemm.CacheError, match="its version is 99"):
+        unigemm.autotune(*arrays(stopwatch.driver), device=stopwatch)
+    assert not stopwatch.launched
+
+
+def without(name):
+    return lambda entry: {key: entry[key] for key in entry if key != name}
+
+
+def in_plan(**changes):
+    return lambda entry: {**entry, "plan": {**entry["plan"], **changes}}
+
+
+BAD_ENTRIES = {
+    "no object": lambda entry: 5,
+    "no plan": lambda entry: {"plan": None},
+    "without a time": without("pick_us"),
+    "with more than is known": lambda entry: {**entry, "newer": 1},
+    "with an endless time": lambda entry: {**entry, "pick_us": 10**400},
+    "of a backend that is not here": in_plan(backend="somebody's"),
+    "with no parts of K": in_plan(split_k=0),
+    "with a tile that is none": in_plan(tile=[200, -1, 200]),
+    "with a raster that is none": in_plan(raster={"order": "m", "group": -1}),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ENTRIES)
+def test_a_bad_entry_is_left_out_and_stays_in_the_file(own_file, kind):
+    model = plan(size=(64, 64, 64))
+    record([tuned(), tuned(asked="cute_wgmma")])
+    data = json.loads(own_file.read_text())
+    bad = data["entries"][1] = BAD_ENTRIES[kind](data["entries"][1])
+    own_file.write_text(json.dumps(data))
+    tuning.forget()
+    with pytest.warns(unigemm.TuningWarning, match="1 of 2 entries of .* are left out"):
+        assert plan() == tuned().plan
+    assert plan(size=(64, 64, 64)) == model
+    a = np.ones((4, 4), np.float32)
+    np.testing.assert_array_equal(unigemm.matmul(a, a), 4)
+    record([tuned(rank=3)])
+    kept = json.loads(own_file.read_text())["entries"]
+    assert len(kept) == 2
+    assert bad in kept
+    tuning.forget()
     with pytest.warns(unigemm.TuningWarning):
-        record([tuned()])  # written anew
+        assert plan() == tuned(rank=3).plan
+
+
+def test_the_workspace_of_an_entry_is_computed_not_believed(own_file):
+    record([tuned()])
+    data = json.loads(own_file.read_text())
+    data["entries"][0]["plan"]["workspace_bytes"] = 16
+    own_file.write_text(json.dumps(data))
+    tuning.forget()
     assert plan() == tuned().plan
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no owners")
+@pytest.mark.parametrize("place", ["own", "shipped"])
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_files_that_others_could_have_written_are_left_out(
+    own_file, monkeypatch, tmp_path, place, what
+):
+    model = plan()
+    path = own_file if place == "own" else tmp_path / "shipped" / "a.json"
+    record([tuned()], path)
+    if place == "shipped":
+        monkeypatch.setenv("UNIGEMM_TUNING", str(path))
+        tuning.forget()
+    assert plan() == tuned().plan
+    (path if what == "file" else path.parent).chmod(0o777)
+    tuning.forget()
+    with pytest.warns(unigemm.TuningWarning, match="can be written by others"):
+        assert plan() == model
+    with pytest.raises(unigemm.CacheError, match="can be written by others"):
+        record([tuned()], path)  # what they wrote would become this user's
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such files")
+def test_what_is_no_plain_file_of_sane_size_is_not_read(own_file, monkeypatch, tmp_path):
+    model = plan()
+    os.mkfifo(tmp_path / "fifo")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    listed = ("/dev/zero", tmp_path / "fifo", tmp_path / "large", tmp_path)
+    monkeypatch.setenv("UNIGEMM_TUNING", os.pathsep.join(map(str, listed)))
+    tuning.forget()
+    with pytest.warns(unigemm.TuningWarning) as caught:
+        assert plan() == model
+    assert [str(each.message).split()[0] for each in caught] == [*map(str, reversed(listed))]
 
 
 def test_a_kernel_that_has_changed_since_is_planned_by_the_model():

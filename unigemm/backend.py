@@ -13,6 +13,7 @@ from .target import Target
 
 __all__ = [
     "Backend",
+    "CheckingBackend",
     "CompilingBackend",
     "HostBackend",
     "InvariantBackend",
@@ -102,6 +103,25 @@ class PricingBackend(Backend, Protocol):
         ------
         UnsupportedProblem
             It cannot run.
+        """
+        ...
+
+
+@runtime_checkable
+class CheckingBackend(Backend, Protocol):
+    """A backend that says of any configuration whether it can run, not only of its candidates.
+
+    Plans come from outside, too. Of a backend that does not say so what it prices is taken, and if
+    it prices none, its candidates only. One that needs workspaces is also a `ResizableBackend`.
+    """
+
+    def refuse_config(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> str | None:
+        """Say why a configuration cannot compute a product that `refuse` takes; None when it can.
+
+        By the same rules that its candidates are drawn up by. The configuration's numbers are
+        integers from 0 on, its texts any.
         """
         ...
 

@@ -18,7 +18,7 @@ from .dispatch import Options, replan, usable_backend, with_named_backend
 from .errors import TuningWarning, UnigemmError, UnsupportedProblem
 from .measure import Device, Workload, best_device, error_ratio, measure, rotation
 from .plans import Plan
-from .tuning import Tuned, record
+from .tuning import Tuned, check_writable, record
 from .version import __version__
 
 __all__ = ["Trial", "autotune", "decide", "race"]
@@ -110,6 +110,8 @@ def autotune(
             f"candidates is {candidates} and budget {budget}; measure at least one, for some time"
         )
     backend = with_named_backend(Options(backend=backend)).backend
+    kept_in = None if file is None else Path(file)
+    check_writable(kept_in)
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options["backend"] = backend
     first = api.plan(a, b, out, dtype=dtype, keep=candidates - 1, tuned=False, **options)
@@ -132,7 +134,7 @@ def autotune(
     best, pick = decide(trials, lambda two: run(two, 2 * each_ms))
     say("done", len(plans) + 2, len(plans) + 2)
     plan = replace(best.plan, measured_us=best.us)
-    record([_tuned(plan, backend, pick)], None if file is None else Path(file))
+    record([_tuned(plan, backend, pick)], kept_in)
     replan()
     return plan
 

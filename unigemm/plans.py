@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from . import strictjson
 from .errors import UnsupportedProblem
 from .explanation import BOUNDS, PARTS, explained, screen
 from .problem import Extents, Problem
-from .target import Target, named_target
+from .target import Target
 
 __all__ = [
     "BOUNDS",
@@ -26,6 +27,8 @@ __all__ = [
     "copied",
 ]
 
+
+_LONGEST = 16 << 20  # characters of a plan's JSON: thousands of alternatives
 
 Turnable = TypeVar("Turnable", Problem, Extents)
 Fields = TypeVar("Fields")
@@ -373,44 +376,45 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
-        """Rebuild a plan from `to_dict`; the target may also be an architecture's name.
+        """Rebuild a plan from `to_dict`, checked; the target may also be an architecture's name.
+
+        Its configuration is held to what the planner's own are, and its workspace is computed
+        again. What is not of a plan is refused.
 
         Raises
         ------
         UnsupportedProblem
-            The mapping is not that of a plan.
+            The mapping is not that of a plan, or the plan cannot run.
+        BackendUnavailable
+            There is no such backend.
         """
-        import msgspec
+        from .vetting import from_plain
 
-        knobs = Config.__dataclass_fields__
-        nested = {k: v for k, v in data.items() if k not in knobs}
-        nested["config"] = {k: v for k, v in data.items() if k in knobs}
-        if isinstance(nested.get("target"), str):  # as the command line prints it
-            nested["target"] = named_target(nested["target"])
-        try:
-            return msgspec.convert(nested, cls)
-        except msgspec.ValidationError as error:
-            raise UnsupportedProblem(f"not a plan: {error}; use Plan.to_json()") from None
+        return from_plain(data)
 
     def to_json(self) -> str:
         """Return the plan as one JSON object."""
         return json.dumps(self.to_dict())
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """Rebuild a plan from `to_json`.
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Rebuild a plan from `to_json`, checked as by `from_dict`.
 
         Raises
         ------
         UnsupportedProblem
-            The text is not the JSON of a plan.
+            The text is not the JSON of a plan, or the plan cannot run.
+        BackendUnavailable
+            There is no such backend.
         """
+        if not isinstance(text, str | bytes):
+            raise UnsupportedProblem(
+                f"not a plan: JSON is a string, not {type(text).__name__}; use Plan.to_json()"
+            )
         try:
-            data = json.loads(text)
+            data = strictjson.loads(text, _LONGEST)
         except ValueError as error:
             raise UnsupportedProblem(f"not a plan: {error}; use Plan.to_json()") from None
-        if not isinstance(data, dict):
-            raise UnsupportedProblem("not a plan: a JSON object is needed; use Plan.to_json()")
         return cls.from_dict(data)
 
     def explain(self, width: int | None = None) -> str:

@@ -7,23 +7,24 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from math import inf
+from pathlib import Path
 from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
 from unigemm.backend import Launcher
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Config, Plan, Ranking
+from unigemm.plans import Candidate, Config, Plan, Ranking, copied
 from unigemm.problem import Extents, Problem
-from unigemm.target import Target, named_target
+from unigemm.target import Target, is_usual_memory, named_target
 
 from ..compiling import (
     oriented_scales,
     oriented_strides,
-    package_sources,
+    out_of_bounds,
     refuse_sizes,
-    sources_missing,
     specialisation,
+    too_many,
 )
 from ..elsewhere import compile_elsewhere
 from . import toolchain
@@ -50,6 +51,9 @@ class CuteBackend:
     illegal
         (problem as the kernel sees it, config, target) to why the configuration cannot run, or
         None.
+    misfit
+        (problem and extents as the kernel sees them, config within bounds) to why it is not one
+        that this backend has for such extents, or None; asked before `illegal`.
     compiled
         The problem class that is compiled for a problem: what makes no difference is left out.
     smem_bytes
@@ -69,6 +73,7 @@ class CuteBackend:
     offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
     price_legal: Callable[[Problem, Extents, Target, Sequence[Config]], Sequence[Candidate]]
     illegal: Callable[[Problem, Config, Target], str | None]
+    misfit: Callable[[Problem, Extents, Config], str | None]
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
     scratch_bytes: Callable[[Problem, Extents, Target, Config], int]
@@ -77,8 +82,8 @@ class CuteBackend:
     rehearsed_for: str = field(default="sm_90a", compare=False)
 
     def missing(self) -> str | None:
-        """Say what of the toolchain, or of this package, is not installed; None when all is."""
-        return toolchain.missing() or sources_missing(f"unigemm.backends.{self.name}")
+        """Say which package of the toolchain is not installed; None when all are."""
+        return toolchain.missing()
 
     def compiler_missing(self) -> str | None:
         """Return None: what runs the kernels has compiled them."""
@@ -86,11 +91,7 @@ class CuteBackend:
 
     def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
-        return (
-            refuse_sizes(extents, target)
-            or toolchain.refuse_architecture(target)
-            or self.unfit(problem, extents, target)
-        )
+        return refuse_sizes(extents, target) or self.unfit(problem, extents, target)
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""
@@ -136,6 +137,21 @@ class CuteBackend:
                 raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
         return self.price_legal(problem, extents, target, configs)
 
+    def refuse_config(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> str | None:
+        """Say why a configuration cannot compute a product that it takes; None when it can."""
+        reason = out_of_bounds(config)
+        if reason is not None:
+            return reason
+        seen, sizes = config.oriented(self.compiled(problem)), config.oriented(extents)
+        reason = self.misfit(seen, sizes, config) or self.illegal(seen, config, target)
+        if reason is not None:
+            return reason
+        whole = self.scratch_bytes(problem, extents, target, copied(config, split_k=1))
+        sums = self.scratch_bytes(problem, extents, target, config) - whole
+        return too_many(sizes, config, sums)
+
     def kernels(self) -> Any:
         """Return the module with the device code: `Spec`, `make_host` and `example_arguments`."""
         return import_module(f"unigemm.backends.{self.name}.kernel")
@@ -149,11 +165,17 @@ class CuteBackend:
         return plan.config.oriented(self.compiled(plan.problem))
 
     def key(self, plan: Plan) -> KernelKey:
-        """Return the content key: dtypes, majorness, alignment and tile, but no extents."""
+        """Return the content key: dtypes, majorness, alignment and tile, but no extents.
+
+        And an SM's memory, which the code is made for, where it is not what the architecture has.
+        """
+        kernel = specialisation(self.oriented(plan), plan.config)
+        if not is_usual_memory(plan.target):
+            kernel["smem_per_sm"] = plan.target.smem_per_sm
         return KernelKey(
             backend=self.name,
             arch=plan.target.arch,
-            kernel=specialisation(self.oriented(plan), plan.config),
+            kernel=kernel,
             source=self.source(),
             toolchain=toolchain.versions(),
         )
@@ -218,12 +240,13 @@ class CuteBackend:
 @cache
 def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
-    modules = "backend bounds choices configs few_rows figures prices times work"
-    prices = {f"{module}.py" for module in modules.split()}
-    own = package_sources(f"unigemm.backends.{name}")
-    shared = package_sources("unigemm.backends.cute")
-    return source_digest(
-        *(own[file] for file in sorted(own.keys() - prices)),
-        *(shared[file] for file in sorted(shared.keys() - {"backend.py"})),
-        *(package_sources("unigemm.backends")[file] for file in ("factors.py", "workspace.py")),
+    here = Path(__file__).parent
+    own = here.parent / name
+    shared = (
+        *sorted(set(here.glob("*.py")) - {here / "backend.py"}),
+        *(here.parent / name for name in ("factors.py", "workspace.py")),
     )
+    modules = "backend bounds choices configs few_rows figures prices times work"
+    prices = {own / f"{module}.py" for module in modules.split()}
+    sources = sorted(set(own.glob("*.py")) - prices)
+    return source_digest(*(path.read_bytes() for path in (*sources, *shared)))

@@ -10,14 +10,29 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import product_in_rows, refuse_blocks
+from ..compiling import product_in_rows, refuse_blocks, without_meaning
 from ..cute.backend import CuteBackend
 from .configs import price_all, ranking, scratch
-from .geometry import FEW_ROWS, few_rows_smem_bytes, geometry, illegal, misfit
+from .geometry import (
+    AXPY,
+    DMMA,
+    DMMA_STREAM,
+    DMMA_TAIL,
+    DOT,
+    FEW_ROWS,
+    few_rows_smem_bytes,
+    few_rows_wide,
+    geometry,
+    illegal,
+    misfit,
+)
 
 __all__ = ["BACKEND", "kernel_problem"]
 
 _GRID_MAX = 2**31 - 1
+_SCHEDULES = ("", "persistent", "tail", "stream", DMMA, DMMA_TAIL, DMMA_STREAM, DOT, AXPY)
+_UNUSED_BY_ROWS = ("occupancy", "producers", "repacked", "strips", "cluster_k")
+_SLAB_BYTES = 256  # of a tile's K at most: twice the longest that is offered
 _DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
@@ -35,10 +50,43 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
         return reason
     if problem.a.dtype not in _DTYPES:
         return f"CUDA cores have no instructions for {problem.a.dtype}; convert it to float16"
+    if target.capability < (8, 0):
+        return f"it needs cp.async (sm_80 or newer), {target.arch} has none"
     # The smallest tiles cover 1024 elements of D.
     if extents.m * extents.n * extents.batch // 1024 > _GRID_MAX // 2:
         return f"{extents} has more tiles than a grid takes; cut it into blocks"
     return None
+
+
+def _misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
+    """Say why a configuration is not one of this backend's for such extents; None where it is."""
+    if config.schedule not in _SCHEDULES:
+        return f"schedule {config.schedule!r} is none of {', '.join(filter(None, _SCHEDULES))}"
+    if config.schedule in FEW_ROWS:
+        return _misfit_rows(problem, extents, config)
+    if config.swap_ab:
+        return "only schedules for few rows are transposed"
+    if config.tile[2] * problem.a.dtype.itemsize > _SLAB_BYTES:
+        return f"a slab of {config.tile[2]} has more than {_SLAB_BYTES} bytes of a row"
+    reason = without_meaning(config, ("slice_k",))
+    if reason is not None:
+        return reason
+    for strip in config.strips:
+        reason = _misfit_rows(strip.oriented(problem), None, strip)
+        if reason is not None:
+            return reason
+    return misfit(problem, extents, config)
+
+
+def _misfit_rows(problem: Problem, extents: Extents | None, config: Config) -> str | None:
+    """Say the same of a schedule for few rows; without extents where `misfit` looks at those."""
+    if config.tile[2] != 1 or (config.schedule == DOT and config.stages != 1):
+        return f"the {config.schedule} schedule has no slabs: tile K is 1, and of dot stages too"
+    if config.schedule == DOT and extents is not None:
+        wide = few_rows_wide(problem, config.tile[0])
+        if extents.m % wide:
+            return f"the dot schedule reads {wide} rows of an M-major A at once, not {extents.m}"
+    return without_meaning(config, _UNUSED_BY_ROWS)
 
 
 def _smem_bytes(problem: Problem, config: Config) -> int:
@@ -56,7 +104,7 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_simt", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes, scratch,
+    "cute_simt", _unfit, ranking, price_all, illegal, _misfit, kernel_problem, _smem_bytes, scratch,
     _arguments,
     # With strips and copies, and in float32's tiles; in those of 16 bits, and of tensor cores.
     (

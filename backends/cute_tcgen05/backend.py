@@ -9,13 +9,15 @@ from unigemm.plans import Config, Plan
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
-from ..compiling import of_kernel, product_in_rows
+from ..compiling import of_kernel, product_in_rows, without_meaning
 from ..cute.backend import CuteBackend
 from .configs import places, price_all, ranking, scratch_bytes
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
 
+_UNUSED = ("thread", "occupancy", "repacked", "strips", "producers", "cluster_k", "slice_k")
+_WARPS = (4, 1)  # that store: one for each quarter of the lanes of tensor memory
 _ARCHITECTURES = ("sm_100a", "sm_103a", "sm_110a")
 
 
@@ -42,6 +44,12 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
     return None
 
 
+def _misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
+    if config.warps != _WARPS:
+        return f"its CTAs have warps {_WARPS} that store, not {config.warps}"
+    return without_meaning(config, _UNUSED)
+
+
 def _smem_bytes(problem: Problem, config: Config) -> int:
     return geometry(problem, config).smem_bytes
 
@@ -52,7 +60,7 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_tcgen05", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes,
+    "cute_tcgen05", _unfit, ranking, price_all, illegal, _misfit, kernel_problem, _smem_bytes,
     of_kernel(scratch_bytes), _arguments,
     (product_in_rows(DType.BFLOAT16, 8, (264, 264, 264)),), "sm_100a",
 )  # fmt: skip

@@ -10,12 +10,14 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..clusters import clusters_at_once
-from ..compiling import of_kernel, product_in_rows, refuse_blocks
+from ..compiling import empty_parts, of_kernel, product_in_rows, refuse_blocks, without_meaning
 from ..cute.backend import CuteBackend
 from .configs import price_all, ranking, scratch_bytes, turns
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]
+
+_UNUSED = ("thread", "occupancy", "repacked", "strips", "producers")
 
 
 def kernel_problem(problem: Problem) -> Problem:
@@ -42,6 +44,10 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
     return None
 
 
+def _misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
+    return without_meaning(config, _UNUSED) or empty_parts(extents, config)
+
+
 def _smem_bytes(problem: Problem, config: Config) -> int:
     return geometry(problem, config).smem_bytes
 
@@ -54,7 +60,7 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_wgmma", _unfit, ranking, price_all, illegal, kernel_problem, _smem_bytes,
+    "cute_wgmma", _unfit, ranking, price_all, illegal, _misfit, kernel_problem, _smem_bytes,
     of_kernel(scratch_bytes), _arguments,
     # Of TF32, some of whose operands are copied: the most code.
     (product_in_rows(DType.FLOAT32, 16, (640, 648, 656), "tf32"),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
@@ -12,19 +13,21 @@ from unigemm.backend import Launcher
 from unigemm.dtypes import DType
 from unigemm.errors import UnsupportedProblem
 from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Config, Plan, Ranking
+from unigemm.plans import Candidate, Config, Plan, Ranking, copied
 from unigemm.problem import Extents, Problem
 from unigemm.target import Target, named_target
 
 from ..compiling import (
-    package_sources,
+    out_of_bounds,
     product_in_rows,
     refuse_blocks,
     refuse_sizes,
-    sources_missing,
     specialisation,
+    too_many,
+    without_meaning,
 )
 from ..elsewhere import compile_elsewhere
+from ..workspace import parts_filled
 from . import arguments, toolchain
 from .configs import floor_us, price, ranking, scratch_bytes, varies
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
@@ -32,6 +35,7 @@ from .launch import launcher, load
 
 __all__ = ["BACKEND"]
 
+_UNUSED = ("thread", "producers", "strips", "cluster_k", "slice_k")
 _REHEARSED = product_in_rows(DType.BFLOAT16, 16, (264, 264, 264))
 
 
@@ -45,8 +49,8 @@ class CutileBackend:
     name: str = "cutile"
 
     def missing(self) -> str | None:
-        """Say what of this package is not installed: kernels of the cache need no compiler."""
-        return sources_missing("unigemm.backends.cutile")
+        """Return None: a kernel of the cache needs the driver alone."""
+        return None
 
     def compiler_missing(self) -> str | None:
         """Say what compiling needs and is not installed; None when all is."""
@@ -88,12 +92,27 @@ class CutileBackend:
         UnsupportedProblem
             It cannot run, or not as the problem asks.
         """
-        reason = illegal(config.oriented(kernel_problem(problem)), config, target)
-        if reason is None and varies(problem, config.schedule):
-            reason = f"a {config.schedule} kernel cuts K as M has it; name another schedule"
+        reason = _illegal(problem, target, config)
         if reason is not None:
             raise UnsupportedProblem(f"cutile cannot run it: {reason}")
         return price(problem, extents, target, config)
+
+    def refuse_config(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> str | None:
+        """Say why a configuration cannot compute a product that it takes; None when it can."""
+        reason = out_of_bounds(config) or without_meaning(config, _UNUSED)
+        reason = reason or _illegal(problem, target, config)
+        if reason is not None:
+            return reason
+        sizes = config.oriented(extents)
+        whole = scratch_bytes(problem, extents, target, copied(config, split_k=1))
+        sums = scratch_bytes(problem, extents, target, config) - whole
+        reason = too_many(sizes, config, sums)
+        slabs = -(-sizes.k // config.tile[2])
+        if reason is None and parts_filled(slabs, config.split_k) != config.split_k:
+            reason = f"{slabs} slabs of K do not make {config.split_k} parts of one size"
+        return reason
 
     def price_all(
         self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
@@ -161,13 +180,20 @@ class CutileBackend:
         )
 
 
+def _illegal(problem: Problem, target: Target, config: Config) -> str | None:
+    """Say why a configuration cannot run, or not as the problem asks; None when it can."""
+    reason = illegal(config.oriented(kernel_problem(problem)), config, target)
+    if reason is None and varies(problem, config.schedule):
+        reason = f"a {config.schedule} kernel cuts K as M has it; name another schedule"
+    return reason
+
+
 @cache
 def _digest() -> str:
     """Return the digest of what decides the code: device code, and what makes code of it."""
-    own = package_sources("unigemm.backends.cutile")
-    modules = ("kernel.py", "geometry.py", "toolchain.py", "settings.py")
-    factors = package_sources("unigemm.backends")["factors.py"]
-    return source_digest(*(own[name] for name in modules), factors)
+    here = Path(__file__).parent
+    modules = ("kernel.py", "geometry.py", "toolchain.py", "settings.py", "../factors.py")
+    return source_digest(*((here / name).read_bytes() for name in modules))
 
 
 BACKEND = CutileBackend()

@@ -48,6 +48,19 @@ class NumpyBackend:
         tile = (min(extents.m, _BLOCK), min(extents.n, _BLOCK), min(extents.k, _BLOCK))
         return [Candidate(Config(tile=tile), Prediction(_CALL_US + work, "host"))]
 
+    def refuse_config(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> str | None:
+        """Say why a configuration cannot compute a product that it takes; None when it can."""
+        if config != Config(tile=config.tile):
+            return f"it has a tile alone, and no {config}"
+        if not all(1 <= each <= _BLOCK for each in config.tile):
+            return f"the sides of its tiles are 1 to {_BLOCK}, not {config.tile}"
+        blocks, (_, _, k) = problem.blocks, config.tile
+        if blocks is not None and k % blocks.block and k < extents.k:
+            return f"parts of {k} of K do not begin with a scale, of which each has {blocks.block}"
+        return None
+
     def bind(self, plan: Plan, gemm: Gemm) -> Launcher:
         """Return what computes the product on the host."""
         return bind_product(gemm, plan.tile)

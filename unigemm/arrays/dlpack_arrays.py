@@ -16,13 +16,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ..dtypes import numpy_dtype
-from ..errors import (
-    BackendUnavailable,
-    DeviceMismatch,
-    LibraryMismatch,
-    UnsupportedDtype,
-    UnsupportedProblem,
-)
+from ..errors import BackendUnavailable, DeviceMismatch, LibraryMismatch, UnsupportedProblem
 from ..extras import install_command
 from ..gemm import result_shape
 from .dlpack_exports import CUDA_KINDS, HOST_KINDS, Export
@@ -34,13 +28,12 @@ from .operands import (
     alignment_of,
     checked_operand,
     compact_strides,
-    one_device,
     output_dtype,
     parse_dtype,
     stream_handle,
 )
 
-__all__ = ["CudaView", "HostView", "library", "matmul_foreign", "open_view", "promoted"]
+__all__ = ["CudaView", "HostView", "library", "matmul_foreign", "open_view"]
 
 _IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack says writable
 _NO_ORDER = -1  # DLPack: the producer is not to wait or to be waited for
@@ -122,7 +115,7 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
     except Exception as error:
         raise UnsupportedProblem(
             f"{name} cannot be read through DLPack ({type(error).__name__}: {error}); pass a dense "
-            "array of a dtype that DLPack has (float8: from PyTorch or NumPy)"
+            "array of float64, float32, float16, bfloat16 or int8 (float8: from PyTorch or NumPy)"
         ) from error
     operand = checked_operand(
         name,
@@ -226,14 +219,15 @@ def matmul_foreign(
     options
         The other options of `unigemm.matmul`.
     """
-    a, b = promoted(a, b)
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     devices = {name: _device(x, name) for name, x in named.items()}
-    device = one_device(devices)
+    device = devices["a"]
+    if len(set(devices.values())) > 1:
+        raise _mismatch(devices)
     # A library may have several devices in host memory, which are one to DLPack.
     places = {name: x.device for name, x in named.items() if hasattr(x, "to_device")}
-    if places:
-        one_device(places)
+    if any(place != next(iter(places.values())) for place in places.values()):
+        raise _mismatch(places)
     back = None if out is not None else _way_back(a)
     if device == HOST:
         views = _open(named, _NO_ORDER)
@@ -261,29 +255,6 @@ def matmul_foreign(
         return result
 
 
-def promoted(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two arrays in host memory as ones of one dtype, by their own library's rule.
-
-    Raises
-    ------
-    UnsupportedDtype
-        Their library promotes no such types.
-    """
-    dtypes = [getattr(x, "dtype", None) for x in (a, b)]
-    same = None in dtypes or dtypes[0] == dtypes[1]
-    if same or not hasattr(type(a), "__array_namespace__") or _device(a, "a") != HOST:
-        return a, b
-    namespace = a.__array_namespace__()
-    try:
-        common = namespace.result_type(a, b)
-        return namespace.astype(a, common), namespace.astype(b, common)
-    except (TypeError, ValueError) as error:
-        raise UnsupportedDtype(
-            f"a is {dtypes[0]} and b is {dtypes[1]}, which {namespace.__name__} does not convert "
-            f"({error}); convert one of them"
-        ) from error
-
-
 def _open(named: dict[str, Any], stream: int) -> dict[str, HostView]:
     return {name: open_view(x, name, stream, write=name == "out") for name, x in named.items()}
 
@@ -302,8 +273,7 @@ def _product(
         matmul(a, b, views["out"], stream=stream, **options)
         return out
     shape = result_shape(a.operand.shape, b.operand.shape)
-    on_host = a.operand.device == HOST
-    dtype = output_dtype(options["dtype"], a.operand, b.operand, on_host=on_host)
+    dtype = output_dtype(options["dtype"], a.operand, b.operand)
     result = core.maker(shape, dtype, a.operand.device)()
     operand = replace(
         a.operand,
@@ -316,6 +286,11 @@ def _product(
     )
     matmul(a, b, type(a)(operand, result), stream=stream, **options)
     return back(result)
+
+
+def _mismatch(places: dict[str, Any]) -> DeviceMismatch:
+    where = ", ".join(f"{name} on {place}" for name, place in places.items())
+    return DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
 
 
 def _device(x: Any, name: str) -> Device:
@@ -408,9 +383,6 @@ def numpy_views() -> Library:
         claim=_claim,
         zero=zero,
         numpy_errors=False,
-        host=None,
-        promotes=False,
-        transpose=None,
         table={},
     )
     KNOWN[HostView] = core
@@ -442,9 +414,7 @@ def cuda_views() -> Library:
             )
         )
 
-    core = replace(
-        arrays, read=_read, operand=_operand, claim=_claim, zero=zero, transpose=None, table={}
-    )
+    core = replace(arrays, read=_read, operand=_operand, claim=_claim, zero=zero, table={})
     KNOWN[CudaView] = core
     return core
 

@@ -6,40 +6,29 @@ that is not there, so that products can be planned without one.
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
-from ..dtypes import (
-    HOST_INPUTS,
-    INPUTS,
-    DType,
-    dtype_named,
-    may_multiply,
-    numpy_dtype,
-    output_dtypes,
-)
+from ..dtypes import INPUTS, DType, dtype_named, may_multiply, output_dtypes
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..gemm import MAX_ALIGNMENT, Layout
 from ..overlap import byte_span
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = [
     "HOST",
     "ArraySpec",
     "Device",
-    "HostArray",
     "Operand",
     "alignment_of",
     "checked_operand",
     "compact_strides",
     "element_strides",
-    "one_device",
     "output_dtype",
     "parse_dtype",
+    "same_device",
     "stream_handle",
     "unsupported_dtype",
 ]
@@ -57,8 +46,8 @@ class Device:
 
 
 HOST = Device("cpu")
-Where = TypeVar("Where")
 _ADDRESSES = (1 << 63) - 1  # the largest
+_MAX_DIMENSIONS = 64  # of NumPy's and PyTorch's arrays
 
 
 @dataclass(frozen=True)
@@ -103,55 +92,6 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class HostArray:
-    """An array in host memory as NumPy sees it: of any dtype and byte order, at any address.
-
-    Attributes
-    ----------
-    pointer
-        Address of the first element (index 0 of each dimension), in bytes.
-    shape
-        Extents of each dimension.
-    strides
-        Bytes (not elements) between neighbours in each dimension; may be zero or negative.
-    dtype
-        Element type.
-    readonly
-        Whether the library forbids writing.
-    conjugated
-        The values are the complex conjugates of what the memory holds.
-    """
-
-    pointer: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype
-    readonly: bool = False
-    conjugated: bool = False
-
-    @classmethod
-    def of(cls, x: Operand | Layout) -> HostArray:
-        """Return an operand in host memory, or what a layout stands for, as one."""
-        size = x.dtype.itemsize
-        at = x.pointer if isinstance(x, Operand) else x.alignment % MAX_ALIGNMENT
-        readonly = isinstance(x, Operand) and x.readonly
-        steps = tuple(step * size for step in x.strides)
-        return cls(at, x.shape, steps, numpy_dtype(x.dtype), readonly)
-
-    @property
-    def layout(self) -> Layout | None:
-        """Where its elements lie, if kernels can address them; None where they cannot."""
-        try:
-            dtype = parse_dtype(self.dtype)
-            strides = element_strides(self.strides, self.shape, dtype, self.pointer, "")
-        except UnsupportedProblem:
-            return None
-        if self.conjugated:
-            return None
-        return Layout(self.shape, strides, dtype, alignment_of(self.pointer))
-
-
-@dataclass(frozen=True)
 class ArraySpec:
     """An array that is not there, for `unigemm.plan`.
 
@@ -173,9 +113,11 @@ class ArraySpec:
     ------
     UnsupportedDtype
         The dtype is none that unigemm multiplies.
+    ShapeMismatch
+        Extents or strides that are no integers (8.0 and True are none), a negative extent, strides
+        of another length than the shape, or more elements than have addresses.
     UnsupportedProblem
-        A negative extent, strides of another length than the shape, an unknown order, or an
-        alignment that is no power of two between the item size and 16.
+        An unknown order, or an alignment that is no power of two between the item size and 16.
     """
 
     shape: tuple[int, ...]
@@ -186,14 +128,14 @@ class ArraySpec:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "shape", tuple(int(extent) for extent in self.shape))
+        put(self, "shape", _integers(self.shape, "shape"))
         put(self, "dtype", parse_dtype(self.dtype))
-        if self.order not in ("C", "F"):
+        if not isinstance(self.order, str) or self.order not in ("C", "F"):
             raise UnsupportedProblem(
                 f'order {self.order!r} is not known; use "C", "F" or strides=(...) in elements'
             )
         if self.strides is not None:
-            put(self, "strides", tuple(int(step) for step in self.strides))
+            put(self, "strides", _integers(self.strides, "strides"))
             if len(self.strides) != len(self.shape):
                 raise ShapeMismatch(
                     f"ArraySpec has {len(self.shape)} extents and {len(self.strides)} strides; "
@@ -201,11 +143,30 @@ class ArraySpec:
                 )
         if any(extent < 0 for extent in self.shape):
             raise ShapeMismatch(f"shape {self.shape} has a negative extent; use extents from 0 on")
-        least = min(self.dtype.itemsize, MAX_ALIGNMENT)
-        if self.alignment not in (1, 2, 4, 8, 16) or self.alignment < least:
+        try:
+            put(self, "alignment", _integer(self.alignment))
+        except TypeError:
+            raise UnsupportedProblem(
+                f"alignment is {self.alignment!r}; use a number of bytes, 1, 2, 4, 8 or 16"
+            ) from None
+        if self.alignment not in (1, 2, 4, 8, 16) or self.alignment < self.dtype.itemsize:
             raise UnsupportedProblem(
                 f"alignment {self.alignment} is none for {self.dtype}; use a power of two from "
-                f"{least} to {MAX_ALIGNMENT} bytes"
+                f"{self.dtype.itemsize} to {MAX_ALIGNMENT} bytes"
+            )
+        self._refuse_endless()
+
+    def _refuse_endless(self) -> None:
+        """Refuse what no memory holds, and what 64 bits cannot address."""
+        steps, size = self.layout.strides, self.dtype.itemsize
+        elements, furthest = 1, 0
+        for extent, step in zip(self.shape, steps, strict=True):
+            elements *= max(extent, 1)
+            furthest += max(extent - 1, 0) * abs(step)
+        if max(elements, furthest + 1) * size > _ADDRESSES:
+            raise ShapeMismatch(
+                f"shape {self.shape} with strides {steps} has elements that 64 bits do not "
+                "address; use smaller extents or strides"
             )
 
     @property
@@ -217,6 +178,51 @@ class ArraySpec:
             if self.order == "F" and len(self.shape) > 1:
                 strides = (*strides[:-2], 1, max(self.shape[-2], 1))
         return Layout(self.shape, strides, self.dtype, self.alignment)
+
+
+def _integer(value: Any) -> int:
+    """Return an integer of Python, NumPy or any other library.
+
+    Raises
+    ------
+    TypeError
+        It is none: a float, a string, a truth value.
+    """
+    if isinstance(value, bool):
+        raise TypeError("a truth value counts nothing")
+    return operator.index(value)
+
+
+def _integers(values: Any, name: str) -> tuple[int, ...]:
+    """Return the extents or the strides of an `ArraySpec` as plain integers.
+
+    Raises
+    ------
+    ShapeMismatch
+        They are none.
+    """
+    wrong = isinstance(values, str | bytes | bytearray | Mapping | Set)
+    try:
+        if wrong or len(values) > _MAX_DIMENSIONS:
+            raise TypeError
+        found = tuple(_integer(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        raise ShapeMismatch(
+            f"{name} is {_shown(values)}; use a tuple of up to {_MAX_DIMENSIONS} integers"
+        ) from None
+    for value in found:
+        if not -(2**63) <= value < 2**63:
+            raise ShapeMismatch(f"{name} holds an integer of {value.bit_length()} bits; use 64")
+    return found
+
+
+def _shown(value: Any) -> str:
+    """Return a value as an error shows it: not all of a long one."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more digits than Python prints, say
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -314,9 +320,9 @@ def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
     text = getattr(dtype, "name", None) or str(dtype)
     bare = text.removeprefix("torch.")
     known = ", ".join(d.value for d in INPUTS)
-    if bare.startswith(("int", "uint", "q")):
+    if bare.startswith(("int", "uint", "bool", "q")):
         advice = "convert it, to float64 where integers up to 2**53 must stay exact"
-    elif bare.startswith("complex"):
+    elif bare.startswith(("complex", "cfloat", "cdouble")):
         advice = "multiply the real and imaginary parts (four real products)"
     elif bare == "float4_e2m1fn":
         advice = (
@@ -324,6 +330,8 @@ def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
         )
     elif bare.startswith(("float8", "float6", "float4")):
         advice = "convert it to float16, bfloat16, float8_e4m3fn or float8_e5m2"
+    elif bare in ("float128", "longdouble", "float96"):
+        advice = "convert it to float64"
     elif bare == "object":
         advice = "build an array of numbers"
     else:
@@ -344,7 +352,7 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, str):
-        return _named(dtype)
+        return dtype_named(dtype)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
         text = str(dtype).removeprefix("torch.")
@@ -355,54 +363,27 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
             if dtype is None:
                 raise TypeError
             found = np.dtype(dtype)
-        except TypeError:
+        except Exception:  # NumPy has an error for each wrong thing
+            known = ", ".join(d.value for d in INPUTS)
             raise UnsupportedDtype(
-                f"{name} {dtype!r} is no dtype; name one of {', '.join(d.value for d in INPUTS)}"
+                f"{name} {_shown(dtype)} is no dtype; name one of {known}"
             ) from None
         if not found.isnative:
             raise UnsupportedDtype(
                 f"{name} {found} is not in this machine's byte order; convert it with "
                 "x.astype(x.dtype.newbyteorder('='))"
             )
-        # Its name says how many bits they have, on this machine.
-        text = {"g": "longdouble", "G": "clongdouble"}.get(found.char, found.name)
+        text = found.name
+    if text == "uint8":
+        return DType.FLOAT4_E2M1FN_X2  # a product of others is refused (see `blocks`)
     try:
         return DType(text)
     except ValueError:
         raise unsupported_dtype(dtype, name) from None
 
 
-def _named(name: str) -> DType:
-    """Return the dtype of one of our names, or of NumPy's."""
-    import numpy as np
-
-    if name == "i8":
-        raise UnsupportedDtype(
-            'dtype "i8" is int64 in NumPy and int8 elsewhere; write "int64" or "int8"'
-        )
-    try:
-        return dtype_named(name)
-    except UnsupportedDtype:
-        try:
-            return parse_dtype(np.dtype(name))
-        except TypeError:  # UnsupportedDtype is one: the first sentence is the better one
-            pass
-        raise
-
-
-def output_dtype(
-    asked: Any, a: Operand | Layout, b: Operand | Layout, *, on_host: bool = False
-) -> DType:
+def output_dtype(asked: Any, a: Operand | Layout, b: Operand | Layout) -> DType:
     """Return the dtype of a product: `asked`, or the inputs' default where it is None.
-
-    Parameters
-    ----------
-    asked
-        As `dtype` in `unigemm.matmul`.
-    a, b
-        The inputs.
-    on_host
-        NumPy's own matmul is there for what no kernel multiplies.
 
     Raises
     ------
@@ -410,42 +391,30 @@ def output_dtype(
         The inputs differ in dtype (but for two kinds of float8), are not multiplied, or do not give
         the asked one.
     """
-    for x, name in ((a, "a"), (b, "b")):
-        if x.dtype is DType.FLOAT8_E8M0FNU:
-            raise UnsupportedDtype(
-                f"{x.dtype} is a type of scales only; pass such arrays as scale_a and scale_b, "
-                "beside float8_e4m3fn or float8_e5m2"
-            )
-        if x.dtype in HOST_INPUTS and not on_host:
-            raise UnsupportedDtype(
-                f"{name} is {x.dtype}, which no GPU kernel multiplies yet; {_in_its_place(x.dtype)}"
-                ", or multiply it in host memory"
-            )
     if not may_multiply(a.dtype, b.dtype):
         raise UnsupportedDtype(
             f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
+        )
+    if a.dtype is DType.FLOAT8_E8M0FNU:
+        raise UnsupportedDtype(
+            f"{a.dtype} is a type of scales only; pass such arrays as scale_a and scale_b, beside "
+            "float8_e4m3fn or float8_e5m2"
+        )
+    if a.dtype is DType.INT32:
+        raise UnsupportedDtype(
+            f"{a.dtype} is a type of results only; convert the inputs, to float64 where integers "
+            "up to 2**53 must stay exact"
         )
     offered = output_dtypes(a.dtype)
     if asked is None:
         return offered[0]
     dtype = parse_dtype(asked)
-    if dtype is DType.INT8 and a.dtype is DType.INT8 and on_host:
-        return dtype
     if dtype not in offered:
         raise UnsupportedDtype(
             f"{a.dtype} inputs do not give a {dtype} result; "
             f"use {' or '.join(d.value for d in offered)}, or convert the inputs"
         )
     return dtype
-
-
-def _in_its_place(dtype: DType) -> str:
-    """Say what to do with a type that only the host multiplies."""
-    if dtype in (DType.COMPLEX64, DType.COMPLEX128, DType.CLONGDOUBLE):
-        return "multiply its real and imaginary parts"
-    if dtype is DType.LONGDOUBLE:
-        return "convert it to float64"
-    return "convert it (float64 holds integers up to 2**53)"
 
 
 def stream_handle(stream: Any) -> int:
@@ -485,16 +454,16 @@ def stream_handle(stream: Any) -> int:
     return address
 
 
-def one_device(places: Mapping[str, Where]) -> Where:
-    """Return the device that arrays are on, from that of each; of ours, or of their library's.
+def same_device(operands: dict[str, Operand]) -> Device:
+    """Return the device that all operands are on.
 
     Raises
     ------
     DeviceMismatch
         They are on different ones.
     """
-    first = next(iter(places.values()))
-    if any(place != first for place in places.values()):
-        where = ", ".join(f"{name} on {place}" for name, place in places.items())
+    devices = {operand.device for operand in operands.values()}
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {operand.device}" for name, operand in operands.items())
         raise DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
-    return first
+    return devices.pop()

@@ -142,7 +142,6 @@ class EmulatedDevice:
             claim=claim,
             maker=maker,
             current_device=lambda: self.index,
-            host=None,
             table={},
         )
 

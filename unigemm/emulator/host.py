@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import pkgutil
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -189,8 +188,8 @@ _NUMBERS = itertools.count()
 
 @cache
 def _stand_in() -> Path:
-    target, source = _folder() / "stand_in.o", _folder() / "stand_in.c"
-    source.write_bytes(pkgutil.get_data(__package__, "stand_in.c") or b"")  # also from an archive
+    target = _folder() / "stand_in.o"
+    source = Path(__file__).with_name("stand_in.c")
     _run([_compiler(), "-O1", "-fPIC", "-c", "-o", target, source])
     return target
 
