@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,8 +61,8 @@ class Lock:
 
 
 _LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
-_gate = threading.RLock()
-_passed = threading.local()
+# What holds forks back now: set when it is done, with the thread that does it.
+_holding: dict[threading.Event, int] = {}
 
 
 @contextmanager
@@ -70,33 +71,32 @@ def held_back() -> Iterator[None]:
 
     For what cannot be mended in the child: a module that is half imported.
     """
-    with _gate:
+    done = threading.Event()
+    _holding[done] = threading.get_ident()
+    try:
         yield
+    finally:
+        _holding.pop(done, None)
+        done.set()
 
 
 def _before() -> None:
-    # A fork inside a fork's hooks (a signal handler's) finds the gate its own, and nests.
-    waited = _gate.acquire(timeout=_PATIENCE_S)
-    _passed.stack = [*getattr(_passed, "stack", ()), waited]
-
-
-def _after() -> None:
-    if _passed.stack.pop():
-        _gate.release()
+    end = time.monotonic() + _PATIENCE_S
+    for done, thread in list(_holding.items()):
+        if thread != threading.get_ident():
+            done.wait(max(0.0, end - time.monotonic()))
 
 
 def _after_in_child() -> None:
-    global _gate
-    if _passed.stack.pop():
-        _gate.release()
-    else:
-        _gate = threading.RLock()
+    for done, thread in list(_holding.items()):
+        if thread != threading.get_ident():
+            del _holding[done]
     for lock in list(_LOCKS):
         lock._renew()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after_in_child)
+    os.register_at_fork(before=_before, after_in_child=_after_in_child)
 
 
 class cached_property(Generic[T]):  # named as the one that it stands in for
