@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_cutile import H200, gemm_of, plan_of
@@ -137,6 +138,7 @@ def tools(monkeypatch):
     """Let a test say which packages are installed, and what tileiras on PATH answers."""
     installed = {}
     monkeypatch.setattr(toolchain, "_installed", installed.get)
+    monkeypatch.setattr(toolchain, "_packaged", lambda: Path("/packages/bin/tileiras"))
     monkeypatch.setattr(toolchain.shutil, "which", lambda name, path=None: None)
 
     def clear():
@@ -192,3 +194,15 @@ def test_compiling_without_a_compiler_says_what_to_install_or_bring(tools):
     assert "pip install" in BACKEND.compiler_missing()
     with pytest.raises(BackendUnavailable, match="UNIGEMM_CACHE_BUNDLES"):
         BACKEND.compile(plan_of())
+
+
+def test_the_compiler_runs_with_its_own_toolkit_and_nothing_of_the_users(monkeypatch, tools):
+    installed, clear = tools
+    installed |= {"cuda-tile": "1.7.0", **dict.fromkeys(PACKAGES, "13.5.37")}
+    for name in ("CUDA_HOME", "CUDA_ROOT", "CUDA_PATH", "LD_PRELOAD", "LLVM_OVERRIDE_PRODUCER"):
+        monkeypatch.setenv(name, "/of/the/user")
+    clear()
+    environment = toolchain._tileiras().environment
+    assert environment["CUDA_ROOT"] == "/packages"
+    assert environment["PATH"].startswith("/packages/bin:")
+    assert "/of/the/user" not in "".join(environment.values())

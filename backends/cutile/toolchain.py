@@ -98,11 +98,9 @@ class _Compiler:
 def _tileiras() -> _Compiler | None:
     """Find the compiler: in the packages, along PATH, then in CUDA_HOME."""
     installed = {_major_minor(_installed(name) or "") for name in _PACKAGES}
-    if len(installed) == 1 and (release := installed.pop()) is not None:
-        spec = find_spec("nvidia")  # which several packages share
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            if found := shutil.which("tileiras", path=str(Path(place) / "cu13" / "bin")):
-                return _Compiler(Path(found).resolve(), release)
+    release = installed.pop() if len(installed) == 1 else None
+    if release is not None and (packaged := _packaged()) is not None:
+        return _Compiler(packaged.resolve(), release)
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     found = shutil.which("tileiras") or shutil.which("tileiras", path=str(Path(home) / "bin"))
     if found is None:
@@ -111,6 +109,14 @@ def _tileiras() -> _Compiler | None:
     text = re.search(r"release (\d+\.\d+)", done.stdout)
     release = _major_minor(text[1]) if text else None
     return None if release is None else _Compiler(Path(found).resolve(), release)
+
+
+def _packaged() -> Path | None:
+    """Return where the packages have put the compiler."""
+    spec = find_spec("nvidia")  # which several packages share
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    paths = [Path(place) / "cu13" / "bin" / "tileiras" for place in places]
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def _major_minor(text: str) -> tuple[int, int] | None:
