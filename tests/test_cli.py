@@ -243,7 +243,11 @@ def test_the_cache_is_listed_and_counted(tmp_path):
 def test_a_damaged_kernel_is_exit_code_1_until_it_is_repaired(tmp_path):
     (entry,) = fill(tmp_path, "a")
     fill(tmp_path, "b")
-    assert run_json("cache", "verify", cache=tmp_path) == {"sound": 2, "damaged": []}
+    assert run_json("cache", "verify", cache=tmp_path) == {
+        "sound": 2,
+        "damaged": [],
+        "other_versions": 0,
+    }
     file = Path(entry.files["kernel.o"])
     file.write_bytes(file.read_bytes()[:-1])
     found = run_json("cache", "verify", cache=tmp_path, code=1)
@@ -251,7 +255,11 @@ def test_a_damaged_kernel_is_exit_code_1_until_it_is_repaired(tmp_path):
     assert [damage["set_aside"] for damage in found["damaged"]] == [False]
     assert entry.digest in run("cache", "verify", cache=tmp_path, code=1).stdout
     run("cache", "verify", "--repair", cache=tmp_path, code=1)
-    assert run_json("cache", "verify", cache=tmp_path) == {"sound": 1, "damaged": []}
+    assert run_json("cache", "verify", cache=tmp_path) == {
+        "sound": 1,
+        "damaged": [],
+        "other_versions": 0,
+    }
 
 
 def test_a_bundle_carries_kernels_to_another_cache(tmp_path):
