@@ -14,7 +14,6 @@ from unigemm.target import Target
 
 __all__ = [
     "INT32_MAX",
-    "empty_parts",
     "of_kernel",
     "one_by_one",
     "oriented_scales",
@@ -102,15 +101,6 @@ def without_meaning(config: Config, unused: Collection[str]) -> str | None:
         value = getattr(config, name)
         if value != Config.__dataclass_fields__[name].default:
             return f"{name} is {value}, and such kernels have no {name}"
-    return None
-
-
-def empty_parts(extents: Extents, config: Config) -> str | None:
-    """Say that a part of K would have no slab, where a kernel cannot have such; else None."""
-    parts, k = config.split_k * config.cluster_k, config.tile[2]
-    slabs = ceil(extents.k / k)
-    if parts > slabs:
-        return f"K of {extents.k} is {slabs} slabs of {k}, and these do not make {parts} parts"
     return None
 
 

@@ -10,7 +10,7 @@ from unigemm.problem import Extents, Problem
 from unigemm.target import Target
 
 from ..clusters import clusters_at_once
-from ..compiling import empty_parts, of_kernel, product_in_rows, refuse_blocks, without_meaning
+from ..compiling import of_kernel, product_in_rows, refuse_blocks, without_meaning
 from ..cute.backend import CuteBackend
 from .configs import price_all, ranking, scratch_bytes, turns
 from .geometry import geometry, illegal
@@ -45,7 +45,7 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
 
 
 def _misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
-    return without_meaning(config, _UNUSED) or empty_parts(extents, config)
+    return without_meaning(config, _UNUSED)
 
 
 def _smem_bytes(problem: Problem, config: Config) -> int:
