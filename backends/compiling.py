@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from importlib import import_module
 from math import ceil
 from typing import Any
 
 from unigemm.dtypes import DType, accumulator
+from unigemm.errors import BackendUnavailable
 from unigemm.gemm import Gemm
 from unigemm.plans import Candidate, Config
 from unigemm.problem import BlockScales, Extents, MatrixType, Precision, Problem
@@ -19,9 +22,11 @@ __all__ = [
     "oriented_scales",
     "oriented_strides",
     "out_of_bounds",
+    "package_sources",
     "product_in_rows",
     "refuse_blocks",
     "refuse_sizes",
+    "sources_missing",
     "specialisation",
     "too_many",
     "without_meaning",
@@ -63,6 +68,37 @@ def of_kernel(
     return lambda problem, extents, target, config: count(
         config.oriented(problem), config.oriented(extents), config
     )
+
+
+@cache
+def sources_missing(package: str) -> str | None:
+    """Say that the sources are not there by which a package's kernels are named; else None."""
+    if (import_module(package).__file__ or "").endswith(".py"):
+        return None
+    return (
+        f"{package} is here without its Python sources (compiled files alone), and kernels are "
+        "compiled from them and named by them; install unigemm with its .py files"
+    )
+
+
+def package_sources(package: str) -> dict[str, bytes]:
+    """Return the sources of a package's modules, by file name; it may lie in an archive.
+
+    Raises
+    ------
+    BackendUnavailable
+        They are not there.
+    """
+    from importlib.resources import files
+
+    missing = sources_missing(package)
+    if missing is not None:
+        raise BackendUnavailable(missing)
+    return {
+        each.name: each.read_bytes()
+        for each in files(package).iterdir()
+        if each.name.endswith(".py")
+    }
 
 
 def refuse_sizes(extents: Extents, target: Target) -> str | None:

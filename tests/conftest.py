@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 # Before NumPy is imported: the tests' matrices are small, and threads of BLAS that share cores with
 # other processes wait for each other for longer than they multiply.
@@ -22,15 +23,37 @@ settings.register_profile(
 settings.load_profile("unigemm")
 
 
+#: Of NumPy's own tests, whose modules tests/test_numpy_suite.py imports.
+MARKS_OF_NUMPY = (
+    "iterations",
+    "leaks_references",
+    "parallel_threads",
+    "slow",
+    "slow_pypy",
+    "thread_unsafe",
+    "valgrind_error",
+)
+
+
 def pytest_configure(config):
+    for mark in MARKS_OF_NUMPY:
+        config.addinivalue_line("markers", f"{mark}: a mark of NumPy's tests, without meaning here")
     # Tests never read or fill the user's cache. One folder for all workers, so that a kernel is
     # compiled once; it may be named from outside to bring kernels along.
     if "UNIGEMM_CACHE_DIR" not in os.environ:
         import tempfile
 
-        folder = os.environ.get("PYTEST_UNIGEMM_CACHE") or tempfile.mkdtemp(prefix="unigemm-test-")
+        folder = os.environ.get("PYTEST_UNIGEMM_CACHE")
+        if folder is None:
+            folder = config.unigemm_folder = tempfile.mkdtemp(prefix="unigemm-test-")
         os.environ["PYTEST_UNIGEMM_CACHE"] = folder
         os.environ["UNIGEMM_CACHE_DIR"] = folder
+
+
+def pytest_unconfigure(config):
+    # Workers share the folder of the process that started them.
+    if hasattr(config, "unigemm_folder"):
+        shutil.rmtree(config.unigemm_folder, ignore_errors=True)
 
 
 def gpu_count():

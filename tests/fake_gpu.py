@@ -45,6 +45,7 @@ class Driver:
     switches: int = 0
     launches: list[Launch] = field(default_factory=list)
     zeroed: list[tuple[int, int]] = field(default_factory=list)  # device, stream
+    of_graphs: list[list[Any]] = field(default_factory=list)  # bytes, stream, memory, launches
 
     @contextmanager
     def context(self, index, stream):
@@ -86,6 +87,16 @@ class Driver:
         start = -raw.ctypes.data % 64 + self.misalign
         flat = raw[start : start + count * native.itemsize].view(native)
         return self.array(flat, shape, np.empty(shape, np.int8).strides)
+
+    def graph_memory(self, size, stream):
+        return self.allocated_by_graph(size, stream) if self.capturing else None
+
+    @contextmanager
+    def allocated_by_graph(self, size, stream):
+        before, memory = len(self.launches), np.zeros(size, np.uint8)
+        self.of_graphs.append([size, stream, memory, ()])
+        yield memory.ctypes.data
+        self.of_graphs[-1][3] = tuple(self.launches[before:])
 
     def zero(self, x):
         self.zeroed.append((self.device, self.streams[self.device]))
@@ -193,6 +204,7 @@ def install(monkeypatch, arch="sm_90a"):
         current_device=lambda: driver.device,
         current_stream=lambda index: driver.streams[index],
         context=driver.context,
+        graph_memory=driver.graph_memory,
         table={},
     )
     monkeypatch.setitem(KNOWN, cupy.ndarray, library)

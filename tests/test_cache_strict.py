@@ -222,31 +222,45 @@ def test_entries_of_another_version_are_no_damage(tmp_path):
         assert cache.get(fake_key("other")) is None
 
 
-@pytest.mark.parametrize("where", [".", "fake", "shard"])
-def test_verify_reports_a_folder_that_it_cannot_read(tmp_path, where, monkeypatch):
-    (entry,) = fill(tmp_path / "c", "gemm")
-    shut = {"shard": entry.path.parent}.get(where, tmp_path / "c" / where)
-    if os.geteuid() == 0:  # root may read all
+@pytest.fixture
+def shut(monkeypatch):
+    """Return a function that makes a folder unreadable, for root too."""
+
+    def install(folder):
         real, access = os.listdir, os.access
 
         def listdir(path):
-            if Path(path) == shut:
+            if Path(path) == folder:
                 raise PermissionError(13, "Permission denied", str(path))
             return real(path)
 
         monkeypatch.setattr(os, "listdir", listdir)
         monkeypatch.setattr(
-            os, "access", lambda path, *a, **k: Path(path) != shut and access(path, *a, **k)
+            os, "access", lambda path, *a, **k: Path(path) != folder and access(path, *a, **k)
         )
         monkeypatch.setattr(os, "supports_effective_ids", {os.access})
-    else:
-        shut.chmod(0o300)
-    try:
-        (damage,) = Cache(tmp_path / "c", []).verify().damaged
-    finally:
-        shut.chmod(0o700)
-    assert damage.path == str(shut)
+
+    return install
+
+
+@pytest.mark.parametrize("where", [".", "fake", "shard"])
+def test_verify_reports_a_folder_that_it_cannot_read(tmp_path, where, shut):
+    (entry,) = fill(tmp_path / "c", "gemm")
+    folder = {"shard": entry.path.parent}.get(where, tmp_path / "c" / where)
+    shut(folder)
+    (damage,) = Cache(tmp_path / "c", []).verify().damaged
+    assert damage.path == str(folder)
     assert "cannot be read" in damage.reason
+
+
+def test_what_cannot_be_read_is_named_when_kernels_travel(tmp_path, shut):
+    entry, _ = fill(tmp_path / "c", "gemm", "other")
+    shut(entry.path.parent)
+    cache = Cache(tmp_path / "c", [])
+    report = cache.export_bundle(tmp_path / "b.zip")
+    assert (report.entries, [d.path for d in report.damaged]) == (1, [str(entry.path.parent)])
+    taken = Cache(tmp_path / "d", []).import_bundle(tmp_path / "c")
+    assert (taken.imported, [d.path for d in taken.refused]) == (1, [str(entry.path.parent)])
 
 
 @pytest.mark.parametrize("days", [1, 400])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import compileall
 import importlib
 import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -19,7 +22,13 @@ from cache_fakes import Compiler, fake_key, fill, never
 import unigemm
 from unigemm import env, log
 from unigemm.cache import Cache
-from unigemm.errors import BackendUnavailable, CacheError, CacheWarning, SettingWarning
+from unigemm.errors import (
+    BackendUnavailable,
+    CacheError,
+    CacheWarning,
+    CompilationError,
+    SettingWarning,
+)
 
 PRODUCT = "import numpy, unigemm; print(unigemm.matmul(numpy.eye(3), 2 * numpy.eye(3)).sum())"
 FOLDERS = ("UNIGEMM_CACHE_DIR", "UNIGEMM_CACHE_BUNDLES", "UNIGEMM_TUNING", "UNIGEMM_DUMP")
@@ -33,7 +42,7 @@ def clean(monkeypatch):
             monkeypatch.delenv(name, raising=False)
 
 
-def python(code, *flags, stdin=None, **environment):
+def python(code, *flags, **environment):
     """Run code in a process of its own; variables that are None are taken away."""
     whole = {**os.environ, **environment}
     return subprocess.run(
@@ -42,7 +51,7 @@ def python(code, *flags, stdin=None, **environment):
         capture_output=True,
         text=True,
         check=False,
-        stdin=stdin,
+        cwd=os.path.abspath(os.sep),  # not the tree
     )
 
 
@@ -369,3 +378,98 @@ def test_info_tells_where_each_value_comes_from(tmp_path):
     assert data["unknown_variables"] == ["UNIGEMM_LOGS"]
     assert data["versions"]["unigemm"] == unigemm.__version__
     assert isinstance(data["missing"], list)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """Copy the package as an installation has it: without links."""
+    top = tmp_path_factory.mktemp("tree")
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(unigemm.__file__).parent, top / "unigemm", ignore=skipped)
+    return top
+
+
+KEYS = (
+    "import unigemm; s = unigemm.ArraySpec((64, 64), 'float16')\n"
+    "for name, target in (('cute_wgmma', 'sm_90a'), ('cutile', 'sm_80')):\n"
+    "    plan = unigemm.plan(s, s, target=target, backend=name, keep=0)\n"
+    "    print(unigemm.registry.backend_named(name).key(plan).source)"
+)
+
+
+def test_an_archive_names_kernels_as_the_tree_does(tree):
+    archive = shutil.make_archive(str(tree / "package"), "zip", tree, "unigemm")
+    packed = python(f"{PRODUCT}; print(unigemm.__file__)", PYTHONPATH=archive)
+    assert packed.stdout.split() == ["6.0", str(Path(archive, "unigemm", "__init__.py"))]
+    assert python(KEYS, PYTHONPATH=archive).stdout == python(KEYS).stdout != ""
+
+
+def test_without_sources_products_run_on_the_host_and_kernels_are_refused_in_words(tree, tmp_path):
+    shutil.copytree(tree, tmp_path / "compiled")
+    assert compileall.compile_dir(tmp_path / "compiled", quiet=1, legacy=True)
+    for source in (tmp_path / "compiled").rglob("*.py"):
+        source.unlink()
+    code = (
+        f"{PRODUCT}\n"
+        "for each in unigemm.backends(): print(each.name, each.missing)\n"
+        "s = unigemm.ArraySpec((64, 64), 'float16')\n"
+        "plan = unigemm.plan(s, s, target='sm_90a')\n"
+        "try: unigemm.compile(plan)\n"
+        "except unigemm.BackendUnavailable as error: print('refused:', error)"
+    )
+    done = python(code, PYTHONPATH=str(tmp_path / "compiled"))
+    assert done.stdout.startswith("6.0\nnumpy None\n"), done.stderr
+    assert done.stdout.count("install unigemm with its .py files") == 5  # with the refusal
+
+
+@pytest.mark.compile
+def test_a_kernel_compiles_where_the_folder_for_temporary_files_has_a_space(monkeypatch, tmp_path):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    plan = unigemm.plan(spec(16, 16), spec(16, 16), target="sm_80", backend="cute_simt", keep=0)
+    cache = Cache(tmp_path / "cache", ())
+    for name in ("it's", "b\nc", 'd"'):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+        with pytest.raises(CompilationError, match="set TMPDIR to a folder without"):
+            unigemm.compile(plan, cache)
+    (tmp_path / "a b, (c)").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a b, (c)"))
+    entry = unigemm.compile(plan, cache).entry
+    assert {"kernel.o", "kernel.cubin", "kernel.ptx"} <= set(entry.files)
+
+
+def test_no_folder_for_temporary_files_is_a_sentence(monkeypatch, tmp_path):
+    from unigemm.sass import work_folder
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(CompilationError, match="set TMPDIR"), work_folder():
+        pass
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("-OO",), ("-I",), ("-S",), ("-B", "-W", "error")],
+    ids=" ".join,
+)
+def test_products_do_not_depend_on_pythons_flags(flags):
+    paths = [str(Path(unigemm.__file__).parents[1]), *filter(os.path.isdir, sys.path)]
+    done = python(f"import sys; sys.path[:0] = {paths}; {PRODUCT}", *flags)
+    assert (done.stdout, done.stderr) == ("6.0\n", "")
+
+
+def test_cutile_says_that_it_compiles_nothing_without_docstrings():
+    code = "import unigemm; print([x.compiler_missing for x in unigemm.backends()])"
+    assert "run Python without -OO" in python(code, "-OO").stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the files")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_products_need_no_open_standard_files(closed, tmp_path):
+    code = (
+        "import sys, numpy, unigemm; r = unigemm.matmul(numpy.eye(3), numpy.eye(3))\n"
+        f"open({str(tmp_path / 'out')!r}, 'w').write(str(r.sum()))"
+    )
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code]
+    environment = {**os.environ, "UNIGEMM_LOG": "debug", "UNIGEMM_CACHE_SIZE": "x"}
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    assert (tmp_path / "out").read_text() == "3.0"

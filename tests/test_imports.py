@@ -55,6 +55,7 @@ LAYERS = [
     {"explanation"},
     {
         "errors",
+        "cards",
         "version",
         "overlap",
         "artifact",
@@ -72,11 +73,13 @@ LAYERS = [
     {
         "cache",
         "scales",
+        "arrays.axes",
         "vetting",
         "arrays.numpy_arrays",
         "arrays.cupy_arrays",
         "arrays.torch_arrays",
     },
+    {"arrays.numpy_ufunc"},
     {"dispatch", "arrays.dlpack_arrays"},
     {"api"},
     {"show", "contest", "machine", "sweep", "plot"},

@@ -12,14 +12,14 @@ from reference import NUMPY, assert_product, cases, check_case, result_shape, to
 from sampling import ALL
 
 import unigemm
-from unigemm.dtypes import FLOAT8, INPUTS, DType, numpy_dtype, output_dtypes
+from unigemm.dtypes import FLOAT8, HOST_INPUTS, INPUTS, DType, numpy_dtype, output_dtypes
 from unigemm.errors import CacheWarning
 from unigemm.problem import PRECISIONS
 
 
-def test_every_dtype_is_an_input_or_of_results_or_with_scales_only():
-    others = {DType.INT32, DType.FLOAT8_E8M0FNU, DType.FLOAT4_E2M1FN_X2}
-    assert {*INPUTS, *others} == set(DType)
+def test_every_dtype_is_of_kernels_or_of_the_host_or_with_scales_only():
+    others = {DType.FLOAT8_E8M0FNU, DType.FLOAT4_E2M1FN_X2}
+    assert {*INPUTS, *HOST_INPUTS, *others} == set(DType)
 
 
 @settings(max_examples=400)
@@ -179,12 +179,14 @@ def test_float8_inputs_are_summed_in_float32(dtype, k):
         assert unigemm.matmul(a, b, dtype=narrow).tobytes() == rounded.tobytes()
 
 
-def test_only_float8_mixes_with_another_type_and_only_with_float8():
+def test_only_float8_mixes_with_another_type_where_nothing_is_converted():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for first in INPUTS:
         for second in INPUTS:
-            x, y = np.ones((2, 3), numpy_dtype(first)), np.ones((3, 2), numpy_dtype(second))
+            x = torch.ones(2, 3).to(getattr(torch, first.value))
+            y = torch.ones(3, 2).to(getattr(torch, second.value))
             if first is second or (first in FLOAT8 and second in FLOAT8):
-                np.testing.assert_array_equal(unigemm.matmul(x, y).astype("f4"), 3)
+                assert (unigemm.matmul(x, y).float() == 3).all()
             else:
                 with pytest.raises(unigemm.UnsupportedDtype, match="convert one of them"):
                     unigemm.matmul(x, y)
@@ -250,36 +252,11 @@ def test_an_object_with_no_way_back_needs_out():
         unigemm.matmul(a, a)
 
 
-def overlapping():
-    base = np.zeros(100)
-    square = base[:36].reshape(6, 6)
-    return {
-        "the input itself": (square, square, square),
-        "a part of it": (square, np.ones((6, 6)), base[30:66].reshape(6, 6)),
-        "its transpose": (np.ones((6, 6)), square, square.T),
-    }
-
-
-@pytest.mark.parametrize("kind", overlapping())
-def test_out_that_shares_memory_with_an_input_is_refused(kind):
-    a, b, out = overlapping()[kind]
-    with pytest.raises(unigemm.OverlapError, match="shares memory"):
-        unigemm.matmul(a, b, out)
-
-
 def test_interleaved_views_of_one_buffer_do_not_overlap():
     base = np.ones((4, 8))
     left, right = base[:, ::2], base[:, 1::2]
     unigemm.matmul(left, np.eye(4), right)
     np.testing.assert_array_equal(right, left)
-
-
-def test_overlap_is_checked_at_every_call_not_only_the_first():
-    a, b, out = np.ones((4, 4)), np.ones((4, 4)), np.empty((4, 4))
-    unigemm.matmul(a, b, out)
-    for again in (a, b):
-        with pytest.raises(unigemm.OverlapError):
-            unigemm.matmul(a, b, again)
 
 
 def read_only(shape):
@@ -290,17 +267,12 @@ def read_only(shape):
 
 F64 = np.ones((2, 2))
 ERRORS = {
-    "mixed dtypes": ((F64, F64.astype(np.float32)), {}, unigemm.UnsupportedDtype, "convert one"),
-    "integers": ((F64.astype(int), F64.astype(int)), {}, unigemm.UnsupportedDtype, "float64"),
-    "complex": ((F64 + 1j, F64 + 1j), {}, unigemm.UnsupportedDtype, "real"),
-    "big endian": ((F64.astype(">f8"), F64), {}, unigemm.UnsupportedDtype, "byte order"),
-    "out dtype": ((F64, F64, F64.astype("f4")), {}, unigemm.UnsupportedDtype, "float64"),
-    "asked dtype": ((F64, F64), {"dtype": "float32"}, unigemm.UnsupportedDtype, "float64"),
+    "out dtype": ((F64, F64, F64.astype("i4")), {}, unigemm.UnsupportedDtype, "casting rule"),
     "out shape": ((F64, F64, np.ones((2, 3))), {}, unigemm.ShapeMismatch, "(2, 3)"),
     "inner extents": ((F64, np.ones((3, 2))), {}, unigemm.ShapeMismatch, "inner extents"),
-    "scalar": ((F64, np.float64(2)), {}, unigemm.LibraryMismatch, "numpy.asarray"),
+    "scalar": ((F64, np.float64(2)), {}, unigemm.ShapeMismatch, "0-dimensional"),
     "0-d": ((F64, np.array(2.0)), {}, unigemm.ShapeMismatch, "0-dimensional"),
-    "list": ((F64, [[1.0]]), {}, unigemm.LibraryMismatch, "numpy.asarray"),
+    "text": ((F64, "12"), {}, unigemm.LibraryMismatch, "numpy.asarray"),
     "matrix": ((np.matrix(F64), np.matrix(F64)), {}, unigemm.LibraryMismatch, "matrix"),
     "masked": ((np.ma.masked_array(F64), F64), {}, unigemm.LibraryMismatch, "mask"),
     "read-only out": ((F64, F64, read_only((2, 2))), {}, unigemm.UnsupportedProblem, "read-only"),
@@ -345,12 +317,6 @@ def test_bad_input_is_refused_with_a_sentence_that_says_what_would_do(kind):
     assert isinstance(caught.value, unigemm.UnigemmError)
     for x, kept in zip(args, before, strict=True):
         np.testing.assert_array_equal(x, kept)
-
-
-def test_a_field_of_a_structured_array_is_refused():
-    x = np.zeros((4, 4), np.dtype([("tag", "i2"), ("value", "f8")]))["value"]
-    with pytest.raises(unigemm.UnsupportedProblem, match="copy it"):
-        unigemm.matmul(x, np.eye(4))
 
 
 def test_torch_tensors_that_mean_more_than_their_memory_are_refused():

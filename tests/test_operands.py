@@ -26,11 +26,13 @@ from unigemm.arrays.operands import (
     parse_dtype,
     stream_handle,
 )
-from unigemm.dtypes import DType, numpy_dtype
+from unigemm.dtypes import HOST_INPUTS, INPUTS, DType, numpy_dtype
 from unigemm.overlap import may_share, overlaps_itself
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
-dtypes = st.sampled_from(list(DType))
+dtypes = st.sampled_from(
+    [*INPUTS, DType.FLOAT8_E8M0FNU, *(d for d in HOST_INPUTS if d.value.lstrip("u")[:3] == "int")]
+)
 
 
 @given(shape=shapes, dtype=dtypes, data=st.data())
@@ -117,16 +119,13 @@ def test_dtypes_are_known_by_all_their_names(given_, expected):
 
 def test_dtypes_of_other_libraries_are_known():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    assert [parse_dtype(getattr(torch, d.value)) for d in DType] == list(DType)
+    there = [d for d in DType if d not in (DType.LONGDOUBLE, DType.CLONGDOUBLE)]
+    assert [parse_dtype(getattr(torch, d.value)) for d in there] == there
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     assert parse_dtype(jax.numpy.bfloat16) is DType.BFLOAT16
 
 
 REFUSED = {
-    "int64": (np.int64, "2**53"),
-    "bool": (bool, "float64"),
-    "complex64": (np.complex64, "real and imaginary"),
-    "longdouble": (np.longdouble, "float64"),
     "object": (object, "numbers"),
     "float8": (ml_dtypes.float8_e3m4, "float8_e4m3fn"),
     "datetime": ("M8[s]", "float32"),
@@ -143,10 +142,14 @@ def test_a_dtype_that_is_not_multiplied_comes_with_what_would_do(kind):
     assert str(caught.value).startswith("a ")
 
 
-def test_int32_is_a_result_and_no_input():
-    a = np.ones((2, 2), np.int32)
-    with pytest.raises(unigemm.UnsupportedDtype, match="results only"):
-        unigemm.matmul(a, a)
+def test_dtypes_are_known_by_numpys_names_too_but_for_one_with_two_meanings():
+    for name in ("f4", "i4", "D", "longdouble", "G", "?", "uint8", "int", "complex64"):
+        assert numpy_dtype(parse_dtype(name)) == np.dtype(name)
+    for name in (">f8", "datetime64[s]", "U3", "O"):
+        with pytest.raises(unigemm.UnsupportedDtype):
+            parse_dtype(name)
+    with pytest.raises(unigemm.UnsupportedDtype, match='write "int64" or "int8"'):
+        parse_dtype("i8")
 
 
 @pytest.mark.parametrize("wrong", [None, 7, Ellipsis, "tf32", [1]], ids=repr)
@@ -283,7 +286,7 @@ def test_memory_that_kernels_cannot_address_is_refused(kind):
     x, words = NOT_AS_IT_IS[kind]
     for arrays in ((x, np.eye(4)), (np.eye(4), x), (np.eye(4), np.eye(4), x)):
         with pytest.raises(unigemm.UnsupportedProblem, match=words):
-            unigemm.matmul(*arrays)
+            unigemm.plan(*arrays, target="sm_90a")
 
 
 def test_strides_that_are_never_taken_do_not_matter():
@@ -302,8 +305,7 @@ class Interface:
 
 
 NO_ARRAYS = {
-    "list": ([[1.0]], "numpy.asarray(b)"),
-    "number": (2.0, "numpy.asarray(b)"),
+    "text": ("1.0", "numpy.asarray(b)"),
     "None": (None, "numpy.asarray(b)"),
     "spec": (ArraySpec((2, 2), "float64"), "plan() takes an ArraySpec"),
     "units": (np.ones((2, 2)).view(Units), "meaning would be lost"),
@@ -444,11 +446,9 @@ def torch_refusals():
         "freed": (freed, "storage was freed"),
         "grad": (torch.ones(2, 2, requires_grad=True), "no_grad"),
         "negated": (torch.ones(2, 2, dtype=torch.cfloat).conj().imag, "resolve_neg"),
-        "conjugated": (torch.ones(2, 2, dtype=torch.cfloat).conj(), "resolve_conj"),
         "sparse": (torch.eye(2).to_sparse(), "to_dense"),
         "sparse rows": (torch.eye(2).to_sparse_csr(), "to_dense"),
         "meta": (torch.ones(2, 2, device="meta"), "cpu or cuda"),
-        "integers": (torch.ones(2, 2, dtype=torch.int64), "2**53"),
         "float8": (torch.ones(2, 2).to(torch.float8_e5m2fnuz), "float8_e5m2"),
     }
 
@@ -461,11 +461,9 @@ def torch_refusals():
         "freed",
         "grad",
         "negated",
-        "conjugated",
         "sparse",
         "sparse rows",
         "meta",
-        "integers",
         "float8",
     ],
 )

@@ -53,7 +53,7 @@ def test_a_plan_comes_back_from_json_and_the_same_inputs_give_the_same_plan(
 
 @pytest.mark.parametrize("target", ["sm_90a", "cpu"])
 @pytest.mark.parametrize(
-    ("dtype", "result"), [("e4m3", "float32"), ("fp8_e5m2", "float32"), ("i8", "int32")]
+    ("dtype", "result"), [("e4m3", "float32"), ("fp8_e5m2", "float32"), ("int8", "int32")]
 )
 def test_eight_bits_are_planned_with_a_wider_result(target, dtype, result):
     a = spec((256, 256), dtype)
@@ -113,7 +113,7 @@ def test_an_empty_product_needs_no_plan():
 def test_specs_are_checked():
     for wrong in (
         {"shape": (2, -1), "dtype": "float32"},
-        {"shape": (2, 2), "dtype": "int16"},
+        {"shape": (2, 2), "dtype": "object"},
         {"shape": (2, 2), "dtype": "float32", "order": "K"},
         {"shape": (2, 2), "dtype": "float32", "strides": (1,)},
         {"shape": (2, 2), "dtype": "float64", "alignment": 4},

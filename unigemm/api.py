@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from .arrays.libraries import KNOWN, Library, one_library, view
-from .arrays.operands import ArraySpec, Operand, same_device, stream_handle
+from .arrays.axes import along_axes
+from .arrays.libraries import KNOWN, Library, as_array, gather, host_view, library_of, view
+from .arrays.numpy_ufunc import HostProduct
+from .arrays.operands import HOST, ArraySpec, HostArray, one_device, stream_handle
 from .backend import compiles
+from .blocks import elements_of
 from .dispatch import (
     Bound,
     Options,
@@ -16,9 +19,13 @@ from .dispatch import (
     blaming,
     check_options,
     describe,
+    host_gemm,
+    host_product,
     kernel_entry,
+    launch_apart,
     plan_gemm,
     refuse_overlap,
+    shares,
     stated,
     store,
     target_of,
@@ -64,6 +71,8 @@ def matmul(
     stream: Any = None,
     scale_a: Any = None,
     scale_b: Any = None,
+    axes: Any = None,
+    casting: str | None = None,
 ) -> Any:
     """Multiply two arrays of one library, by the rules of `numpy.matmul`.
 
@@ -75,19 +84,26 @@ def matmul(
         bfloat16, float8_e4m3fn, float8_e5m2 (ml_dtypes in NumPy and CuPy; float8 does not pass
         through DLPack) or int8; with scales of blocks also PyTorch's float4_e2m1fn_x2, or uint8,
         which hold two float4_e2m1fn that are neighbours along K, the first in the low half of a
-        byte; K then counts bytes. It is never written.
+        byte; K then counts bytes. It is never written, but for an `out` that shares its memory.
+
+        In host memory also all other numbers that `numpy.matmul` multiplies: booleans, integers,
+        complex numbers, long doubles. For NumPy also lists, numbers of another byte order, and
+        unaligned ones.
     b : array, shape (..., K, N) or (K,)
         Of the same library, device and dtype as `a`; the two kinds of float8 also multiply each
-        other. Leading dimensions broadcast.
+        other. In host memory mixed dtypes are promoted by the library's own rule; PyTorch has
+        none. Leading dimensions broadcast.
     out : array, optional
-        Where to put the result: of the result's shape, on the same device, sharing no memory with
-        `a` or `b`. Any strides that give each element an address of its own.
+        Where to put the result: of the result's shape, on the same device. Any strides that give
+        each element an address of its own. On a GPU it shares no memory with `a` or `b`; on the
+        host it may, and the result is right.
     dtype : dtype or str, optional
         Of the result, by default that of `out`, or that of the inputs. float16 and bfloat16 inputs
         also give float32. float8 gives float32 (the default), bfloat16 or float16. int8 gives
-        int32, so that nothing of the sums is lost (`numpy.matmul` keeps only their low eight bits).
-        Sums are in float64 for float64, in int32 for int8 (they wrap around, as NumPy's and
-        cuBLAS's do), else in float32.
+        int32, so that nothing of the sums is lost; on the host ``dtype="int8"`` gives their low
+        eight bits, as `numpy.matmul` does. Sums are in float64 for float64, in int32 for int8
+        (they wrap around, as NumPy's and cuBLAS's do), else in float32; of what only the host
+        multiplies in the type itself, as NumPy has it.
     precision : {"ieee", "tf32", "3xtf32"}
         The coarsest arithmetic to accept for float32 inputs; other inputs take "ieee" only.
         "ieee" multiplies them as they are; "tf32" may cut each to TF32 (a relative error below
@@ -126,6 +142,11 @@ def matmul(
         tensor cores multiply these (sm_100a, sm_103a, sm_110a).
 
         A pair has both: scales of blocks and one of the whole operand.
+    axes : list of tuples, optional
+        As in `numpy.matmul`: the dimensions of the matrices of `a`, of `b` and of the result. For
+        NumPy and CuPy arrays, which are viewed so and not copied.
+    casting : {"no", "equiv", "safe", "same_kind", "unsafe"}, optional
+        Which conversions of NumPy arrays are allowed, by default "same_kind".
 
     Returns
     -------
@@ -138,11 +159,12 @@ def matmul(
     ShapeMismatch
         The shapes do not fit, or `out` has another shape than the product.
     UnsupportedDtype
-        A dtype that is not supported, or mixed ones; a scale that is not one float32.
+        A dtype that is not supported, mixed ones on a GPU, or a conversion that `casting` forbids;
+        a scale that is not one float32.
     LibraryMismatch, DeviceMismatch
         The arrays are not of one library, not on one device, or no arrays.
     OverlapError
-        `out` shares memory with an input, a scale or itself.
+        `out` shares memory with a scale or itself, or on a GPU with an input.
     UnsupportedProblem
         Anything else that cannot be done; also the base of all the above.
     BackendUnavailable
@@ -157,6 +179,10 @@ def matmul(
 
     All errors come before anything is launched. The first call of a kind plans, and may compile;
     do that before capturing a CUDA graph. No gradients are recorded.
+
+    A captured launch has its workspace as long as the graph lives: in a capture of CuPy arrays, or
+    through DLPack, the graph allocates and frees it (``cudaMallocAsync``); PyTorch keeps it in the
+    graph's private pool. Operands and results are the caller's to keep while a graph is replayed.
 
     Infinities and NaN give what they give in float32, and so do the largest and smallest numbers,
     with these exceptions. Sums that leave the range of float32 in between are infinite or NaN.
@@ -178,13 +204,30 @@ def matmul(
     kind = type(a)
     library = KNOWN.get(kind)
     if library is None or type(b) is not kind or (out is not None and type(out) is not kind):
-        library = one_library(a, b, out)
+        library, a, b, out = gather(a, b, out)
+    if axes is not None:
+        call = partial(
+            matmul,
+            dtype=dtype,
+            precision=precision,
+            deterministic=deterministic,
+            batch_invariant=batch_invariant,
+            backend=backend,
+            plan=plan,
+            stream=stream,
+            scale_a=scale_a,
+            scale_b=scale_b,
+            casting=casting,
+        )
+        return along_axes(call, library, a, b, out, axes)
     scaled = scale_a is not None or scale_b is not None
     if library.foreign:
         if scaled:
             raise UnsupportedProblem(
                 "scale_a and scale_b are for float8 arrays of NumPy, CuPy and PyTorch"
             )
+        if casting is not None:
+            raise UnsupportedProblem("casting= is for NumPy arrays in host memory; leave it out")
         options = Options(
             dtype, precision, deterministic, backend, plan, batch_invariant=batch_invariant
         )
@@ -203,7 +246,9 @@ def matmul(
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
         same = plan and id(plan)  # hashing a plan costs more than the rest; `Bound` keeps it alive
-        asked = dtype, precision, deterministic, batch_invariant, backend, same, scaled, blocks
+        asked = (
+            dtype, precision, deterministic, batch_invariant, backend, same, scaled, blocks, casting
+        )  # fmt: skip
         if out is None:
             d_at = 0
             places = a_at & 15, b_at & 15
@@ -217,11 +262,12 @@ def matmul(
         key = bound = None  # something is wrong with an argument: `bind` says what
     if bound is None:
         options = Options(
-            dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks
+            dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks, casting
         )
         bound = bind(library, a, b, out, options)
         if key is not None:
-            store(library.table, key, bound)
+            if bound.kept:
+                store(library.table, key, bound)
         else:
             a_at, b_at = library.operand(a, "a").pointer, library.operand(b, "b").pointer
             d_at = 0 if out is None else library.operand(out, "out").pointer
@@ -239,7 +285,13 @@ def matmul(
             low < b_at + bound.b_span[1] and b_at + bound.b_span[0] < high
         ):
             names = {"a": a, "b": b, "out": out}
-            refuse_overlap({name: library.operand(x, name) for name, x in names.items()})
+            operands = {name: library.operand(x, name) for name, x in names.items()}
+            if device >= 0:
+                refuse_overlap(operands)
+            elif bound.launch is not None and shares(operands):
+                library.claim(out)
+                launch_apart(bound.launch, a_at, b_at, operands["out"], *scales)
+                return out
         library.claim(out)
     if device < 0:
         return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
@@ -289,11 +341,26 @@ def _run(
         if bound.workspace is None:
             launch(a_at, b_at, d_at, 0, stream, *scales)
         else:
-            scratch = bound.workspace()
-            launch(a_at, b_at, d_at, library.address(scratch), stream, *scales)
+            _launch_with_workspace(library, bound, a_at, b_at, d_at, stream, scales)
     elif bound.fill:
         library.zero(result)
     return library.scalar(result) if bound.scalar and out is None else result
+
+
+def _launch_with_workspace(
+    library: Library, bound: Bound, a_at: int, b_at: int, d_at: int, stream: int, scales: tuple
+) -> None:
+    """Launch with a workspace; one of a captured launch belongs to the graph, not to a pool."""
+    assert bound.launch is not None
+    assert bound.workspace is not None
+    assert bound.plan is not None
+    inside = library.graph_memory and library.graph_memory(bound.plan.workspace_bytes, stream)
+    if not inside:
+        scratch = bound.workspace()
+        bound.launch(a_at, b_at, d_at, library.address(scratch), stream, *scales)
+        return
+    with inside as address:
+        bound.launch(a_at, b_at, d_at, address, stream, *scales)
 
 
 def _stream_for(device: int, stream: Any) -> int:
@@ -383,46 +450,79 @@ def plan(
     asked, options = options, with_named_backend(options)
     if keep < 0:
         raise UnsupportedProblem(f"keep counts candidates and is {keep}; pass 0 or more")
+    a, b = (x if isinstance(x, ArraySpec) else as_array(x, n) for x, n in ((a, "a"), (b, "b")))
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-    seen: dict[str, Operand | Layout] = {
-        name: x.layout if isinstance(x, ArraySpec) else view(x, name) for name, x in named.items()
+    libraries = {n: library_of(x, n) for n, x in named.items() if not isinstance(x, ArraySpec)}
+    if len(libraries) == len(named) and all(library.foreign for library in libraries.values()):
+        from .arrays.dlpack_arrays import promoted
+
+        named["a"], named["b"] = promoted(a, b)
+    hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
+    place = _planned_for(target, named, hosts)
+    if not place.is_gpu:
+        hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
+        promotes = all(library.promotes for library in libraries.values())
+        product = host_product(hosts, options, promotes=promotes)
+        if product is not None:
+            with blaming(asked, options):
+                return _host_plan(product, place, options, usable=target is None, keep=keep)
+    seen = {
+        n: x.layout if isinstance(x, ArraySpec) else view(x, n).layout for n, x in named.items()
     }
-    layouts = [x.layout if isinstance(x, Operand) else x for x in seen.values()]
+    if options.blocks:
+        scales_of = options.blocks[0].dtype
+        seen = {n: replace(x, dtype=elements_of(x.dtype, scales_of)) for n, x in seen.items()}
+    on_host = not place.is_gpu
     try:
-        gemm = _stated(options, *layouts)
+        gemm = _stated(options, on_host, *seen.values())
     except TypeError:  # a dtype that has no hash, say
-        gemm = _stated.__wrapped__(options, *layouts)
-    arrays = {name: x for name, x in seen.items() if isinstance(x, Operand)}
+        gemm = _stated.__wrapped__(options, on_host, *seen.values())
     with blaming(asked, options):
         return plan_gemm(
-            gemm,
-            _planned_for(target, arrays),
-            options.backend,
-            usable=target is None,
-            keep=keep,
-            tuned=tuned,
+            gemm, place, options.backend, usable=target is None, keep=keep, tuned=tuned
         )
+
+
+def _host_plan(
+    product: HostProduct, target: Target, options: Options, *, usable: bool, keep: int
+) -> Plan:
+    """Plan what NumPy's own matmul computes."""
+    if 0 in product.shape or product.a.shape[-1] == 0:
+        raise _nothing(product.a.shape, product.b.shape)
+    gemm = host_gemm(product, options)
+    plan = plan_gemm(gemm, target, options.backend, usable=usable, keep=keep, tuned=False)
+    way = f"numpy.matmul in {product.loop[0]}"
+    for name, x, dtype in zip("ab", (product.a, product.b), product.loop, strict=False):
+        way += "" if x.dtype == dtype else f", {name} from {x.dtype}"
+    return replace(plan, config=replace(plan.config, schedule=way))
+
+
+def _nothing(a: tuple[int, ...], b: tuple[int, ...]) -> UnsupportedProblem:
+    return UnsupportedProblem(f"{a} @ {b} multiplies nothing; matmul does it with no kernel")
 
 
 @lru_cache(maxsize=256)  # most of what planning a known product costs
-def _stated(options: Options, a: Layout, b: Layout, out: Layout | None = None) -> Gemm:
+def _stated(
+    options: Options, on_host: bool, a: Layout, b: Layout, out: Layout | None = None
+) -> Gemm:
     """Check a product, and state it in canonical form."""
-    layout = describe(a, b, out, options)
+    layout = describe(a, b, out, options, on_host=on_host)
     if 0 in layout.shape or a.shape[-1] == 0:
-        raise UnsupportedProblem(
-            f"{a.shape} @ {b.shape} multiplies nothing; matmul does it with no kernel"
-        )
+        raise _nothing(a.shape, b.shape)
     return stated(a, b, layout, options)
 
 
-def _planned_for(target: str | Target | None, arrays: dict[str, Operand]) -> Target:
+def _planned_for(
+    target: str | Target | None, named: dict[str, Any], hosts: dict[str, HostArray | None]
+) -> Target:
     if isinstance(target, Target):
         check_target(target)
         return target
     if target is not None:
         return named_target(target)
-    if arrays:
-        return target_of(same_device(arrays))
+    places = {n: view(named[n], n).device if x is None else HOST for n, x in hosts.items()}
+    if places:
+        return target_of(one_device(places))
     return device_target(_current_gpu()) if device_count() else CPU
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "block_scales",
     "blocked_count",
     "blocks_of",
+    "elements_of",
     "refuse_elements",
     "row_and_block_places",
     "scale_steps",
@@ -88,6 +89,20 @@ def block_scales(dtype: DType, a: ScaleOrder, b: ScaleOrder) -> BlockScales:
     return BlockScales(dtype, BLOCKS[dtype], a, b)
 
 
+def elements_of(dtype: DType, scales: DType | None) -> DType:
+    """Return what the elements of an array are: uint8 holds float4 where blocks have such scales.
+
+    Parameters
+    ----------
+    dtype
+        Of the array.
+    scales
+        Of its blocks; None where there are none.
+    """
+    pairs = dtype is DType.UINT8 and scales is DType.FLOAT8_E4M3FN
+    return DType.FLOAT4_E2M1FN_X2 if pairs else dtype
+
+
 def refuse_elements(elements: DType, scales: DType | None) -> None:
     """Refuse elements that have no scales of blocks of such a type; None where there are none.
 
@@ -99,9 +114,8 @@ def refuse_elements(elements: DType, scales: DType | None) -> None:
     packed = DType.FLOAT4_E2M1FN_X2
     if elements is packed and scales is not DType.FLOAT8_E4M3FN:
         raise UnsupportedDtype(
-            f"arrays of uint8 and of float4_e2m1fn_x2 are taken as {packed}, which is multiplied "
-            "with a scale for each 16 elements of both operands: pass these as scale_a and "
-            "scale_b, float8_e4m3fn; or convert the array"
+            f"{packed} is multiplied with a scale for each 16 elements of both operands: pass "
+            "these as scale_a and scale_b, float8_e4m3fn; or convert the array"
         )
     if scales is not None and elements not in _ELEMENTS[scales]:
         taken = " and ".join(str(each) for each in _ELEMENTS[scales])

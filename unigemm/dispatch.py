@@ -11,12 +11,22 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import env, tuning
-from .arrays.libraries import KNOWN, Library
-from .arrays.numpy_arrays import without_errors
-from .arrays.operands import HOST, Device, Operand, compact_strides, output_dtype, same_device
+from .arrays.libraries import KNOWN, Library, host_view
+from .arrays.numpy_arrays import viewer, without_errors
+from .arrays.numpy_ufunc import CASTINGS, HostProduct, is_for_kernels, numpy_product
+from .arrays.operands import (
+    HOST,
+    Device,
+    HostArray,
+    Operand,
+    compact_strides,
+    one_device,
+    output_dtype,
+    parse_dtype,
+)
 from .backend import (
     Backend,
     CompilingBackend,
@@ -25,8 +35,8 @@ from .backend import (
     RehearsingBackend,
     compiles,
 )
-from .blocks import refuse_elements
-from .dtypes import FLOAT8, DType
+from .blocks import elements_of, refuse_elements
+from .dtypes import FLOAT8, DType, numpy_dtype
 from .dump import dump
 from .errors import (
     BackendUnavailable,
@@ -66,10 +76,14 @@ __all__ = [
     "describe",
     "forget",
     "forget_device",
+    "host_gemm",
+    "host_product",
     "kernel_entry",
+    "launch_apart",
     "plan_gemm",
     "refuse_overlap",
     "replan",
+    "shares",
     "stated",
     "target_of",
     "usable_backend",
@@ -89,6 +103,7 @@ class Options:
     scaled: bool = False
     batch_invariant: bool = False
     blocks: tuple[Layout, Layout] | None = None  # of the scales of blocks
+    casting: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,11 +126,13 @@ class Bound:
     workspace
         Makes the workspace, None where there is none.
     a_span, b_span, d_span
-        Bytes touched, from each array's address.
+        Bytes touched, from each array's address; none where shared memory is no matter.
     plan
-        Why this kernel; None where nothing is to be multiplied.
+        Why this kernel; None where nothing is to be multiplied, or NumPy's own matmul does it.
     options
         What the call asked for. Holding the caller's plan keeps its id, which is in the key.
+    kept
+        Calls with the same key are the same; else each one is bound anew.
     """
 
     make: Callable[[], Any]
@@ -129,10 +146,16 @@ class Bound:
     d_span: tuple[int, int]
     plan: Plan | None
     options: Options
+    kept: bool = True
 
 
 def describe(
-    a: Operand | Layout, b: Operand | Layout, out: Operand | Layout | None, options: Options
+    a: Operand | Layout,
+    b: Operand | Layout,
+    out: Operand | Layout | None,
+    options: Options,
+    *,
+    on_host: bool = False,
 ) -> Layout:
     """Check a call's shapes, dtypes and precision, and return the layout of its result.
 
@@ -147,7 +170,7 @@ def describe(
         are not float8.
     """
     asked = out.dtype if options.dtype is None and out is not None else options.dtype
-    dtype = output_dtype(asked, a, b)
+    dtype = output_dtype(asked, a, b, on_host=on_host)
     if options.precision != "ieee" and a.dtype is not DType.FLOAT32:
         raise UnsupportedProblem(
             f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
@@ -189,7 +212,7 @@ def check_options(options: Options) -> None:
     Raises
     ------
     UnsupportedProblem
-        An unknown precision, or a plan that is none.
+        An unknown precision or casting rule, or a plan that is none.
     BackendUnavailable
         There is no backend of that name.
     """
@@ -201,6 +224,10 @@ def check_options(options: Options) -> None:
     if options.backend != "auto" and options.backend not in names:
         raise BackendUnavailable(
             f"there is no backend {options.backend!r}; use auto or one of {', '.join(names)}"
+        )
+    if options.casting is not None and options.casting not in CASTINGS:
+        raise UnsupportedProblem(
+            f"casting {options.casting!r} is not known; use one of {', '.join(CASTINGS)}"
         )
     if options.plan is not None:
         if not isinstance(options.plan, Plan):
@@ -503,12 +530,20 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
     attach()
     check_options(options)
     asked, options = options, with_named_backend(options)
-    operands = {"a": library.operand(a, "a"), "b": library.operand(b, "b")}
-    if out is not None:
-        operands["out"] = library.operand(out, "out")
+    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    hosts = {name: host_view(library, x, name) for name, x in named.items()}
+    if options.casting is not None and (not library.promotes or None in hosts.values()):
+        raise UnsupportedProblem("casting= is for NumPy arrays in host memory; leave it out")
+    product = host_product(hosts, options, promotes=library.promotes)
+    if product is not None:
+        with blaming(asked, options):
+            return _bind_host(library, product, options)
+    operands = {name: library.operand(x, name) for name, x in named.items()}
+    if options.blocks:
+        operands = {name: _elements(x, options) for name, x in operands.items()}
     x, y, z = operands["a"], operands["b"], operands.get("out")
-    device = same_device(operands)
-    layout = describe(x, y, z, options)
+    device = one_device({name: operand.device for name, operand in operands.items()})
+    layout = describe(x, y, z, options, on_host=device == HOST)
     if z is not None and z.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
     index = -1 if device == HOST else device.index
@@ -537,7 +572,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         return bound(launch=None, workspace=None, plan=None)
     gemm = stated(x.layout, y.layout, layout, options)
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
-    if z is not None:
+    if z is not None and index >= 0:
         refuse_overlap(operands)
     target = target_of(device)
     with nullcontext() if index < 0 else library.context(index, None):
@@ -612,23 +647,159 @@ def _planned(
             )
 
 
-def refuse_overlap(operands: dict[str, Operand]) -> None:
-    """Refuse an output that shares memory with an input.
+Seen = TypeVar("Seen", Operand, Layout)
+
+
+def _elements(x: Seen, options: Options) -> Seen:
+    """Return an operand by what its elements are beside the scales of a call."""
+    assert options.blocks is not None
+    return replace(x, dtype=elements_of(x.dtype, options.blocks[0].dtype))
+
+
+def host_product(
+    hosts: Mapping[str, HostArray | None], options: Options, *, promotes: bool
+) -> HostProduct | None:
+    """Return the product that NumPy's own matmul is asked for; None where it is for kernels.
+
+    Parameters
+    ----------
+    hosts
+        The arrays by their names; None for one that is on a GPU.
+    options
+        What the call asks for.
+    promotes
+        The library's arrays may be of mixed types.
 
     Raises
     ------
-    OverlapError
-        It does, or that cannot be ruled out in bounded time.
+    UnsupportedProblem
+        NumPy cannot do as asked either.
+    """
+    a, b, out = hosts["a"], hosts["b"], hosts.get("out")
+    if a is None or b is None or ("out" in hosts and out is None):
+        return None
+    if options.scaled or options.blocks:
+        return None
+    if is_for_kernels(a, b, out, options.dtype):
+        if options.casting is not None:
+            _refuse_casts(a, b, out, options)
+        return None
+    product = numpy_product(a, b, out, options.dtype, options.casting, promotes=promotes)
+    if product is None:
+        return None
+    kinds = {str(a.dtype), str(b.dtype)}
+    if options.precision != "ieee" and kinds != {"float32"}:
+        raise UnsupportedProblem(
+            f"precision {options.precision!r} is for float32 inputs and these are "
+            f"{' and '.join(sorted(kinds))}; leave precision out"
+        )
+    if options.batch_invariant:
+        raise UnsupportedProblem(
+            "NumPy adds up in an order that may depend on M; leave batch_invariant out, or use a "
+            "GPU"
+        )
+    return product
+
+
+def _refuse_casts(a: HostArray, b: HostArray, out: HostArray | None, options: Options) -> None:
+    """Refuse inputs that a wider result takes by a cast that the caller does not allow."""
+    import numpy as np
+
+    asked = out.dtype if options.dtype is None and out is not None else options.dtype
+    x, y = a.layout, b.layout
+    assert x is not None
+    assert y is not None
+    dtype = numpy_dtype(output_dtype(asked, x, y))
+    for each in (a, b):
+        if not np.can_cast(each.dtype, dtype, options.casting):  # type: ignore[arg-type]
+            raise UnsupportedDtype(
+                f"{each.dtype} inputs give {dtype}, which casting={options.casting!r} does not "
+                "allow; leave casting out, or pass dtype="
+            )
+
+
+def host_gemm(product: HostProduct, options: Options) -> Gemm:
+    """State what NumPy multiplies, its inputs converted, in canonical form."""
+    return stated(*product.layouts, options)
+
+
+def _bind_host(library: Library, product: HostProduct, options: Options) -> Bound:
+    """Bind a product of NumPy's own matmul."""
+    import numpy as np
+
+    if options.backend != "auto":
+        _named(options.backend, CPU, usable=True)
+    out, dtype = product.out, product.dtype
+    if out is not None and out.readonly:
+        raise UnsupportedProblem("out is read-only; pass an array that may be written")
+    if options.plan is not None:
+        _fit(options.plan, host_gemm(product, options), CPU)
+    # A scalar's class tells C's long from its long long, which the key does not; and PyTorch's
+    # key does not tell whether a tensor is conjugated.
+    told = product.shape or dtype.kind not in "iu"
+    make = (
+        partial(np.empty, product.shape, dtype)
+        if library.promotes
+        else library.maker(product.shape, parse_dtype(dtype), HOST)
+    )
+    launch = product.launcher()
+    return Bound(
+        make=make,
+        scalar=not product.shape,
+        launch=launch if library.numpy_errors else without_errors(launch),
+        fill=False,
+        device=-1,
+        workspace=None,
+        a_span=(0, 0),
+        b_span=(0, 0),
+        d_span=(0, 0),
+        plan=None,
+        options=options,
+        kept=bool(told) and (library.promotes or dtype.kind != "c"),
+    )
+
+
+def shares(operands: dict[str, Operand]) -> str | None:
+    """Return the name of the input that an output shares memory with.
+
+    So it is also said where that cannot be ruled out in bounded time.
     """
     out = operands["out"]
     target = (out.pointer, out.shape, out.strides, out.dtype.itemsize)
     for name in ("a", "b"):
         x = operands[name]
         if may_share(target, (x.pointer, x.shape, x.strides, x.dtype.itemsize)):
-            raise OverlapError(
-                f"out shares memory with {name}, and it is written while {name} is read; pass "
-                f"another array as out, or a copy of {name}"
-            )
+            return name
+    return None
+
+
+def refuse_overlap(operands: dict[str, Operand]) -> None:
+    """Refuse an output that shares memory with an input.
+
+    Raises
+    ------
+    OverlapError
+        It does, or that cannot be ruled out.
+    """
+    name = shares(operands)
+    if name is not None:
+        raise OverlapError(
+            f"out shares memory with {name}, and it is written while {name} is read; pass "
+            f"another array as out, or a copy of {name}"
+        )
+
+
+def launch_apart(launch: Launcher, a: int, b: int, out: Operand, *scales: float) -> None:
+    """Compute a product on the host into memory of its own, and copy it to `out`."""
+    import numpy as np
+
+    low, high = out.span
+    memory = np.empty(high - low + 16, np.uint8)
+    first = memory.ctypes.data
+    place = first - low + (out.pointer + low - first) % 16  # aligned as `out` is
+    launch(a, b, place, 0, 0, *scales)
+    view = viewer(out.shape, out.strides, out.dtype)
+    view(out.pointer)[...] = view(place)
 
 
 _loaded: dict[tuple[str, str, int], object] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOAT8",
+    "HOST_INPUTS",
     "INPUTS",
     "DType",
     "accumulator",
@@ -34,6 +36,17 @@ _ITEMSIZE = {
     "int32": 4,
     "float8_e8m0fnu": 1,
     "float4_e2m1fn_x2": 1,
+    "bool": 1,
+    "int16": 2,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "longdouble": ctypes.sizeof(ctypes.c_longdouble),
+    "clongdouble": 2 * ctypes.sizeof(ctypes.c_longdouble),
 }
 
 
@@ -53,9 +66,21 @@ class DType(enum.Enum):
     FLOAT8_E4M3FN = "float8_e4m3fn"
     FLOAT8_E5M2 = "float8_e5m2"
     INT8 = "int8"
-    INT32 = "int32"  # of results only
+    INT32 = "int32"  # of int8 products; an input on the host only
     FLOAT8_E8M0FNU = "float8_e8m0fnu"  # of scales only
     FLOAT4_E2M1FN_X2 = "float4_e2m1fn_x2"  # two in a byte, with scales only (see `blocks`)
+    # What follows is multiplied on the host only, by NumPy's own matmul.
+    BOOL = "bool"
+    INT16 = "int16"
+    INT64 = "int64"
+    UINT8 = "uint8"
+    UINT16 = "uint16"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    COMPLEX64 = "complex64"
+    COMPLEX128 = "complex128"
+    LONGDOUBLE = "longdouble"
+    CLONGDOUBLE = "clongdouble"
 
     __hash__ = object.__hash__  # that of Enum is in Python, and planning hashes dtypes all the time
 
@@ -66,11 +91,30 @@ class DType(enum.Enum):
         return self.value
 
 
-#: What may be multiplied by itself.
-INPUTS: tuple[DType, ...] = tuple(
-    dtype
-    for dtype in DType
-    if dtype not in (DType.INT32, DType.FLOAT8_E8M0FNU, DType.FLOAT4_E2M1FN_X2)
+#: What kernels multiply.
+INPUTS: tuple[DType, ...] = (
+    DType.FLOAT64,
+    DType.FLOAT32,
+    DType.FLOAT16,
+    DType.BFLOAT16,
+    DType.FLOAT8_E4M3FN,
+    DType.FLOAT8_E5M2,
+    DType.INT8,
+)
+#: What NumPy's own matmul multiplies on the host beside these, sums being of the same type.
+HOST_INPUTS: tuple[DType, ...] = (
+    DType.BOOL,
+    DType.INT16,
+    DType.INT32,
+    DType.INT64,
+    DType.UINT8,
+    DType.UINT16,
+    DType.UINT32,
+    DType.UINT64,
+    DType.COMPLEX64,
+    DType.COMPLEX128,
+    DType.LONGDOUBLE,
+    DType.CLONGDOUBLE,
 )
 # Bits of the significand, the hidden one included (IEEE 754-2019 table 3.5; bfloat16: 8; float8:
 # Open Compute Project, 8-bit Floating Point Specification, table 1).
@@ -131,10 +175,13 @@ def may_multiply(a: DType, b: DType) -> bool:
 def accumulator(dtype: DType) -> DType:
     """Return the type that products of `dtype` are summed in.
 
-    float64 for float64, int32 for int8 (it wraps around), else float32.
+    float64 for float64, int32 for int8 (it wraps around), else float32; on the host also what
+    NumPy sums in the type itself.
     """
     if dtype is DType.INT8:
         return DType.INT32
+    if dtype in HOST_INPUTS:
+        return dtype
     return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
 
 

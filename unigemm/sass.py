@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, files
@@ -31,6 +32,7 @@ __all__ = [
     "instruction_mix",
     "kernel_mixes",
     "tool",
+    "work_folder",
 ]
 
 #: Programs by name, and the packages that bring them.
@@ -113,11 +115,31 @@ def tool(name: str) -> Path:
     return Path(found)
 
 
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """Make a folder for the files of a compiler or disassembler, and remove it in the end.
+
+    Raises
+    ------
+    CompilationError
+        There is no place for one.
+    """
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(scratch_folder())
+        except OSError as error:
+            raise CompilationError(
+                f"there is no folder for a compiler's files ({error}); set TMPDIR to one that can "
+                "be written"
+            ) from error
+        yield folder
+
+
 def _run(program: str, cubin: bytes, *options: str) -> str:
     path = os.environ.get("PATH", "")
     if "--dump-sass" in options:  # it finds nvdisasm on PATH
         path = os.pathsep.join((str(tool("nvdisasm").parent), path))
-    with scratch_folder() as folder:
+    with work_folder() as folder:
         target = folder / "kernel.cubin"
         target.write_bytes(cubin)
         done = subprocess.run(

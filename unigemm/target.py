@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 
+from .cards import ARCHITECTURES as CARD_ARCHITECTURES
+from .cards import CARDS, Card
 from .errors import BackendUnavailable, UnsupportedProblem
 from .extras import install_command
 from .forks import cached_property
@@ -13,6 +15,7 @@ from .forks import cached_property
 __all__ = [
     "ARCHITECTURES",
     "CPU",
+    "DEVICES",
     "Target",
     "check_target",
     "device_count",
@@ -71,6 +74,11 @@ class Target:
         digits = self.arch[3:].rstrip("af")
         return int(digits[:-1]), int(digits[-1])
 
+    @property
+    def letter(self) -> str:
+        """What follows the number of the architecture: "a", or nothing."""
+        return self.arch.lstrip("sm_0123456789")
+
     def __hash__(self) -> int:
         return hash((self.arch, self.name))  # enough to tell most apart, and all plans look it up
 
@@ -80,70 +88,46 @@ class Target:
 
 CPU = Target("cpu", "host")
 
-# Shared memory, registers and lanes per SM: CUDA C++ Programming Guide, tables of technical
-# specifications and of arithmetic throughput per compute capability. SM counts, clocks, L2 and
-# bandwidth: the data sheet of the device named. `device_target` reads what it can from the driver.
-# Jetson T5000: SMs and L2 as the driver tells them (NVIDIA's developer forum, 356355); clock and
-# memory from the module's data sheet, whose 2070 TFLOP/s of sparse FP4 make 4096 16-bit
-# multiply-adds of an SM per clock; float64 lanes are assumed to be sm_103's.
 _KIB = 1024
-_NAMED = (
-    Target(
-        "sm_80", "NVIDIA A100 80GB", 108, 164 * _KIB, 163 * _KIB, 40 << 20, 1410, 2039, 64, 32, 1024
-    ),
-    Target(
-        "sm_86",
-        "NVIDIA GeForce RTX 3090",
-        82,
-        100 * _KIB,
-        99 * _KIB,
-        6 << 20,
-        1695,
-        936,
-        128,
-        2,
-        256,
-    ),
-    Target("sm_89", "NVIDIA L40S", 142, 100 * _KIB, 99 * _KIB, 96 << 20, 2520, 864, 128, 2, 512),
-    Target(
-        "sm_90a", "NVIDIA H200", 132, 228 * _KIB, 227 * _KIB, 60 << 20, 1980, 4800, 128, 64, 2048
-    ),
-    Target(
-        "sm_100a", "NVIDIA B200", 148, 228 * _KIB, 227 * _KIB, 126 << 20, 1965, 8000, 128, 64, 4096
-    ),
-    Target(
-        "sm_103a", "NVIDIA B300", 148, 228 * _KIB, 227 * _KIB, 126 << 20, 1920, 8000, 128, 2, 4096
-    ),
-    Target(
-        "sm_110a",
-        "NVIDIA Jetson T5000",
-        20,
-        228 * _KIB,
-        227 * _KIB,
-        32 << 20,
-        1575,
-        273,
-        128,
-        2,
-        4096,
-    ),
-    Target(
-        "sm_120a",
-        "NVIDIA GeForce RTX 5090",
-        170,
-        100 * _KIB,
-        99 * _KIB,
-        96 << 20,
-        2407,
-        1792,
-        128,
-        2,
-        512,
-    ),
-)
-ARCHITECTURES: tuple[str, ...] = tuple(t.arch for t in _NAMED)
+
+
+def _of_card(card: Card) -> Target:
+    shared, fp32, fp64 = CARD_ARCHITECTURES[card.arch]
+    return Target(
+        card.arch,
+        card.name,
+        card.sm_count,
+        smem_per_sm=shared * _KIB,
+        smem_per_block=(shared - 1) * _KIB,  # a KiB of each CTA is the system's
+        l2_bytes=card.l2_mib << 20,
+        clock_mhz=card.clock_mhz,
+        dram_gbs=card.dram_gbs,
+        fp32_lanes=fp32,
+        fp64_lanes=fp64,
+        tensor_flops=card.tensor_flops,
+    )
+
+
+def _plain(name: str) -> str:
+    """Return a device's name without the maker's, spaces, hyphens and capitals."""
+    return re.sub(r"nvidia|geforce|[\s_()-]+", "", name.lower())
+
+
+_CARDS = tuple(map(_of_card, CARDS))
+_NAMED = tuple(next(t for t in _CARDS if t.arch == arch) for arch in CARD_ARCHITECTURES)
 _BY_NUMBER = {t.capability: t for t in _NAMED}
-_NAME = re.compile(r"(?:sm_)?([0-9]{1,3})([0-9])[af]?")
+_BY_NAME = {
+    _plain(name): target
+    for card, target in zip(CARDS, _CARDS, strict=True)
+    for name in (card.name, *card.other_names)
+}
+#: Architectures that products are planned for.
+ARCHITECTURES: tuple[str, ...] = tuple(CARD_ARCHITECTURES)
+#: Devices that products are planned for, by their full names.
+DEVICES: tuple[str, ...] = tuple(card.name for card in CARDS)
+
+_ARCHITECTURE = re.compile(r"(?:sm_?)?([0-9]{1,2})([0-9])([a-z]?)", re.IGNORECASE | re.ASCII)
+_NUMBERED = re.compile(r"(?:sm_)?([0-9]{1,3})([0-9])[af]?")
 #: The most that a figure of a target may be: far above all devices, far below what overflows.
 _MOST = {
     "sm_count": 1 << 12,
@@ -159,31 +143,38 @@ _MOST = {
 
 
 def named_target(name: str) -> Target:
-    """Return the target of an architecture, by its representative device.
+    """Return the target of an architecture, by its representative device, or of a device.
 
     Parameters
     ----------
     name
-        ``"sm_90a"``, ``"sm_90"``, ``"90"`` or ``"cpu"``.
+        ``"sm_90a"``, ``"sm_90"``, ``"90"`` or ``"cpu"``; or a device, such as ``"h100"``,
+        ``"NVIDIA H100 PCIe"`` or ``"rtx 4090"``.
 
     Raises
     ------
     UnsupportedProblem
-        The architecture is not known.
+        It is not known.
     """
+    known = f"cpu, {', '.join(ARCHITECTURES)}, or a device such as h100, rtx4090 or b200"
     if not isinstance(name, str):
-        raise UnsupportedProblem(
-            f"target is a {type(name).__name__}; name one of cpu, {', '.join(ARCHITECTURES)}"
-        )
-    if name == "cpu":
+        raise UnsupportedProblem(f"a target is named by a string, not by {name!r}; name {known}")
+    text = name.strip()
+    if text == "cpu":
         return CPU
-    number = _NAME.fullmatch(name)
-    found = _BY_NUMBER.get((int(number[1]), int(number[2]))) if number else None
-    if found is None:
-        raise UnsupportedProblem(
-            f"target {name[:40]!r} is not known; name one of cpu, {', '.join(ARCHITECTURES)}"
-        )
-    return found
+    match = _ARCHITECTURE.fullmatch(text)
+    if match is None:
+        found = _BY_NAME.get(_plain(text))
+    else:
+        found = _BY_NUMBER.get((int(match[1]), int(match[2])))
+        if found is not None and (letter := match[3].lower()) not in ("", found.letter):
+            raise UnsupportedProblem(
+                f"target {name!r} is not known: kernels here are compiled for {found.arch} itself"
+                f"{', not for its family' if letter == 'f' else ''}; name {found.arch}"
+            )
+    if found is not None:
+        return found
+    raise UnsupportedProblem(f"target {name[:60]!r} is not known; name one of {known}")
 
 
 def check_target(target: Target) -> None:
@@ -207,7 +198,7 @@ def _flaw(target: Target) -> str | None:
         return "a target's architecture and name are strings"
     if target.arch == CPU.arch:
         return None if target == CPU else "the target cpu has figures, and plans for it need none"
-    number = _NAME.fullmatch(target.arch)
+    number = _NUMBERED.fullmatch(target.arch)
     try:
         known = number and _arch_of(int(number[1]), int(number[2]))
     except UnsupportedProblem:

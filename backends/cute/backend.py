@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from math import inf
-from pathlib import Path
 from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
@@ -22,7 +21,9 @@ from ..compiling import (
     oriented_scales,
     oriented_strides,
     out_of_bounds,
+    package_sources,
     refuse_sizes,
+    sources_missing,
     specialisation,
     too_many,
 )
@@ -82,8 +83,8 @@ class CuteBackend:
     rehearsed_for: str = field(default="sm_90a", compare=False)
 
     def missing(self) -> str | None:
-        """Say which package of the toolchain is not installed; None when all are."""
-        return toolchain.missing()
+        """Say what of the toolchain, or of this package, is not installed; None when all is."""
+        return toolchain.missing() or sources_missing(f"unigemm.backends.{self.name}")
 
     def compiler_missing(self) -> str | None:
         """Return None: what runs the kernels has compiled them."""
@@ -91,7 +92,11 @@ class CuteBackend:
 
     def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
-        return refuse_sizes(extents, target) or self.unfit(problem, extents, target)
+        return (
+            refuse_sizes(extents, target)
+            or toolchain.refuse_architecture(target)
+            or self.unfit(problem, extents, target)
+        )
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""
@@ -240,13 +245,12 @@ class CuteBackend:
 @cache
 def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
-    here = Path(__file__).parent
-    own = here.parent / name
-    shared = (
-        *sorted(set(here.glob("*.py")) - {here / "backend.py"}),
-        *(here.parent / name for name in ("factors.py", "workspace.py")),
-    )
     modules = "backend bounds choices configs few_rows figures prices times work"
-    prices = {own / f"{module}.py" for module in modules.split()}
-    sources = sorted(set(own.glob("*.py")) - prices)
-    return source_digest(*(path.read_bytes() for path in (*sources, *shared)))
+    prices = {f"{module}.py" for module in modules.split()}
+    own = package_sources(f"unigemm.backends.{name}")
+    shared = package_sources("unigemm.backends.cute")
+    return source_digest(
+        *(own[file] for file in sorted(own.keys() - prices)),
+        *(shared[file] for file in sorted(shared.keys() - {"backend.py"})),
+        *(package_sources("unigemm.backends")[file] for file in ("factors.py", "workspace.py")),
+    )

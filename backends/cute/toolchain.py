@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -22,13 +24,26 @@ from unigemm.artifact import Artifact, KernelInfo
 from unigemm.errors import BackendUnavailable, CompilationError
 from unigemm.extras import install_command
 from unigemm.forks import Lock
-from unigemm.scratch import file_of, scratch_folder
+from unigemm.scratch import file_of
+from unigemm.target import Target
 
 from .settings import default_settings, refuse_flavour
 
-__all__ = ["COMPILING", "FUNCTION", "compile_kernel", "load_kernel", "missing", "versions"]
+__all__ = [
+    "CAPABILITIES",
+    "COMPILING",
+    "FUNCTION",
+    "compile_kernel",
+    "load_kernel",
+    "missing",
+    "refuse_architecture",
+    "versions",
+]
 
 FUNCTION = "gemm"  # the exported symbol of every kernel
+#: Compute capabilities that ``--gpu-arch`` takes.
+CAPABILITIES = (80, 86, 87, 89, 90, 100, 103, 107, 110, 120, 121)
+_NAMEABLE = re.compile(r"[\w/ .,:;+=@%~()\[\]!#&^-]+", re.ASCII)  # paths that its options may hold
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 _INSTALL = install_command("cute")
 # The DSL keeps its state in globals: two threads compiling at once crash it.
@@ -44,6 +59,15 @@ def missing() -> str | None:
         except PackageNotFoundError:
             return f"the package {package} is not installed; {_INSTALL}"
     return None
+
+
+def refuse_architecture(target: Target) -> str | None:
+    """Say why nothing can be compiled for a target; None where it can."""
+    major, minor = target.capability
+    if major * 10 + minor in CAPABILITIES:
+        return None
+    known = ", ".join(f"sm_{number}" for number in CAPABILITIES)
+    return f"CuTe DSL compiles for {known}, not for {target.arch}; use another backend"
 
 
 @cache
@@ -80,10 +104,11 @@ def compile_kernel(
     CompilationError
         With the compiler's own words.
     """
-    from unigemm.sass import inspect_cubin  # a process that only loads kernels has no use for it
+    # A process that only loads kernels has no use for it.
+    from unigemm.sass import inspect_cubin, work_folder
 
     start = time.perf_counter()
-    with COMPILING, scratch_folder() as folder:
+    with COMPILING, work_folder() as folder:
         files = _compile(make_host, arguments, arch, folder)
     seconds = time.perf_counter() - start
     report = inspect_cubin(files["kernel.cubin"])
@@ -101,7 +126,13 @@ def compile_kernel(
 def _compile(
     make_host: Callable[[], Any], arguments: Callable[[], Sequence[Any]], arch: str, folder: Path
 ) -> dict[str, bytes]:
-    options = f"--gpu-arch {arch} --enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder}"
+    if not _NAMEABLE.fullmatch(str(folder)):
+        raise CompilationError(
+            f"CuTe DSL cannot write to {str(folder)!r}: quotes and the like end its options; set "
+            "TMPDIR to a folder without them"
+        )
+    options = f"--gpu-arch {arch} --enable-tvm-ffi --keep-ptx --keep-cubin"
+    options += f" --dump-dir {shlex.quote(str(folder))}"
     target = folder / "kernel.o"
     try:
         import cutlass.cute as cute  # which refuses a CUTE_DSL_ variable that makes no sense

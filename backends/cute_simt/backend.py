@@ -50,8 +50,6 @@ def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
         return reason
     if problem.a.dtype not in _DTYPES:
         return f"CUDA cores have no instructions for {problem.a.dtype}; convert it to float16"
-    if target.capability < (8, 0):
-        return f"it needs cp.async (sm_80 or newer), {target.arch} has none"
     # The smallest tiles cover 1024 elements of D.
     if extents.m * extents.n * extents.batch // 1024 > _GRID_MAX // 2:
         return f"{extents} has more tiles than a grid takes; cut it into blocks"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 from unigemm.artifact import Artifact, KernelKey, source_digest
@@ -19,9 +18,11 @@ from unigemm.target import Target, named_target
 
 from ..compiling import (
     out_of_bounds,
+    package_sources,
     product_in_rows,
     refuse_blocks,
     refuse_sizes,
+    sources_missing,
     specialisation,
     too_many,
     without_meaning,
@@ -49,8 +50,8 @@ class CutileBackend:
     name: str = "cutile"
 
     def missing(self) -> str | None:
-        """Return None: a kernel of the cache needs the driver alone."""
-        return None
+        """Say what of this package is not installed: kernels of the cache need no compiler."""
+        return sources_missing("unigemm.backends.cutile")
 
     def compiler_missing(self) -> str | None:
         """Say what compiling needs and is not installed; None when all is."""
@@ -191,9 +192,10 @@ def _illegal(problem: Problem, target: Target, config: Config) -> str | None:
 @cache
 def _digest() -> str:
     """Return the digest of what decides the code: device code, and what makes code of it."""
-    here = Path(__file__).parent
-    modules = ("kernel.py", "geometry.py", "toolchain.py", "settings.py", "../factors.py")
-    return source_digest(*((here / name).read_bytes() for name in modules))
+    own = package_sources("unigemm.backends.cutile")
+    modules = ("kernel.py", "geometry.py", "toolchain.py", "settings.py")
+    factors = package_sources("unigemm.backends")["factors.py"]
+    return source_digest(*(own[name] for name in modules), factors)
 
 
 BACKEND = CutileBackend()

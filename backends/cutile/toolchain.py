@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +52,8 @@ def missing() -> str | None:
         )
     if compiler.version < _LEAST:
         return f"tileiras is {_text(compiler.version)} and {_PINNED} is needed; {_INSTALL}"
+    if sys.flags.optimize > 1:
+        return "cuda.tile reads its docstrings; run Python without -OO and PYTHONOPTIMIZE=2"
     return None
 
 
@@ -147,11 +149,11 @@ def compile_kernels(make_spec: Callable[[], Any], arch: str) -> Artifact:
             f"cutile cannot compile here, and the cache holds no kernel for this: {reason}; or "
             "bring kernels compiled elsewhere (UNIGEMM_CACHE_BUNDLES)"
         )
-    from unigemm.sass import inspect_cubin
+    from unigemm.sass import inspect_cubin, work_folder
 
     start = time.perf_counter()
-    with COMPILING, tempfile.TemporaryDirectory(prefix="unigemm-") as folder:
-        files = _compile(make_spec, arch, Path(folder))
+    with COMPILING, work_folder() as folder:
+        files = _compile(make_spec, arch, folder)
     seconds = time.perf_counter() - start
     reports = {name: inspect_cubin(data) for name, data in files.items()}
     main = reports["gemm.cubin"]

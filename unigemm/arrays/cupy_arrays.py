@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
 from ..dtypes import DType, numpy_dtype
-from ..errors import LibraryMismatch
+from ..errors import LibraryMismatch, UnsupportedProblem
 from .libraries import Library
 from .operands import Device, Operand, checked_operand, element_strides, parse_dtype
 
@@ -64,7 +64,40 @@ def cupy_library() -> Library:
         current_device=cupy.cuda.runtime.getDevice,
         current_stream=lambda index: cupy.cuda.get_current_stream(index).ptr,
         context=_context,
+        graph_memory=_graph_memory,
+        transpose=cupy.transpose,
     )
+
+
+_LEGACY_STREAMS = (0, 1)  # which cannot be captured, and to ask them may be an error
+
+
+def _graph_memory(size: int, stream: int) -> AbstractContextManager[int] | None:
+    """Return memory of the graph that a stream captures; None where it captures nothing.
+
+    CuPy's pool would give the same memory to arrays that are made after the capture, and a replay
+    would write there.
+    """
+    import cupy
+
+    if stream in _LEGACY_STREAMS or not cupy.cuda.runtime.streamIsCapturing(stream):
+        return None
+    return _of_graph(cupy.cuda.runtime, size, stream)
+
+
+@contextmanager
+def _of_graph(runtime: Any, size: int, stream: int) -> Iterator[int]:
+    try:
+        address = runtime.mallocAsync(size, stream)
+    except runtime.CUDARuntimeError as error:
+        raise UnsupportedProblem(
+            f"the graph that is captured cannot hold this kernel's workspace of {size} bytes "
+            f"({error}); capture a plan that needs none (Plan.workspace_bytes), as split_k=1 does"
+        ) from error
+    try:
+        yield address
+    finally:
+        runtime.freeAsync(address, stream)
 
 
 @contextmanager

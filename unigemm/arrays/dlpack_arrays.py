@@ -16,7 +16,13 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ..dtypes import numpy_dtype
-from ..errors import BackendUnavailable, DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from ..errors import (
+    BackendUnavailable,
+    DeviceMismatch,
+    LibraryMismatch,
+    UnsupportedDtype,
+    UnsupportedProblem,
+)
 from ..extras import install_command
 from ..gemm import result_shape
 from .dlpack_exports import CUDA_KINDS, HOST_KINDS, Export
@@ -28,12 +34,13 @@ from .operands import (
     alignment_of,
     checked_operand,
     compact_strides,
+    one_device,
     output_dtype,
     parse_dtype,
     stream_handle,
 )
 
-__all__ = ["CudaView", "HostView", "library", "matmul_foreign", "open_view"]
+__all__ = ["CudaView", "HostView", "library", "matmul_foreign", "open_view", "promoted"]
 
 _IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack says writable
 _NO_ORDER = -1  # DLPack: the producer is not to wait or to be waited for
@@ -115,7 +122,7 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
     except Exception as error:
         raise UnsupportedProblem(
             f"{name} cannot be read through DLPack ({type(error).__name__}: {error}); pass a dense "
-            "array of float64, float32, float16, bfloat16 or int8 (float8: from PyTorch or NumPy)"
+            "array of a dtype that DLPack has (float8: from PyTorch or NumPy)"
         ) from error
     operand = checked_operand(
         name,
@@ -219,15 +226,14 @@ def matmul_foreign(
     options
         The other options of `unigemm.matmul`.
     """
+    a, b = promoted(a, b)
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     devices = {name: _device(x, name) for name, x in named.items()}
-    device = devices["a"]
-    if len(set(devices.values())) > 1:
-        raise _mismatch(devices)
+    device = one_device(devices)
     # A library may have several devices in host memory, which are one to DLPack.
     places = {name: x.device for name, x in named.items() if hasattr(x, "to_device")}
-    if any(place != next(iter(places.values())) for place in places.values()):
-        raise _mismatch(places)
+    if places:
+        one_device(places)
     back = None if out is not None else _way_back(a)
     if device == HOST:
         views = _open(named, _NO_ORDER)
@@ -255,6 +261,29 @@ def matmul_foreign(
         return result
 
 
+def promoted(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return two arrays in host memory as ones of one dtype, by their own library's rule.
+
+    Raises
+    ------
+    UnsupportedDtype
+        Their library promotes no such types.
+    """
+    dtypes = [getattr(x, "dtype", None) for x in (a, b)]
+    same = None in dtypes or dtypes[0] == dtypes[1]
+    if same or not hasattr(type(a), "__array_namespace__") or _device(a, "a") != HOST:
+        return a, b
+    namespace = a.__array_namespace__()
+    try:
+        common = namespace.result_type(a, b)
+        return namespace.astype(a, common), namespace.astype(b, common)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedDtype(
+            f"a is {dtypes[0]} and b is {dtypes[1]}, which {namespace.__name__} does not convert "
+            f"({error}); convert one of them"
+        ) from error
+
+
 def _open(named: dict[str, Any], stream: int) -> dict[str, HostView]:
     return {name: open_view(x, name, stream, write=name == "out") for name, x in named.items()}
 
@@ -273,7 +302,8 @@ def _product(
         matmul(a, b, views["out"], stream=stream, **options)
         return out
     shape = result_shape(a.operand.shape, b.operand.shape)
-    dtype = output_dtype(options["dtype"], a.operand, b.operand)
+    on_host = a.operand.device == HOST
+    dtype = output_dtype(options["dtype"], a.operand, b.operand, on_host=on_host)
     result = core.maker(shape, dtype, a.operand.device)()
     operand = replace(
         a.operand,
@@ -286,11 +316,6 @@ def _product(
     )
     matmul(a, b, type(a)(operand, result), stream=stream, **options)
     return back(result)
-
-
-def _mismatch(places: dict[str, Any]) -> DeviceMismatch:
-    where = ", ".join(f"{name} on {place}" for name, place in places.items())
-    return DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
 
 
 def _device(x: Any, name: str) -> Device:
@@ -383,6 +408,9 @@ def numpy_views() -> Library:
         claim=_claim,
         zero=zero,
         numpy_errors=False,
+        host=None,
+        promotes=False,
+        transpose=None,
         table={},
     )
     KNOWN[HostView] = core
@@ -414,7 +442,9 @@ def cuda_views() -> Library:
             )
         )
 
-    core = replace(arrays, read=_read, operand=_operand, claim=_claim, zero=zero, table={})
+    core = replace(
+        arrays, read=_read, operand=_operand, claim=_claim, zero=zero, transpose=None, table={}
+    )
     KNOWN[CudaView] = core
     return core
 

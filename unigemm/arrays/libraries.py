@@ -14,10 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..dtypes import DType
-from ..errors import LibraryMismatch
-from .operands import ArraySpec, Device, Operand
+from ..errors import LibraryMismatch, UnsupportedProblem
+from .operands import HOST, ArraySpec, Device, HostArray, Operand
 
-__all__ = ["KNOWN", "Library", "library_of", "one_library", "view"]
+__all__ = [
+    "KNOWN",
+    "Library",
+    "as_array",
+    "gather",
+    "host_view",
+    "library_of",
+    "one_library",
+    "view",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +61,10 @@ class Library:
         Address of the current stream of a CUDA device.
     context
         Makes a CUDA device current and, unless None, a stream of it (given by address).
+    graph_memory
+        (bytes, stream) to memory that belongs to the graph which a stream captures, given by its
+        address inside a context; None where it captures nothing. The whole is None where the
+        library's own allocator keeps what a graph uses.
     ask
         Runs once at each call, before `read`; raises where something of the library's own would
         have to see the product, and tells whether `operand` is to look at each array even of a
@@ -60,6 +73,12 @@ class Library:
         NumPy's floating-point errors (`numpy.errstate`) are raised, ignored, ... as its user asks.
     foreign
         The arrays are reached through DLPack only.
+    host
+        The array as NumPy sees it, None for one on a GPU; left out where `operand` says as much.
+    promotes
+        Mixed types on the host are converted, as NumPy does it.
+    transpose
+        A view with its dimensions in another order; None where ``axes=`` is not taken.
     table
         Bound calls by key, kept by `unigemm.dispatch`.
     """
@@ -78,7 +97,11 @@ class Library:
     context: Callable[[int, int | None], AbstractContextManager[Any]] = lambda i, s: nullcontext()
     ask: Callable[[], bool] | None = None
     numpy_errors: bool = False
+    graph_memory: Callable[[int, int], AbstractContextManager[int] | None] | None = None
     foreign: bool = False
+    host: Callable[[Any, str], HostArray | None] | None = None
+    promotes: bool = False
+    transpose: Callable[[Any, tuple[int, ...]], Any] | None = None
     table: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
 
@@ -126,6 +149,58 @@ def one_library(a: Any, b: Any, out: Any = None) -> Library:
     return libraries["a"]
 
 
+def gather(a: Any, b: Any, out: Any = None) -> tuple[Library, Any, Any, Any]:
+    """Return the library of a call's arrays, and these: lists and the like as NumPy arrays.
+
+    Raises
+    ------
+    LibraryMismatch
+        They belong to different libraries, or are no arrays.
+    """
+    if type(out) is tuple and len(out) == 1:  # as NumPy's ufuncs take it
+        out = out[0]
+    a, b = as_array(a, "a"), as_array(b, "b")
+    return one_library(a, b, out), a, b, out
+
+
+def as_array(x: Any, name: str) -> Any:
+    """Return what NumPy makes of a list, a number and the like; arrays as they are.
+
+    Raises
+    ------
+    UnsupportedProblem
+        Lists of different lengths.
+    """
+    kind = type(x)
+    if kind in KNOWN or not _is_like_an_array(kind):
+        return x
+    import numpy as np
+
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise UnsupportedProblem(
+            f"{name} is no array to NumPy ({error}); pass lists of equal lengths"
+        ) from error
+
+
+def _is_like_an_array(kind: type) -> bool:
+    """Whether NumPy makes an array of it that means the same.
+
+    A type with rules of its own for products is left to say so.
+    """
+    if issubclass(kind, (list, tuple, int, float, complex, memoryview)):
+        return True
+    module = kind.__module__.partition(".")[0]
+    generic = getattr(sys.modules.get("numpy"), "generic", None)
+    if generic is not None and issubclass(kind, generic):
+        return True
+    own = ("__array_ufunc__", "__dlpack__", "__cuda_array_interface__")
+    if module in ("jax", "jaxlib") or any(getattr(kind, name, None) is not None for name in own):
+        return False
+    return hasattr(kind, "__array__") or hasattr(kind, "__array_interface__")
+
+
 def view(x: Any, name: str) -> Operand:
     """Return an array of any library as an `Operand`.
 
@@ -135,6 +210,20 @@ def view(x: Any, name: str) -> Operand:
         It cannot be multiplied: see its subclasses.
     """
     return library_of(x, name).operand(x, name)
+
+
+def host_view(library: Library, x: Any, name: str) -> HostArray | None:
+    """Return an array in host memory as NumPy sees it; None where it is on a GPU.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It cannot be read.
+    """
+    if library.host is not None:
+        return library.host(x, name)
+    operand = library.operand(x, name)
+    return HostArray.of(operand) if operand.device == HOST else None
 
 
 def _find(x: Any, kind: type, name: str) -> Library:

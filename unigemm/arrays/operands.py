@@ -10,25 +10,37 @@ import operator
 import sys
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ..dtypes import INPUTS, DType, dtype_named, may_multiply, output_dtypes
+from ..dtypes import (
+    HOST_INPUTS,
+    INPUTS,
+    DType,
+    dtype_named,
+    may_multiply,
+    numpy_dtype,
+    output_dtypes,
+)
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..gemm import MAX_ALIGNMENT, Layout
 from ..overlap import byte_span
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "HOST",
     "ArraySpec",
     "Device",
+    "HostArray",
     "Operand",
     "alignment_of",
     "checked_operand",
     "compact_strides",
     "element_strides",
+    "one_device",
     "output_dtype",
     "parse_dtype",
-    "same_device",
     "stream_handle",
     "unsupported_dtype",
 ]
@@ -46,6 +58,7 @@ class Device:
 
 
 HOST = Device("cpu")
+Where = TypeVar("Where")
 _ADDRESSES = (1 << 63) - 1  # the largest
 _MAX_DIMENSIONS = 64  # of NumPy's and PyTorch's arrays
 
@@ -89,6 +102,55 @@ class Operand:
     def span(self) -> tuple[int, int]:
         """Bytes touched, first and one past the last, counted from `pointer`."""
         return byte_span(self.shape, self.strides, self.dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class HostArray:
+    """An array in host memory as NumPy sees it: of any dtype and byte order, at any address.
+
+    Attributes
+    ----------
+    pointer
+        Address of the first element (index 0 of each dimension), in bytes.
+    shape
+        Extents of each dimension.
+    strides
+        Bytes (not elements) between neighbours in each dimension; may be zero or negative.
+    dtype
+        Element type.
+    readonly
+        Whether the library forbids writing.
+    conjugated
+        The values are the complex conjugates of what the memory holds.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    readonly: bool = False
+    conjugated: bool = False
+
+    @classmethod
+    def of(cls, x: Operand | Layout) -> HostArray:
+        """Return an operand in host memory, or what a layout stands for, as one."""
+        size = x.dtype.itemsize
+        at = x.pointer if isinstance(x, Operand) else x.alignment % MAX_ALIGNMENT
+        readonly = isinstance(x, Operand) and x.readonly
+        steps = tuple(step * size for step in x.strides)
+        return cls(at, x.shape, steps, numpy_dtype(x.dtype), readonly)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where its elements lie, if kernels can address them; None where they cannot."""
+        try:
+            dtype = parse_dtype(self.dtype)
+            strides = element_strides(self.strides, self.shape, dtype, self.pointer, "")
+        except UnsupportedProblem:
+            return None
+        if self.conjugated:
+            return None
+        return Layout(self.shape, strides, dtype, alignment_of(self.pointer))
 
 
 @dataclass(frozen=True)
@@ -143,16 +205,17 @@ class ArraySpec:
                 )
         if any(extent < 0 for extent in self.shape):
             raise ShapeMismatch(f"shape {self.shape} has a negative extent; use extents from 0 on")
+        least = min(self.dtype.itemsize, MAX_ALIGNMENT)
         try:
             put(self, "alignment", _integer(self.alignment))
         except TypeError:
             raise UnsupportedProblem(
                 f"alignment is {self.alignment!r}; use a number of bytes, 1, 2, 4, 8 or 16"
             ) from None
-        if self.alignment not in (1, 2, 4, 8, 16) or self.alignment < self.dtype.itemsize:
+        if self.alignment not in (1, 2, 4, 8, 16) or self.alignment < least:
             raise UnsupportedProblem(
                 f"alignment {self.alignment} is none for {self.dtype}; use a power of two from "
-                f"{self.dtype.itemsize} to {MAX_ALIGNMENT} bytes"
+                f"{least} to {MAX_ALIGNMENT} bytes"
             )
         self._refuse_endless()
 
@@ -320,9 +383,9 @@ def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
     text = getattr(dtype, "name", None) or str(dtype)
     bare = text.removeprefix("torch.")
     known = ", ".join(d.value for d in INPUTS)
-    if bare.startswith(("int", "uint", "bool", "q")):
+    if bare.startswith(("int", "uint", "q")):
         advice = "convert it, to float64 where integers up to 2**53 must stay exact"
-    elif bare.startswith(("complex", "cfloat", "cdouble")):
+    elif bare.startswith("complex"):
         advice = "multiply the real and imaginary parts (four real products)"
     elif bare == "float4_e2m1fn":
         advice = (
@@ -330,8 +393,6 @@ def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
         )
     elif bare.startswith(("float8", "float6", "float4")):
         advice = "convert it to float16, bfloat16, float8_e4m3fn or float8_e5m2"
-    elif bare in ("float128", "longdouble", "float96"):
-        advice = "convert it to float64"
     elif bare == "object":
         advice = "build an array of numbers"
     else:
@@ -352,7 +413,7 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, str):
-        return dtype_named(dtype)
+        return _named(dtype)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
         text = str(dtype).removeprefix("torch.")
@@ -373,17 +434,45 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
                 f"{name} {found} is not in this machine's byte order; convert it with "
                 "x.astype(x.dtype.newbyteorder('='))"
             )
-        text = found.name
-    if text == "uint8":
-        return DType.FLOAT4_E2M1FN_X2  # a product of others is refused (see `blocks`)
+        # Its name says how many bits they have, on this machine.
+        text = {"g": "longdouble", "G": "clongdouble"}.get(found.char, found.name)
     try:
         return DType(text)
     except ValueError:
         raise unsupported_dtype(dtype, name) from None
 
 
-def output_dtype(asked: Any, a: Operand | Layout, b: Operand | Layout) -> DType:
+def _named(name: str) -> DType:
+    """Return the dtype of one of our names, or of NumPy's."""
+    import numpy as np
+
+    if name == "i8":
+        raise UnsupportedDtype(
+            'dtype "i8" is int64 in NumPy and int8 elsewhere; write "int64" or "int8"'
+        )
+    try:
+        return dtype_named(name)
+    except UnsupportedDtype:
+        try:
+            return parse_dtype(np.dtype(name))
+        except TypeError:  # UnsupportedDtype is one: the first sentence is the better one
+            pass
+        raise
+
+
+def output_dtype(
+    asked: Any, a: Operand | Layout, b: Operand | Layout, *, on_host: bool = False
+) -> DType:
     """Return the dtype of a product: `asked`, or the inputs' default where it is None.
+
+    Parameters
+    ----------
+    asked
+        As `dtype` in `unigemm.matmul`.
+    a, b
+        The inputs.
+    on_host
+        NumPy's own matmul is there for what no kernel multiplies.
 
     Raises
     ------
@@ -391,30 +480,42 @@ def output_dtype(asked: Any, a: Operand | Layout, b: Operand | Layout) -> DType:
         The inputs differ in dtype (but for two kinds of float8), are not multiplied, or do not give
         the asked one.
     """
+    for x, name in ((a, "a"), (b, "b")):
+        if x.dtype is DType.FLOAT8_E8M0FNU:
+            raise UnsupportedDtype(
+                f"{x.dtype} is a type of scales only; pass such arrays as scale_a and scale_b, "
+                "beside float8_e4m3fn or float8_e5m2"
+            )
+        if x.dtype in HOST_INPUTS and not on_host:
+            raise UnsupportedDtype(
+                f"{name} is {x.dtype}, which no GPU kernel multiplies yet; {_in_its_place(x.dtype)}"
+                ", or multiply it in host memory"
+            )
     if not may_multiply(a.dtype, b.dtype):
         raise UnsupportedDtype(
             f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
-        )
-    if a.dtype is DType.FLOAT8_E8M0FNU:
-        raise UnsupportedDtype(
-            f"{a.dtype} is a type of scales only; pass such arrays as scale_a and scale_b, beside "
-            "float8_e4m3fn or float8_e5m2"
-        )
-    if a.dtype is DType.INT32:
-        raise UnsupportedDtype(
-            f"{a.dtype} is a type of results only; convert the inputs, to float64 where integers "
-            "up to 2**53 must stay exact"
         )
     offered = output_dtypes(a.dtype)
     if asked is None:
         return offered[0]
     dtype = parse_dtype(asked)
+    if dtype is DType.INT8 and a.dtype is DType.INT8 and on_host:
+        return dtype
     if dtype not in offered:
         raise UnsupportedDtype(
             f"{a.dtype} inputs do not give a {dtype} result; "
             f"use {' or '.join(d.value for d in offered)}, or convert the inputs"
         )
     return dtype
+
+
+def _in_its_place(dtype: DType) -> str:
+    """Say what to do with a type that only the host multiplies."""
+    if dtype in (DType.COMPLEX64, DType.COMPLEX128, DType.CLONGDOUBLE):
+        return "multiply its real and imaginary parts"
+    if dtype is DType.LONGDOUBLE:
+        return "convert it to float64"
+    return "convert it (float64 holds integers up to 2**53)"
 
 
 def stream_handle(stream: Any) -> int:
@@ -454,16 +555,16 @@ def stream_handle(stream: Any) -> int:
     return address
 
 
-def same_device(operands: dict[str, Operand]) -> Device:
-    """Return the device that all operands are on.
+def one_device(places: Mapping[str, Where]) -> Where:
+    """Return the device that arrays are on, from that of each; of ours, or of their library's.
 
     Raises
     ------
     DeviceMismatch
         They are on different ones.
     """
-    devices = {operand.device for operand in operands.values()}
-    if len(devices) > 1:
-        where = ", ".join(f"{name} on {operand.device}" for name, operand in operands.items())
+    first = next(iter(places.values()))
+    if any(place != first for place in places.values()):
+        where = ", ".join(f"{name} on {place}" for name, place in places.items())
         raise DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
-    return devices.pop()
+    return first

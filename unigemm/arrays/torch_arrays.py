@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 from ..dtypes import DType
 from .libraries import Library
-from .operands import HOST, Device, Operand, checked_operand, compact_strides, parse_dtype
+from .operands import (
+    HOST,
+    Device,
+    HostArray,
+    Operand,
+    checked_operand,
+    compact_strides,
+    parse_dtype,
+)
 from .torch_tensors import checked_pointer, refuse_type, watchers
 
 __all__ = ["library"]
@@ -53,6 +62,11 @@ def _library() -> Library:
         dtype = parse_dtype(x.dtype, name)
         return checked_operand(name, pointer, tuple(x.shape), tuple(x.stride()), dtype, device)
 
+    def host(x: Any, name: str) -> HostArray | None:
+        conjugated = x.is_conj()
+        seen = operand(x.conj() if conjugated else x, name)  # the view of the memory as it is
+        return replace(HostArray.of(seen), conjugated=conjugated) if seen.device == HOST else None
+
     def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
         # In half the time of torch.empty, which also takes a memory format.
         return partial(
@@ -90,6 +104,7 @@ def _library() -> Library:
             lambda index: torch.cuda.current_stream(index).cuda_stream,
         ),
         context=context,
+        host=host,
     )
 
 

@@ -229,10 +229,7 @@ def _refuse_kind(x: Any, name: str) -> None:
             f"{name} stands for zeros and has no memory (autograd makes such); pass {name}.clone()"
         )
     if x.is_conj():
-        raise UnsupportedProblem(
-            f"{name} is a lazily conjugated view; pass {name}.resolve_conj() (and note that "
-            "complex dtypes are not supported)"
-        )
+        raise UnsupportedProblem(f"{name} is a lazily conjugated view; pass {name}.resolve_conj()")
     if x.is_neg():
         raise UnsupportedProblem(
             f"{name} is a lazily negated view: its memory holds the negatives; "

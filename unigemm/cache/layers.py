@@ -12,19 +12,19 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .. import env
-from ..artifact import Artifact, KernelInfo, KernelKey
+from ..artifact import Artifact, KernelKey
 from ..errors import CacheError, CacheWarning
 from ..forks import Lock
 from ..log import LOG, Watch, attach, watch
 from ..scratch import kept_folder
 from . import upkeep, waiting
-from .manifest import Flaw, Meta, Row, describe
+from .manifest import Flaw, Meta, describe
 from .reports import (
     CacheStats,
     EntrySummary,
@@ -33,7 +33,7 @@ from .reports import (
     Removal,
     VerifyReport,
 )
-from .store import Folder
+from .store import Entry, Folder, entry_of
 from .trust import own, own_or_root
 
 __all__ = ["Cache", "Entry", "compile_count", "default_cache"]
@@ -47,59 +47,13 @@ _count_lock = Lock()
 _compiled = 0
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A kernel whose files have been checked and may be loaded.
-
-    Attributes
-    ----------
-    digest
-        `KernelKey.digest`.
-    path
-        The entry's folder.
-    files
-        Name to absolute path.
-    info, key
-        What was read off the kernel, and the key it is stored under as plain data.
-    cached
-        Whether nothing had to be compiled.
-    layer
-        "bundle", "cache", or "temporary" (kept for this process only).
-    folder
-        Where it lies and who is trusted there.
-    """
-
-    digest: str
-    path: Path
-    files: dict[str, str]
-    info: KernelInfo
-    key: dict[str, Any]
-    cached: bool
-    layer: str
-    folder: Folder = field(repr=False, compare=False)
-
-    def read(self) -> dict[str, bytes]:
-        """Return the bytes of its files, checked now: what a path leads to may have changed.
-
-        Raises
-        ------
-        CacheError
-            They are gone or damaged.
-        """
-        try:
-            return self.folder.read(Row(str(self.key["backend"]), self.digest, self.path))[1]
-        except (Flaw, FileNotFoundError) as error:
-            raise CacheError(
-                f"{self.path} cannot be read any more ({error}); compile it again"
-            ) from error
-
-
 class Cache:
     """Layers of compiled kernels: read-only bundles first, then one writable folder.
 
     Threads and processes may share it, and any number of caches may share a folder. Native code is
     loaded only where no other user could have written it: from a writable folder that the user
-    owns, and from bundles of the user or of root. Everything else is reported by `CacheWarning`.
+    owns, and from bundles of the user or of root, neither in a folder that others may write.
+    Everything else is reported by `CacheWarning`.
 
     Parameters
     ----------
@@ -424,7 +378,7 @@ class Cache:
             if folder.layer == "cache":
                 folder.touch(row.path)
             LOG.debug("found %s %s in %s", row.backend, row.digest[:16], folder.path)
-            return _entry(folder, row, meta, cached=True), files
+            return entry_of(folder, row, meta, cached=True), files
         return None
 
     def _is_upkeep_due(self) -> bool:
@@ -444,12 +398,12 @@ class Cache:
                 if self._always_compile:
                     self.folder.retire(row)
                 self.folder.publish(meta, artifact.files)
-                return _entry(self.folder, row, meta, cached=False)
+                return entry_of(self.folder, row, meta, cached=False)
             except OSError as error:
                 # Where locks do not work, another process may have been first: take what it made.
                 with suppress(Flaw, OSError):
                     found, _ = self.folder.read(row)
-                    return _entry(self.folder, row, found, cached=False)
+                    return entry_of(self.folder, row, found, cached=False)
                 self._warn_unwritable(error)
         return self._keep_temporarily(meta, artifact)
 
@@ -462,7 +416,7 @@ class Cache:
             except OSError as error:
                 failures.append(str(error))
                 continue
-            return _entry(folder, folder.row(meta.backend, meta.digest), meta, cached=False)
+            return entry_of(folder, folder.row(meta.backend, meta.digest), meta, cached=False)
         raise CacheError(
             f"the kernel {meta.digest} was compiled but can be written nowhere "
             f"({'; '.join(failures)}); free some space, or set UNIGEMM_CACHE_DIR or TMPDIR to a "
@@ -522,16 +476,3 @@ def _layer(path: Path | None, layer: str, owners: frozenset[int] | None) -> Fold
     if path is None:
         return Folder(_NOWHERE, layer, owners, homeless=True)
     return Folder(Path(os.path.realpath(path)), layer, owners, named=path.absolute())
-
-
-def _entry(folder: Folder, row: Row, meta: Meta, *, cached: bool) -> Entry:
-    return Entry(
-        digest=row.digest,
-        path=row.path,
-        files={name: str(row.path / name) for name in meta.files},
-        info=meta.info,
-        key=meta.key,
-        cached=cached,
-        layer=folder.layer,
-        folder=folder,
-    )

@@ -15,10 +15,12 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..artifact import KernelInfo
+from ..errors import CacheError
 from ..scratch import Held, hold, machine, remove_if_dead
 from .manifest import (
     LOCKS,
@@ -40,7 +42,7 @@ from .trust import parents_flaw, status_flaw
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["Folder", "remove_tree", "tree_bytes"]
+__all__ = ["Entry", "Folder", "entry_of", "remove_tree", "tree_bytes"]
 
 # A staging folder lives for milliseconds: where locks do not tell, an hour means its process died.
 _STALE_S = 3600.0
@@ -355,6 +357,67 @@ class Folder:
             os.fsync(file.fileno())
         if self.shared:
             path.chmod(0o644)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel whose files have been checked and may be loaded.
+
+    Attributes
+    ----------
+    digest
+        `KernelKey.digest`.
+    path
+        The entry's folder.
+    files
+        Name to absolute path.
+    info, key
+        What was read off the kernel, and the key it is stored under as plain data.
+    cached
+        Whether nothing had to be compiled.
+    layer
+        "bundle", "cache", or "temporary" (kept for this process only).
+    folder
+        Where it lies and who is trusted there.
+    """
+
+    digest: str
+    path: Path
+    files: dict[str, str]
+    info: KernelInfo
+    key: dict[str, Any]
+    cached: bool
+    layer: str
+    folder: Folder = field(repr=False, compare=False)
+
+    def read(self) -> dict[str, bytes]:
+        """Return the bytes of its files, checked now: what a path leads to may have changed.
+
+        Raises
+        ------
+        CacheError
+            They are gone or damaged.
+        """
+        try:
+            return self.folder.read(Row(str(self.key["backend"]), self.digest, self.path))[1]
+        except (Flaw, FileNotFoundError) as error:
+            raise CacheError(
+                f"{self.path} cannot be read any more ({error}); compile it again"
+            ) from error
+
+
+def entry_of(folder: Folder, row: Row, meta: Meta, *, cached: bool) -> Entry:
+    """Return the `Entry` of what was read, or written, in a folder."""
+    return Entry(
+        digest=row.digest,
+        path=row.path,
+        files={name: str(row.path / name) for name in meta.files},
+        info=meta.info,
+        key=meta.key,
+        cached=cached,
+        layer=folder.layer,
+        folder=folder,
+    )
 
 
 def _open_no_follow(path: str, flags: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import CacheError
 from ..log import LOG
@@ -201,9 +201,10 @@ def export_bundle(
     from .bundle import is_archive, write_archive
 
     destination = Path(os.path.realpath(destination))
-    chosen = _chosen(cache, digests, backend, arch)
+    unread: dict[Path, str] = {}
+    chosen = _chosen(cache, digests, backend, arch, unread)
     _refuse_destination(cache, destination)
-    damaged: list[Damage] = []
+    damaged = [Damage(str(path), "", reason, False) for path, reason in unread.items()]
     written: list[Meta] = []
     size = 0
 
@@ -336,12 +337,16 @@ def _remove(cache: Cache, row: Row, used: float | None) -> bool:
 
 
 def _chosen(
-    cache: Cache, digests: Iterable[str] | None, backend: str | None, arch: str | None
+    cache: Cache,
+    digests: Iterable[str] | None,
+    backend: str | None,
+    arch: str | None,
+    unread: dict[Path, str],
 ) -> list[tuple[Folder, Row]]:
     """Return each matching entry once, from the first layer that has it, sorted by name."""
     found: dict[str, tuple[Folder, Row]] = {}
     for folder in (*cache.bundles, cache.folder):
-        for row in folder.scan() if cache.usable(folder) else ():
+        for row in folder.scan(unread) if cache.usable(folder) else ():
             if backend in (None, row.backend) and _is_for(folder, row, arch):
                 found.setdefault(row.digest, (folder, row))
     if digests is not None:
@@ -384,9 +389,13 @@ def _source(
     empty = True
     if os.path.isdir(path):
         folder = Folder(Path(os.path.realpath(path)), "import", None)
-        for row in folder.scan():
+        unread: dict[Path, str] = {}
+        for row in folder.scan(unread):
             empty = False
             yield row, partial(_described_alone, folder, row) if only else partial(folder.read, row)
+        for place, reason in unread.items():
+            empty = False
+            yield Row("", "", place), partial(_raise, Flaw(place, reason))
     else:
         for row, files in read_archive(path, only):
             empty = False
@@ -395,6 +404,10 @@ def _source(
         raise CacheError(
             f"{path} holds no kernels; name a folder or an archive that `unigemm cache export` made"
         )
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _described_alone(folder: Folder, row: Row) -> tuple[Meta, dict[str, bytes]]:

@@ -142,6 +142,7 @@ class EmulatedDevice:
             claim=claim,
             maker=maker,
             current_device=lambda: self.index,
+            host=None,
             table={},
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import pkgutil
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -188,8 +189,8 @@ _NUMBERS = itertools.count()
 
 @cache
 def _stand_in() -> Path:
-    target = _folder() / "stand_in.o"
-    source = Path(__file__).with_name("stand_in.c")
+    target, source = _folder() / "stand_in.o", _folder() / "stand_in.c"
+    source.write_bytes(pkgutil.get_data(__package__, "stand_in.c") or b"")  # also from an archive
     _run([_compiler(), "-O1", "-fPIC", "-c", "-o", target, source])
     return target
 

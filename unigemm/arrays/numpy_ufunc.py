@@ -1,0 +1,249 @@
+"""Products on the host that no kernel computes: NumPy's own matmul does, from addresses.
+
+It multiplies integers, booleans, complex numbers and long doubles, converts mixed types as NumPy
+promotes them, and reads memory that is unaligned or in another byte order. All that can go wrong is
+found when a call is bound; a launch then only multiplies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..backend import Launcher
+from ..dtypes import FLOAT8, INPUTS, may_multiply, numpy_dtype, output_dtypes
+from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..gemm import Layout, result_shape
+from ..overlap import overlaps_itself
+from .numpy_arrays import memory_viewer
+from .operands import HostArray, compact_strides, output_dtype, parse_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["CASTINGS", "HostProduct", "is_for_kernels", "numpy_product"]
+
+_FLOAT8 = {dtype.value for dtype in FLOAT8}  # converted, to what they are mixed with
+#: The rules of `numpy.can_cast`.
+CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
+
+
+@dataclass(frozen=True)
+class HostProduct:
+    """A product that NumPy computes.
+
+    Attributes
+    ----------
+    a, b, out
+        The arrays; `out` may be None.
+    shape
+        Of the result.
+    dtype
+        Of the result, but for `out`, which may have another one.
+    loop
+        The types that NumPy multiplies, after it has converted the inputs, and of its sums.
+    """
+
+    a: HostArray
+    b: HostArray
+    out: HostArray | None
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    loop: tuple[np.dtype, np.dtype, np.dtype]
+
+    @property
+    def d(self) -> HostArray:
+        """The array that is written: `out`, or a new one."""
+        if self.out is not None:
+            return self.out
+        steps = tuple(step * self.dtype.itemsize for step in compact_strides(self.shape))
+        return HostArray(0, self.shape, steps, self.dtype)
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        """What NumPy multiplies: the arrays where they lie, or compact ones of the loop's types."""
+
+        def seen(x: HostArray, shape: tuple[int, ...], dtype: np.dtype) -> Layout:
+            if x.layout is not None and x.dtype == dtype and x.shape == shape:
+                return x.layout
+            return Layout(shape, compact_strides(shape), parse_dtype(dtype))
+
+        a, b, d = self.loop
+        shape = result_shape(self.a.shape, self.b.shape)
+        return seen(self.a, self.a.shape, a), seen(self.b, self.b.shape, b), seen(self.d, shape, d)
+
+    def launcher(self) -> Launcher:
+        """Return what computes it, from the addresses of a, b and d."""
+        import numpy as np
+
+        view_a, view_b, view_d = (
+            memory_viewer(x.shape, x.strides, x.dtype) for x in (self.a, self.b, self.d)
+        )
+        matmul = np.matmul
+        loop: Any = self.loop
+        turn_a, turn_b = self.a.conjugated, self.b.conjugated
+
+        def launch(a: int, b: int, d: int, workspace: int, stream: int) -> None:
+            x, y = view_a(a), view_b(b)
+            x, y = x.conj() if turn_a else x, y.conj() if turn_b else y
+            # The casts were checked; NumPy itself takes care where d shares memory with a or b.
+            matmul(x, y, view_d(d), signature=loop, casting="unsafe")
+
+        return launch
+
+
+def is_for_kernels(a: HostArray, b: HostArray, out: HostArray | None, dtype: Any) -> bool:
+    """Whether the numpy backend's own product takes the arrays: plain ones, of types it has."""
+    x, y, z = a.layout, b.layout, None if out is None else out.layout
+    if x is None or y is None or (out is not None and z is None):
+        return False
+    if x.dtype not in INPUTS or not may_multiply(x.dtype, y.dtype):
+        return False
+    asked = None if dtype is None else parse_dtype(dtype)
+    if z is not None:
+        if asked not in (None, z.dtype) or z.shape != result_shape(x.shape, y.shape):
+            return False
+        asked = z.dtype
+    return asked is None or asked in output_dtypes(x.dtype)
+
+
+def numpy_product(
+    a: HostArray,
+    b: HostArray,
+    out: HostArray | None,
+    dtype: Any,
+    casting: str | None,
+    *,
+    promotes: bool,
+) -> HostProduct | None:
+    """Return what NumPy computes for a call; None where its matmul does not take the types.
+
+    Parameters
+    ----------
+    a, b, out
+        The arrays; `out` may be None.
+    dtype, casting
+        As in `unigemm.matmul`.
+    promotes
+        Convert mixed types as NumPy does. Else all types are one, as the kernels want it.
+
+    Raises
+    ------
+    ShapeMismatch
+        The shapes do not fit.
+    UnsupportedDtype
+        A cast that `casting` does not allow, or mixed types that are not to be converted.
+    OverlapError
+        Two elements of `out` share an address.
+    """
+    shape = result_shape(a.shape, b.shape)
+    if out is not None:
+        _refuse_shape(out.shape, shape, (len(a.shape) > 1) + (len(b.shape) > 1), promotes)
+        shape = out.shape
+        if out.conjugated:
+            raise UnsupportedProblem(
+                "out is a lazily conjugated view; pass the tensor that it is a view of"
+            )
+        steps = [*zip(out.strides, out.shape, strict=True), (1, out.dtype.itemsize)]
+        if overlaps_itself(steps):
+            raise OverlapError(
+                f"out with shape {out.shape} and strides {out.strides} (bytes) overlaps itself; "
+                "pass an array whose elements have addresses of their own"
+            )
+    asked = _asked(a, b, out, dtype, promotes)
+    loop = _loop(a, b, out, asked, casting or "same_kind")
+    if loop is None:
+        return None
+    return HostProduct(a, b, out, shape, loop[2] if asked is None else asked, loop)
+
+
+def _refuse_shape(
+    out: tuple[int, ...], shape: tuple[int, ...], core: int, broadcasts: bool
+) -> None:
+    """Refuse an `out` that is not of the product's shape, nor one that NumPy broadcasts it to."""
+    import numpy as np
+
+    fits = out == shape
+    if (
+        broadcasts
+        and len(out) >= len(shape)
+        and out[len(out) - core :] == shape[len(shape) - core :]
+    ):
+        batch, stack = shape[: len(shape) - core], out[: len(out) - core]
+        try:
+            fits = np.broadcast_shapes(batch, stack) == stack
+        except ValueError:
+            fits = False
+    if not fits:
+        raise ShapeMismatch(
+            f"out has shape {out}; the product has shape {shape} and is non-broadcastable to it: "
+            f"pass an out of shape {shape}"
+        )
+
+
+def _asked(
+    a: HostArray, b: HostArray, out: HostArray | None, dtype: Any, promotes: bool
+) -> np.dtype | None:
+    """Return the type of the result where it is not for NumPy to say."""
+    import numpy as np
+
+    asked = None if dtype is None else numpy_dtype(parse_dtype(dtype))
+    if not promotes:
+        return _one_type(a, b, out, asked)
+    if asked is not None:
+        return asked
+    kinds = {a.dtype, b.dtype}
+    if np.dtype(np.int8) in kinds and kinds <= {np.dtype(np.int8), np.dtype(np.bool_)}:
+        asked = np.dtype(np.int32)  # as kernels do it: nothing of the sums is lost
+        if out is not None and not np.can_cast(asked, out.dtype, "safe"):
+            raise UnsupportedDtype(
+                f"int8 inputs do not give a {out.dtype} result; use int32, or pass "
+                'dtype="int8" for the low eight bits of the sums, as numpy.matmul keeps them'
+            )
+    elif {kind.name for kind in kinds} == {"bfloat16"} and out is None:
+        asked = a.dtype  # NumPy itself gives float32
+    return asked
+
+
+def _loop(
+    a: HostArray, b: HostArray, out: HostArray | None, asked: np.dtype | None, casting: str
+) -> tuple[np.dtype, np.dtype, np.dtype] | None:
+    """Return the types that NumPy multiplies and sums, None where it does not."""
+    import numpy as np
+
+    arrays = (a, b) if out is None else (a, b, out)
+    if not all(_is_number(x.dtype) or x.dtype.name in _FLOAT8 for x in arrays):
+        return None
+    given = (a.dtype, b.dtype, None if out is None else out.dtype)
+    options: dict[str, Any] = {"casting": casting}
+    if asked is not None:
+        # Sums of bfloat16 are in float32, and rounded once.
+        sums = np.dtype(np.float32) if asked.name == "bfloat16" else asked
+        options["signature"] = (None, None, sums)
+    try:
+        first, second, result = np.matmul.resolve_dtypes(given, **options)
+    except TypeError as error:
+        raise UnsupportedDtype(
+            f"{error}; convert the arrays, pass dtype=, or a wider casting="
+        ) from None
+    return (first, second, result) if _is_number(result) else None
+
+
+def _is_number(dtype: np.dtype) -> bool:
+    """Whether it is one of NumPy's own numbers, or bfloat16, which NumPy sums in float32."""
+    import numpy as np
+
+    own = issubclass(dtype.type, np.number | np.bool_) and dtype.type.__module__ == "numpy"
+    return own or dtype.name == "bfloat16"
+
+
+def _one_type(
+    a: HostArray, b: HostArray, out: HostArray | None, asked: np.dtype | None
+) -> np.dtype:
+    """Return the type of a product of a library that converts nothing."""
+    x, y = (Layout(each.shape, each.strides, parse_dtype(each.dtype)) for each in (a, b))
+    given = asked if out is None or asked is not None else out.dtype
+    found = output_dtype(None if given is None else parse_dtype(given), x, y, on_host=True)
+    if out is not None and parse_dtype(out.dtype) is not found:
+        raise UnsupportedDtype(f"out is {out.dtype} and dtype= asks for {found}; make them agree")
+    return numpy_dtype(found)

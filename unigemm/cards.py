@@ -1,0 +1,99 @@
+"""Devices by name, with the figures that planning needs and that no driver tells without them.
+
+Shared memory and lanes of an SM: CUDA C++ Programming Guide, technical specifications and
+arithmetic throughput by compute capability. SMs, level-2 cache, boost clocks and bandwidth: the
+maker's data sheets and architecture papers. Tensor cores: 16-bit multiply-adds with float32 sums,
+from the dense TFLOP/s of the same papers (GeForce cards have half of what workstations have, but
+those of sm_120 stand here with all of it, as its coefficients were chosen for that).
+
+Jetson T5000: SMs and L2 as the driver tells them (NVIDIA's developer forum, 356355); clock and
+memory from the module's data sheet, whose 2070 TFLOP/s of sparse FP4 make 4096 16-bit multiply-adds
+of an SM per clock; float64 lanes are assumed to be sm_103's. Rubin: SMs and bandwidth as announced,
+all else assumed to be sm_103's. GB10: tensor cores assumed to be those of sm_120's workstations.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["ARCHITECTURES", "CARDS", "Architecture", "Card"]
+
+
+class Architecture(NamedTuple):
+    """What all devices of an architecture have: KiB of shared memory of an SM, and its lanes."""
+
+    smem_kib: int
+    fp32_lanes: int
+    fp64_lanes: int
+
+
+class Card(NamedTuple):
+    """A device: level-2 cache in MiB, clock in MHz, bandwidth in GB/s, other names."""
+
+    arch: str
+    name: str
+    sm_count: int
+    l2_mib: int
+    clock_mhz: int
+    dram_gbs: int
+    tensor_flops: int
+    other_names: tuple[str, ...] = ()
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "sm_80": Architecture(164, 64, 32),
+    "sm_86": Architecture(100, 128, 2),
+    "sm_87": Architecture(164, 128, 2),
+    "sm_89": Architecture(100, 128, 2),
+    "sm_90a": Architecture(228, 128, 64),
+    "sm_100a": Architecture(228, 128, 64),
+    "sm_103a": Architecture(228, 128, 2),
+    "sm_107a": Architecture(228, 128, 2),
+    "sm_110a": Architecture(228, 128, 2),
+    "sm_120a": Architecture(100, 128, 2),
+    "sm_121a": Architecture(100, 128, 2),
+}
+
+#: The first of each architecture stands for it.
+CARDS: tuple[Card, ...] = (
+    Card("sm_80", "NVIDIA A100 80GB", 108, 40, 1410, 2039, 1024, ("A100", "A100-SXM4-80GB")),
+    Card("sm_80", "NVIDIA A100 80GB PCIe", 108, 40, 1410, 1935, 1024, ("A100 PCIe",)),
+    Card(
+        "sm_80", "NVIDIA A100-SXM4-40GB", 108, 40, 1410, 1555, 1024, ("A100 40GB", "A100-PCIE-40GB")
+    ),
+    Card("sm_80", "NVIDIA A30", 56, 24, 1440, 933, 1024),
+    Card("sm_86", "NVIDIA GeForce RTX 3090", 82, 6, 1695, 936, 256),
+    Card("sm_86", "NVIDIA GeForce RTX 3090 Ti", 84, 6, 1860, 1008, 256),
+    Card("sm_86", "NVIDIA GeForce RTX 3080", 68, 5, 1710, 760, 256),
+    Card("sm_86", "NVIDIA GeForce RTX 3070", 46, 4, 1725, 448, 256),
+    Card("sm_86", "NVIDIA RTX A6000", 84, 6, 1800, 768, 512, ("A6000",)),
+    Card("sm_86", "NVIDIA A40", 84, 6, 1740, 696, 512),
+    Card("sm_86", "NVIDIA A10", 72, 6, 1695, 600, 512),
+    Card("sm_87", "NVIDIA Jetson AGX Orin", 16, 4, 1300, 205, 1024, ("Orin", "Jetson Orin")),
+    Card("sm_89", "NVIDIA L40S", 142, 96, 2520, 864, 512),
+    Card("sm_89", "NVIDIA L40", 142, 96, 2490, 864, 512),
+    Card("sm_89", "NVIDIA L4", 58, 48, 2040, 300, 512),
+    Card("sm_89", "NVIDIA RTX 6000 Ada Generation", 142, 96, 2505, 960, 512, ("RTX 6000 Ada",)),
+    Card("sm_89", "NVIDIA GeForce RTX 4090", 128, 72, 2520, 1008, 256),
+    Card("sm_89", "NVIDIA GeForce RTX 4080", 76, 64, 2505, 717, 256),
+    Card("sm_89", "NVIDIA GeForce RTX 4070", 46, 36, 2475, 504, 256),
+    Card("sm_90a", "NVIDIA H200", 132, 60, 1980, 4800, 2048, ("H200 SXM",)),
+    Card(
+        *("sm_90a", "NVIDIA H100 80GB HBM3", 132, 50, 1980, 3352, 2048),
+        ("H100", "H100 SXM", "H100 SXM5", "H100 80GB"),
+    ),
+    Card("sm_90a", "NVIDIA H100 PCIe", 114, 50, 1755, 2039, 2048),
+    Card("sm_100a", "NVIDIA B200", 148, 126, 1965, 8000, 4096),
+    Card("sm_103a", "NVIDIA B300", 148, 126, 1920, 8000, 4096),
+    Card("sm_107a", "NVIDIA Rubin", 224, 126, 1920, 22000, 4096, ("Vera Rubin",)),
+    Card("sm_110a", "NVIDIA Jetson T5000", 20, 32, 1575, 273, 4096, ("Thor", "Jetson Thor")),
+    Card("sm_120a", "NVIDIA GeForce RTX 5090", 170, 96, 2407, 1792, 512),
+    Card("sm_120a", "NVIDIA GeForce RTX 5080", 84, 64, 2617, 960, 512),
+    Card("sm_120a", "NVIDIA GeForce RTX 5070 Ti", 70, 48, 2452, 896, 512),
+    Card("sm_120a", "NVIDIA GeForce RTX 5070", 48, 48, 2512, 672, 512),
+    Card(
+        *("sm_120a", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188, 128, 2617, 1792),
+        *(512, ("RTX PRO 6000", "RTX PRO 6000 Blackwell")),
+    ),
+    Card("sm_121a", "NVIDIA GB10", 48, 24, 2418, 273, 512, ("DGX Spark",)),
+)
