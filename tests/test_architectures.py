@@ -14,7 +14,7 @@ from unigemm.backends.cutile.geometry import CAPABILITIES
 from unigemm.cards import CARDS
 from unigemm.errors import UnsupportedProblem
 from unigemm.registry import BUILTIN, backend_named
-from unigemm.target import ARCHITECTURES, named_target
+from unigemm.target import ARCHITECTURES, name_of, named_target
 
 COMPILING = [name for name in BUILTIN if name != "numpy"]
 WGMMA, TCGEN05 = {"sm_90a"}, {"sm_100a", "sm_103a", "sm_110a"}
@@ -139,6 +139,13 @@ def test_devices_are_planned_for_by_their_own_figures(name, arch):
     assert planned.target.arch == arch
     if name == "NVIDIA H100 PCIe":
         assert planned.predicted_us > unigemm.plan(large, large, target="h100", keep=0).predicted_us
+
+
+@pytest.mark.parametrize("text", ["sm_90a", "h100", "RTX 4090", "cpu"])
+def test_a_target_has_a_name_that_leads_back_to_it(text):
+    target = named_target(text)
+    assert named_target(name_of(target)) == target
+    assert name_of(replace(target, sm_count=7)) == target.arch  # figures of its own
 
 
 def test_a_device_that_stands_for_its_architecture_is_that_architecture():

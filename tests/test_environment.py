@@ -20,8 +20,9 @@ import pytest
 from cache_fakes import Compiler, fake_key, fill, never
 
 import unigemm
-from unigemm import env, log
+from unigemm import env, log, sass
 from unigemm.cache import Cache
+from unigemm.dump import dump
 from unigemm.errors import (
     BackendUnavailable,
     CacheError,
@@ -319,6 +320,21 @@ def test_what_cannot_be_dumped_is_a_warning_and_links_are_not_followed(monkeypat
     unigemm.matmul(np.eye(31), np.eye(31))
     assert file.read_text() == "mine"
     assert all(not written.is_symlink() for written in (tmp_path / "d" / "numpy-cpu").iterdir())
+
+
+def test_code_of_what_runs_is_written(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNIGEMM_DUMP", str(tmp_path / "dump"))
+    plan = unigemm.plan(spec(64, 64), spec(64, 64), target="sm_90a", keep=0)
+    files = {"kernel.ptx": b".version 8.6", "gemm.cubin": b"none", "kernel.o": b"object"}
+    with pytest.warns(SettingWarning, match=r"UNIGEMM_DUMP: there is no SASS of gemm\.cubin"):
+        dump(plan, "0123456789abcdef" * 4, files)
+    monkeypatch.setattr(sass, "disassemble", lambda cubin: f"SASS of {cubin.decode()}")
+    dump(plan, "0123456789abcdef" * 4, files)
+    (folder,) = (tmp_path / "dump").iterdir()
+    assert folder.name == f"{plan.backend}-sm_90a-0123456789abcdef"
+    assert (folder / "kernel.ptx").read_text() == ".version 8.6"
+    assert (folder / "gemm.sass").read_text() == "SASS of none"
+    assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".ptx", ".sass", ".txt"]
 
 
 def test_kernels_are_compiled_anew_and_published(monkeypatch, tmp_path):

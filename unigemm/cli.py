@@ -25,7 +25,7 @@ from .planner import KEPT
 from .plans import Plan
 from .problem import PRECISIONS
 from .registry import BUILTIN
-from .target import ARCHITECTURES
+from .target import ARCHITECTURES, name_of
 from .version import __version__
 
 __all__ = ["app", "main"]
@@ -75,7 +75,7 @@ Target = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
-        help="sm_90a, cpu, ...; may be repeated. This machine if not named.",
+        help="sm_90a, h100, 'RTX 4090', cpu, ...; may be repeated. This machine if not named.",
         autocompletion=_named("cpu", *ARCHITECTURES),
     ),
 ]
@@ -224,8 +224,8 @@ def plans_of(
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan's JSON with the architecture's name in place of all its figures."""
-    return {**plan.to_dict(), "target": plan.target.arch}
+    """Return a plan's JSON with the name of the architecture or device in place of its figures."""
+    return {**plan.to_dict(), "target": name_of(plan.target)}
 
 
 @app.command("plan")

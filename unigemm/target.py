@@ -21,6 +21,7 @@ __all__ = [
     "device_count",
     "device_target",
     "is_usual_memory",
+    "name_of",
     "named_target",
 ]
 
@@ -231,6 +232,16 @@ def is_usual_memory(target: Target) -> bool:
     """Whether an SM of a target has the shared memory that its architecture is known to have."""
     known = _BY_NUMBER.get(target.capability)
     return known is not None and known.smem_per_sm == target.smem_per_sm
+
+
+def name_of(target: Target) -> str:
+    """Return what `named_target` takes for a target: its architecture, or the name of the device.
+
+    Of a device whose figures are its own, as a driver told them, it is the architecture.
+    """
+    if target.is_gpu and target not in _NAMED and _BY_NAME.get(_plain(target.name)) == target:
+        return target.name
+    return target.arch
 
 
 def device_count() -> int:
