@@ -51,7 +51,7 @@ HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 # A module may import only from lines above its own.
 LAYERS = [
-    {"columns", "extras", "forks", "scratch"},
+    {"array_types", "columns", "extras", "forks", "scratch"},
     {"explanation"},
     {
         "errors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .arrays.axes import along_axes
 from .arrays.libraries import KNOWN, Library, as_array, gather, host_view, library_of, view
@@ -41,6 +41,21 @@ from .target import CPU, Target, check_target, device_count, device_target, name
 from .vetting import checked, typed
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .array_types import (
+        Array,
+        ArrayLike,
+        ArrayT,
+        Axes,
+        DTypeLike,
+        MatmulOptions,
+        NumPyArray,
+        NumPyLike,
+        Scale,
+        Stream,
+        Tensor,
+    )
     from .cache import Cache, Entry
 
 __all__ = [
@@ -56,22 +71,42 @@ __all__ = [
 ]
 
 
+@overload
+def matmul(
+    a: NumPyArray, b: NumPyArray, /, out: NumPyArray | None = None, **options: Unpack[MatmulOptions]
+) -> NumPyArray: ...
+@overload
+def matmul(
+    a: Tensor[ArrayT],
+    b: Tensor[ArrayT],
+    /,
+    out: Tensor[ArrayT] | None = None,
+    **options: Unpack[MatmulOptions],
+) -> ArrayT: ...
+@overload
+def matmul(
+    a: ArrayT, b: ArrayT, /, out: ArrayT | None = None, **options: Unpack[MatmulOptions]
+) -> ArrayT: ...
+@overload
+def matmul(
+    a: NumPyLike, b: NumPyLike, /, out: NumPyArray | None = None, **options: Unpack[MatmulOptions]
+) -> NumPyArray: ...
 def matmul(
     a: Any,
     b: Any,
     /,
     out: Any = None,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     precision: str = "ieee",
     deterministic: bool = False,
     batch_invariant: bool = False,
     backend: str = "auto",
     plan: Plan | None = None,
-    stream: Any = None,
-    scale_a: Any = None,
-    scale_b: Any = None,
-    axes: Any = None,
+    stream: Stream | None = None,
+    scale_a: Scale | None = None,
+    scale_b: Scale | None = None,
+    axes: Axes | None = None,
     casting: str | None = None,
 ) -> Any:
     """Multiply two arrays of one library, by the rules of `numpy.matmul`.
@@ -387,19 +422,19 @@ def _foreign(a: Any, b: Any, out: Any, stream: Any, options: Options) -> Any:
 
 
 def plan(
-    a: Any,
-    b: Any,
-    out: Any = None,
+    a: ArrayLike,
+    b: ArrayLike,
+    out: Array | ArraySpec | None = None,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     precision: str = "ieee",
     deterministic: bool = False,
     batch_invariant: bool = False,
     backend: str = "auto",
     target: str | Target | None = None,
     scaled: bool = False,
-    scale_a: Any = None,
-    scale_b: Any = None,
+    scale_a: Scale | ArraySpec | None = None,
+    scale_b: Scale | ArraySpec | None = None,
     keep: int = KEPT,
     tuned: bool = True,
 ) -> Plan:

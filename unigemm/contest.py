@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import api
 from .arrays.libraries import view
@@ -20,6 +20,9 @@ from .measure import Device, Workload, best_device, error_ratio, measure, rotati
 from .plans import Plan
 from .tuning import Tuned, check_writable, record
 from .version import __version__
+
+if TYPE_CHECKING:
+    from .array_types import Array, ArrayLike, DTypeLike
 
 __all__ = ["Trial", "autotune", "decide", "race"]
 
@@ -49,11 +52,11 @@ class Trial:
 
 
 def autotune(
-    a: Any,
-    b: Any,
-    out: Any = None,
+    a: ArrayLike,
+    b: ArrayLike,
+    out: Array | ArraySpec | None = None,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     precision: str = "ieee",
     deterministic: bool = False,
     backend: str = "auto",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -27,6 +27,8 @@ from ..overlap import byte_span
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..array_types import DTypeLike
 
 __all__ = [
     "HOST",
@@ -187,6 +189,17 @@ class ArraySpec:
     order: Literal["C", "F"] = "C"
     strides: tuple[int, ...] | None = None
     alignment: int = MAX_ALIGNMENT
+
+    if TYPE_CHECKING:  # what it takes is wider than what it holds
+
+        def __init__(
+            self,
+            shape: Sequence[int],
+            dtype: DTypeLike,
+            order: Literal["C", "F"] = "C",
+            strides: Sequence[int] | None = None,
+            alignment: int = MAX_ALIGNMENT,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         put = object.__setattr__
