@@ -15,7 +15,7 @@ from typing import Any
 from . import strictjson
 from .backend import Backend, compiles
 from .blocks import BLOCKS, refuse_elements
-from .dtypes import FLOAT8, DType, may_multiply, output_dtypes
+from .dtypes import FLOAT8, HOST_INPUTS, DType, may_multiply, output_dtypes
 from .errors import UnsupportedProblem
 from .plans import Config, Plan, copied
 from .problem import BlockScales, Extents, MatrixType, Problem
@@ -83,7 +83,7 @@ def checked(plan: Plan) -> Plan:
         There is no such backend.
     """
     check_target(plan.target)
-    reason = _problem_flaw(plan.problem)
+    reason = _problem_flaw(plan.problem, on_host=not plan.target.is_gpu)
     for extents in (plan.extents, plan.priced):
         reason = reason or (_extents_flaw(extents, plan.problem) if extents else None)
     if reason is not None:
@@ -147,10 +147,14 @@ def _built(data: Any) -> Plan:
     return plan
 
 
-def _problem_flaw(problem: Problem) -> str | None:
+def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
     """Say why no call has such a problem; None where one may have it."""
     a, b, d = problem.a, problem.b, problem.d
-    offered = () if a.dtype in (DType.INT32, DType.FLOAT8_E8M0FNU) else output_dtypes(a.dtype)
+    offered = () if a.dtype is DType.FLOAT8_E8M0FNU else output_dtypes(a.dtype)
+    if a.dtype in HOST_INPUTS and not on_host:
+        return f"{a.dtype} is multiplied on the host only"
+    if a.dtype is DType.INT8 and on_host:
+        offered = (*offered, DType.INT8)
     if not may_multiply(a.dtype, b.dtype) or d.dtype not in offered:
         return f"{a.dtype} by {b.dtype} is not multiplied into {d.dtype}"
     for name, matrix, majors in (("A", a, "km"), ("B", b, "kn"), ("D", d, "n")):
@@ -168,7 +172,7 @@ def _matrix_flaw(matrix: MatrixType, majors: str) -> str | None:
     size = matrix.dtype.itemsize
     if matrix.major != "strided" and matrix.major not in majors:
         return f"what is contiguous is one of {', '.join(majors)}"
-    if matrix.alignment not in (1, 2, 4, 8, 16) or matrix.alignment < size:
+    if matrix.alignment not in (1, 2, 4, 8, 16, size) or matrix.alignment < size:
         return f"alignments are powers of two from {size} to 16"
     if matrix.major == "strided" and matrix.alignment != size:
         return f"strided elements are aligned to their {size} bytes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from .product import bind_product
 
 __all__ = ["BACKEND", "NumpyBackend"]
 
+# What `unigemm.plan` says where NumPy's own matmul is asked (see `unigemm.arrays.numpy_ufunc`).
+_WAYS = re.compile(r"(numpy\.matmul in \w{1,20}(, [ab] from [<>]?\w{1,20}){0,2})?", re.ASCII)
 # Rows, columns and K of one block where operands are converted or copied: large enough that the
 # copies are a few percent of the work (1024 multiply-adds for each element copied).
 _BLOCK = 1024
@@ -52,7 +55,9 @@ class NumpyBackend:
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> str | None:
         """Say why a configuration cannot compute a product that it takes; None when it can."""
-        if config != Config(tile=config.tile):
+        if config != Config(tile=config.tile, schedule=config.schedule) or not _WAYS.fullmatch(
+            config.schedule
+        ):
             return f"it has a tile alone, and no {config}"
         if not all(1 <= each <= _BLOCK for each in config.tile):
             return f"the sides of its tiles are 1 to {_BLOCK}, not {config.tile}"
