@@ -1,9 +1,10 @@
 """Where the issue slots of a float32 kernel go: ``python -m bench.issue_slots 4096 4096 4096``.
 
 Compiles what the planner picks of `cute_simt`, or all tiles that it offers (``--all``), and counts
-in the main loop's SASS what costs an H200 more than one slot (bench/NOTES.md): FMAs that read three
-registers, and those whose two reads are both of even or both of odd ones. An operand that the FMA
-before has marked ``.reuse`` is not read again. Needs no GPU.
+in the main loop's SASS what costs an H200 more than one slot
+(docs/lab-notes/2026-11-21-float32-issue-slots.md): FMAs that read three registers, and those whose
+two reads are both of even or both of odd ones. An operand that the FMA before has marked
+``.reuse`` is not read again. Needs no GPU.
 """
 
 from __future__ import annotations

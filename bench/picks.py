@@ -4,7 +4,7 @@
 changed figures ``python -m bench.picks after.json --against before.json`` lists the picks that are
 others now, each beside the ratio to cuBLAS that it and its successor have had on an H200, and the
 mean of what that gains. A fit that lowers the regret of the swept problems can lose at the others
-(NOTES.md, "wide ping-pong"). Needs no GPU, and ten seconds.
+(docs/lab-notes/2026-11-21-wide-ping-pong.md). Needs no GPU, and ten seconds.
 
 ``python -m bench.picks --add bench.json sweep.jsonl`` writes what `bench.run` and `bench.sweep`
 have measured into `data/`, in place of older ratios of the same launches.

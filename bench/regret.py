@@ -34,7 +34,7 @@ from unigemm.registry import backend_named
 from unigemm.sweep import read
 
 #: What `bench.sweep` found on an H200, of 809 problems: all that was offered for 159 of them, that
-#: which is priced near the best for the others (NOTES.md, "an exhaustive sweep", "one sweep").
+#: which is priced near the best for the others (docs/lab-notes/2026-11-22-exhaustive-sweep.md).
 H200 = Path(__file__).with_name("data") / "h200.jsonl.xz"
 STEADY_US = 20.0  # shorter launches draw too little power for that
 WITHIN = 0.15  # of the measured time: a prediction that near is right

@@ -197,6 +197,6 @@ def test_the_inner_loops_have_no_more_instructions_than_known_good_kernels(
     config = Config((128, columns, 64), cluster, stages=6, warps=(4, 1), schedule=schedule)
     plan = Plan("cute_tcgen05", config, problem_of(DType.BFLOAT16), EXTENTS, B200)
     sass = disassemble(BACKEND.compile(plan).files["kernel.cubin"])
-    # bench/NOTES.md has the counts of NVIDIA's examples side by side.
+    # NVIDIA's examples: docs/lab-notes/2026-11-21-tcgen05-instruction-counts.md
     assert loop_of(sass, "UTMALDG", 2) <= 30
     assert loop_of(sass, "UTCHMMA", 4) <= 36

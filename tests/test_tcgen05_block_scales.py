@@ -130,7 +130,7 @@ def test_one_buffer_of_sums_hides_no_stores():
 def test_the_inner_loops_have_no_more_instructions_than_known_good_kernels(
     types, columns, loads, products
 ):
-    """bench/NOTES.md has the counts of NVIDIA's example side by side."""
+    """docs/lab-notes/2026-11-21-tcgen05-instruction-counts.md has those of NVIDIA's example."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     packed = types[0] == PAIRS
     first, scale = DType.FLOAT8_E4M3FN, DType.FLOAT8_E8M0FNU
