@@ -153,7 +153,9 @@ def test_configurations_of_every_kind_give_the_product(target, dtype, precision,
         legal = list(offered(first.problem, first.target))
         for i, base in enumerate(draw.sample(legal, min(8, len(legal)))):
             raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
-            split = draw.choice((2, 3, 5)) if base.split_k > 1 else 1
+            steps = -(-k // base.tile[2])
+            none_empty = [parts for parts in (2, 3, 5) if -(-steps // -(-steps // parts)) == parts]
+            split = draw.choice(none_empty) if base.split_k > 1 else 1
             config = replace(base, split_k=split, raster=raster)
             scratch = BACKEND.scratch_bytes(first.problem, first.extents, first.target, config)
             plan = replace(first, config=config, workspace_bytes=scratch)

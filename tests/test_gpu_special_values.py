@@ -98,7 +98,8 @@ def test_scales_multiply_sums_that_are_whole(backend, wanted):
         pytest.skip(str(reason))
     plan = planned(plan, wanted)
     for pair in SCALES:
-        got = unigemm.matmul(x, y, plan=plan, scale_a=pair[0], scale_b=pair[1])
+        scales = arrays_of(pair, "numbers")
+        got = unigemm.matmul(x, y, plan=plan, scale_a=scales[0], scale_b=scales[1])
         assert_scaled(lib.back(got), a, b, pair)
 
 
