@@ -1,0 +1,59 @@
+"""What the README shows works as it stands there, and the pages beside it lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unigemm import env
+
+README = Path(__file__).parent.parent / "README.md"
+pytestmark = pytest.mark.skipif(not README.exists(), reason="an installed wheel has no README")
+
+
+def python_blocks():
+    text = README.read_text() if README.exists() else ""
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("code", python_blocks(), ids=lambda code: code.splitlines()[-1][:20])
+def test_its_python_runs(code, tmp_path):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    if "emulator" in code and not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler, which the emulator links host code with")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_is_python_in_it():
+    assert len(python_blocks()) == 2
+
+
+def test_its_variables_are_all_that_there_are():
+    named = set(re.findall(r"`(UNIGEMM_[A-Z_]+)`", README.read_text()))
+    assert named == set(env.VARIABLES)
+
+
+def test_its_first_command_is_one_line_that_brings_everything():
+    commands = re.findall(r"^    (\S.*)$", README.read_text(), re.MULTILINE)
+    assert commands[:2] == ['pip install -e ".[dev]" && unigemm demo', "pytest"]
+
+
+@pytest.mark.parametrize("page", ["README", "CHANGELOG", "CONTRIBUTING"])
+def test_its_links_lead_to_files_of_the_tree(page):
+    links = re.findall(r"\]\(([^)#]+)", (README.parent / f"{page}.md").read_text())
+    inside = [link for link in links if "://" not in link]
+    assert inside
+    assert [link for link in inside if not (README.parent / link).exists()] == []
