@@ -1,4 +1,4 @@
-"""The kernel frontends, one sub-package each; `unigemm.registry` imports them on first use.
+"""The kernel frontends, one sub-package each, imported on first use by `planning.registry`.
 
 The package is also the public function `unigemm.backends()`: importing a frontend binds the name
 `unigemm.backends` to this package, so the package answers calls itself.
@@ -14,7 +14,7 @@ from typing import Any
 class _Backends(ModuleType):
     def __call__(self) -> Any:
         """Return all backends, and what each one is missing here: `unigemm.api.backends`."""
-        from unigemm.api import backends
+        from unigemm.info import backends
 
         return backends()
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from unigemm.errors import BackendUnavailable, UnigemmError
-from unigemm.target import device_count
+from unigemm.planning.target import device_count
 
 
 def command(main: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench import table
 from bench.host import HostDevice
-from unigemm.target import device_count
+from unigemm.planning.target import device_count
 
 ROWS = pytest.StashKey[list[table.Row]]()
 BASELINE = pytest.StashKey[str]()
@@ -58,6 +58,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def device():
     """Return the measuring device: a GPU, or the host where there is none."""
-    from unigemm.measure import best_device
+    from unigemm.tuning.measure import best_device
 
     return best_device() if device_count() else HostDevice()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import unigemm
-from unigemm.measure import Device, Timing, Workload, error_ratio, host_us, measure, rotation
+from unigemm.tuning.measure import Device, Timing, Workload, error_ratio, host_us, measure, rotation
 
 _REFUSALS = (unigemm.BackendUnavailable, unigemm.UnsupportedProblem)
 

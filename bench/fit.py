@@ -29,9 +29,9 @@ import numpy as np
 
 from bench.command import command
 from bench.regret import launches
-from unigemm.plans import Plan
-from unigemm.problem import Extents, Problem
-from unigemm.target import Target
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import Target
+from unigemm.problem.problem import Extents, Problem
 
 _ERROR_CUT, _LOSS_CUT, _SHARPNESS = 0.5, 0.5, 80.0
 _STEEP = 0.35  # errors beyond that (in logarithms) are outliers
@@ -143,7 +143,7 @@ def with_numbers(figures: Any, values: Mapping[str, float]) -> Any:
 
 def predicted(sweep: Sweep, backend: str, figures: Any) -> np.ndarray:
     """Return the prices (us) of the launches with other figures, by the model that plans."""
-    configs = import_module(f"unigemm.backends.{backend}.configs")
+    configs = import_module(f"unigemm.backends.{backend}.candidates")
     found = np.empty(len(sweep.plans))
     for product, which in sweep.products.items():
         launched = [sweep.plans[i].config for i in which]
@@ -308,7 +308,7 @@ def main() -> None:
     parser.add_argument("--errors", type=float, default=1.0, help="weight of the prices' errors")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds, then stop")
     args = parser.parse_args()
-    figures = getattr(import_module(f"unigemm.backends.{args.backend}.figures"), args.figures)
+    figures = getattr(import_module(f"unigemm.backends.{args.backend}.coefficients"), args.figures)
     keep, kinds = (tuple(x.split(",")) if x else () for x in (args.keep, args.dtype))
     sweep = read(args.files, args.backend, kinds)
     fitted = figures

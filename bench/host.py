@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from unigemm.dtypes import DType, numpy_dtype
 from unigemm.errors import UnsupportedProblem
-from unigemm.problem import Precision
+from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.problem import Precision
 
 __all__ = ["HostDevice"]
 
@@ -20,7 +20,7 @@ _CHECKED_ROWS = 64  # of each matrix at most
 
 
 class HostDevice:
-    """The host as a `unigemm.measure.Device`."""
+    """The host as a `unigemm.tuning.measure.Device`."""
 
     name = "numpy"
     baseline_name = "np.matmul"

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 import unigemm
 from bench.command import command
-from unigemm.backends.cute_simt.geometry import FEW_ROWS
-from unigemm.plans import Plan
-from unigemm.registry import backend_named
-from unigemm.sass import disassemble
+from unigemm.backends.cute_simt.schedules import FEW_ROWS
+from unigemm.cache.sass import disassemble
+from unigemm.planning.plan import Plan
+from unigemm.planning.registry import backend_named
 
 _KERNEL = re.compile(r"^\s*Function : .*$", re.MULTILINE)
 _LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;")
@@ -99,7 +99,7 @@ def main() -> None:
     pick = unigemm.plan(a, b, backend="cute_simt", target=args.target, tuned=False)
     configs = [pick.config]
     if args.all:
-        from unigemm.backends.cute_simt.configs import base_configs
+        from unigemm.backends.cute_simt.candidates import base_configs
 
         configs += base_configs(pick.problem, pick.target)
     for config in dict.fromkeys(configs):

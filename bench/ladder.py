@@ -17,10 +17,10 @@ from typing import Any
 import unigemm
 from bench.command import command
 from bench.ladder_rungs import RUNGS, Rung, offered, plan_of
-from unigemm.measure import Device, Workload, best_device, error_ratio, measure, rotation
-from unigemm.plans import Plan
-from unigemm.sweep import spec_of
-from unigemm.target import device_target
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import device_target
+from unigemm.tuning.measure import Device, Workload, best_device, error_ratio, measure, rotation
+from unigemm.tuning.sweep import spec_of
 
 CUBLAS = "cuBLAS"
 _COLUMNS = ("rung", "what it adds", "us", "TFLOP/s", "% of cuBLAS", "consumer GPU", "H100")

@@ -21,12 +21,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
-from bench.ladder_rungs import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
+from bench.ladder_options import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
 from unigemm.backends.cute.device import GMEM, Divisor, select
-from unigemm.backends.cute_simt import kernel as simt
 from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry
-from unigemm.plans import Config
-from unigemm.problem import Problem
+from unigemm.backends.cute_simt.kernels import host as simt
+from unigemm.planning.config import Config
+from unigemm.problem.problem import Problem
 
 THREADS = SIDE * SIDE
 

@@ -8,114 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import unigemm
-from unigemm.artifact import source_digest
 from unigemm.backends.cute.backend import CuteBackend
 from unigemm.backends.cute_simt import BACKEND as SHIPPED
 from unigemm.backends.cute_simt import geometry as simt
-from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry, OperandTile
-from unigemm.dtypes import DType
+from unigemm.cache.artifact import source_digest
 from unigemm.errors import UnsupportedProblem
-from unigemm.plans import Alternative, Config, Plan, Ranking, Raster
-from unigemm.problem import Problem
-from unigemm.registry import BUILTIN
-from unigemm.target import Target
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Alternative, Ranking
+from unigemm.planning.registry import BUILTIN
+from unigemm.planning.target import Target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Problem
 
-__all__ = ["BACKEND", "OPTIONS", "RUNGS", "Options", "Rung", "offered", "plan_of"]
+from .ladder_options import OPTIONS, OWN, SIDE, smem_bytes
 
-BYTES = 4  # of a float32
-SIDE = 16  # threads of a CTA along M, and along N, in the kernels of `bench.ladder_kernels`
-PAD = 2  # floats of a line: a warp that writes 16 K of two rows then finds 32 banks
-OWN = ("naive", "tiled", "padded", "pipelined")  # schedules of `bench.ladder_kernels`
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the shipped kernel does.
-
-    Attributes
-    ----------
-    bits
-        The widest access: copies from device memory, reads of shared memory, stores to D. K-major
-        operands that are turned come in 32 bits always.
-    pipelined
-        A slab is copied while another is multiplied.
-    turned
-        K-major operands are turned by their copies, to be read along M and N.
-    """
-
-    bits: int = 128
-    pipelined: bool = True
-    turned: bool = True
-
-
-#: By the schedules of their configurations.
-OPTIONS = {
-    **{f"{bits} bits": Options(bits) for bits in (32, 64, 128)},
-    **{f"{bits} bits, in turn": Options(bits, pipelined=False) for bits in (32, 64, 128)},
-    "as it lies": Options(turned=False),
-}
-
-
-class Untwisted(OperandTile):
-    """A turned tile whose pitch alone spreads it over the banks: narrow reads allow that."""
-
-    def twist(self, k: int) -> int:
-        """Return that no row is stored elsewhere."""
-        return 0
-
-
-def stripped(problem: Problem, config: Config) -> Geometry:
-    """Return the numbers of the shipped kernel without the options that are off."""
-    geo, options = simt.geometry(problem, config), OPTIONS[config.schedule]
-    wide = options.bits // (8 * BYTES)
-    a, b = (
-        _stripped(tile, kind.vector, wide, options)
-        for tile, kind in ((geo.a, problem.a), (geo.b, problem.b))
-    )
-    run_out, store = min(geo.run_out, b.run), min(geo.store, wide)
-    return replace(
-        geo,
-        a=a,
-        b=b,
-        step=max((tile.vector for tile in (a, b) if tile.k_major), default=1),
-        run_out=run_out,
-        store=store,
-        direct=run_out == store > 1,
-        column=store,
-        smem_bytes=max(geo.smem_bytes, config.stages * (a.bytes + b.bytes)),
-    )
-
-
-def _stripped(tile: OperandTile, copy: int, wide: int, options: Options) -> OperandTile:
-    """Return one operand's tile, with accesses of `wide` elements; its copies may be `copy`."""
-    if tile.turned and not options.turned:
-        pitch = tile.slab + BANK_VECTOR // BYTES
-        tile = replace(tile, turned=False, k_major=True, pitch=pitch, run=1, copy=copy)
-    elif tile.turned and wide < tile.vector:
-        tile = Untwisted(**asdict(tile) | {"pitch": tile.extent + PAD})
-    run = 1 if tile.k_major else min(tile.run, wide)
-    return replace(tile, run=run, vector=min(tile.vector, wide), copy=min(tile.copy, wide))
-
-
-def pitch_of(config: Config) -> int:
-    """Return the floats between lines of A in shared memory, in the ladder's own kernels."""
-    return config.tile[0] + (0 if config.schedule == "tiled" else PAD)
-
-
-def smem_bytes(problem: Problem, config: Config) -> int:
-    """Return the shared memory of a CTA."""
-    if config.schedule in OPTIONS:
-        return stripped(problem, config).smem_bytes
-    if config.schedule == "naive":
-        return 0
-    return config.stages * config.tile[2] * (pitch_of(config) + config.tile[1]) * BYTES
+__all__ = ["BACKEND", "RUNGS", "Rung", "offered", "plan_of"]
 
 
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:

@@ -24,7 +24,7 @@ from statistics import median
 from bench.command import command
 from bench.report import geometric_mean
 from bench.suites import LAYOUTS, SUITES, workloads
-from unigemm.sweep import planned, read
+from unigemm.tuning.sweep import planned, read
 
 #: Medians of the launches from 819b1f5 on: problem, "backend configuration", ratio to cuBLAS.
 RATIOS = Path(__file__).with_name("data") / "ratios.json.xz"

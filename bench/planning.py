@@ -22,14 +22,16 @@ from statistics import median
 
 from bench.command import command
 from bench.suites import LAYOUTS, SUITES, workloads
-from unigemm.backend import compiles
-from unigemm.dispatch import Options, describe, plan_gemm, stated
-from unigemm.gemm import Gemm
-from unigemm.measure import Workload
-from unigemm.planner import KEPT, size_class
-from unigemm.registry import backend_named, backend_names
-from unigemm.sweep import spec_of
-from unigemm.target import Target, named_target
+from unigemm.planning.planner import KEPT
+from unigemm.planning.protocol import compiles
+from unigemm.planning.registry import backend_named, backend_names
+from unigemm.planning.select import plan_gemm
+from unigemm.planning.size_buckets import size_class
+from unigemm.planning.target import Target, named_target
+from unigemm.problem.canonical import Gemm
+from unigemm.runtime.options import Options, describe, stated
+from unigemm.tuning.measure import Workload
+from unigemm.tuning.sweep import spec_of
 
 #: Whose plan a table's row is about.
 ROWS = ("first of a class", "another of the class", "of a known class of sizes", "known")

@@ -11,7 +11,7 @@ import argparse
 import unigemm
 from bench.command import command
 from bench.suites import LAYOUTS, workloads
-from unigemm.sweep import compile_all, planned
+from unigemm.tuning.sweep import compile_all, planned
 
 
 def main() -> None:

@@ -29,9 +29,10 @@ from bench.command import command
 from bench.report import geometric_mean
 from bench.suites import SUITES
 from unigemm.errors import UnsupportedProblem
-from unigemm.plans import Config, Plan
-from unigemm.registry import backend_named
-from unigemm.sweep import read
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.registry import backend_named
+from unigemm.tuning.sweep import read
 
 #: What `bench.sweep` found on an H200, of 809 problems: all that was offered for 159 of them, that
 #: which is priced near the best for the others (docs/lab-notes/2026-11-22-exhaustive-sweep.md).

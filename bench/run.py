@@ -12,7 +12,7 @@ from bench.core import measure_problem
 from bench.report import markdown, summarise
 from bench.suites import LAYOUTS, sample, workloads
 from unigemm.errors import UnsupportedProblem
-from unigemm.measure import best_device
+from unigemm.tuning.measure import best_device
 
 
 def parse() -> argparse.Namespace:

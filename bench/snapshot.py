@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import unigemm
-from unigemm.plans import Plan
-from unigemm.registry import backend_named
-from unigemm.sass import disassemble
+from unigemm.cache.sass import disassemble
+from unigemm.planning.plan import Plan
+from unigemm.planning.registry import backend_named
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a")
 # Each kind: a dtype, a precision and what the result may be.

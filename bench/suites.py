@@ -6,10 +6,10 @@ import math
 import random
 from collections.abc import Iterable
 
-from unigemm.dtypes import DType, dtype_named
 from unigemm.errors import UnsupportedProblem
-from unigemm.measure import Workload
-from unigemm.problem import PRECISIONS, Precision
+from unigemm.problem.dtypes import DType, dtype_named
+from unigemm.problem.problem import PRECISIONS, Precision
+from unigemm.tuning.measure import Workload
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 

@@ -1,9 +1,9 @@
 """Measure what the planner chooses among: ``python -m bench.sweep --suite layers``.
 
 For each problem the candidates with the best predictions and some of the others are compiled on all
-cores, checked against float64, and timed against cuBLAS in one run (`unigemm.sweep`). One JSON line
-a launch: what `bench.fit` fits the prices to, and `bench.regret` judges them by. A sweep that was
-stopped goes on where it was when it is started again.
+cores, checked against float64, and timed against cuBLAS in one run (`unigemm.tuning.sweep`). One
+JSON line a launch: what `bench.fit` fits the prices to, and `bench.regret` judges them by. A sweep
+that was stopped goes on where it was when it is started again.
 
 ``--backend auto --within 1.5`` measures all that any backend offers but what is priced at more
 than 1.5 times the best price, and some of that, drawn (`bench.regret` counts where the fastest is
@@ -26,12 +26,12 @@ from pathlib import Path
 import unigemm
 from bench.command import command, require_device
 from bench.suites import LAYOUTS, sample, workloads
-from unigemm.cli_sweep import lists_of
+from unigemm.cli.sweep import lists_of
 from unigemm.errors import UnsupportedProblem
-from unigemm.measure import Workload, best_device
-from unigemm.plans import Plan
-from unigemm.sweep import compile_all, contenders, drawn, starts, sweep_into
-from unigemm.target import Target
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import Target
+from unigemm.tuning.measure import Workload, best_device
+from unigemm.tuning.sweep import compile_all, contenders, drawn, starts, sweep_into
 
 #: Knobs whose values may be named.
 KNOBS = ("tile", "stages", "schedule", "split_k", "cluster_k", "occupancy")

@@ -1,8 +1,8 @@
 """``pytest bench --benchmark-only``: each problem by cuBLAS and by every backend, one group each.
 
 What pytest-benchmark shows is the device's time. All contestants of a problem are checked, then
-measured in turn by replays of graphs (`unigemm.measure`), and the benchmark of each goes through
-its replays once more, on a clock that tells what they took.
+measured in turn by replays of graphs (`unigemm.tuning.measure`), and the benchmark of each goes
+through its replays once more, on a clock that tells what they took.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bench.core import measured
 from bench.suites import sample, workloads
 from bench.table import Row
 from unigemm.errors import UnigemmError, UnsupportedProblem
-from unigemm.measure import Device, Timing, Workload
-from unigemm.registry import backend_names
-from unigemm.sweep import planned
-from unigemm.target import device_count
+from unigemm.planning.registry import backend_names
+from unigemm.planning.target import device_count
+from unigemm.tuning.measure import Device, Timing, Workload
+from unigemm.tuning.sweep import planned
 
 _MOST_ON_THE_HOST = 5e9  # operations: larger products take the host too long
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from reference import Strided, bits, error_bound, flat_poison, lay_out, strided_view
 
-from unigemm.dtypes import DType, numpy_dtype
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 E4M3, E5M2, E8M0 = (
     numpy_dtype(d) for d in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.FLOAT8_E8M0FNU)

@@ -14,8 +14,8 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from unigemm.artifact import Artifact, KernelInfo, KernelKey
 from unigemm.cache import Cache, Entry
+from unigemm.cache.artifact import Artifact, KernelInfo, KernelKey
 
 META = "meta.json"
 

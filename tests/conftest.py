@@ -57,7 +57,7 @@ def pytest_unconfigure(config):
 
 
 def gpu_count():
-    from unigemm.target import device_count
+    from unigemm.planning.target import device_count
 
     return device_count()
 

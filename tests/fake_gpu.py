@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from unigemm.arrays.numpy_arrays import viewer
-from unigemm.artifact import Artifact, KernelInfo, KernelKey
-from unigemm.dtypes import numpy_dtype
-from unigemm.plans import Candidate, Config, Prediction
+from unigemm.cache.artifact import Artifact, KernelInfo, KernelKey
+from unigemm.planning.config import Config
+from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.problem.dtypes import numpy_dtype
 
 
 @dataclass(frozen=True)
@@ -190,10 +191,13 @@ def install(monkeypatch, arch="sm_90a"):
     """Put two devices and the backend in place of the real ones; return both."""
     import cupy
 
-    from unigemm import api, dispatch, registry, vetting
+    from unigemm import api
     from unigemm.arrays import cupy_arrays, dlpack_arrays
-    from unigemm.arrays.libraries import KNOWN
-    from unigemm.target import named_target
+    from unigemm.arrays.library import KNOWN
+    from unigemm.planning import registry
+    from unigemm.planning import validation as vetting
+    from unigemm.planning.target import named_target
+    from unigemm.runtime import bind as dispatch
 
     driver = Driver()
     backend = FakeBackend(driver)

@@ -6,7 +6,7 @@ import pytest
 from reference import Case, cupy_lib, lay_out, torch_lib
 
 import unigemm
-from unigemm.dtypes import DType, output_dtypes
+from unigemm.problem.dtypes import DType, output_dtypes
 
 LIBRARIES = ("cupy", "torch-cuda")
 

@@ -7,8 +7,8 @@ from copy import deepcopy
 from functools import cache
 
 import unigemm
-from unigemm.blocks import blocked_count
-from unigemm.plans import Config
+from unigemm.planning.config import Config
+from unigemm.problem.block_scales import blocked_count
 
 SIZES = (96, 72, 160)
 #: Architecture, dtype, precision, layout, backends.

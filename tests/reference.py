@@ -15,8 +15,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 import unigemm
-from unigemm.dtypes import FLOAT8, DType, accumulator, numpy_dtype, output_dtypes, unit_roundoff
-from unigemm.measure import error_factor
+from unigemm.problem.dtypes import (
+    FLOAT8,
+    DType,
+    accumulator,
+    numpy_dtype,
+    output_dtypes,
+    unit_roundoff,
+)
+from unigemm.tuning.measure import error_factor
 
 GUARD = 64  # elements before and after every array that must stay as they were
 POISON = {8: 0x7FF4DEAD_BEEF1234, 4: 0x7FA5BEEF, 2: 0x7FB5, 1: 0x7F}  # NaNs, mostly with a payload

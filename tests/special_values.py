@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unigemm.dtypes import DType, accumulator, numpy_dtype, unit_roundoff
-from unigemm.measure import error_factor
+from unigemm.problem.dtypes import DType, accumulator, numpy_dtype, unit_roundoff
+from unigemm.tuning.measure import error_factor
 
 #: NaN of both signs, quiet and not, with payloads at both ends.
 NAN_BITS = (0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF801FFF, 0x7F802000, 0x7FFFFFFF)

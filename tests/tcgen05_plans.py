@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from unigemm import cache as kernel_cache
-from unigemm.backends.cute_tcgen05.configs import offered, places, scratch_bytes
+from unigemm.backends.cute_tcgen05.candidates import offered, places, scratch_bytes
 from unigemm.backends.cute_tcgen05.geometry import ROWS
-from unigemm.blocks import block_scales
-from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.env import cache_dir
-from unigemm.plans import Config, Plan, Raster
-from unigemm.problem import Extents, MatrixType, Problem, ScaleOrder
-from unigemm.target import Target, named_target
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import Target, named_target
+from unigemm.problem.block_scales import block_scales
+from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, output_dtypes
+from unigemm.problem.problem import Extents, MatrixType, Problem, ScaleOrder
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 TYPES = [dtype for dtype in INPUTS if dtype is not DType.FLOAT64]

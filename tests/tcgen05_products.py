@@ -10,9 +10,9 @@ from block_scaled import PAIRS, arranged, draw
 from reference import NUMPY, Case, Strided, check_case, lay_out
 
 import unigemm
-from unigemm.dtypes import DType, numpy_dtype
-from unigemm.plans import Plan
-from unigemm.problem import MatrixType
+from unigemm.planning.plan import Plan
+from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.problem import MatrixType
 
 
 def multiply(plan: Plan, seed: int) -> None:

@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from reference import Lib, cases, check_case
 
 import unigemm
-from unigemm import api, dispatch
-from unigemm.dtypes import INPUTS, DType, numpy_dtype
-from unigemm.plans import Candidate, Plan, Prediction
+from unigemm import api
+from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.problem.dtypes import INPUTS, DType, numpy_dtype
+from unigemm.runtime import bind as dispatch
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 

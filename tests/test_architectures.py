@@ -11,10 +11,10 @@ import pytest
 import unigemm
 from unigemm.backends.cute import toolchain
 from unigemm.backends.cutile.geometry import CAPABILITIES
-from unigemm.cards import CARDS
 from unigemm.errors import UnsupportedProblem
-from unigemm.registry import BUILTIN, backend_named
-from unigemm.target import ARCHITECTURES, name_of, named_target
+from unigemm.planning.device_table import CARDS
+from unigemm.planning.registry import BUILTIN, backend_named
+from unigemm.planning.target import ARCHITECTURES, name_of, named_target
 
 COMPILING = [name for name in BUILTIN if name != "numpy"]
 WGMMA, TCGEN05 = {"sm_90a"}, {"sm_100a", "sm_103a", "sm_110a"}

@@ -9,13 +9,15 @@ import pytest
 from test_cli import run_json
 
 import unigemm
-from unigemm import dispatch, tuning
-from unigemm.backends.cute_wgmma.configs import turns
-from unigemm.dtypes import numpy_dtype
-from unigemm.planner import INVARIANT_M
-from unigemm.plans import Alternative, Plan
-from unigemm.registry import backend_named
-from unigemm.tuning import Tuned
+from unigemm.backends.cute_wgmma.candidates import turns
+from unigemm.planning import tuned_plans as tuning
+from unigemm.planning.batch_invariance import INVARIANT_M
+from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Alternative
+from unigemm.planning.registry import backend_named
+from unigemm.planning.tuned_plans import Tuned
+from unigemm.problem.dtypes import numpy_dtype
+from unigemm.runtime import bind as dispatch
 
 spec = unigemm.ArraySpec
 ROWS = (1, 2, 7, 8, 16, 64, 100, 128, 130, 1000, 8192)
@@ -179,7 +181,7 @@ def emulated():
     """Return what emulates a GPU; skip the test where kernels cannot be compiled or run there."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     from unigemm.emulator import device
-    from unigemm.emulator.host import missing
+    from unigemm.emulator.launch.host import missing
 
     if missing() is not None:
         pytest.skip(missing())
@@ -188,7 +190,7 @@ def emulated():
 
 def drawn(dtype, order, n, k):
     rng = np.random.default_rng(n + k)
-    native = numpy_dtype(unigemm.dtypes.dtype_named(dtype))
+    native = numpy_dtype(unigemm.problem.dtypes.dtype_named(dtype))
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((130, k), (k, n)))
     return a.astype(native), np.asarray(b.astype(native), order=order)
 

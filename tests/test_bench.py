@@ -31,8 +31,8 @@ from bench.fit import (
 from bench.issue_slots import Loop, main_loop, reads
 from bench.report import geometric_mean, load, markdown, summarise
 from bench.suites import LAYERS, LAYOUTS, SUITES, TOKENS, kind_named, sample, shapes_of, workloads
-from unigemm.dtypes import DType
-from unigemm.sweep import contenders, starts
+from unigemm.problem.dtypes import DType
+from unigemm.tuning.sweep import contenders, starts
 
 
 def test_the_suites_hold_the_shapes_that_are_compared():
@@ -164,7 +164,7 @@ def measured(tmp_path, backend, truth):
 
 @pytest.mark.parametrize("backend", FITTED)
 def test_a_fit_comes_near_the_figures_that_the_times_were_made_with(tmp_path, backend):
-    figures = import_module(f"unigemm.backends.{backend}.figures").H200
+    figures = import_module(f"unigemm.backends.{backend}.coefficients").H200
     truth = with_numbers(figures, FITTED[backend][1])
     sweep = measured(tmp_path, backend, truth)
     assert sweep.problem.max() == 3
@@ -182,7 +182,7 @@ def test_a_fit_comes_near_the_figures_that_the_times_were_made_with(tmp_path, ba
 
 @pytest.mark.parametrize("backend", FITTED)
 def test_all_figures_at_once_come_nearer_in_a_few_steps(tmp_path, backend):
-    figures = import_module(f"unigemm.backends.{backend}.figures").H200
+    figures = import_module(f"unigemm.backends.{backend}.coefficients").H200
     sweep = measured(tmp_path, backend, with_numbers(figures, FITTED[backend][1]))
     before = summary(sweep, predicted(sweep, backend, figures))["mean error %"]
     names = varied(sweep, backend, figures)
@@ -198,7 +198,7 @@ def test_all_figures_at_once_come_nearer_in_a_few_steps(tmp_path, backend):
 
 def test_figures_have_names_that_lead_back_to_them():
     for backend in FITTED:
-        figures = import_module(f"unigemm.backends.{backend}.figures").H200
+        figures = import_module(f"unigemm.backends.{backend}.coefficients").H200
         named = numbers(figures)
         assert numbers(with_numbers(figures, named)) == named
         for name, value in named.items():

@@ -18,7 +18,7 @@ from bench.command import command
 from bench.report import load, summarise
 from bench.table import Row, lines
 from unigemm.errors import CacheError
-from unigemm.target import device_count
+from unigemm.planning.target import device_count
 
 ROOT = Path(__file__).parent.parent
 #: One small product and one that NumPy has no BLAS for.

@@ -10,10 +10,10 @@ import pytest
 from block_scaled import E4M3, E5M2, E8M0, NAN, PAIRS, assert_near, draw, in_tiles
 
 import unigemm
-from unigemm.blocks import blocked_count, row_and_block_places
-from unigemm.dtypes import DType, numpy_dtype
-from unigemm.gemm import Layout, canonical
-from unigemm.target import ARCHITECTURES
+from unigemm.planning.target import ARCHITECTURES
+from unigemm.problem.block_scales import blocked_count, row_and_block_places
+from unigemm.problem.canonical import Layout, canonical
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 KIND = DType.FLOAT8_E4M3FN
 

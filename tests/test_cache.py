@@ -24,9 +24,9 @@ from cache_fakes import (
     worker,
 )
 
-from unigemm.artifact import Artifact, KernelKey
 from unigemm.cache import Cache, compile_count, default_cache
 from unigemm.cache import layers as cache_module
+from unigemm.cache.artifact import Artifact, KernelKey
 
 HOUR = 3600.0
 

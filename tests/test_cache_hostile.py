@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from cache_fakes import META, fake_key, fill
 
-from unigemm import cli_cache
-from unigemm.artifact import KernelInfo
 from unigemm.cache import Cache, bundle, manifest
+from unigemm.cache.artifact import KernelInfo
 from unigemm.cache.manifest import describe
+from unigemm.cli import cache as cli_cache
 from unigemm.errors import CacheError
 
 DIGEST = fake_key().digest

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 from cache_fakes import META, Compiler, fake_artifact, fake_key, fill, is_whole, never
 
-from unigemm import scratch
-from unigemm.cache import Cache, manifest
+from unigemm.cache import Cache, manifest, scratch
 from unigemm.errors import CacheError, CacheWarning
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
@@ -330,7 +329,7 @@ def test_an_empty_argument_is_refused(tmp_path, command, monkeypatch):
 def _cli(monkeypatch, tmp_path, *command):
     from typer.testing import CliRunner
 
-    from unigemm import cli_cache
+    from unigemm.cli import cache as cli_cache
 
     monkeypatch.setattr(cli_cache, "default_cache", lambda: Cache(tmp_path / "c", []))
     return CliRunner().invoke(cli_cache.cache_app, command)

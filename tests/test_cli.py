@@ -12,12 +12,12 @@ import pytest
 from cache_fakes import fill
 
 import unigemm
-from unigemm import show
-from unigemm.dtypes import INPUTS
-from unigemm.plans import Plan
-from unigemm.problem import PRECISIONS
-from unigemm.sass import inspect_cubin, instruction_mix
-from unigemm.target import device_count
+from unigemm.cache.sass import inspect_cubin, instruction_mix
+from unigemm.cli import render as show
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import device_count
+from unigemm.problem.dtypes import INPUTS
+from unigemm.problem.problem import PRECISIONS
 
 PROMISED = {
     *("backend", "target", "tile", "cluster", "stages", "split_k", "raster"),
@@ -27,7 +27,7 @@ PROMISED = {
 
 def run(*args, cache, code=0, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", "from unigemm.cli import main; main()", *map(str, args)],
+        [sys.executable, "-c", "from unigemm.cli.main import main; main()", *map(str, args)],
         env={**os.environ, "UNIGEMM_CACHE_DIR": str(cache), "NO_COLOR": "1", **environment},
         capture_output=True,
         text=True,

@@ -14,11 +14,20 @@ from test_pricing import targets
 
 import unigemm
 from bench.suites import SUITES
-from unigemm.backends.cutile import configs
-from unigemm.backends.cutile.arguments import Call, Divisor, Place, calls, order_of, tail_of
+from unigemm.backends.common.top_k import Shortlist
+from unigemm.backends.common.workspace import workspace_bytes
+from unigemm.backends.cutile import candidates as configs
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.configs import candidates, offered, predict, scratch_bytes
-from unigemm.backends.cutile.figures import H200 as FIGURES
+from unigemm.backends.cutile.candidates import candidates, offered, predict, scratch_bytes
+from unigemm.backends.cutile.coefficients import H200 as FIGURES
+from unigemm.backends.cutile.cost import (
+    bound_us,
+    figures_of,
+    least_of_us,
+    least_us,
+    times_of,
+    work_of,
+)
 from unigemm.backends.cutile.geometry import (
     copied_bytes,
     features,
@@ -27,22 +36,14 @@ from unigemm.backends.cutile.geometry import (
     k_major,
     kernel_problem,
 )
-from unigemm.backends.cutile.prices import (
-    bound_us,
-    figures_of,
-    least_of_us,
-    least_us,
-    times_of,
-    work_of,
-)
+from unigemm.backends.cutile.launch_arguments import Call, Divisor, Place, calls, order_of, tail_of
 from unigemm.backends.cutile.tiles import NARROW, turned_tf32
-from unigemm.backends.shortlist import Shortlist
-from unigemm.backends.workspace import workspace_bytes
-from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
-from unigemm.gemm import Layout, canonical
-from unigemm.plans import Config, Plan, Raster
-from unigemm.problem import Extents, MatrixType, Problem
-from unigemm.target import ARCHITECTURES, named_target
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import ARCHITECTURES, named_target
+from unigemm.problem.canonical import Layout, canonical
+from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, output_dtypes
+from unigemm.problem.problem import Extents, MatrixType, Problem
 
 EXTENTS = Extents(512, 512, 512)
 LAYOUTS = ("nn", "nt", "tn", "tt")

@@ -14,20 +14,20 @@ from sampling import ALL
 from test_cutile import EXTENTS, LAYOUTS, plan_of, problem_of, taken
 
 import unigemm
-from unigemm import sass
 from unigemm.backends.cutile import toolchain
-from unigemm.backends.cutile.arguments import calls
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.configs import offered
+from unigemm.backends.cutile.candidates import offered
 from unigemm.backends.cutile.geometry import features, gpu_code, stored_directly
+from unigemm.backends.cutile.launch_arguments import calls
 from unigemm.backends.cutile.tiles import spans_of
-from unigemm.dtypes import FLOAT8, DType, output_dtypes
+from unigemm.cache import sass
+from unigemm.cache.sass import instruction_mix
 from unigemm.errors import CompilationError
-from unigemm.gemm import Layout, canonical
-from unigemm.plans import Plan
-from unigemm.problem import MatrixType
-from unigemm.sass import instruction_mix
-from unigemm.target import named_target
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import named_target
+from unigemm.problem.canonical import Layout, canonical
+from unigemm.problem.dtypes import FLOAT8, DType, output_dtypes
+from unigemm.problem.problem import MatrixType
 
 pytestmark = [
     pytest.mark.compile,
@@ -259,7 +259,7 @@ SMALL = {"tile": (64, 64, 64), "occupancy": 2}
 
 def test_the_compilers_words_reach_the_caller():
     def broken():
-        from unigemm.backends.cutile.kernel import Spec
+        from unigemm.backends.cutile.kernels.gemm import Spec
 
         problem = problem_of(DType.FLOAT8_E4M3FN)
         return Spec(problem, plan_of().config, features(named_target("sm_80")))

@@ -14,9 +14,9 @@ from test_cutile import dense, plan_of
 from test_special_values import SCALES
 from tile_machine import Array, Machine, take_array
 
-from unigemm.backends.cutile.arguments import Divisor, Place, calls, order_of
+from unigemm.backends.common.workspace import packed_row_bytes
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.configs import scratch_bytes
+from unigemm.backends.cutile.candidates import scratch_bytes
 from unigemm.backends.cutile.geometry import (
     PIECE_ROWS,
     REDUCE_TILE,
@@ -24,11 +24,12 @@ from unigemm.backends.cutile.geometry import (
     seen,
     without_copies,
 )
-from unigemm.backends.workspace import packed_row_bytes
-from unigemm.dtypes import DType, numpy_dtype, output_dtypes
-from unigemm.gemm import Layout, canonical
-from unigemm.plans import Plan, Raster
-from unigemm.target import named_target
+from unigemm.backends.cutile.launch_arguments import Divisor, Place, calls, order_of
+from unigemm.planning.config import Raster
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import named_target
+from unigemm.problem.canonical import Layout, canonical
+from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 
 pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
 
@@ -37,7 +38,7 @@ ARCHS = ("sm_80", "sm_90a")
 
 @pytest.fixture
 def kernels(monkeypatch):
-    from unigemm.backends.cutile import kernel
+    from unigemm.backends.cutile.kernels import gemm as kernel
 
     monkeypatch.setattr(kernel, "ct", Machine)
     return kernel

@@ -11,12 +11,12 @@ import pytest
 from test_cutile import H200, gemm_of, plan_of
 
 from unigemm.backends.cutile import launch, toolchain
-from unigemm.backends.cutile.arguments import Call, Divisor, Place, calls
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.dtypes import DType
+from unigemm.backends.cutile.launch_arguments import Call, Divisor, Place, calls
 from unigemm.errors import BackendUnavailable, UnigemmError
-from unigemm.plans import Plan
-from unigemm.problem import MatrixType
+from unigemm.planning.plan import Plan
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import MatrixType
 
 
 class Recorder:

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from test_cli import run, run_json
 
-from unigemm import ArraySpec, api, cli, demo, measure
-from unigemm.dtypes import numpy_dtype
+from unigemm import ArraySpec, api
+from unigemm.cli import demo
+from unigemm.cli import main as cli
 from unigemm.errors import CompilationError, UnsupportedProblem
-from unigemm.registry import BUILTIN
-from unigemm.target import CPU
+from unigemm.planning.registry import BUILTIN
+from unigemm.planning.target import CPU
+from unigemm.problem.dtypes import numpy_dtype
+from unigemm.tuning import measure
 
 
 @pytest.mark.compile

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 import unigemm
-from unigemm.registry import backend_named
-from unigemm.sass import disassemble
+from unigemm.cache.sass import disassemble
+from unigemm.planning.registry import backend_named
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 pytestmark = pytest.mark.compile

@@ -26,7 +26,7 @@ from hypothesis import given
 from reference import EVERYWHERE, cases, check_case, strided_view
 
 import unigemm
-from unigemm.dtypes import FLOAT8, DType, numpy_dtype, output_dtypes
+from unigemm.problem.dtypes import FLOAT8, DType, numpy_dtype, output_dtypes
 
 
 def ones(*shape, dtype="f4", **options):
@@ -319,8 +319,9 @@ def gpu(monkeypatch, tmp_path):
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     from fake_gpu import install
 
-    from unigemm import cache, dispatch
+    from unigemm import cache
     from unigemm.arrays import dlpack_arrays
+    from unigemm.runtime import bind as dispatch
 
     driver, backend = install(monkeypatch)
     kept = cache.Cache(tmp_path, [])

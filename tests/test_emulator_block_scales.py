@@ -26,9 +26,9 @@ from tcgen05_plans import drawn, with_config
 
 import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
-from unigemm.dtypes import DType, output_dtypes
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
+from unigemm.emulator.launch.host import missing
+from unigemm.problem.dtypes import DType, output_dtypes
 
 pytestmark = [
     pytest.mark.compile,

@@ -24,10 +24,10 @@ from test_emulator_stream import dirty_workspaces
 
 import unigemm
 from unigemm.backends.cute_simt.geometry import copied_bytes, is_copied, scratch_bytes
-from unigemm.dtypes import DType
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.plans import Config, Raster
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.config import Config, Raster
+from unigemm.problem.dtypes import DType
 
 pytestmark = [
     pytest.mark.compile,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import unigemm.emulator
-from unigemm.emulator import control, launching
+from unigemm.emulator.core import control
+from unigemm.emulator.launch import launching
 
 README = Path(unigemm.emulator.__file__).parent / "README.md"
 

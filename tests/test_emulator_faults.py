@@ -253,7 +253,8 @@ def test_named_barriers_pass_turns():
 
 
 def test_a_kernel_that_would_run_for_ever_is_stopped(monkeypatch):
-    from unigemm.emulator import EmulatorError, launching
+    from unigemm.emulator import EmulatorError
+    from unigemm.emulator.launch import launching
 
     monkeypatch.setattr(launching, "MAX_INSTRUCTIONS", 10_000)
     text = kernel("again:\nadd.s32 %r1, %r1, 1;\nbra.uni again;")

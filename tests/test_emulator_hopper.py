@@ -10,9 +10,9 @@ import pytest
 from emulated import kernel, line_of
 
 from unigemm.emulator import KernelFault, Memory, launch
-from unigemm.emulator.faults import Fault
-from unigemm.emulator.memory import bank_passes
-from unigemm.emulator.tma import decode
+from unigemm.emulator.async_copy.tma import decode
+from unigemm.emulator.core.memory import bank_passes
+from unigemm.emulator.ptx.faults import Fault
 
 RNG = np.random.default_rng(20261121)
 TYPES = {"uint8": 0, "float16": 6, "float32": 7, "bfloat16": 10, "uint32": 2, "int64": 5}
@@ -657,7 +657,7 @@ def test_what_lies_behind_the_rows_of_a_small_tile_becomes_nan():
 )
 def test_forms_of_wgmma_that_are_not_known_are_refused(change, reason):
     from unigemm.emulator import PtxError
-    from unigemm.emulator.launching import compiled
+    from unigemm.emulator.launch.launching import compiled
 
     with pytest.raises(PtxError, match=reason):
         compiled(product().replace(*change), "k")
@@ -668,7 +668,7 @@ def test_forms_of_wgmma_that_are_not_known_are_refused(change, reason):
 
 def test_events_tell_the_story_of_a_load_in_order():
     from unigemm.emulator import as_svg, as_text
-    from unigemm.emulator.timeline import COLOURS
+    from unigemm.emulator.core.timeline import COLOURS
 
     arrays, text = loading()
     assert go(text, arrays, BOX).events == []

@@ -11,10 +11,11 @@ import pytest
 from emulated import HEAD, kernel, line_of, run
 from test_emulator_hopper import BOX, MAPS, go, loading, product, product_arrays
 
-from unigemm.emulator import EmulatorError, KernelFault, PtxError, launch, launching
-from unigemm.emulator.faults import Fault
-from unigemm.emulator.launching import compiled, pack_parameters
-from unigemm.emulator.tma import decode
+from unigemm.emulator import EmulatorError, KernelFault, PtxError, launch
+from unigemm.emulator.async_copy.tma import decode
+from unigemm.emulator.launch import launching
+from unigemm.emulator.launch.launching import compiled, pack_parameters
+from unigemm.emulator.ptx.faults import Fault
 
 SHARED = ".extern .shared .align 1024 .b8 area[];\n"
 STATIC = ".shared .align 16 .b8 own[{}];\n"
@@ -48,7 +49,8 @@ def test_an_emulated_device_refuses_what_its_target_has_not():
     from dataclasses import replace
 
     import unigemm
-    from unigemm.emulator import device, host
+    from unigemm.emulator import device
+    from unigemm.emulator.launch import host
 
     if host.missing() is not None:
         pytest.skip(host.missing())

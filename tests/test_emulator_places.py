@@ -13,11 +13,11 @@ from test_emulator_simt import configured
 from test_emulator_wgmma import GPU, chosen
 
 import unigemm
-from unigemm.backends.cute_simt.geometry import DMMA
-from unigemm.dtypes import DType, numpy_dtype, output_dtypes
+from unigemm.backends.cute_simt.schedules import DMMA
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.plans import Config
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.config import Config
+from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 
 pytestmark = [
     pytest.mark.compile,

@@ -28,9 +28,9 @@ from probes import (
 
 import unigemm
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.emulator.tensor_sums import summed
-from unigemm.emulator.tma import decode
+from unigemm.emulator.async_copy.tma import decode
+from unigemm.emulator.launch.host import missing
+from unigemm.emulator.tensor_core.tensor_sums import summed
 
 PLACES = ("digests", "values", "maps", "answers")
 KEPT = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

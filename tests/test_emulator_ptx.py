@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unigemm.emulator import EmulatorError, KernelFault, Memory, PtxError, launch
-from unigemm.emulator.launching import compiled
-from unigemm.emulator.parser import parse
-from unigemm.emulator.ptx import Address, Immediate, Register, Vector
+from unigemm.emulator.launch.launching import compiled
+from unigemm.emulator.ptx.parser import parse
+from unigemm.emulator.ptx.ptx import Address, Immediate, Register, Vector
 
 RNG = np.random.default_rng(20261121)
 
@@ -343,7 +343,7 @@ def test_fma_rounds_once(kind, dtype):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(*[st.floats(width=32)] * 3), min_size=1, max_size=40))
 def test_fma_of_any_float32_rounds_once(rows):
-    from unigemm.emulator.rounding import fma32
+    from unigemm.emulator.core.rounding import fma32
 
     x, y, z = (np.array(column, np.float32) for column in zip(*rows, strict=True))
     with np.errstate(all="ignore"):

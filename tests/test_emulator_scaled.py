@@ -27,8 +27,8 @@ from test_emulator_tcgen05 import (
 
 from unigemm.emulator import KernelFault, Memory
 from unigemm.emulator import launch as launch_ptx
-from unigemm.emulator.faults import Fault
-from unigemm.emulator.mma_descriptors import instruction_of
+from unigemm.emulator.ptx.faults import Fault
+from unigemm.emulator.tensor_core.mma_descriptors import instruction_of
 
 RNG = np.random.default_rng(20261123)
 FLOATS = {

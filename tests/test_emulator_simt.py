@@ -15,13 +15,15 @@ from reference import EVERYWHERE, NUMPY, Case, check_case, flat_poison, lay_out,
 from reference import cases as draw_cases
 
 import unigemm
-from unigemm.backends.cute_simt.configs import SHAPES, candidates, price
-from unigemm.backends.cute_simt.few_rows import DOT64_SHAPES
+from unigemm.backends.cute_simt.candidates import candidates, price
+from unigemm.backends.cute_simt.cost_gemv import DOT64_SHAPES
 from unigemm.backends.cute_simt.geometry import scratch_bytes
-from unigemm.dtypes import DType, numpy_dtype
+from unigemm.backends.cute_simt.tiles import SHAPES
 from unigemm.emulator import EmulatorError, KernelFault, device
-from unigemm.emulator.host import missing
-from unigemm.plans import Alternative, Config, Raster
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.prediction import Alternative
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 pytestmark = [
     pytest.mark.compile,
@@ -380,7 +382,7 @@ def test_the_order_of_warps_does_not_change_a_bit():
 
 def test_sums_are_those_of_fused_multiply_adds_in_order():
     """One rounding a step, from the first element of K to the last, as the hardware does it."""
-    from unigemm.emulator.rounding import fma32
+    from unigemm.emulator.core.rounding import fma32
 
     rng = np.random.default_rng(8)
     a, b = rng.standard_normal((40, 50)).astype("f4"), rng.standard_normal((50, 40)).astype("f4")

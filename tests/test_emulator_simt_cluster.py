@@ -12,10 +12,10 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 from test_emulator_simt import configured, framed_product
 
 import unigemm
-from unigemm.dtypes import DType, numpy_dtype
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.plans import Config, Raster
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.config import Config, Raster
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 pytestmark = [
     pytest.mark.compile,

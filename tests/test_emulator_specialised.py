@@ -15,11 +15,11 @@ from test_emulator_simt import configured, framed_product, kernels, on_fewer_sms
 from test_emulator_stream import dirty_workspaces
 
 import unigemm
-from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
-from unigemm.dtypes import DType
+from unigemm.backends.cute_simt.schedules import FED_STAGES, PRODUCERS
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.plans import Config, Raster
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.config import Config, Raster
+from unigemm.problem.dtypes import DType
 
 pytestmark = [
     pytest.mark.compile,

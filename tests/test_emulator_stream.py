@@ -15,13 +15,13 @@ from reference import NUMPY, Case, check_case, flat_poison, lay_out, strided_vie
 from test_emulator_simt import configured, framed_product, on_fewer_sms
 
 import unigemm
-from unigemm.arrays.libraries import KNOWN
+from unigemm.arrays.library import KNOWN
 from unigemm.backends.cute_simt.shares import begin_of
-from unigemm.dtypes import DType
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.emulator.rounding import fma32
-from unigemm.plans import Config, Raster
+from unigemm.emulator.core.rounding import fma32
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.config import Config, Raster
+from unigemm.problem.dtypes import DType
 
 pytestmark = [
     pytest.mark.compile,

@@ -21,10 +21,10 @@ from test_emulator_simt import (
 from test_emulator_stream import dirty_workspaces
 
 import unigemm
-from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS
+from unigemm.backends.cute_simt.schedules import FED_STAGES, PRODUCERS
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.plans import Config, Raster
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.config import Config, Raster
 
 pytestmark = [
     pytest.mark.compile,

@@ -14,8 +14,8 @@ from test_emulator_hopper import aligned, fetch, go, hopper, tensor_map, wait
 
 from unigemm.emulator import KernelFault, Memory, PtxError
 from unigemm.emulator import launch as launch_ptx
-from unigemm.emulator.faults import Fault
-from unigemm.emulator.mma_descriptors import instruction_of, matrix_of
+from unigemm.emulator.ptx.faults import Fault
+from unigemm.emulator.tensor_core.mma_descriptors import instruction_of, matrix_of
 
 RNG = np.random.default_rng(20261122)
 SMEM = 96 * 1024

@@ -14,9 +14,9 @@ from reference import NUMPY, Case, check_case
 from tcgen05_plans import drawn
 
 import unigemm
-from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
+from unigemm.emulator.launch.host import missing
+from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 
 pytestmark = [
     pytest.mark.compile,

@@ -15,14 +15,14 @@ from gpu_cases import FEW_ROWS, few_rows_case, matrix, odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
 
 import unigemm
-from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
+from unigemm.backends.cute_wgmma.candidates import offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import geometry
-from unigemm.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.measure import Workload
-from unigemm.registry import backend_named
-from unigemm.sweep import Lists, contenders, starts
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.registry import backend_named
+from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
+from unigemm.tuning.measure import Workload
+from unigemm.tuning.sweep import Lists, contenders, starts
 
 pytestmark = [
     pytest.mark.compile,
@@ -410,7 +410,8 @@ def test_the_last_turn_that_ping_pong_groups_pass_is_not_taken():
 
 def test_a_compiled_kernel_that_expects_too_many_bytes_is_caught(monkeypatch):
     """The PTX with one line changed, behind the same host code."""
-    from unigemm.emulator import KernelFault, devices
+    from unigemm.emulator import KernelFault
+    from unigemm.emulator.launch import devices
 
     original = devices.launch
 

@@ -20,9 +20,8 @@ import pytest
 from cache_fakes import Compiler, fake_key, fill, never
 
 import unigemm
-from unigemm import env, log, sass
-from unigemm.cache import Cache
-from unigemm.dump import dump
+from unigemm import env, log
+from unigemm.cache import Cache, sass
 from unigemm.errors import (
     BackendUnavailable,
     CacheError,
@@ -30,6 +29,7 @@ from unigemm.errors import (
     CompilationError,
     SettingWarning,
 )
+from unigemm.runtime.dump import dump
 
 PRODUCT = "import numpy, unigemm; print(unigemm.matmul(numpy.eye(3), 2 * numpy.eye(3)).sum())"
 FOLDERS = ("UNIGEMM_CACHE_DIR", "UNIGEMM_CACHE_BUNDLES", "UNIGEMM_TUNING", "UNIGEMM_DUMP")
@@ -316,7 +316,7 @@ def test_what_cannot_be_dumped_is_a_warning_and_links_are_not_followed(monkeypat
         written.unlink()
         written.symlink_to(file)
     unigemm.matmul(np.eye(31), np.asfortranarray(np.eye(31)))
-    unigemm.dispatch.replan()
+    unigemm.runtime.bind.replan()
     unigemm.matmul(np.eye(31), np.eye(31))
     assert file.read_text() == "mine"
     assert all(not written.is_symlink() for written in (tmp_path / "d" / "numpy-cpu").iterdir())
@@ -372,7 +372,7 @@ def test_the_version_is_that_of_the_metadata_or_older_than_any(monkeypatch):
 
 def cli(*args, **environment):
     arguments = json.dumps(["unigemm", *args])
-    code = f"import sys; sys.argv = {arguments}; from unigemm.cli import main; main()"
+    code = f"import sys; sys.argv = {arguments}; from unigemm.cli.main import main; main()"
     return python(code, NO_COLOR="1", **environment)
 
 
@@ -409,7 +409,7 @@ KEYS = (
     "import unigemm; s = unigemm.ArraySpec((64, 64), 'float16')\n"
     "for name, target in (('cute_wgmma', 'sm_90a'), ('cutile', 'sm_80')):\n"
     "    plan = unigemm.plan(s, s, target=target, backend=name, keep=0)\n"
-    "    print(unigemm.registry.backend_named(name).key(plan).source)"
+    "    print(unigemm.planning.registry.backend_named(name).key(plan).source)"
 )
 
 
@@ -455,7 +455,7 @@ def test_a_kernel_compiles_where_the_folder_for_temporary_files_has_a_space(monk
 
 
 def test_no_folder_for_temporary_files_is_a_sentence(monkeypatch, tmp_path):
-    from unigemm.sass import work_folder
+    from unigemm.cache.sass import work_folder
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(CompilationError, match="set TMPDIR"), work_folder():

@@ -12,7 +12,7 @@ import pytest
 
 from unigemm import errors
 from unigemm.cache.manifest import Flaw
-from unigemm.emulator.faults import Fault, KernelFault, PtxError, Site
+from unigemm.emulator.ptx.faults import Fault, KernelFault, PtxError, Site
 
 ARGUMENTS = {
     PtxError: ("an odd token", 7),

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import unigemm
-from unigemm import registry
 from unigemm.errors import BackendUnavailable, BackendWarning, CacheError, CompilationError
+from unigemm.planning import registry
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -22,7 +22,8 @@ from fake_gpu import FakeBackend, host, install
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     """Return a driver and two backends: "fake", the best, and "second"."""
-    from unigemm import api, cache, dispatch
+    from unigemm import api, cache
+    from unigemm.runtime import bind as dispatch
 
     driver, best = install(monkeypatch)
     second = FakeBackend(driver, "second", us=2.0)
@@ -126,7 +127,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize(("source", "reason"), [*STRANGERS.values()], ids=[*STRANGERS])
 def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, source, reason):
-    from unigemm import dispatch
+    from unigemm.runtime import bind as dispatch
 
     def import_module(name):
         if name != "stranger_module":

@@ -169,7 +169,8 @@ def test_a_child_multiplies_while_a_thread_of_its_parent_loads_the_same_kernel(
     from fake_gpu import host, install
 
     import unigemm
-    from unigemm import cache, dispatch
+    from unigemm import cache
+    from unigemm.runtime import bind as dispatch
 
     driver, backend = install(monkeypatch)
     kept = cache.Cache(tmp_path, [])

@@ -1,4 +1,4 @@
-"""`unigemm.gemm`: every product becomes one canonical form, proven by executing that form."""
+"""`problem.canonical`: every product becomes one canonical form, proven by executing that form."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import GUARD, Strided, cases, layouts
 
-from unigemm.dtypes import DType
 from unigemm.errors import OverlapError, ShapeMismatch
-from unigemm.gemm import Layout, broadcast_shape, canonical
-from unigemm.problem import Extents
+from unigemm.problem.canonical import Layout, broadcast_shape, canonical
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents
 
 
 def layout_of(where: Strided, dtype, base=0):

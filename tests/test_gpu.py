@@ -12,10 +12,12 @@ from reference import EVERYWHERE, Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
 
 import unigemm
-from unigemm.backends.cute_simt.configs import base_configs, candidates, price
-from unigemm.backends.cute_simt.geometry import FED_STAGES, PRODUCERS, is_stream, scratch_bytes
-from unigemm.dtypes import DType, numpy_dtype
-from unigemm.plans import Alternative, Config, Raster
+from unigemm.backends.cute_simt.candidates import base_configs, candidates, price
+from unigemm.backends.cute_simt.geometry import scratch_bytes
+from unigemm.backends.cute_simt.schedules import FED_STAGES, PRODUCERS, is_stream
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.prediction import Alternative
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 pytestmark = pytest.mark.gpu
 

@@ -11,11 +11,11 @@ from reference import Case, check_case, compact, torch_lib
 
 import unigemm
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.configs import offered
+from unigemm.backends.cutile.candidates import offered
 from unigemm.backends.cutile.geometry import features
-from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
-from unigemm.plans import Raster
-from unigemm.problem import Extents, MatrixType, Problem
+from unigemm.planning.config import Raster
+from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, output_dtypes
+from unigemm.problem.problem import Extents, MatrixType, Problem
 
 pytestmark = pytest.mark.gpu
 

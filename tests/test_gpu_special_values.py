@@ -19,7 +19,7 @@ from test_special_values import (
 )
 
 import unigemm
-from unigemm.dtypes import FLOAT8, DType, output_dtypes
+from unigemm.problem.dtypes import FLOAT8, DType, output_dtypes
 
 pytestmark = pytest.mark.gpu
 GPU_BACKENDS = ("cute_simt", "cute_wgmma", "cute_tcgen05", "cutile")

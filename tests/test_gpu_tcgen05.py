@@ -15,9 +15,9 @@ from reference import cases as draw_cases
 from tcgen05_plans import with_config
 
 import unigemm
-from unigemm.backends.cute_tcgen05.configs import offered
-from unigemm.dtypes import INPUTS, DType, output_dtypes
-from unigemm.plans import Raster
+from unigemm.backends.cute_tcgen05.candidates import offered
+from unigemm.planning.config import Raster
+from unigemm.problem.dtypes import INPUTS, DType, output_dtypes
 
 pytestmark = pytest.mark.gpu
 

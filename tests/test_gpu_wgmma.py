@@ -21,10 +21,10 @@ from reference import Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
 
 import unigemm
-from unigemm.backends.cute_wgmma.configs import offered, scratch_bytes
+from unigemm.backends.cute_wgmma.candidates import offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import illegal
-from unigemm.dtypes import DType, output_dtypes
-from unigemm.plans import Config, Raster
+from unigemm.planning.config import Config, Raster
+from unigemm.problem.dtypes import DType, output_dtypes
 
 pytestmark = pytest.mark.gpu
 

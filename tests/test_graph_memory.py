@@ -19,8 +19,9 @@ from fake_gpu import host, install
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    from unigemm import cache, dispatch
+    from unigemm import cache
     from unigemm.arrays import dlpack_arrays
+    from unigemm.runtime import bind as dispatch
 
     driver, backend = install(monkeypatch)
     kept = cache.Cache(tmp_path, [])

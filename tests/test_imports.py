@@ -20,115 +20,95 @@ CORE = sorted(
     if p.parent != CORE_ROOT or p.stem != "__init__"
 )
 BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
-#: Device code is Python that a kernel language reads, so these modules are written in one.
-DEVICE_CODE = (
-    "kernel",
-    "dot",
-    "axpy",
-    "dmma",
-    "dmma_fed",
-    "device",
-    "boxes",
-    "scheduling",
-    "persistent",
-    "specialised",
-    "stream",
-    "strip",
-    "tail",
-    "cluster",
-    "exchange",
-    "places",
-    "repack",
-    "reduction",
-    "scaling",
-    "copies",
-    "epilogue",
-    "scales",
-    "spec",
-    "stages",
-)
+#: Device code is Python that a kernel language reads: the folders `kernels/`, and what these share.
+SHARED_DEVICE_CODE = {
+    *("device", "exchange", "reduction", "repack", "scaling", "tile_scheduler", "tma_boxes")
+}
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
-# A module may import only from lines above its own.
-LAYERS = [
-    {"array_types", "columns", "extras", "forks", "scratch"},
-    {"explanation"},
-    {
-        "errors",
-        "cards",
-        "version",
-        "overlap",
-        "artifact",
-        "arrays",
-        "cache.reports",
-        "cache.trust",
-        "strictjson",
-    },
-    {"dtypes", "env", "cache.manifest", "arrays.torch_tensors", "arrays.dlpack_exports"},
-    {"problem", "target", "sass", "log", "cache.store", "cache.bundle"},
-    {"blocks", "plans", "measure_device", "cache.waiting"},
-    {"gemm", "measure_torch", "measure_cupy"},
-    {"backend", "tuning", "arrays.operands", "cache.upkeep", "measure"},
-    {"planner", "dump", "registry", "cache.layers", "arrays.libraries"},
-    {
-        "cache",
-        "scales",
-        "arrays.axes",
-        "vetting",
-        "arrays.numpy_arrays",
-        "arrays.cupy_arrays",
-        "arrays.torch_arrays",
-    },
-    {"arrays.numpy_ufunc"},
-    {"dispatch", "arrays.dlpack_arrays"},
-    {"api"},
-    {"show", "contest", "machine", "sweep", "plot"},
-    {"cli_cache", "cli_sweep", "demo"},
+#: The rooms, lowest floor first; a room imports only from floors below its own.
+FLOORS = [
+    {"errors", "extras", "forks", "version", "columns"},
+    {"env"},
+    {"log", "problem"},
+    {"arrays", "cache"},
+    {"planning"},
+    {"runtime"},
+    {"info", "api"},
+    {"tuning"},
     {"cli"},
     {"__main__"},
 ]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# The emulator's modules, in the same way; what they need of the core is named below.
-EMULATOR_LAYERS = [
-    {"divergence", "faults", "grid", "ptx", "rounding", "timeline"},
-    {"parser", "flow", "memory", "tensor_sums"},
-    {"program", "writes"},
-    {"machine", "arithmetic"},
-    {"control", "conversions", "fragments", "moves", "updates", "warp"},
-    {"mma", "transfer"},
-    {"matrices", "mbarriers", "tensor_memory"},
-    {"tma", "tensor_moves"},
-    {"bulk_stores", "cluster_launch", "tensor_queue", "wgmma"},
-    {"bulk_copies", "narrow", "tensor_stores"},
-    {"mma_descriptors"},
-    {"tcgen05", "tensor_copies"},
-    {"launching"},
-    {"host"},
-    {"devices"},
-    {"__init__"},
-]
-EMULATOR_LEVEL = {name: i for i, names in enumerate(EMULATOR_LAYERS) for name in names}
-# Inside a function: a library's adapter is imported when its first array is seen, and what checks a
-# plan when one comes from outside.
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+#: The emulator's rooms, likewise. It stands beside the api, and only `launch` needs the core.
+EMULATOR_FLOORS = [{"ptx"}, {"core"}, {"async_copy"}, {"tensor_core"}, {"launch"}, {"__init__"}]
+EMULATOR_FLOOR = {room: floor for floor, rooms in enumerate(EMULATOR_FLOORS) for room in rooms}
+#: Imported inside a function, when an array of a library or a plan from outside is first seen.
 ON_FIRST_USE = {
     ("arrays.libraries", f"arrays.{adapter}")
     for adapter in ("numpy_arrays", "cupy_arrays", "torch_arrays", "dlpack_arrays")
-} | {("plans", "vetting")}
+} | {("planning.plan", "planning.validation")}
 
 
-def module_of(path):
-    """Return a core module's name below `unigemm`; a package is its folder."""
-    parts = path.relative_to(CORE_ROOT).with_suffix("").parts
+def is_device_code(path):
+    return path.parent.name == "kernels" or (
+        path.parent.name == "cute" and path.stem in SHARED_DEVICE_CODE
+    )
+
+
+def name_of(path):
+    """Return a module's name below `unigemm`; a package is its folder."""
+    inside = path.relative_to(ROOT)
+    parts = (inside if inside.parts[0] == "backends" else path.relative_to(CORE_ROOT)).parts
+    parts = (*parts[:-1], parts[-1].removesuffix(".py"))
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def core_module(path, dots, name):
-    """Return the core module that a relative import in a core module means."""
-    inside = path.relative_to(CORE_ROOT).parts[:-1]
-    parts = (*inside[: len(inside) - dots + 1], *name.split("."))
-    return next(
-        found for end in range(len(parts), 0, -1) if (found := ".".join(parts[:end])) in LEVEL
-    )
+def module_of(path, dots, name, modules):
+    """Return the name below `unigemm` of what an import in a module means; None for others'."""
+    if dots:
+        inside = (
+            name_of(path).split(".") if path.stem == "__init__" else name_of(path).split(".")[:-1]
+        )
+        parts = [*inside[: len(inside) - dots + 1], *name.split(".")]
+    elif name.split(".")[0] == "unigemm":
+        parts = name.split(".")[1:]
+    else:
+        return None
+    found = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((each for each in found if each in modules), None)
+
+
+def graph(paths):
+    """Return what each module imports of the others, also inside functions."""
+    modules = {name_of(path): path for path in paths}
+    return {
+        own: {
+            other
+            for dots, name in imports(path, functions=True)
+            if (other := module_of(path, dots, name, modules)) not in (None, own)
+            and (own, other) not in ON_FIRST_USE
+        }
+        for own, path in modules.items()
+    }
+
+
+def circle_in(edges):
+    """Return modules that import one another in a circle; None where there are none."""
+    done, path = set(), []
+
+    def visit(module):
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return None
+        path.append(module)
+        found = next(filter(None, map(visit, sorted(edges[module]))), None)
+        path.pop()
+        done.add(module)
+        return found
+
+    return next(filter(None, map(visit, edges)), None)
 
 
 def imports(path, *, functions):
@@ -174,20 +154,32 @@ def test_the_walk_sees_imports_in_functions_branches_and_handlers(tmp_path):
     assert list(imports(path, functions=True)) == [*outside, (1, "api")]
 
 
-def test_every_core_module_has_its_layer():
-    assert {module_of(path) for path in CORE} == set(LEVEL)
+def test_every_room_has_its_floor():
+    assert {name_of(path).split(".")[0] for path in CORE} == set(FLOOR)
+    assert {
+        path.relative_to(CORE_ROOT / "emulator").parts[0].removesuffix(".py") for path in EMULATOR
+    } == set(EMULATOR_FLOOR)
 
 
 @pytest.mark.parametrize("path", CORE, ids=ids)
-def test_core_modules_import_only_what_lies_below_them(path):
-    own = module_of(path)
+def test_no_import_of_the_core_runs_upwards(path):
+    modules = {name_of(each) for each in CORE}
+    own = name_of(path)
     for dots, name in imports(path, functions=True):
         assert dots or first(name) != "unigemm", f"{own}: import siblings relatively"
-        if not dots:
-            continue
-        other = core_module(path, dots, name)
-        if (own, other) not in ON_FIRST_USE:
-            assert LEVEL[other] < LEVEL[own], f"{own} imports {other}"
+        other = module_of(path, dots, name, modules)
+        if other is not None and first(other) != first(own):
+            assert FLOOR[first(other)] < FLOOR[first(own)], f"{own} imports {other}"
+
+
+@pytest.mark.parametrize("paths", [CORE, EMULATOR, BACKENDS], ids=["core", "emulator", "backends"])
+def test_no_imports_run_in_a_circle(paths):
+    assert circle_in(graph(paths)) is None
+
+
+def test_a_circle_is_found():
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
 
 
 @pytest.mark.parametrize("path", CORE, ids=ids)
@@ -201,33 +193,37 @@ def test_core_modules_know_no_kernel_language_and_load_no_heavy_library(path):
         assert not (dots == 1 and first(name) == "backends")
 
 
-def test_every_module_of_the_emulator_has_its_layer():
-    assert {path.stem for path in EMULATOR} == set(EMULATOR_LEVEL)
-
-
 @pytest.mark.parametrize("path", EMULATOR, ids=ids)
 def test_the_emulator_stands_above_the_core_and_knows_no_backend(path):
-    own = EMULATOR_LEVEL[path.stem]
+    modules = {name_of(each) for each in {*CORE, *EMULATOR}}
+    room = path.relative_to(CORE_ROOT / "emulator").parts[0].removesuffix(".py")
     for dots, name in imports(path, functions=True):
-        if dots == 1:
-            names = [name] if name in EMULATOR_LEVEL else []
-            assert all(EMULATOR_LEVEL[other] < own for other in names), f"{path.stem}: {name}"
-        elif dots == 2:
-            assert LEVEL[name] <= LEVEL["dispatch"]
-            core = "faults", "host", "devices", "launching"  # the last: how much memory there is
-            assert path.stem in core, "the rest needs no core"
+        assert first(name) not in HEAVY - {"tvm_ffi"}
+        assert first(name) != "tvm_ffi" or path.stem == "host"
+        other = module_of(path, dots, name, modules)
+        if other is None:
+            continue
+        if first(other) == "emulator":
+            its = other.split(".")[1]
+            assert its == room or EMULATOR_FLOOR[its] < EMULATOR_FLOOR[room], f"{room}: {other}"
         else:
-            assert first(name) not in HEAVY - {"tvm_ffi"}
-            assert first(name) != "tvm_ffi" or path.stem == "host"
+            assert FLOOR[first(other)] <= FLOOR["runtime"]
+            assert room == "launch" or other == "errors", "the rest needs no core"
+
+
+DEVICE_MODULES = {
+    name_of(path) for path in BACKENDS if is_device_code(path) and path.stem != "__init__"
+}
 
 
 @pytest.mark.parametrize("path", BACKENDS, ids=ids)
 def test_backends_load_a_kernel_language_only_to_compile(path):
-    if path.stem in DEVICE_CODE:
-        return  # the next test says who may import these
+    if is_device_code(path):
+        return
     assert not {first(name) for dots, name in imports(path, functions=False) if not dots} & HEAVY
     for dots, name in imports(path, functions=False):
-        assert not (dots and name.split(".")[-1] in DEVICE_CODE), "import device code in a function"
+        other = module_of(path, dots, name, DEVICE_MODULES)
+        assert other is None, "import device code in a function"
 
 
 @pytest.mark.parametrize("path", BACKENDS, ids=ids)
@@ -237,8 +233,53 @@ def test_backends_stand_on_the_nouns_not_on_what_calls_them(path):
         if not dots and parts[0] == "unigemm":
             assert parts[1:2] != ["backends"], "import sibling backends relatively"
             known = ".".join(parts[1:])
-            allowed = LEVEL[known] <= LEVEL["backend"] or known == "arrays.numpy_arrays"
-            assert allowed, f"{ids(path)} imports {name}"
+            assert FLOOR[first(known)] <= FLOOR["planning"], f"{ids(path)} imports {name}"
+
+
+@pytest.mark.parametrize("name", ["cute_simt", "cute_wgmma", "cute_tcgen05"])
+def test_the_digest_of_a_kernel_holds_every_file_that_it_imports(name):
+    from unigemm.backends.cute.backend import CODE_FILES
+
+    edges = graph(BACKENDS)
+    seen: set[str] = set()
+    ahead = [module for module in edges if module.startswith(f"backends.{name}.kernels")]
+    while ahead:
+        module = ahead.pop()
+        if module not in seen:
+            seen.add(module)
+            ahead += edges[module]
+    own = {each.split(".")[2] + ".py" for each in seen if each.startswith(f"backends.{name}.")}
+    assert own - {"kernels.py"} <= set(CODE_FILES)
+
+
+@pytest.mark.parametrize("name", ["cute_simt", "cutile"])
+def test_another_host_file_leaves_the_digest_of_kernels_as_it_is(name, monkeypatch):
+    from importlib import import_module
+
+    module = import_module(f"unigemm.backends.{name}.backend")
+    shared = import_module("unigemm.backends.cute.backend") if name != "cutile" else module
+    digest = shared._digest.__wrapped__
+    arguments = () if name == "cutile" else (name,)
+    before, read = digest(*arguments), shared.package_sources
+
+    def with_more(package):
+        return {**read(package), **({} if "kernels" in package else {"new_host_file.py": b"1"})}
+
+    if name != "cutile":  # what the CuTe backends share is device code but for its backend.py
+        with_more_own = lambda package: (  # noqa: E731
+            with_more(package) if package.endswith(name) else read(package)
+        )
+        monkeypatch.setattr(shared, "package_sources", with_more_own)
+    else:
+        monkeypatch.setattr(shared, "package_sources", with_more)
+    assert digest(*arguments) == before
+    changed = {"kernels": lambda package: {**read(package), "gemm.py": b"other"}}
+    monkeypatch.setattr(
+        shared,
+        "package_sources",
+        lambda package: (changed["kernels"] if "kernels" in package else read)(package),
+    )
+    assert digest(*arguments) != before
 
 
 def loaded(statement):

@@ -18,14 +18,15 @@ from reference import NUMPY, Case, check_case, flat_poison, strided_view
 
 import unigemm
 from bench import ladder
-from bench.ladder_rungs import BACKEND, OPTIONS, RUNGS, offered, plan_of
-from unigemm.dtypes import DType
+from bench.ladder_options import OPTIONS
+from bench.ladder_rungs import BACKEND, RUNGS, offered, plan_of
+from unigemm.cache.sass import instruction_mix
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
+from unigemm.emulator.launch.host import missing
 from unigemm.errors import BackendUnavailable
-from unigemm.plans import Config
-from unigemm.sass import instruction_mix
-from unigemm.target import device_count
+from unigemm.planning.config import Config
+from unigemm.planning.target import device_count
+from unigemm.problem.dtypes import DType
 
 pytestmark = pytest.mark.compile
 runs = pytest.mark.skipif(missing() is not None, reason=missing() or "")

@@ -12,9 +12,9 @@ from reference import NUMPY, assert_product, cases, check_case, result_shape, to
 from sampling import ALL
 
 import unigemm
-from unigemm.dtypes import FLOAT8, HOST_INPUTS, INPUTS, DType, numpy_dtype, output_dtypes
 from unigemm.errors import CacheWarning
-from unigemm.problem import PRECISIONS
+from unigemm.problem.dtypes import FLOAT8, HOST_INPUTS, INPUTS, DType, numpy_dtype, output_dtypes
+from unigemm.problem.problem import PRECISIONS
 
 
 def test_every_dtype_is_of_kernels_or_of_the_host_or_with_scales_only():
@@ -356,8 +356,9 @@ def test_a_kernel_is_loaded_from_the_bytes_that_were_checked(tmp_path, monkeypat
     import shutil
     from types import SimpleNamespace
 
-    from unigemm import cache, dispatch
-    from unigemm.artifact import Artifact, KernelInfo, KernelKey
+    from unigemm import cache
+    from unigemm.cache.artifact import Artifact, KernelInfo, KernelKey
+    from unigemm.runtime import bind as dispatch
 
     store = cache.Cache(tmp_path / "cache", [])
     monkeypatch.setattr(cache, "default_cache", lambda: store)

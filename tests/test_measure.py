@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from unigemm.dtypes import DType, unit_roundoff
 from unigemm.errors import BackendUnavailable, UnsupportedProblem
-from unigemm.measure import (
+from unigemm.planning.target import device_count
+from unigemm.problem.dtypes import DType, unit_roundoff
+from unigemm.problem.problem import PRECISIONS
+from unigemm.tuning.measure import (
     Timing,
     Workload,
     best_device,
@@ -21,8 +23,6 @@ from unigemm.measure import (
     measure,
     rotation,
 )
-from unigemm.problem import PRECISIONS
-from unigemm.target import device_count
 
 L2 = 60 << 20
 
@@ -243,7 +243,7 @@ def test_without_a_device_measuring_says_so():
 def torch_device():
     """PyTorch's measuring device, for what it does with tensors wherever they are."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from unigemm.measure_torch import TorchDevice
+    from unigemm.tuning.measure_torch import TorchDevice
 
     device = object.__new__(TorchDevice)  # its own __init__ needs a GPU
     device.torch = torch
@@ -306,7 +306,7 @@ def test_tf32_is_allowed_in_the_tf32_baseline_only(torch_device, precision, fail
 @pytest.mark.filterwarnings("error")  # a NaN cast to int32 is 0 on a GPU: no poison
 def test_cupy_measures_int8_without_a_baseline_and_no_float8():
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from unigemm.measure_cupy import CupyDevice
+    from unigemm.tuning.measure_cupy import CupyDevice
 
     device = object.__new__(CupyDevice)
     device.cupy = np
@@ -345,7 +345,7 @@ class FakeStream:
 
 def test_cupy_queues_what_it_does_not_capture():
     """CuPy raises NotImplementedError where cuBLAS is called under a capture."""
-    from unigemm import measure_cupy
+    from unigemm.tuning import measure_cupy
 
     device = object.__new__(measure_cupy.CupyDevice)
     stream = device.stream = FakeStream()
@@ -400,9 +400,9 @@ MEASURED = {
 def test_a_wrong_or_unwritten_result_is_found_out(library, work):
     pytest.importorskip(library)
     if library == "torch":
-        from unigemm.measure_torch import TorchDevice as Device
+        from unigemm.tuning.measure_torch import TorchDevice as Device
     else:
-        from unigemm.measure_cupy import CupyDevice as Device
+        from unigemm.tuning.measure_cupy import CupyDevice as Device
     device = Device()
     a, b, out = work.arrays(device)
     assert error_ratio(work, device, a, b, out) > 1e6

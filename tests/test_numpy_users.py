@@ -11,7 +11,7 @@ from reference import lay_out
 
 import unigemm
 from unigemm import ArraySpec
-from unigemm.dtypes import HOST_INPUTS, INPUTS, DType, numpy_dtype
+from unigemm.problem.dtypes import HOST_INPUTS, INPUTS, DType, numpy_dtype
 
 NUMBERS = "?bhilqBHILQefdgFDG"
 CODES = [*NUMBERS, ml_dtypes.bfloat16]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from reference import flat_poison, layouts, strided_view
 
 import unigemm
-from unigemm.arrays.libraries import KNOWN, library_of, view
+from unigemm.arrays.libraries import library_of, view
+from unigemm.arrays.library import KNOWN
 from unigemm.arrays.numpy_arrays import address_reader, viewer, without_errors
 from unigemm.arrays.operands import (
     HOST,
@@ -26,8 +27,8 @@ from unigemm.arrays.operands import (
     parse_dtype,
     stream_handle,
 )
-from unigemm.dtypes import HOST_INPUTS, INPUTS, DType, numpy_dtype
-from unigemm.overlap import may_share, overlaps_itself
+from unigemm.problem.dtypes import HOST_INPUTS, INPUTS, DType, numpy_dtype
+from unigemm.problem.overlap import may_share, overlaps_itself
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 dtypes = st.sampled_from(

@@ -76,13 +76,13 @@ def wheel(tmp_path_factory):
 
 def test_a_wheel_holds_every_module_once_and_nothing_else(wheel):
     listed = set(settings()["tool"]["setuptools"]["packages"])
-    expected = {"unigemm/py.typed", "unigemm/emulator/stand_in.c"}
+    expected = {"unigemm/py.typed", "unigemm/emulator/launch/stand_in.c"}
     for package in listed:
         parts = package.split(".")
         folder = ROOT.joinpath(*(parts[1:] if parts[1:2] == ["backends"] else parts))
         expected |= {f"{'/'.join(parts)}/{path.name}" for path in folder.glob("*.py")}
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    assert "unigemm/backends/cute_simt/kernel.py" in names
+    assert "unigemm/backends/cute_simt/kernels/gemm.py" in names
     assert sorted(names) == sorted(expected)
 
 
@@ -153,6 +153,6 @@ def test_the_licence_and_the_extras_are_stated(wheel):
 
 def test_the_command_is_installed():
     commands = entry_points(group="console_scripts", name="unigemm")
-    from unigemm.cli import main
+    from unigemm.cli.main import main
 
     assert {command.load() for command in commands} == {main}

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from reference import EVERYWHERE
 
 import unigemm
-from unigemm import dispatch
-from unigemm.backend import CompilingBackend, compiles
-from unigemm.dtypes import INPUTS, DType, dtype_named
-from unigemm.plans import Plan, copied
-from unigemm.problem import PRECISIONS
-from unigemm.registry import BUILTIN, backend_named
-from unigemm.target import ARCHITECTURES
+from unigemm.planning.config import copied
+from unigemm.planning.plan import Plan
+from unigemm.planning.protocol import CompilingBackend, compiles
+from unigemm.planning.registry import BUILTIN, backend_named
+from unigemm.planning.target import ARCHITECTURES
+from unigemm.problem.dtypes import INPUTS, DType, dtype_named
+from unigemm.problem.problem import PRECISIONS
+from unigemm.runtime import bind as dispatch
 
 spec = unigemm.ArraySpec
 SQUARE = spec((256, 256), "float32")

@@ -11,34 +11,28 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import unigemm
+from unigemm.backends.common.top_k import Shortlist, cheapest_first
+from unigemm.backends.common.workspace import parts_in_turn, workspace_bytes
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
-from unigemm.backends.cute_simt.geometry import FEW_ROWS, without_dmma
-from unigemm.backends.cute_simt.geometry import illegal as simt_illegal
+from unigemm.backends.cute_simt.legality import illegal as simt_illegal
+from unigemm.backends.cute_simt.legality import without_dmma
+from unigemm.backends.cute_simt.schedules import FEW_ROWS
 from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
 from unigemm.backends.cute_tcgen05.geometry import illegal as tcgen05_illegal
 from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
-from unigemm.backends.cute_wgmma.choices import family_of
 from unigemm.backends.cute_wgmma.geometry import illegal as wgmma_illegal
-from unigemm.backends.cute_wgmma.work import work_of
+from unigemm.backends.cute_wgmma.tiles import family_of
+from unigemm.backends.cute_wgmma.traffic import work_of
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
+from unigemm.backends.cutile.cost import FLOAT64_FLOPS
 from unigemm.backends.cutile.geometry import illegal as cutile_illegal
-from unigemm.backends.cutile.prices import FLOAT64_FLOPS
-from unigemm.backends.shortlist import Shortlist, cheapest_first
-from unigemm.backends.workspace import parts_in_turn, workspace_bytes
-from unigemm.dtypes import INPUTS, DType, output_dtypes
-from unigemm.planner import choose
-from unigemm.plans import (
-    BOUNDS,
-    PARTS,
-    Breakdown,
-    Candidate,
-    Config,
-    Plan,
-    Prediction,
-    Ranking,
-)
-from unigemm.problem import Extents, MatrixType, Problem
-from unigemm.target import ARCHITECTURES, named_target
+from unigemm.planning.config import Config
+from unigemm.planning.plan import BOUNDS, PARTS, Plan
+from unigemm.planning.planner import choose
+from unigemm.planning.prediction import Breakdown, Candidate, Prediction, Ranking
+from unigemm.planning.target import ARCHITECTURES, named_target
+from unigemm.problem.dtypes import INPUTS, DType, output_dtypes
+from unigemm.problem.problem import Extents, MatrixType, Problem
 
 H200 = named_target("sm_90a")
 ILLEGAL = {

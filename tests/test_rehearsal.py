@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import unigemm
-from unigemm import dispatch
-from unigemm.backend import RehearsingBackend
 from unigemm.backends.cute.backend import CuteBackend
-from unigemm.registry import BUILTIN, backend_named
-from unigemm.target import named_target
+from unigemm.planning.protocol import RehearsingBackend
+from unigemm.planning.registry import BUILTIN, backend_named
+from unigemm.planning.target import named_target
+from unigemm.runtime import bind as dispatch
 
 BACKENDS = [backend_named(name) for name in BUILTIN]
 CUTE = [each for each in BACKENDS if isinstance(each, CuteBackend)]
@@ -37,7 +37,7 @@ def test_what_is_rehearsed_is_a_product_that_the_backend_takes(backend):
 
 @pytest.mark.parametrize("backend", REHEARSING, ids=lambda backend: backend.name)
 def test_a_rehearsal_ranks_and_forgets(backend, monkeypatch):
-    module = sys.modules[f"unigemm.backends.{backend.name}.configs"]
+    module = sys.modules[f"unigemm.backends.{backend.name}.candidates"]
     asked = []
     real = module.Shortlist
     monkeypatch.setattr(module, "Shortlist", lambda *args: asked.append(args) or real(*args))

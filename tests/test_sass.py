@@ -11,12 +11,12 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from test_simt_compile import plan_of
 
-from unigemm import sass
 from unigemm.backends.cute import toolchain
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.dtypes import DType
+from unigemm.cache import sass
+from unigemm.cache.sass import disassemble, inspect_cubin, instruction_mix, kernel_mixes
 from unigemm.errors import BackendUnavailable, CompilationError
-from unigemm.sass import disassemble, inspect_cubin, instruction_mix, kernel_mixes
+from unigemm.problem.dtypes import DType
 
 pytestmark = pytest.mark.compile
 

@@ -11,9 +11,9 @@ from reference import error_bound
 
 import unigemm
 from unigemm.backends.cute_wgmma.backend import BACKEND
-from unigemm.dtypes import DType, numpy_dtype
-from unigemm.gemm import Layout, canonical
-from unigemm.sass import instruction_mix
+from unigemm.cache.sass import instruction_mix
+from unigemm.problem.canonical import Layout, canonical
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 E4M3, E5M2 = (numpy_dtype(d) for d in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2))
 

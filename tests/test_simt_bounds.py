@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from test_pricing import extents, problems, targets
 
 import unigemm
-from unigemm.backends.cute_simt import configs
+from unigemm.backends.common.top_k import changed
+from unigemm.backends.cute_simt import candidates as configs
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.bounds import bounds
-from unigemm.backends.cute_simt.figures import H200
-from unigemm.backends.cute_simt.geometry import (
+from unigemm.backends.cute_simt.coefficients import H200
+from unigemm.backends.cute_simt.cost import floors_us, lanes, work_of
+from unigemm.backends.cute_simt.geometry import seen
+from unigemm.backends.cute_simt.legality import in_boxes
+from unigemm.backends.cute_simt.schedules import (
     FEW_ROWS,
-    in_boxes,
     is_big,
     is_dmma,
     is_persistent,
     is_stream,
     is_tail,
-    seen,
 )
-from unigemm.backends.cute_simt.prices import floors_us, lanes, work_of
-from unigemm.backends.shortlist import changed
-from unigemm.dtypes import DType
-from unigemm.problem import Extents
-from unigemm.target import named_target
+from unigemm.planning.target import named_target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents
 
 
 def every(problem, target):

@@ -14,22 +14,17 @@ from test_simt_geometry import EVERY_PROBLEM, problem_of
 
 from bench.issue_slots import counted
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import base_configs
-from unigemm.backends.cute_simt.geometry import (
-    FED_STAGES,
-    PRODUCERS,
-    WARP,
-    geometry,
-    illegal,
-    is_dmma,
-    is_stream,
-)
-from unigemm.dtypes import DType
+from unigemm.backends.cute_simt.candidates import base_configs
+from unigemm.backends.cute_simt.geometry import geometry
+from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.schedules import FED_STAGES, PRODUCERS, WARP, is_dmma, is_stream
+from unigemm.cache.sass import instruction_mix
 from unigemm.errors import CompilationError, UnsupportedProblem
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents
-from unigemm.sass import instruction_mix
-from unigemm.target import ARCHITECTURES, named_target
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import ARCHITECTURES, named_target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents
 
 pytestmark = pytest.mark.compile
 

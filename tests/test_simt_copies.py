@@ -12,22 +12,17 @@ from test_simt_geometry import EVERY_PROBLEM, problem_of
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import base_configs, candidates, predict
-from unigemm.backends.cute_simt.figures import H200 as FIGURES
-from unigemm.backends.cute_simt.geometry import (
-    copied_bytes,
-    geometry,
-    illegal,
-    is_big,
-    is_copied,
-    lies_well,
-    seen,
-)
-from unigemm.dtypes import DType
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents
-from unigemm.sass import instruction_mix
-from unigemm.target import named_target
+from unigemm.backends.cute_simt.candidates import base_configs, candidates, predict
+from unigemm.backends.cute_simt.coefficients import H200 as FIGURES
+from unigemm.backends.cute_simt.geometry import copied_bytes, geometry, is_copied, lies_well, seen
+from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.schedules import is_big
+from unigemm.cache.sass import instruction_mix
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import named_target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents
 
 H200 = named_target("sm_90a")
 TILE = Config((128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), repacked=True)

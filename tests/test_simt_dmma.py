@@ -22,28 +22,19 @@ from test_simt_geometry import (
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import (
-    DMMA_SHAPES,
-    base_configs,
-    candidates,
-    price,
-    ranking,
-)
-from unigemm.backends.cute_simt.geometry import (
-    DMMA,
-    DMMA_SLAB,
-    WARP,
-    copy_schedule,
-    geometry,
-    illegal,
-    is_dmma,
-)
-from unigemm.cli import specs
-from unigemm.dtypes import DType
-from unigemm.plans import Alternative, Config, Plan
-from unigemm.problem import Extents
-from unigemm.sass import disassemble, instruction_mix
-from unigemm.target import ARCHITECTURES, named_target
+from unigemm.backends.cute_simt.candidates import base_configs, candidates, price, ranking
+from unigemm.backends.cute_simt.geometry import copy_schedule, geometry
+from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.schedules import DMMA, DMMA_SLAB, WARP, is_dmma
+from unigemm.backends.cute_simt.tiles import DMMA_SHAPES
+from unigemm.cache.sass import disassemble, instruction_mix
+from unigemm.cli.main import specs
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Alternative
+from unigemm.planning.target import ARCHITECTURES, named_target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents
 
 FLOAT64 = DType.FLOAT64
 CLASSES = [
@@ -190,8 +181,8 @@ def test_both_halves_of_an_instructions_k_are_read():
 def test_the_kernel_reads_and_stores_where_the_arithmetic_says():
     """Device code, called with numbers."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    from unigemm.backends.cute_simt.dmma import first_places
-    from unigemm.backends.cute_simt.places import first_rows
+    from unigemm.backends.cute_simt.kernels.mainloop_dmma import first_places
+    from unigemm.backends.cute_simt.kernels.tile_coords import first_rows
 
     for problem, config in OFFERED[:: len(OFFERED) // 60]:
         geo = geometry(problem, config)

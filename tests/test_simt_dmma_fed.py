@@ -19,20 +19,17 @@ from test_simt_geometry import H200, MAJORS_A, MAJORS_B, problem_of, wavefronts
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import FED_DMMA_SHAPES, base_configs
-from unigemm.backends.cute_simt.geometry import (
-    DMMA,
-    WARP,
-    brings_two,
-    geometry,
-    illegal,
-    producers_of,
-)
-from unigemm.dtypes import DType
-from unigemm.plans import Config, Plan, Raster
-from unigemm.problem import Extents
-from unigemm.sass import disassemble, instruction_mix
-from unigemm.target import named_target
+from unigemm.backends.cute_simt.candidates import base_configs
+from unigemm.backends.cute_simt.geometry import geometry
+from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.schedules import DMMA, WARP, brings_two, producers_of
+from unigemm.backends.cute_simt.tiles import FED_DMMA_SHAPES
+from unigemm.cache.sass import disassemble, instruction_mix
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import named_target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents
 
 FLOAT64 = DType.FLOAT64
 SIZE, SLAB = 8, 16  # bytes of an element; K of a slab
@@ -106,7 +103,7 @@ class Read:
 def reads(monkeypatch):
     """Have the device code of the reads say where they are."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    from unigemm.backends.cute_simt import dmma_fed
+    from unigemm.backends.cute_simt.kernels import mainloop_dmma_tma as dmma_fed
 
     found = Read()
     monkeypatch.setattr(dmma_fed, "shared_vector", found.vector)
@@ -117,7 +114,7 @@ def reads(monkeypatch):
 @pytest.mark.compile
 def test_lanes_read_each_element_once_and_without_conflicts(reads):
     """Device code, called with numbers: rows as sums are owned, the same K of A and of B."""
-    from unigemm.backends.cute_simt import dmma_fed
+    from unigemm.backends.cute_simt.kernels import mainloop_dmma_tma as dmma_fed
 
     widths = set()
     for problem, config in PLAIN:
@@ -167,7 +164,7 @@ def test_an_instruction_takes_the_two_halves_of_its_k_from_a_lane():
 @pytest.mark.parametrize("pairs", [False, True])
 def test_four_lanes_take_every_k_of_a_slab_once(pairs):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    from unigemm.backends.cute_simt.dmma_fed import k_of
+    from unigemm.backends.cute_simt.kernels.mainloop_dmma_tma import k_of
 
     found = [k_of(pairs, t, step, which) for t, step, which in product(range(4), *[range(2)] * 2)]
     assert sorted(found) == list(range(SLAB))

@@ -23,23 +23,24 @@ from test_simt_dmma import (
 )
 
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import base_configs, price
-from unigemm.backends.cute_simt.geometry import (
+from unigemm.backends.cute_simt.candidates import base_configs, price
+from unigemm.backends.cute_simt.geometry import tiles_of
+from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.schedules import (
     DMMA,
     DMMA_STREAM,
     DMMA_TAIL,
-    illegal,
     is_dmma,
     is_stream,
     is_tail,
-    tiles_of,
 )
+from unigemm.cache.sass import instruction_mix
 from unigemm.errors import UnsupportedProblem
-from unigemm.measure import Workload
-from unigemm.plans import Alternative, Plan
-from unigemm.problem import Extents, MatrixType
-from unigemm.sass import instruction_mix
-from unigemm.sweep import starts
+from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Alternative
+from unigemm.problem.problem import Extents, MatrixType
+from unigemm.tuning.measure import Workload
+from unigemm.tuning.sweep import starts
 
 TAIL = {"schedule": DMMA_TAIL, "occupancy": 1, "split_k": 2}
 STREAM = {"schedule": DMMA_STREAM, "occupancy": 1}

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import candidates
-from unigemm.backends.cute_simt.few_rows import DOT64_SHAPES, DOT_SHAPES, few_rows_configs
-from unigemm.backends.cute_simt.geometry import AXPY, DOT_ROWS, illegal
-from unigemm.dtypes import DType
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents, MatrixType, Problem
-from unigemm.sass import disassemble, instruction_mix
-from unigemm.target import named_target
+from unigemm.backends.cute_simt.candidates import candidates
+from unigemm.backends.cute_simt.cost_gemv import DOT64_SHAPES, DOT_SHAPES, few_rows_configs
+from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.schedules import AXPY, DOT_ROWS
+from unigemm.cache.sass import disassemble, instruction_mix
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import named_target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents, MatrixType, Problem
 
 H200 = named_target("sm_90a")
 DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)

@@ -10,31 +10,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EVERYWHERE
 
-from unigemm.backends.cute_simt import configs
+from unigemm.backends.cute_simt import candidates as configs
 from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
-from unigemm.backends.cute_simt.configs import base_configs, candidates
-from unigemm.backends.cute_simt.figures import H200 as H200_FIGURES
+from unigemm.backends.cute_simt.candidates import base_configs, candidates
+from unigemm.backends.cute_simt.coefficients import H200 as H200_FIGURES
+from unigemm.backends.cute_simt.cost import measured
 from unigemm.backends.cute_simt.geometry import (
-    WARP,
     copy_schedule,
     geometry,
+    resident_warps,
+    scratch_bytes,
+    whole_tiles,
+)
+from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.schedules import (
+    WARP,
     has_roles,
-    illegal,
     is_dmma,
     is_persistent,
     is_specialised,
     is_stream,
     is_tail,
-    resident_warps,
-    scratch_bytes,
-    whole_tiles,
 )
-from unigemm.backends.cute_simt.prices import measured
 from unigemm.backends.cute_simt.shares import begin_of, share_of
-from unigemm.dtypes import DType
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents, MatrixType, Problem
-from unigemm.target import ARCHITECTURES, CPU, named_target
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import ARCHITECTURES, CPU, named_target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents, MatrixType, Problem
 
 MAJORS_A, MAJORS_B = ("k", "m", "strided"), ("k", "n", "strided")
 

@@ -10,24 +10,21 @@ from hypothesis import strategies as st
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 
 import unigemm
-from unigemm.backends.cute_simt import few_rows
+from unigemm.backends.cute_simt import cost_gemv as few_rows
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.configs import (
-    base_configs,
-    candidates,
-    predict,
-    price,
-    ranking,
-)
-from unigemm.backends.cute_simt.figures import H200 as FIGURES
-from unigemm.backends.cute_simt.geometry import illegal, is_big, misfit, scratch_bytes
-from unigemm.backends.cute_simt.leftover import of_tiles, shared_out
-from unigemm.dtypes import DType
+from unigemm.backends.cute_simt.candidates import base_configs, candidates, predict, price, ranking
+from unigemm.backends.cute_simt.coefficients import H200 as FIGURES
+from unigemm.backends.cute_simt.geometry import scratch_bytes
+from unigemm.backends.cute_simt.legality import illegal, misfit
+from unigemm.backends.cute_simt.schedules import is_big
+from unigemm.backends.cute_simt.work_split import of_tiles, shared_out
+from unigemm.cache.sass import instruction_mix
 from unigemm.errors import UnsupportedProblem
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents
-from unigemm.sass import instruction_mix
-from unigemm.target import named_target
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import named_target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents
 
 H200 = named_target("sm_90a")
 DOT = Config((1, 8, 1), warps=(1, 4), slice_k=2, schedule="dot")

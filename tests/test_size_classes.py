@@ -15,13 +15,15 @@ from reference import NUMPY, Case, check_case, flat_poison, strided_view
 from test_batch_invariant import emulated
 
 import unigemm
-from unigemm import dispatch
-from unigemm.dtypes import INPUTS, DType
-from unigemm.planner import choose, resized, size_class
-from unigemm.plans import Alternative, Plan
-from unigemm.problem import PRECISIONS, Extents, MatrixType, Problem
-from unigemm.registry import backend_named
-from unigemm.target import ARCHITECTURES, named_target
+from unigemm.planning.plan import Plan
+from unigemm.planning.planner import choose
+from unigemm.planning.prediction import Alternative
+from unigemm.planning.registry import backend_named
+from unigemm.planning.size_buckets import resized, size_class
+from unigemm.planning.target import ARCHITECTURES, named_target
+from unigemm.problem.dtypes import INPUTS, DType
+from unigemm.problem.problem import PRECISIONS, Extents, MatrixType, Problem
+from unigemm.runtime import bind as dispatch
 
 spec = unigemm.ArraySpec
 PROBLEM = unigemm.plan(

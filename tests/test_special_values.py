@@ -14,9 +14,9 @@ import pytest
 from special_values import assert_special, crossed, sprinkled, values
 
 import unigemm
-from unigemm.dtypes import FLOAT8, INPUTS, DType, numpy_dtype, output_dtypes
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
+from unigemm.emulator.launch.host import missing
+from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, numpy_dtype, output_dtypes
 
 FLOATS = [dtype for dtype in INPUTS if dtype is not DType.INT8]
 E4M3, E5M2 = FLOAT8
@@ -119,7 +119,7 @@ def assert_scaled(got, a, b, pair):
 
 def planned(plan, wanted):
     """Return a plan with the smallest tile of those that are offered with some properties."""
-    configs = import_module(f"unigemm.backends.{plan.backend}.configs")
+    configs = import_module(f"unigemm.backends.{plan.backend}.candidates")
     fitting = [
         config
         for config in configs.offered(plan.problem, plan.target)

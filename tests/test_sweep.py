@@ -18,13 +18,17 @@ from test_demo import HostDevice
 from test_tuning import TILES, Stopwatch, own_file, stopwatch  # noqa: F401
 
 import unigemm
-import unigemm.sweep as module
-from unigemm import api, cli_sweep, dispatch, plot
-from unigemm.cli_sweep import lists_of, write_csv
-from unigemm.dtypes import DType
-from unigemm.measure import Workload
-from unigemm.plans import Candidate, Config, Prediction, Raster
-from unigemm.sweep import (
+import unigemm.tuning.sweep as module
+from unigemm import api
+from unigemm.cli import sweep as cli_sweep
+from unigemm.cli.sweep import lists_of, write_csv
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.problem.dtypes import DType
+from unigemm.runtime import bind as dispatch
+from unigemm.tuning import plot
+from unigemm.tuning.measure import Workload
+from unigemm.tuning.sweep import (
     COLUMNS,
     Lists,
     compile_all,
@@ -313,7 +317,7 @@ def test_the_command_measures_writes_and_prints(gpu, tmp_path, monkeypatch, caps
     path = tmp_path / "b.jsonl"
 
     def command(*more, code=0):
-        from unigemm import cli
+        from unigemm.cli import main as cli
 
         fixed = ["unigemm", "sweep", "32", "8", "16", "--jobs", "1", "--out", str(path)]
         monkeypatch.setattr(sys, "argv", [*fixed, *more])

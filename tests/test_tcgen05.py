@@ -11,8 +11,8 @@ from tcgen05_plans import LAYOUTS, TYPES, problem_of
 
 import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
-from unigemm.backends.cute_tcgen05.configs import candidates, offered, predict
-from unigemm.backends.cute_tcgen05.figures import LADDER
+from unigemm.backends.cute_tcgen05.candidates import candidates, offered, predict
+from unigemm.backends.cute_tcgen05.coefficients import LADDER
 from unigemm.backends.cute_tcgen05.geometry import (
     COLUMNS,
     SCHEDULES,
@@ -20,11 +20,12 @@ from unigemm.backends.cute_tcgen05.geometry import (
     illegal,
     is_repacked,
 )
-from unigemm.dtypes import DType, output_dtypes
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents
-from unigemm.sass import disassemble
-from unigemm.target import ARCHITECTURES, named_target
+from unigemm.cache.sass import disassemble
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import ARCHITECTURES, named_target
+from unigemm.problem.dtypes import DType, output_dtypes
+from unigemm.problem.problem import Extents
 
 B200 = named_target("sm_100a")
 EXTENTS = Extents(512, 512, 512)

@@ -24,15 +24,17 @@ from test_tcgen05 import B200, EXTENTS, loop_of, plans_of
 
 import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
-from unigemm.backends.cute_tcgen05.configs import candidates, scratch_bytes
+from unigemm.backends.cute_tcgen05.candidates import candidates, scratch_bytes
 from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry, illegal
-from unigemm.blocks import block_scales
-from unigemm.dtypes import FLOAT8, DType, output_dtypes
-from unigemm.emulator import device, tcgen05, tensor_copies
-from unigemm.emulator.host import missing
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents
-from unigemm.sass import disassemble
+from unigemm.cache.sass import disassemble
+from unigemm.emulator import device
+from unigemm.emulator.launch.host import missing
+from unigemm.emulator.tensor_core import tcgen05, tensor_copies
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.problem.block_scales import block_scales
+from unigemm.problem.dtypes import FLOAT8, DType, output_dtypes
+from unigemm.problem.problem import Extents
 
 TYPES = [(first, second) for first in FLOAT8 for second in FLOAT8] + [(PAIRS_OF_4, PAIRS_OF_4)] * 4
 PROBLEMS = [

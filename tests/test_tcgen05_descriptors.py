@@ -28,11 +28,12 @@ from tcgen05_products import multiply, native
 from test_tcgen05_block_scales import instruction as of_scaled
 
 import unigemm
-from unigemm.dtypes import DType
-from unigemm.emulator import device, tcgen05
-from unigemm.emulator.host import missing
-from unigemm.plans import Config
-from unigemm.problem import Extents
+from unigemm.emulator import device
+from unigemm.emulator.launch.host import missing
+from unigemm.emulator.tensor_core import tcgen05
+from unigemm.planning.config import Config
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents
 
 pytestmark = [
     pytest.mark.compile,

@@ -12,15 +12,15 @@ import pytest
 from tcgen05_plans import KINDS, PAIRS_OF_4, Offer, chosen, offers, plan_of, spread
 from tcgen05_products import multiply
 
-from unigemm.backends.cute_tcgen05.configs import offered
+from unigemm.backends.cute_tcgen05.candidates import offered
 from unigemm.backends.cute_tcgen05.geometry import COLUMNS, PREFETCHED, geometry, is_repacked
 from unigemm.cache import Entry
-from unigemm.dispatch import kernel_entry
-from unigemm.dtypes import FLOAT8, DType
+from unigemm.cache.sass import disassemble, instruction_mix
 from unigemm.emulator import device
-from unigemm.emulator.host import missing
-from unigemm.plans import Plan
-from unigemm.sass import disassemble, instruction_mix
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.plan import Plan
+from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.runtime.loader import kernel_entry
 
 REGISTERS = 64 * 1024  # of an SM
 

@@ -16,12 +16,16 @@ from types import SimpleNamespace
 import pytest
 from cache_fakes import fill
 
-from unigemm import ArraySpec, api, cli, cli_cache, demo, plan, show
-from unigemm.artifact import KernelInfo
+from unigemm import ArraySpec, api, plan
 from unigemm.cache import Cache
-from unigemm.plans import Config
+from unigemm.cache.artifact import KernelInfo
+from unigemm.cli import cache as cli_cache
+from unigemm.cli import demo
+from unigemm.cli import main as cli
+from unigemm.cli import render as show
+from unigemm.planning.config import Config
 
-MAIN = "from unigemm.cli import main; main()"
+MAIN = "from unigemm.cli.main import main; main()"
 WIDTHS = (80, 100, 120)
 COMMANDS = {
     "the pick and what lost to it": ("plan", 4096, 4096, 4096, "--dtype", "bf16"),

@@ -14,13 +14,15 @@ pytest.importorskip("cupy")
 from fake_gpu import host, install
 
 import unigemm
-from unigemm import dispatch, tuning
-from unigemm.contest import Trial, decide
-from unigemm.dtypes import numpy_dtype
 from unigemm.env import own_tuning_file
-from unigemm.plans import Candidate, Config, Prediction
-from unigemm.target import named_target
-from unigemm.tuning import Tuned, read, record
+from unigemm.planning import tuned_plans as tuning
+from unigemm.planning.config import Config
+from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.planning.target import named_target
+from unigemm.planning.tuned_plans import Tuned, read, record
+from unigemm.problem.dtypes import numpy_dtype
+from unigemm.runtime import bind as dispatch
+from unigemm.tuning.autotune import Trial, decide
 
 TILES = {"pick": (64, 64, 8), "second": (32, 64, 8), "third": (16, 64, 8)}
 

@@ -12,12 +12,13 @@ import pytest
 from plan_mutations import mutate, originals, specs
 
 import unigemm
-from unigemm import dispatch
-from unigemm.dtypes import numpy_dtype
 from unigemm.emulator import device
-from unigemm.plans import Config, Plan, Raster
-from unigemm.registry import backend_named
-from unigemm.target import CPU, named_target
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.plan import Plan
+from unigemm.planning.registry import backend_named
+from unigemm.planning.target import CPU, named_target
+from unigemm.problem.dtypes import numpy_dtype
+from unigemm.runtime import bind as dispatch
 
 SEED = 40
 ARRAYS = np.arange(12.0, dtype=np.float32).reshape(3, 4), np.ones((4, 5), np.float32)

@@ -14,16 +14,10 @@ from sampling import ALL
 
 import unigemm
 from unigemm.backends.cute_wgmma.backend import BACKEND, kernel_problem
-from unigemm.backends.cute_wgmma.choices import (
-    SHAPES,
-    WIDTHS,
-    choices,
-    families,
-    family_of,
-    tile_config,
-)
-from unigemm.backends.cute_wgmma.configs import candidates, offered, ranking, scratch_bytes
-from unigemm.backends.cute_wgmma.figures import figures_of
+from unigemm.backends.cute_wgmma.candidates import candidates, offered, ranking, scratch_bytes
+from unigemm.backends.cute_wgmma.coefficients import figures_of
+from unigemm.backends.cute_wgmma.cost import KINDS as KINDS_OF_TILES
+from unigemm.backends.cute_wgmma.cost import priced, table_of, tiles_in, tiles_of
 from unigemm.backends.cute_wgmma.geometry import (
     SWIZZLE_BYTES,
     geometry,
@@ -33,14 +27,21 @@ from unigemm.backends.cute_wgmma.geometry import (
     products,
     shared_major,
 )
-from unigemm.backends.cute_wgmma.prices import KINDS as KINDS_OF_TILES
-from unigemm.backends.cute_wgmma.prices import priced, table_of, tiles_in, tiles_of
-from unigemm.backends.cute_wgmma.work import work_of
-from unigemm.dtypes import FLOAT8, INPUTS, DType, output_dtypes
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents, MatrixType, Problem
-from unigemm.sass import instruction_mix
-from unigemm.target import ARCHITECTURES, named_target
+from unigemm.backends.cute_wgmma.tiles import (
+    SHAPES,
+    WIDTHS,
+    choices,
+    families,
+    family_of,
+    tile_config,
+)
+from unigemm.backends.cute_wgmma.traffic import work_of
+from unigemm.cache.sass import instruction_mix
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import ARCHITECTURES, named_target
+from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, output_dtypes
+from unigemm.problem.problem import Extents, MatrixType, Problem
 
 H200 = named_target("sm_90a")
 EXTENTS = Extents(512, 512, 512)

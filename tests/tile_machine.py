@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unigemm.dtypes import numpy_dtype
+from unigemm.problem.dtypes import numpy_dtype
 
 
 @dataclass(frozen=True)

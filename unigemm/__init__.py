@@ -9,19 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import (
-        BackendInfo,
-        Capabilities,
-        CompiledKernel,
-        DeviceInfo,
-        backends,
-        capabilities,
-        compile,
-        matmul,
-        plan,
-    )
+    from .api import CompiledKernel, compile, matmul, plan
     from .arrays.operands import ArraySpec
-    from .contest import autotune
     from .errors import (
         BackendUnavailable,
         BackendWarning,
@@ -38,21 +27,15 @@ if TYPE_CHECKING:
         UnsupportedDtype,
         UnsupportedProblem,
     )
-    from .plans import Plan
-    from .target import Target, named_target
+    from .info import BackendInfo, Capabilities, DeviceInfo, backends, capabilities
+    from .planning.plan import Plan
+    from .planning.target import Target, named_target
+    from .tuning.autotune import autotune
     from .version import __version__
 
 _WHERE = {
-    "api": (
-        "BackendInfo",
-        "Capabilities",
-        "CompiledKernel",
-        "DeviceInfo",
-        "capabilities",
-        "compile",
-        "matmul",
-        "plan",
-    ),
+    "api": ("CompiledKernel", "compile", "matmul", "plan"),
+    "info": ("BackendInfo", "Capabilities", "DeviceInfo", "capabilities"),
     "errors": (
         "BackendUnavailable",
         "BackendWarning",
@@ -70,9 +53,9 @@ _WHERE = {
         "UnsupportedProblem",
     ),
     "arrays.operands": ("ArraySpec",),
-    "contest": ("autotune",),
-    "plans": ("Plan",),
-    "target": ("Target", "named_target"),
+    "tuning.autotune": ("autotune",),
+    "planning.plan": ("Plan",),
+    "planning.target": ("Target", "named_target"),
     "version": ("__version__",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}

@@ -1,5 +1,5 @@
 """``python -m unigemm``: the command line where its script is not installed."""
 
-from .cli import main
+from .cli.main import main
 
 main()

@@ -7,43 +7,28 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, overload
 
 from .arrays.axes import along_axes
-from .arrays.libraries import KNOWN, Library, as_array, gather, host_view, library_of, view
+from .arrays.libraries import as_array, gather, host_view, library_of, view
+from .arrays.library import KNOWN, Library
 from .arrays.numpy_ufunc import HostProduct
 from .arrays.operands import HOST, ArraySpec, HostArray, one_device, stream_handle
-from .backend import compiles
-from .blocks import elements_of
-from .dispatch import (
-    Bound,
-    Options,
-    bind,
-    blaming,
-    check_options,
-    describe,
-    host_gemm,
-    host_product,
-    kernel_entry,
-    launch_apart,
-    plan_gemm,
-    refuse_overlap,
-    shares,
-    stated,
-    store,
-    target_of,
-    with_named_backend,
-)
-from .errors import BackendUnavailable, UnigemmError, UnsupportedProblem
-from .gemm import Gemm, Layout
-from .planner import KEPT
-from .plans import Plan
-from .registry import backend_named, backend_names, compiler_missing_of, missing_of
-from .scales import planned_scales, read_scales, see_scales
-from .target import CPU, Target, check_target, device_count, device_target, named_target
-from .vetting import checked, typed
+from .errors import UnsupportedProblem
+from .planning.plan import Plan
+from .planning.planner import KEPT
+from .planning.select import plan_gemm, target_of
+from .planning.target import CPU, Target, check_target, device_count, device_target, named_target
+from .planning.validation import checked, typed
+from .problem.block_scales import elements_of
+from .problem.canonical import Gemm, Layout
+from .runtime.bind import Bound, bind, refuse_overlap, shares, store
+from .runtime.host import host_gemm, host_product, launch_apart
+from .runtime.loader import kernel_entry
+from .runtime.options import Options, blaming, check_options, describe, stated, with_named_backend
+from .runtime.scale_arguments import planned_scales, read_scales, see_scales
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .array_types import (
+    from .arrays.types import (
         Array,
         ArrayLike,
         ArrayT,
@@ -58,17 +43,7 @@ if TYPE_CHECKING:
     )
     from .cache import Cache, Entry
 
-__all__ = [
-    "BackendInfo",
-    "Capabilities",
-    "CompiledKernel",
-    "DeviceInfo",
-    "backends",
-    "capabilities",
-    "compile",
-    "matmul",
-    "plan",
-]
+__all__ = ["CompiledKernel", "compile", "matmul", "plan"]
 
 
 @overload
@@ -172,9 +147,9 @@ def matmul(
         along K. They have the shape of the operand with ceil(K / 32) in place of K, (..., M, K /
         32) and (..., K / 32, N), any strides, and are then copied first; or they are flat, (...,
         count), in the tiles of 128 rows and 4 blocks that cuBLAS and ``torch._scaled_mm`` take
-        (see `unigemm.blocks`), and are read where they lie. Two of float8_e4m3fn are for pairs of
-        float4 (NVFP4), and each multiplies 16 elements, 8 of such an array. On GPUs Blackwell's
-        tensor cores multiply these (sm_100a, sm_103a, sm_110a).
+        (see `unigemm.problem.block_scales`), and are read where they lie. Two of float8_e4m3fn are
+        for pairs of float4 (NVFP4), and each multiplies 16 elements, 8 of such an array. On GPUs
+        Blackwell's tensor cores multiply these (sm_100a, sm_103a, sm_110a).
 
         A pair has both: scales of blocks and one of the whole operand.
     axes : list of tuples, optional
@@ -602,62 +577,3 @@ def compile(plan: Plan, cache: Cache | None = None) -> CompiledKernel:
     """
     plan = checked(typed(plan))
     return CompiledKernel(plan, kernel_entry(plan, cache))
-
-
-@dataclass(frozen=True)
-class DeviceInfo:
-    """A CUDA device: its index, and its target (None and the reason where it has no kernels)."""
-
-    index: int
-    target: Target | None
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
-class BackendInfo:
-    """A backend's name, and what is missing before it can be used (None when nothing).
-
-    With `compiler_missing` it has only the kernels that the cache holds.
-    """
-
-    name: str
-    missing: str | None
-    compiler_missing: str | None = None
-
-    @property
-    def available(self) -> bool:
-        """Whether it can be used here."""
-        return self.missing is None
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What there is to compute with: CUDA devices and backends."""
-
-    devices: tuple[DeviceInfo, ...]
-    backends: tuple[BackendInfo, ...]
-
-
-def backends() -> tuple[BackendInfo, ...]:
-    """Return all backends, and what each one is missing here."""
-    found = []
-    for name in backend_names():
-        try:
-            backend = backend_named(name)
-        except BackendUnavailable as error:
-            found.append(BackendInfo(name, str(error)))
-            continue
-        lacking = compiler_missing_of(backend) if compiles(backend) else None
-        found.append(BackendInfo(name, missing_of(backend), lacking))
-    return tuple(found)
-
-
-def capabilities() -> Capabilities:
-    """Return the CUDA devices and the backends of this machine."""
-    devices = []
-    for index in range(device_count()):
-        try:
-            devices.append(DeviceInfo(index, device_target(index)))
-        except UnigemmError as error:
-            devices.append(DeviceInfo(index, None, str(error)))
-    return Capabilities(tuple(devices), backends())

@@ -9,15 +9,18 @@ from importlib import import_module
 from math import inf
 from typing import Any, ClassVar
 
-from unigemm.artifact import Artifact, KernelKey, source_digest
-from unigemm.backend import Launcher
+from unigemm.cache.artifact import Artifact, KernelKey, source_digest
 from unigemm.errors import UnsupportedProblem
-from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Config, Plan, Ranking, copied
-from unigemm.problem import Extents, Problem
-from unigemm.target import Target, is_usual_memory, named_target
+from unigemm.planning.config import Config, copied
+from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Candidate, Ranking
+from unigemm.planning.protocol import Launcher
+from unigemm.planning.target import Target, is_usual_memory, named_target
+from unigemm.problem.canonical import Gemm
+from unigemm.problem.problem import Extents, Problem
 
-from ..compiling import (
+from ..common.compile_elsewhere import compile_elsewhere
+from ..common.kernel_key import (
     oriented_scales,
     oriented_strides,
     out_of_bounds,
@@ -27,7 +30,6 @@ from ..compiling import (
     specialisation,
     too_many,
 )
-from ..elsewhere import compile_elsewhere
 from . import toolchain
 
 __all__ = ["CuteBackend"]
@@ -35,7 +37,7 @@ __all__ = ["CuteBackend"]
 
 @dataclass(frozen=True)
 class CuteBackend:
-    """A backend whose kernels are CuTe DSL; see `unigemm.backend.CompilingBackend`.
+    """A backend whose kernels are CuTe DSL; see `unigemm.planning.protocol.CompilingBackend`.
 
     Attributes
     ----------
@@ -60,12 +62,12 @@ class CuteBackend:
     smem_bytes
         Dynamic shared memory of a configuration.
     scratch_bytes
-        See `unigemm.backend.ResizableBackend`.
+        See `unigemm.planning.protocol.ResizableBackend`.
     arguments
         Integers of a plan that its kernels take after those that all kernels take.
     rehearsed, rehearsed_for
         What is ranked before a caller's first product, for which architecture, whatever the
-        caller's is: see `unigemm.backend.RehearsingBackend`.
+        caller's is: see `unigemm.planning.protocol.RehearsingBackend`.
     """
 
     batch_invariant: ClassVar[bool] = True
@@ -159,7 +161,7 @@ class CuteBackend:
 
     def kernels(self) -> Any:
         """Return the module with the device code: `Spec`, `make_host` and `example_arguments`."""
-        return import_module(f"unigemm.backends.{self.name}.kernel")
+        return import_module(f"unigemm.backends.{self.name}.kernels.host")
 
     def source(self) -> str:
         """Return the digest of all that decides the code."""
@@ -242,15 +244,20 @@ class CuteBackend:
         return launch_swapped if gemm.swapped != config.swap_ab else launch
 
 
+#: The host files of a backend that its kernels import, beside the folder `kernels/`.
+CODE_FILES = ("geometry.py", "geometry_gemv.py", "schedules.py", "shares.py", "work_split.py")
+
+
 @cache
 def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
-    modules = "backend bounds choices configs few_rows figures prices times work"
-    prices = {f"{module}.py" for module in modules.split()}
     own = package_sources(f"unigemm.backends.{name}")
+    kernels = package_sources(f"unigemm.backends.{name}.kernels")
     shared = package_sources("unigemm.backends.cute")
+    common = package_sources("unigemm.backends.common")
     return source_digest(
-        *(own[file] for file in sorted(own.keys() - prices)),
+        *(own[file] for file in CODE_FILES if file in own),
+        *(kernels[file] for file in sorted(kernels)),
         *(shared[file] for file in sorted(shared.keys() - {"backend.py"})),
-        *(package_sources("unigemm.backends")[file] for file in ("factors.py", "workspace.py")),
+        *(common[file] for file in ("factors.py", "workspace.py")),
     )

@@ -8,9 +8,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float64, Int32, Int64, Uint32, range_constexpr
 
-from unigemm.dtypes import DType
-from unigemm.plans import Config
-from unigemm.problem import Problem
+from unigemm.planning.config import Config
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Problem
 
 CUTE_TYPES = {
     DType.FLOAT64: cutlass.Float64,

@@ -20,12 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from unigemm.artifact import Artifact, KernelInfo
+from unigemm.cache.artifact import Artifact, KernelInfo
+from unigemm.cache.scratch import file_of
 from unigemm.errors import BackendUnavailable, CompilationError
 from unigemm.extras import install_command
 from unigemm.forks import Lock
-from unigemm.scratch import file_of
-from unigemm.target import Target
+from unigemm.planning.target import Target
 
 from .settings import default_settings, refuse_flavour
 
@@ -105,7 +105,7 @@ def compile_kernel(
         With the compiler's own words.
     """
     # A process that only loads kernels has no use for it.
-    from unigemm.sass import inspect_cubin, work_folder
+    from unigemm.cache.sass import inspect_cubin, work_folder
 
     start = time.perf_counter()
     with COMPILING, work_folder() as folder:

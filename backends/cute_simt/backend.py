@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unigemm.dtypes import DType
 from unigemm.errors import UnsupportedProblem
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents, Problem
-from unigemm.target import Target
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import Target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents, Problem
 
-from ..compiling import product_in_rows, refuse_blocks, without_meaning
+from ..common.kernel_key import product_in_rows, refuse_blocks, without_meaning
 from ..cute.backend import CuteBackend
-from .configs import price_all, ranking, scratch
-from .geometry import (
-    AXPY,
-    DMMA,
-    DMMA_STREAM,
-    DMMA_TAIL,
-    DOT,
-    FEW_ROWS,
-    few_rows_smem_bytes,
-    few_rows_wide,
-    geometry,
-    illegal,
-    misfit,
-)
+from .candidates import price_all, ranking, scratch
+from .geometry import geometry
+from .geometry_gemv import few_rows_smem_bytes, few_rows_wide
+from .legality import illegal, misfit
+from .schedules import AXPY, DMMA, DMMA_STREAM, DMMA_TAIL, DOT, FEW_ROWS
 
 __all__ = ["BACKEND", "kernel_problem"]
 

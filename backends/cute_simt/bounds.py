@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from unigemm.dtypes import DType
 from unigemm.forks import cached_property
-from unigemm.problem import MatrixType
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import MatrixType
 
-from ..clusters import MAX_CLUSTER
-from ..workspace import LINE_BYTES
-from .figures import H200
-from .geometry import SCHEDULERS, WARP, is_big, lies_well, may_turn
-from .prices import Floor, Work
-from .times import BELOW, traffic_us
+from ..common.device_limits import MAX_CLUSTER
+from ..common.workspace import LINE_BYTES
+from .coefficients import H200
+from .cost import Floor, Work
+from .geometry import SCHEDULERS, lies_well, may_turn
+from .launch_costs import BELOW, traffic_us
+from .schedules import WARP, is_big
 
 __all__ = ["FULL", "SHARE_SLABS", "Bounds", "Table", "Tiles", "bounds", "table_of"]
 

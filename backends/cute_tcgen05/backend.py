@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unigemm.dtypes import DType
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents, Problem
-from unigemm.target import Target
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import Target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents, Problem
 
-from ..compiling import of_kernel, product_in_rows, without_meaning
+from ..common.kernel_key import of_kernel, product_in_rows, without_meaning
 from ..cute.backend import CuteBackend
-from .configs import places, price_all, ranking, scratch_bytes
+from .candidates import places, price_all, ranking, scratch_bytes
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]

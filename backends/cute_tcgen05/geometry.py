@@ -13,10 +13,10 @@ where TMA can write D: rows that begin and end at multiples of 16 bytes. The par
 Other rows go through boxes too, and each is stored by all lanes of a warp.
 
 Where blocks of K have scales (`Problem.blocks`), a stage holds their tiles beside the operands (see
-`unigemm.blocks`): those of the 128 rows of a CTA, and those of all columns, in each CTA of a pair;
-along K one of mxfp8, four of nvfp4. They are copied to tensor memory, where each stage has a place
-of its own: what is copied there waits, with the stage, for the products that read what was there
-before.
+`unigemm.problem.block_scales`): those of the 128 rows of a CTA, and those of all columns, in each
+CTA of a pair; along K one of mxfp8, four of nvfp4. They are copied to tensor memory, where each
+stage has a place of its own: what is copied there waits, with the stage, for the products that read
+what was there before.
 
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from unigemm.blocks import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
-from unigemm.dtypes import DType
-from unigemm.plans import Config
-from unigemm.problem import BlockScales, Major, MatrixType, Problem
-from unigemm.target import Target
+from unigemm.planning.config import Config
+from unigemm.planning.target import Target
+from unigemm.problem.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import BlockScales, Major, MatrixType, Problem
 
 __all__ = [
     "Geometry",

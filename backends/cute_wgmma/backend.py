@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unigemm.dtypes import DType
-from unigemm.plans import Config, Plan
-from unigemm.problem import Extents, Problem
-from unigemm.target import Target
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import Target
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents, Problem
 
-from ..clusters import clusters_at_once
-from ..compiling import of_kernel, product_in_rows, refuse_blocks, without_meaning
+from ..common.device_limits import clusters_at_once
+from ..common.kernel_key import of_kernel, product_in_rows, refuse_blocks, without_meaning
 from ..cute.backend import CuteBackend
-from .configs import price_all, ranking, scratch_bytes, turns
+from .candidates import price_all, ranking, scratch_bytes, turns
 from .geometry import geometry, illegal
 
 __all__ = ["BACKEND", "kernel_problem"]

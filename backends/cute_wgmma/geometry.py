@@ -23,12 +23,12 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Literal, NamedTuple
 
-from unigemm.dtypes import FLOAT8, DType
-from unigemm.plans import Config, copied
-from unigemm.problem import Major, MatrixType, Problem
-from unigemm.target import Target
+from unigemm.planning.config import Config, copied
+from unigemm.planning.target import Target
+from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.problem.problem import Major, MatrixType, Problem
 
-from ..clusters import MAX_CLUSTER
+from ..common.device_limits import MAX_CLUSTER
 
 __all__ = [
     "FEW_ROWS",

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-from unigemm.artifact import Artifact, KernelKey, source_digest
-from unigemm.backend import Launcher
-from unigemm.dtypes import DType
+from unigemm.cache.artifact import Artifact, KernelKey, source_digest
 from unigemm.errors import UnsupportedProblem
-from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Config, Plan, Ranking, copied
-from unigemm.problem import Extents, Problem
-from unigemm.target import Target, named_target
+from unigemm.planning.config import Config, copied
+from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Candidate, Ranking
+from unigemm.planning.protocol import Launcher
+from unigemm.planning.target import Target, named_target
+from unigemm.problem.canonical import Gemm
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Extents, Problem
 
-from ..compiling import (
+from ..common.compile_elsewhere import compile_elsewhere
+from ..common.kernel_key import (
     out_of_bounds,
     package_sources,
     product_in_rows,
@@ -27,10 +30,10 @@ from ..compiling import (
     too_many,
     without_meaning,
 )
-from ..elsewhere import compile_elsewhere
-from ..workspace import parts_filled
-from . import arguments, toolchain
-from .configs import floor_us, price, ranking, scratch_bytes, varies
+from ..common.workspace import parts_filled
+from . import launch_arguments as arguments
+from . import toolchain
+from .candidates import floor_us, price, ranking, scratch_bytes, varies
 from .geometry import features, gpu_code, illegal, kernel_problem, unfit
 from .launch import launcher, load
 
@@ -42,7 +45,7 @@ _REHEARSED = product_in_rows(DType.BFLOAT16, 16, (264, 264, 264))
 
 @dataclass(frozen=True)
 class CutileBackend:
-    """A backend whose kernels are cuTile; see `unigemm.backend.CompilingBackend`."""
+    """A backend whose kernels are cuTile; see `unigemm.planning.protocol.CompilingBackend`."""
 
     # One class and configuration are one compiled kernel, whose sums are in the order of K, but
     # for the schedule that is not offered then (configs.varies).
@@ -161,7 +164,7 @@ class CutileBackend:
             return compile_elsewhere(plan)
 
         def spec() -> Any:
-            from .kernel import Spec
+            from .kernels.gemm import Spec
 
             return Spec(problem, plan.config, features(plan.target))
 
@@ -193,9 +196,12 @@ def _illegal(problem: Problem, target: Target, config: Config) -> str | None:
 def _digest() -> str:
     """Return the digest of what decides the code: device code, and what makes code of it."""
     own = package_sources("unigemm.backends.cutile")
-    modules = ("kernel.py", "geometry.py", "toolchain.py", "settings.py")
-    factors = package_sources("unigemm.backends")["factors.py"]
-    return source_digest(*(own[name] for name in modules), factors)
+    kernels = package_sources("unigemm.backends.cutile.kernels")
+    return source_digest(
+        *(own[file] for file in ("geometry.py", "toolchain.py", "settings.py")),
+        *(kernels[file] for file in sorted(kernels)),
+        package_sources("unigemm.backends.common")["factors.py"],
+    )
 
 
 BACKEND = CutileBackend()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from unigemm.dtypes import FLOAT8, DType
-from unigemm.plans import Config
-from unigemm.problem import Extents, MatrixType, Problem
-from unigemm.target import Target
+from unigemm.planning.config import Config
+from unigemm.planning.target import Target
+from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.problem.problem import Extents, MatrixType, Problem
 
-from ..workspace import packed_bytes
+from ..common.workspace import packed_bytes
 from .tiles import ALIGNMENT, SCHEDULES, Shape, shapes
 
 __all__ = [

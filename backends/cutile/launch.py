@@ -13,10 +13,10 @@ from ctypes import addressof, c_uint64
 from dataclasses import dataclass
 from typing import Any
 
-from unigemm.backend import Launcher
 from unigemm.errors import BackendUnavailable, UnigemmError
+from unigemm.planning.protocol import Launcher
 
-from .arguments import PLACES, Argument, Call, Divisor, Place
+from .launch_arguments import PLACES, Argument, Call, Divisor, Place
 
 __all__ = ["DRIVER", "launcher", "load"]
 

@@ -22,10 +22,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from unigemm.dtypes import FLOAT8, DType
-from unigemm.plans import copied
-from unigemm.problem import Problem
-from unigemm.target import Target
+from unigemm.planning.config import copied
+from unigemm.planning.target import Target
+from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.problem.problem import Problem
 
 __all__ = [
     "ALIGNMENT",

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from unigemm.artifact import Artifact, KernelInfo
+from unigemm.cache.artifact import Artifact, KernelInfo
 from unigemm.errors import BackendUnavailable, CompilationError
 from unigemm.extras import install_command
 from unigemm.forks import Lock
@@ -149,7 +149,7 @@ def compile_kernels(make_spec: Callable[[], Any], arch: str) -> Artifact:
             f"cutile cannot compile here, and the cache holds no kernel for this: {reason}; or "
             "bring kernels compiled elsewhere (UNIGEMM_CACHE_BUNDLES)"
         )
-    from unigemm.sass import inspect_cubin, work_folder
+    from unigemm.cache.sass import inspect_cubin, work_folder
 
     start = time.perf_counter()
     with COMPILING, work_folder() as folder:
@@ -173,7 +173,7 @@ def _compile(make_spec: Callable[[], Any], arch: str, folder: Path) -> dict[str,
     from cuda.tile import TileError
     from cuda.tile.compilation import export_kernel
 
-    from .kernel import kernels
+    from .kernels.gemm import kernels
     from .settings import default_settings
 
     files = {}

@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unigemm.backend import Launcher
-from unigemm.gemm import Gemm
-from unigemm.plans import Candidate, Config, Plan, Prediction
-from unigemm.problem import Extents, Problem
-from unigemm.target import Target
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.planning.protocol import Launcher
+from unigemm.planning.target import Target
+from unigemm.problem.canonical import Gemm
+from unigemm.problem.problem import Extents, Problem
 
 from .product import bind_product
 
@@ -29,7 +31,7 @@ _BYTES_PER_US = 10e3
 
 @dataclass(frozen=True)
 class NumpyBackend:
-    """The backend; see `unigemm.backend.HostBackend` for what each method promises."""
+    """The backend; see `unigemm.planning.protocol.HostBackend` for what each method promises."""
 
     name: str = "numpy"
 

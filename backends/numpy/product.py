@@ -24,12 +24,12 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from unigemm.arrays.numpy_arrays import viewer
-from unigemm.backend import Launcher
-from unigemm.blocks import blocked_count, blocks_of, row_and_block_places
-from unigemm.dtypes import DType, numpy_dtype
-from unigemm.gemm import Gemm
+from unigemm.planning.protocol import Launcher
+from unigemm.problem.block_scales import blocked_count, blocks_of, row_and_block_places
+from unigemm.problem.canonical import Gemm
+from unigemm.problem.dtypes import DType, numpy_dtype
 
-from ..factors import LARGE, SMALL
+from ..common.factors import LARGE, SMALL
 
 if TYPE_CHECKING:
     import numpy as np

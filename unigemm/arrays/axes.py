@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import UnsupportedProblem
-from .libraries import Library
+from .library import Library
 
 __all__ = ["along_axes"]
 

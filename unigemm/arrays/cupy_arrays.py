@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
-from ..dtypes import DType, numpy_dtype
 from ..errors import LibraryMismatch, UnsupportedProblem
-from .libraries import Library
+from ..problem.dtypes import DType, numpy_dtype
+from .library import Library
 from .operands import Device, Operand, checked_operand, element_strides, parse_dtype
 
 __all__ = ["cupy_library", "library"]

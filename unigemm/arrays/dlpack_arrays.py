@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from ..dtypes import numpy_dtype
 from ..errors import (
     BackendUnavailable,
     DeviceMismatch,
@@ -24,9 +23,10 @@ from ..errors import (
     UnsupportedProblem,
 )
 from ..extras import install_command
-from ..gemm import result_shape
+from ..problem.canonical import result_shape
+from ..problem.dtypes import numpy_dtype
 from .dlpack_exports import CUDA_KINDS, HOST_KINDS, Export
-from .libraries import KNOWN, Library
+from .library import KNOWN, Library
 from .operands import (
     HOST,
     Device,

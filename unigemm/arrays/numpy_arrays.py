@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import DType, numpy_dtype
 from ..errors import LibraryMismatch, UnsupportedProblem
-from ..overlap import byte_span
-from .libraries import Library
+from ..problem.dtypes import DType, numpy_dtype
+from ..problem.overlap import byte_span
+from .library import Library
 from .operands import (
     HOST,
     Device,

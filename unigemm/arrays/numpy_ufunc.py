@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..backend import Launcher
-from ..dtypes import FLOAT8, INPUTS, may_multiply, numpy_dtype, output_dtypes
 from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..gemm import Layout, result_shape
-from ..overlap import overlaps_itself
+from ..problem.canonical import Layout, result_shape
+from ..problem.dtypes import FLOAT8, INPUTS, may_multiply, numpy_dtype, output_dtypes
+from ..problem.overlap import overlaps_itself
 from .numpy_arrays import memory_viewer
 from .operands import HostArray, compact_strides, output_dtype, parse_dtype
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..planning.protocol import Launcher
 
 __all__ = ["CASTINGS", "HostProduct", "is_for_kernels", "numpy_product"]
 

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ..dtypes import (
+from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..problem.canonical import MAX_ALIGNMENT, Layout
+from ..problem.dtypes import (
     HOST_INPUTS,
     INPUTS,
     DType,
@@ -21,14 +23,12 @@ from ..dtypes import (
     numpy_dtype,
     output_dtypes,
 )
-from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..gemm import MAX_ALIGNMENT, Layout
-from ..overlap import byte_span
+from ..problem.overlap import byte_span
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..array_types import DTypeLike
+    from .types import DTypeLike
 
 __all__ = [
     "HOST",

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from ..dtypes import DType
-from .libraries import Library
+from ..problem.dtypes import DType
+from .library import Library
 from .operands import (
     HOST,
     Device,

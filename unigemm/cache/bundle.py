@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from ..errors import CacheError
-from ..scratch import hold, remove_if_dead
 from .manifest import FILE_LIMIT, META, OWN_FOLDERS, Row, entry_parts
+from .scratch import hold, remove_if_dead
 
 __all__ = ["SUFFIXES", "is_archive", "read_archive", "write_archive"]
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from .. import env
-from ..artifact import Artifact, KernelKey
 from ..errors import CacheError, CacheWarning
 from ..forks import Lock
 from ..log import LOG, Watch, attach, watch
-from ..scratch import kept_folder
 from . import upkeep, waiting
+from .artifact import Artifact, KernelKey
 from .manifest import Flaw, Meta, describe
 from .reports import (
     CacheStats,
@@ -33,6 +32,7 @@ from .reports import (
     Removal,
     VerifyReport,
 )
+from .scratch import kept_folder
 from .store import Entry, Folder, entry_of
 from .trust import own, own_or_root
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..artifact import KernelInfo, KernelKey
 from ..forks import cached_property
+from .artifact import KernelInfo, KernelKey
 
 __all__ = [
     "Flaw",

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..artifact import KernelInfo
 from ..errors import CacheError
-from ..scratch import Held, hold, machine, remove_if_dead
+from .artifact import KernelInfo
 from .manifest import (
     LOCKS,
     META,
@@ -37,6 +36,7 @@ from .manifest import (
     decode,
     entry_parts,
 )
+from .scratch import Held, hold, machine, remove_if_dead
 from .trust import parents_flaw, status_flaw
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ It says nothing about speed: there is no clock, no cache and no memory system.
 
 from __future__ import annotations
 
-from .devices import EmulatedDevice, device
-from .faults import EmulatorError, KernelFault, PtxError, Site
-from .launching import Report, launch
-from .memory import Memory
-from .timeline import Event, as_svg, as_text
+from .core.memory import Memory
+from .core.timeline import Event, as_svg, as_text
+from .launch.devices import EmulatedDevice, device
+from .launch.launching import Report, launch
+from .ptx.faults import EmulatorError, KernelFault, PtxError, Site
 
 __all__ = [
     "EmulatedDevice",

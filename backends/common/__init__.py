@@ -1,0 +1,1 @@
+"""What backends with compiled kernels share."""

@@ -1,0 +1,241 @@
+"""What backends that compile do alike: the sizes they take, what a kernel's key holds, strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from importlib import import_module
+from math import ceil
+from typing import Any
+
+from unigemm.errors import BackendUnavailable
+from unigemm.planning.config import Config
+from unigemm.planning.prediction import Candidate
+from unigemm.planning.target import Target
+from unigemm.problem.canonical import Gemm
+from unigemm.problem.dtypes import DType, accumulator
+from unigemm.problem.problem import BlockScales, Extents, MatrixType, Precision, Problem
+
+__all__ = [
+    "INT32_MAX",
+    "of_kernel",
+    "one_by_one",
+    "oriented_scales",
+    "oriented_strides",
+    "out_of_bounds",
+    "package_sources",
+    "product_in_rows",
+    "refuse_blocks",
+    "refuse_sizes",
+    "sources_missing",
+    "specialisation",
+    "too_many",
+    "without_meaning",
+]
+
+INT32_MAX = 2**31 - 1
+#: What the numbers of a configuration are between, whatever the backend: the arithmetic of what
+#: is legal takes others for granted, and divides by some.
+_BOUNDS = {
+    "tile": (1, 1024),
+    "cluster": (1, 8),
+    "stages": (1, 64),
+    "warps": (1, 32),
+    "thread": (0, 256),
+    "occupancy": (0, 32),
+    "split_k": (1, 1 << 14),
+    "cluster_k": (1, 8),
+    "slice_k": (1, 32),
+    "producers": (0, 32),
+}
+_MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as configurations are drawn up
+
+Steps = tuple[int, int, int, int]
+
+
+def one_by_one(
+    price: Callable[[Problem, Extents, Target, Config], Candidate],
+) -> Callable[[Problem, Extents, Target, Sequence[Config]], Sequence[Candidate]]:
+    """Return what prices configurations, each by itself."""
+    return lambda problem, extents, target, configs: [
+        price(problem, extents, target, config) for config in configs
+    ]
+
+
+def of_kernel(
+    count: Callable[[Problem, Extents, Config], int],
+) -> Callable[[Problem, Extents, Target, Config], int]:
+    """Return what counts bytes of products as callers see them, from that of what kernels see."""
+    return lambda problem, extents, target, config: count(
+        config.oriented(problem), config.oriented(extents), config
+    )
+
+
+@cache
+def sources_missing(package: str) -> str | None:
+    """Say that the sources are not there by which a package's kernels are named; else None."""
+    if (import_module(package).__file__ or "").endswith(".py"):
+        return None
+    return (
+        f"{package} is here without its Python sources (compiled files alone), and kernels are "
+        "compiled from them and named by them; install unigemm with its .py files"
+    )
+
+
+def package_sources(package: str) -> dict[str, bytes]:
+    """Return the sources of a package's modules, by file name; it may lie in an archive.
+
+    Raises
+    ------
+    BackendUnavailable
+        They are not there.
+    """
+    from importlib.resources import files
+
+    missing = sources_missing(package)
+    if missing is not None:
+        raise BackendUnavailable(missing)
+    return {
+        each.name: each.read_bytes()
+        for each in files(package).iterdir()
+        if each.name.endswith(".py")
+    }
+
+
+def refuse_sizes(extents: Extents, target: Target) -> str | None:
+    """Say why no compiled kernel takes sizes or a target; None where they may."""
+    if not target.is_gpu:
+        return "it runs on CUDA devices; use backend='numpy' on the host"
+    if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > INT32_MAX:
+        return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
+    return None
+
+
+def refuse_blocks(problem: Problem) -> str | None:
+    """Say why a backend that knows no scales of blocks does not take a problem that has some."""
+    if problem.blocks is None:
+        return None
+    return (
+        "it does not multiply by the scales of blocks of K; cute_tcgen05 does on Blackwell's "
+        "sm_100a, sm_103a and sm_110a: elsewhere multiply the scaled elements, as bfloat16"
+    )
+
+
+def out_of_bounds(config: Config) -> str | None:
+    """Say which number of a configuration is one that no kernel has; None where all may be."""
+    for name, (least, most) in _BOUNDS.items():
+        value = getattr(config, name)
+        if any(not least <= x <= most for x in (value if isinstance(value, tuple) else (value,))):
+            return f"{name} is {value}, and kernels have {least} to {most}"
+    if not 1 <= config.raster.group <= INT32_MAX:
+        return f"the raster's group is {config.raster.group}, and it is 1 at least"
+    return next(filter(None, map(out_of_bounds, config.strips)), None)
+
+
+def without_meaning(config: Config, unused: Collection[str]) -> str | None:
+    """Say what a configuration asks for that its kernels do not have; None where nothing is."""
+    for name in unused:
+        value = getattr(config, name)
+        if value != Config.__dataclass_fields__[name].default:
+            return f"{name} is {value}, and such kernels have no {name}"
+    return None
+
+
+def too_many(extents: Extents, config: Config, sums_bytes: int) -> str | None:
+    """Say why a launch has more CTAs or partial sums than there may be; None where it has not.
+
+    Parameters
+    ----------
+    extents
+        As the kernel sees them.
+    config
+        Within bounds.
+    sums_bytes
+        What the workspace has more than with K whole.
+    """
+    (m, n, _), parts = config.tile, config.split_k * config.cluster_k
+    down, across = ceil(extents.m / m), ceil(extents.n / n)
+    if down * across * extents.batch * parts > INT32_MAX:
+        return f"{extents} in tiles of {m}x{n} is more CTAs than a grid takes"
+    if max(down, across) * config.raster.group > INT32_MAX:
+        return f"a group of {config.raster.group} is more tiles than there are"
+    if sums_bytes > _MOST_SUMS:
+        return f"{sums_bytes} bytes of partial sums are more than the {_MOST_SUMS} that are taken"
+    return None
+
+
+def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
+    """Return what a kernel is specialised on, as plain data for its key: no extents.
+
+    Parameters
+    ----------
+    problem
+        The class that is compiled, as the kernel sees it.
+    config
+        Its configuration; the raster and the number of parts are arguments of the kernel.
+    """
+    matrices = {"a": problem.a, "b": problem.b, "d": problem.d}
+    return {
+        **{
+            name: {"dtype": x.dtype.value, "major": x.major, "alignment": x.alignment}
+            for name, x in matrices.items()
+        },
+        "precision": problem.precision,
+        "scaled": problem.scaled,
+        "blocks": None if problem.blocks is None else _blocks(problem.blocks),
+        **_knobs(config),
+        # How many threads share the parts depends on the size of D, but where no M may change sums.
+        "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
+        # Nothing where there are none: the keys of most kernels are older than strips.
+        **({"strips": [_of_strip(strip) for strip in config.strips]} if config.strips else {}),
+    }
+
+
+def _of_strip(config: Config) -> dict[str, Any]:
+    return {**_knobs(config), "swap_ab": config.swap_ab}
+
+
+def _knobs(config: Config) -> dict[str, Any]:
+    return {
+        "tile": list(config.tile),
+        "cluster": [*config.cluster, config.cluster_k],
+        "warps": [*config.warps, config.slice_k],
+        "thread": list(config.thread),
+        "occupancy": config.occupancy,
+        "stages": config.stages,
+        "schedule": config.schedule,
+        "producers": config.producers,
+        "repacked": config.repacked,
+    }
+
+
+def _blocks(blocks: BlockScales) -> dict[str, Any]:
+    return {
+        "dtype": blocks.dtype.value, "block": blocks.block, "a": blocks.a, "b": blocks.b
+    }  # fmt: skip
+
+
+def oriented_strides(gemm: Gemm, config: Config) -> tuple[Steps, Steps, Steps]:
+    """Return the strides of A, B and D as the kernel sees them: (row, column, L0, L1), elements."""
+    if not config.swap_ab:
+        return gemm.a_strides, gemm.b_strides, gemm.d_strides
+    a, b, d = (
+        (column, row, inner, outer)  # M and N change places in each
+        for row, column, inner, outer in (gemm.b_strides, gemm.a_strides, gemm.d_strides)
+    )
+    return a, b, d
+
+
+def oriented_scales(gemm: Gemm, config: Config) -> tuple[Steps, ...]:
+    """Return the strides of the scales of A and B as the kernel sees them; none without scales."""
+    strides = gemm.scale_strides or ()
+    return strides[::-1] if config.swap_ab else strides
+
+
+def product_in_rows(
+    dtype: DType, alignment: int, sizes: tuple[int, int, int], precision: Precision = "ieee"
+) -> tuple[Problem, Extents]:
+    """Return a product of matrices with such rows, into its sums' type: what may be rehearsed."""
+    a, b = MatrixType(dtype, "k", alignment), MatrixType(dtype, "n", alignment)
+    sums = accumulator(dtype)
+    return Problem(a, b, MatrixType(sums, "n", sums.itemsize), precision), Extents(*sizes)

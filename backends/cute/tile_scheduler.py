@@ -1,0 +1,364 @@
+"""What persistent kernels fed by TMA share: work units, the ring of stages, operands in place.
+
+A work unit is a tile of D, one part of K and one batch; units are dealt to clusters round robin.
+Operands that TMA or the tensor cores cannot read where they lie are repacked into the workspace.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import cuda.bindings.driver as cuda
+import cutlass.cute as cute
+from cutlass import Float64, Int32, Int64
+
+from unigemm.planning.config import Config
+from unigemm.problem.problem import MatrixType, Problem
+
+from ..common.workspace import PANEL_ROWS, aligned, panel_rows
+from . import device
+from .device import GMEM, Divisor, raster, select, tile_coordinates
+from .repack import Repack, depth, launch_repack, packed_pitch
+
+TURNED_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
+TURNS = 128  # places along K where tiles start that all read the same few rows
+
+
+class TileSpec(Protocol):
+    """What is compiled into such a kernel.
+
+    Attributes
+    ----------
+    problem, config, split
+        See `device.Spec`.
+    operands
+        Types of A and B in shared memory.
+    k_major
+        Whether A and B are K-major there.
+    repacked
+        Whether A and B are copied into the workspace first.
+    panels
+        Whether the copy of B is in panels, and so in shared memory.
+    products
+        Products that make one: three where float32 is split in two.
+    early
+        Whether copies and products are launched as soon as there is room, and wait then.
+    """
+
+    @property
+    def problem(self) -> Problem: ...  # noqa: D102
+    @property
+    def config(self) -> Config: ...  # noqa: D102
+    @property
+    def split(self) -> bool: ...  # noqa: D102
+    @property
+    def operands(self) -> tuple[type, type]: ...  # noqa: D102
+    @property
+    def k_major(self) -> tuple[bool, bool]: ...  # noqa: D102
+    @property
+    def repacked(self) -> tuple[bool, bool]: ...  # noqa: D102
+    @property
+    def panels(self) -> bool: ...  # noqa: D102
+    @property
+    def products(self) -> int: ...  # noqa: D102
+    @property
+    def early(self) -> bool: ...  # noqa: D102
+
+
+# -- work units ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """One work unit, as this CTA sees it."""
+
+    tile_m: Int32
+    tile_n: Int32
+    i0: Int32
+    i1: Int32
+    part: Int32
+    first: Int32
+    step: Int32
+    slabs: Int32
+    turned: Int32
+
+
+def unit_order(spec: TileSpec, sizes: tuple, l0: Int32, knobs: tuple) -> tuple:
+    """Work out on the host what `work_unit` counts and divides by."""
+    m, n, k = sizes
+    split_k, along_n, group, turn_m, turn_n = knobs
+    tile_m, tile_n, tile_k = spec.config.tile
+    cm, cn = spec.config.cluster
+    tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
+    tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
+    slabs = (k + tile_k - 1) // tile_k
+    step = split_k * spec.config.cluster_k
+    divisors = [Divisor(number) for number in (split_k, step, l0)]
+    return (raster(tiles_m, tiles_n, along_n, group), *divisors, slabs, turn_m, turn_n)
+
+
+def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
+    """Decode a running number into the fields of `Work`: tile, part of K, batch, slabs.
+
+    The slabs are taken from the `turned` one on, then those before it: where all tiles read the
+    same few rows they should not want the same ones at once.
+    """
+    tiles, split_k, step, l0, slabs_k, turn_m, turn_n = order
+    rank_m, rank_n, rank_k = ranks
+    cm, cn = spec.config.cluster
+    tm, tn, batch = tile_coordinates(unit, tiles)
+    part = Int32(0)
+    if spec.split:
+        batch, part = divmod(batch, split_k)
+    slabs = slabs_k * spec.products
+    # Parts take slabs in turn: CTAs that run at once then read neighbours in device memory.
+    first, apart = Int32(0), Int32(1)
+    if spec.split or spec.config.cluster_k > 1:
+        first, apart = part * spec.config.cluster_k + rank_k, step.divisor
+        slabs = (slabs - first + apart - 1) // step
+    turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
+    i1, i0 = divmod(batch, l0)
+    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, slabs, turned
+
+
+# -- the ring of stages ----------------------------------------------------------------------------
+
+
+def advance(stage: Int32, phase: Int32, stages: int, by: int = 1) -> tuple[Int32, Int32]:
+    """Next stage, or the one `by` further on; the phase turns when the ring does."""
+    coming = stage + by
+    turns = coming >= stages
+    begun = Int32(0) if by == 1 else coming - stages  # one by one, each ring begins with its first
+    return select(turns, begun, coming), phase ^ select(turns, Int32(1), Int32(0))
+
+
+def skip(stage: Int32, phase: Int32, slabs: Int32, stages: int) -> tuple[Int32, Int32]:
+    """Return the stage `slabs` further on."""
+    total = stage + slabs
+    turns = total // stages
+    return total - turns * stages, phase ^ (turns & 1)
+
+
+def slab_source(spec: TileSpec, at: Int32) -> tuple[Int32, Int32, Int32]:
+    """Return where a running slab lies along K, and whether it is of A's and of B's low half.
+
+    Three products make one of split operands: low times high, high times low, high times high,
+    the small ones first. All three of a slab, then the next: what they share is still in the L2
+    (16384 cubed 82 against 90 to 94 ms).
+    """
+    if spec.products == 1:
+        return at, Int32(0), Int32(0)
+    slab = at // spec.products
+    product = at - slab * spec.products
+    low_a = select(product == 0, Int32(1), Int32(0))
+    low_b = select(product == 1, Int32(1), Int32(0))
+    return slab, low_a, low_b
+
+
+def bring(
+    atom: cute.CopyAtom, source: cute.Tensor, into: cute.Tensor, full: cute.Pointer, mask: Int32,
+    sharers: int,
+) -> None:  # fmt: skip
+    """Start the TMA load of one operand's slab, to all CTAs that share it."""
+    if sharers > 1:
+        cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask)
+    else:
+        cute.copy(atom, source, into, tma_bar_ptr=full)
+
+
+# -- operands (host) -------------------------------------------------------------------------------
+
+
+def batched(
+    address: Int64,
+    dtype: type,
+    rows: Int32,
+    columns: Int32,
+    steps: tuple,
+    deep: tuple,
+    row_major: bool,
+) -> cute.Tensor:
+    """View matrices as (rows, columns, L0, L1), `deep` of them along the batch indices."""
+    unit = 16 * 8 // dtype.width
+    lead = cute.assume(steps[0] if row_major else steps[1], divby=unit)
+    strides = (lead, 1) if row_major else (1, lead)
+    outer = [cute.assume(step, divby=unit) for step in steps[2:]]
+    pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=16)
+    layout = cute.make_layout((rows, columns, *deep), stride=(*strides, *outer))
+    return cute.make_tensor(pointer, layout)
+
+
+def operands(
+    spec: TileSpec, addresses: tuple, sizes: tuple, batch: tuple, a_steps: tuple, b_steps: tuple,
+    stream: cuda.CUstream,
+) -> tuple:  # fmt: skip
+    """Return views of A (M, K) and B (N, K), repacked if need be, and the workspace behind them."""
+    m, n, k = sizes
+    problem, workspace = spec.problem, addresses[2]
+    views, kinds, jobs = [], [], []
+    for name, dtype, k_major, repacked, address, rows, steps in (
+        ("a", spec.operands[0], spec.k_major[0], spec.repacked[0], addresses[0], m, a_steps),
+        ("b", spec.operands[1], spec.k_major[1], spec.repacked[1], addresses[1], n, b_steps),
+    ):
+        deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
+        if repacked:
+            few = name == "a" and spec.config.tile[0] <= TURNED_ROWS
+            panels = name == "b" and spec.panels
+            kind = repack_of(spec, getattr(problem, name), k_major, few, panels)
+            if panels:
+                job, view = panelled(kind, dtype, address, (rows, k), steps, deep, workspace)
+            else:
+                job, view = packed(kind, dtype, address, (rows, k), steps, deep, k_major, workspace)
+            workspace += aligned(job[-1] * kind.copies)
+            kinds.append(kind)
+            jobs.append(job)
+            views.append(view)
+        else:
+            views.append(batched(address, dtype, rows, k, steps, deep, k_major))
+    if kinds:
+        launch_repack(tuple(kinds), tuple(jobs), stream)
+    return (*views, workspace)
+
+
+def packed(
+    kind: Repack, dtype: type, address: Int64, sizes: tuple, steps: tuple, deep: tuple,
+    k_major: bool, workspace: Int64,
+) -> tuple:  # fmt: skip
+    """Return the job of one copy, in lines, and a view of the copy."""
+    rows, k = sizes
+    # The copy's lines run along its major index.
+    lines, along = (rows, k) if k_major else (k, rows)
+    source = steps if k_major else (steps[1], steps[0], *steps[2:])
+    pitch = packed_pitch(kind.itemsize, along)
+    apart = pitch * lines
+    part = apart * deep[0] * deep[1] * kind.itemsize
+    job = ((lines, along, *deep), address, source, workspace, pitch, part)
+    line = (pitch, Int64(1)) if k_major else (Int64(1), pitch)
+    # The low halves of a split follow the high ones along L1.
+    strides, deep = (*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies)
+    return job, batched(workspace, dtype, rows, k, strides, deep, k_major)
+
+
+def panelled(
+    kind: Repack, dtype: type, address: Int64, sizes: tuple, steps: tuple, deep: tuple,
+    workspace: Int64,
+) -> tuple:  # fmt: skip
+    """Return the same in panels: a view as (eight rows, those along K, panels along N, L0, L1)."""
+    rows, k = sizes
+    matrix = PANEL_ROWS * kind.unit  # elements of eight rows
+    pitch = panel_rows(k)
+    panels = (rows + kind.unit - 1) // kind.unit
+    apart = Int64(panels) * pitch * kind.unit
+    part = apart * deep[0] * deep[1] * kind.itemsize
+    source = (steps[1], steps[0], *steps[2:])
+    job = ((k, rows, *deep), address, source, workspace, Int64(pitch), part)
+    line = cute.assume(Int64(pitch) * kind.unit, divby=matrix)
+    apart = cute.assume(apart, divby=matrix)
+    layout = cute.make_layout(
+        (matrix, pitch // PANEL_ROWS, panels, *deep),
+        stride=(1, matrix, line, apart, apart * deep[0]),
+    )
+    pointer = cute.make_ptr(dtype, workspace, GMEM, assumed_align=16)
+    return job, cute.make_tensor(pointer, layout)
+
+
+def repack_of(
+    spec: TileSpec, matrix: MatrixType, k_major: bool, few: bool, panels: bool
+) -> Repack:  # fmt: skip
+    """Say how an operand is copied; with `few` one of few rows, with `panels` into these.
+
+    Through shared memory a copy takes 3 us however small; of eight rows by threads 1 to 1.5.
+    """
+    contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
+    way: Literal["gather", "panels", "turn", "transpose"] = "turn" if few else "transpose"
+    if contiguous or matrix.major == "strided":
+        way = "panels" if panels else "gather"
+    return Repack(
+        itemsize=matrix.dtype.itemsize,
+        way=way,
+        contiguous=contiguous,
+        vector=1 if matrix.major == "strided" else matrix.vector,
+        split=spec.products > 1,
+        early=spec.early,
+    )
+
+
+# -- the host function -----------------------------------------------------------------------------
+
+
+def make_host(spec: TileSpec, start: Callable) -> Callable:
+    """Return the function to compile: raw addresses, sizes, element strides and a stream.
+
+    `start` launches the kernels of a backend.
+    """
+
+    @cute.jit
+    def gemm(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n), (), stream,
+        )  # fmt: skip
+
+    @cute.jit
+    def scaled(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float64,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n),
+            (scale_a, scale_b, factor), stream,
+        )  # fmt: skip
+
+    @cute.jit
+    def in_blocks(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32,
+        of_a_m: Int64, of_a_k: Int64, of_a_l0: Int64, of_a_l1: Int64,
+        of_b_n: Int64, of_b_k: Int64, of_b_l0: Int64, of_b_l1: Int64,
+        blocks_a: Int64, blocks_b: Int64, scale_a: Int64, scale_b: Int64, factor: Float64,
+        stream: cuda.CUstream,
+    ) -> None:  # fmt: skip
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n),
+            (
+                scale_a, scale_b, factor, (blocks_a, blocks_b),
+                ((of_a_m, of_a_k, of_a_l0, of_a_l1), (of_b_n, of_b_k, of_b_l0, of_b_l1)),
+            ), stream,
+        )  # fmt: skip
+
+    if spec.problem.blocks is not None:
+        return in_blocks
+    return scaled if spec.problem.scaled else gemm
+
+
+def example_arguments(problem: Problem) -> list:
+    """Return arguments of the host function's types, for compiling."""
+    in_blocks = problem.blocks is not None
+    # Three: multiprocessors and turns.
+    return device.example_arguments(extra=3, scaled=problem.scaled, in_blocks=in_blocks)

@@ -1,0 +1,209 @@
+"""Device code for one row of A beside an N-major B: rows of B, scaled and added.
+
+Lanes lie along N, each with 16 bytes of a row of B, and read several rows straight to registers
+before they multiply the first. The row of A is read by all lanes alike. Where a warp has more lanes
+than its columns take, the others have rows of their own, and so have groups of warps (`slice_k`):
+first the lanes of a column add up, then the groups, in shared memory, in their order.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+
+from ...cute.device import (
+    Divisor,
+    Spec,
+    elements,
+    global_vector,
+    pinned,
+    read,
+    shared_vector,
+    wait_with,
+    write,
+)
+from ..geometry import BANK_VECTOR
+from ..geometry_gemv import axpy_lanes, few_rows_step, few_rows_threads
+from ..schedules import WARP
+from .gemv_dot import WHOLE, place_of, start_kernel, turns_of
+
+TAIL_ROWS = 4  # on their way at once where K ends: they have addresses of their own, and more spill
+
+
+def read_factors(spec: Spec, address: Int64, step: Int64, rows: list, whole: bool) -> list:
+    """Load the elements of A at some rows of B; `step` is in bytes.
+
+    A K-major A is read in vectors, where the rows are neighbours that all exist.
+    """
+    a_type, _ = spec.inputs
+    if not whole or spec.problem.a.major != "k":
+        return [read(global_vector(address + step * i, a_type, 1), 1)[0] for i in rows]
+    count = min(spec.problem.a.vector, len(rows))
+    found = []
+    for i in range(0, len(rows), count):
+        found += elements(read(global_vector(address + step * i, a_type, count), count), 0, count)
+    return found
+
+
+def value_or_zero(value: Any, there: bool | cutlass.Boolean, dtype: type) -> Any:
+    """Return a value in another type, or zero where it is not there."""
+    value = value.to(dtype)
+    return value if there is True else cutlass.select_(there, value, dtype(0.0))
+
+
+@cute.jit
+def add_rows(
+    spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple, steps: tuple,
+    left: Int32, count: cutlass.Constexpr, whole: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Add some rows of B, each times its element of A: `count` neighbours at each column.
+
+    `factor` is the address of the first of those elements, `steps` are the bytes between them and
+    between rows of B. Of rows that are not `whole`, `left` exist: the last one is read instead of
+    the others, and counts as zeros.
+    """
+    _, b_type = spec.inputs
+    most = const_expr(spec.config.stages if whole else min(TAIL_ROWS, spec.config.stages))
+    rows: list = list(range(most))
+    if const_expr(not whole):
+        rows = [Int64(cutlass.min(Int32(i), left - 1)) for i in rows]
+    # All loads before the first product.
+    factors = read_factors(spec, factor, steps[0], rows, whole)
+    loaded = [
+        [read(global_vector(x + steps[1] * i, b_type, count), count) for x in columns] for i in rows
+    ]
+    for i in range_constexpr(most):
+        there = const_expr(True) if const_expr(whole) else i < left
+        scale = value_or_zero(factors[i], there, spec.sums)
+        for j in range_constexpr(len(columns)):
+            for e in range_constexpr(count):
+                sums[j * count + e] += scale * value_or_zero(loaded[i][j][e], there, spec.sums)
+
+
+@cute.jit
+def add_part(
+    spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple, steps: tuple,
+    turns: Int32, left: Int32, count: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Add the rows of this lane: those of whole turns, and `left` that are behind them."""
+    a_turn, b_turn = (x * few_rows_step(spec.problem, spec.config) for x in steps)
+    for _ in cutlass.range(turns, unroll=1):
+        add_rows(spec, sums, factor, columns, steps, Int32(0), count, True)
+        factor += a_turn
+        columns = tuple(x + b_turn for x in columns)
+    left = cutlass.min(left, spec.config.stages)
+    for done in cutlass.range(0, left, TAIL_ROWS, unroll=1):
+        ahead = tuple(x + Int64(done) * steps[1] for x in columns)
+        add_rows(
+            spec, sums, factor + Int64(done) * steps[0], ahead, steps, left - done, count, False
+        )
+
+
+@cute.jit
+def store_columns(
+    spec: cutlass.Constexpr, sums: cute.Tensor, places: tuple, group: Int32, thread: Int32,
+    out: Int64, step: Int64, left: Int32,
+) -> None:  # fmt: skip
+    """Add up what there is of the same columns, and store those of the tile that exist.
+
+    `places` are the columns of this lane's vectors in the tile, `step` the bytes between elements
+    of D, of which `left` exist.
+    """
+    tile_n, threads = spec.config.tile[1], few_rows_threads(spec.config)
+    lanes = axpy_lanes(spec.config)
+    for i in range_constexpr(cute.size(sums)):
+        for distance in (x for x in (8, 16) if x >= lanes):
+            sums[i] += cute.arch.shuffle_sync_bfly(sums[i], distance, mask=WHOLE)
+    vector = const_expr(spec.config.thread[1] // len(places))
+    stored = const_expr(min(vector, BANK_VECTOR * 8 // spec.sums.width))
+    smem = cutlass.memory.SmemAllocator()
+    layout = cute.make_layout(spec.config.slice_k * tile_n)
+    area = smem.allocate_tensor(spec.sums, layout, BANK_VECTOR)
+    if thread % WARP < lanes:
+        for j in range_constexpr(len(places)):
+            for e in range_constexpr(0, vector, stored):
+                target = shared_vector(area.iterator, group * tile_n + places[j] + e, stored)
+                write(elements(sums, j * vector + e, stored), target)
+    cute.arch.sync_threads()
+    for i in range_constexpr(-(-tile_n // threads)):
+        column = thread + i * threads
+        if column < tile_n and column < left:
+            total = area[column]
+            for other in range_constexpr(1, spec.config.slice_k):
+                total = total + area[other * tile_n + column]
+            write([total], global_vector(out + Int64(column) * step, spec.output, 1))
+
+
+@cute.kernel
+def axpy_kernel(
+    spec: cutlass.Constexpr, a: Int64, b: Int64, out: Int64,
+    m: Int32, n: Int32, k: Int32,
+    a_steps: tuple, b_steps: tuple, out_steps: tuple,
+    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor,
+) -> None:  # fmt: skip
+    """Multiply one row of A with one tile of columns, one part of K."""
+    config = spec.config
+    tile_n, each, lanes = config.tile[1], config.thread[1], axpy_lanes(config)
+    vector = const_expr(min(spec.problem.b.vector, each))
+    a_size, b_size = (x.width // 8 for x in spec.inputs)
+    thread, _, _ = cute.arch.thread_idx()
+    lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
+    member, group = warp % config.warps[1], warp // config.warps[1]
+    row, tn, i0, i1, part = place_of(tiles_m, tiles_n, split_k, l0)
+
+    # Of K: each lane of a column has as many neighbouring rows of B as are on their way at once.
+    step = const_expr(few_rows_step(spec.problem, config))
+    whole = k // step
+    first, turns = turns_of(whole, part, split_k)
+    own = group * (WARP // lanes) + lane // lanes
+    at = first * step + own * config.stages
+    left = Int32(0)
+    if part == split_k.divisor - 1:  # what is left of K, from where the last turn ends
+        left = k - whole * step - own * config.stages
+    a_step = const_expr(1) if const_expr(spec.problem.a.major == "k") else a_steps[1]
+    steps = (Int64(a_step) * a_size, b_steps[0] * b_size)
+    from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
+    from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
+    factor = pinned(from_a + Int64(row) * a_steps[0] * a_size + Int64(at) * steps[0])
+    line = from_b + Int64(at) * steps[1]
+    # Of N: vectors of neighbouring lanes are neighbours. Columns that do not exist repeat the last
+    # ones; they are not stored.
+    of_warp = member * (lanes * each)
+    places = tuple(of_warp + (j * lanes + lane % lanes) * vector for j in range(each // vector))
+    column = tn * tile_n
+    columns = tuple(
+        pinned(line + Int64(cutlass.min(column + x, n - vector)) * b_size) for x in places
+    )
+    sums = cute.make_rmem_tensor(each, spec.sums)
+    sums.fill(0.0)
+    if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
+        wait_with(factor, *columns, turns)
+        cute.arch.griddepcontrol_launch_dependents()
+    if (n % vector == 0) | (column + of_warp + lanes * each <= n):
+        add_part(spec, sums, factor, columns, steps, turns, left, vector)
+    else:  # a vector of this warp ends behind N
+        singles = tuple(
+            line + Int64(cutlass.min(column + x + e, n - 1)) * b_size
+            for x in places for e in range(vector)
+        )  # fmt: skip
+        add_part(spec, sums, factor, singles, steps, turns, left, 1)
+    size = spec.output.width // 8
+    out += (Int64(i0) * out_steps[2] + Int64(i1) * out_steps[3]) * size
+    out += (Int64(row) * out_steps[0] + Int64(column) * out_steps[1]) * size
+    if const_expr(spec.split):
+        out += Int64(part) * out_steps[4] * size
+    store_columns(spec, sums, places, group, thread, out, out_steps[1] * size, n - column)
+
+
+def start(
+    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    knobs: tuple, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch the product."""
+    start_kernel(axpy_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, knobs[0], stream)
+
+
+axpy_kernel.set_name_prefix("simt_axpy", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,266 @@
+"""Device code for few rows of A beside a K-major B, both straight to registers.
+
+Each warp has `tile` M rows of A and a few columns of B; its lanes lie along K and read 16 bytes
+each, of an M-major A all rows of each of these K. Nothing is shared until the lanes add up, so the
+loads of many steps are in flight: what such products cost is reading the larger operand once.
+Groups of warps may take turns along K (`slice_k`); they add up in shared memory, in their order.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+
+from ...cute.device import (
+    Divisor,
+    Spec,
+    elements,
+    fetch_ahead,
+    global_vector,
+    pinned,
+    read,
+    select,
+    wait_with,
+    write,
+)
+from ...cute.reduction import reduce_parts, target_of_sums
+from ..geometry_gemv import (
+    dot_unroll,
+    few_rows_blocks,
+    few_rows_carveout,
+    few_rows_step,
+    few_rows_threads,
+    few_rows_vector,
+    few_rows_wide,
+)
+from ..schedules import WARP
+
+WHOLE = 0xFFFFFFFF
+
+
+def place_of(tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor) -> tuple:
+    """Return the tile (m, n) of this CTA, its batch (l0, l1), and its part of K."""
+    block, _, _ = cute.arch.block_idx()
+    rest, tn = divmod(block, tiles_n)
+    rest, tm = divmod(rest, tiles_m)
+    batch, part = divmod(rest, split_k)
+    i1, i0 = divmod(batch, l0)
+    return tm, tn, i0, i1, part
+
+
+def turns_of(whole: Int32, part: Int32, split_k: Divisor) -> tuple[Int32, Int32]:
+    """Return the first of the whole steps along K that are a part's, and how many they are."""
+    mine = (whole + split_k.divisor - 1) // split_k
+    first = cutlass.min(part * mine, whole)
+    return first, cutlass.min(mine, whole - first)
+
+
+class Rows(NamedTuple):
+    """Where the rows of a tile of A are.
+
+    Attributes
+    ----------
+    at
+        Addresses of its rows at K = 0; of an M-major A those of `wide` rows each, side by side.
+    wide
+        Rows of an address.
+    k_bytes
+        From one K to the next.
+    """
+
+    at: tuple
+    wide: int
+    k_bytes: Int64
+
+
+def rows_of(spec: Spec, from_a: Int64, row: Int32, m: Int32, steps: tuple) -> Rows:
+    """Return the rows of a tile that begins at a row. Those that do not exist repeat the last ones.
+
+    Rows side by side are read as vectors: M is a multiple of what they hold.
+    """
+    tile_m, size = spec.config.tile[0], spec.problem.a.dtype.itemsize
+    wide = few_rows_wide(spec.problem, tile_m)
+    row_bytes, k_bytes = steps[0] * size, Int64(size)
+    if spec.problem.a.major == "m":
+        row_bytes, k_bytes = Int64(size), steps[1] * size
+    firsts = [cutlass.min(row + i, m - wide) for i in range(0, tile_m, wide)]
+    return Rows(tuple(pinned(from_a + Int64(first) * row_bytes) for first in firsts), wide, k_bytes)
+
+
+def load_rows(spec: Spec, rows: Rows, at: Int64, count: int) -> list[list]:
+    """Return `count` neighbours along K of each row: values[K][row]."""
+    dtype, size = spec.inputs[0], spec.problem.a.dtype.itemsize
+    if spec.problem.a.major == "m":
+        return [load_column(rows, at + e, dtype) for e in range(count)]
+    loaded = [read(global_vector(x + at * size, dtype, count), count) for x in rows.at]
+    return [[elements(x, e, 1)[0] for x in loaded] for e in range(count)]
+
+
+def load_column(rows: Rows, at: Int64, dtype: type) -> list:
+    """Return one K of each row of an M-major A."""
+    places = [global_vector(x + at * rows.k_bytes, dtype, rows.wide) for x in rows.at]
+    return [x for place in places for x in elements(read(place, rows.wide), 0, rows.wide)]
+
+
+@cute.jit
+def add_products(
+    spec: cutlass.Constexpr, sums: cute.Tensor, rows: Rows, columns: tuple, at: Int64,
+    count: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Add `count` neighbours along K of each row of A times each column of B."""
+    b_type = spec.inputs[1]
+    loaded = load_rows(spec, rows, at, count)
+    others = [
+        read(global_vector(x + at * (b_type.width // 8), b_type, count), count) for x in columns
+    ]
+    for e in range_constexpr(count):
+        left = [x.to(spec.sums) for x in loaded[e]]
+        right = [elements(x, e, 1)[0].to(spec.sums) for x in others]
+        for i in range_constexpr(len(left)):
+            for j in range_constexpr(len(columns)):
+                sums[i * len(columns) + j] += left[i] * right[j]
+
+
+def add_lanes(sums: cute.Tensor, lane: Int32) -> tuple:
+    """Add up over the lanes; returns the sums that this lane has then, and which the first is.
+
+    At each step a lane gives half of its sums away and adds what it gets to the other half, as long
+    as it has several; below 32 sums some lanes have the same.
+    """
+    values = elements(sums, 0, cute.size(sums))
+    first = Int32(0)
+    for step in (16, 8, 4, 2, 1):
+        upper = (lane & step) != 0
+        half = len(values) // 2
+        kept, given = values, values
+        if half:
+            kept = [cutlass.select_(upper, values[half + i], values[i]) for i in range(half)]
+            given = [cutlass.select_(upper, values[i], values[half + i]) for i in range(half)]
+            first = first + select(upper, Int32(half), Int32(0))
+        got = [cute.arch.shuffle_sync_bfly(x, step, mask=WHOLE) for x in given]
+        values = [x + y for x, y in zip(kept, got, strict=True)]
+    return values, first
+
+
+@cute.jit
+def add_groups(
+    spec: cutlass.Constexpr, values: list, first: Int32, count: cutlass.Constexpr, group: Int32,
+    member: Int32,
+) -> list:  # fmt: skip
+    """Return the sums of the first group of warps with those of the others added."""
+    members = spec.config.warps[1]
+    smem = cutlass.memory.SmemAllocator()
+    layout = cute.make_layout(spec.config.slice_k * members * count)
+    area = smem.allocate_tensor(spec.sums, layout, 16)
+    at = (group * members + member) * count + first
+    for j in range_constexpr(len(values)):
+        area[at + j] = values[j]
+    cute.arch.sync_threads()
+    totals = []
+    for j in range_constexpr(len(values)):
+        total = area[member * count + first + j]
+        for other in range_constexpr(1, spec.config.slice_k):
+            total = total + area[(other * members + member) * count + first + j]
+        totals.append(total)
+    return totals
+
+
+@cute.kernel
+def dot_kernel(
+    spec: cutlass.Constexpr, a: Int64, b: Int64, out: Int64,
+    m: Int32, n: Int32, k: Int32,
+    a_steps: tuple, b_steps: tuple, out_steps: tuple,
+    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor,
+) -> None:  # fmt: skip
+    """Multiply one tile, one part of K."""
+    config = spec.config
+    tile_m, tile_n, _ = config.tile
+    each = const_expr(tile_n // config.warps[1])
+    vector = const_expr(few_rows_vector(spec.problem))
+    a_size, b_size = (x.width // 8 for x in spec.inputs)
+    thread, _, _ = cute.arch.thread_idx()
+    lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
+    member, group = warp % config.warps[1], warp // config.warps[1]
+
+    tm, tn, i0, i1, part = place_of(tiles_m, tiles_n, split_k, l0)
+    row, column = tm * tile_m, tn * tile_n + member * each
+
+    step = const_expr(few_rows_step(spec.problem, config))
+    whole = k // step
+    first, turns = turns_of(whole, part, split_k)
+    at = pinned(Int64(first) * step + (group * WARP + lane) * vector)
+    # Rows and columns that do not exist repeat the last one; they are not stored.
+    from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
+    from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
+    rows = rows_of(spec, from_a, row, m, a_steps)
+    columns = tuple(
+        pinned(from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps[1] * b_size)
+        for j in range(each)
+    )
+    sums = cute.make_rmem_tensor(tile_m * each, spec.sums)
+    sums.fill(0.0)
+    if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
+        if turns > 0:  # 1x4096x4096 16.8 to 16.4 us
+            fetch_ahead(*[x + at * b_size for x in columns])
+        wait_with(*rows.at, *columns, turns)
+        cute.arch.griddepcontrol_launch_dependents()
+    for _ in cutlass.range(turns, unroll=dot_unroll(config)):
+        add_products(spec, sums, rows, columns, at, vector)
+        at += step
+    if part == split_k.divisor - 1:  # what is left of K
+        at = Int64(whole) * step + group * WARP + lane
+        for _ in cutlass.range(vector, unroll=1):
+            if at < k:
+                add_products(spec, sums, rows, columns, at, 1)
+            at += WARP * config.slice_k
+    count = const_expr(tile_m * each)
+    values, index = add_lanes(sums, lane)
+    if const_expr(config.slice_k > 1):
+        values = add_groups(spec, values, index, count, group, member)
+    if group == 0 and lane % max(1, WARP // count) == 0:
+        size = spec.output.width // 8
+        out += (Int64(i0) * out_steps[2] + Int64(i1) * out_steps[3]) * size
+        if const_expr(spec.split):
+            out += Int64(part) * out_steps[4] * size
+        for v in range_constexpr(len(values)):
+            i, j = row + (index + v) // each, column + (index + v) % each
+            if i < m and j < n:
+                where = Int64(i) * out_steps[0] + Int64(j) * out_steps[1]
+                write([values[v]], global_vector(out + where * size, spec.output, 1))
+
+
+def start_kernel(
+    kernel: Callable, spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple,
+    d_steps: tuple, split_k: Int32, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch a kernel for few rows, and the reduction of its parts."""
+    a, b, d, workspace = addresses
+    m, n, k, l0, l1 = sizes
+    tile_m, tile_n, _ = spec.config.tile
+    out, steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
+    tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+    kernel(
+        spec, a, b, out, m, n, k, a_steps, b_steps, steps,
+        Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0),
+    ).launch(
+        grid=(tiles_m * tiles_n * split_k * l0 * l1, 1, 1),
+        block=(few_rows_threads(spec.config), 1, 1), stream=stream, use_pdl=spec.overlap,
+        min_blocks_per_mp=few_rows_blocks(spec.config),
+        preferred_smem_carveout=few_rows_carveout(spec.problem, spec.config, spec.smem_per_sm),
+    )  # fmt: skip
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream)
+
+
+def start(
+    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    knobs: tuple, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch the product."""
+    start_kernel(dot_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, knobs[0], stream)
+
+
+dot_kernel.set_name_prefix("simt_dot", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,163 @@
+"""The main loop on CUDA cores: fragments from shared memory, products by FMA."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Iterator
+from itertools import chain, islice
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int16, Int32, const_expr
+
+from ...cute.device import read, select, shared_vector
+from ..geometry import OperandTile, copy_schedule
+from ..schedules import is_big, is_biggest
+from .producer import finish_slab, start_first, start_now, start_slab
+from .spec import Spec
+from .tile_coords import first_rows
+
+__all__ = ["add_pairs", "add_product", "load_fragment", "multiply", "product_order", "sum_slabs"]
+
+
+def load_fragment(
+    tile: OperandTile, stage: cute.Pointer, first: Int32, k: int, step: int, sums: type
+) -> list[list]:
+    """Read a lane's rows for K k .. k+step-1; returns values[kk][row] in the accumulator type."""
+    values = [[None] * tile.rows for _ in range(step)]
+    width = tile.vector
+    if tile.k_major:
+        for row in range(tile.rows):
+            for kk in range(0, step, width):
+                offset = (first + tile.row(row)) * tile.pitch + (k + kk)
+                fragment = read(shared_vector(stage, offset, width), width)
+                for i in range(width):
+                    values[kk + i][row] = fragment[i].to(sums)
+    else:
+        for kk in range(step):
+            for row in range(0, tile.rows, width):
+                offset = (k + kk) * tile.pitch + first + tile.row(row)
+                fragment = read(shared_vector(stage, offset, width), width)
+                for i in range(width):
+                    values[kk][row + (i ^ tile.twist(k + kk))] = fragment[i].to(sums)
+    return values
+
+
+def multiply(
+    spec: Spec,
+    stage_a: cute.Pointer,
+    stage_b: cute.Pointer,
+    first_a: Int32,
+    first_b: Int32,
+    sums: cute.Tensor,
+    *copies: Iterator[None],
+) -> None:
+    """Add one slab's products to the accumulators (rows of A, rows of B).
+
+    In between the copies of a later slab are started: all at once they would wait for each other.
+    Few products do not hide that, and have them started first.
+    """
+    geo = spec.geometry
+    steps = spec.config.tile[2] // geo.step
+    starting = sum(len(copy_schedule(tile, geo.threads)) for tile in (geo.a, geo.b))
+    each, rest = -(-starting // steps) if spec.pipelined else 0, chain(*copies)
+    # ptxas puts three reads of nothing before copies that follow reads. Where B is turned half as
+    # many such places are better (4096 cubed in nt and tt: 1 percent), elsewhere not.
+    turns = 2 if geo.b.turned and is_biggest(spec.config) and each <= 2 else 1
+    if not is_big(spec.config):
+        start_now(rest)
+    for k in range(0, spec.config.tile[2], geo.step):
+        left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
+        right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
+        for kk in range(geo.step):
+            add_product(spec, sums, left[kk], right[kk])
+        if (k // geo.step + 1) % turns == 0:
+            start_now(islice(rest, turns * each))
+    start_now(rest)
+
+
+def add_product(spec: Spec, sums: cute.Tensor, left: list, right: list) -> None:
+    """Add the products of a column of A and a row of B."""
+    if spec.pairs == "n":
+        add_pairs(sums, left, right, 0)
+    elif spec.pairs == "m":
+        add_pairs(sums, right, left, 1)
+    else:
+        for i, j in product_order(spec.geometry.a.rows, spec.geometry.b.rows):
+            sums[i, j] = cute.math.fma(left[i], right[j], sums[i, j])
+
+
+def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
+    """Return in which order to make the products of a column of A and a row of B.
+
+    There and back along the shorter side, so that each product has an operand of the one before:
+    an FMA that reads three registers takes two issue slots on an H200 (bench/NOTES.md).
+    """
+    if rows > columns:
+        return [(i, j) for j, i in product_order(columns, rows)]
+    return [(i if j % 2 == 0 else rows - 1 - i, j) for j in range(columns) for i in range(rows)]
+
+
+def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None:
+    """Add the products of a column of A and a row of B two at a time, each rounded as ever.
+
+    `first` is the index of the sums that runs along `single`.
+    """
+    for i, x in enumerate(single):
+        for j in range(0, len(paired), 2):
+            at = [(i, j + y) if first == 0 else (j + y, i) for y in range(2)]
+            sums[at[0]], sums[at[1]] = cute.arch.fma_packed_f32x2(
+                (x, x), (paired[j], paired[j + 1]), (sums[at[0]], sums[at[1]])
+            )
+
+
+@cute.jit
+def sum_slabs(
+    spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
+    ends: tuple, remaining: Int32, within: tuple, meanwhile: cutlass.Constexpr = None,
+) -> cute.Tensor:  # fmt: skip
+    """Return the sums of the products between two `ends` of K: the prologue and the main loop.
+
+    `sources`, `shared` and `within` are of A and of B: where copies come from and go to, and the K
+    that must be left for a slab not to be checked. `thread` is (warp, lane). `meanwhile` is called
+    while the first slabs are on their way.
+    """
+    geo, config = spec.geometry, spec.config
+    tile_k = config.tile[2]
+    source_a, source_b = sources
+    shared_a, shared_b = shared
+    within_a, within_b = within
+    held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
+    held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
+
+    slab_a, slab_b, remaining = start_first(
+        spec, sources, shared, remaining, within, (held_a, held_b)
+    )
+    if const_expr(meanwhile is not None):
+        meanwhile()
+
+    # -- main loop
+    first_a, first_b = first_rows(geo, config, *thread)
+    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
+    sums = cute.make_rmem_tensor(row_major, spec.sums)
+    sums.fill(0.0)
+    reading, writing = Int32(0), Int32(config.stages - 1)
+    for _ in cutlass.range((ends[1] - ends[0] + tile_k - 1) // tile_k, unroll=1):
+        cute.arch.cp_async_wait_group(config.stages - 2)
+        cute.arch.sync_threads()
+        into_a = shared_a + writing * geo.a.elements
+        into_b = shared_b + writing * geo.b.elements
+        multiply(
+            spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
+            first_a, first_b, sums,
+            start_slab(source_a, into_a, slab_a, remaining, within_a, held_a),
+            start_slab(source_b, into_b, slab_b, remaining, within_b, held_b),
+        )  # fmt: skip
+        cute.arch.cp_async_commit_group()
+        finish_slab(source_a, into_a, held_a)
+        finish_slab(source_b, into_b, held_b)
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= tile_k
+        reading = select(reading == config.stages - 1, Int32(0), reading + 1)
+        writing = select(writing == config.stages - 1, Int32(0), writing + 1)
+    cute.arch.cp_async_wait_group(0)
+    return sums

@@ -1,0 +1,355 @@
+"""Copies of k_tiles into shared memory: asynchronous, plain, checked at the edges."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Iterator
+from copy import copy as copy_of
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int16, Int32, Int64
+
+from unigemm.problem.problem import MatrixType
+
+from ...cute.device import (
+    CUTE_TYPES,
+    Divisor,
+    global_vector,
+    select,
+    shared_vector,
+)
+from ..geometry import Copy, OperandTile, copy_schedule, copy_step
+from ..schedules import WARP
+from .spec import Spec
+from .tile_coords import placed_tile
+
+__all__ = [
+    "Source",
+    "advanced",
+    "batch_offset",
+    "copy_async",
+    "corner",
+    "finish_slab",
+    "load_element",
+    "load_plain",
+    "moved",
+    "sources_of",
+    "start_checked",
+    "start_checked_slab",
+    "start_first",
+    "start_now",
+    "start_slab",
+    "store_element",
+    "store_plain",
+    "whole_copies",
+]
+
+
+class Source:
+    """Where a thread's copies of one operand come from, and how much of them exists."""
+
+    def __init__(
+        self,
+        tile: OperandTile,
+        kind: MatrixType,
+        base: Int64,
+        strides: tuple[Int64, Int64],
+        first_row: Int32,
+        rows: Int32,
+        thread: Int32,
+        threads: int,
+    ) -> None:
+        """`strides` are (row, K); `first_row` is the tile's, of `rows` in all."""
+        self.tile = tile
+        self.dtype = CUTE_TYPES[tile.dtype]
+        self.size = tile.dtype.itemsize
+        self.schedule = copy_schedule(tile, threads)
+        self.thread, self.threads = thread, threads
+        per_line = tile.line // tile.copy
+        if tile.turned:
+            self.line, self.position = thread % tile.slab, thread // tile.slab
+        elif tile.by_warps:
+            self.line, self.position = thread // WARP, thread % WARP * tile.copy
+        elif per_line <= threads:
+            self.line, self.position = thread // per_line, (thread % per_line) * tile.copy
+        else:
+            self.line, self.position = Int32(0), thread * tile.copy
+        row, k = (self.line, self.position) if tile.k_major else (self.position, self.line)
+        k_step = Int64(1) if kind.major == "k" else strides[1]
+        row_step = Int64(1) if kind.major in ("m", "n") else strides[0]
+        self.line_bytes = (row_step if tile.k_major else k_step) * self.size
+        self.position_bytes = (k_step if tile.k_major else row_step) * self.size
+        self.slab_bytes = k_step * (tile.slab * self.size)
+        offset = Int64(first_row + row) * row_step + Int64(k) * k_step
+        self.address = base + offset * self.size
+        self.first_place = self.line * tile.pitch + (self.position ^ tile.twist(self.line))
+        self.row = row
+        self.first = first_row + row
+        self.rows = rows
+
+    @property
+    def worked_out(self) -> tuple:
+        """What copies begin with."""
+        return self.address, self.first_place, self.line_bytes, self.slab_bytes
+
+    def existing(self, line: Int32, position: Int32, remaining: Int32) -> Int32:
+        """Bytes of a copy that lie inside the operand and inside `remaining` K.
+
+        `line` and `position` are steps from the thread's first copy.
+        """
+        limit = Int32(self.tile.copy * self.size)
+        zero = Int32(0)
+        if self.tile.k_major:
+            inside = (remaining - (self.position + position)) * self.size
+            inside = cutlass.min(cutlass.max(inside, zero), limit)
+            return select(self.first + line < self.rows, inside, zero)
+        inside = (self.rows - (self.first + position)) * self.size
+        inside = cutlass.min(cutlass.max(inside, zero), limit)
+        return select(self.line + line < remaining, inside, zero)
+
+    def until(self, line: int, position: int, remaining: Int32) -> Int32:
+        """Bytes of a copy of one element: none where it lies behind the `remaining` K."""
+        k = self.position + position if self.tile.k_major else self.line + line
+        return select(k < remaining, Int32(self.size), Int32(0))
+
+    def place(self, line: Int32, position: Int32) -> Int32:
+        """Element offset of a copy in a stage."""
+        return self.first_place + line * self.tile.pitch + position
+
+    def step(self, line: Int32, position: Int32) -> Int64:
+        """Bytes in device memory of steps in lines and along them."""
+        return Int64(line) * self.line_bytes + Int64(position) * self.position_bytes
+
+    def owns(self, copy: Copy) -> cutlass.Boolean | None:
+        """Whether this thread takes part in a copy that not all threads are needed for."""
+        index = self.schedule.index(copy)
+        return self.thread < self.tile.copies - index * self.threads if copy.partial else None
+
+
+def moved(source: Source, address: Int64, first_row: Int32) -> Source:
+    """Return the copies of a tile that begins elsewhere."""
+    other = copy_of(source)
+    other.address, other.first = address, first_row + source.row
+    return other
+
+
+def corner(
+    spec: Spec, index: Int32, extents: tuple, slabs: Int32, order: tuple, split_k: Divisor,
+    l0: Divisor, part: Int32 | None = None,
+) -> tuple:  # fmt: skip
+    """Return where a unit of work begins along M and N (see `placed`), its K, its batch and part.
+
+    Its K is (first, end, how much), the batch and part (L0, L1, part). Without a part given, the
+    index counts the parts of all tiles.
+    """
+    tile_k = spec.config.tile[2]
+    m, n, k = extents
+    rows, columns, batch = placed_tile(spec.geometry, index, (m, n), order)
+    if part is None:
+        batch, part = divmod(batch, split_k)
+    i1, i0 = divmod(batch, l0)
+    first_k = part * slabs * tile_k
+    end_k = cutlass.min(k, first_k + slabs * tile_k)
+    depth = cutlass.max(end_k - first_k, Int32(0))
+    return rows, columns, (first_k, end_k, depth), (i0, i1, part)
+
+
+def batch_offset(
+    strides: tuple, i0: Int32, i1: Int32, first_k: Int32, k_stride: Int64, size: int
+) -> Int64:
+    """Bytes from an operand's start to its batch and its part of K."""
+    return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
+
+
+def sources_of(
+    spec: Spec, bases: tuple, strides: tuple, firsts: tuple, sizes: tuple, where: tuple,
+    thread: Int32,
+) -> tuple[Source, Source]:  # fmt: skip
+    """Return a thread's copies of A and of B, of a tile that begins at `firsts` of M and N.
+
+    `where` is (L0, L1, first K).
+    """
+    geo = spec.geometry
+    (a, b), (a_strides, b_strides), (m, n) = bases, strides, sizes
+    source_a = Source(
+        geo.a, spec.seen.a,
+        a + batch_offset(a_strides, *where, a_strides[1], geo.a.dtype.itemsize),
+        (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.copiers,
+    )  # fmt: skip
+    source_b = Source(
+        geo.b, spec.seen.b,
+        b + batch_offset(b_strides, *where, b_strides[0], geo.b.dtype.itemsize),
+        (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.copiers,
+    )  # fmt: skip
+    return source_a, source_b
+
+
+def whole_copies(
+    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, whole: cutlass.Boolean
+) -> Iterator[None]:
+    """Start, one at a time, the cp.async copies of a slab where it lies inside its operand.
+
+    Copies of one element each may lie behind K: no other way is so cheap for a slab that K ends in.
+    """
+    begin, first = source.address + slab, source.schedule[0]
+    for copy in source.schedule:
+        where = begin
+        if source.tile.by_warps and copy.line == first.line:
+            where = begin + source.step(0, copy.position - first.position)
+        elif copy != first:
+            step = source.step(copy.line - first.line, copy.position - first.position)
+            begin, first = advanced(begin, step), copy
+            where = begin
+        owns = source.owns(copy)
+        target = stage + source.place(copy.line, copy.position)
+        size = None
+        if not source.tile.checked:
+            size = source.until(copy.line, copy.position, remaining)
+        copy_async(source, target, where, size, whole if owns is None else whole & owns)
+        yield
+
+
+def advanced(where: Int64, step: Int64) -> Int64:
+    """Add to an address, in a way that LLVM does not turn into products with the first one."""
+    return cute.arch.inline_ptx(
+        "add.s64 {$w0}, {$r0}, {$r1};", write_only_types=[Int64], read_only_args=[where, step]
+    )
+
+
+def start_checked(
+    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, index: Int32
+) -> None:
+    """Start copy `index` of one slab; zeros stand for what is not there."""
+    line, position = copy_step(source.tile, source.threads, index)
+    line, position = Int32(line), Int32(position)
+    copy_async(
+        source,
+        stage + source.place(line, position),
+        source.address + slab + source.step(line, position),
+        source.existing(line, position, remaining),
+        source.thread < source.tile.copies - index * source.threads,
+    )
+
+
+def copy_async(
+    source: Source,
+    target: cute.Pointer,
+    where: Int64,
+    size: Int32 | None,
+    takes_part: cutlass.Boolean | None,
+) -> None:
+    """Start one copy of `size` bytes, or of all that it has; the rest becomes zeros."""
+    width = source.tile.copy * source.size
+    cache = "cg" if width == 16 else "ca"
+    some = "" if size is None else ", {$r2}"
+    sizes = [] if size is None else [size]
+    cute.arch.inline_ptx(
+        f"cp.async.{cache}.shared.global [{{$r0}}], [{{$r1}}], {width}{some};",
+        read_only_args=[target.toint(), where, *sizes],
+        predicate=takes_part,
+    )
+
+
+@cute.jit
+def load_element(address: Int64, exists: cutlass.Boolean) -> Int16:
+    """Load a 2-byte element as bits, or zero."""
+    bits = Int16(0)
+    if exists:
+        bits = global_vector(address, Int16, 1)[0]
+    return bits
+
+
+@cute.jit
+def store_element(
+    pointer: cute.Pointer, offset: Int32, bits: Int16, takes_part: cutlass.Boolean
+) -> None:
+    """Store a 2-byte element's bits to shared memory."""
+    if takes_part:
+        cute.recast_tensor(shared_vector(pointer, offset, 1), Int16)[0] = bits
+
+
+def load_plain(source: Source, slab: Int64, remaining: Int32, held: cute.Tensor) -> None:
+    """Load one slab of a 2-byte operand at odd addresses into registers, as bits."""
+    for i, copy in enumerate(source.schedule):
+        exists = source.existing(copy.line, copy.position, remaining) > 0
+        if copy.partial:
+            exists = exists & source.owns(copy)
+        where = source.address + slab + source.step(copy.line, copy.position)
+        held[i] = load_element(where, exists)
+
+
+def store_plain(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
+    """Store what `load_plain` brought."""
+    for i, copy in enumerate(source.schedule):
+        owns = source.owns(copy) if copy.partial else cutlass.Boolean(True)
+        store_element(stage, source.place(copy.line, copy.position), held[i], owns)
+
+
+@cute.jit
+def start_checked_slab(
+    source: cutlass.Constexpr,
+    stage: cute.Pointer,
+    slab: Int64,
+    remaining: Int32,
+    whole: cutlass.Boolean,
+    least: cutlass.Constexpr,
+) -> None:
+    """Start the copies of one slab of one operand that is not whole, with more than `least` left.
+
+    That is rare: a loop keeps it out of the way of the others' registers.
+    """
+    if (remaining > least) & (not whole):
+        for index in cutlass.range(len(source.schedule), unroll=1):
+            start_checked(source, stage, slab, remaining, index)
+
+
+def start_slab(
+    source: Source,
+    stage: cute.Pointer,
+    slab: Int64,
+    remaining: Int32,
+    within: Int32,
+    held: cute.Tensor,
+    least: int = 0,
+) -> Iterator[None]:
+    """Start bringing one slab of one operand; return what starts the rest of it, bit by bit.
+
+    With less K left than `within` it is checked, and with no more than `least` not copied.
+    """
+    if not source.tile.asynchronous:
+        load_plain(source, slab, remaining, held)
+        return iter(())
+    whole = remaining >= within
+    start_checked_slab(source, stage, slab, remaining, whole, least)
+    return whole_copies(source, stage, slab, remaining, whole)
+
+
+def start_now(copies: Iterator[None]) -> None:
+    """Start all of some copies."""
+    for _ in copies:
+        pass
+
+
+def finish_slab(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
+    """Complete what `start_slab` could not leave to the hardware."""
+    if not source.tile.asynchronous:
+        store_plain(source, stage, held)
+
+
+def start_first(
+    spec: Spec, sources: tuple, shared: tuple, remaining: Int32, within: tuple, held: tuple
+) -> tuple:
+    """Bring the first slabs, all but one of the stages: where the next are, and what K is left."""
+    source_a, source_b = sources
+    slab_a, slab_b = Int64(0), Int64(0)
+    for stage in range(spec.config.stages - 1):
+        to_a = shared[0] + stage * spec.geometry.a.elements
+        to_b = shared[1] + stage * spec.geometry.b.elements
+        start_now(start_slab(source_a, to_a, slab_a, remaining, within[0], held[0]))
+        start_now(start_slab(source_b, to_b, slab_b, remaining, within[1], held[1]))
+        finish_slab(source_a, to_a, held[0])
+        finish_slab(source_b, to_b, held[1])
+        cute.arch.cp_async_commit_group()
+        slab_a += source_a.slab_bytes
+        slab_b += source_b.slab_bytes
+        remaining -= spec.config.tile[2]
+    return slab_a, slab_b, remaining

@@ -1,0 +1,126 @@
+"""Device code of the schedule "tail": whole rounds of tiles, then the rest of them in parts of K.
+
+As many tiles as fill the device once or several times are computed whole, by a CTA each, and go
+straight to D. Those that are left would keep some of the SMs busy for as long again: they are cut
+along K into `split_k` parts, a CTA each. Parts go to the workspace, all tiles' first ones, then
+their second ones and so on, each tile row by row, and `tail_kernel` adds them in their order.
+
+Tiles at an edge of D move back over their neighbours. Where one of two such tiles is whole and the
+other in parts, what both compute is that of the parts in the end: they are added up afterwards.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr
+
+from ...cute.device import Divisor, Spec, select, wait_with
+from ...cute.reduction import add_parts, store_total
+from ..geometry import part_bytes
+from .tile_coords import placed_tile
+
+_THREADS = 128
+
+
+def unit_of_tail(
+    block: Int32, tail: tuple, slabs: Int32, all_slabs: Int32
+) -> tuple[Int32, Int32, Int32]:
+    """Return the number of a CTA's tile, its part of K, and the slabs of such a part.
+
+    `tail` is (whole tiles, tiles in parts); a part has `slabs` slabs, a whole tile `all_slabs`.
+    """
+    whole, count = tail
+    in_parts = block >= whole
+    part, tile = divmod(cutlass.max(block - whole, Int32(0)), count)
+    return (
+        select(in_parts, whole + tile, block),
+        select(in_parts, part, Int32(0)),
+        select(in_parts, slabs, all_slabs),
+    )
+
+
+def sums_of_tail(
+    spec: Spec, workspace: Int64, block: Int32, whole: Int32, in_d: tuple
+) -> tuple[Int64, tuple, tuple, tuple]:
+    """Return where a CTA's sums go: `in_d` if its tile is whole, else a place in the workspace.
+
+    Both are (address, strides, first element of the tile, extents).
+    """
+    m, n, _ = spec.config.tile
+    in_parts = block >= whole
+    at = workspace + Int64(block - whole) * part_bytes(spec.problem, spec.config)
+    out, (row_step, column_step), (first_m, first_n), (rows, columns) = in_d
+    return (
+        either(in_parts, at, out),
+        (either(in_parts, Int64(n), row_step), either(in_parts, Int64(1), column_step)),
+        (select(in_parts, Int32(0), first_m), select(in_parts, Int32(0), first_n)),
+        (select(in_parts, Int32(m), rows), select(in_parts, Int32(n), columns)),
+    )
+
+
+def either(condition: cutlass.Boolean, yes: Int64, no: Int64) -> Int64:
+    """Choose without a branch."""
+    return Int64(cutlass.select_(condition, Int64(yes), Int64(no)))
+
+
+@cute.kernel
+def tail_kernel(
+    spec: cutlass.Constexpr,
+    workspace: Int64,
+    d: Int64,
+    sizes: tuple,
+    d_strides: tuple,
+    order: tuple,
+    l0: Divisor,
+    tail: tuple,
+    split_k: Int32,
+) -> None:
+    """Add the parts of the tiles that have some, and write D; for `tail` see `unit_of_tail`."""
+    tile_m, tile_n, _ = spec.config.tile
+    sums, dtype, stored, overlap, _ = spec.reduction
+    count = const_expr(128 // sums.width)
+    size = const_expr(sums.width // 8)
+    whole, tiles = tail
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    index = block * _THREADS + thread
+    tile = index // (tile_m * tile_n // count)
+    inside = index - tile * (tile_m * tile_n // count)
+    line = inside // (tile_n // count)
+    column = (inside - line * (tile_n // count)) * count
+    (first_m, _), (first_n, _), batch = placed_tile(spec.geometry, whole + tile, sizes, order)
+    i1, i0 = divmod(batch, l0)
+    row, column_in_d = first_m + line, first_n + column
+    at = (row, column_in_d, i0, i1)
+    address = d + sum(Int64(at[i]) * d_strides[i] for i in range(4)) * size
+    apart = Int64(tiles.divisor) * part_bytes(spec.problem, spec.config)
+    where = workspace + (Int64(tile) * (tile_m * tile_n) + line * tile_n + column) * size
+    if const_expr(overlap):  # all before this may overlap the kernel before this one
+        wait_with(where, address, apart)
+        cute.arch.griddepcontrol_launch_dependents()
+    total = cute.make_rmem_tensor(count, sums)
+    total.fill(0.0)
+    add_parts(total, where, apart, split_k)
+    m, n = sizes
+    if row < m:
+        store_total(total, address, d_strides[1], n - column_in_d, dtype, stored == count)
+
+
+def add_tail(
+    spec: Spec, addresses: tuple, sizes: tuple, d_steps: tuple, order: tuple, l0: Divisor,
+    tail: tuple, split_k: Int32, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch `tail_kernel` behind the product."""
+    workspace, d = addresses
+    _, tiles = tail
+    of_tile = part_bytes(spec.problem, spec.config) // (16 * _THREADS)
+    tail_kernel(
+        spec, workspace, d, sizes, d_steps, order, l0, tail, split_k,
+    ).launch(
+        grid=(tiles.divisor * of_tile, 1, 1), block=(_THREADS, 1, 1), stream=stream,
+        min_blocks_per_mp=1, use_pdl=spec.overlap,
+    )  # fmt: skip
+
+
+tail_kernel.set_name_prefix("simt_tail", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,194 @@
+"""The tiles that are offered."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from unigemm.planning.config import Config, Raster
+from unigemm.problem.dtypes import DType, accumulator
+from unigemm.problem.problem import Problem
+
+from ..common.top_k import changed
+from .geometry import longer
+from .legality import (
+    without_boxes,
+)
+from .schedules import (
+    FRAGMENT_ROWS,
+    is_deep,
+    is_specialised,
+)
+
+__all__ = ["DMMA_SHAPES", "FED_DMMA_SHAPES", "SHAPES", "Shape"]
+
+
+class Shape(NamedTuple):
+    """A tile and who computes it.
+
+    Attributes
+    ----------
+    tile, warps, thread
+        (M, N) of a CTA; its warps; accumulators of a thread.
+    stages
+        Slabs in shared memory.
+    float32_only
+        Not offered in other types, in which it was not measured.
+    lines
+        A slab has whole lines of 128 bytes of a K-major operand, not halves; not offered where that
+        of the longer side is not K-major: those read whole lines anyway.
+    """
+
+    tile: tuple[int, int]
+    warps: tuple[int, int]
+    thread: tuple[int, int]
+    stages: int = 3
+    float32_only: bool = False
+    lines: bool = False
+
+
+SHAPES = (
+    Shape((256, 128), (4, 2), (8, 16)),
+    Shape((128, 256), (2, 4), (8, 16)),
+    Shape((128, 128), (2, 2), (8, 16)),
+    Shape((128, 128), (2, 4), (8, 8)),
+    Shape((64, 256), (1, 4), (8, 16)),
+    Shape((128, 64), (2, 1), (8, 16)),
+    Shape((64, 128), (1, 2), (8, 16)),
+    Shape((128, 64), (2, 2), (8, 8)),
+    Shape((64, 128), (2, 2), (8, 8)),
+    Shape((64, 64), (2, 2), (4, 8), stages=4),
+    Shape((64, 64), (2, 1), (8, 8), float32_only=True),
+    Shape((32, 256), (1, 4), (8, 8), float32_only=True),
+    Shape((32, 128), (1, 2), (8, 8), float32_only=True),
+    Shape((256, 32), (4, 1), (8, 8), float32_only=True),
+    Shape((128, 32), (2, 1), (8, 8), float32_only=True),
+    Shape((32, 64), (2, 2), (4, 4), stages=4),
+    Shape((32, 32), (2, 2), (2, 4), stages=4),
+    Shape((16, 128), (1, 4), (4, 4), stages=4),
+    Shape((128, 16), (4, 1), (4, 4), stages=4),
+    Shape((8, 128), (1, 4), (2, 4), stages=4),
+    Shape((128, 8), (4, 1), (4, 2), stages=4),
+    Shape((16, 128), (1, 4), (4, 4), stages=4, float32_only=True, lines=True),
+    Shape((128, 16), (4, 1), (4, 4), stages=4, float32_only=True, lines=True),
+    Shape((8, 128), (1, 4), (2, 4), stages=4, float32_only=True, lines=True),
+    Shape((128, 8), (4, 1), (4, 2), stages=4, float32_only=True, lines=True),
+)
+
+#: What tensor cores multiply, in float64: tiles, warps, and stages. Slabs of 32 (two lines of each
+#: row) are offered where the operand of which a tile has more rows is K-major.
+DMMA_SHAPES = (
+    ((128, 128, 16), (4, 2), 4),
+    ((128, 64, 16), (4, 2), 4),
+    ((64, 128, 16), (2, 4), 4),
+    ((64, 64, 16), (2, 2), 4),
+    ((64, 64, 16), (2, 2), 6),
+    ((128, 32, 16), (4, 1), 4),
+    ((32, 128, 16), (1, 4), 4),
+    ((64, 32, 16), (2, 2), 4),
+    ((32, 64, 16), (2, 2), 4),
+    ((64, 32, 16), (2, 2), 6),
+    ((32, 64, 16), (2, 2), 6),
+    ((32, 32, 16), (2, 2), 4),
+    ((32, 32, 16), (2, 2), 8),
+    ((256, 16, 16), (8, 1), 3),
+    ((16, 256, 16), (1, 8), 3),
+    ((128, 16, 16), (4, 1), 3),
+    ((16, 128, 16), (1, 4), 3),
+    ((128, 16, 16), (4, 1), 6),
+    ((16, 128, 16), (1, 4), 6),
+    ((128, 8, 16), (4, 1), 4),
+    ((8, 128, 16), (1, 4), 4),
+    ((64, 32, 32), (2, 2), 3),
+    ((32, 64, 32), (2, 2), 3),
+    ((128, 16, 32), (4, 1), 4),
+    ((16, 128, 32), (1, 4), 4),
+    ((128, 8, 32), (4, 1), 3),
+    ((8, 128, 32), (1, 4), 3),
+)
+
+#: The same with a warp that only copies: stages are those with which memory is reached best. Seven
+#: warps are for layers: 7168, 14336 and 28672 make 128 tiles for 132 SMs, or 64 for two CTAs each.
+FED_DMMA_SHAPES = (
+    ((128, 64, 16), (4, 2), 6),
+    ((64, 128, 16), (2, 4), 6),
+    ((112, 64, 16), (7, 1), 6),
+    ((64, 112, 16), (1, 7), 6),
+    ((224, 32, 16), (7, 1), 5),
+    ((32, 224, 16), (1, 7), 5),
+    ((128, 32, 16), (4, 2), 6),
+    ((32, 128, 16), (2, 4), 6),
+    ((112, 32, 16), (7, 1), 6),
+    ((32, 112, 16), (1, 7), 6),
+    ((224, 16, 16), (7, 1), 6),
+    ((16, 224, 16), (1, 7), 6),
+    ((64, 32, 16), (4, 2), 10),
+    ((32, 64, 16), (2, 4), 10),
+    ((56, 32, 16), (7, 1), 10),
+    ((32, 56, 16), (1, 7), 10),
+    ((112, 16, 16), (7, 1), 6),
+    ((16, 112, 16), (1, 7), 6),
+    ((224, 8, 16), (7, 1), 4),
+    ((8, 224, 16), (1, 7), 4),
+    ((128, 16, 16), (4, 1), 4),
+    ((16, 128, 16), (1, 4), 4),
+    ((128, 8, 16), (4, 1), 4),
+    ((8, 128, 16), (1, 4), 4),
+    ((128, 8, 16), (4, 1), 6),
+    ((8, 128, 16), (1, 4), 6),
+    ((112, 8, 16), (7, 1), 6),
+    ((8, 112, 16), (1, 7), 6),
+)
+
+# Sums of a tile that TMA feeds where eight lanes share rows of N: 64x128 in nn is 2 to 4 percent
+# slower than with warps that copy for themselves (64x4096x14336), in other layouts as fast or more.
+_MOST_DOWN = 64 * 112
+
+_SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
+
+
+def _tiles_as(dtype: DType) -> DType:
+    """Return a type that has the same tiles, with the same floors, as another: made once."""
+    return DType.BFLOAT16 if dtype is DType.FLOAT16 else dtype
+
+
+@lru_cache(maxsize=64)
+def _configs(a: DType, b: DType) -> tuple[Config, ...]:
+    """Return the tiles for inputs of some types, without split-K."""
+    found = []
+    size = max(a.itemsize, b.itemsize)
+    for (m, n), warps, thread, stages, float32_only, lines in SHAPES:
+        if float32_only and a is not DType.FLOAT32:
+            continue
+        if accumulator(a) is DType.FLOAT64 and thread == (8, 8):
+            # 64 float64 accumulators are 128 registers: halve the tile along M instead.
+            m, thread = m // 2, (4, 8)
+        config = Config(
+            tile=(m, n, (1 + lines) * _SLAB_BYTES // max(size, 4)),
+            stages=stages,
+            warps=warps,
+            thread=thread,
+            raster=Raster("m", 8),
+        )
+        found.append(config)
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=1024)
+def _dmma_config(problem: Problem, config: Config) -> Config | None:
+    """Return one of these tiles for a class; None where it is not offered.
+
+    Eight lanes share the index whose rows are read in pairs. Where both have such rows or neither
+    has it makes no difference. Four share one of eight rows.
+    """
+    if is_deep(config) and longer(problem, config).major != "k":
+        return None
+    if is_specialised(config) and without_boxes(problem, config) is not None:
+        return None
+    m, n = config.tile[0] // config.warps[0], config.tile[1] // config.warps[1]
+    down = problem.a.major == "k" and problem.b.major != "k"
+    if is_specialised(config) and down and config.tile[0] * config.tile[1] > _MOST_DOWN:
+        return None
+    if min(m, n) == FRAGMENT_ROWS:
+        down = m < n
+    return changed(config, thread=(m // 4, n // 8)) if down else config

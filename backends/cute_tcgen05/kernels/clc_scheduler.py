@@ -1,0 +1,105 @@
+"""Which unit of work comes next: dealt round robin, or asked of the hardware's scheduler.
+
+A queue is (answers, answered, taken): some 16-byte places in the shared memory of every CTA of a
+cluster, and two barriers for each. One warp of the first CTA asks. An answer reaches all CTAs
+(`answered`); each warp that works on units reads it and says so to the first CTA (`taken`).
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, const_expr, range_constexpr
+
+from ...cute.device import select
+from ...cute.tile_scheduler import advance
+from ..geometry import ANSWERS, STORE_WARPS, Geometry
+
+_BYTES = 16  # of an answer (PTX ISA, clusterlaunchcontrol.try_cancel)
+
+
+def readers(geo: Geometry) -> int:
+    """Return the warps of a cluster that work on units: each reads every answer."""
+    return geo.cluster * (STORE_WARPS + 1) + geo.cluster // geo.ctas
+
+
+def allocate(geo: Geometry, smem: cutlass.memory.SmemAllocator) -> tuple | None:
+    """Return a queue; None where units are dealt."""
+    if not geo.dynamic:
+        return None
+    answers = smem.allocate_array(cutlass.Int32, ANSWERS * _BYTES // 4, byte_alignment=_BYTES)
+    answered = smem.allocate_array(cutlass.Int64, 2 * ANSWERS)
+    return answers, answered, answered + ANSWERS
+
+
+def init(geo: Geometry, queue: tuple | None) -> None:
+    """Initialise the barriers of a queue; one thread."""
+    if queue is not None:
+        for i in range(ANSWERS):
+            cute.arch.mbarrier_init(queue[1] + i, 1)
+            cute.arch.mbarrier_init(queue[2] + i, readers(geo))
+
+
+@cute.jit
+def ask(spec: cutlass.Constexpr, queue: tuple) -> None:
+    """Ask for units until there are none; one warp of a cluster's first CTA."""
+    geo = spec.geometry
+    answers, answered, taken = queue
+    lane = cute.arch.lane_idx()
+    slot, turn = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
+    more = Int32(1)
+    while more != 0:
+        cute.arch.mbarrier_wait(taken + slot, turn)
+        if lane < geo.cluster:
+            if const_expr(geo.cluster > 1):
+                cute.arch.mbarrier_arrive_and_expect_tx(answered + slot, _BYTES, lane)
+            else:
+                cute.arch.mbarrier_arrive_and_expect_tx(answered + slot, _BYTES)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.issue_clc_query(answered + slot, place(answers, slot), geo.cluster > 1)
+        cute.arch.mbarrier_wait(answered + slot, turn ^ 1)
+        _, _, _, found = cute.arch.clc_response(place(answers, slot))
+        more = cute.arch.make_warp_uniform(found)
+        slot, turn = advance(slot, turn, ANSWERS)
+    # All have read the last answers while this CTA is there to be told so.
+    for _ in range_constexpr(ANSWERS):
+        cute.arch.mbarrier_wait(taken + slot, turn)
+        slot, turn = advance(slot, turn, ANSWERS)
+
+
+def place(answers: cute.Pointer, slot: Int32) -> cute.Pointer:
+    """Return where an answer lies."""
+    return (answers + slot * (_BYTES // 4)).align(_BYTES)
+
+
+@cute.jit
+def following(
+    spec: cutlass.Constexpr, queue: tuple, unit: Int32, units: Int32, step: Int32, slot: Int32,
+    turn: Int32,
+) -> Int32:  # fmt: skip
+    """Return the unit after one, from a place in the queue; `units` where there is none."""
+    geo = spec.geometry
+    coming = unit + step
+    if const_expr(geo.dynamic):
+        answers, answered, taken = queue
+        cute.arch.mbarrier_wait(answered + slot, turn)
+        x, _, _, found = cute.arch.clc_response(place(answers, slot))
+        # Orders this read before the next answer, which another proxy writes.
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            if const_expr(geo.cluster > 1):
+                cute.arch.mbarrier_arrive(taken + slot, Int32(0))
+            else:
+                cute.arch.mbarrier_arrive(taken + slot)
+        unit_of = x // spec.config.cluster[0]
+        coming = cute.arch.make_warp_uniform(select(found != 0, unit_of, units))
+    return coming
+
+
+def next_place(geo: Geometry, slot: Int32, turn: Int32, ring: tuple) -> tuple[Int32, Int32]:
+    """Return the place in the queue of the answer after one.
+
+    `ring` is the next buffer of sums and its phase: where there are as many, they are in step.
+    """
+    return ring if geo.buffers == ANSWERS else advance(slot, turn, ANSWERS)

@@ -1,0 +1,257 @@
+"""What happens to the sums in tensor memory: read, scaled, rounded and stored."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
+from cutlass.cute.nvgpu import tcgen05
+
+from ...cute.device import global_vector, shared_vector, write
+from ...cute.scaling import scale_of, scale_sums
+from ...cute.tile_scheduler import Work, advance, work_unit
+from ...cute.tma_boxes import pack, send_box, swizzled_unit
+from ...cute.tma_boxes import store_rows as store_box_rows
+from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
+from .clc_scheduler import following, next_place
+from .spec import Spec
+
+_CHUNK = 32  # columns of sums that a thread reads at once where it stores directly, or half as many
+
+
+def after_sync() -> None:
+    """Order what tcgen05 does next behind the barrier that was waited for (PTX ISA)."""
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+
+
+def before_sync() -> None:
+    """Order what tcgen05 has done before the barrier that is arrived at next (PTX ISA)."""
+    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+
+
+def pair_rank(spec: Spec, ranks: tuple) -> Int32:
+    """Return the rank in its cluster of the CTA that multiplies for this one."""
+    rank_m, rank_n, _ = ranks
+    return rank_m - rank_m % spec.geometry.ctas + spec.config.cluster[0] * rank_n
+
+
+@cute.jit
+def store(
+    spec: cutlass.Constexpr, order: tuple, queue: tuple, sums: cute.Tensor, barriers: tuple,
+    boxes: tuple, out: Int64, d_strides: tuple, sizes: tuple, first_unit: Int32, units: Int32,
+    step: Int32, ranks: tuple, thread: Int32, scales: tuple,
+) -> None:  # fmt: skip
+    """Store the sums of every unit; four warps, a row of D each thread."""
+    geo = spec.geometry
+    summed, drained = barriers
+    tile_m, tile_n, _ = spec.config.tile
+    size = spec.output.width // 8
+    columns = const_expr(chunk(spec))
+    scale = scale_of(scales)
+    read = tcgen05.make_tmem_copy(
+        cute.make_copy_atom(
+            tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
+        ),
+        cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
+    ).get_slice(thread)
+    pair = pair_rank(spec, ranks)
+    buffer, turn, used = Int32(0), Int32(0), Int32(0)
+    answer, heard = Int32(0), Int32(0)
+    unit = first_unit
+    while unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        cute.arch.mbarrier_wait(summed + buffer, turn)
+        after_sync()
+        parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
+        reading = (read, read.partition_S(parts), work.slabs, drained + buffer, pair)
+        if const_expr(geo.store == "tma"):
+            place = (work.tile_m, work.tile_n, work.i0, work.i1)
+            if const_expr(spec.split):  # the batches of a part follow one another
+                place = (work.tile_m, work.tile_n, work.i0 + work.i1 * order[3].divisor, work.part)
+            used = store_boxes(spec, reading, boxes, place, thread, scale, used)
+        else:
+            base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
+            if const_expr(spec.split):
+                base += Int64(work.part) * d_strides[4] * size
+            corner = (work.tile_m * tile_m, work.tile_n * tile_n)
+            if const_expr(geo.store == "rows"):
+                store_rows(
+                    spec, reading, boxes[2], base, d_strides[0], corner, sizes, thread, scale
+                )
+            else:
+                store_direct(spec, reading, base, d_strides, corner, sizes, thread, scale)
+        unit = following(spec, queue, unit, units, step, answer, heard)
+        buffer, turn = advance(buffer, turn, geo.buffers)
+        answer, heard = next_place(geo, answer, heard, (buffer, turn))
+    if const_expr(geo.store == "tma"):
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+# -- tensor memory ---------------------------------------------------------------------------------
+
+
+def chunk(spec: Spec) -> int:
+    """Return the columns of sums that a thread reads at once."""
+    if spec.geometry.box_columns:
+        return spec.geometry.box_columns
+    return _CHUNK if spec.config.tile[1] % _CHUNK == 0 else _CHUNK // 2
+
+
+@cute.jit
+def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> cute.Tensor:
+    """Start to read some columns of a thread's row; `arrived` waits for them."""
+    read, source, slabs, _, _ = reading
+    identity = cute.make_identity_tensor((ROWS, chunk(spec)))
+    held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
+    if const_expr(spec.split):
+        held.fill(0)
+        if slabs > 0:  # else this part of K is empty, and nothing has been summed
+            cute.copy(read, source[None, None, None, 0, part], held)
+    else:
+        cute.copy(read, source[None, None, None, 0, part], held)
+    return held
+
+
+@cute.jit
+def leave(drained: cute.Pointer, pair: Int32, ctas: cutlass.Constexpr) -> None:
+    """Tell the CTA that multiplies, of that rank, that this warp has read a buffer."""
+    before_sync()
+    with cute.arch.elect_one():
+        if const_expr(ctas == 2):
+            cute.arch.mbarrier_arrive(drained, pair)
+        else:
+            cute.arch.mbarrier_arrive(drained)
+
+
+def arrived(spec: Spec, reading: tuple, part: int, count: int, ahead: bool) -> Any:
+    """Wait for the columns that this warp has begun to read; with the last hand back the buffer.
+
+    Begins to read those that follow, if there are any and that is done `ahead`, and returns them.
+    """
+    cute.arch.fence_view_async_tmem_load()
+    if part == count - 1:
+        leave(reading[3], reading[4], spec.geometry.ctas)
+        return None
+    return begin(spec, reading, part + 1) if ahead else None
+
+
+# -- through shared memory -------------------------------------------------------------------------
+
+
+@cute.jit
+def store_boxes(
+    spec: cutlass.Constexpr, reading: tuple, boxes: tuple, place: tuple, thread: Int32,
+    scale: tuple, used: Int32,
+) -> Int32:  # fmt: skip
+    """Store a tile by TMA, each warp its rows; returns the box of a warp that is the next.
+
+    While a box is filled the next columns are on their way out of tensor memory, and the box before
+    on its way to device memory.
+    """
+    geo = spec.geometry
+    atom, target, area = boxes
+    columns = geo.box_columns
+    count = const_expr(spec.config.tile[1] // columns)
+    box = const_expr((BOX_ROWS, columns))
+    elements = const_expr(BOX_ROWS * columns)
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    own = area + warp * (BOXES * elements)
+    tile_m, tile_n, i0, i1 = place
+    coming = begin(spec, reading, 0)
+    for part in range_constexpr(count):
+        held = coming
+        coming = arrived(spec, reading, part, count, ahead=True)
+        scale_sums(held, scale)
+        slot = own + (used + part) % BOXES * elements
+        cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)
+        cute.arch.sync_warp()
+        fill_box(spec, held, slot, thread % 32)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        to = (tile_m * STORE_WARPS + warp, tile_n * count + part, i0, i1)
+        send_box(atom, target, slot, box, to)
+    return used if const_expr(count % BOXES == 0) else (used + count) % BOXES
+
+
+@cute.jit
+def fill_box(spec: cutlass.Constexpr, held: cute.Tensor, box: cute.Pointer, lane: Int32) -> None:
+    """Round a thread's part of a row into shared memory, 16 bytes at a time."""
+    dtype = spec.output
+    geo = spec.geometry
+    row_bytes = const_expr(geo.box_columns * dtype.width // 8)
+    each = const_expr(128 // dtype.width)
+    row = cute.recast_ptr(box, dtype=Uint32) + lane * (geo.box_pitch // 4)
+    for unit in range_constexpr(row_bytes // 16):
+        values = [held[unit * each + i] for i in range(each)]
+        words = values
+        if const_expr(dtype.width == 16):
+            words = [pack(values[i], values[i + 1], dtype) for i in range(0, each, 2)]
+        at = Int32(4 * unit)
+        if const_expr(geo.store == "tma"):
+            at = 4 * swizzled_unit(lane, Int32(unit), row_bytes)
+        where = cute.recast_ptr(row, dtype=Uint32 if dtype.width == 16 else dtype)
+        write(words, shared_vector(where, at, 4))
+
+
+@cute.jit
+def store_rows(
+    spec: cutlass.Constexpr, reading: tuple, area: cute.Pointer, base: Int64, row_step: Int64,
+    corner: tuple, sizes: tuple, thread: Int32, scale: tuple,
+) -> None:  # fmt: skip
+    """Store a tile whose rows begin at any element, each warp its rows."""
+    geo = spec.geometry
+    columns = geo.box_columns
+    count = const_expr(spec.config.tile[1] // columns)
+    size = spec.output.width // 8
+    box = const_expr((BOX_ROWS, columns, size, spec.problem.d.alignment, geo.box_pitch))
+    warp, lane = cute.arch.make_warp_uniform(thread // 32), thread % 32
+    own = area + warp * (BOX_ROWS * geo.box_pitch // size)
+    first = corner[0] + warp * BOX_ROWS
+    coming = begin(spec, reading, 0)
+    for part in range_constexpr(count):
+        held = coming
+        coming = arrived(spec, reading, part, count, ahead=True)
+        scale_sums(held, scale)
+        cute.arch.sync_warp()  # the rows of the box before are stored
+        fill_box(spec, held, own, lane)
+        cute.arch.sync_warp()
+        column = corner[1] + part * columns
+        line = base + (Int64(first) * row_step + column) * size
+        left = (sizes[0] - first, sizes[1] - column)
+        store_box_rows(box, own.toint(), line, row_step * size, left, lane)
+
+
+# -- straight from registers -----------------------------------------------------------------------
+
+
+@cute.jit
+def store_direct(
+    spec: cutlass.Constexpr, reading: tuple, base: Int64, d_strides: tuple, corner: tuple,
+    sizes: tuple, thread: Int32, scale: tuple,
+) -> None:  # fmt: skip
+    """Store a tile, each thread its row."""
+    m, n = sizes
+    columns = const_expr(chunk(spec))
+    count = const_expr(spec.config.tile[1] // columns)
+    row = corner[0] + thread
+    line = base + Int64(row) * d_strides[0] * (spec.output.width // 8)
+    for part in range_constexpr(count):
+        held = begin(spec, reading, part)
+        arrived(spec, reading, part, count, ahead=False)
+        scale_sums(held, scale)
+        column = corner[1] + part * columns
+        if row < m:
+            store_row(spec, held, line, d_strides[1], column, n)
+
+
+@cute.jit
+def store_row(
+    spec: cutlass.Constexpr, held: cute.Tensor, line: Int64, apart: Int64, column: Int32, n: Int32,
+) -> None:  # fmt: skip
+    """Store some columns of one row of D; the threads of a warp have neighbouring rows."""
+    dtype = spec.output
+    for i in range_constexpr(cute.size(held)):
+        if column + i < n:
+            where = line + Int64(column + i) * apart * (dtype.width // 8)
+            write([held[i]], global_vector(where, dtype, 1))

@@ -1,0 +1,503 @@
+"""Device code of the Blackwell GEMM: TMA, tcgen05, tensor memory, persistent, warp-specialised.
+
+The story of one CTA
+--------------------
+    load       one warp. For each work unit and slab of K: wait until the stage is free (`empty`),
+               announce the bytes (`full`), start the TMA loads of A and B, and of their scales.
+    multiply   one warp. Wait until a buffer of sums is free (`drained`); for each slab wait `full`,
+               copy scales to tensor memory if there are any, issue the tcgen05 instructions, and
+               have their end announced at `empty`; the end of the unit at `summed`.
+    store      four warps. Wait `summed`, read the sums from tensor memory some columns at a time,
+               hand the buffer back (`drained`) with the last, and store them: by TMA out of a box
+               in shared memory while the next columns are read, or straight from registers.
+    ask        one warp of a cluster, where the schedule is dynamic: see `scheduling`.
+
+In a pair both CTAs load, and the even one's `full` counts the bytes of both; it alone multiplies,
+and what it announces reaches both. Both store the rows that they hold.
+
+In a wider cluster the tiles of a row share A and those of a column B: each CTA loads its part and
+sends it to all that share it, once all of them have left the stage.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.utils import blackwell_helpers
+
+from ...cute.device import SMEM, pinned, pinned_tensor, select
+from ...cute.tile_scheduler import (
+    Work,
+    advance,
+    bring,
+    slab_source,
+    work_unit,
+)
+from ..geometry import (
+    ANSWERS,
+    LOAD_WARP,
+    MULTIPLY_WARP,
+    PREFETCHED,
+    SLAB_BLOCKS,
+    STORE_WARPS,
+    instruction_kind,
+    instruction_word,
+)
+from . import clc_scheduler as scheduling
+from . import scale_factors as block_scales
+from .clc_scheduler import ask, following, next_place
+from .epilogue import after_sync, before_sync, pair_rank, store
+from .pipeline import at_stage, next_stage, origin, ring_of
+from .spec import Spec
+
+__all__ = ["gemm_kernel", "tiled_mma"]
+
+# -- instructions and layouts (host) ---------------------------------------------------------------
+
+
+def tiled_mma(spec: Spec) -> cute.TiledMma:
+    """Return the tcgen05 instruction of one CTA or of a pair."""
+    geo, (dtype, other) = spec.geometry, spec.operands
+    majors = [OperandMajorMode.K if k else OperandMajorMode.MN for k in spec.k_major]
+    group = tcgen05.CtaGroup.TWO if geo.ctas == 2 else tcgen05.CtaGroup.ONE
+    return blackwell_helpers.make_trivial_tiled_mma(
+        dtype, other, *majors, spec.sums, group, geo.mma
+    )
+
+
+def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -> list:
+    """Return the TMA loads of one stage of A and B, each an atom and the tensor it reads."""
+    geo = spec.geometry
+    group = tcgen05.CtaGroup.TWO if geo.ctas == 2 else tcgen05.CtaGroup.ONE
+    tiler = (*geo.mma, spec.config.tile[2])
+    across = cute.make_layout(((geo.ctas,), geo.pairs, spec.config.cluster[1], 1)).shape
+    made = []
+    for make, tensor, layout, sharers in zip(
+        (cute.nvgpu.make_tiled_tma_atom_A, cute.nvgpu.make_tiled_tma_atom_B), tensors, layouts,
+        (spec.config.cluster[1], geo.pairs), strict=True,
+    ):  # fmt: skip
+        kind = (
+            cpasync.CopyBulkTensorTileG2SMulticastOp
+            if sharers > 1
+            else cpasync.CopyBulkTensorTileG2SOp
+        )
+        one = cute.select(layout, mode=[0, 1, 2])
+        made.append(make(kind(group), tensor, one, tiler, mma, across))
+    return made
+
+
+def sharing(spec: Spec, ranks: tuple) -> tuple:
+    """Return bits of the CTAs that take part: (of A loaded here, of B, of what is multiplied here).
+
+    The last are those whose loads the products of this CTA's pair read, both CTAs of every pair.
+    """
+    ctas, (cm, cn) = spec.geometry.ctas, spec.config.cluster
+    rank_m, rank_n, _ = ranks
+    row = sum(1 << (cm * j) for j in range(cn))  # of the CTAs of a row, the first one's
+    column = sum(1 << (ctas * i) for i in range(cm // ctas))  # every second one of a column
+    pair = 2**ctas - 1
+    even = rank_m - rank_m % ctas if ctas > 1 else rank_m
+    down = Int32(column) << (cm * rank_n)
+    left = (Int32(row * pair) << even) | (down * pair)
+    return Int32(row) << rank_m, down << (rank_m - even), left
+
+
+def partitions(
+    spec: Spec, mma: cute.TiledMma, atoms: tuple, tensors: tuple, shared: tuple, ranks: tuple
+) -> tuple:
+    """Return where this CTA's part of each slab of A and of B goes to, and comes from."""
+    geo, tile_k = spec.geometry, spec.config.tile[2]
+    mine = mma.get_slice(ranks[0] % geo.ctas)
+    tiles_a = mine.partition_A(
+        cute.local_tile(tensors[0], (geo.mma[0], tile_k), (None, None, None, None))
+    )
+    tiles_b = mine.partition_B(
+        cute.local_tile(tensors[1], (geo.mma[1], tile_k), (None, None, None, None))
+    )
+    into_a, from_a = cpasync.tma_partition(
+        atoms[0], ranks[1], cute.make_layout(spec.config.cluster[1]),
+        cute.group_modes(shared[0], 0, 3), cute.group_modes(tiles_a, 0, 3),
+    )  # fmt: skip
+    into_b, from_b = cpasync.tma_partition(
+        atoms[1], ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
+        cute.group_modes(shared[1], 0, 3), cute.group_modes(tiles_b, 0, 3),
+    )  # fmt: skip
+    return pinned_tensor(into_a), from_a, pinned_tensor(into_b), from_b
+
+
+# -- roles -----------------------------------------------------------------------------------------
+
+
+@cute.jit
+def prefetch(
+    spec: cutlass.Constexpr, order: tuple, loads: tuple, flags: tuple, unit: Int32, units: Int32,
+    ranks: tuple,
+) -> None:  # fmt: skip
+    """Have the first slabs brought to the L2 while the kernel before this one still runs; one warp.
+
+    That kernel may write them meanwhile: the L2 holds what it writes. Not what a kernel of the same
+    launch repacks first.
+    """
+    atom_a, from_a, atom_b, from_b = loads
+    if unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        end = work.first + work.slabs * work.step
+        at = work.first + work.turned * work.step
+        for _ in range_constexpr(PREFETCHED):
+            k, _, _ = slab_source(spec, at)
+            if const_expr(not spec.repacked[0]):
+                row = work.tile_m // spec.geometry.ctas
+                cute.prefetch(atom_a, from_a[None, row, k, work.i0 * flags[0], work.i1 * flags[1]])
+            if const_expr(not spec.repacked[1]):
+                cute.prefetch(
+                    atom_b, from_b[None, work.tile_n, k, work.i0 * flags[2], work.i1 * flags[3]]
+                )
+            at += work.step
+            at = select(at >= end, work.first, at)
+
+
+@cute.jit
+def load(
+    spec: cutlass.Constexpr, order: tuple, queue: tuple, loads: tuple, barriers: tuple,
+    flags: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+) -> None:  # fmt: skip
+    """Bring every slab of every unit of this CTA; one warp."""
+    config, geo = spec.config, spec.geometry
+    atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b, scales = loads
+    full, empty = barriers
+    leads = ranks[0] % geo.ctas == 0
+    answer, heard = Int32(0), Int32(0)
+    stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
+    unit = first_unit
+    while unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
+        a1, b1 = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
+        batch = ()
+        if const_expr(spec.problem.blocks is not None):
+            batch = tuple((work.i0 * flags[i], work.i1 * flags[i + 1]) for i in (4, 6))
+        end = pinned(work.first + work.slabs * work.step)
+        at = work.first + work.turned * work.step
+        for _ in cutlass.range(work.slabs, unroll=1):
+            k, _, _ = slab_source(spec, at)
+            cute.arch.mbarrier_wait(empty + stage, phase)
+            if leads:
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(
+                        full + stage, geo.ctas * (geo.a_bytes + geo.b_bytes + geo.scale_bytes)
+                    )
+            slab_a = from_a[None, work.tile_m // geo.ctas, k, a0, a1]
+            bring(atom_a, slab_a, into_a[None, stage], full + stage, mask_a, config.cluster[1])
+            slab_b = from_b[None, work.tile_n, k, b0, b1]
+            bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, geo.pairs)
+            if const_expr(spec.problem.blocks is not None):
+                block_scales.bring_tiles(
+                    spec, scales, work.tile_m, work.tile_n, k, batch, stage, full + stage
+                )
+            stage, phase = advance(stage, phase, config.stages)
+            at += work.step
+            at = select(at >= end, work.first, at)
+        unit = following(spec, queue, unit, units, step, answer, heard)
+        answer, heard = advance(answer, heard, ANSWERS)
+    # The end of every multiplication reaches this CTA while it is there.
+    for _ in range_constexpr(config.stages):
+        cute.arch.mbarrier_wait(empty + stage, phase)
+        stage, phase = advance(stage, phase, config.stages)
+
+
+def descriptor(matrix: cute.Tensor, ring: tuple) -> tuple[Int32, Int32]:
+    """Return the words of the descriptor of an operand's first block.
+
+    The lower one, which has the address, is that from which those of all stages are counted.
+    """
+    word = tcgen05.smem_descriptor_to_int(matrix[None, None, 0, 0].iterator)
+    apart = cute.crd2idx((0, 0, 0, 1), matrix.layout)
+    return origin(Int32(word & 0xFFFFFFFF), apart, ring), Int32(word >> 32)
+
+
+def further(matrix: cute.Tensor, word: Int32, block: int, stage: Int32) -> Int32:
+    """Return the lower word of the descriptor of a block of a stage."""
+    apart = cute.crd2idx((0, 0, 0, 1), matrix.layout)
+    return at_stage(word, apart, stage) + cute.crd2idx((0, 0, block, 0), matrix.layout)
+
+
+def issue(
+    spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32, block: int, scales: tuple = (),
+    left: Int32 | None = None,
+) -> None:  # fmt: skip
+    """Multiply block `block` of a slab, 32 bytes of K, added to the sums if they are kept.
+
+    One thread. `scales` says where those of A and of B are; if `left` is given, only so many
+    blocks of the slab are multiplied.
+
+    In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
+    to leave out.
+    """
+    kind, word = instruction_kind(spec.problem), instruction_word(spec.problem, spec.config, block)
+    arguments = [into, *a, *b, keep, Int32(word), *scales]
+    places = "[{$r7}], [{$r8}], " if scales else ""
+    only = ""
+    if left is not None:
+        only = f"setp.gt.s32 there, {{$r{len(arguments)}}}, {block}; @there "
+        arguments.append(left)
+    cute.arch.inline_ptx(
+        "{ .reg .b64 a, b; .reg .pred keep, there; setp.ne.b32 keep, {$r5}, 0; "
+        "mov.b64 a, {{$r1}, {$r2}}; mov.b64 b, {{$r3}, {$r4}}; "
+        f"{only}tcgen05.mma.cta_group::{spec.geometry.ctas}.kind::{kind} "
+        f"[{{$r0}}], a, b, {{$r6}}, {places}keep; }}",
+        read_only_args=arguments,
+    )
+
+
+def multiply_slab(
+    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, left: Int32 | None = None
+) -> None:
+    """Multiply what a stage holds, or its first `left` blocks; one warp.
+
+    The sums before it are kept, but for slab 0.
+
+    One thread is elected for each instruction: around all of them it would take a branch.
+    """
+    matrices, scaling = sources
+    scales: list[tuple] = [()] * SLAB_BLOCKS
+    if scaling:
+        scales = block_scales.copy_tiles(spec, scaling, stage)
+    for block in range(SLAB_BLOCKS):
+        a, b = [(further(matrix, low, block, stage), high) for matrix, (low, high) in matrices]
+        keep = slab if block == 0 else Int32(1)
+        with cute.arch.elect_one():
+            issue(spec, into, a, b, keep, block, scales[block], left)
+
+
+def announce(spec: Spec, barrier: cute.Pointer, where: Int32 | None) -> None:
+    """Have a barrier told, in those CTAs, when all products so far have ended; one warp."""
+    group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
+    with cute.arch.elect_one():
+        tcgen05.commit(barrier, where, group)
+
+
+def take_slab(
+    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, phase: Int32, ring: tuple,
+    free: Int32 | None, left: Int32 | None = None,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Wait for a stage, multiply it, and have its end announced; returns the next stage.
+
+    `free` are the CTAs that are told.
+    """
+    empty = cute.make_ptr(Int64, stage, SMEM)
+    cute.arch.mbarrier_wait(empty - spec.config.stages, phase)  # `full` lie before `empty`
+    after_sync()
+    multiply_slab(spec, into, sources, slab, stage, left)
+    announce(spec, empty, free)
+    return next_stage(stage, phase, ring)
+
+
+@cute.jit
+def multiply_to_the_end(
+    spec: cutlass.Constexpr, into: Int32, sources: tuple, slabs: Int32, whole: Int32, left: Int32,
+    stage: Int32, phase: Int32, ring: tuple, free: Int32 | None,
+) -> tuple:  # fmt: skip
+    """Multiply slabs, after `whole` ones that which K ends in, if any; returns the next stage.
+
+    Of that only `left` blocks: what fills a tile of scales behind them may be NaN. It is not in the
+    loop of the others, whose instructions would all have predicates.
+    """
+    done = Int32(0)
+    while done < slabs:
+        for slab in cutlass.range(done, whole, unroll=1):
+            stage, phase = take_slab(spec, into, sources, slab, stage, phase, ring, free)
+        if whole < slabs:
+            stage, phase = take_slab(spec, into, sources, whole, stage, phase, ring, free, left)
+        done, whole = whole + 1, slabs
+    return stage, phase
+
+
+@cute.jit
+def multiply(
+    spec: cutlass.Constexpr, order: tuple, queue: tuple, a: cute.Tensor, b: cute.Tensor,
+    sums: cute.Tensor, scaling: tuple, barriers: tuple, first_unit: Int32, units: Int32,
+    step: Int32, ranks: tuple,
+) -> None:  # fmt: skip
+    """Multiply every slab of every unit; one warp, of the even CTA of a pair."""
+    geo = spec.geometry
+    empty, summed, drained = barriers
+    both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
+    free = sharing(spec, ranks)[2] if const_expr(geo.cluster > 1) else None
+    ring = ring_of(empty, spec.config.stages)
+    matrices = ((a, descriptor(a, ring)), (b, descriptor(b, ring)))
+    if const_expr(spec.problem.blocks is not None):
+        words, base = block_scales.origins(spec, scaling, ring)
+    stage, phase = ring[0], Int32(0)
+    buffer, turn = Int32(0), Int32(1)
+    answer, heard = Int32(0), Int32(0)
+    unit = first_unit
+    while unit < units:
+        work = Work(*work_unit(spec, unit, order, ranks))
+        cute.arch.mbarrier_wait(drained + buffer, turn)
+        after_sync()
+        into = sums[None, None, None, buffer].iterator.toint()
+        if const_expr(spec.problem.blocks is None):
+            for slab in cutlass.range(work.slabs, unroll=1):
+                sources = (matrices, ())
+                stage, phase = take_slab(spec, into, sources, slab, stage, phase, ring, free)
+        else:
+            sources = (matrices, (words, base, work.tile_n))
+            whole, left = block_scales.whole_slabs(work, scaling[2])
+            stage, phase = multiply_to_the_end(
+                spec, into, sources, work.slabs, whole, left, stage, phase, ring, free
+            )
+        announce(spec, summed + buffer, both)
+        buffer, turn = advance(buffer, turn, geo.buffers)
+        unit = following(spec, queue, unit, units, step, answer, heard)
+        answer, heard = next_place(geo, answer, heard, (buffer, turn ^ 1))
+    # The buffers are read to the end while this CTA is there to be told so.
+    for _ in range_constexpr(geo.buffers):
+        cute.arch.mbarrier_wait(drained + buffer, turn)
+        buffer, turn = advance(buffer, turn, geo.buffers)
+
+
+# -- kernel ----------------------------------------------------------------------------------------
+
+
+@cute.jit
+def init_barriers(spec: cutlass.Constexpr, barriers: tuple, queue: tuple, warp: Int32) -> None:
+    """Initialise all barriers; one warp."""
+    full, empty, summed, drained = barriers
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in range_constexpr(spec.config.stages):
+                cute.arch.mbarrier_init(full + i, 1)
+                cute.arch.mbarrier_init(empty + i, spec.geometry.readers)
+            for i in range_constexpr(spec.geometry.buffers):
+                cute.arch.mbarrier_init(summed + i, 1)
+                cute.arch.mbarrier_init(drained + i, STORE_WARPS * spec.geometry.ctas)
+            scheduling.init(spec.geometry, queue)
+            cute.arch.mbarrier_init_fence()
+
+
+@cute.kernel
+def gemm_kernel(
+    spec: cutlass.Constexpr,
+    atom_a: cute.CopyAtom,
+    tensor_a: cute.Tensor,
+    atom_b: cute.CopyAtom,
+    tensor_b: cute.Tensor,
+    atom_d: cute.CopyAtom,
+    tensor_d: cute.Tensor,
+    layout_a: cute.ComposedLayout,
+    layout_b: cute.ComposedLayout,
+    out: Int64,
+    d_strides: tuple,
+    flags: tuple,
+    sizes: tuple,
+    order: tuple,
+    units: Int32,
+    scales: tuple,
+    blocks: Int32,
+    of_blocks: tuple,
+) -> None:
+    """Multiply the units that fall to this CTA."""
+    config, geo = spec.config, spec.geometry
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    across, along, _ = cute.arch.block_idx()
+    wide, _, _ = cute.arch.grid_dim()
+    cm, cn = config.cluster
+    cluster_index, clusters = across // cm, wide // cm
+    ranks = (  # constants where the cluster has one CTA that way
+        across - cluster_index * cm if const_expr(cm > 1) else Int32(0),
+        along if const_expr(cn > 1) else Int32(0),
+        Int32(0),
+    )
+
+    smem = cutlass.memory.SmemAllocator()
+    full = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * geo.buffers)
+    empty = full + config.stages
+    summed = empty + config.stages
+    drained = summed + geo.buffers
+    holder = smem.allocate_array(cutlass.Int32, 1)
+    queue = scheduling.allocate(geo, smem)
+    shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
+    shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
+    boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
+    if const_expr(geo.box_bytes > 0):
+        boxes = cute.recast_ptr(smem.allocate(geo.box_bytes, 1024), dtype=spec.output)
+    shared_scales = full
+    if const_expr(geo.scale_bytes > 0):
+        shared_scales = smem.allocate_array(
+            Int32, config.stages * geo.scale_bytes // 4, byte_alignment=128
+        )
+
+    init_barriers(spec, (full, empty, summed, drained), queue, warp)
+    mma = tiled_mma(spec)
+    into_a, from_a, into_b, from_b = partitions(
+        spec, mma, (atom_a, atom_b), (tensor_a, tensor_b), (shared_a, shared_b), ranks
+    )
+    two = geo.ctas == 2
+    if warp == MULTIPLY_WARP:
+        cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=two)
+        cute.arch.relinquish_tmem_alloc_permit(is_two_cta=two)
+    if warp == LOAD_WARP:
+        cpasync.prefetch_descriptor(atom_a)
+        cpasync.prefetch_descriptor(atom_b)
+        if const_expr(geo.store == "tma"):
+            cpasync.prefetch_descriptor(atom_d)
+        for operand in range_constexpr(len(of_blocks)):
+            cpasync.prefetch_descriptor(of_blocks[operand][0])
+        prefetch(spec, order, (atom_a, from_a, atom_b, from_b), flags, cluster_index, units, ranks)
+    before_sync()
+    cute.arch.sync_threads()
+    after_sync()
+    if const_expr(geo.cluster > 1):
+        cute.arch.cluster_arrive_relaxed()  # the fence has published the barriers
+        cute.arch.cluster_wait()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
+
+    held = cute.arch.retrieve_tmem_ptr(spec.sums, 16, holder)
+    of_tile = mma.partition_shape_C(geo.mma)
+    sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, geo.buffers)).layout)
+    if warp == LOAD_WARP:
+        masks = [cutlass.Int16(pinned(mask)) for mask in sharing(spec, ranks)[:2]]
+        tiles = ()
+        if const_expr(geo.scale_bytes > 0):
+            tiles = tuple(block_scales.partitions(spec, of_blocks, shared_scales))
+        load(
+            spec, order, queue, (atom_a, from_a, into_a, atom_b, from_b, into_b, *masks, tiles),
+            (full, empty), flags, cluster_index, units, clusters, ranks,
+        )  # fmt: skip
+    elif warp == MULTIPLY_WARP:
+        if ranks[0] % geo.ctas == 0:
+            a, b = mma.make_fragment_A(shared_a), mma.make_fragment_B(shared_b)
+            scaling = ()
+            if const_expr(geo.scale_bytes > 0):
+                words = block_scales.descriptor_words(shared_scales)
+                scaling = (words, held.toint() + geo.scale_column, blocks)
+            multiply(
+                spec, order, queue, a, b, sums, scaling, (empty, summed, drained),
+                cluster_index, units, clusters, ranks,
+            )  # fmt: skip
+    elif warp < STORE_WARPS:
+        store(
+            spec, order, queue, sums, (summed, drained), (atom_d, tensor_d, boxes), out, d_strides,
+            sizes, cluster_index, units, clusters, ranks, thread, scales,
+        )  # fmt: skip
+    elif const_expr(geo.dynamic):
+        if ranks[0] + ranks[1] == 0:
+            ask(spec, queue)
+    before_sync()
+    cute.arch.sync_threads()
+    if const_expr(two):
+        cute.arch.cluster_arrive_relaxed()  # only tensor memory is given back behind it
+        cute.arch.cluster_wait()
+    after_sync()
+    if warp == MULTIPLY_WARP:
+        cute.arch.dealloc_tmem(held, geo.tensor_columns, is_two_cta=two)
+
+
+# -- host ------------------------------------------------------------------------------------------
+
+
+gemm_kernel.set_name_prefix("tcgen05_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,238 @@
+"""The scales of blocks on their way: into tiles if need be, to shared memory, to tensor memory.
+
+A tile (see `unigemm.problem.block_scales`) is 512 contiguous bytes: 32 lines of 16. TMA brings
+tiles as they lie; in a stage those along K follow one another, first of A, then of each 128 columns
+of B. Copied to tensor memory by 32x128b.warpx4, a line becomes a lane of each of the four warps,
+and four columns, each with the scales of a row: row 32 q + i of the tile is in lane i of column q,
+a byte for each block of K (PTX ISA, tcgen05: scale factor layouts).
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint8, range_constexpr
+from cutlass.cute.nvgpu import cpasync, tcgen05
+
+from unigemm.problem.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
+
+from ...common.workspace import aligned
+from ...cute.device import GMEM, global_vector, pinned_tensor, read, select, write
+from ...cute.repack import after_the_kernel_before, depth
+from ...cute.tile_scheduler import Work
+from ..geometry import HALF_TILE, SLAB_BLOCKS, TILE_COLUMNS, scales_of_instruction
+from .pipeline import at_stage, origin
+from .spec import Spec
+
+_WORDS = TILE_BYTES // 4  # of a tile, the scales of four blocks of a row each
+_LINE = 16  # bytes
+
+
+# -- into tiles ------------------------------------------------------------------------------------
+
+
+@cute.kernel
+def tile_kernel(
+    source: Int64, steps: tuple, target: Int64, rows: Int32, blocks: Int32, l0: Int32
+) -> None:
+    """Write a tile of scales, a word each thread.
+
+    Tiles are counted along K, then along the rows, then over the stack. Behind the last scale of a
+    row it is repeated: it multiplies zeros there, and where it is no number the row is none anyway.
+    """
+    tile, _, _ = cute.arch.block_idx()
+    word, _, _ = cute.arch.thread_idx()
+    across = (blocks + TILE_BLOCKS - 1) // TILE_BLOCKS
+    down = (rows + TILE_ROWS - 1) // TILE_ROWS
+    line = tile // across
+    first = (tile - line * across) * TILE_BLOCKS
+    batch = line // down
+    row = (line - batch * down) * TILE_ROWS + word % 4 * 32 + word // 4
+    i1 = batch // l0
+    start = source + Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3]
+    start += Int64(cutlass.min(row, rows - 1)) * steps[0]
+    places = []
+    for j in range_constexpr(TILE_BLOCKS):
+        places.append(start + Int64(cutlass.min(first + j, blocks - 1)) * steps[1])
+    where = target + Int64(tile) * TILE_BYTES + word * 4
+    after_the_kernel_before(*places, where)
+    found = [read(global_vector(place, Uint8, 1), 1)[0] for place in places]
+    write(found, global_vector(where, Uint8, TILE_BLOCKS))
+
+
+def tiled(
+    order: str, block: int, address: Int64, steps: tuple, sizes: tuple, batch: tuple,
+    workspace: Int64, stream: cuda.CUstream,
+) -> tuple:  # fmt: skip
+    """Return scales in tiles, viewed as words (a tile, along K, along the rows, L0, L1).
+
+    Plain ones are copied into the workspace first; also returns the workspace behind them.
+    """
+    rows, k = sizes
+    blocks = (k + block - 1) // block
+    across = (blocks + TILE_BLOCKS - 1) // TILE_BLOCKS
+    down = (rows + TILE_ROWS - 1) // TILE_ROWS
+    inner, outer = steps[2:]
+    deep = (depth(inner, batch[0]), depth(outer, batch[1]))
+    apart = Int64(across) * down * TILE_BYTES
+    if order == "plain":
+        count = across * down * deep[0] * deep[1]
+        tile_kernel(address, steps, workspace, rows, blocks, deep[0]).launch(
+            grid=(count, 1, 1), block=(_WORDS, 1, 1), stream=stream, use_pdl=True
+        )
+        address, inner, outer = workspace, apart, apart * deep[0]
+        size = apart * deep[0] * deep[1]
+        workspace += aligned(size)
+    pointer = cute.make_ptr(Int32, address, GMEM, assumed_align=_LINE)
+    strides = (1, _WORDS, Int64(across) * _WORDS)
+    stack = [cute.assume(step // 4, divby=_LINE // 4) for step in (inner, outer)]
+    layout = cute.make_layout((_WORDS, across, down, *deep), stride=(*strides, *stack))
+    return cute.make_tensor(pointer, layout), workspace
+
+
+# -- to shared memory ------------------------------------------------------------------------------
+
+
+def loads(
+    spec: Spec, scales: tuple, rows: tuple, k: Int32, batch: tuple, workspace: Int64,
+    stream: cuda.CUstream,
+) -> tuple:  # fmt: skip
+    """Return the TMA loads of a slab of A's scales and of B's, each an atom and what it reads.
+
+    `scales` are those of a host function (see `persistent.make_host`). Also returns the workspace
+    behind the tiles that are made.
+    """
+    blocks = spec.problem.blocks
+    assert blocks is not None
+    group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
+    load, made = cpasync.CopyBulkTensorTileG2SOp(group), []
+    for order, address, steps, count, box in zip(
+        (blocks.a, blocks.b), scales[3], scales[4], rows, boxes(spec), strict=True
+    ):
+        view, workspace = tiled(
+            order, blocks.block, address, steps, (count, k), batch, workspace, stream
+        )
+        atom, tensor = cpasync.make_tiled_tma_atom(load, view, cute.make_layout(box), box)
+        made.append((atom, tensor))
+    return tuple(made), workspace
+
+
+def boxes(spec: Spec) -> tuple[tuple[int, int, int], ...]:
+    """Return the box that TMA brings of A's scales and of B's: (words, along K, along the rows)."""
+    of_a, of_b, deep = spec.geometry.scale_tiles
+    return (_WORDS, deep, of_a), (_WORDS, deep, of_b)
+
+
+def partitions(spec: Spec, of_blocks: tuple, shared: cute.Pointer) -> list:
+    """Return (atom, what it reads, target by stage) for the scales of A and of B."""
+    made, ahead = [], 0
+    geo = spec.geometry
+    for (atom, tensor), box in zip(of_blocks, boxes(spec), strict=True):
+        pitches = (1, _WORDS, _WORDS * box[1], geo.scale_bytes // 4)
+        layout = cute.make_layout((*box, spec.config.stages), stride=pitches)
+        held = pinned_tensor(cute.make_tensor(shared + ahead, layout))
+        made.append((atom, tensor, cute.group_modes(held, 0, 3)))
+        ahead += cute.size(box)
+    return made
+
+
+def bring_tiles(
+    spec: Spec, parts: tuple, tile_m: Int32, tile_n: Int32, k: Int32, batch: tuple, stage: Int32,
+    full: cute.Pointer,
+) -> None:  # fmt: skip
+    """Start the TMA loads of a stage's scales; behind the last row and block TMA brings zeros."""
+    starts = (tile_m, first_half_tile(spec, tile_n) * HALF_TILE // TILE_ROWS)
+    for operand, (atom, tensor, held) in enumerate(parts):
+        _, deep, wide = boxes(spec)[operand]
+        # From any row of tiles on: those of a tile's columns may begin between two boxes.
+        ahead = cute.domain_offset((0, k * deep, starts[operand], *batch[operand]), tensor)
+        source = cute.local_tile(ahead, (_WORDS, deep, wide, 1, 1), (0,) * 5)
+        into, places = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), held, cute.group_modes(source, 0, 5)
+        )
+        cute.copy(atom, places, into[None, stage], tma_bar_ptr=full)
+
+
+def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
+    """Return half tiles of scales before those of a tile's columns."""
+    return tile_n * (spec.config.tile[1] // HALF_TILE)
+
+
+# -- to tensor memory ------------------------------------------------------------------------------
+
+
+def column_of(spec: Spec, part: int, along: int) -> int:
+    """Return the first column, in a stage, of a tile: of A (`part` 0), or of columns of B.
+
+    Those of B for the same K follow one another: they are read as one.
+    """
+    _, wide, deep = spec.geometry.scale_tiles
+    tile = along if part == 0 else deep + along * wide + part - 1
+    return tile * TILE_COLUMNS
+
+
+def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
+    """Return the words of the descriptor of the first tile; the lower has its address.
+
+    Lines of 16 bytes that are not swizzled, 8 of them to the next 8; nothing leads (PTX ISA,
+    tcgen05: shared memory descriptor).
+    """
+    version, stride, leading = 1 << (46 - 32), 8 * _LINE >> 4, _LINE >> 4
+    return (Int32(shared.toint()) >> 4) + (leading << 16), Int32(version | stride)
+
+
+def origins(spec: Spec, scaling: tuple, ring: tuple) -> tuple[tuple[Int32, Int32], Int32]:
+    """Return from where places of scales are counted: descriptors' words, and in tensor memory.
+
+    `scaling` are those of the first stage.
+    """
+    (low, high), column, _ = scaling
+    geo = spec.geometry
+    return (origin(low, geo.scale_bytes >> 4, ring), high), origin(column, geo.scale_pitch, ring)
+
+
+def copy_tiles(spec: Spec, scaling: tuple, stage: Int32) -> list[tuple[Int32, Int32]]:
+    """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one warp.
+
+    `scaling` are what `origins` returns, and the tile's number along N. Returns where the scales of
+    each instruction begin.
+    """
+    words, base, tile_n = scaling
+    geo = spec.geometry
+    into = at_stage(base, geo.scale_pitch, stage)
+    deep = geo.scale_tiles[2]
+    for tile in range(geo.scale_count):
+        low = at_stage(words[0], geo.scale_bytes >> 4, stage) + (tile * TILE_BYTES >> 4)
+        with cute.arch.elect_one():
+            cute.arch.inline_ptx(
+                "{ .reg .b64 tile; mov.b64 tile, {{$r1}, {$r2}}; "
+                f"tcgen05.cp.cta_group::{geo.ctas}.32x128b.warpx4 [{{$r0}}], tile; }}",
+                read_only_args=[into + column_of(spec, tile // deep, tile % deep), low, words[1]],
+            )
+    return [scales_of_block(spec, into, block, tile_n) for block in range(SLAB_BLOCKS)]
+
+
+def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tuple[Int32, Int32]:
+    """Return where the scales of A and of B begin for an instruction of a slab.
+
+    `first` is where the stage's begin, `block` counts instructions.
+    """
+    blocks = spec.problem.blocks
+    assert blocks is not None
+    along = block * scales_of_instruction(blocks) // TILE_BLOCKS
+    # The columns may begin in the middle of a tile.
+    inside = first_half_tile(spec, tile_n) % (TILE_ROWS // HALF_TILE) * (HALF_TILE // 32)
+    return first + column_of(spec, 0, along), first + column_of(spec, 1, along) + inside
+
+
+def whole_slabs(work: Work, blocks: Int32) -> tuple[Int32, Int32]:
+    """Return how many slabs are multiplied before the one that K ends in, and the blocks of that.
+
+    All of them where K ends with a slab, or in another part. `blocks` are those of K.
+    """
+    last = work.first + (work.slabs - 1) * work.step
+    ends = (last + 1) * SLAB_BLOCKS > blocks
+    return select(ends, work.slabs - 1 - work.turned, work.slabs), blocks % SLAB_BLOCKS
+
+
+tile_kernel.set_name_prefix("scale_tiles", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -1,0 +1,352 @@
+"""What happens to the accumulators: added up along a cluster, rounded, and stored."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+
+from ...cute.device import elements, global_vector, read, select, write
+from ...cute.exchange import added, fetch, vector_at
+from ...cute.tma_boxes import pack, send_box, swizzled_unit
+from ...cute.tma_boxes import store_rows as store_box_rows
+from ..geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
+from .spec import Spec
+
+STORE_BARRIER = 4  # and on: a named barrier for each consumer warpgroup
+_IN_FLIGHT = 16  # 16-byte loads of a thread from the cluster's shared memories
+
+
+def number(geo: Geometry, i: int, j: int) -> int:
+    """Return which accumulator of a thread is the first in row block i, column block j.
+
+    The four of a block are two neighbours in a row, then the same eight rows below (PTX ISA,
+    wgmma.mma_async, fragment D).
+    """
+    return 4 * (geo.mma_n // 8 * i + j)
+
+
+def store_matrices(address: Int32, words: list) -> None:
+    """Write two or four 8x8 matrices of 16-bit elements to shared memory."""
+    names = ", ".join(f"{{$r{i + 1}}}" for i in range(len(words)))
+    cute.arch.inline_ptx(
+        f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [{{$r0}}], {{{names}}};",
+        read_only_args=[address, *words],
+    )
+
+
+# -- partial sums of a CTA's slices and of a cluster along K ---------------------------------------
+
+
+def quad(dtype: type, area: Int32, index: Int32, threads: int, thread: Int32) -> cute.Tensor:
+    """View the 16 bytes of shared memory where a thread leaves four accumulators."""
+    return vector_at(dtype, area, index * threads + thread)
+
+
+def has_rows(spec: Spec, thread: Int32) -> cutlass.Boolean:
+    """Whether a thread's warp holds rows of the tile: of few rows, only the first warps do."""
+    return thread % WARPGROUP // 32 * 16 < spec.config.tile[0]
+
+
+def share(blocks: int, members: int, member: Int32) -> tuple[int, Int32]:
+    """Return how many column blocks each of the members gets, and the first of this one's."""
+    each = -(-blocks // members)
+    return each, member * each
+
+
+def share_index(blocks: int, members: int, begin: Int32, v: int) -> Int32:
+    """Return which block of a thread's is the v-th of a share; behind the last, the last again."""
+    each = -(-blocks // members)
+    column = begin + v % each
+    if each * members > blocks:
+        column = cutlass.min(column, Int32(blocks - 1))
+    return v // each * blocks + column
+
+
+@cute.jit
+def leave(
+    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, threads: cutlass.Constexpr,
+    thread: Int32,
+) -> None:  # fmt: skip
+    """Write all accumulators of a thread to shared memory."""
+    for index in range_constexpr(cute.size(sums) // 4):
+        values = [sums[4 * index + x] for x in range(4)]
+        write(values, quad(spec.sums, area, Int32(index), threads, thread))
+
+
+@cute.jit
+def add_slices(
+    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, member: Int32, thread: Int32
+) -> tuple:
+    """Add up over the slices of K, in their order; each warpgroup gets a share of the columns.
+
+    `area` is the shared memory of the pipeline, which no one uses any more. Returns the sums, how
+    many blocks of eight columns they are, and the first of them.
+    """
+    geo = spec.geometry
+    blocks = const_expr(geo.mma_n // 8)
+    threads = const_expr(geo.consumers * WARPGROUP)
+    own = const_expr(threads // geo.slices)
+    each, begin = share(blocks, geo.slices, member)
+    total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
+    cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)  # all have multiplied
+    busy = has_rows(spec, thread)
+    if busy:
+        leave(spec, sums, area, threads, thread)
+    cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
+    if busy:
+        for v in range_constexpr(each * geo.repeats_m):
+            index = share_index(blocks, geo.slices, begin, v)
+            parts = [
+                elements(
+                    read(quad(spec.sums, area, index, threads, thread % own + s * own), 4), 0, 4
+                )
+                for s in range(geo.slices)
+            ]
+            values = added(parts)
+            for x in range_constexpr(4):
+                total[4 * v + x] = values[x]
+    return total, each, begin
+
+
+@cute.jit
+def add_cluster(
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, area: Int32,
+    ranks: tuple, thread: Int32,
+) -> tuple:  # fmt: skip
+    """Add up over the CTAs of a cluster along K, each its share of the columns, its own part first.
+
+    The sums stay where they are and are fetched. The caller waits for the cluster once more before
+    it ends. Returns what `add_slices` does.
+    """
+    geo, count = spec.geometry, spec.config.cluster_k
+    cm, cn = spec.config.cluster
+    rank_m, rank_n, rank = ranks
+    threads = const_expr(geo.consumers * WARPGROUP)
+    each, begin = share(blocks, count, rank)
+    total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
+    busy = has_rows(spec, thread)
+    if const_expr(geo.slices == 1):
+        cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
+    if busy:
+        leave(spec, sums, area, threads, thread)
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    group = const_expr(max(1, _IN_FLIGHT // count))
+    if busy:
+        for first in range_constexpr(0, each * geo.repeats_m, group):
+            last = const_expr(min(first + group, each * geo.repeats_m))
+            fetched = []  # all loads of a group before its first sum
+            for v in range_constexpr(first, last):
+                index = share_index(blocks, count, begin, v)
+                mine = read(quad(spec.sums, area, index, threads, thread), 4)
+                fetched.append(elements(mine, 0, 4))
+                for source in range_constexpr(1, count):
+                    other = rank + source
+                    other -= select(other >= count, Int32(count), Int32(0))
+                    holder = rank_m + cm * rank_n + cm * cn * other
+                    where = area + (index * threads + thread) * 16
+                    fetched.append(fetch(where, holder, spec.sums))
+            for v in range_constexpr(first, last):
+                of_vector = const_expr((v - first) * count)
+                values = added(fetched[of_vector : of_vector + count])
+                for x in range_constexpr(4):
+                    total[4 * v + x] = values[x]
+    cute.arch.cluster_arrive()
+    return total, each, begin
+
+
+# -- stores ----------------------------------------------------------------------------------------
+
+
+def between(least: Int32 | None, column: Int32, n: Int32) -> cutlass.Boolean:
+    """Whether a column lies before `n`, and is not before the least one, if any."""
+    return column < n if least is None else (column >= least) & (column < n)
+
+
+@cute.jit
+def store_down(
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
+    column_step: Int64, first: tuple, extents: tuple, least: Int32 | None,
+) -> None:  # fmt: skip
+    """`store_direct` where the columns of D are contiguous.
+
+    Where A came from registers, all of a thread's accumulators of a column are neighbours.
+    """
+    row, column = first
+    m, n = extents
+    geo, dtype = spec.geometry, spec.output
+    size = dtype.width // 8
+    count = const_expr(2 * geo.repeats_m)
+    wide = const_expr(spec.split or spec.problem.d.alignment >= count * size)
+    together = const_expr(geo.fragments > 0 and wide)
+    left = out + (Int64(column) * column_step + row) * size
+    for j in range_constexpr(blocks):
+        for x in range_constexpr(2):
+            c = column + j * 8 + x
+            line = left + x * column_step * size
+            values = [sums[4 * (blocks * (v // 2) + j) + 2 * (v % 2) + x] for v in range(count)]
+            if between(least, c, n):
+                if const_expr(together):
+                    if row + count <= m:
+                        write(values, global_vector(line, dtype, count))
+                    else:
+                        for v in range_constexpr(count - 1):
+                            if row + v < m:
+                                write([values[v]], global_vector(line + v * size, dtype, 1))
+                else:
+                    for v in range_constexpr(count):
+                        further = const_expr(v // 2 * geo.row_steps[0] + v % 2 * geo.row_steps[1])
+                        if row + further < m:
+                            write([values[v]], global_vector(line + further * size, dtype, 1))
+        left += column_step * (8 * size)
+
+
+@cute.jit
+def store_direct(
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
+    steps: tuple, first: tuple, lane: Int32, extents: tuple, least: Int32 | None,
+) -> None:  # fmt: skip
+    """Store accumulators of so many blocks of eight columns from registers.
+
+    `first` is the row and column of this thread's first element; eight columns at a time are left
+    out before a `least` one. Where all columns exist, each store is one instruction: code that runs
+    once costs the time to fetch it. Neighbours are stored in pairs where rows of D have an even
+    length, or those of parts of it room for one more.
+    """
+    row, column = first
+    m, n = extents
+    geo, dtype = spec.geometry, spec.output
+    size = dtype.width // 8
+    dense = const_expr(spec.split or spec.problem.d.major == "n")
+    pairs = const_expr(dense and (spec.split or spec.problem.d.alignment >= 2 * size))
+    step = Int64(1) if const_expr(dense) else steps[1]
+    block = column - lane % 4 * 2
+    whole = between(least, block, n - blocks * 8 + 1)
+    for i in range_constexpr(geo.repeats_m):
+        for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
+            at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
+            line = out + (Int64(at) * steps[0] + Int64(column) * step) * size
+            if at < m:
+                if whole:
+                    for j in range_constexpr(blocks):
+                        left = sums[4 * (blocks * i + j) + 2 * half]
+                        right = sums[4 * (blocks * i + j) + 2 * half + 1]
+                        where = line + j * 8 * step * size
+                        if const_expr(pairs):
+                            write([left, right], global_vector(where, dtype, 2))
+                        else:
+                            write([left], global_vector(where, dtype, 1))
+                            write([right], global_vector(where + step * size, dtype, 1))
+                else:
+                    c, where = column, line
+                    for j in range_constexpr(blocks):
+                        left = sums[4 * (blocks * i + j) + 2 * half]
+                        right = sums[4 * (blocks * i + j) + 2 * half + 1]
+                        if const_expr(pairs):
+                            if between(least, c, n):
+                                write([left, right], global_vector(where, dtype, 2))
+                        else:
+                            if between(least, c, n):
+                                write([left], global_vector(where, dtype, 1))
+                            if between(least, c + 1, n):
+                                write([right], global_vector(where + step * size, dtype, 1))
+                        c, where = c + 8, where + 8 * step * size
+
+
+def box_address(spec: Spec, box: Int32, row: Int32, unit: Int32) -> Int32:
+    """Return where a unit of eight 16-bit elements of a row lies in shared memory."""
+    if spec.geometry.store == "tma":
+        unit = swizzled_unit(row, unit, 2 * spec.geometry.store_columns)
+    return box + row * spec.geometry.box_pitch + unit * 16
+
+
+@cute.jit
+def fill_box(
+    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32, i: cutlass.Constexpr,
+    block: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Round one box of a warpgroup's accumulators into shared memory."""
+    columns, dtype = spec.geometry.store_columns, spec.output
+    lane, warp = thread % 32, thread // 32
+    # Lane l gives the address of row l % 8 of matrix l // 8: rows +8 first, then columns.
+    r = warp * 16 + (lane % 8) + ((lane // 8) % 2) * 8
+    for pair in range_constexpr((columns + 15) // 16):
+        matrices = const_expr(min(2, columns // 8 - 2 * pair))  # of eight columns
+        j = const_expr(block * (columns // 8) + 2 * pair)
+        at = const_expr(number(spec.geometry, i, j))
+        words = [pack(sums[at + x], sums[at + x + 1], dtype) for x in range(0, 4 * matrices, 2)]
+        unit = pair * 2 + (lane // 16 if matrices == 2 else 0)
+        store_matrices(box_address(spec, box, r, Int32(unit)), words)
+
+
+@cute.jit
+def fill_words(
+    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32, i: cutlass.Constexpr,
+    block: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Write one box of a warpgroup's 32-bit sums into shared memory, in pairs."""
+    geo, lane = spec.geometry, thread % 32
+    row, column = thread // 32 * 16 + lane // 4, lane % 4 * 2
+    for j in range_constexpr(geo.store_columns // 8):
+        at = const_expr(number(geo, i, block * (geo.store_columns // 8) + j))
+        for half in range_constexpr(2):
+            where = box + (row + 8 * half) * geo.box_pitch + (8 * j + column) * 4
+            pointer = cute.make_ptr(spec.output, where, cute.AddressSpace.smem, assumed_align=8)
+            pair = [sums[at + 2 * half], sums[at + 2 * half + 1]]
+            write(pair, cute.make_tensor(pointer, cute.make_layout(2)))
+
+
+@cute.jit
+def store_rows(
+    spec: cutlass.Constexpr, sums: cute.Tensor, boxes: cute.Pointer, out: Int64, row_step: Int64,
+    left: tuple, thread: Int32,
+) -> None:  # fmt: skip
+    """Store a warpgroup's accumulators where rows of D begin at any element.
+
+    Each warp its own rows of a box. `out` is the address of the first element, `left` how many rows
+    and columns of D there are from it on.
+    """
+    geo, size = spec.geometry, spec.output.width // 8
+    columns, rows = geo.store_columns, const_expr(STORE_ROWS // 4)
+    fill = const_expr(fill_box if size == 2 else fill_words)
+    box = const_expr((rows, columns, size, spec.problem.d.alignment, geo.box_pitch))
+    own = thread // 32 * rows
+    source = boxes.toint() + own * geo.box_pitch
+    for i in range_constexpr(geo.repeats_m):
+        first = own + i * MMA_M * geo.wg_m
+        line = out + Int64(first) * row_step * size
+        for block in range_constexpr(geo.mma_n // columns):
+            cute.arch.sync_warp()
+            fill(spec, sums, boxes.toint(), thread, i, block)
+            cute.arch.sync_warp()
+            there = (left[0] - first, left[1] - block * columns)
+            store_box_rows(
+                box, source, line + block * columns * size, row_step * size, there, thread % 32
+            )
+
+
+@cute.jit
+def store_by_tma(
+    spec: cutlass.Constexpr, sums: cute.Tensor, atom: cute.CopyAtom, target: cute.Tensor,
+    boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32, column: Int32, i0: Int32,
+    i1: Int32, used: Int32,
+) -> Int32:  # fmt: skip
+    """Store a warpgroup's accumulators box by box; returns the count of boxes ever used."""
+    geo = spec.geometry
+    columns = geo.store_columns
+    moved = cute.domain_offset((row, column, 0, 0), target)
+    for i in range_constexpr(geo.repeats_m):
+        for block in range_constexpr(geo.mma_n // columns):
+            slot = used % geo.store_buffers
+            box = boxes + slot * (STORE_ROWS * columns)
+            if thread // 32 == 0:
+                cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)
+            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
+            fill_box(spec, sums, box.toint(), thread, i, block)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
+            if thread // 32 == 0:
+                send_box(atom, moved, box, (STORE_ROWS, columns), (i * geo.wg_m, block, i0, i1))
+            used += 1
+    return used

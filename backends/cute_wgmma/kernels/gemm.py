@@ -1,0 +1,124 @@
+"""The kernel: barriers, and each warp's role."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass.cute.nvgpu import cpasync
+
+from ...cute.device import pinned, select
+from ...cute.tile_scheduler import work_unit
+from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
+from .consumer import consume
+from .layouts import loads_of_b, panels_layout, whole_rows
+from .producer import produce
+from .tile_coords import Load
+
+__all__ = ["gemm_kernel", "init_barriers"]
+
+
+@cute.jit
+def init_barriers(spec: cutlass.Constexpr, full: cute.Pointer, warp: Int32) -> None:
+    """Initialise the stages' barriers, `full` and behind them `empty`: each warp some of them."""
+    stages, (cm, cn) = spec.config.stages, spec.config.cluster
+    leaving = spec.geometry.takers * (cm + cn - 1)
+    warps = const_expr(spec.geometry.threads // 32)
+    with cute.arch.elect_one():
+        for i in range_constexpr((2 * stages + warps - 1) // warps):
+            index = warp + i * warps
+            if index < 2 * stages:
+                arrivals = select(index < stages, Int32(1), Int32(leaving))
+                cute.arch.mbarrier_init(full + index, arrivals)
+        cute.arch.mbarrier_init_fence()
+
+
+@cute.kernel
+def gemm_kernel(
+    spec: cutlass.Constexpr,
+    mma: cute.TiledMma,
+    atom_a: cute.CopyAtom,
+    tensor_a: cute.Tensor,
+    atom_b: cute.CopyAtom,
+    tensor_b: cute.Tensor,
+    atom_d: cute.CopyAtom,
+    tensor_d: cute.Tensor,
+    layout_a: cute.ComposedLayout,
+    layout_b: cute.ComposedLayout,
+    out: Int64,
+    d_strides: tuple,
+    flags: tuple,
+    sizes: tuple,
+    lasts: tuple,
+    order: tuple,
+    units: Int32,
+    scales: tuple,
+) -> None:
+    """Multiply the units that fall to this CTA."""
+    config, geo = spec.config, spec.geometry
+    cm, cn = config.cluster
+    tile_m, _, tile_k = config.tile
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    across, along, deep = cute.arch.block_idx()
+    wide, _, _ = cute.arch.grid_dim()
+    cluster_index, clusters = across // cm, wide // cm
+    ranks = (  # constants where the cluster has one CTA that way
+        across - cluster_index * cm if const_expr(cm > 1) else Int32(0),
+        along if const_expr(cn > 1) else Int32(0),
+        deep if const_expr(config.cluster_k > 1) else Int32(0),
+    )
+    rank_m, rank_n, rank_k = ranks
+
+    # -- shared memory: barriers, stages of A, stages of B, boxes of D
+    smem = cutlass.memory.SmemAllocator()
+    full = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    empty = full + config.stages
+    shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
+    whole_a = cute.make_tensor(shared_a.iterator, whole_rows(spec, layout_a).outer)
+    shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
+    if const_expr(tile_m < MMA_M):
+        smem.allocate((MMA_M - tile_m) * tile_k * spec.operands[0].width // 8, 1024)
+    box_bytes = geo.consumers * geo.store_buffers * STORE_ROWS * geo.box_pitch
+    boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
+    if const_expr(box_bytes > 0):
+        boxes = cute.recast_ptr(smem.allocate(box_bytes, 1024), dtype=spec.output)
+
+    init_barriers(spec, full, warp)
+    if warp == 0:
+        cpasync.prefetch_descriptor(atom_a)
+        cpasync.prefetch_descriptor(atom_b)
+    first = work_unit(spec, cluster_index, order, ranks)
+    if const_expr(cm * cn * config.cluster_k > 1):
+        cute.arch.cluster_arrive_relaxed()  # the fence has published the barriers
+        cute.arch.cluster_wait()
+    else:
+        cute.arch.sync_threads()
+    loaded_b = shared_b
+    if const_expr(spec.panels):
+        loaded_b = cute.make_tensor(shared_b.iterator, panels_layout(spec))
+    of_a = Load(atom_a, tensor_a, shared_a, (tile_m, tile_k), rank_n, cn)
+    of_b = Load(atom_b, tensor_b, loaded_b, loads_of_b(spec), rank_m, cm)
+    # A goes to the CTAs of this cluster row (all n), B to those of this column (all m).
+    mask_a, mask_b = Int32(0), Int32(0)
+    plane = rank_k * (cm * cn)
+    for i in range_constexpr(cn):
+        mask_a |= Int32(1) << (plane + rank_m + i * cm)
+    for i in range_constexpr(cm):
+        mask_b |= Int32(1) << (plane + i + rank_n * cm)
+    barriers = (full, empty)
+    if warp < 4:
+        cute.arch.setmaxregister_decrease(geo.registers[0])
+        if warp == 0:
+            produce(
+                spec, lasts, order,
+                (of_a, of_b, cutlass.Int16(pinned(mask_a)), cutlass.Int16(pinned(mask_b))),
+                barriers, flags, cluster_index, first, units, clusters, ranks,
+            )  # fmt: skip
+    else:
+        cute.arch.setmaxregister_increase(geo.registers[1])
+        consume(
+            spec, (sizes, lasts), order, mma, (whole_a, shared_b), barriers,
+            (atom_d, tensor_d, boxes), out, d_strides,
+            cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
+            cluster_index, first, units, clusters, ranks, scales,
+        )  # fmt: skip

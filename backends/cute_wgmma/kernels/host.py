@@ -1,0 +1,128 @@
+"""Device code of the Hopper GEMM: TMA, wgmma, persistent and warp-specialised.
+
+The story of one CTA
+--------------------
+    producer   one warp. For each work unit and slab of K: wait until every CTA that receives the
+               slab has left the stage (`empty`), announce the bytes (`full`), start the TMA loads
+               of A and B, multicast along the cluster.
+    consumers  warpgroups of 128 threads. Wait `full`, multiply the slab with wgmma out of shared
+               memory, keep one slab in flight, hand the stage before it back (`empty`, one arrival
+               of each warpgroup at each CTA whose producer wrote it).
+    epilogue   by the consumers: accumulators through swizzled shared memory to TMA stores, or
+               straight from registers where D is no TMA target.
+
+Cooperative: all consumers share a tile. Ping-pong: two groups take turns at the tensor cores; a
+pair of named barriers passes the turn, so that one group's epilogue hides under the other's maths.
+Sliced-K: the consumers share a tile's slabs and add up at the end.
+
+A work unit is a tile of D, one part of K and one batch. Units are dealt to clusters round robin.
+Where a cluster lies along K its CTAs share a unit's slabs and add up in their shared memories.
+Coordinates are 32-bit, addresses and strides 64-bit.
+
+Operands that cannot be read where they lie are repacked into the workspace by a kernel before.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+
+import cuda.bindings.driver as cuda
+import cutlass
+from cutlass import Int32, Int64, const_expr
+
+from ...cute import tile_scheduler as persistent
+from ...cute.device import select
+from ...cute.reduction import reduce_parts, target_of_sums
+from ...cute.repack import depth
+from ...cute.tile_scheduler import (
+    batched,
+    example_arguments,
+    operands,
+    unit_order,
+)
+from ...cute.tma_boxes import box_atom
+from ..geometry import STORE_ROWS
+from .gemm import gemm_kernel
+from .layouts import load_atom, loads_of_b, operand_layout, panels_layout, tiled_mma
+from .spec import Spec
+from .tile_coords import last_places
+
+__all__ = ["Spec", "example_arguments", "make_host"]
+
+# Slabs that are brought into the L2 while the kernel before still runs, where operands have so many
+# bytes at most: 256 cubed 2.0 to 1.65 us, 512 3.1 to 2.65; but 1024 5.6 to 5.9.
+SLABS_AHEAD, MOST_AHEAD = 4, 2 << 20
+
+
+# -- layouts and descriptors (host) ----------------------------------------------------------------
+
+
+# -- pipeline --------------------------------------------------------------------------------------
+
+
+# -- roles -----------------------------------------------------------------------------------------
+
+
+# -- kernel ----------------------------------------------------------------------------------------
+
+
+# -- host ------------------------------------------------------------------------------------------
+
+
+def start(
+    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
+    knobs: tuple, scales: tuple, stream: cuda.CUstream,
+) -> None:  # fmt: skip
+    """Launch the copies that are needed, the product, and the reduction of its parts."""
+    a, b, d, workspace = addresses
+    m, n, k, l0, l1 = sizes
+    a_m, a_k, a_l0, a_l1 = a_steps
+    b_k, b_n, b_l0, b_l1 = b_steps
+    d_m, d_n, d_l0, d_l1 = d_steps
+    split_k, along_n, group, multiprocessors, turn_m, turn_n = knobs
+    geo, config = spec.geometry, spec.config
+    tile_m, tile_n, tile_k = config.tile
+    cm, cn = config.cluster
+    batch = (l0, l1)
+    view_a, view_b, parts = operands(
+        spec, (a, b, workspace), (m, n, k), batch,
+        (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
+    )  # fmt: skip
+    layout_a = operand_layout(spec, spec.operands[0], tile_m, spec.k_major[0], geo.a_swizzle)
+    layout_b = operand_layout(spec, spec.operands[1], tile_n, spec.k_major[1], geo.b_swizzle)
+    atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
+    loaded_b = panels_layout(spec) if spec.panels else layout_b
+    atom_b, tensor_b = load_atom(view_b, loaded_b, loads_of_b(spec), cm)
+    out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
+    atom_d, tensor_d = atom_a, tensor_a
+    if const_expr(geo.store == "tma"):
+        deep = (depth(d_l0, l0), depth(d_l1, l1))
+        view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
+        atom_d, tensor_d = box_atom(view_d, (STORE_ROWS, geo.store_columns))
+    lasts = last_places(spec, (m, n), (turn_m, turn_n))
+    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
+    units = order[0][2].divisor * split_k * l0 * l1
+    clusters = units
+    if const_expr(config.cluster_k * config.slice_k == 1):  # else a cluster has one unit
+        clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
+    flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
+    flags += [depth(a_l1, l1), depth(b_l1, l1)]
+    few = Int64(m + n) * k * l0 * l1 * spec.problem.a.dtype.itemsize <= MOST_AHEAD
+    flags += [select(few, Int32(SLABS_AHEAD), Int32(0))]
+    gemm_kernel(
+        spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
+        layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,
+        order, units, () if spec.split else scales,
+    ).launch(
+        grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
+        cluster=(cm, cn, config.cluster_k),
+        stream=stream, min_blocks_per_mp=geo.residents, preferred_smem_carveout=100, use_pdl=True,
+    )  # fmt: skip
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream)
+
+
+def make_host(spec: Spec) -> Callable:
+    """Return the function to compile: raw addresses, sizes, element strides and a stream."""
+    return persistent.make_host(spec, start)
+
+
+gemm_kernel.set_name_prefix("wgmma_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

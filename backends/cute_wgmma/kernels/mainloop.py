@@ -1,0 +1,269 @@
+"""The main loop of a consumer: wgmma over the k_tiles of a work unit."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, const_expr, range_constexpr
+from cutlass.cute.nvgpu import warpgroup
+
+from ...cute.device import read
+from ...cute.tile_scheduler import advance
+from ..geometry import SWIZZLE_BYTES
+from .layouts import ATOM_BYTES, tiled_mma
+from .spec import Spec
+
+__all__ = [
+    "fragment_places",
+    "fragment_row",
+    "load_fragment",
+    "multiply",
+    "multiply_slab",
+    "release",
+    "run",
+    "run_from_registers",
+    "run_promoted",
+    "slab_from_registers",
+]
+
+
+@cute.jit
+def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Constexpr) -> None:
+    """Tell every CTA whose producer writes here that this warpgroup has left a stage."""
+    cm, cn = spec.config.cluster
+    rank_m, rank_n, rank_k = ranks
+    plane = rank_k * (cm * cn)  # rank of the first CTA with this part of K
+    if const_expr(cm * cn == 1):
+        if lane == 0:
+            cute.arch.mbarrier_arrive(empty)
+    else:
+        # Lanes 0 .. cn-1: CTAs of this row; lanes cn .. cn+cm-1: of this column, without itself.
+        if lane < cn:
+            cute.arch.mbarrier_arrive(empty, plane + rank_m + lane * cm)
+        elif lane < cn + cm:
+            if lane - cn != rank_m:
+                cute.arch.mbarrier_arrive(empty, plane + (lane - cn) + rank_n * cm)
+
+
+@cute.jit
+def multiply(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
+    a: cute.Tensor, b: cute.Tensor, barriers: tuple, slabs: Int32, stage: Int32, phase: Int32,
+    ranks: tuple, in_wg: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Multiply the slabs of one unit into the accumulators; returns the stage after them.
+
+    `sums` are those that wgmma adds to, `total` the unit's: the same tensor unless partial sums
+    are promoted.
+    """
+    mma.set(warpgroup.Field.ACCUMULATE, True)
+    promote = spec.geometry.promote
+    if const_expr(promote == 1):
+        at = run_promoted(
+            spec, mma, sums, total, a, b, barriers, slabs, (stage, phase), ranks, in_wg
+        )
+    elif const_expr(promote):
+        total.fill(0)
+        at = (stage, phase)
+        for _ in cutlass.range(slabs // promote, unroll=1):
+            at = run(spec, mma, sums, a, b, barriers, promote, at, ranks, in_wg)
+            total.store(total.load() + sums.load())
+        if slabs % promote > 0:
+            at = run(spec, mma, sums, a, b, barriers, slabs % promote, at, ranks, in_wg)
+            total.store(total.load() + sums.load())
+    elif const_expr(spec.geometry.fragments > 0):
+        at = run_from_registers(
+            spec, mma, sums, a, b, barriers, slabs, (stage, phase), ranks, in_wg
+        )
+    else:
+        at = run(spec, mma, sums, a, b, barriers, slabs, (stage, phase), ranks, in_wg)
+    return at
+
+
+@cute.jit
+def run(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor,
+    barriers: tuple, slabs: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Multiply so many slabs into fresh accumulators, one of them in flight behind the next."""
+    full, empty = barriers
+    stage, phase = at
+    previous = stage
+    sums.fill(0)
+    for slab in cutlass.range(slabs, unroll=1):
+        cute.arch.mbarrier_wait(full + stage, phase)
+        warpgroup.fence()
+        for k in range_constexpr(cute.size(a, mode=[2])):
+            cute.gemm(mma, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
+        warpgroup.commit_group()
+        warpgroup.wait_group(1)
+        if slab > 0:
+            if in_wg < 32:  # the warpgroup's first warp signals for all of it
+                release(empty + previous, ranks, in_wg, spec)
+        previous = stage
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    warpgroup.wait_group(0)
+    if slabs > 0:
+        if in_wg < 32:
+            release(empty + previous, ranks, in_wg, spec)
+    return stage, phase
+
+
+@cute.jit
+def run_promoted(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, even: cute.Tensor, total: cute.Tensor,
+    a: cute.Tensor, b: cute.Tensor, barriers: tuple, slabs: Int32, at: tuple, ranks: tuple,
+    in_wg: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Multiply slabs by twos, each with sums of its own: the first's move under the second.
+
+    No wgmma is in flight at the end of a turn: ptxas would wait for every one of them (C7514).
+    """
+    full, empty = barriers
+    stage, phase = at
+    odd = cute.make_rmem_tensor(even.layout, even.element_type)
+    fresh = tiled_mma(spec)
+    fresh.set(warpgroup.Field.ACCUMULATE, False)
+    total.fill(0)
+    for _ in cutlass.range(slabs // 2, unroll=1):
+        before = stage
+        cute.arch.mbarrier_wait(full + stage, phase)
+        multiply_slab((fresh, mma), even, a, b, stage)
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+        cute.arch.mbarrier_wait(full + stage, phase)
+        multiply_slab((fresh, mma), odd, a, b, stage)
+        warpgroup.wait_group(1)
+        total.store(total.load() + even.load())
+        if in_wg < 32:  # the warpgroup's first warp signals for all of it
+            release(empty + before, ranks, in_wg, spec)
+        warpgroup.wait_group(0)
+        if in_wg < 32:
+            release(empty + stage, ranks, in_wg, spec)
+        total.store(total.load() + odd.load())
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    if slabs % 2 == 1:
+        cute.arch.mbarrier_wait(full + stage, phase)
+        multiply_slab((fresh, mma), even, a, b, stage)
+        warpgroup.wait_group(0)
+        if in_wg < 32:
+            release(empty + stage, ranks, in_wg, spec)
+        total.store(total.load() + even.load())
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    return stage, phase
+
+
+@cute.jit
+def multiply_slab(
+    both: tuple, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32
+) -> None:
+    """Start the wgmma of one slab; `both` begin fresh sums, and add to them."""
+    warpgroup.fence()
+    for k in range_constexpr(cute.size(a, mode=[2])):
+        cute.gemm(both[min(k, 1)], sums, a[None, None, k, stage], b[None, None, k, stage], sums)
+    warpgroup.commit_group()
+
+
+def fragment_places(spec: Spec, wg_m: Int32, in_wg: Int32) -> tuple:
+    """Return where a thread's part of A lies in a stage, for the lower and the upper four of K.
+
+    A is M-major: atoms of 8 (K) x 32 (M) elements in which 16-byte units are swizzled by K, four
+    along K then those along M. A thread loads neighbours along M: which of them make its rows is
+    free, so a warp takes units that lie on different banks. Those of 128 rows: 4 rows of a unit;
+    of 64: 2 rows of half a unit.
+    """
+    lane, warp = in_wg % 32, in_wg // 32
+    g, t = lane // 4, lane % 4
+    if spec.geometry.repeats_m == 2:
+        atom, unit, half = wg_m * 4 + warp, g // 2 + g % 2 * 4, 0
+    else:
+        atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, g % 2
+    base = atom * ATOM_BYTES * 4 + half * 8
+    return tuple(base + k * SWIZZLE_BYTES + (unit ^ k) * 16 for k in (t, t + 4))
+
+
+def fragment_row(spec: Spec, wg_m: Int32, in_wg: Int32) -> Int32:
+    """Return the first row of a thread's part of A, in its tile."""
+    lane, warp = in_wg % 32, in_wg // 32
+    g = lane // 4
+    if spec.geometry.repeats_m == 2:
+        return wg_m * 128 + warp * 32 + (g // 2 + g % 2 * 4) * 4
+    return wg_m * 64 + g // 4 * 32 + (warp + g // 2 % 2 * 4) * 4 + g % 2 * 2
+
+
+@cute.jit
+def load_fragment(
+    spec: cutlass.Constexpr, fragment: cute.Tensor, stage: Int32, places: tuple
+) -> None:
+    """Load a thread's part of a slab of A from shared memory to registers."""
+    repeats = spec.geometry.repeats_m
+    words = cute.recast_tensor(fragment, cutlass.Float32)
+    for k in range_constexpr(SWIZZLE_BYTES // 32):
+        for upper in range_constexpr(2):
+            where = stage + places[upper] + k * ATOM_BYTES
+            pointer = cute.make_ptr(
+                cutlass.Float32, where, cute.AddressSpace.smem, assumed_align=8 * repeats
+            )
+            loaded = read(cute.make_tensor(pointer, cute.make_layout(2 * repeats)), 2 * repeats)
+            for i in range_constexpr(repeats):
+                for half in range_constexpr(2):
+                    words[half + 2 * upper + 4 * i + 4 * repeats * k] = loaded[2 * i + half]
+
+
+@cute.jit
+def run_from_registers(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: tuple, b: cute.Tensor,
+    barriers: tuple, slabs: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """`run` with A from registers: a slab's is loaded while the slab before it is multiplied."""
+    full, _ = barriers
+    rows, _, columns = spec.config.tile
+    shape = mma.partition_shape_A((rows, columns))
+    even = cute.make_rmem_tensor(shape, spec.operands[0])
+    odd = cute.make_rmem_tensor(shape, spec.operands[0])
+    sums.fill(0)
+    state = (*at, at[0])  # stage, phase, the stage before
+    if slabs > 0:
+        cute.arch.mbarrier_wait(full + at[0], at[1])
+        load_fragment(spec, even, a[0] + at[0] * spec.geometry.a_bytes, a[1])
+    for pair in cutlass.range(slabs // 2, unroll=1):
+        first = 2 * pair
+        state = slab_from_registers(
+            spec, mma, sums, (even, odd), a, b, barriers, first, slabs, state, ranks, in_wg
+        )
+        state = slab_from_registers(
+            spec, mma, sums, (odd, even), a, b, barriers, first + 1, slabs, state, ranks, in_wg
+        )
+    if slabs % 2 == 1:
+        state = slab_from_registers(
+            spec, mma, sums, (even, odd), a, b, barriers, slabs - 1, slabs, state, ranks, in_wg
+        )
+    warpgroup.wait_group(0)
+    if slabs > 0:
+        if in_wg < 32:
+            release(barriers[1] + state[2], ranks, in_wg, spec)
+    return state[0], state[1]
+
+
+@cute.jit
+def slab_from_registers(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, fragments: tuple, a: tuple,
+    b: cute.Tensor, barriers: tuple, index: Int32, slabs: Int32, state: tuple, ranks: tuple,
+    in_wg: Int32,
+) -> tuple[Int32, Int32, Int32]:  # fmt: skip
+    """Multiply one slab; load the next one's part of A as soon as its registers are free."""
+    now, coming = fragments
+    full, empty = barriers
+    stage, phase, previous = state
+    warpgroup.fence()
+    for k in range_constexpr(cute.size(now, mode=[2])):
+        cute.gemm(mma, sums, now[None, None, k], b[None, None, k, stage], sums)
+    warpgroup.commit_group()
+    warpgroup.wait_group(1)
+    if index > 0:
+        if in_wg < 32:
+            release(empty + previous, ranks, in_wg, spec)
+    previous = stage
+    stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    if index + 1 < slabs:
+        cute.arch.mbarrier_wait(full + stage, phase)
+        load_fragment(spec, coming, a[0] + stage * spec.geometry.a_bytes, a[1])
+    return stage, phase, previous

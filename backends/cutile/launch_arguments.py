@@ -1,0 +1,296 @@
+"""What a cuTile kernel is passed: the documented layout of its arguments, as plain integers.
+
+By cuTile's calling convention (`cutile_python_v2`) an array of n dimensions is 1 + 2n arguments:
+its address, its extents, its strides in elements; a scalar is one, a tuple those of its items, and
+constants are left out. Extents and strides have 32 bits here, divisors 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil
+from typing import NamedTuple
+
+from unigemm.errors import UnsupportedProblem
+from unigemm.planning.config import Config
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import Target
+from unigemm.problem.canonical import Gemm
+from unigemm.problem.problem import Extents, MatrixType
+
+from ..common.kernel_key import INT32_MAX, Steps, oriented_strides
+from ..common.workspace import ROW_BYTES, packed_bytes, packed_row_bytes, parts_filled
+from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, features, is_copied
+
+__all__ = [
+    "PLACES",
+    "Argument",
+    "Call",
+    "Divisor",
+    "Place",
+    "calls",
+    "order_of",
+    "places_of",
+    "tail_of",
+    "units_of",
+]
+
+#: What a launch brings, in its order: addresses (A and B the kernel's), extents, a float64's bits.
+PLACES = ("a", "b", "d", "workspace", "scale_a", "scale_b", "scales_a", "scales_b", "factor")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An argument that each call brings.
+
+    Attributes
+    ----------
+    name
+        One of `PLACES`: an address, how many scales lie at one (0 or 1), or the bits of the factor.
+    offset
+        Bytes added to an address.
+    """
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Divisor:
+    """What a kernel divides indices by, without a division.
+
+    Attributes
+    ----------
+    by
+        The number, above zero and below 2**31, as what is divided is from zero on.
+    """
+
+    by: int
+
+    @property
+    def packed(self) -> int:
+        """A factor of 32 bits, and above it the shift behind it (Granlund, Montgomery 1994)."""
+        shift = 31 + (self.by - 1).bit_length()
+        return shift << 32 | (1 << shift) // self.by + 1
+
+
+Argument = int | Place | Divisor
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch of a kernel.
+
+    Attributes
+    ----------
+    symbol
+        Its name.
+    blocks
+        Tile blocks of the grid.
+    arguments
+        In the order of its parameters.
+    """
+
+    symbol: str
+    blocks: int
+    arguments: tuple[Argument, ...]
+
+
+def units_of(config: Config, extents: Extents) -> int:
+    """Return the units of work of a product: tiles, by parts of K, by the stack."""
+    seen = config.oriented(extents)
+    m, n, _ = config.tile
+    return ceil(seen.m / m) * ceil(seen.n / n) * seen.batch * config.split_k
+
+
+def places_of(config: Config, target: Target) -> int:
+    """Return how many tiles the device works on at once."""
+    return max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy)
+
+
+class Tail(NamedTuple):
+    """What a "tail" schedule does with the tiles that do not fill a round.
+
+    Attributes
+    ----------
+    begin
+        The first of them; those before are whole rounds.
+    tiles
+        How many.
+    parts
+        Of K, that each is cut into: as many as there are places.
+    """
+
+    begin: int
+    tiles: int
+    parts: int
+
+
+def tail_of(config: Config, k: int, tiles: int, places: int) -> Tail:
+    """Return what is left of the last round, in parts none of which is empty."""
+    left = tiles % places
+    slabs = ceil(k / config.tile[2])
+    parts = max(1, min(places // max(1, left), slabs))
+    return Tail(tiles - left, left, parts_filled(slabs, parts))
+
+
+def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
+    """Return the launches of a product.
+
+    One, or two with split-K, behind one for each operand that is copied; for each product of a
+    stack where the strides between them are negative or too wide for 32 bits.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A line lies 2**31 elements or more behind the one before.
+    """
+    strides = oriented_strides(gemm, plan.config)
+    steps = [step for matrix in strides for step in matrix[2:]]
+    if all(0 <= step <= INT32_MAX for step in steps):
+        return _calls(plan, gemm.batch, strides, (0, 0, 0))
+    found: list[Call] = []
+    inner, outer = gemm.batch
+    for i1, i0 in product(range(outer), range(inner)):
+        offsets = [matrix[2] * i0 + matrix[3] * i1 for matrix in strides]
+        alone = [(*matrix[:2], 0, 0) for matrix in strides]
+        found += _calls(plan, (1, 1), alone, offsets)
+    return tuple(found)
+
+
+def _calls(
+    plan: Plan, batch: tuple[int, int], strides: Sequence[Steps], offsets: Sequence[int]
+) -> tuple[Call, ...]:
+    config, problem = plan.config, plan.config.oriented(plan.problem)
+    extents = config.oriented(plan.extents)
+    m, n, k = extents.m, extents.n, extents.k
+    products = batch[0] * batch[1]
+    copies: list[Call] = []
+    a = _matrix("a", problem.a, problem.a.major == "m", (m, k), batch, strides[0], offsets[0])
+    b = _matrix("b", problem.b, problem.b.major == "k", (k, n), batch, strides[1], offsets[1])
+    begin = 0
+    if is_copied(problem.a, config):
+        a, begin = _copied(a, begin, (m, k), plan, copies)
+    if is_copied(problem.b, config):
+        b, begin = _copied(b, begin, (n, k), plan, copies)
+    d = _matrix("d", problem.d, problem.d.major == "m", (m, n), batch, strides[2], offsets[2])
+    units = units_of(config, plan.extents) // extents.batch * products
+    places = places_of(config, plan.target)
+    blocks = min(units, places) if config.schedule == "persistent" else units
+    scales: tuple[Argument, ...] = ()
+    if problem.scaled:
+        # Two arrays of at most one number: address, extent, stride.
+        scales = (Place("scale_a"), Place("scales_a"), 1, Place("scale_b"), Place("scales_b"), 1)
+        scales = (*scales, Place("factor"))
+    stack = batch[0] if config.split_k == 1 else products
+    order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
+    if not features(plan.target).multiplies:
+        order = order[:2]
+    if config.schedule == "tail":
+        rest = tail_of(config, extents.k, units, places)
+        pieces = _pieces(plan, places, begin)
+        main = (*a, *b, *d, *scales, batch[0], rest.begin, *order)
+        found = [_call("gemm", places, main, plan)] if rest.begin else []
+        if rest.tiles:
+            number = (rest.parts, rest.begin, *order)
+            blocks = rest.tiles * rest.parts
+            found.append(_call("tail", blocks, (*a, *b, *d, *pieces, *number), plan))
+            blocks = rest.tiles * (config.tile[0] // PIECE_ROWS)
+            found.append(_call("join", blocks, (*pieces, *d, *scales, *number), plan))
+        return (*copies, *found)
+    work = (batch[0], units, *order)
+    if plan.split_k == 1:
+        return (*copies, _call("gemm", blocks, (*a, *b, *d, *scales, *work), plan))
+    lines, line = (n, m) if problem.d.major == "m" else (m, n)
+    parts = _parts(plan, lines, line, products, begin)
+    down, across = ceil(lines / REDUCE_TILE[0]), ceil(line / REDUCE_TILE[1])
+    return (
+        *copies,
+        _call("gemm", blocks, (*a, *b, *parts, *work), plan),
+        _call("reduce", down * across * products, (*parts, *d, *scales), plan),
+    )
+
+
+def order_of(config: Config, down: int, across: int, stack: int) -> tuple[int | Divisor, ...]:
+    """Return the order of a product's tiles: along M or N, in bands of so many, and its divisors.
+
+    A unit of work is divided by the tiles of a product, that by a stack's inner extent, a tile by
+    those of a band, and its place there by the band's width, which may be less in the last.
+    """
+    along_n, group = config.raster.order == "n", config.raster.group
+    swept, grouped = (across, down) if along_n else (down, across)
+    band = min(swept * group, INT32_MAX)  # more than all tiles
+    divisors = down * across, stack, band, group, grouped % group or group
+    return (int(along_n), group, *(Divisor(by) for by in divisors))
+
+
+def _matrix(
+    name: str, kind: MatrixType, turned: bool, shape: tuple[int, int], batch: tuple[int, int],
+    steps: Steps, offset: int,
+) -> tuple[Argument, ...]:  # fmt: skip
+    """Return the arguments of a stack of matrices (L1, L0, lines, line).
+
+    An index that repeats the operand has an extent of one; strides that are never taken are
+    replaced by some that keep the promises of the signature.
+    """
+    lines, line = reversed(shape) if turned else shape
+    between, along = (steps[1], steps[0]) if turned else steps[:2]
+    unit = kind.vector
+    inner, outer = (extent if step else 1 for extent, step in zip(batch, steps[2:], strict=True))
+    strides = (steps[3] or unit, steps[2] or unit, between if lines > 1 else unit, along)
+    return (
+        Place(name, offset * kind.dtype.itemsize),
+        *(outer, inner, lines, line),
+        *strides,
+    )
+
+
+def _copied(
+    source: tuple[Argument, ...], begin: int, shape: tuple[int, int], plan: Plan, copies: list[Call]
+) -> tuple[tuple[Argument, ...], int]:
+    """Add the launch that copies an operand, and return the copy's arguments and its end.
+
+    It has a matrix for each that there is of the operand; the product sees K as it is, and `turn`
+    also what pads the lines.
+    """
+    (rows, k), itemsize = shape, plan.problem.a.dtype.itemsize
+    outer, inner = (extent for extent in source[1:3] if isinstance(extent, int))
+    pitch = packed_row_bytes(k * itemsize) // itemsize
+    strides = (inner * rows * pitch, rows * pitch, pitch, 1)
+    place = Place("workspace", begin)
+    lines, line = TURN_TILE
+    blocks = ceil(rows / lines) * ceil(pitch / line) * inner * outer
+    padded = (place, outer, inner, rows, pitch, *strides)
+    copies.append(_call("turn", blocks, (*source, *padded), plan))
+    end = begin + packed_bytes(rows, k * itemsize, inner * outer, 1)
+    return (place, outer, inner, rows, k, *strides), end
+
+
+def _parts(plan: Plan, lines: int, line: int, products: int, begin: int) -> tuple[Argument, ...]:
+    """Return the arguments of the workspace: (parts, products, lines, line), lines padded."""
+    unit = ROW_BYTES // plan.problem.accumulator.itemsize
+    pitch = ceil(line / unit) * unit
+    strides = (products * lines * pitch, lines * pitch, pitch, 1)
+    return (
+        Place("workspace", begin),
+        *(plan.split_k, products, lines, pitch),
+        *strides,
+    )
+
+
+def _pieces(plan: Plan, places: int, begin: int) -> tuple[Argument, ...]:
+    """Return the arguments of the workspace of shared tiles: (1, pieces, rows, columns)."""
+    m, n, _ = plan.config.tile
+    return (Place("workspace", begin), 1, places, m, n, places * m * n, m * n, n, 1)
+
+
+def _call(symbol: str, blocks: int, arguments: tuple[Argument, ...], plan: Plan) -> Call:
+    numbers = [x for x in arguments if isinstance(x, int)]
+    if min(numbers) < 0 or max(*numbers, blocks) > INT32_MAX:
+        raise UnsupportedProblem(
+            f"cutile indexes with 32 bits, and an extent, a stride or the grid of {plan.extents} "
+            "does not fit; use backend='cute_simt', or an array whose lines lie closer together"
+        )
+    return Call(symbol, blocks, arguments)

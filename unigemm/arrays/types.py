@@ -1,0 +1,103 @@
+"""What the public functions take and give, for type checkers: nothing here runs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Union
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import numpy as np
+
+    from ..planning.plan import Plan
+    from .operands import ArraySpec
+
+__all__ = [
+    "Array",
+    "ArrayLike",
+    "ArrayT",
+    "Axes",
+    "DTypeLike",
+    "MatmulOptions",
+    "NumPyArray",
+    "NumPyLike",
+    "Scale",
+    "Stream",
+    "Tensor",
+]
+
+
+class Array(Protocol):
+    """An array of any library: NumPy, CuPy, PyTorch, JAX, and all others with DLPack."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """Export the array."""
+        ...
+
+    def __dlpack_device__(self) -> Any:
+        """Say where it is."""
+        ...
+
+
+ArrayT = TypeVar("ArrayT", bound=Array)
+ArrayT_co = TypeVar("ArrayT_co", bound=Array, covariant=True)
+
+
+class Tensor(Array, Protocol[ArrayT_co]):
+    """A PyTorch tensor, or a parameter: of both a product is what `detach` gives."""
+
+    def detach(self) -> ArrayT_co:
+        """Return the tensor without its history."""
+        ...
+
+
+class _TorchStream(Protocol):
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+class _CupyStream(Protocol):
+    @property
+    def ptr(self) -> int: ...
+
+
+class _CudaStream(Protocol):
+    @property
+    def __cuda_stream__(self) -> Any: ...
+
+
+class _Handle(Protocol):
+    @property
+    def handle(self) -> Any: ...
+
+
+if TYPE_CHECKING:
+    NumPyArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+    #: What NumPy makes an array of.
+    NumPyLike: TypeAlias = Union[  # noqa: UP007  (it names itself)
+        NumPyArray, np.generic, complex, Sequence["NumPyLike"]
+    ]
+    ArrayLike: TypeAlias = Array | NumPyLike | ArraySpec
+    #: A `DType`, a name, or a dtype of an array library: they have no more in common.
+    DTypeLike: TypeAlias = Hashable
+    #: Of CUDA: an address, or an object that has it.
+    Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | _Handle
+    Scale: TypeAlias = float | Array | tuple[Array, float | Array]
+    Axes: TypeAlias = list[tuple[int, ...] | int] | list[tuple[int, int]] | list[int]
+
+
+class MatmulOptions(TypedDict, total=False):
+    """The keyword arguments of `unigemm.matmul`."""
+
+    dtype: DTypeLike | None
+    precision: str
+    deterministic: bool
+    batch_invariant: bool
+    backend: str
+    plan: Plan | None
+    stream: Stream | None
+    scale_a: Scale | None
+    scale_b: Scale | None
+    axes: Axes | None
+    casting: str | None

@@ -1,0 +1,188 @@
+"""`unigemm cache`: look at the kernel cache, check it, trim it, carry it elsewhere."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ..cache import EntrySummary, default_cache
+from ..env import parse_size
+from ..errors import CacheError
+from . import render as show
+
+__all__ = ["cache_app"]
+
+cache_app = typer.Typer(no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+BackendName = Annotated[str | None, typer.Option("--backend", help="Only this backend's kernels.")]
+Arch = Annotated[str | None, typer.Option("--target", help="Only kernels of this architecture.")]
+
+
+def _print(as_json: bool, report: Any, text: str) -> None:
+    if as_json:
+        show.print_json(msgspec.to_builtins(report))
+    else:
+        show.say(text)
+
+
+@cache_app.command("ls")
+def list_command(backend: BackendName = None, target: Arch = None, as_json: Json = False) -> None:
+    """List the kernels, the last used first."""
+    entries = default_cache().entries(backend=backend, arch=target)
+    if as_json:
+        show.print_json(msgspec.to_builtins(entries))
+        return
+    if not entries:
+        show.say("no kernels in the cache")
+        return
+    headings = ("key", "backend", "target", "size", "regs", "last used", "layer", "kernel")
+    show.print_table(show.table("", headings, map(_entry_row, entries)))
+
+
+def _entry_row(entry: EntrySummary) -> tuple[str, ...]:
+    kernel = entry.kernel
+    what = " ".join(
+        f"{name.upper()} {part.get('dtype')} {part.get('major')}/{part.get('alignment')}"
+        for name in ("a", "b", "d")
+        if isinstance(part := kernel.get(name), dict)
+    )
+    tile = kernel.get("tile")
+    extents = "x".join(str(extent) for extent in tile) if isinstance(tile, list) else ""
+    return (
+        entry.digest[:12],
+        entry.backend,
+        entry.arch,
+        show.size(entry.size_bytes),
+        str(entry.registers),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used)),
+        entry.layer,
+        _printable(f"{what} {extents}"),
+    )
+
+
+def _printable(text: str) -> str:
+    """Leave out what would steer a terminal: a bundle may have come from anyone."""
+    return "".join(c for c in text if c.isprintable())[:200]
+
+
+@cache_app.command()
+def stats(as_json: Json = False) -> None:
+    """Count what the cache holds."""
+    report = default_cache().stats()
+    lines = [
+        f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"
+        + (f" ({layer.problem})" if layer.problem else "")
+        for layer in report.layers
+    ]
+    lines += [
+        f"  {name} {arch}: {count} kernels, {show.size(total)}"
+        for name, arch, count, total in report.groups
+    ]
+    lines.append(f"limit {show.size(report.limit_bytes)}, set aside {report.quarantined}")
+    _print(as_json, report, "\n".join(lines))
+
+
+@cache_app.command()
+def verify(
+    repair: Annotated[bool, typer.Option(help="Set damaged kernels aside.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Hash every file again; exit code 1 where something is damaged or cannot be read."""
+    report = default_cache().verify(repair=repair)
+    lines = [f"{report.sound} kernels are sound, {len(report.damaged)} damaged"]
+    if report.other_versions:
+        lines.append(f"{report.other_versions} are of another version of unigemm, which reads them")
+    lines += [f"{found.path}: {found.reason}" for found in report.damaged]
+    _print(as_json, report, "\n".join(lines))
+    if report.damaged:
+        raise typer.Exit(1)
+
+
+@cache_app.command()
+def prune(
+    limit: Annotated[str | None, typer.Option(help="Size to come down to, such as 512M.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the kernels used longest ago until the rest fits."""
+    try:
+        size = None if limit is None else parse_size(limit)
+    except ValueError as error:
+        raise CacheError(str(error)) from None
+    report = default_cache().prune(size)
+    _print(as_json, report, _removed(report))
+
+
+@cache_app.command()
+def clear(backend: BackendName = None, target: Arch = None, as_json: Json = False) -> None:
+    """Remove all kernels, or those of a backend or an architecture."""
+    report = default_cache().clear(backend=backend, arch=target)
+    _print(as_json, report, _removed(report))
+
+
+def _removed(report: Any) -> str:
+    return f"{report.entries} kernels removed ({show.size(report.size_bytes)}), {report.left} left"
+
+
+def _path(text: str) -> Path:
+    """Read a path; an empty one, of an unset variable, would be the current folder."""
+    if not text.strip():
+        raise typer.BadParameter("the path is empty; name a folder or an archive")
+    return Path(text)
+
+
+@cache_app.command("export")
+def export_command(
+    destination: Annotated[
+        Path, typer.Argument(help="A new folder, or a .tar.gz or .zip.", parser=_path)
+    ],
+    key: Annotated[list[str] | None, typer.Option(help="Only these keys (first digits).")] = None,
+    backend: BackendName = None,
+    target: Arch = None,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Print what `cache import --expect` takes.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write kernels to a bundle for other machines; exit code 1 where some are damaged."""
+    report = default_cache().export_bundle(destination, digests=key, backend=backend, arch=target)
+    lines = [f"{report.entries} kernels ({show.size(report.size_bytes)}) to {report.path}"]
+    lines += [f"left out: {found.path}: {found.reason}" for found in report.damaged]
+    if digest:
+        lines += [f"{content}  {name}/{key}" for name, key, content in report.kernels]
+        lines.append(f"{report.digest}  all of them")
+    _print(as_json, report, "\n".join(lines))
+    if report.damaged:
+        raise typer.Exit(1)
+
+
+@cache_app.command("import")
+def import_command(
+    source: Annotated[Path, typer.Argument(help="A folder or an archive.", parser=_path)],
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIGEST",
+            help="Take only the bundle, or the kernels, with these digests (`cache export "
+            "--digest` prints them).",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Take the kernels of a bundle into the cache; exit code 1 where some are damaged.
+
+    A bundle is native code of whoever made it, and runs with your rights: import only what comes
+    from someone you trust. Checksums find damage, not malice. With --expect nothing is taken but
+    what has a digest that you were told in another way.
+    """
+    report = default_cache().import_bundle(source, expect=expect or None)
+    refused = len(report.refused)
+    lines = [f"{report.imported} kernels imported, {report.present} were here, {refused} refused"]
+    lines += [f"{found.path}: {found.reason}" for found in report.refused]
+    _print(as_json, report, "\n".join(lines))
+    if report.refused:
+        raise typer.Exit(1)

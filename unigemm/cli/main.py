@@ -1,0 +1,411 @@
+"""The command line: `unigemm demo | info | plan | compile | tune | sweep | cache`, with ``--json``.
+
+Exit codes: 0 done, 1 something was found wrong (a product, a damaged kernel), 2 the request
+cannot be met, which one sentence on stderr (or a JSON object on stdout) explains.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import api
+from ..arrays.operands import ArraySpec
+from ..errors import UnigemmError, UnsupportedProblem
+from ..info import BackendInfo
+from ..planning.explanation import screen
+from ..planning.plan import Plan
+from ..planning.planner import KEPT
+from ..planning.registry import BUILTIN
+from ..planning.target import ARCHITECTURES, name_of
+from ..problem.block_scales import BLOCKS, FORMATS, blocked_count, blocks_of
+from ..problem.dtypes import INPUTS, DType, dtype_named
+from ..problem.problem import PRECISIONS
+from ..version import __version__
+from . import render as show
+from .cache import cache_app
+from .sweep import sweep_command
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="One matmul for CuPy, NumPy, PyTorch and DLPack arrays.",
+)
+app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kernels.")
+
+
+def _named(*names: str) -> Any:
+    """Return what a shell completes an option's value with."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+_LAYOUTS = ("nn", "nt", "tn", "tt")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Extent = Annotated[int, typer.Argument(min=1)]
+DtypeName = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        help=f"Of the inputs: {', '.join(map(str, INPUTS))}; to plan and compile also "
+        f"{' and '.join(FORMATS)}, with scales of blocks in tiles.",
+        autocompletion=_named(*map(str, INPUTS), *FORMATS),
+    ),
+]
+OutDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--out-dtype",
+        help="Of the result: that of the inputs, for 8 bits float32 or int32.",
+        autocompletion=_named(*map(str, DType)),
+    ),
+]
+Layout = Annotated[
+    str,
+    typer.Option(
+        "--layout",
+        help="nn, nt, tn or tt: t is stored transposed.",
+        autocompletion=_named(*_LAYOUTS),
+    ),
+]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Products in a stack.")]
+Target = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        help="sm_90a, h100, 'RTX 4090', cpu, ...; may be repeated. This machine if not named.",
+        autocompletion=_named("cpu", *ARCHITECTURES),
+    ),
+]
+BackendName = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        help="A backend's name, or auto.",
+        autocompletion=_named("auto", *BUILTIN),
+    ),
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        help=f"Coarsest for float32: {', '.join(PRECISIONS)}.",
+        autocompletion=_named(*PRECISIONS),
+    ),
+]
+
+BatchInvariant = Annotated[
+    bool, typer.Option("--batch-invariant", help="One configuration for every M, rows bitwise.")
+]
+Top = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        min=1,
+        help="Configurations to rank, best first. Each predicted time (us) is split: parts left of "
+        "the bar add up, right of it is what bounds the main loop. One screen if left out.",
+    ),
+]
+
+# The base of all usage errors, of click or of the copy in newer Typers, which export its children.
+_UsageProblem: Any = typer.BadParameter.__mro__[2]
+
+
+def main() -> None:
+    """Run the command line with the arguments of the process, and exit."""
+    # A warning is for the user of a command, not for its author: no file and no line.
+    warnings.formatwarning = lambda message, *_, **__: f"unigemm: {message}\n"
+    try:
+        with show.guarded_streams():
+            code = _run("--json" in sys.argv)
+    except show.OutputLost as lost:
+        code = 141 if lost.closed else 2  # 128 + SIGPIPE, as of a program that the signal ends
+    sys.exit(code)
+
+
+def _run(as_json: bool) -> int:
+    """Run a command, explain what it cannot do, and return its exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except UnigemmError as error:
+        return _failed(as_json, type(error).__name__, str(error), 2)
+    except _UsageProblem as error:
+        context, message = getattr(error, "ctx", None), error.format_message()
+        if not as_json and not message:  # of no arguments at all: the help is printed
+            return error.exit_code
+        if not as_json and context is not None:
+            show.say(context.get_usage(), error=True)
+            show.say(f"Try '{context.command_path} --help' for help.", error=True)
+        return _failed(as_json, "UsageError", message or "no command", error.exit_code)
+    except OSError as error:  # of a file that the command names
+        where = f" ({error.filename})" if error.filename else ""
+        return _failed(as_json, type(error).__name__, f"{error.strerror or error}{where}", 2)
+    except typer.Abort:  # Ctrl-C, in older Typers
+        return 130
+    except SystemExit as exit:  # shell completion ends so
+        code = exit.code
+    return code if isinstance(code, int) else 0
+
+
+def _failed(as_json: bool, kind: str, message: str, code: int) -> int:
+    if as_json:
+        show.print_json({"error": {"type": kind, "message": message}})
+    else:
+        show.say(f"unigemm: {message}", error=True)
+    return code
+
+
+def specs(
+    m: int, n: int, k: int, dtype: str, layout: str, batch: int
+) -> tuple[ArraySpec, ArraySpec]:
+    """Return the operands that the options describe.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The layout is none of nn, nt, tn, tt, or the dtype is unknown.
+    """
+    if layout not in _LAYOUTS:
+        raise UnsupportedProblem(f"layout {layout!r} is not known; use nn, nt, tn or tt")
+    kind = dtype_named(dtype)
+    lead = (batch,) if batch > 1 else ()
+    orders = ["F" if letter == "t" else "C" for letter in layout]
+    return (
+        ArraySpec((*lead, m, k), kind, orders[0]),  # type: ignore[arg-type]
+        ArraySpec((*lead, k, n), kind, orders[1]),  # type: ignore[arg-type]
+    )
+
+
+def block_scaled_specs(
+    m: int, n: int, k: int, name: str, layout: str, batch: int
+) -> tuple[ArraySpec, ArraySpec, dict[str, ArraySpec]]:
+    """Return the operands of a format with scales of blocks, and these, in tiles.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The layout is unknown, or K is odd where two elements share a byte.
+    """
+    elements, scale = FORMATS[name]
+    if elements is DType.FLOAT4_E2M1FN_X2:
+        if k % 2:
+            raise UnsupportedProblem(f"K is {k}; of {name} it is even, two elements are a byte")
+        k //= 2
+    a, b = specs(m, n, k, str(elements), layout, batch)
+    blocks = blocks_of(k, BLOCKS[scale])
+    scales = {
+        argument: ArraySpec((*a.shape[:-2], blocked_count(rows, blocks)), scale)
+        for argument, rows in (("scale_a", m), ("scale_b", n))
+    }
+    return a, b, scales
+
+
+def plans_of(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    out_dtype: str | None,
+    layout: str,
+    batch: int,
+    targets: list[str] | None,
+    **options: Any,
+) -> list[Plan]:
+    """Plan one product for every named target; options as in `unigemm.plan`."""
+    if dtype in FORMATS:
+        a, b, scales = block_scaled_specs(m, n, k, dtype, layout, batch)
+        options.update(scales)
+    else:
+        a, b = specs(m, n, k, dtype, layout, batch)
+    wanted: list[str | None] = [*targets] if targets else [None]
+    return [api.plan(a, b, dtype=out_dtype, target=target, **options) for target in wanted]
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return a plan's JSON with the name of the architecture or device in place of its figures."""
+    return {**plan.to_dict(), "target": name_of(plan.target)}
+
+
+@app.command("plan")
+def plan_command(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: DtypeName = "float32",
+    out_dtype: OutDtype = None,
+    layout: Layout = "nn",
+    batch: Batch = 1,
+    target: Target = None,
+    backend: BackendName = "auto",
+    precision: Precision = "ieee",
+    batch_invariant: BatchInvariant = False,
+    top: Top = None,
+    as_json: Json = False,
+) -> None:
+    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target."""
+    keep = KEPT if top is None else top - 1
+    options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
+    options["batch_invariant"] = batch_invariant
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
+    if as_json:
+        data = [plan_json(plan) for plan in plans]
+        show.print_json(data[0] if len(data) == 1 else data)
+        return
+    for plan in plans:
+        if top is None:
+            _print_screen(plan, f"--top {KEPT + 1}")
+        else:
+            show.print_laid_out(plan.explain(show.width()))
+
+
+def _print_screen(plan: Plan, more: str) -> None:
+    """Print what fits one screen and a prompt; a small one is scrolled."""
+    lines = max(show.height() or 0, 24) - 1
+    show.print_laid_out(screen(plan, show.width() or 80, lines, more))
+
+
+@app.command("compile")
+def compile_command(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: DtypeName = "float32",
+    out_dtype: OutDtype = None,
+    layout: Layout = "nn",
+    batch: Batch = 1,
+    target: Target = None,
+    backend: BackendName = "auto",
+    precision: Precision = "ieee",
+    batch_invariant: BatchInvariant = False,
+    as_json: Json = False,
+) -> None:
+    """Compile the kernel of an M x N x K product into the cache."""
+    options = {"backend": backend, "precision": precision, "batch_invariant": batch_invariant}
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
+    made = show.compile_all(plans, quiet=as_json)
+    if as_json:
+        show.print_json(show.compiled_json(made))
+        return
+    show.print_table(show.kernel_table(made))
+    show.say(show.compiled_line(made))
+
+
+@app.command()
+def tune(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: DtypeName = "float32",
+    out_dtype: OutDtype = None,
+    layout: Layout = "nn",
+    batch: Batch = 1,
+    backend: BackendName = "auto",
+    precision: Precision = "ieee",
+    candidates: Annotated[int, typer.Option(min=1, help="Configurations to measure.")] = 8,
+    budget: Annotated[float, typer.Option(help="Seconds of device time, about.")] = 1.0,
+    file: Annotated[
+        Path | None, typer.Option(help="Where to keep what was found; the user's file if left out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure configurations for an M x N x K product; the fastest is used from then on."""
+    from ..tuning.autotune import autotune
+
+    a, b = specs(m, n, k, dtype, layout, batch)
+    with show.progress(as_json) as bar:
+        task = bar.add_task("tuning")
+        plan = autotune(
+            a,
+            b,
+            dtype=out_dtype,
+            precision=precision,
+            backend=backend,
+            candidates=candidates,
+            budget=budget,
+            file=file,
+            report=lambda what, done, of: bar.update(
+                task, description=what, completed=done, total=of
+            ),
+        )
+    if as_json:
+        show.print_json(plan_json(plan))
+    else:
+        _print_screen(plan, "unigemm plan --top 9")
+
+
+app.command("sweep")(sweep_command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        show.say(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print it.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    """One matmul for CuPy, NumPy, PyTorch and DLPack arrays."""
+
+
+@app.command()
+def info(as_json: Json = False) -> None:
+    """Show versions, variables, devices, backends and the cache here, and what is missing."""
+    from .machine import look
+
+    found = look()
+    if as_json:
+        show.print_json(found.to_dict())
+        return
+    show.print_list(f"{name} {version or '-'}" for name, version in found.versions.items())
+    variables = [(x.name, _shown(x.value), x.source, x.meaning) for x in found.variables]
+    show.print_table(show.table("variables", ("name", "value", "from", "meaning"), variables))
+    for x in found.variables:
+        if x.problem:
+            show.say(f"{x.name}: {x.problem}")
+    for name in found.unknown_variables:
+        show.say(f"{name} is set, and is no variable of unigemm")
+    rows = [(backend.name, _availability(backend)) for backend in found.backends]
+    show.print_table(show.table("backends", ("name", "available"), rows))
+    for device in found.devices:
+        show.say(f"cuda:{device.index} {device.target or device.problem}")
+    for layer in found.cache.layers:
+        show.say(
+            f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"
+            + (f" ({layer.problem})" if layer.problem else "")
+        )
+    for sentence in found.missing:
+        show.say(f"missing: {sentence}")
+
+
+def _shown(value: Any) -> str:
+    """Return a cell with the value of a variable."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return str(int(value))
+    return show.size(value) if isinstance(value, int) else str(value or "-")
+
+
+def _availability(backend: BackendInfo) -> str:
+    """Return a cell of the table of backends."""
+    if backend.compiler_missing is not None and backend.missing is None:
+        return f"kernels of the cache only: {backend.compiler_missing}"
+    return backend.missing or "yes"
+
+
+@app.command()
+def demo(as_json: Json = False) -> None:
+    """Multiply real matrices and show it; with no GPU, also compile the kernels of four GPUs."""
+    from .demo import run_demo
+
+    if not run_demo(as_json=as_json):
+        raise typer.Exit(1)

@@ -1,0 +1,362 @@
+"""What the command line prints, at the width of the terminal: JSON or text, and tables."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
+
+from .. import api
+from ..cache import Entry
+from ..cache.sass import instruction_mix
+from ..columns import folded, wrapped
+from ..errors import BackendUnavailable
+from ..planning.plan import Plan
+
+__all__ = [
+    "OutputLost",
+    "Table",
+    "arithmetic",
+    "compile_all",
+    "compile_time",
+    "compiled_json",
+    "compiled_line",
+    "guarded_streams",
+    "height",
+    "kernel_table",
+    "print_json",
+    "print_laid_out",
+    "print_list",
+    "print_table",
+    "progress",
+    "say",
+    "size",
+    "table",
+    "width",
+]
+
+# Opcodes worth a column, in the order arithmetic, loads and stores.
+_ARITHMETIC = ("FFMA", "FFMA2", "DFMA", "FHFMA", "HMMA", "DMMA", "HGMMA", "UTCHMMA")
+_SHOWN = (
+    *_ARITHMETIC,
+    *("LDS", "LDSM", "LDG", "LDGSTS", "UTMALDG", "STS", "LDL", "STL"),
+)
+
+
+class OutputLost(BaseException):
+    """What a command prints cannot be written: not an error of the command, so nothing catches it.
+
+    Attributes
+    ----------
+    reason
+        What the system says.
+    """
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+    @property
+    def closed(self) -> bool:
+        """Whether the reader went away, as `head` does: then nobody wants to hear of it."""
+        return self.reason.errno == errno.EPIPE
+
+
+class _Guarded:
+    """A stream whose failures to write are `OutputLost`, or are passed over."""
+
+    def __init__(self, file: Any, *, needed: bool) -> None:
+        self._file = file
+        self._needed = needed
+
+    def write(self, text: str) -> int:
+        try:
+            return self._file.write(text)
+        except OSError as error:
+            return self._failed(error)
+
+    def flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> int:
+        if self._needed:
+            raise OutputLost(error) from None
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@contextmanager
+def guarded_streams() -> Iterator[None]:
+    """Let a failure to write to stdout be `OutputLost`, and one to write to stderr be nothing.
+
+    Raises
+    ------
+    OutputLost
+        Stdout is closed or full, which is said on stderr, or its reader has gone, which is not.
+    """
+    out, error = sys.stdout, sys.stderr
+    _take_standard_descriptors()
+    for stream in (out, error):
+        if hasattr(stream, "reconfigure"):  # a path may hold what the encoding lacks
+            stream.reconfigure(errors="backslashreplace")
+    if error is not None:
+        sys.stderr = _Guarded(error, needed=False)  # type: ignore[assignment]
+    try:
+        if out is None:
+            raise OutputLost(OSError(errno.EBADF, "it is closed"))
+        sys.stdout = _Guarded(out, needed=True)  # type: ignore[assignment]
+        yield
+        sys.stdout.flush()
+    except OutputLost as lost:
+        if out is not None:
+            _discard(out)
+        if not lost.closed:
+            reason = lost.reason.strerror
+            say(f"unigemm: standard output cannot be written to: {reason}", error=True)
+        raise
+    finally:
+        sys.stdout, sys.stderr = out, error
+        if error is not None:
+            try:
+                error.flush()
+            except OSError:
+                _discard(error)
+
+
+def _discard(stream: Any) -> None:
+    """Let what a stream still holds go nowhere: Python flushes it once more at its exit."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def _take_standard_descriptors() -> None:
+    """Open the null device where stdin, stdout or stderr is closed.
+
+    The next file that is opened, one of the cache say, would get their number, and what a compiler
+    prints would go there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def width() -> int | None:
+    """Return the columns of the terminal, COLUMNS first; None in a pipe or a file."""
+    return _stated("COLUMNS") or _size(sys.stdout, 0)
+
+
+def height() -> int | None:
+    """Return the lines of the terminal, LINES first; None in a pipe or a file."""
+    return _stated("LINES") or _size(sys.stdout, 1)
+
+
+def _stated(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text[:6]) or None if text.isascii() and text.isdecimal() else None
+
+
+def _size(stream: Any, index: int) -> int | None:
+    try:
+        return os.get_terminal_size(stream.fileno())[index] or None
+    except (AttributeError, OSError, ValueError):  # closed, a file, or a stand-in of a test
+        return None
+
+
+def _print(text: Text | str, *, error: bool = False, style: str | None = None) -> None:
+    """Print lines that are laid out already."""
+    console = Console(stderr=error)
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print sentences: brackets are no markup; at a terminal lines break between words.
+
+    In a pipe or a file a sentence is one line, whatever COLUMNS says.
+    """
+    terminal = _size(sys.stderr if error else sys.stdout, 0)
+    text = wrapped(text, terminal and (_stated("COLUMNS") or terminal))
+    _print(text, error=error, style="red" if error else None)
+
+
+def print_laid_out(text: str) -> None:
+    """Print text whose lines are broken already."""
+    _print(text)
+
+
+def print_list(items: Iterable[str]) -> None:
+    """Print short things with commas between, on as many lines as the width needs."""
+    _print(wrapped(", ".join(items), width()))
+
+
+def print_json(data: Any) -> None:
+    """Print plain data as JSON."""
+    Console().print_json(data=data, ensure_ascii=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of plain text under headings; see `unigemm.columns.folded`."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table whose cells are plain text."""
+    return Table(title, tuple(headings), tuple(tuple(row) for row in rows))
+
+
+def print_table(made: Table) -> None:
+    """Print a table: where it does not fit, whole columns go below."""
+    columns = width()
+    heading, *rows = folded(made.headings, made.rows, columns)
+    text = Text()
+    if made.title:
+        text.append(wrapped(made.title, columns) + "\n", style="italic")
+    text.append("\n".join(heading), style="bold")
+    for lines in rows:
+        text.append("\n" + "\n".join(lines))
+    _print(text)
+
+
+def progress(quiet: bool) -> Progress:
+    """Return a progress bar on stderr."""
+    return Progress(
+        # What does not fit is cut, not wrapped: a bar is one line, drawn again and again.
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+        ),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=quiet,
+    )
+
+
+def size(count: float) -> str:
+    """Return bytes in the unit that suits them."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def compile_all(plans: Sequence[Plan], *, quiet: bool) -> list[api.CompiledKernel]:
+    """Compile plans one after the other under a progress bar."""
+    made = []
+    with progress(quiet) as bar:
+        task = bar.add_task("compiling", total=len(plans))
+        for plan in plans:
+            bar.update(task, description=f"{plan.backend} for {plan.target.arch}, {plan.extents}")
+            made.append(api.compile(plan))
+            bar.advance(task)
+        bar.update(task, description="kernels")
+    return made
+
+
+def compiled_json(made: Sequence[api.CompiledKernel]) -> dict[str, Any]:
+    """Return counts, and for each kernel what was made."""
+    entries = [kernel.entry for kernel in made if kernel.entry is not None]
+    return {
+        "compiled": sum(not entry.cached for entry in entries),
+        "cached": sum(entry.cached for entry in entries),
+        "kernels": [
+            {
+                "key": entry.digest,
+                "path": str(entry.path),
+                "backend": entry.key["backend"],
+                "target": entry.key["arch"],
+                "cached": entry.cached,
+                "registers": entry.info.registers,
+                "smem_bytes": entry.info.smem_bytes,
+                "spill_bytes": entry.info.spill_bytes,
+                "seconds": entry.info.seconds,
+                "instructions": _mix(entry),
+            }
+            for entry in entries
+        ],
+    }
+
+
+def compiled_line(made: Sequence[api.CompiledKernel]) -> str:
+    """Say how many kernels were compiled and how many came from the cache."""
+    cached = [kernel.entry.cached for kernel in made if kernel.entry is not None]
+    if not cached:
+        return "the host backend needs no kernels"
+    if all(cached):
+        return f"kernels from the cache: {len(cached)}; nothing was compiled"
+    return f"kernels compiled: {cached.count(False)}; from the cache: {sum(cached)}"
+
+
+def _mix(entry: Entry) -> dict[str, int]:
+    """Return the opcodes of a kernel; none where nothing is installed that reads them."""
+    cubins = {name: data for name, data in entry.read().items() if name.endswith(".cubin")}
+    return _mix_of(tuple(cubins.items()))
+
+
+@lru_cache(maxsize=256)  # what is shown as JSON may be shown as a table, too
+def _mix_of(cubins: tuple[tuple[str, bytes], ...]) -> dict[str, int]:
+    try:
+        return instruction_mix(dict(cubins))
+    except BackendUnavailable:
+        return {}
+
+
+def arithmetic(made: api.CompiledKernel) -> str:
+    """Return the opcode that does most of a kernel's arithmetic; "" where nothing tells it."""
+    mix = {} if made.entry is None else _mix(made.entry)
+    return max((op for op in _ARITHMETIC if op in mix), key=lambda op: mix[op], default="")
+
+
+def compile_time(made: api.CompiledKernel) -> str:
+    """Return how long a kernel took to compile, or that it did not have to be compiled."""
+    if made.entry is None:
+        return "-"
+    return "cached" if made.entry.cached else f"{made.entry.info.seconds:.1f} s"
+
+
+def kernel_table(made: Sequence[api.CompiledKernel]) -> Table:
+    """Return a table of what was compiled."""
+    headings = (
+        *("problem", "target", "backend", "regs", "smem", "spills", "compile"),
+        *("kernel", "instructions"),
+    )
+    return table("", headings, map(_kernel_row, made))
+
+
+def _kernel_row(made: api.CompiledKernel) -> tuple[str, ...]:
+    plan, entry = made.plan, made.entry
+    problem = f"{plan.extents} {plan.problem.layout} {plan.problem.a.dtype}"
+    start = (problem, plan.target.arch, plan.backend)
+    if entry is None:
+        return (*start, *"----", str(plan.config), "")
+    info, mix = entry.info, _mix(entry)
+    return (
+        *start,
+        str(info.registers),
+        size(info.smem_bytes),
+        size(info.spill_bytes),
+        compile_time(made),
+        str(plan.config),
+        " ".join(f"{op}:{mix[op]}" for op in _SHOWN if op in mix),
+    )

@@ -1,0 +1,194 @@
+"""`unigemm sweep`: configurations of one problem, measured side by side."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UnsupportedProblem
+from ..problem.dtypes import dtype_named
+from ..problem.problem import PRECISIONS
+from ..tuning.measure import Workload, best_device
+from ..tuning.plot import require_matplotlib, write_plot
+from ..tuning.sweep import COLUMNS, Lists, compile_all, contenders, row, starts, sweep_into
+from . import render as show
+
+__all__ = ["lists_of", "sweep_command", "write_csv"]
+
+_PICTURES = (".svg", ".png", ".pdf")
+Extent = Annotated[int, typer.Argument(min=1)]
+Knob = Annotated[str, typer.Option(help="Values to try, with commas between; all if left out.")]
+
+
+def sweep_command(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: Annotated[str, typer.Option(help="Of the inputs.")] = "float32",
+    out_dtype: Annotated[str | None, typer.Option(help="Of the result.")] = None,
+    layout: Annotated[str, typer.Option(help="nn, nt, tn or tt: t is stored transposed.")] = "nn",
+    batch: Annotated[int, typer.Option(min=1, help="Products in a stack.")] = 1,
+    precision: Annotated[str, typer.Option(help="Coarsest for float32.")] = "ieee",
+    backend: Annotated[str, typer.Option(help="Names with commas between, or auto.")] = "auto",
+    tile: Annotated[str, typer.Option(help="128x256x64,128x128,...: M, N and K or not.")] = "",
+    stages: Knob = "",
+    cluster: Annotated[str, typer.Option(help="2x1,1x1,...: CTAs along M and N.")] = "",
+    schedule: Knob = "",
+    raster: Annotated[str, typer.Option(help="m, n: order of the tiles.")] = "",
+    group: Annotated[str, typer.Option(help="Of the raster: 1,8,...")] = "",
+    split_k: Knob = "",
+    cluster_k: Knob = "",
+    occupancy: Annotated[str, typer.Option(help="CTAs of an SM at once: 0,1,... (0: any)")] = "",
+    top: Annotated[int, typer.Option(min=1, help="Measure so many, best predictions first.")] = 24,
+    others: Annotated[int, typer.Option(min=0, help="And so many of the others, drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    verify: Annotated[bool, typer.Option(help="Check each result against float64.")] = True,
+    budget: Annotated[float, typer.Option(help="Milliseconds on the device for each.")] = 8.0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compile in so many processes.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="JSON lines, added to if there; the table is beside it in .csv.")
+    ] = Path("sweep.jsonl"),
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw times and rates there: .svg, .png or .pdf.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure configurations of an M x N x K product against each other and cuBLAS.
+
+    Knobs that are not named are those of what the backends offer. What the file holds already is
+    not measured again.
+    """
+    if out.suffix == ".csv":
+        raise UnsupportedProblem(f"--out {out} is where the table goes; name it {out.stem}.jsonl")
+    if plot is not None:
+        if plot.suffix not in _PICTURES:
+            raise UnsupportedProblem(f"--plot {plot} is no picture; use {', '.join(_PICTURES)}")
+        require_matplotlib()
+    lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
+    work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
+    device = best_device()
+    plans, reasons = starts(work, _parts(backend))
+    if not plans:
+        raise UnsupportedProblem(f"no backend takes {work}: {'; '.join(reasons)}")
+    plans = contenders(plans, top, others, seed, lists)
+    with show.progress(as_json) as bar:
+        task = bar.add_task("compiling")
+        compile_all(
+            plans,
+            jobs,
+            lambda done, of: bar.update(task, completed=done, total=of),
+            strict=False,
+        )
+        bar.update(task, description="measuring")
+        records = sweep_into(
+            out,
+            work,
+            plans,
+            device,
+            verify=verify,
+            budget_ms=budget,
+            report=lambda done, of: bar.update(task, completed=done, total=of),
+        )
+    rows = sorted(map(row, records), key=lambda each: each["us"] or float("inf"))
+    write_csv(out.with_suffix(".csv"), rows)
+    if plot is not None:
+        write_plot(plot, rows)
+    if as_json:
+        show.print_json(rows)
+        return
+    headings = ("kernel", "us", "TFLOP/s", "/ cuBLAS", "predicted us", "/ predicted", "error")
+    show.print_table(show.table(str(work), headings, map(_cells, rows)))
+
+
+def workload(
+    m: int, n: int, k: int, dtype: str, out_dtype: str | None, layout: str, batch: int,
+    precision: str,
+) -> Workload:  # fmt: skip
+    """Return the problem that the options describe.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The layout, the precision or a dtype is unknown.
+    """
+    if layout not in ("nn", "nt", "tn", "tt"):
+        raise UnsupportedProblem(f"layout {layout!r} is not known; use nn, nt, tn or tt")
+    if precision not in PRECISIONS:
+        known = ", ".join(PRECISIONS)
+        raise UnsupportedProblem(f"precision {precision!r} is not known; use one of {known}")
+    into = None if out_dtype is None else dtype_named(out_dtype)
+    return Workload(m, n, k, dtype_named(dtype), layout, batch, precision=precision, into=into)  # type: ignore[arg-type]
+
+
+def lists_of(
+    tile: str = "", stages: str = "", cluster: str = "", schedule: str = "", raster: str = "",
+    group: str = "", split_k: str = "", cluster_k: str = "", occupancy: str = "",
+) -> Lists:  # fmt: skip
+    """Return the values of knobs that texts name.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A text is not a list of such values.
+    """
+    order = _parts(raster)
+    if not {*order} <= {"m", "n"}:
+        raise UnsupportedProblem(f"raster {raster!r} is not known; use m, n or m,n")
+    return Lists(
+        tile=_sizes("tile", tile, (2, 3)),
+        stages=tuple(x for (x,) in _sizes("stages", stages, (1,))),
+        cluster=_sizes("cluster", cluster, (2,)),  # type: ignore[arg-type]
+        schedule=_parts(schedule),
+        order=order,
+        group=tuple(x for (x,) in _sizes("group", group, (1,))),
+        split_k=tuple(x for (x,) in _sizes("split-k", split_k, (1,))),
+        cluster_k=tuple(x for (x,) in _sizes("cluster-k", cluster_k, (1,))),
+        occupancy=tuple(x for (x,) in _sizes("occupancy", occupancy, (1,), least=0)),
+    )
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _sizes(
+    knob: str, text: str, lengths: tuple[int, ...], least: int = 1
+) -> tuple[tuple[int, ...], ...]:
+    """Read "64x64,128x64" as tuples of numbers, positive or not negative, of one of the lengths."""
+    found = []
+    for part in _parts(text):
+        numbers = part.split("x")
+        if len(numbers) not in lengths or not all(
+            x.isdecimal() and int(x) >= least for x in numbers
+        ):
+            example = "x".join(["64"] * lengths[0])
+            raise UnsupportedProblem(f"--{knob} {part!r} is not like {example}; use such values")
+        found.append(tuple(int(x) for x in numbers))
+    return tuple(found)
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows of `unigemm.tuning.sweep.row`."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _cells(each: dict[str, Any]) -> tuple[str, ...]:
+    def figure(name: str, digits: int) -> str:
+        return "-" if each[name] is None else f"{each[name]:.{digits}f}"
+
+    return (
+        f"{each['backend']} {each['config']}",
+        figure("us", 2),
+        figure("tflops", 1),
+        figure("vs_cublas", 3),
+        figure("predicted_us", 2),
+        figure("vs_predicted", 3),
+        each["error"],
+    )

@@ -1,0 +1,1 @@
+"""Copies that run by themselves: TMA, bulk copies, mbarriers."""

@@ -1,0 +1,412 @@
+"""mbarrier objects: phases, pending arrivals and bytes of transfers that are still to come.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A phase is complete
+when no arrivals are pending and the transaction count is zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..core.arithmetic import instruction
+from ..core.control import stop, unguarded
+from ..core.grid import RANK_SHIFT
+from ..core.memory import Tickets
+from ..core.program import Builder, Op
+from ..ptx.faults import Fault, at_thread
+from ..ptx.flow import Segment
+from ..ptx.ptx import Instruction, Register
+from .transfer import GENERIC_SHARED, active, address_of, flat_shared, scattered
+
+__all__ = ["Mbarrier", "barrier_at"]
+
+_MAX_COUNT = (1 << 20) - 1
+_HINTS = {
+    "shared", "shared::cta", "shared::cluster", "b64", "release", "acquire", "relaxed", "cta",
+    "cluster", "noComplete", "parity", "expect_tx",
+}  # fmt: skip
+
+
+@dataclass
+class Mbarrier:
+    """An mbarrier object.
+
+    Attributes
+    ----------
+    count
+        Arrivals of a phase.
+    pending, transactions
+        Arrivals and bytes that the current phase still lacks.
+    phase
+        Phases that are complete.
+    waiting
+        Warps that wait for a phase.
+    transfer
+        Line and warp of the last transfer that the current phase counts.
+    unseen
+        Those of a transfer of the phase before that no one has waited for yet.
+    announced
+        Those of the last instruction that announced bytes.
+    """
+
+    cta: int
+    address: int
+    count: int
+    pending: int
+    transactions: int = 0
+    phase: int = 0
+    waiting: list[int] = field(default_factory=list)
+    transfer: tuple[int, int] | None = None
+    unseen: tuple[int, int] | None = None
+    announced: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        lacks = []
+        if self.pending:
+            lacks.append(f"{self.pending} of {self.count} arrivals")
+        if self.transactions:
+            lacks.append(f"{self.transactions} bytes of transfers")
+        return f"mbarrier at shared address {self.address} lacks {' and '.join(lacks)}"
+
+
+def _barriers(machine: Any) -> dict[int, Mbarrier]:
+    if "mbarriers" not in machine.extra:
+        machine.extra["mbarriers"] = {}
+        if machine.options.strict:
+            machine.finishing.append(lambda: _check_end(machine))
+    return machine.extra["mbarriers"]
+
+
+def barrier_at(machine: Any, place: int) -> Mbarrier:
+    """Return the mbarrier at a byte place of all shared memories.
+
+    Raises
+    ------
+    Fault
+        None was initialised there.
+    """
+    found = _barriers(machine).get(place)
+    if found is None:
+        address = place % machine.shared.pitch
+        raise Fault(f"there is no mbarrier at shared address {address}: it was not initialised")
+    return found
+
+
+def advance(machine: Any, barrier: Mbarrier) -> None:
+    """Complete the phase if nothing is missing.
+
+    Raises
+    ------
+    Fault
+        The phase before brought data that no one waited for.
+    """
+    if barrier.pending or barrier.transactions:
+        return
+    if barrier.transfer:
+        if barrier.unseen and machine.options.strict:
+            raise Fault(_unseen(barrier))
+        barrier.unseen = barrier.transfer
+    barrier.transfer = None
+    row = barrier.cta * machine.geometry.warps
+    detail = f"phase {barrier.phase} of mbarrier {barrier.address}"
+    machine.record("complete", detail, machine.line, row, hardware=True)
+    barrier.phase += 1
+    barrier.pending = barrier.count
+    waiting, barrier.waiting = barrier.waiting, []
+    machine.wake(waiting)
+
+
+def _unseen(barrier: Mbarrier) -> str:
+    assert barrier.unseen is not None
+    return (
+        f"no one waited for the transfer of line {barrier.unseen[0]} to the mbarrier at shared "
+        f"address {barrier.address}"
+    )
+
+
+def arrive(machine: Any, barrier: Mbarrier, count: int, transactions: int = 0) -> int:
+    """Count arrivals, after adding to the transaction count; return the phase's number.
+
+    Raises
+    ------
+    Fault
+        More arrive than the phase still lacks.
+    """
+    if count > barrier.pending:
+        raise Fault(
+            f"{count} arrive at the mbarrier at shared address {barrier.address} and its phase "
+            f"lacks {barrier.pending}"
+        )
+    phase = barrier.phase
+    barrier.transactions += transactions
+    barrier.pending -= count
+    advance(machine, barrier)
+    return phase
+
+
+def complete(machine: Any, barrier: Mbarrier, size: int, line: int, row: int) -> None:
+    """Count the bytes of a transfer that is done, and that a line of a warp had started."""
+    barrier.transactions -= size
+    barrier.transfer = line, row
+    advance(machine, barrier)
+
+
+def _check_end(machine: Any) -> None:
+    """Report transfers that are not waited for, and phases that lack bytes."""
+    warps = machine.geometry.warps
+    for barrier in _barriers(machine).values():
+        if barrier.transactions:
+            text = f"the kernel ends and the {barrier}"
+        elif barrier.unseen:
+            text = f"the kernel ends and {_unseen(barrier)}"
+        else:
+            continue
+        last = machine.program.kernel.body[-1].line, barrier.cta * warps
+        culprit = barrier.unseen or barrier.transfer or barrier.announced or last
+        raise machine.blamed(text, *culprit)
+
+
+def _check(b: Builder, i: Instruction, first: int) -> None:
+    for part in i.parts[first:]:
+        if part not in _HINTS:
+            raise b.error(f"the modifier .{part} is not implemented")
+
+
+def _places(b: Builder, i: Instruction, operand: Any) -> Any:
+    """Compile the address of an mbarrier: to flat byte places of the active lanes."""
+    address = address_of(b, operand)
+    cluster = "shared::cluster" in i.parts
+
+    def places(V: list[Any], m: Any, g: Any) -> Any:
+        near = active(address(V), m, g)
+        return flat_shared(near, active(g.base, m, g), g, 8, cluster=cluster)
+
+    return places
+
+
+@instruction("mbarrier.init")
+def init(b: Builder, i: Instruction) -> Op:
+    """Make an mbarrier."""
+    _check(b, i, 2)
+    places, count = _places(b, i, i.operands[0]), b.source(i.operands[1], "u32")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        shared = g.machine.shared
+        numbers = active(V[count], m, g)
+        for n, (place, number) in enumerate(zip(places(V, m, g), numbers, strict=True)):
+            if not 0 < number <= _MAX_COUNT:
+                raise Fault(f"an mbarrier cannot be for {number} arrivals", n)
+            cta, address = divmod(int(place), shared.pitch)
+            _barriers(g.machine)[int(place)] = Mbarrier(cta, address, int(number), int(number))
+            shared.words[place // 4 : place // 4 + 2] = Tickets.ALWAYS
+
+    return op
+
+
+@instruction("mbarrier.inval")
+def inval(b: Builder, i: Instruction) -> Op:
+    """Unmake an mbarrier."""
+    _check(b, i, 2)
+    places = _places(b, i, i.operands[0])
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for n, place in enumerate(places(V, m, g)):
+            with at_thread(n):
+                barrier_at(g.machine, int(place))
+            del _barriers(g.machine)[int(place)]
+
+    return op
+
+
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop")
+def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
+    """Arrive, maybe several times, maybe announcing bytes; the result is the phase.
+
+    With ``_drop`` the phases behind it expect so many arrivals less.
+    """
+    _check(b, i, 2)
+    expects, drops = "expect_tx" in i.parts, i.parts[1] == "arrive_drop"
+    operands = i.operands
+    result = operands[0] if isinstance(operands[0], Register) else None
+    if result is not None:
+        operands = operands[1:]
+    d = None if result is None or result.type == "sink" else b.target(result, "b64")
+    places = _places(b, i, operands[0])
+    number = b.source(operands[1], "u32") if len(operands) > 1 else b.constant(1, "u32")
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        phases = []
+        numbers = active(V[number], m, g)
+        rows = warps_of(m, g)
+        for n, (row, place) in enumerate(zip(rows, places(V, m, g), strict=True)):
+            with at_thread(n):
+                barrier = barrier_at(g.machine, int(place))
+                g.machine.record("arrive", f"at mbarrier {barrier.address}", line, row)
+                count, more = (1, int(numbers[n])) if expects else (int(numbers[n]), 0)
+                if expects:
+                    barrier.announced = line, row
+                if drops:
+                    barrier.count -= count
+                phases.append(arrive(g.machine, barrier, count, more))
+        if d is not None:
+            scattered(V[d], m, np.array(phases, np.uint64))
+
+    return op
+
+
+@instruction("mbarrier.expect_tx", "mbarrier.complete_tx")
+def transactions(b: Builder, i: Instruction) -> Op:
+    """Change the transaction count."""
+    _check(b, i, 2)
+    sign = 1 if i.parts[1] == "expect_tx" else -1
+    places, number = _places(b, i, i.operands[0]), b.source(i.operands[1], "u32")
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        threads = zip(warps_of(m, g), places(V, m, g), active(V[number], m, g), strict=True)
+        for n, (row, place, value) in enumerate(threads):
+            with at_thread(n):
+                barrier = barrier_at(g.machine, int(place))
+                barrier.transactions += sign * int(value)
+                barrier.announced = line, row
+                if sign < 0:
+                    advance(g.machine, barrier)
+
+    return op
+
+
+def warps_of(m: Any, g: Any) -> list[int]:
+    """Return the warp of each active lane."""
+    return (np.nonzero(np.broadcast_to(m, (g.n, 32)))[0] + g.lo).tolist()
+
+
+def _done(b: Builder, i: Instruction) -> Any:
+    """Compile what a wait asks: a function of an mbarrier and the operand's value."""
+    if "parity" in i.parts:
+        return "u32", lambda barrier, parity: (barrier.phase & 1) != (int(parity) & 1)
+    return "u64", lambda barrier, state: barrier.phase != int(state)
+
+
+@instruction("mbarrier.test_wait")
+def test_wait(b: Builder, i: Instruction) -> Op:
+    """Ask whether a phase is complete."""
+    _check(b, i, 2)
+    kind, done = _done(b, i)
+    p, places = b.target(i.operands[0], "pred"), _places(b, i, i.operands[1])
+    value = b.source(i.operands[2], kind)
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        found = []
+        numbers = active(V[value], m, g)
+        for n, place in enumerate(places(V, m, g)):
+            with at_thread(n):
+                barrier = barrier_at(g.machine, int(place))
+            found.append(done(barrier, numbers[n]))
+            if found[-1]:
+                barrier.unseen = None
+        scattered(V[p], m, np.array(found))
+
+    return op
+
+
+@stop("mbarrier.try_wait")
+def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
+    """Wait until a phase is complete: it never gives up, so its answer is always true."""
+    unguarded(b, i)
+    _check(b, i, 2)
+    kind, done = _done(b, i)
+    p, places = b.target(i.operands[0], "pred"), _places(b, i, i.operands[1])
+    value = b.source(i.operands[2], kind)
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        flat, numbers = places(V, m, g), active(V[value], m, g)
+        rows = warps_of(m, g)
+        asked = dict.fromkeys(zip(rows, flat.tolist(), numbers.tolist(), strict=True))
+        waits: dict[int, Mbarrier] = {}
+        for row, place, number in asked:
+            with at_thread(rows.index(row)):
+                barrier = barrier_at(machine, place)
+            if done(barrier, number):
+                barrier.unseen = None
+                machine.record("waited", f"for mbarrier {barrier.address}", line, row)
+            else:
+                waits.setdefault(row, barrier)
+        np.copyto(V[p], True, where=m)
+        for row in range(g.lo, g.hi):
+            if row not in waits:
+                machine.send(row, follow)
+            else:
+                waits[row].waiting.append(row)
+                machine.block(row, waits[row])
+
+    return op
+
+
+@instruction("cp.async.mbarrier.arrive")
+def copies_arrive(b: Builder, i: Instruction) -> Op:
+    """Have each thread arrive when its cp.async copies before are complete.
+
+    The copies of a warp complete together. Without ``.noinc`` the phase lacks one arrival more.
+    """
+    for part in i.parts[4:]:
+        if part not in ("noinc", "shared", "shared::cta", "b64"):
+            raise b.error(f"the modifier .{part} is not implemented")
+    places, more = _places(b, i, i.operands[0]), "noinc" not in i.parts
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        rows = warps_of(m, g)
+        counts = Counter(zip(rows, places(V, m, g).tolist(), strict=True))
+        for (row, place), count in counts.items():
+            with at_thread(rows.index(row)):
+                barrier = barrier_at(machine, place)
+            barrier.pending += count * more
+            tickets = machine.writes.track(row)
+
+            def done(
+                barrier: Mbarrier = barrier, tickets: Any = tickets, count: int = count
+            ) -> None:
+                machine.shared.tickets.readable[tickets] = True
+                arrive(machine, barrier, count)
+
+            machine.later(row, line, done)
+
+    return op
+
+
+@instruction("mapa")
+def mapa(b: Builder, i: Instruction) -> Op:
+    """Return the address of the same place in another CTA of the cluster.
+
+    The CTA need not exist: CUTLASS has lanes that do not use the address take one all the same.
+    """
+    if i.parts[1:] not in (("shared::cluster", "u32"), ("u64",)):
+        raise b.error("this form is not implemented")
+    generic = i.parts[1] == "u64"
+    kind = "u64" if generic else "u32"
+    d, x = b.target(i.operands[0], kind), b.source(i.operands[1], kind)
+    rank = b.source(i.operands[2], "u32")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        low = V[x] - np.uint64(GENERIC_SHARED) if generic else V[x]
+        inside = low & low.dtype.type((1 << RANK_SHIFT) - 1)
+        found = inside + (
+            (V[rank] & np.uint32(0xFF)).astype(low.dtype) << low.dtype.type(RANK_SHIFT)
+        )
+        np.copyto(V[d], found + np.uint64(GENERIC_SHARED) if generic else found, where=m)
+
+    return op
+
+
+@instruction("fence.proxy.async")
+def fence_proxy(b: Builder, i: Instruction) -> Op:
+    """Let TMA and wgmma see the ordinary stores of these warps."""
+    return lambda V, m, g: g.machine.writes.fence(g.lo, g.hi)

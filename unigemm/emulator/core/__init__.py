@@ -1,0 +1,1 @@
+"""The machine: warps, memory, arithmetic, control flow."""

@@ -1,0 +1,153 @@
+"""Conversions between types, rounded as asked."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..ptx.ptx import Instruction, Register
+from . import rounding
+from .arithmetic import check, instruction
+from .program import DTYPES, Builder, Op, width_of
+
+__all__: list[str] = []
+
+_ROUND = {"rn", "rz", "rna", "rni", "rzi", "rmi", "rpi", "satfinite", "sat"}
+
+
+@instruction("cvt")
+def cvt(b: Builder, i: Instruction) -> Op:
+    """Conversions between types, rounded as asked."""
+    kinds = [part for part in i.parts[1:] if part in DTYPES]
+    check(b, i, _ROUND)
+    if len(kinds) != 2:
+        raise b.error("two types are expected")
+    to, what = kinds
+    modes = [part for part in i.parts[1:] if part in _ROUND]
+    function = _conversion(b, to, what, modes)
+    d_kind, d_slot = _held(b, i.operands[0], to, target=True)
+    sources = [_held(b, x, what, target=False) for x in i.operands[1:]]
+    fit_d = _fit(d_kind, to)
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        values = [_low(V[slot], held, what) for held, slot in sources]
+        np.copyto(V[d_slot], fit_d(function(*values)), where=m, casting="unsafe")
+
+    return op
+
+
+def _held(b: Builder, operand: Any, kind: str, *, target: bool) -> tuple[str, int]:
+    """Return the type and slot of what holds a value: maybe a wider register."""
+    held = kind
+    if isinstance(operand, Register) and operand.type not in ("special", "sink"):
+        storage = b.storage(operand)
+        if storage != width_of(kind):
+            if storage < width_of(kind):
+                raise b.error(f"{operand.name} is too narrow for .{kind}")
+            held = f"{'s' if kind[0] == 's' else 'u'}{8 * storage}"
+    elif isinstance(operand, Register) and operand.type == "sink" and width_of(kind) == 1:
+        held = "u16"
+    return held, (b.target if target else b.source)(operand, held)
+
+
+def _low(value: Any, held: str, kind: str) -> Any:
+    """Take the low bytes of a register as a narrower type."""
+    if held == kind:
+        return value
+    width = width_of(kind)
+    return value.astype(f"u{width}").view(DTYPES[kind])
+
+
+def _fit(held: str, kind: str) -> Any:
+    """Extend a result to a wider register, by its sign where it has one."""
+    if held == kind:
+        return lambda value: value
+    bits = np.dtype(DTYPES[kind])
+
+    def fit(value: Any) -> Any:
+        value = np.asarray(value)
+        if value.dtype.kind == "f":
+            value = value.view(f"u{value.itemsize}")
+        return value.astype(bits if bits.kind != "f" else value.dtype)
+
+    return fit
+
+
+def _conversion(b: Builder, to: str, what: str, modes: list[str]) -> Any:
+    """Return the function of one conversion."""
+    to_float, from_float = DTYPES[to] in _NATIVE, DTYPES[what] in _NATIVE
+    saturate = "satfinite" in modes
+    if to == "tf32":
+        mode = next((m for m in modes if m in ("rna", "rn", "rz")), None)
+        if mode is None or len(modes) > 1:
+            raise b.error("only cvt.rna, .rn and .rz to .tf32 are implemented")
+        return partial(rounding.tf32, mode=mode)
+    if "rz" in modes:
+        return _towards_zero(b, to, what)
+    if what == "bf16" and to == "f32":
+        return rounding.from_bf16
+    if to == "bf16" and what == "f32":
+        return rounding.bf16_bits
+    if to in ("bf16x2", "f16x2", "e4m3x2", "e5m2x2") and what == "f32":
+        return _both(to[:-2], saturate)
+    if to == "f16x2" and what in ("e4m3x2", "e5m2x2"):
+        return _spread(what[:-2])
+    if to in _PACKED or what in _PACKED or "sat" in modes:
+        raise b.error("this conversion is not implemented")
+    if to_float:  # from a float or an integer, NumPy rounds to nearest even
+        return lambda x: np.asarray(x).astype(DTYPES[to])
+    if from_float:
+        mode = next((m for m in modes if m.endswith("i")), None)
+        if mode is None:
+            raise b.error("a rounding mode such as .rzi is expected")
+        return lambda x: rounding.to_integer(x, DTYPES[to], mode)
+    return lambda x: np.asarray(x).astype(DTYPES[to])
+
+
+def _towards_zero(b: Builder, to: str, what: str) -> Any:
+    """Return the conversion of a float to a narrower one that cuts."""
+    if what not in ("f32", "f64") or to not in ("f16", "bf16", "f32", "f16x2", "bf16x2"):
+        raise b.error("this conversion does not round towards zero here")
+    if to.endswith("x2"):
+        return _both(to[:-2], False, towards_zero=True)
+    if to == "bf16":
+        return lambda x: rounding.cut(x, ml_dtypes.bfloat16).view(np.uint16)
+    return lambda x: rounding.cut(x, DTYPES[to])
+
+
+_NATIVE = (np.float16, np.float32, np.float64)
+_PACKED = ("bf16", "bf16x2", "f16x2", "e4m3x2", "e5m2x2")
+
+
+def _both(kind: str, saturate: bool, *, towards_zero: bool = False) -> Any:
+    """Convert two float32; the first goes to the upper half."""
+
+    def function(high: Any, low: Any) -> Any:
+        parts = []
+        for x in (low, high):
+            if towards_zero:
+                x = rounding.cut(x, np.float16 if kind == "f16" else ml_dtypes.bfloat16)
+            else:
+                x = rounding.rounded(x, kind, saturate=saturate)
+            parts.append(x.view(f"u{x.itemsize}").astype(np.uint32))
+        bits = 16 if kind in ("bf16", "f16") else 8
+        return parts[0] | (parts[1] << np.uint32(bits))
+
+    return function
+
+
+def _spread(kind: str) -> Any:
+    """Convert two float8 to two float16."""
+
+    def function(pair: Any) -> Any:
+        out = np.uint32(0)
+        for n in range(2):
+            byte = (np.asarray(pair) >> np.uint16(8 * n)).astype(np.uint8)
+            half = rounding.wide(byte, kind).astype(np.float16).view(np.uint16)
+            out = out | (half.astype(np.uint32) << np.uint32(16 * n))
+        return out
+
+    return function

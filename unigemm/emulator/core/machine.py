@@ -1,0 +1,527 @@
+"""CTAs that run together: registers, warps and their divergence, and who runs next.
+
+All warps of some CTAs are rows of the same arrays. Neighbouring warps that are at the same segment
+run it together, as one NumPy operation for each instruction; each warp still has a place, a mask
+and a stack of divergent paths of its own. A warp that must wait leaves the scheduler's choice until
+what it waits for has happened.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ptx.faults import MALFORMED, EmulatorError, Fault, KernelFault, Site
+from ..ptx.flow import EXIT
+from .divergence import Path
+from .grid import Geometry, cta_coordinates, special, threads_of
+from .memory import Memory, SharedMemory, carrier
+from .program import Program, Step
+from .timeline import Event
+from .writes import Counts, Writes
+
+__all__ = ["Machine", "Options", "Rows"]
+
+READY, BLOCKED, DONE = 0, 1, 2
+WARPGROUP = 4
+EARLY = 0.05  # how often a transfer completes before anyone waits for it
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a launch is run; see `launch`."""
+
+    strict: bool = True
+    lockstep: bool = True
+    conflicts: bool = False
+    events: bool = False
+    trace: tuple[tuple[int, int, int], int] | None = None
+    leftovers: bool = False  # arrivals at a named barrier may be left over at the end
+    budget: int = 1 << 62  # warp instructions that may be run
+
+
+@dataclass
+class Barrier:
+    """A named barrier of a CTA: threads that came, how many must, and warps that wait.
+
+    `line` and `row` are those of the last that came.
+    """
+
+    expected: int = 0
+    arrived: int = 0
+    waiting: list[int] = field(default_factory=list)
+    line: int = 0
+    row: int = 0
+
+
+@dataclass
+class ClusterBarrier:
+    """The barrier of a cluster: its phase, who arrived in it, and those that wait."""
+
+    warps: range
+    phase: int = 0
+    arrived: set[int] = field(default_factory=set)
+    waiting: list[int] = field(default_factory=list)
+
+
+class Rows:
+    """Neighbouring warps that run together: `n` of them, from `lo` to `hi` (exclusive)."""
+
+    __slots__ = ("V", "alive", "base", "hi", "lo", "machine", "n", "tickets")
+
+    def __init__(self, machine: Machine, lo: int, hi: int) -> None:
+        self.machine, self.lo, self.hi, self.n = machine, lo, hi, hi - lo
+        self.V = machine.view(lo, hi)
+        self.base = machine.bases[lo:hi]
+        self.alive = machine.alive[lo:hi]
+        self.tickets = machine.writes.stores[lo:hi]
+
+    def copy_tickets(self) -> Any:
+        """Return the tickets of the cp.async groups that are open, (n, 32)."""
+        return self.machine.writes.copies(self.lo, self.hi)
+
+
+def _senseless(error: Exception) -> str:
+    """Say of an instruction that what it was given cannot be worked with."""
+    return f"its operands make no sense here ({type(error).__name__}: {error})"
+
+
+class Machine:
+    """Some CTAs of a grid (whole clusters), run from their start to their end."""
+
+    def __init__(
+        self,
+        program: Program,
+        geometry: Geometry,
+        first: int,
+        count: int,
+        params: bytes,
+        memory: Memory,
+        rng: random.Random,
+        options: Options,
+    ) -> None:
+        self.program, self.geometry, self.memory = program, geometry, memory
+        self.rng, self.options = rng, options
+        self.first, self.count = first, count
+        self.params = params
+        warps = geometry.warps
+        self.warps = total = warps * count
+        self.shared = SharedMemory(
+            count, program.static_shared + geometry.dynamic_shared, strict=options.strict
+        )
+        pitch = self.shared.pitch
+        ctas = np.arange(total) // warps
+        self.bases = np.broadcast_to((ctas * pitch)[:, None], (total, 32)).copy()
+        self.alive = threads_of(geometry, count) < geometry.threads
+        self.mask = self.alive.copy()
+        self.full = [bool(row.all()) for row in self.mask]
+        self.at = [0] * total
+        self.status = [READY] * total
+        self.reason: list[object] = [""] * total
+        self.waits_at = [0] * total
+        self.line = 0  # of the instruction that ends the segment being run
+        self.stack: list[list[Path]] = [[] for _ in range(total)]
+        self.writes = Writes(self.shared.tickets, total, strict=options.strict)
+        self.counts = Counts(options.conflicts)
+        self.local = np.zeros((total * 32, -(-program.local_bytes // 16) * 16), np.uint8)
+        self.barriers: dict[tuple[int, int], Barrier] = {}
+        size = geometry.cluster_size * warps
+        self.clusters = [ClusterBarrier(range(i, i + size)) for i in range(0, total, size)]
+        self.cluster_phases: dict[int, int] = {}  # of warps between arrive and wait
+        self._together = [step.together for step in program.steps]
+        self.events: list[tuple[int, int, Callable[[], None]]] = []  # see `later`
+        self.finishing: list[Callable[[], None]] = []  # run at the end: is anything left over?
+        self.extra: dict[str, Any] = {}  # what the parts for Hopper keep
+        self.log: list[Event] = []
+        self.traced: list[tuple[int, int]] = []  # (segment, lanes) of the warp that is traced
+        self._traced_row = self._row_of(options.trace)
+        self.ran = 0
+        self.executed = [0] * len(program.steps)
+        self._rows: dict[tuple[int, int], Rows] = {}
+        self._registers = self._allocate()
+
+    # -- registers
+
+    def _allocate(self) -> dict[int, Any]:
+        shapes = {0: np.bool_, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+        return {
+            width: np.zeros((self.program.registers[width], self.warps, 32), dtype)
+            for width, dtype in shapes.items()
+        }
+
+    def view(self, lo: int, hi: int) -> list[Any]:
+        """Return the slots of some warps; see `program`."""
+        program = self.program
+        tables: dict[str, list[Any]] = {
+            "const": list(program.constants),
+            "special": [
+                special(self.geometry, self.first, self.count, name, dtype)[lo:hi]
+                for name, dtype in program.specials
+            ],
+            "param": [
+                np.frombuffer(self.params, d, 1, offset).reshape(()) for offset, d in program.params
+            ],
+        }
+        out = []
+        for table, index in program.slots:
+            found = tables.get(table)
+            if found is None:
+                dtype = np.dtype(table)
+                width = 0 if dtype == np.bool_ else dtype.itemsize
+                found = tables[table] = list(self._registers[width].view(dtype)[:, lo:hi])
+            out.append(found[index])
+        return out
+
+    def rows(self, lo: int, hi: int) -> Rows:
+        """Return the group of some warps, the same object each time."""
+        key = (lo, hi)
+        found = self._rows.get(key)
+        if found is None:
+            found = self._rows[key] = Rows(self, lo, hi)
+        return found
+
+    # -- the scheduler
+
+    def run(self) -> None:
+        """Run all warps to their end.
+
+        Raises
+        ------
+        KernelFault
+            The kernel did what it must not, or its warps wait for each other.
+        """
+        steps = self.program.steps
+        with np.errstate(all="ignore"):
+            while True:
+                if self.events and self.rng.random() < EARLY:
+                    self.deliver()
+                group = self.pick()
+                if group is None:
+                    if self.events:
+                        self.deliver()
+                        continue
+                    if all(status == DONE for status in self.status):
+                        break
+                    raise self.deadlock()
+                self.step(steps[self.at[group.lo]], group)
+            self.finish()
+
+    def deliver(self) -> None:
+        """Let one of the things happen that hardware does in its own time."""
+        row, self.line, action = self.events.pop(self.rng.randrange(len(self.events)))
+        try:
+            action()
+        except Fault as fault:
+            raise self.blamed(str(fault), self.line, row) from None
+        except MALFORMED as error:
+            raise self.blamed(_senseless(error), self.line, row) from error
+
+    def later(self, row: int, line: int, action: Callable[[], None]) -> None:
+        """Have something happen in the hardware's own time, that a warp started."""
+        self.events.append((row, line, action))
+
+    def blamed(self, message: str, line: int, row: int) -> KernelFault:
+        """Return the fault of a line of a warp."""
+        site = Site(line, self.cta_of(row), row % self.geometry.warps)
+        return KernelFault(message, site, self.program.module.line(line))
+
+    def pick(self) -> Rows | None:
+        """Choose who runs: mostly those furthest behind, so that warps come together."""
+        status, at = self.status, self.at
+        together = self._together
+        ready = [
+            w for w, s in enumerate(status)
+            if s == READY and (not together[at[w]] or self.gathered(w))
+        ]  # fmt: skip
+        if not ready:
+            return None
+        if self.options.lockstep and self.rng.random() < 0.9:
+            first = min(ready, key=at.__getitem__)
+        else:
+            first = self.rng.choice(ready)
+        place = at[first]
+        lo = hi = first
+        if self.options.lockstep:
+            here = {w for w in ready if at[w] == place}
+            while lo - 1 in here:
+                lo -= 1
+            while hi + 1 in here:
+                hi += 1
+        elif self.program.steps[place].together:
+            lo = first - first % self.geometry.warps % WARPGROUP
+            hi = lo + WARPGROUP - 1
+        return self.rows(lo, hi + 1)
+
+    def gathered(self, row: int) -> bool:
+        """Whether all four warps of a warpgroup are ready at the same segment."""
+        first = row - row % self.geometry.warps % WARPGROUP
+        place = self.at[row]
+        return all(
+            self.status[w] == READY and self.at[w] == place for w in range(first, first + WARPGROUP)
+        )
+
+    def step(self, step: Step, g: Rows) -> None:
+        """Run one segment."""
+        lo, hi = g.lo, g.hi
+        m: Any = True if all(self.full[lo:hi]) else self.mask[lo:hi].copy()
+        self.executed[self.at[lo]] += hi - lo
+        self.ran += (hi - lo) * len(step.lines)
+        if self.ran > self.options.budget:
+            raise EmulatorError(
+                f"{self.program.kernel.name} takes too long: {self.ran} warp instructions, and it "
+                "has not ended; take a smaller problem"
+            )
+        if lo <= self._traced_row < hi:
+            lanes = self.mask[self._traced_row]
+            self.traced.append((self.at[lo], int((lanes * (1 << np.arange(32))).sum())))
+        V, i = g.V, -1
+        try:
+            for i, op in enumerate(step.ops):  # noqa: B007
+                op(V, m, g)
+            i = len(step.ops)
+            self.line = step.lines[-1]
+            if step.stop is None:
+                self.go(g, step.next)
+            else:
+                step.stop(V, m, g)
+        except Fault as fault:
+            raise self.located(fault, step, i, g, m) from None
+        except MALFORMED as error:
+            raise self.located(Fault(_senseless(error)), step, max(i, 0), g, m) from error
+
+    def located(self, fault: Fault, step: Step, i: int, g: Rows, m: Any) -> KernelFault:
+        """Say where a fault happened."""
+        line = step.lines[i]
+        row, lane = g.lo, None
+        if fault.thread is not None:
+            lanes = np.flatnonzero(np.broadcast_to(m, (g.n, 32)))
+            thread = int(lanes[fault.thread]) if fault.thread < len(lanes) else 0
+            row, lane = g.lo + thread // 32, thread % 32
+        site = Site(line, self.cta_of(row), row % self.geometry.warps, lane)
+        return KernelFault(str(fault), site, self.program.module.line(line))
+
+    def cta_of(self, row: int) -> tuple[int, int, int]:
+        """Return the place in the grid of a warp's CTA."""
+        x, y, z = cta_coordinates(self.geometry, self.first + row // self.geometry.warps)
+        return int(x), int(y), int(z)
+
+    def _row_of(self, trace: tuple[tuple[int, int, int], int] | None) -> int:
+        """Return the row of the warp to trace; -1 where it is not here."""
+        if trace is not None:
+            for n in range(self.count):
+                if self.cta_of(n * self.geometry.warps) == tuple(trace[0]):
+                    return n * self.geometry.warps + trace[1]
+        return -1
+
+    def record(
+        self, what: str, detail: str, line: int, row: int, *, hardware: bool = False
+    ) -> None:
+        """Keep an event, if events are asked for; `row` is a warp of the CTA where it happens."""
+        if self.options.events:
+            warp = None if hardware else row % self.geometry.warps
+            self.log.append(Event(self.cta_of(row), warp, what, detail, line))
+
+    def deadlock(self) -> KernelFault:
+        """Say who waits for what; first those that are the fewest, who are the likeliest cause."""
+        blocked = [w for w, s in enumerate(self.status) if s != DONE]
+        for w in blocked:
+            if self.status[w] == READY:
+                self.reason[w] = "wgmma waits for the other warps of the warpgroup"
+                self.waits_at[w] = self.program.steps[self.at[w]].lines[0]
+        seen: dict[tuple[int, str], list[int]] = {}
+        for w in blocked:
+            seen.setdefault((self.waits_at[w], str(self.reason[w])), []).append(w)
+        parts = []
+        groups = sorted(seen.items(), key=lambda group: (len(group[1]), group[0]))
+        for (line, reason), rows in groups:
+            names = ", ".join(f"{self.cta_of(w)}/{w % self.geometry.warps}" for w in rows[:8]) + (
+                ", ..." if len(rows) > 8 else ""
+            )
+            parts.append(f"line {line}: {reason} (CTA/warp {names})")
+        done = sum(status == DONE for status in self.status)
+        row = groups[0][1][0]
+        text = f"deadlock, {done} of {self.warps} warps have ended; " + "; ".join(parts)
+        return self.blamed(text, self.waits_at[row], row)
+
+    def finish(self) -> None:
+        """Check that nothing is left over.
+
+        Raises
+        ------
+        KernelFault
+            A barrier that some came to and others did not, a copy that nobody waited for.
+        """
+        for (_, number), barrier in self.barriers.items():
+            if barrier.arrived and not self.options.leftovers:
+                raise self.blamed(
+                    f"barrier {number} is left unbalanced: {barrier.arrived} of "
+                    f"{barrier.expected} threads came to it after it was last complete",
+                    barrier.line,
+                    barrier.row,
+                )
+        for check in self.finishing:
+            check()
+
+    # -- places, masks and divergence
+
+    def go(self, g: Rows, place: int) -> None:
+        """Send warps to a segment."""
+        for row in range(g.lo, g.hi):
+            self.send(row, place)
+
+    def send(self, row: int, place: int) -> None:
+        """Send a warp to a segment; paths that meet there are joined, or the next one is begun."""
+        stack = self.stack[row]
+        while stack and place == stack[-1].meet:
+            top = stack[-1]
+            if top.waiting:
+                place, mask = top.waiting.pop()
+            else:
+                stack.pop()
+                mask = top.mask
+            mask = mask & self.alive[row]
+            if mask.any():
+                self.activate(row, mask)
+            elif stack:  # all lanes of this path have ended: it is over
+                place = stack[-1].meet
+            else:
+                place = EXIT
+        if place == EXIT:
+            self.end(row)
+            return
+        self.at[row] = place
+        self.status[row] = READY
+
+    def activate(self, row: int, mask: Any) -> None:
+        """Let these lanes of a warp run."""
+        self.mask[row] = mask
+        self.full[row] = bool(mask.all())
+
+    def end(self, row: int) -> None:
+        """End a warp.
+
+        Raises
+        ------
+        KernelFault
+            It did not wait for its copies.
+        """
+        self.status[row] = DONE
+        self.alive[row] = False
+        if self.options.strict and self.writes.unwaited(row):
+            text = "the warp ends and did not wait for its cp.async copies"
+            raise self.blamed(text, self.line, row)
+        cluster = self.cluster_of(row)
+        self.cluster_arrived(cluster)
+
+    def converged(self, g: Rows, m: Any, name: str) -> None:
+        """Check that all lanes that have not ended are here.
+
+        Raises
+        ------
+        Fault
+            One is on another path.
+        """
+        if m is True:
+            return
+        missing = (g.alive & ~np.broadcast_to(m, (g.n, 32))).any(-1)
+        if missing.any():
+            here = np.broadcast_to(m, (g.n, 32))[: int(np.argmax(missing))]
+            raise Fault(f"{name} is reached by a part of a warp only", int(here.sum()))
+
+    # -- waiting
+
+    def block(self, row: int, reason: object) -> None:
+        """Take a warp out of the choice until `wake`."""
+        self.status[row] = BLOCKED
+        self.reason[row] = reason
+        self.waits_at[row] = self.line
+
+    def wake(self, rows: list[int]) -> None:
+        """Put warps back into the choice."""
+        for row in rows:
+            if self.status[row] == BLOCKED:
+                self.status[row] = READY
+
+    def arrive(self, row: int, number: int, threads: int, wait: bool, line: int) -> bool:
+        """Count a warp at a named barrier; return whether it must wait.
+
+        Raises
+        ------
+        Fault
+            The numbers of threads do not agree, or more come than are expected.
+        """
+        cta = row // self.geometry.warps
+        barrier = self.barriers.setdefault((cta, number), Barrier())
+        if barrier.arrived and barrier.expected != threads:
+            raise Fault(
+                f"barrier {number} is used for {threads} threads, and for {barrier.expected} by "
+                "those that came before"
+            )
+        barrier.expected, barrier.line, barrier.row = threads, line, row
+        barrier.arrived += 32
+        if barrier.arrived > threads:
+            raise Fault(f"more than {threads} threads come to barrier {number}")
+        if barrier.arrived == threads:
+            barrier.arrived = 0
+            waiting, barrier.waiting = barrier.waiting, []
+            self.wake(waiting)
+            return False
+        if wait:
+            barrier.waiting.append(row)
+        return wait
+
+    def is_waiting(self, row: int, number: int) -> bool:
+        """Whether a warp is among those that a named barrier holds."""
+        return row in self.barriers[row // self.geometry.warps, number].waiting
+
+    def cluster_of(self, row: int) -> ClusterBarrier:
+        """Return the barrier of a warp's cluster."""
+        return self.clusters[row // (self.geometry.cluster_size * self.geometry.warps)]
+
+    def cluster_arrived(self, cluster: ClusterBarrier) -> None:
+        """Complete a cluster's barrier if all its warps that have not ended are there."""
+        running = {row for row in cluster.warps if self.status[row] != DONE}
+        if cluster.arrived and cluster.arrived >= running:
+            cluster.arrived = set()
+            cluster.phase += 1
+            waiting, cluster.waiting = cluster.waiting, []
+            self.wake(waiting)
+
+    def cluster_bases(self, bases: Any, ranks: Any) -> Any:
+        """Return where the shared memories of CTAs of the cluster begin, by their ranks.
+
+        Raises
+        ------
+        Fault
+            There is no such CTA in the cluster.
+        """
+        size, pitch = self.geometry.cluster_size, self.shared.pitch
+        if (ranks >= size).any():
+            raise Fault(f"an address names a CTA that is not in this cluster of {size}")
+        own = bases // pitch
+        first = own - (self.first + own) % size
+        return (first + ranks.astype(np.int64)) * pitch
+
+    # -- other memories, counts
+
+    def local_places(self, addresses: Any, m: Any, g: Rows, ahead: int, width: int) -> Any:
+        """Return a view of all local memories, and places in it.
+
+        Raises
+        ------
+        Fault
+            Out of bounds.
+        """
+        flat = addresses.astype(np.int64) + ahead
+        if (flat < 0).any() or (flat + width > self.program.local_bytes).any():
+            raise Fault("an address in local memory is out of bounds")
+        if (flat % width).any():
+            raise Fault(f"an address in local memory is not aligned to {width} bytes")
+        pitch = self.local.shape[1]
+        threads = np.arange(g.lo * 32, g.hi * 32).reshape(g.n, 32)
+        mine = threads.reshape(-1) if m is True else threads[m]
+        return self.local.reshape(-1).view(carrier(width)), (mine * pitch + flat) // width

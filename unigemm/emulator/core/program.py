@@ -1,0 +1,352 @@
+"""A kernel compiled to closures, once: each instruction becomes one function of the registers.
+
+A closure is called as ``op(V, m, g)`` for neighbouring warps that run an instruction together:
+
+    V   list of arrays (warps, 32), one for each register seen as each type that is used ("slots")
+    m   which lanes are active: True for all, else bool (warps, 32)
+    g   the `Rows` of the machine: everything else
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ptx.faults import MALFORMED, PtxError
+from ..ptx.flow import Segment, analyse
+from ..ptx.ptx import Immediate, Instruction, Kernel, Module, Operand, Register, Symbol
+from .grid import SPECIALS
+
+__all__ = ["DTYPES", "Builder", "Op", "Program", "Step", "width_of"]
+
+#: Instructions without operands.
+_BARE = re.compile(
+    r"(ret|exit|membar|griddepcontrol|barrier\.cluster|wgmma\.(fence|commit_group)|"
+    r"fence\.(acq_rel|sc|mbarrier_init|proxy\.async)|tcgen05\.(fence|wait)|"
+    r"cp\.async\.(bulk\.)?(commit_group|wait_all))\b"
+)
+MOST_LOCAL = 512 << 10  # bytes of a thread
+Op = Callable[[list[Any], Any, Any], None]
+
+#: PTX types to those of NumPy; bits are unsigned, bfloat16 and float8 are bits.
+DTYPES: dict[str, Any] = {
+    "pred": np.bool_, "b8": np.uint8, "u8": np.uint8, "s8": np.int8,
+    "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16, "bf16": np.uint16,
+    "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "f32": np.float32, "tf32": np.uint32,
+    "f16x2": np.uint32, "bf16x2": np.uint32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64,
+    "f64": np.float64, "e4m3x2": np.uint16, "e5m2x2": np.uint16, "f32x2": np.uint64,
+}  # fmt: skip
+
+
+def width_of(kind: str) -> int:
+    """Bytes of a PTX type (1 for a predicate)."""
+    return np.dtype(DTYPES[kind]).itemsize
+
+
+@dataclass(frozen=True)
+class Step:
+    """A segment, compiled.
+
+    Attributes
+    ----------
+    ops
+        What runs, one after the other; `lines` are their lines in the text.
+    stop
+        Decides what its warps do next; by default they go on with `next`.
+    together
+        See `flow.Segment`.
+    """
+
+    ops: tuple[Op, ...]
+    lines: tuple[int, ...]
+    stop: Op | None
+    next: int
+    together: bool
+    segment: Segment
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel ready to run.
+
+    Attributes
+    ----------
+    slots
+        (table, index) of each slot; tables are NumPy type characters of register views,
+        ``"const"``, ``"special"`` and ``"param"``.
+    registers
+        How many registers there are, by bytes (0 for predicates).
+    specials
+        Names of the special registers that are read, and the types they are read as.
+    params
+        (offset, dtype) of the parameters that are read as constants.
+    static_shared
+        Addresses of shared variables from the start of a CTA's memory; the dynamic ones follow.
+    static_bytes
+        Shared memory that the kernel has of its own.
+    """
+
+    kernel: Kernel
+    steps: tuple[Step, ...]
+    slots: tuple[tuple[str, int], ...]
+    registers: dict[int, int]
+    constants: tuple[Any, ...]
+    specials: tuple[tuple[str, Any], ...]
+    params: tuple[tuple[int, Any], ...]
+    shared_places: dict[str, int]
+    static_shared: int
+    static_bytes: int
+    local_bytes: int
+    module: Module = field(repr=False)
+
+
+class Builder:
+    """What compiling a kernel collects; instruction builders call its methods."""
+
+    def __init__(self, module: Module, kernel: Kernel) -> None:
+        self.module = module
+        self.kernel = kernel
+        self.flow = analyse(kernel)
+        self.line = 0
+        self._slots: dict[tuple[str, int], int] = {}
+        self._numbers: dict[str, int] = {}
+        self._counts = {0: 0, 2: 0, 4: 0, 8: 0}
+        self._constants: list[Any] = []
+        self._constant: dict[tuple[Any, bytes], int] = {}
+        self._specials: dict[tuple[str, str], int] = {}
+        self._params: dict[tuple[int, str], int] = {}
+        self.params = {p.name: p for p in kernel.parameters}
+        self.shared_places, self.local_places = {}, {}
+        end = local = 0
+        for v in (*module.variables, *kernel.variables):
+            if v.space == "local":
+                local = -(-local // v.alignment) * v.alignment
+                self.local_places[v.name] = local
+                local += v.size
+            elif v.size:
+                end = -(-end // v.alignment) * v.alignment
+                self.shared_places[v.name] = end
+                end += v.size
+        self.static_bytes = end
+        dynamic = [v for v in (*module.variables, *kernel.variables) if not v.size]
+        for v in dynamic:  # all of them name the same memory, behind the static one
+            end = -(-end // v.alignment) * v.alignment
+        self.shared_places |= {v.name: end for v in dynamic}
+        self.static_shared, self.local_bytes = end, local
+        if local > MOST_LOCAL:
+            raise PtxError(
+                f"{kernel.name} has {local} bytes of local memory, and a thread {MOST_LOCAL}",
+                kernel.body[0].line,
+            )
+
+    def error(self, message: str) -> PtxError:
+        """Return an error that names the line being compiled."""
+        text = self.module.line(self.line).strip()
+        return PtxError(f"`{text}`: {message}", self.line)
+
+    # -- slots
+
+    def _slot(self, table: str, index: int) -> int:
+        return self._slots.setdefault((table, index), len(self._slots))
+
+    def _register(self, name: str, width: int, dtype: Any) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = self._counts[width]
+            self._counts[width] += 1
+        return self._slot(np.dtype(dtype).char, number)
+
+    def storage(self, register: Register) -> int:
+        """Bytes of a register; 0 for a predicate."""
+        if register.type == "pred":
+            return 0
+        width = width_of(register.type) if register.type in DTYPES else 0
+        if width not in (2, 4, 8):
+            raise self.error(f"registers of type {register.type} are not supported")
+        return width
+
+    def constant(self, value: int, kind: str, float_width: int = 0) -> int:
+        """Return the slot of a constant of a PTX type."""
+        dtype = np.dtype(DTYPES[kind])
+        if kind == "pred":
+            array = np.array(bool(value))
+        elif float_width:
+            native = np.dtype(np.uint32 if float_width == 4 else np.uint64)
+            bits = np.array(value, native)
+            if dtype.kind == "f":
+                array = bits.view(native.str.replace("u", "f")).astype(dtype)
+            else:
+                array = bits.astype(dtype)
+        elif dtype.kind == "f":
+            array = np.array(value, dtype)
+        else:
+            raw = (value % (1 << 8 * dtype.itemsize)).to_bytes(dtype.itemsize, "little")
+            array = np.frombuffer(raw, dtype).reshape(())
+        key = (dtype.char, array.tobytes())
+        number = self._constant.get(key)
+        if number is None:
+            number = self._constant[key] = len(self._constants)
+            self._constants.append(array)
+        return self._slot("const", number)
+
+    def source(self, operand: Operand, kind: str) -> int:
+        """Return the slot of an operand that is read as a PTX type.
+
+        Raises
+        ------
+        PtxError
+            It is no such operand, or a register of another width.
+        """
+        if isinstance(operand, Immediate):
+            return self.constant(operand.value, kind, operand.width)
+        if isinstance(operand, Symbol):
+            if operand.name in self.shared_places:
+                return self._special(f"%shared.{self.address_of(operand)}", kind)
+            return self.constant(self.address_of(operand), kind)
+        if not isinstance(operand, Register) or operand.type == "sink":
+            raise self.error("an operand is not of the kind that this instruction takes")
+        if operand.type == "special":
+            return self.special(operand.name, kind)
+        return self._register_slot(operand, kind)
+
+    def target(self, operand: Operand, kind: str) -> int:
+        """Return the slot of a result; of a spare register where the result is dropped."""
+        if not isinstance(operand, Register) or operand.type == "special":
+            raise self.error("a result must go to a register")
+        if operand.type == "sink":
+            return self.scratch(kind)
+        return self._register_slot(operand, kind)
+
+    def scratch(self, kind: str) -> int:
+        """Return a register that nothing else uses."""
+        width = 0 if kind == "pred" else max(width_of(kind), 2)
+        return self._register(f"scratch of {width} bytes", width, DTYPES[kind])
+
+    def _register_slot(self, register: Register, kind: str) -> int:
+        storage = self.storage(register)
+        needed = 0 if kind == "pred" else width_of(kind)
+        if storage != needed:
+            raise self.error(f"{register.name} is a {register.type} register, not of .{kind}")
+        return self._register(register.name, storage, DTYPES[kind])
+
+    def half(self, register: Register, name: str) -> int:
+        """Return the slot of a half of a 128-bit register, ``"low"`` or ``"high"``."""
+        return self._register(f"{name} half of {register.name}", 8, np.uint64)
+
+    def special(self, name: str, kind: str) -> int:
+        """Return the slot of a special register."""
+        if name not in SPECIALS:
+            raise self.error(f"the register {name} is not known")
+        return self._special(name, kind)
+
+    def _special(self, name: str, kind: str) -> int:
+        key = (name, np.dtype(DTYPES[kind]).char)
+        number = self._specials.setdefault(key, len(self._specials))
+        return self._slot("special", number)
+
+    def parameter(self, offset: int, kind: str) -> int:
+        """Return the slot of a piece of the kernel's parameters."""
+        key = (offset, np.dtype(DTYPES[kind]).char)
+        number = self._params.setdefault(key, len(self._params))
+        return self._slot("param", number)
+
+    def address_of(self, symbol: Symbol) -> int:
+        """Return the address of a variable in its own state space.
+
+        In shared memory it lacks the CTA's rank, which only the machine knows; see `source`.
+        """
+        from .memory import SharedMemory
+
+        if symbol.name in self.shared_places:
+            return SharedMemory.base + self.shared_places[symbol.name]
+        if symbol.name in self.local_places:
+            return self.local_places[symbol.name]
+        if symbol.name in self.params:
+            return self.params[symbol.name].offset
+        raise self.error(f"there is no variable {symbol.name}")
+
+    # -- programs
+
+    def build(self, instructions: dict[str, Any], stops: dict[str, Any]) -> Program:
+        """Compile all segments.
+
+        Parameters
+        ----------
+        instructions, stops
+            Names to functions (builder, instruction) that return closures, looked up by the
+            longest name that begins an opcode.
+        """
+        steps = tuple(self._step(i, s, instructions, stops) for i, s in enumerate(self._segments()))
+        return Program(
+            self.kernel, steps, tuple(self._slots), self._counts, tuple(self._constants),
+            tuple((name, np.dtype(char)) for name, char in self._specials),
+            tuple((offset, np.dtype(char)) for offset, char in self._params),
+            self.shared_places, self.static_shared, self.static_bytes, self.local_bytes,
+            self.module,
+        )  # fmt: skip
+
+    def _segments(self) -> tuple[Segment, ...]:
+        return self.flow.segments
+
+    def _step(self, number: int, segment: Segment, instructions: Any, stops: Any) -> Step:
+        body = self.kernel.body
+        last = segment.last - 1 if segment.stop else segment.last
+        ops, lines = [], []
+        for instruction in body[segment.first : last]:
+            self.line = instruction.line
+            make = self._lookup(instruction, instructions)
+            ops.append(self._made(instruction, _guarded, self, instruction, make))
+            lines.append(instruction.line)
+        stop = None
+        follow = number + 1 if number + 1 < len(self.flow.segments) else -1
+        if segment.stop:
+            final = body[last]
+            self.line = final.line
+            stop = self._made(final, self._lookup(final, stops), self, final, segment, follow)
+            lines.append(final.line)
+        return Step(tuple(ops), tuple(lines), stop, follow, segment.together, segment)
+
+    def _made(self, instruction: Instruction, make: Any, *arguments: Any) -> Any:
+        """Compile an instruction; operands that it does not take are an error of the text."""
+        if instruction.operands and _BARE.match(instruction.opcode):
+            raise self.error("it takes no operands")
+        try:
+            return make(*arguments)
+        except MALFORMED as error:
+            message = f"its operands are malformed ({type(error).__name__}: {error})"
+            raise self.error(message) from error
+
+    def _lookup(self, instruction: Instruction, table: dict[str, Any]) -> Any:
+        parts = instruction.parts
+        for count in range(len(parts), 0, -1):
+            found = table.get(".".join(parts[:count]))
+            if found is not None:
+                return found
+        raise self.error(f"the instruction {instruction.opcode} is not implemented")
+
+
+def _guarded(builder: Builder, instruction: Instruction, make: Any) -> Op:
+    """Compile an instruction, run only in the lanes where its predicate holds."""
+    inner: Op = make(builder, instruction)
+    if instruction.predicate is None:
+        return inner
+    guard = builder.source(instruction.predicate, "pred")
+    if instruction.negated:
+
+        def unless(V: list[Any], m: Any, g: Any) -> None:
+            active = ~V[guard] & m
+            if active.any():
+                inner(V, active, g)
+
+        return unless
+
+    def when(V: list[Any], m: Any, g: Any) -> None:
+        active = V[guard] & m
+        if active.any():
+            inner(V, active, g)
+
+    return when

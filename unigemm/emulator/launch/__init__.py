@@ -1,0 +1,1 @@
+"""Launches: devices that are not there, host code, grids and clusters."""

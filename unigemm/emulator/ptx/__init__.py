@@ -1,0 +1,1 @@
+"""PTX text: parsed, checked, and what is wrong with it."""

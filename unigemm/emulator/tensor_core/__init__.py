@@ -1,0 +1,1 @@
+"""Tensor cores: mma, wgmma, tcgen05 and tensor memory."""

@@ -1,0 +1,115 @@
+"""mma.sync: products of a warp, out of its registers.
+
+Dense products of the types and shapes that tensor cores have from sm_80 to sm_90. Sums for sm_90
+are Hopper's; for other targets they are exact before they are rounded, once for each instruction,
+where hardware keeps fewer bits. Those of float64 are fused multiply-adds in the order of K.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.arithmetic import instruction
+from ..core.program import Builder, Op
+from ..core.rounding import fma64
+from ..ptx.ptx import Instruction, Vector
+from .fragments import BYTES, factor, read_sums, sum_kinds, sum_registers, write_sums
+from .tensor_sums import summed, summed_by_halves
+
+__all__: list[str] = []
+
+
+_SHORT, _LONG = {(16, 4): 80, (16, 8): 80}, {(16, 8): 80, (16, 16): 80}
+_INT8 = {(8, 16): 80, (16, 16): 80, (16, 32): 80}
+_FLOAT8 = {(16, 16): 89, (16, 32): 89}
+#: (M, K) by the type of A, and the first architecture that is taken here.
+_SHAPES = {
+    "f16": _LONG, "bf16": _LONG, "tf32": _SHORT, "s8": _INT8, "u8": _INT8, "e4m3": _FLOAT8,
+    "e5m2": _FLOAT8, "f64": {(8, 4): 80, (16, 4): 90, (16, 8): 90, (16, 16): 90},
+}  # fmt: skip
+_FORM = re.compile(
+    r"mma\.sync\.aligned\.m(\d+)n8k(\d+)\.row\.col(\.rn|\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\.(\w+)"
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The shape and types of an instruction; N is 8."""
+
+    m: int
+    k: int
+    a: str
+    b: str
+    sums: str
+    saturate: bool
+    hopper: bool
+
+    def registers(self, rows: int, kind: str) -> int:
+        """Return how many registers of a lane hold A or B."""
+        return rows * self.k * BYTES[kind] // (32 * (8 if kind == "f64" else 4))
+
+
+def _form(b: Builder, i: Instruction) -> Form:
+    found = _FORM.fullmatch(i.opcode)
+    if found is None or found[4] != found[7]:
+        raise b.error("this kind of mma is not implemented")
+    form = Form(int(found[1]), int(found[2]), found[5], found[6], found[4],
+                found[3] == ".satfinite", b.module.target.startswith("sm_90"))  # fmt: skip
+    since = _SHAPES.get(form.a, {}).get((form.m, form.k))
+    if since is None or form.sums not in sum_kinds(form.a, form.b):
+        raise b.error("this shape of mma is not known for these types")
+    if found[3] and {".rn": "f64", ".satfinite": "s32"}[found[3]] != form.sums:
+        raise b.error(f"the modifier {found[3]} is not of these types")
+    target = re.match(r"sm_(\d+)", b.module.target)
+    if target is None or int(target[1]) < since:
+        raise b.error(f"the target {b.module.target} has no such instruction")
+    return form
+
+
+def _registers(b: Builder, operand: Any, kind: str, count: int, result: bool) -> tuple[int, ...]:
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    if len(elements) != count:
+        raise b.error(f"{count} registers of .{kind} are expected")
+    return tuple((b.target if result else b.source)(x, kind) for x in elements)
+
+
+@instruction("mma.sync")
+def mma(b: Builder, i: Instruction) -> Op:
+    """Multiply, and add."""
+    form = _form(b, i)
+    if len(i.operands) != 4:
+        raise b.error("it takes 4 operands")
+    bits = "b64" if form.sums == "f64" else "b32"
+    held = bits if form.sums == "f16" else form.sums
+    count = sum_registers(form.sums, form.m, 8)
+    d = _registers(b, i.operands[0], held, count, True)
+    left = _registers(b, i.operands[1], bits, form.registers(form.m, form.a), False)
+    right = _registers(b, i.operands[2], bits, form.registers(8, form.b), False)
+    c = _registers(b, i.operands[3], held, count, False)
+    halves = form.m // 8
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        g.machine.converged(g, m, "mma.sync")
+        x = factor(V, left, form.a, g.n, halves)
+        y = factor(V, right, form.b, g.n, 1)
+        total = _added(read_sums(V, c, form.sums, g.n, halves), x, y, form)
+        write_sums(V, d, total, form.sums, m, saturate=form.saturate)
+
+    return op
+
+
+def _added(c: Any, a: Any, b: Any, form: Form) -> Any:
+    """Return C + A B of each warp; B is given as (warps, N, K)."""
+    if form.sums != "f64":
+        if not form.hopper:
+            return c + a @ np.swapaxes(b, -1, -2)
+        if form.a in ("e4m3", "e5m2"):
+            return summed_by_halves(c, a, b, form.sums)
+        return summed(c, a, b, form.a, form.sums)
+    for k in range(form.k):
+        c = fma64(a[:, :, None, k], b[:, None, :, k], c)
+    return c

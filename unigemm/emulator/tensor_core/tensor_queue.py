@@ -1,0 +1,285 @@
+"""What a warp's tcgen05 instructions start: done in their order, some time later.
+
+Products (`tcgen05`) and copies (`tensor_copies`) wait in a queue of the warp whose thread issued
+them. Addresses and descriptors are checked when an instruction is issued; its operands are read,
+and its results written, just before the mbarrier of the ``tcgen05.commit`` behind it is signalled:
+as late as hardware may. What is overwritten or freed in between, and results that are read before,
+are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..async_copy.mbarriers import arrive, barrier_at
+from ..async_copy.tma import explain, unready
+from ..async_copy.transfer import active, address_of, flat_shared
+from ..core.arithmetic import instruction
+from ..core.machine import DONE
+from ..core.program import Builder, Op
+from ..ptx.faults import Fault, of_thread
+from ..ptx.ptx import Instruction
+from .tensor_memory import TensorMemory, cta_group, memory_of, pair_of
+
+__all__ = [
+    "Matrix",
+    "Pending",
+    "Region",
+    "active_pair",
+    "find_matrix",
+    "issue",
+    "issuers",
+    "read_matrix",
+    "read_region",
+]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A rectangle of a CTA's tensor memory: some lanes by neighbouring columns."""
+
+    cta: int
+    lanes: Any
+    first: int
+    count: int
+
+    def meets(self, cta: int, lanes: Any, columns: slice) -> bool:
+        """Whether another rectangle has words of this one."""
+        return (
+            self.cta == cta
+            and self.first < columns.stop
+            and columns.start < self.first + self.count
+            and bool(np.isin(lanes, self.lanes).any())
+        )
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What is read of a CTA's shared memory: 16-byte units, and who wrote them."""
+
+    units: Any
+    words: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """A product or a copy that has been issued.
+
+    Attributes
+    ----------
+    what
+        ``"product"`` or ``"copy"``.
+    regions
+        The tensor memory that it reads and writes.
+    perform
+        Does it.
+    """
+
+    what: str
+    regions: tuple[Region, ...]
+    perform: Callable[[], None]
+    line: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit: the mbarriers that it signals."""
+
+    signals: tuple[int, ...]
+    line: int
+
+
+@dataclass
+class Queue:
+    """What a warp has issued and is not done, in order."""
+
+    waiting: list[Pending | Commit] = field(default_factory=list)
+
+
+def _queues(machine: Any) -> dict[int, Queue]:
+    if "tcgen05" not in machine.extra:
+        machine.extra["tcgen05"] = {}
+        machine.extra.setdefault("tensor_users", []).append(
+            lambda *region: _unused(machine, *region)
+        )
+        if machine.options.strict:
+            machine.finishing.append(lambda: _check_end(machine))
+    return machine.extra["tcgen05"]
+
+
+def _unused(machine: Any, cta: int, lanes: Any, columns: slice, what: str) -> None:
+    """Check that nothing that is not complete uses words.
+
+    Raises
+    ------
+    Fault
+        Something does.
+    """
+    for queue in machine.extra["tcgen05"].values():
+        for item in queue.waiting:
+            if isinstance(item, Pending) and any(
+                region.meets(cta, lanes, columns) for region in item.regions
+            ):
+                raise Fault(
+                    f"{what} before the {item.what} of line {item.line}, which uses this tensor "
+                    "memory, was waited for"
+                )
+
+
+def issue(machine: Any, row: int, item: Pending) -> None:
+    """Put something behind what a warp has issued before."""
+    _queues(machine).setdefault(row, Queue()).waiting.append(item)
+
+
+def _check_end(machine: Any) -> None:
+    for row, queue in machine.extra["tcgen05"].items():
+        for item in queue.waiting:
+            text = "the kernel ends and no tcgen05.commit of this warp follows"
+            raise machine.blamed(text, item.line, row)
+
+
+# -- operands --------------------------------------------------------------------------------------
+
+
+def find_matrix(machine: Any, cta: int, places: Any, name: str) -> Matrix:
+    """Find what lies at addresses of 16-byte units, and check that it may be read.
+
+    Raises
+    ------
+    Fault
+        It lies out of bounds, or was not made visible to the asynchronous proxy.
+    """
+    shared = machine.shared
+    if places.min() < shared.base or places.max() + 16 > shared.base + shared.size:
+        raise Fault("a matrix descriptor reaches out of shared memory")
+    units = places + cta * shared.pitch
+    words, bad = unready(machine, units)
+    if machine.options.strict and bad.any():
+        raise Fault(f"{name} reads {explain(machine, words, bad)}")
+    return Matrix(units, words)
+
+
+def read_matrix(machine: Any, matrix: Matrix, what: str, line: int) -> Any:
+    """Return the 16-byte units of a matrix.
+
+    Raises
+    ------
+    Fault
+        They were overwritten after the instruction was issued.
+    """
+    now, _ = unready(machine, matrix.units)
+    if machine.options.strict and (now != matrix.words).any():
+        raise Fault(
+            f"shared memory was overwritten while the {what} of line {line} could still read it"
+        )
+    return machine.shared.views[16].take(matrix.units // 16)
+
+
+def read_region(machine: Any, region: Region) -> Any:
+    """Return the words of a region."""
+    memory: TensorMemory = memory_of(machine, region.cta)
+    memory.check(region.first, region.count)
+    columns = np.arange(region.first, region.first + region.count)
+    return memory.read(region.lanes[:, None], columns, strict=machine.options.strict)
+
+
+def issuers(m: Any, g: Any, name: str) -> list[tuple[int, int]]:
+    """Return warp and lane of the threads that issue: one of a warp, as its `elect.sync` chose."""
+    rows, lanes = np.nonzero(np.broadcast_to(m, (g.n, 32)))
+    if len(set(rows.tolist())) != len(rows):
+        raise Fault(f"{name} is issued by several threads of a warp, once for each")
+    return list(zip((rows + g.lo).tolist(), lanes.tolist(), strict=True))
+
+
+def _ended(machine: Any, cta: int) -> bool:
+    warps = machine.geometry.warps
+    return all(machine.status[row] == DONE for row in range(cta * warps, (cta + 1) * warps))
+
+
+def active_pair(machine: Any, row: int, group: int) -> tuple[int, ...]:
+    """Return the CTAs that an instruction of a warp is for; see `pair_of`.
+
+    Raises
+    ------
+    Fault
+        One has ended, or the kernel uses another ``.cta_group`` as well.
+    """
+    ctas = pair_of(machine, row // machine.geometry.warps, group)
+    for cta in ctas:
+        if memory_of(machine, cta).group not in (0, group):
+            raise Fault("a kernel uses one .cta_group for all tcgen05 instructions")
+        if _ended(machine, cta):
+            raise Fault("the other CTA of the pair has ended")
+    return ctas
+
+
+# -- commits ---------------------------------------------------------------------------------------
+
+
+@instruction("tcgen05.commit")
+def commit(b: Builder, i: Instruction) -> Op:
+    """Have an mbarrier signalled when the products and copies before are complete."""
+    known = {"mbarrier::arrive::one", "shared::cluster", "multicast::cluster", "b64"}
+    for part in i.parts[2:]:
+        if part not in known and not part.startswith("cta_group::"):
+            raise b.error(f"the modifier .{part} is not implemented")
+    group, line = cta_group(b, i), i.line
+    signal = address_of(b, i.operands[0])
+    mask = b.source(i.operands[1], "u16") if "multicast::cluster" in i.parts else None
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        places = flat_shared(active(signal(V), m, g), active(g.base, m, g), g, 8, cluster=True)
+        masks = None if mask is None else active(V[mask], m, g)
+        for n, (row, lane) in enumerate(issuers(m, g, "tcgen05.commit")):
+            signals: tuple[int, ...] = (int(places[n]),)
+            with of_thread(m, g, row - g.lo, lane):
+                active_pair(machine, row, group)
+                if masks is not None:
+                    signals = _all(machine, row, int(masks[n]), signals[0])
+            queue = _queues(machine).setdefault(row, Queue())
+            queue.waiting.append(Commit(signals, line))
+            machine.later(row, line, partial(_progress, machine, queue))
+
+    return op
+
+
+def _all(machine: Any, row: int, mask: int, place: int) -> tuple[int, ...]:
+    """Return the places of an mbarrier in all CTAs of a mask."""
+    size, pitch = machine.geometry.cluster_size, machine.shared.pitch
+    if not mask or mask >> size:
+        raise Fault(f"the multicast mask {mask:#x} does not fit a cluster of {size}")
+    own = row // machine.geometry.warps
+    first = own - (machine.first + own) % size
+    return tuple((first + n) * pitch + place % pitch for n in range(size) if mask >> n & 1)
+
+
+def _progress(machine: Any, queue: Queue) -> None:
+    """Do what is in front of a warp's first commit, and signal its mbarriers."""
+    while True:
+        item = queue.waiting[0]
+        machine.line = item.line
+        if isinstance(item, Commit):
+            break
+        item.perform()
+        del queue.waiting[0]
+    del queue.waiting[0]
+    for place in item.signals:
+        if machine.options.strict and _ended(machine, place // machine.shared.pitch):
+            raise Fault("the CTA whose mbarrier is signalled has ended")
+        barrier = barrier_at(machine, place)
+        at = barrier.cta * machine.geometry.warps
+        detail = f"for mbarrier {barrier.address}"
+        machine.record("multiplied", detail, item.line, at, hardware=True)
+        arrive(machine, barrier, 1)
+
+
+@instruction("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def fence(b: Builder, i: Instruction) -> Op:
+    """Order accesses of threads: they are in the order in which they are run here."""
+    return lambda V, m, g: None

@@ -1,0 +1,311 @@
+"""wgmma: products of a warpgroup, out of shared memory.
+
+The operands' addresses are checked when an instruction is issued; they are read, and the sums
+written, when its group is waited for: as late as hardware may. What is overwritten in between is an
+error. Layouts: PTX ISA, "Asynchronous warpgroup-level matrix instructions"; what the descriptor's
+two strides mean, also the comments on canonical layouts in CUTLASS's ``mma_sm90_desc.hpp``.
+
+Sums keep the bits that Hopper keeps, few of float8 products: see `tensor_sums`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..async_copy.tma import explain, swizzled, unready
+from ..core.arithmetic import instruction, number_of
+from ..core.memory import carrier
+from ..core.program import Builder, Op
+from ..ptx.faults import Fault, of_thread
+from ..ptx.ptx import Immediate, Instruction, Vector
+from .fragments import BYTES, factor, numbers, read_sums, sum_kinds, sum_registers, write_sums
+from .tensor_sums import summed
+
+__all__ = ["pattern"]
+
+WARPGROUP = 4  # warps
+_SWIZZLES = (0, 128, 64, 32)  # by the descriptor's last two bits
+_FEWEST = 8  # rows of A that a tile has at least: what is wrong behind them may be of no use
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The shape and types of an instruction."""
+
+    n: int
+    k: int
+    sums: str
+    a: str
+    b: str
+    saturate: bool
+
+
+@dataclass
+class Matrix:
+    """An operand in shared memory: where its 16-byte units are, and who wrote them.
+
+    `units` is (lines, units of a line); a line is a row (K-major) or one K (MN-major). At least the
+    first `fewest` rows must be good; `bad` are rows behind them that must not be read.
+    """
+
+    units: Any
+    words: Any
+    k_major: bool
+    fewest: int
+    bad: Any
+
+
+@dataclass
+class Product:
+    """An instruction that has been issued."""
+
+    kind: Kind
+    sums: tuple[int, ...]
+    a: Matrix | tuple[int, ...]
+    b: Matrix
+    keep: bool
+    signs: tuple[int, int]
+    line: int
+
+
+@dataclass
+class Queue:
+    """Products of a warpgroup that are not complete: groups, of which the last is open."""
+
+    groups: list[list[Product]] = field(default_factory=lambda: [[]])
+
+
+def _queue(machine: Any, first: int) -> Queue:
+    queues = machine.extra.setdefault("wgmma", {})
+    if not queues and machine.options.strict:
+        machine.finishing.append(lambda: _check_end(machine))
+    return queues.setdefault(first, Queue())
+
+
+def _check_end(machine: Any) -> None:
+    for first, queue in machine.extra["wgmma"].items():
+        for product in (product for group in queue.groups for product in group):
+            text = "the kernel ends and no one waited for this product"
+            raise machine.blamed(text, product.line, first)
+
+
+def _warpgroups(g: Any, m: Any, name: str) -> range:
+    g.machine.converged(g, m, name)
+    if (g.lo % g.machine.geometry.warps) % WARPGROUP or g.n % WARPGROUP:
+        raise Fault(f"{name} must be run by a whole warpgroup")
+    return range(g.lo, g.hi, WARPGROUP)
+
+
+# -- operands --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def pattern(lines: int, units: int, k_major: bool, swizzle: int, leading: int, stride: int) -> Any:
+    """Return offsets of an operand's 16-byte units from its start, before they are swizzled."""
+    line = np.arange(lines)[:, None]
+    unit = np.arange(units)[None, :]
+    if not swizzle:  # core matrices of eight lines of 16 bytes
+        over, along = (stride, leading) if k_major else (leading, stride)
+        return (line // 8) * over + (line % 8) * 16 + unit * along
+    wide = swizzle // 16
+    if k_major:
+        return (line // 8) * stride + (line % 8) * swizzle + unit * 16
+    return (line // 8) * stride + (line % 8) * swizzle + (unit // wide) * leading + unit % wide * 16
+
+
+def _operand(machine: Any, row: int, word: int, rows: int, kind: str, k: int, k_major: bool,
+             fewest: int) -> Matrix:  # fmt: skip
+    """Find an operand by its descriptor, and check that it may be read.
+
+    Parameters
+    ----------
+    rows, k
+        Extents in elements.
+    fewest
+        So many rows must be good; products of those behind that are not become NaN.
+    """
+    start = (word & 0x3FFF) << 4
+    leading, stride = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4
+    if word >> 49 & 7:
+        raise Fault("a matrix descriptor with a base offset is not implemented")
+    swizzle = _SWIZZLES[word >> 62]
+    size = BYTES[kind]
+    if not k_major and size != 2:
+        raise Fault(f"operands of .{kind} must be K-major")
+    lines, across = (rows, k * size // 16) if k_major else (k, rows * size // 16)
+    shared = machine.shared
+    places = start + pattern(lines, across, k_major, swizzle, leading, stride)
+    if places.min() < shared.base or places.max() + 16 > shared.base + shared.size:
+        raise Fault("a matrix descriptor reaches out of shared memory")
+    units = swizzled(places, swizzle) + int(machine.bases[row, 0])
+    words, bad = unready(machine, units)
+    found = Matrix(units, words, k_major, fewest, np.zeros(rows, bool))
+    if machine.options.strict and bad.any():
+        found.bad = _rows(found, bad, size)
+        if found.bad[:fewest].any():
+            first = bad[:fewest] if k_major else bad[:, : -(-fewest * size // 16)]
+            part = words[:fewest] if k_major else words[:, : -(-fewest * size // 16)]
+            raise Fault(f"wgmma reads {explain(machine, part, first)}")
+    return found
+
+
+def _rows(matrix: Matrix, units: Any, size: int) -> Any:
+    """Return which rows of an operand have a unit that is marked."""
+    if matrix.k_major:
+        return units.any(-1)
+    return np.repeat(units.any(0), 16 // size)
+
+
+def _read(machine: Any, matrix: Matrix, kind: str, line: int) -> Any:
+    """Return an operand as float64, (rows, K); NaN in rows that are of no use.
+
+    Raises
+    ------
+    Fault
+        It was overwritten after its product was issued.
+    """
+    values = machine.shared.views[16].take(matrix.units // 16).view(carrier(BYTES[kind]))
+    values = numbers(values if matrix.k_major else values.T, kind)
+    if machine.options.strict:
+        now, _ = unready(machine, matrix.units)
+        lost = _rows(matrix, (now != matrix.words).any(-1), BYTES[kind])
+        if lost[: matrix.fewest].any():
+            raise Fault(
+                f"shared memory was overwritten while wgmma of line {line} could still read it"
+            )
+        useless = lost | matrix.bad
+        if useless.any() and kind not in ("s8", "u8"):
+            values = np.where(useless[:, None], np.nan, values)
+    return values
+
+
+# -- instructions ----------------------------------------------------------------------------------
+
+
+def _kind_of(b: Builder, i: Instruction) -> Kind:
+    found = re.fullmatch(
+        r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)",
+        i.opcode,
+    )
+    if found is None or found[4] not in sum_kinds(found[5], found[6]) or found[5] == "f64":
+        raise b.error("this kind of wgmma is not implemented")
+    kind = Kind(int(found[1]), int(found[2]), found[4], found[5], found[6], bool(found[3]))
+    if kind.k * BYTES[kind.a] != 32 or kind.n % 8 or not 0 < kind.n <= 256:
+        raise b.error("this shape of wgmma is not known")
+    return kind
+
+
+@instruction("wgmma.mma_async")
+def mma_async(b: Builder, i: Instruction) -> Op:
+    """Start one product."""
+    kind = _kind_of(b, i)
+    target, a_operand, b_operand, *rest = i.operands
+    count = sum_registers(kind.sums, 16, kind.n)
+    if not isinstance(target, Vector) or len(target.elements) != count:
+        raise b.error(f"{count} registers of sums are expected")
+    held = "b32" if kind.sums == "f16" else kind.sums
+    sums = tuple(b.target(x, held) for x in target.elements)
+    fragment = isinstance(a_operand, Vector)
+    a_slots: tuple[int, ...]
+    if isinstance(a_operand, Vector):
+        a_slots = tuple(b.source(x, "b32") for x in a_operand.elements)
+    else:
+        a_slots = (b.source(a_operand, "b64"),)
+    b_slot, keep = b.source(b_operand, "b64"), b.source(rest[0], "pred")
+    flags = [x.value for x in rest[1:] if isinstance(x, Immediate)]
+    signs = (flags[0], flags[1]) if len(flags) >= 2 else (1, 1)
+    majors = flags[2:]
+    if len(majors) != (0 if BYTES[kind.a] != 2 else 1 if fragment else 2):
+        raise b.error("the number of operands is wrong")
+    a_k = fragment or not majors or majors[0] == 0
+    b_k = not majors or majors[-1] == 0
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        for first in _warpgroups(g, m, "wgmma.mma_async"):
+            at = slice(first - g.lo, first - g.lo + WARPGROUP)
+
+            def word(slot: int, at: slice = at) -> int:
+                values = np.broadcast_to(V[slot], (g.n, 32))[at]
+                if (values != values[0, 0]).any():
+                    raise Fault("the threads of a warpgroup have different operands")
+                return int(values[0, 0])
+
+            a: Any = a_slots
+            with of_thread(m, g, first - g.lo):
+                if not fragment:
+                    a = _operand(machine, first, word(a_slots[0]), 64, kind.a, kind.k, a_k, _FEWEST)
+                other = _operand(machine, first, word(b_slot), kind.n, kind.b, kind.k, b_k, kind.n)
+                product = Product(kind, sums, a, other, bool(word(keep)), signs, line)
+            _queue(machine, first).groups[-1].append(product)
+
+    return op
+
+
+def _perform(machine: Any, first: int, product: Product) -> None:
+    """Multiply, and write the sums to the registers."""
+    kind = product.kind
+    V = machine.rows(first, first + WARPGROUP).V
+    if isinstance(product.a, Matrix):
+        left = _read(machine, product.a, kind.a, product.line)
+    else:
+        left = factor(V, product.a, kind.a, WARPGROUP, 2).reshape(64, kind.k)
+    right = _read(machine, product.b, kind.b, product.line)
+    before = np.zeros((64, kind.n))
+    if product.keep:
+        before = read_sums(V, product.sums, kind.sums, WARPGROUP, 2).reshape(before.shape)
+    left, right = product.signs[0] * left, product.signs[1] * right
+    total = summed(before, left, right, kind.a, kind.sums).reshape(WARPGROUP, 16, kind.n)
+    write_sums(V, product.sums, total, kind.sums, True, saturate=kind.saturate)
+
+
+@instruction("wgmma.fence")
+def fence(b: Builder, i: Instruction) -> Op:
+    """Order registers before wgmma: they are read and written in order here."""
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        _warpgroups(g, m, "wgmma.fence")
+
+    return op
+
+
+@instruction("wgmma.commit_group")
+def commit(b: Builder, i: Instruction) -> Op:
+    """Close the group of the products before."""
+    line = i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for first in _warpgroups(g, m, "wgmma.commit_group"):
+            groups = _queue(g.machine, first).groups
+            for row in range(first, first + WARPGROUP):
+                g.machine.record("multiply", f"{len(groups[-1])} products", line, row)
+            groups.append([])
+
+    return op
+
+
+@instruction("wgmma.wait_group")
+def wait(b: Builder, i: Instruction) -> Op:
+    """Wait for all groups but the last few."""
+    keep, line = number_of(b, i), i.line
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        for first in _warpgroups(g, m, "wgmma.wait_group"):
+            groups = _queue(g.machine, first).groups
+            done = len(groups) - 1 - keep
+            for group in groups[: max(done, 0)]:
+                with of_thread(m, g, first - g.lo):
+                    for product in group:
+                        _perform(g.machine, first, product)
+                for row in range(first, first + WARPGROUP):
+                    g.machine.record("multiplied", f"{len(group)} products", line, row)
+            if done > 0:
+                del groups[:done]
+
+    return op

@@ -1,0 +1,76 @@
+"""What this machine has: devices and backends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .errors import BackendUnavailable, UnigemmError
+from .planning.protocol import compiles
+from .planning.registry import backend_named, backend_names, compiler_missing_of, missing_of
+from .planning.target import Target, device_count, device_target
+
+if TYPE_CHECKING:
+    pass
+
+
+__all__ = ["BackendInfo", "Capabilities", "DeviceInfo", "backends", "capabilities"]
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A CUDA device: its index, and its target (None and the reason where it has no kernels)."""
+
+    index: int
+    target: Target | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """A backend's name, and what is missing before it can be used (None when nothing).
+
+    With `compiler_missing` it has only the kernels that the cache holds.
+    """
+
+    name: str
+    missing: str | None
+    compiler_missing: str | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether it can be used here."""
+        return self.missing is None
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What there is to compute with: CUDA devices and backends."""
+
+    devices: tuple[DeviceInfo, ...]
+    backends: tuple[BackendInfo, ...]
+
+
+def backends() -> tuple[BackendInfo, ...]:
+    """Return all backends, and what each one is missing here."""
+    found = []
+    for name in backend_names():
+        try:
+            backend = backend_named(name)
+        except BackendUnavailable as error:
+            found.append(BackendInfo(name, str(error)))
+            continue
+        lacking = compiler_missing_of(backend) if compiles(backend) else None
+        found.append(BackendInfo(name, missing_of(backend), lacking))
+    return tuple(found)
+
+
+def capabilities() -> Capabilities:
+    """Return the CUDA devices and the backends of this machine."""
+    devices = []
+    for index in range(device_count()):
+        try:
+            devices.append(DeviceInfo(index, device_target(index)))
+        except UnigemmError as error:
+            devices.append(DeviceInfo(index, None, str(error)))
+    return Capabilities(tuple(devices), backends())

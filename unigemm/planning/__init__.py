@@ -1,0 +1,1 @@
+"""Which kernel, and why: targets, backends, candidates, plans."""

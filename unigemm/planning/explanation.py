@@ -1,0 +1,159 @@
+"""A plan in words: what was chosen, what limits it, what lost to it, and what cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..columns import folded, wrapped
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .prediction import Alternative, Breakdown, Rejection
+
+__all__ = ["BOUNDS", "PARTS", "explained", "headline", "screen"]
+
+#: The parts of a `unigemm.planning.plan.Breakdown` that add up, and those that overlap.
+PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "strips")
+BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
+
+_FEWEST = 3  # candidates that lost are shown before anything that cannot run
+
+
+def explained(plan: Plan, width: int | None = None) -> str:
+    """Return all that a plan holds, with the parts of each time as a table.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    width
+        Columns of the terminal; lines are as long as they need to be if None.
+    """
+    lines = [wrapped(line, width) for line in _head(plan)]
+    if plan.alternatives or plan.parts.used(PARTS):
+        lines += _table((plan.as_alternative, *plan.alternatives), width)
+    lines += [wrapped(_refusal(each), width) for each in plan.rejected]
+    return "\n".join(lines)
+
+
+def screen(plan: Plan, width: int = 80, lines: int = 23, more: str = "Plan.explain()") -> str:
+    """Return what fits one screen: the pick, where its time goes, and what lost to it.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    width, lines
+        Of the screen.
+    more
+        What shows the rest, where some is left out.
+    """
+    head = [wrapped(line, width) for line in (*_head(plan), *_split(plan.parts))]
+    text = "\n".join(head)
+    room = lines - 1 - text.count("\n")
+    refused = [wrapped(_refusal(each), width) for each in plan.rejected]
+    heading, *lost = folded(
+        ("us", "limiter", "what lost to it"),
+        [(f"{x.predicted_us:.1f}", x.limiter, _name(x)) for x in plan.alternatives],
+        width - 2,
+    )
+    tall = [len(rows) for rows in lost]
+    need = sum(tall) + bool(lost) + sum(_height(each) for each in refused)
+    shown, last = len(lost), len(refused)
+    if need > room:  # a line says what is left out
+        free = room - 1 - bool(lost)
+        shown = _fitting(tall[:_FEWEST], free)
+        free -= sum(tall[:shown])
+        last = _fitting([_height(each) for each in refused], free)
+        free -= sum(_height(each) for each in refused[:last])
+        shown += _fitting(tall[shown:], free)
+    rows = [line for lines in lost[:shown] for line in lines]
+    found = [text, *(f"  {line}" for line in (*(heading if rows else ()), *rows)), *refused[:last]]
+    left = [
+        f"{count} {what}"
+        for count, what in ((len(lost) - shown, "slower"), (len(refused) - last, "refused"))
+        if count
+    ]
+    if left:
+        found.append(f"  and {', '.join(left)}: {more} shows all")
+    return "\n".join(found)
+
+
+def _height(text: str) -> int:
+    return text.count("\n") + 1
+
+
+def _fitting(heights: Sequence[int], free: int) -> int:
+    """Return how many of the first fit."""
+    count = 0
+    for height in heights:
+        free -= height
+        if free < 0:
+            break
+        count += 1
+    return count
+
+
+def _name(each: Alternative | Plan) -> str:
+    return f"{each.backend} {each.config}"
+
+
+def headline(plan: Plan) -> str:
+    """Return the pick, its time and what limits it."""
+    return f"{_name(plan)}: {plan.predicted_us:.1f} us predicted, limited by {plan.limiter}"
+
+
+def _head(plan: Plan) -> list[str]:
+    priced = f", priced as {plan.priced}" if plan.priced else ""
+    lines = [
+        f"{plan.extents} on {plan.target}{priced}",
+        f"  {plan.problem}",
+        f"  -> {headline(plan)}",
+    ]
+    if plan.measured_us:
+        lines.append(f"     chosen by autotune: {plan.measured_us:.1f} us measured")
+    if plan.workspace_bytes:
+        lines.append(f"     workspace {plan.workspace_bytes} bytes")
+    return lines
+
+
+def _split(parts: Breakdown) -> list[str]:
+    """Say where the time of a pick goes."""
+    lines = []
+    if used := _felt(parts, PARTS):
+        lines.append(f"     {' + '.join(f'{name} {us:.1f}' for name, us in used.items())} us")
+    if used := _felt(parts, BOUNDS):
+        each = ", ".join(f"{name} {us:.1f}" for name, us in used.items())
+        lines.append(f"     bounds of the main loop: {each} us")
+    return lines
+
+
+def _felt(parts: Breakdown, names: tuple[str, ...]) -> dict[str, float]:
+    return {name: us for name, us in parts.used(names).items() if us >= 0.05}  # not shown as 0.0
+
+
+def _refusal(each: Rejection) -> str:
+    more = f" (and {each.others} more like it)" if each.others else ""
+    config = f" {each.config}" if each.config else ""
+    return f"  not {each.backend}{config}: {each.reason}{more}"
+
+
+def _table(ranked: Sequence[Alternative], width: int | None) -> list[str]:
+    """Return candidates with the parts of their times, in microseconds."""
+    used = {name for each in ranked for name in each.parts.used((*PARTS, *BOUNDS))}
+    parts, bounds = ([name for name in names if name in used] for names in (PARTS, BOUNDS))
+    rows = [
+        [
+            f"{each.predicted_us:.1f}",
+            *(f"{getattr(each.parts, name):.1f}" for name in parts),
+            "|",
+            *(f"{getattr(each.parts, name):.1f}" for name in bounds),
+            each.limiter,
+            _name(each),
+        ]
+        for each in ranked
+    ]
+    headings = ["us", *parts, "|", *bounds, "limiter", "kernel"]
+    made = folded(headings, rows, None if width is None else width - 2)
+    return [f"  {line}" for lines in made for line in lines]

@@ -1,0 +1,95 @@
+"""Names to backends: imported on first use, so that the core never imports a kernel language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from ..errors import BackendUnavailable
+from .protocol import Backend, CompilingBackend, compiles
+
+__all__ = ["BUILTIN", "backend_named", "backend_names", "compiler_missing_of", "missing_of"]
+
+ENTRY_POINTS = "unigemm.backends"
+BUILTIN: dict[str, str] = {
+    "numpy": "unigemm.backends.numpy:BACKEND",
+    "cute_wgmma": "unigemm.backends.cute_wgmma:BACKEND",
+    "cute_tcgen05": "unigemm.backends.cute_tcgen05:BACKEND",
+    "cutile": "unigemm.backends.cutile:BACKEND",
+    "cute_simt": "unigemm.backends.cute_simt:BACKEND",
+}
+
+
+def backend_names() -> tuple[str, ...]:
+    """Return the names of all backends, those from outside last."""
+    return (*BUILTIN, *(name for name in _outside() if name not in BUILTIN))
+
+
+@cache
+def _outside() -> tuple[str, ...]:
+    # Reads the metadata of every installed distribution, about a millisecond: once a process.
+    return tuple(sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)}))
+
+
+@cache
+def backend_named(name: str) -> Backend:
+    """Import and return a backend.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is none of that name, its module does not import, or it is no backend.
+    """
+    where = BUILTIN.get(name)
+    if where is None:
+        found = list(entry_points(group=ENTRY_POINTS, name=name))
+        if not found:
+            raise BackendUnavailable(
+                f"there is no backend {name!r}; choose one of {', '.join(backend_names())}"
+            )
+        where = found[0].value
+    module, _, attribute = where.partition(":")
+    try:
+        backend = getattr(import_module(module), attribute)
+        reason = _no_backend(backend, name)
+    except (Exception, SystemExit) as error:  # of a stranger's module
+        said = f"{type(error).__name__}: {error}"
+        raise BackendUnavailable(
+            f"backend {name!r} ({where}) does not import ({said}); mend or remove its package"
+        ) from error
+    if reason is not None:
+        raise BackendUnavailable(f"backend {name!r} ({where}) {reason}; mend or remove its package")
+    return backend
+
+
+def _no_backend(backend: Any, name: str) -> str | None:
+    """Say what an object lacks to be a backend; None where it lacks nothing."""
+    needed = ["name", "missing", "refuse", "candidates", "bind"]
+    if compiles(backend):
+        needed += ["compiler_missing", "key", "load"]
+    lacking = [each for each in needed if not hasattr(backend, each)]
+    if lacking:
+        return f"is no backend: it has no {', '.join(lacking)}"
+    if isinstance(backend, type):
+        return "is a class, not a backend"
+    return None if backend.name == name else f"calls itself {backend.name!r}"
+
+
+def missing_of(backend: Backend) -> str | None:
+    """Return what a backend says is missing, and what it raises where it cannot say."""
+    return _said(backend.missing)
+
+
+def compiler_missing_of(backend: CompilingBackend) -> str | None:
+    """Return what a backend says is missing to compile, as `missing_of` does."""
+    return _said(backend.compiler_missing)
+
+
+def _said(question: Callable[[], str | None]) -> str | None:
+    try:
+        return question()
+    except Exception as error:  # a backend from outside may do anything
+        return f"it does not say what is missing ({type(error).__name__}: {error})"

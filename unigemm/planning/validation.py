@@ -1,0 +1,231 @@
+"""Plans from outside: taken only where they are as the planner's own would be.
+
+A plan comes back from JSON, from a tuning file, or from a caller who has changed one. Here, and in
+no other place, it is checked: that its fields have their types and nothing else is there, that a
+call could have its problem, that its backend would offer its configuration for these extents on
+this target. What follows from these, the workspace, is computed again.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from typing import Any
+
+from ..errors import UnsupportedProblem
+from ..problem.block_scales import BLOCKS, refuse_elements
+from ..problem.dtypes import FLOAT8, HOST_INPUTS, DType, may_multiply, output_dtypes
+from ..problem.problem import BlockScales, Extents, MatrixType, Problem
+from . import strict_json as strictjson
+from .config import Config, copied
+from .plan import Plan
+from .protocol import Backend, compiles
+from .registry import backend_named
+from .target import Target, check_target, named_target
+
+__all__ = ["checked", "from_plain", "on_device", "typed"]
+
+_TOLD = ("alternatives", "rejected")  # what a plan tells beside itself: nothing is launched by it
+_ADVICE = "take what unigemm.plan() returns, or Plan.to_json()"
+
+
+def from_plain(data: Any) -> Plan:
+    """Return the plan that plain data describes, as `Plan.to_dict` gives it, checked.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is no plan, or one that cannot run.
+    BackendUnavailable
+        There is no such backend.
+    """
+    return checked(_built(data))
+
+
+def typed(plan: Any) -> Plan:
+    """Return a plan with fields of their own types; what they say is not looked at.
+
+    Nor are the alternatives: who takes one has a plan that is checked again.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is no plan, or has fields of other types.
+    """
+    import msgspec
+
+    if not isinstance(plan, Plan):
+        raise UnsupportedProblem(f"plan= is a {type(plan).__name__}; {_ADVICE}")
+    fields = {name: getattr(plan, name, None) for name in Plan.__dataclass_fields__}
+    others = {name: fields.pop(name) for name in _TOLD}
+    try:
+        data = msgspec.to_builtins(fields, enc_hook=_number)
+    except (TypeError, ValueError, OverflowError, RecursionError, AttributeError) as error:
+        raise _no_plan(str(error)) from None
+    config = data.pop("config")
+    if not isinstance(config, dict):
+        raise _no_plan("its configuration is none")
+    return copied(_built({**config, **data}), **others)
+
+
+def checked(plan: Plan) -> Plan:
+    """Return a plan with all that follows from it computed again.
+
+    Parameters
+    ----------
+    plan
+        With fields of their own types (see `typed`).
+
+    Raises
+    ------
+    UnsupportedProblem
+        It cannot run.
+    BackendUnavailable
+        There is no such backend.
+    """
+    check_target(plan.target)
+    reason = _problem_flaw(plan.problem, on_host=not plan.target.is_gpu)
+    for extents in (plan.extents, plan.priced):
+        reason = reason or (_extents_flaw(extents, plan.problem) if extents else None)
+    if reason is not None:
+        raise _no_plan(reason)
+    product = plan.problem, plan.extents, plan.target
+    backend = backend_named(plan.backend)
+    reason = _unfit(backend, *product)
+    if reason is not None:
+        raise UnsupportedProblem(
+            f"{plan.backend} does not take {plan.extents} on {plan.target}: {reason}"
+        )
+    reason, scratch = _vetted(backend, *product, plan.config)
+    if reason is not None:
+        raise UnsupportedProblem(f"{plan.backend} cannot run {plan.config}: {reason}; plan again")
+    return copied(plan, workspace_bytes=scratch)
+
+
+def on_device(plan: Plan, device: Target) -> Plan:
+    """Return a plan for the device that is there: a plan knows its own device's figures only.
+
+    It may use fewer SMs than there are, as one for a smaller device does.
+    """
+    if not device.is_gpu:
+        return copied(plan, target=device)
+    count = min(device.sm_count, max(1, plan.target.sm_count))
+    return copied(plan, target=replace(device, sm_count=count))
+
+
+def _number(value: Any) -> float:
+    """Return a number of NumPy, say, as Python's."""
+    return float(value) if isinstance(value, float) else operator.index(value)
+
+
+def _no_plan(reason: str) -> UnsupportedProblem:
+    return UnsupportedProblem(f"not a plan: {reason}; {_ADVICE}")
+
+
+def _built(data: Any) -> Plan:
+    """Return a plan of plain data whose fields have their types, with no others beside them."""
+    import msgspec
+
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise _no_plan(f"an object with names is needed, not {type(data).__name__}")
+    reason = strictjson.flaw(data)
+    if reason is not None:
+        raise _no_plan(reason)
+    knobs = Config.__dataclass_fields__
+    nested = {key: value for key, value in data.items() if key not in knobs}
+    if "config" in nested:
+        raise _no_plan("its knobs stand at the top")
+    nested["config"] = {key: value for key, value in data.items() if key in knobs}
+    if isinstance(nested.get("target"), str):  # as the command line prints it
+        nested["target"] = msgspec.to_builtins(named_target(nested["target"]))
+    try:
+        plan = msgspec.convert(nested, Plan)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _no_plan(str(error)) from None
+    extra = strictjson.unknown(nested, msgspec.to_builtins(plan))
+    if extra is not None:
+        raise _no_plan(f"{extra} is not known")
+    return plan
+
+
+def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
+    """Say why no call has such a problem; None where one may have it."""
+    a, b, d = problem.a, problem.b, problem.d
+    offered = () if a.dtype is DType.FLOAT8_E8M0FNU else output_dtypes(a.dtype)
+    if a.dtype in HOST_INPUTS and not on_host:
+        return f"{a.dtype} is multiplied on the host only"
+    if a.dtype is DType.INT8 and on_host:
+        offered = (*offered, DType.INT8)
+    if not may_multiply(a.dtype, b.dtype) or d.dtype not in offered:
+        return f"{a.dtype} by {b.dtype} is not multiplied into {d.dtype}"
+    for name, matrix, majors in (("A", a, "km"), ("B", b, "kn"), ("D", d, "n")):
+        reason = _matrix_flaw(matrix, majors)
+        if reason is not None:
+            return f"{name} is {matrix}: {reason}"
+    if problem.precision != "ieee" and a.dtype is not DType.FLOAT32:
+        return f"precision {problem.precision} is for float32, not for {a.dtype}"
+    if problem.scaled and problem.blocks is None and a.dtype not in FLOAT8:
+        return f"{a.dtype} has no scales"
+    return _blocks_flaw(problem.blocks, a.dtype, b.dtype)
+
+
+def _matrix_flaw(matrix: MatrixType, majors: str) -> str | None:
+    size = matrix.dtype.itemsize
+    if matrix.major != "strided" and matrix.major not in majors:
+        return f"what is contiguous is one of {', '.join(majors)}"
+    if matrix.alignment not in (1, 2, 4, 8, 16, size) or matrix.alignment < size:
+        return f"alignments are powers of two from {size} to 16"
+    if matrix.major == "strided" and matrix.alignment != size:
+        return f"strided elements are aligned to their {size} bytes"
+    return None
+
+
+def _blocks_flaw(blocks: BlockScales | None, *elements: DType) -> str | None:
+    if blocks is not None and BLOCKS.get(blocks.dtype) != blocks.block:
+        return f"scales of {blocks.dtype} are not for {blocks.block} elements each"
+    for dtype in elements:
+        try:
+            refuse_elements(dtype, None if blocks is None else blocks.dtype)
+        except UnsupportedProblem as error:
+            return str(error)
+    return None
+
+
+def _extents_flaw(extents: Extents, problem: Problem) -> str | None:
+    if min(extents.m, extents.n, extents.k, extents.batch) < 1:
+        return f"{extents} multiplies nothing"
+    if extents.bytes_moved(problem) >= 2**63:
+        return f"{extents} does not fit into 64 bits"
+    return None
+
+
+def _unfit(backend: Backend, problem: Problem, extents: Extents, target: Target) -> str | None:
+    """Say why a backend does not take a product, as the planner asks; None where it does."""
+    if compiles(backend) != target.is_gpu:
+        kind = "a CUDA device" if compiles(backend) else "the host"
+        return f"it runs on {kind}"
+    reason = backend.refuse(problem, extents, target)
+    if reason is None and problem.batch_invariant and not getattr(backend, "batch_invariant", None):
+        reason = "it does not promise that rows are the same whatever M is"
+    return reason
+
+
+def _vetted(
+    backend: Backend, problem: Problem, extents: Extents, target: Target, config: Config
+) -> tuple[str | None, int]:
+    """Return why a backend cannot run a configuration, or None; and the bytes of its workspace."""
+    refuse = getattr(backend, "refuse_config", None)  # of a CheckingBackend
+    count = getattr(backend, "scratch_bytes", None)  # of a ResizableBackend
+    if refuse is not None:
+        reason = refuse(problem, extents, target, config)
+        return reason, count(problem, extents, target, config) if count and not reason else 0
+    price = getattr(backend, "price", None)  # of a PricingBackend
+    if price is not None:
+        try:
+            return None, price(problem, extents, target, config).workspace_bytes
+        except UnsupportedProblem as error:
+            return str(error), 0
+    for candidate in backend.candidates(problem, extents, target):
+        if candidate.config == config:
+            return None, candidate.workspace_bytes
+    return "it is none of those that the backend offers", 0

@@ -1,0 +1,1 @@
+"""What is multiplied: types, layouts, extents, scales."""

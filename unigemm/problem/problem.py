@@ -1,0 +1,206 @@
+"""What the maths is: the class of a matrix product, and its extents. No pointers, no arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ..forks import cached_property
+from .dtypes import DType, accumulator
+
+__all__ = [
+    "PRECISIONS",
+    "BlockScales",
+    "Extents",
+    "Major",
+    "MatrixType",
+    "Precision",
+    "Problem",
+    "ScaleOrder",
+]
+
+#: Which index is contiguous in memory. "k": K-major (row-major A, column-major B). "m" and "n":
+#: the other way round. "strided": neither index has stride one, or D's other one runs backwards.
+Major = Literal["k", "m", "n", "strided"]
+#: The coarsest arithmetic that a caller accepts for float32 inputs, which a kernel may surpass.
+#: "ieee": multiplied as they are. "tf32": cut to TF32, whose significand has 10 explicit bits (a
+#: relative error of each below 2**-10). "3xtf32": each split into two TF32 numbers, and three of
+#: the four products summed: about float32's accuracy. Sums are in float32 always.
+Precision = Literal["ieee", "tf32", "3xtf32"]
+PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32", "3xtf32")
+#: How the scales of an operand lie (see `unigemm.problem.block_scales`).
+ScaleOrder = Literal["plain", "blocked"]
+
+
+@dataclass(frozen=True)
+class MatrixType:
+    """What a kernel is specialised on, for one matrix of the product.
+
+    Attributes
+    ----------
+    dtype
+        Element type.
+    major
+        The contiguous index: for A "k" or "m", for B "k" or "n", for D "n"; or "strided".
+    alignment
+        Bytes, a power of two from the item size to 16, that divides the base address and every
+        stride (in bytes) except the unit one, and for D the length of a row. Vector accesses along
+        the contiguous index may be this wide at every row and in every batch. 16 also promises
+        that no stride is negative and that rows do not repeat (stride zero). The item size where
+        `major` is "strided".
+    """
+
+    dtype: DType
+    major: Major
+    alignment: int
+
+    @property
+    def vector(self) -> int:
+        """Elements in the widest aligned access along the contiguous index."""
+        return max(1, self.alignment // self.dtype.itemsize)
+
+    @property
+    def transposed(self) -> MatrixType:
+        """The same matrix as the product's transpose sees it: M and N change their names."""
+        names: dict[Major, Major] = {"m": "n", "n": "m"}
+        return MatrixType(self.dtype, names.get(self.major, self.major), self.alignment)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.major}-major /{self.alignment}"
+
+
+@dataclass(frozen=True)
+class BlockScales:
+    """Scales of A and B, one for each block of elements along K of a row.
+
+    Attributes
+    ----------
+    dtype
+        Of the scales.
+    block
+        Elements of the array that share one.
+    a, b
+        How those of each operand lie.
+    """
+
+    dtype: DType
+    block: int
+    a: ScaleOrder
+    b: ScaleOrder
+
+    @property
+    def transposed(self) -> BlockScales:
+        """The same scales as the product's transpose sees them."""
+        return replace(self, a=self.b, b=self.a)
+
+    def __str__(self) -> str:
+        order = self.a if self.a == self.b else f"{self.a} and {self.b}"
+        return f"{self.dtype} for each {self.block} of K, {order}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The class of a product D = A B: all that decides which kernel is needed, but no extents.
+
+    A `scaled` one multiplies its sums by a number for each operand before they are rounded. One
+    with `blocks` multiplies elements by the scales of their blocks before they are summed. A
+    `batch_invariant` one has one configuration for every M and batch (see
+    `unigemm.planning.planner`), and classes of A and D that depend on neither.
+
+    D is never "m"-major: `unigemm.problem.canonical` states such a product as its transpose, D' =
+    B' A'. (A backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
+    """
+
+    a: MatrixType
+    b: MatrixType
+    d: MatrixType
+    precision: Precision = "ieee"
+    deterministic: bool = False
+    scaled: bool = False
+    batch_invariant: bool = False
+    blocks: BlockScales | None = None
+
+    @property
+    def accumulator(self) -> DType:
+        """The type of the partial sums."""
+        return accumulator(self.a.dtype)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property  # the key of all that is remembered of a class
+    def _hash(self) -> int:
+        return hash(tuple(self.__getstate__().values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: dtypes hash to something else in another process."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @cached_property  # all products of a class share it (see `gemm`)
+    def transposed(self) -> Problem:
+        """Return the class of D' = B' A'."""
+        blocks = self.blocks and self.blocks.transposed
+        return replace(
+            self, a=self.b.transposed, b=self.a.transposed, d=self.d.transposed, blocks=blocks
+        )
+
+    @property
+    def layout(self) -> str:
+        """BLAS letters for a row-major D: "nn", "nt", "tn", "tt" ("s" where strided)."""
+        first = {"k": "n", "m": "t"}.get(self.a.major, "s")
+        second = {"n": "n", "k": "t"}.get(self.b.major, "s")
+        return first + second
+
+    def __str__(self) -> str:
+        more = ", scaled" if self.scaled else ""
+        more += f", scales {self.blocks}" if self.blocks else ""
+        more += ", batch-invariant" if self.batch_invariant else ""
+        return (
+            f"A {self.a} x B {self.b} -> D {self.d} "
+            f"({self.precision}, sums in {self.accumulator}{more})"
+        )
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The sizes of a product: D (L, M, N) = A (L, M, K) B (L, K, N), L = `batch`.
+
+    K counts elements of the arrays: two of float4 that share a byte are one, and so are their
+    multiply-adds in `flops`.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add counted as two: 2 L M N K."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def bytes_moved(self, problem: Problem) -> int:
+        """Least traffic with device memory: A, B and their scales read once, D written once."""
+        scales = 0
+        if problem.blocks:
+            each = -(-self.k // problem.blocks.block) * problem.blocks.dtype.itemsize
+            scales = (self.m + self.n) * each
+        return self.batch * (
+            self.m * self.k * problem.a.dtype.itemsize
+            + self.k * self.n * problem.b.dtype.itemsize
+            + self.m * self.n * problem.d.dtype.itemsize
+            + scales
+        )
+
+    @property
+    def transposed(self) -> Extents:
+        """The sizes of D' = B' A'."""
+        return Extents(self.n, self.m, self.k, self.batch)  # `replace` takes three times as long
+
+    def of_rows(self, m: int) -> Extents:
+        """Return the sizes of a product with another M."""
+        return Extents(m, self.n, self.k, self.batch)
+
+    def __str__(self) -> str:
+        size = f"{self.m}x{self.n}x{self.k}"
+        return size if self.batch == 1 else f"{self.batch}x{size}"

@@ -1,0 +1,120 @@
+"""Products in host memory that no kernel takes: NumPy's own matmul computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from ..arrays.numpy_arrays import viewer
+from ..arrays.numpy_ufunc import HostProduct, is_for_kernels, numpy_product
+from ..arrays.operands import (
+    HostArray,
+    Operand,
+    output_dtype,
+)
+from ..errors import (
+    UnsupportedDtype,
+    UnsupportedProblem,
+)
+from ..planning.protocol import (
+    Launcher,
+)
+from ..problem.block_scales import elements_of
+from ..problem.canonical import Gemm, Layout
+from ..problem.dtypes import numpy_dtype
+
+if TYPE_CHECKING:
+    pass
+from .options import Options, stated
+
+__all__ = ["Seen", "host_gemm", "host_product", "launch_apart"]
+
+
+Seen = TypeVar("Seen", Operand, Layout)
+
+
+def _elements(x: Seen, options: Options) -> Seen:
+    """Return an operand by what its elements are beside the scales of a call."""
+    assert options.blocks is not None
+    return replace(x, dtype=elements_of(x.dtype, options.blocks[0].dtype))
+
+
+def host_product(
+    hosts: Mapping[str, HostArray | None], options: Options, *, promotes: bool
+) -> HostProduct | None:
+    """Return the product that NumPy's own matmul is asked for; None where it is for kernels.
+
+    Parameters
+    ----------
+    hosts
+        The arrays by their names; None for one that is on a GPU.
+    options
+        What the call asks for.
+    promotes
+        The library's arrays may be of mixed types.
+
+    Raises
+    ------
+    UnsupportedProblem
+        NumPy cannot do as asked either.
+    """
+    a, b, out = hosts["a"], hosts["b"], hosts.get("out")
+    if a is None or b is None or ("out" in hosts and out is None):
+        return None
+    if options.scaled or options.blocks:
+        return None
+    if is_for_kernels(a, b, out, options.dtype):
+        if options.casting is not None:
+            _refuse_casts(a, b, out, options)
+        return None
+    product = numpy_product(a, b, out, options.dtype, options.casting, promotes=promotes)
+    if product is None:
+        return None
+    kinds = {str(a.dtype), str(b.dtype)}
+    if options.precision != "ieee" and kinds != {"float32"}:
+        raise UnsupportedProblem(
+            f"precision {options.precision!r} is for float32 inputs and these are "
+            f"{' and '.join(sorted(kinds))}; leave precision out"
+        )
+    if options.batch_invariant:
+        raise UnsupportedProblem(
+            "NumPy adds up in an order that may depend on M; leave batch_invariant out, or use a "
+            "GPU"
+        )
+    return product
+
+
+def _refuse_casts(a: HostArray, b: HostArray, out: HostArray | None, options: Options) -> None:
+    """Refuse inputs that a wider result takes by a cast that the caller does not allow."""
+    import numpy as np
+
+    asked = out.dtype if options.dtype is None and out is not None else options.dtype
+    x, y = a.layout, b.layout
+    assert x is not None
+    assert y is not None
+    dtype = numpy_dtype(output_dtype(asked, x, y))
+    for each in (a, b):
+        if not np.can_cast(each.dtype, dtype, options.casting):  # type: ignore[arg-type]
+            raise UnsupportedDtype(
+                f"{each.dtype} inputs give {dtype}, which casting={options.casting!r} does not "
+                "allow; leave casting out, or pass dtype="
+            )
+
+
+def host_gemm(product: HostProduct, options: Options) -> Gemm:
+    """State what NumPy multiplies, its inputs converted, in canonical form."""
+    return stated(*product.layouts, options)
+
+
+def launch_apart(launch: Launcher, a: int, b: int, out: Operand, *scales: float) -> None:
+    """Compute a product on the host into memory of its own, and copy it to `out`."""
+    import numpy as np
+
+    low, high = out.span
+    memory = np.empty(high - low + 16, np.uint8)
+    first = memory.ctypes.data
+    place = first - low + (out.pointer + low - first) % 16  # aligned as `out` is
+    launch(a, b, place, 0, 0, *scales)
+    view = viewer(out.shape, out.strides, out.dtype)
+    view(out.pointer)[...] = view(place)

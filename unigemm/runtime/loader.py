@@ -1,0 +1,157 @@
+"""From a plan to a loaded kernel: compiled or from the cache, once for each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from ..errors import (
+    BackendUnavailable,
+    CompilationError,
+    UnigemmError,
+)
+from ..forks import Lock, held_back
+from ..log import LOG, watch
+from ..planning.config import Config
+from ..planning.plan import Plan
+from ..planning.protocol import (
+    CompilingBackend,
+    HostBackend,
+    Launcher,
+    compiles,
+)
+from ..planning.registry import backend_named
+from ..planning.target import Target
+from ..problem.canonical import Gemm
+from ..problem.dtypes import DType
+from ..problem.problem import Extents, Problem
+from .dump import dump
+
+if TYPE_CHECKING:
+    from ..cache import Cache, Entry
+    from ..cache.artifact import Artifact
+from ..planning.select import usable_backend
+
+__all__ = ["LOADERS", "forget_device", "kernel_entry"]
+
+
+def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
+    """Return the cache's entry of a plan's kernel, compiled if need be; None on the host.
+
+    Raises
+    ------
+    BackendUnavailable
+        The plan's backend cannot be used here.
+    CompilationError
+        The kernel does not compile.
+    """
+    backend = usable_backend(plan.backend)
+    if not compiles(backend):
+        return None
+    if cache is None:
+        from ..cache import default_cache
+
+        cache = default_cache()
+    compiling = backend
+    return cache.get_or_compile(backend.key(plan), lambda: _compiled(compiling, plan))
+
+
+_loaded: dict[tuple[str, str, int], object] = {}
+
+_loading: dict[tuple[str, str, int], Lock] = {}
+
+
+@lru_cache(maxsize=1024)
+def _digest(backend: str, problem: Problem, config: Config, target: Target) -> str:
+    """Return the digest of a kernel's key, which holds no extents."""
+    compiling = backend_named(backend)
+    assert compiles(compiling)
+    return compiling.key(Plan(backend, config, problem, Extents(1, 1, 1), target)).digest
+
+
+def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
+    """Return the bound kernel of a plan; one load for each kernel and device."""
+    # Launchers see one product at the addresses that they are given; `_each_launch` moves those.
+    if gemm.offsets != ((0, 0, 0),):
+        gemm = replace(gemm, offsets=((0, 0, 0),))
+    backend = usable_backend(plan.backend)
+    if not compiles(backend):
+        dump(plan, "", {})
+        return cast(HostBackend, backend).bind(plan, gemm)
+    key = (plan.backend, _digest(plan.backend, plan.problem, plan.config, plan.target), device)
+    with _loading.setdefault(key, Lock()):
+        kernel = _loaded.get(key)  # new extents need no look at the disk
+        if kernel is None:
+            kernel = _loaded[key] = _load(backend, plan, device)
+        else:
+            dump(plan, key[1], {})
+    return backend.bind(kernel, plan, gemm)
+
+
+#: What loads kernels of devices that are not there, by index (see `unigemm.emulator`).
+LOADERS: dict[int, Callable[[Mapping[str, bytes], Plan], object]] = {}
+
+
+def _load(backend: CompilingBackend, plan: Plan, device: int = 0) -> object:
+    """Load a plan's kernel, from the very bytes that the cache has checked."""
+    from ..cache import default_cache
+
+    load = LOADERS.get(device, backend.load)
+    key = backend.key(plan)
+    files = default_cache().contents(key, lambda: _compiled(backend, plan))
+    with watch() as took:
+        kernel = _loaded_from(load, files, plan)
+    LOG.info("loaded %s %s on cuda:%d in %s", key.backend, key.digest[:16], device, took)
+    dump(plan, key.digest, files)
+    return kernel
+
+
+def _loaded_from(load: Callable[[Any, Plan], object], files: Any, plan: Plan) -> object:
+    """Load a kernel, no fork in between; whatever goes wrong is a typed error."""
+    try:
+        with held_back():
+            return load(files, plan)
+    except (UnigemmError, MemoryError):
+        raise
+    except Exception as error:
+        raise BackendUnavailable(
+            f"the kernel of backend {plan.backend!r} does not load here ({type(error).__name__}: "
+            f"{error}); name another backend="
+        ) from error
+
+
+def _compiled(backend: CompilingBackend, plan: Plan) -> Artifact:
+    """Compile a plan's kernel; whatever goes wrong is a typed error."""
+    try:
+        return backend.compile(plan)
+    except (UnigemmError, MemoryError):
+        raise
+    except Exception as error:
+        raise CompilationError(
+            f"backend {plan.backend!r} did not compile {plan.config} ({type(error).__name__}: "
+            f"{error}); name another backend="
+        ) from error
+
+
+def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:
+    """Repeat a launcher for batch dimensions that one launch does not take."""
+    if gemm.offsets == ((0, 0, 0),):
+        return launch
+    moves = []
+    for first, second, d in gemm.offsets:
+        a, b = (second, first) if gemm.swapped else (first, second)
+        moves.append((a * inputs.itemsize, b * inputs.itemsize, d * output.itemsize))
+
+    def launch_each(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
+        for to_a, to_b, to_d in moves:
+            launch(a + to_a, b + to_b, d + to_d, workspace, stream, *scales)
+
+    return launch_each
+
+
+def forget_device(index: int) -> None:
+    """Drop the loaded kernels of one device (bound calls stay)."""
+    for key in [key for key in _loaded if key[2] == index]:
+        del _loaded[key]

@@ -1,0 +1,216 @@
+"""What a caller asks of a product, checked, and the product that this makes of two arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .. import env
+from ..arrays.numpy_ufunc import CASTINGS
+from ..arrays.operands import (
+    Operand,
+    compact_strides,
+    output_dtype,
+)
+from ..errors import (
+    BackendUnavailable,
+    ShapeMismatch,
+    UnigemmError,
+    UnsupportedDtype,
+    UnsupportedProblem,
+)
+from ..planning.plan import Plan
+from ..planning.registry import backend_names
+from ..planning.target import Target
+from ..problem.block_scales import refuse_elements
+from ..problem.canonical import Gemm, Layout, canonical, result_shape
+from ..problem.dtypes import FLOAT8, DType
+from ..problem.problem import PRECISIONS
+
+if TYPE_CHECKING:
+    pass
+
+
+__all__ = [
+    "MAX_BOUND",
+    "Options",
+    "blaming",
+    "check_options",
+    "describe",
+    "stated",
+    "with_named_backend",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a call asks for beside its arrays, as in `unigemm.matmul`."""
+
+    dtype: Any = None
+    precision: Any = "ieee"
+    deterministic: bool = False
+    backend: str = "auto"
+    plan: Plan | None = None
+    scaled: bool = False
+    batch_invariant: bool = False
+    blocks: tuple[Layout, Layout] | None = None  # of the scales of blocks
+    casting: str | None = None
+
+
+def describe(
+    a: Operand | Layout,
+    b: Operand | Layout,
+    out: Operand | Layout | None,
+    options: Options,
+    *,
+    on_host: bool = False,
+) -> Layout:
+    """Check a call's shapes, dtypes and precision, and return the layout of its result.
+
+    Raises
+    ------
+    ShapeMismatch
+        The shapes do not fit, or `out` has another shape than the product.
+    UnsupportedDtype
+        The dtypes are mixed, or the output's is not offered.
+    UnsupportedProblem
+        A precision other than "ieee" for inputs that are not float32, or scales for inputs that
+        are not float8.
+    """
+    asked = out.dtype if options.dtype is None and out is not None else options.dtype
+    dtype = output_dtype(asked, a, b, on_host=on_host)
+    if options.precision != "ieee" and a.dtype is not DType.FLOAT32:
+        raise UnsupportedProblem(
+            f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
+            "leave precision out"
+        )
+    refuse_elements(a.dtype, options.blocks[0].dtype if options.blocks else None)
+    if options.scaled and not options.blocks and a.dtype not in FLOAT8:
+        raise UnsupportedProblem(
+            f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
+            "result, or an input"
+        )
+    shape = result_shape(a.shape, b.shape)
+    if out is None:
+        return Layout(shape, compact_strides(shape), dtype)
+    if out.shape != shape:
+        raise ShapeMismatch(f"out has shape {out.shape}; the product has shape {shape}")
+    if out.dtype is not dtype:
+        raise UnsupportedDtype(f"out is {out.dtype} and dtype= asks for {dtype}; make them agree")
+    return out.layout if isinstance(out, Operand) else out
+
+
+def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
+    """State a call that was described in canonical form."""
+    return canonical(
+        a,
+        b,
+        d,
+        precision=options.precision,
+        deterministic=bool(options.deterministic),
+        scaled=options.scaled,
+        batch_invariant=bool(options.batch_invariant),
+        scales=options.blocks,
+    )
+
+
+def check_options(options: Options) -> None:
+    """Refuse options that no call can have.
+
+    Raises
+    ------
+    UnsupportedProblem
+        An unknown precision or casting rule, or a plan that is none.
+    BackendUnavailable
+        There is no backend of that name.
+    """
+    if options.precision not in PRECISIONS:
+        raise UnsupportedProblem(
+            f"precision {options.precision!r} is not known; use one of {', '.join(PRECISIONS)}"
+        )
+    names = backend_names()
+    if options.backend != "auto" and options.backend not in names:
+        raise BackendUnavailable(
+            f"there is no backend {options.backend!r}; use auto or one of {', '.join(names)}"
+        )
+    if options.casting is not None and options.casting not in CASTINGS:
+        raise UnsupportedProblem(
+            f"casting {options.casting!r} is not known; use one of {', '.join(CASTINGS)}"
+        )
+    if options.plan is not None:
+        if not isinstance(options.plan, Plan):
+            raise UnsupportedProblem(
+                f"plan= is a {type(options.plan).__name__}; pass what unigemm.plan() returns"
+            )
+        if options.backend not in ("auto", options.plan.backend):
+            raise UnsupportedProblem(
+                f"the plan is for backend {options.plan.backend!r} and backend= asks for "
+                f"{options.backend!r}; drop one of them"
+            )
+
+
+def with_named_backend(options: Options) -> Options:
+    """Return options with the backend that ``UNIGEMM_BACKEND`` names in place of "auto".
+
+    A plan that the caller gives has a backend.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is no backend of that name.
+    """
+    if options.backend != "auto" or options.plan is not None:
+        return options
+    name = env.backend()
+    if name != "auto" and name not in (names := backend_names()):
+        raise BackendUnavailable(
+            f"UNIGEMM_BACKEND: there is no backend {name!r}; use auto or one of {', '.join(names)}"
+        )
+    return replace(options, backend=name)
+
+
+@contextmanager
+def blaming(asked: Options, options: Options) -> Iterator[None]:
+    """Name ``UNIGEMM_BACKEND`` in errors of a call whose backend it chose."""
+    try:
+        yield
+    except UnigemmError as error:
+        if options.backend == asked.backend:
+            raise
+        raise type(error)(f"UNIGEMM_BACKEND is {options.backend}: {error}") from error
+
+
+def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
+    """Check that a given plan is for this product, and return the product as the plan states it."""
+    if plan.problem.deterministic:  # such a plan also serves a call that does not ask for it
+        gemm = replace(gemm, problem=replace(gemm.problem, deterministic=True))
+    pairs: Sequence[tuple[str, object, object]] = (
+        ("A", plan.problem.a, gemm.problem.a),
+        ("B", plan.problem.b, gemm.problem.b),
+        ("D", plan.problem.d, gemm.problem.d),
+        ("precision", plan.problem.precision, gemm.problem.precision),
+        ("deterministic", plan.problem.deterministic, gemm.problem.deterministic),
+        ("scaled", plan.problem.scaled, gemm.problem.scaled),
+        ("scales of blocks", plan.problem.blocks, gemm.problem.blocks),
+        ("batch_invariant", plan.problem.batch_invariant, gemm.problem.batch_invariant),
+        ("size", plan.extents, gemm.extents),
+        ("architecture", plan.target.arch, target.arch),
+    )
+    differences = [
+        f"{name} is {planned} in the plan and {called} in the call"
+        for name, planned, called in pairs
+        if planned != called
+    ]
+    if differences:
+        swapped = " (the call is computed as its transpose)" if gemm.swapped else ""
+        raise UnsupportedProblem(
+            f"the plan does not fit the call{swapped}: {'; '.join(differences)}; plan these "
+            "arrays with unigemm.plan(a, b), or leave plan= out"
+        )
+    return gemm
+
+
+#: Calls remembered for each library: about 2 kB each.
+MAX_BOUND = 4096

@@ -1,0 +1,1 @@
+"""Measuring: one configuration, many, and what was found of a product."""

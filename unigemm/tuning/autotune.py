@@ -1,0 +1,302 @@
+"""`unigemm.autotune`: the model's best few configurations, measured against each other."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import api
+from ..arrays.libraries import view
+from ..arrays.operands import ArraySpec
+from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
+from ..planning.plan import Plan
+from ..planning.protocol import compiles
+from ..planning.select import usable_backend
+from ..planning.tuned_plans import Tuned, check_writable, record
+from ..runtime.bind import replan
+from ..runtime.options import Options, with_named_backend
+from ..version import __version__
+from .measure import Device, Workload, best_device, error_ratio, measure, rotation
+
+if TYPE_CHECKING:
+    from ..arrays.types import Array, ArrayLike, DTypeLike
+
+__all__ = ["Trial", "autotune", "decide", "race"]
+
+_LEAST_GAIN = 0.01  # of the pick's time: less is not worth another configuration
+#: Says what is done now, and how much of how much is done already.
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration in a race.
+
+    Attributes
+    ----------
+    plan
+        Which.
+    us, low
+        Median and fastest replay of one call, microseconds.
+    fault
+        Why it has no time: it could not run, or its result is wrong.
+    """
+
+    plan: Plan
+    us: float = inf
+    low: float = inf
+    fault: str | None = None
+
+
+def autotune(
+    a: ArrayLike,
+    b: ArrayLike,
+    out: Array | ArraySpec | None = None,
+    *,
+    dtype: DTypeLike | None = None,
+    precision: str = "ieee",
+    deterministic: bool = False,
+    backend: str = "auto",
+    candidates: int = 8,
+    budget: float = 1.0,
+    file: str | Path | None = None,
+    device: Device | None = None,
+    report: Report | None = None,
+) -> Plan:
+    """Measure the best configurations for ``a @ b``, and plan with the fastest from then on.
+
+    Compact operands of the same shapes, dtypes and layouts are made and multiplied; the arrays
+    given are not touched. Each result is checked against float64. The model's own pick stays
+    unless another one is faster by more than the noise: its median is below the pick's fastest
+    replay and a hundredth below its median, in two races. `matmul` and `plan` then use what was
+    found for this product on equal devices, in this process and in later ones.
+
+    Parameters
+    ----------
+    a, b, out : array or ArraySpec
+        As in `unigemm.plan`.
+    dtype, precision, deterministic, backend
+        As in `unigemm.matmul`.
+    candidates : int
+        How many to measure, the best predictions first.
+    budget : float
+        Seconds of device time to measure for, about; compiling comes to it.
+    file : path, optional
+        Where to keep what was found; by default ``tuning.json`` in the cache's folder. Other
+        machines take it from the paths in ``UNIGEMM_TUNING``.
+    device : Device, optional
+        What measures; by default PyTorch or CuPy, whichever is there.
+    report : callable, optional
+        Is told what is being done, how many steps are done, and of how many.
+
+    Returns
+    -------
+    Plan
+        The fastest; `Plan.measured_us` is its time.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The product cannot be planned, or compact operands are not of its class.
+    BackendUnavailable
+        There is no CUDA device to measure on, or no library to measure with.
+    CacheError
+        What was found cannot be written.
+    UnigemmError
+        No candidate computed the product rightly.
+    """
+    if candidates < 1 or not budget > 0:
+        raise UnsupportedProblem(
+            f"candidates is {candidates} and budget {budget}; measure at least one, for some time"
+        )
+    backend = with_named_backend(Options(backend=backend)).backend
+    kept_in = None if file is None else Path(file)
+    check_writable(kept_in)
+    options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
+    options["backend"] = backend
+    first = api.plan(a, b, out, dtype=dtype, keep=candidates - 1, tuned=False, **options)
+    if device is None:
+        device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
+    work = _workload(first)
+    plans = _contenders(first)
+    say = report or (lambda what, done, of: None)
+    for done, plan in enumerate(plans):
+        say(f"compiling {plan.backend} {plan.config}", done, len(plans) + 2)
+        _compile(plan)
+    each_ms = 1e3 * budget / (len(plans) + 4)
+
+    def run(some: Sequence[Plan], budget_ms: float) -> list[Trial]:
+        return race(work, some, device, budget_ms)
+
+    say(f"measuring {len(plans)} configurations", len(plans), len(plans) + 2)
+    trials = run(plans, each_ms)
+    say("measuring the fastest again", len(plans) + 1, len(plans) + 2)
+    best, pick = decide(trials, lambda two: run(two, 2 * each_ms))
+    say("done", len(plans) + 2, len(plans) + 2)
+    plan = replace(best.plan, measured_us=best.us)
+    record([_tuned(plan, backend, pick)], kept_in)
+    replan()
+    return plan
+
+
+def decide(
+    trials: Sequence[Trial], again: Callable[[Sequence[Plan]], Sequence[Trial]]
+) -> tuple[Trial, Trial]:
+    """Return the trials of the fastest and of the model's pick, which may be the same.
+
+    Parameters
+    ----------
+    trials
+        Of all candidates; the first one is the model's pick.
+    again
+        Races some plans once more: what was fastest by chance is not so twice.
+
+    Raises
+    ------
+    UnigemmError
+        None has a time.
+    """
+    for each in trials:
+        if each.fault is not None:
+            message = f"{each.plan.backend} {each.plan.config} is left out: {each.fault}"
+            warnings.warn(message, TuningWarning, stacklevel=3)
+    pick, best = trials[0], min(trials, key=lambda each: each.us)
+    if best.us == inf:
+        raise UnigemmError(
+            f"none of {len(trials)} configurations computed the product: {pick.fault}; please "
+            "report it"
+        )
+    if pick.fault is not None:
+        return best, pick
+    if best is pick or not _is_faster(best, pick):
+        return pick, pick
+    pick, best = again([pick.plan, best.plan])
+    return (best if _is_faster(best, pick) else pick), pick
+
+
+def _is_faster(one: Trial, pick: Trial) -> bool:
+    return one.us < min(pick.low, (1 - _LEAST_GAIN) * pick.us)
+
+
+def race(work: Workload, plans: Sequence[Plan], device: Device, budget_ms: float) -> list[Trial]:
+    """Check and time plans of one problem, in turn; a wrong one has no time.
+
+    Parameters
+    ----------
+    work
+        The problem.
+    plans
+        Of `work`, or of its class and extents.
+    device
+        Where they run.
+    budget_ms
+        Device time for each.
+    """
+    sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
+    faults = {}
+    contestants = {}
+    for number, plan in enumerate(plans):
+        checked = (*sets[0][:2], work.result(device))  # not what another one has written
+        try:
+            _call(checked, plan)()
+        except UnigemmError as error:
+            faults[number] = str(error)
+            continue
+        ratio = error_ratio(work, device, *checked)
+        if ratio <= 1:
+            contestants[str(number)] = [_call(arrays, plan) for arrays in sets]
+        else:
+            faults[number] = f"its result is wrong, {ratio:.3g} times the bound"
+    times = measure(contestants, device, budget_ms=budget_ms)
+    return [
+        Trial(plan, fault=faults[number])
+        if number in faults
+        else Trial(plan, times[str(number)].us, times[str(number)].low)
+        for number, plan in enumerate(plans)
+    ]
+
+
+def _call(arrays: Sequence[Any], plan: Plan) -> Callable[[], object]:
+    a, b, out = arrays
+    problem = plan.problem
+    options: dict[str, Any] = {"precision": problem.precision}
+    options["deterministic"] = problem.deterministic
+    return lambda: api.matmul(a, b, out, plan=plan, **options)
+
+
+def _workload(plan: Plan) -> Workload:
+    """Return compact operands that a plan fits.
+
+    Raises
+    ------
+    UnsupportedProblem
+        None are of its class.
+    """
+    problem, extents = plan.problem, plan.extents
+    work = Workload(
+        extents.m,
+        extents.n,
+        extents.k,
+        problem.a.dtype,
+        problem.layout,
+        extents.batch,
+        precision=problem.precision,
+        into=problem.d.dtype,
+    )
+    if "s" not in problem.layout and not problem.scaled:
+        lead = (work.batch,) if work.batch > 1 else ()
+        a, b = (
+            ArraySpec((*lead, *shape), work.dtype, "F" if letter == "t" else "C")
+            for shape, letter in zip(((work.m, work.k), (work.k, work.n)), work.layout, strict=True)
+        )
+        compact = api.plan(
+            a,
+            b,
+            dtype=work.out_dtype,
+            precision=problem.precision,
+            deterministic=problem.deterministic,
+            backend=plan.backend,
+            target=plan.target,
+            keep=0,
+            tuned=False,
+        )
+        if (compact.problem, compact.extents) == (problem, extents):
+            return work
+    raise UnsupportedProblem(
+        f"autotune multiplies compact operands, and {problem} is of another class; make the arrays "
+        "compact (numpy.ascontiguousarray), or tune with ArraySpec(shape, dtype)"
+    )
+
+
+def _contenders(first: Plan) -> list[Plan]:
+    """Return the model's pick and what comes next, as plans."""
+    return [first.taking(each) for each in (first.as_alternative, *first.alternatives)]
+
+
+def _compile(plan: Plan) -> None:
+    try:
+        api.compile(plan)
+    except UnigemmError:
+        return  # the race says so, and leaves it out
+
+
+def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:
+    backend = usable_backend(plan.backend)
+    source, versions = "", {}
+    if compiles(backend):
+        key = backend.key(plan)
+        source, versions = key.source, dict(key.toolchain)
+    return Tuned(
+        plan,
+        asked,
+        source,
+        pick=f"{pick.plan.backend} {pick.plan.config}",
+        pick_us=pick.us if pick.fault is None else 0.0,
+        versions={"unigemm": __version__, **versions},
+        date=time.strftime("%Y-%m-%d"),
+    )

@@ -1,0 +1,99 @@
+"""A sweep as a picture, by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..errors import BackendUnavailable
+from ..extras import install_command
+
+__all__ = ["drawn", "require_matplotlib", "write_plot"]
+
+_INCHES = (11, 5)
+_NEAR = 0.15  # a prediction that near is drawn as right, as `bench.regret` counts it
+
+
+def require_matplotlib() -> None:
+    """Make sure that plots can be drawn.
+
+    Raises
+    ------
+    BackendUnavailable
+        matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise BackendUnavailable(f"a plot needs matplotlib; {install_command('plot')}")
+
+
+def write_plot(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Draw rows of `unigemm.tuning.sweep.row` of one problem that have a time.
+
+    On the left each launch's time (us) over its predicted time, with a band where predictions are
+    right; on the right the rates (TFLOP/s) in falling order, beside cuBLAS's.
+
+    Parameters
+    ----------
+    path
+        The picture, in the format of its suffix: svg, png or pdf.
+    rows
+        At least one; those without a time are left out.
+
+    Raises
+    ------
+    BackendUnavailable
+        matplotlib is not installed.
+    """
+    require_matplotlib()
+    drawn(rows).savefig(path)
+
+
+def drawn(rows: Sequence[dict[str, Any]]) -> Any:
+    """Return the figure that `write_plot` writes."""
+    from matplotlib.figure import Figure
+
+    timed = sorted((each for each in rows if each["us"]), key=lambda each: each["us"])
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    figure.suptitle(timed[0]["problem"] if timed else "no launch has a time")
+    times, rates = figure.subplots(1, 2)
+    _draw_times(times, timed)
+    _draw_rates(rates, timed)
+    return figure
+
+
+def _of_backends(timed: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """Return each backend's launches with their places in the order of all."""
+    found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for place, each in enumerate(timed, 1):
+        found.setdefault(each["backend"], []).append((place, each))
+    return found
+
+
+def _draw_times(axes: Any, timed: Sequence[dict[str, Any]]) -> None:
+    axes.set(xscale="log", yscale="log", xlabel="predicted us", ylabel="measured us")
+    for backend, launches in _of_backends(timed).items():
+        predicted = [each["predicted_us"] for _, each in launches]
+        axes.scatter(predicted, [each["us"] for _, each in launches], s=14, label=backend)
+    every = [each[name] for each in timed for name in ("us", "predicted_us")]
+    if every:
+        ends = [min(every), max(every)]
+        axes.plot(ends, ends, color="grey", linewidth=0.8)
+        low, high = ([end / (1 + sign * _NEAR) for end in ends] for sign in (1, -1))
+        axes.fill_between(ends, low, high, color="grey", alpha=0.2, label=f"within {_NEAR:.0%}")
+        axes.legend()
+
+
+def _draw_rates(axes: Any, timed: Sequence[dict[str, Any]]) -> None:
+    axes.set(xlabel="launches, the fastest first", ylabel="TFLOP/s")
+    for backend, launches in _of_backends(timed).items():
+        places, rates = zip(*((place, each["tflops"]) for place, each in launches), strict=True)
+        axes.scatter(places, rates, s=14, label=backend)
+    beside = [each["tflops"] / each["vs_cublas"] for each in timed if each["vs_cublas"]]
+    if beside:
+        axes.axhline(median(beside), color="black", linewidth=0.8, label="cuBLAS")
+    if timed:
+        axes.set_ylim(bottom=0)
+        axes.legend()

@@ -1,0 +1,462 @@
+"""`unigemm sweep`: many configurations of one problem, measured side by side.
+
+Configurations are what the backends offer, with the knobs of `Lists` varied. A sweep's file holds a
+JSON object a line, a launch each, with its plan; launches that are in it already, by the same
+kernel sources on the same kind of device, are not measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from .. import api
+from ..arrays.operands import ArraySpec
+from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
+from ..planning.config import Config, Raster
+from ..planning.plan import Plan
+from ..planning.prediction import Alternative
+from ..planning.protocol import PricingBackend, compiles
+from ..planning.registry import backend_named, backend_names
+from .measure import Device, Workload, error_ratio, measure, rotation
+
+__all__ = [
+    "COLUMNS",
+    "Lists",
+    "compile_all",
+    "contenders",
+    "drawn",
+    "key_of",
+    "read",
+    "row",
+    "spec_of",
+    "starts",
+    "sweep",
+    "sweep_into",
+]
+
+_BASELINE = "cublas"
+_TOGETHER = 16  # configurations measured in one run, before they are written
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Values to try of each knob; an empty one leaves it as the backend has it.
+
+    Attributes
+    ----------
+    tile
+        (M, N) or (M, N, K).
+    cluster
+        (M, N).
+    stages, schedule, split_k, cluster_k, occupancy
+        As in `unigemm.planning.plan.Config`.
+    order, group
+        Of the raster.
+    """
+
+    tile: tuple[tuple[int, ...], ...] = ()
+    stages: tuple[int, ...] = ()
+    cluster: tuple[tuple[int, int], ...] = ()
+    schedule: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    group: tuple[int, ...] = ()
+    split_k: tuple[int, ...] = ()
+    cluster_k: tuple[int, ...] = ()
+    occupancy: tuple[int, ...] = ()
+
+    def varied(self, base: Config) -> Iterator[Config]:
+        """Yield a configuration with every combination of the listed values."""
+        raster = base.raster
+        for tile, stages, cluster, schedule, order, group, split_k, cluster_k, ctas in product(
+            self.tile or (base.tile,),
+            self.stages or (base.stages,),
+            self.cluster or (base.cluster,),
+            self.schedule or (base.schedule,),
+            self.order or (raster.order,),
+            self.group or (raster.group,),
+            self.split_k or (base.split_k,),
+            self.cluster_k or (base.cluster_k,),
+            self.occupancy or (base.occupancy,),
+        ):
+            yield replace(
+                base,
+                tile=(*tile, *base.tile[len(tile) :]),  # type: ignore[arg-type]
+                stages=stages,
+                cluster=cluster,
+                schedule=schedule,
+                raster=Raster(order, group),  # type: ignore[arg-type]
+                split_k=split_k,
+                cluster_k=cluster_k,
+                occupancy=ctas,
+            )
+
+
+def spec_of(work: Workload) -> tuple[ArraySpec, ArraySpec]:
+    """Return the operands of a problem as `Workload.arrays` lays them out."""
+    lead = () if work.batch == 1 else (work.batch,)
+    orders = ["F" if letter == "t" else "C" for letter in work.layout]
+    start = work.offset * work.dtype.itemsize
+    alignment = min(16, start & -start) if start else 16
+    return (
+        ArraySpec((*lead, work.m, work.k), work.dtype, orders[0], alignment=alignment),  # type: ignore[arg-type]
+        ArraySpec((*lead, work.k, work.n), work.dtype, orders[1], alignment=alignment),  # type: ignore[arg-type]
+    )
+
+
+def planned(work: Workload, **options: Any) -> Plan:
+    """Plan a problem; the options are those of `unigemm.plan`."""
+    return api.plan(*spec_of(work), precision=work.precision, dtype=work.out_dtype, **options)
+
+
+def starts(
+    work: Workload, backends: Sequence[str] = ("auto",), target: Any = None
+) -> tuple[list[Plan], list[str]]:
+    """Plan a problem with each backend; also return why some cannot.
+
+    Parameters
+    ----------
+    work
+        The problem.
+    backends
+        Names; "auto" stands for all that there are.
+    target
+        As in `unigemm.plan`.
+
+    Raises
+    ------
+    UnigemmError
+        The only one cannot, or one that is named cannot be used here.
+    """
+    names = dict.fromkeys(
+        each for name in backends for each in (backend_names() if name == "auto" else (name,))
+    )
+    plans, reasons = [], []
+    for name in names:
+        try:
+            plan = planned(work, backend=name, target=target, keep=0, tuned=False)
+        except UnigemmError as error:
+            unknown = isinstance(error, BackendUnavailable) and "auto" not in backends
+            if len(names) == 1 or unknown:
+                raise
+            reasons.append(str(error))
+        else:
+            plans.append(plan)
+    return plans, reasons
+
+
+def contenders(
+    plans: Sequence[Plan], top: int, others: int = 0, seed: int = 0, lists: Lists | None = None
+) -> list[Plan]:
+    """Return plans of the `top` best priced configurations, then of some others, drawn.
+
+    Parameters
+    ----------
+    plans
+        Of one problem, one for each backend.
+    top, others
+        How many.
+    seed
+        Of the draw: the same seed draws the same ones.
+    lists
+        Values of knobs to try.
+
+    Raises
+    ------
+    UnsupportedProblem
+        No configuration with such values can run; the message says why the likeliest cannot.
+    """
+    refused: dict[str, int] = {}
+    found = [each for plan in plans for each in _priced(plan, lists or Lists(), refused)]
+    if not found:
+        reasons = sorted(refused, key=lambda each: -refused[each])[:3]
+        raise UnsupportedProblem(
+            f"no configuration has these values: {'; '.join(reasons) or 'none is offered'}"
+        )
+    found.sort(key=lambda plan: (plan.predicted_us, plan.backend, str(plan.config)))
+    return drawn(found, top, others, seed)
+
+
+def drawn(found: Sequence[Plan], top: int, others: int, seed: int) -> list[Plan]:
+    """Return the first of some plans, then of the others some, drawn; see `contenders`."""
+    rest = found[top:]
+    return [*found[:top], *random.Random(seed).sample(rest, min(others, len(rest)))]
+
+
+def _priced(plan: Plan, lists: Lists, refused: dict[str, int]) -> Iterator[Plan]:
+    """Yield a plan with each configuration of its backend, knobs varied; count what cannot run."""
+    backend = backend_named(plan.backend)
+    product = plan.problem, plan.extents, plan.target
+    offered = {each.config: each for each in backend.candidates(*product)}
+    plan = replace(plan, priced=None)
+    wanted = dict.fromkeys(config for base in offered for config in lists.varied(base))
+    for config in wanted:
+        candidate = offered.get(config)
+        if candidate is None:
+            reason = _empty_parts(plan, config)
+            if reason is None and not isinstance(backend, PricingBackend):
+                reason = f"{backend.name} takes no configurations but its own"
+            if reason is None:
+                try:
+                    candidate = backend.price(*product, config)  # type: ignore[attr-defined]
+                except UnsupportedProblem as error:
+                    reason = str(error)
+            if candidate is None:
+                refused[str(reason)] = refused.get(str(reason), 0) + 1
+                continue
+        yield plan.taking(Alternative.of(backend.name, candidate))
+
+
+def _empty_parts(plan: Plan, config: Config) -> str | None:
+    """Say that some part of K would have no slab, or return None."""
+    parts = config.split_k * config.cluster_k
+    slabs = -(-plan.extents.k // config.tile[2])
+    if parts < 1 or -(-slabs // -(-slabs // parts)) != parts:
+        return f"{slabs} slabs of K do not make {parts} parts"
+    return None
+
+
+def _compile(plan: Plan) -> bool:
+    return not api.compile(plan).cached
+
+
+def _try_compile(plan: Plan) -> bool:
+    try:
+        return _compile(plan)
+    except UnigemmError:
+        return False  # its launch will say so
+
+
+def compile_all(
+    plans: Iterable[Plan],
+    jobs: int | None = None,
+    report: Callable[[int, int], None] | None = None,
+    strict: bool = True,
+) -> tuple[int, int]:
+    """Compile each kernel of these plans once; returns (kernels, compiled now).
+
+    Parameters
+    ----------
+    plans
+        Any.
+    jobs
+        Processes; by default as many as there are cores. 1 compiles in this one.
+    report
+        Is told how many are done, and of how many.
+    strict
+        Stop at a kernel that does not compile; else `sweep` notes it as that launch's error.
+
+    Raises
+    ------
+    CompilationError
+        A kernel does not compile, and `strict`.
+    """
+    kernels = {}
+    for plan in plans:
+        backend = backend_named(plan.backend)
+        if compiles(backend):
+            kernels[backend.key(plan).digest] = plan
+    todo, make = list(kernels.values()), _compile if strict else _try_compile
+    if jobs == 1 or not todo:
+        return len(todo), _counted(map(make, todo), len(todo), report)
+    with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        return len(todo), _counted(pool.map(make, todo), len(todo), report)
+
+
+def _counted(made: Iterable[bool], total: int, report: Callable[[int, int], None] | None) -> int:
+    count = 0
+    for done, each in enumerate(made, 1):
+        count += each
+        if report is not None:
+            report(done, total)
+    return count
+
+
+def sweep(
+    work: Workload,
+    plans: Sequence[Plan],
+    device: Device,
+    *,
+    verify: bool = True,
+    budget_ms: float = 8.0,
+) -> list[dict[str, Any]]:
+    """Time plans of one problem and cuBLAS in one run.
+
+    Parameters
+    ----------
+    work
+        The problem.
+    plans
+        Of it.
+    device
+        Where they run.
+    verify
+        Check each result against float64 first; a wrong one has no time.
+    budget_ms
+        Device time for each.
+
+    Returns
+    -------
+    list of dict
+        A record for each plan, see `key_of`. "us" is missing where the result is wrong or there
+        was an error, which "error" says; "cublas_us" where the library multiplies no such operands.
+    """
+    sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
+    contestants: dict[str, list[Callable[[], object]]] = {}
+    with suppress(UnsupportedProblem):
+        contestants[_BASELINE] = [device.baseline(*each, work.precision) for each in sets]
+    records: dict[str, dict[str, Any]] = {}
+    for plan in plans:
+        name = f"{plan.backend} {plan.config}"
+        record = records[name] = _record(work, plan)
+        calls = [_call(*arrays, plan) for arrays in sets]
+        checked = (*sets[0][:2], work.result(device))  # not what another one has written
+        try:
+            _call(*checked, plan)()
+        except UnigemmError as error:
+            record["error"] = str(error)
+            continue
+        if verify:
+            ratio = record["error_of_bound"] = error_ratio(work, device, *checked)
+            if not ratio <= 1:
+                record["error"] = f"its result is wrong, {ratio:.3g} times the bound"
+                continue
+        contestants[name] = calls
+    times = measure(contestants, device, budget_ms=budget_ms)
+    baseline = times.pop(_BASELINE, None)
+    for name, timing in times.items():
+        records[name]["us"] = timing.us
+        if baseline is not None:
+            records[name]["cublas_us"] = baseline.us
+    return list(records.values())
+
+
+def _record(work: Workload, plan: Plan) -> dict[str, Any]:
+    backend = backend_named(plan.backend)
+    return {
+        "problem": str(work),
+        "shape": [work.batch, work.m, work.n, work.k],
+        "backend": plan.backend,
+        "config": str(plan.config),
+        "device": plan.target.name,
+        "source": backend.key(plan).source if compiles(backend) else "",
+        "predicted_us": plan.predicted_us,
+        "plan": plan.to_dict(),
+    }
+
+
+def _call(a: Any, b: Any, out: Any, plan: Plan) -> Callable[[], object]:
+    precision = plan.problem.precision
+    return lambda: api.matmul(a, b, out, plan=plan, precision=precision)
+
+
+def key_of(record: dict[str, Any]) -> tuple[str, ...]:
+    """Return what a record is the measurement of."""
+    return tuple(record.get(x, "") for x in ("problem", "backend", "config", "device", "source"))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a sweep's file, none where there is none.
+
+    A last line that a killed sweep has left unfinished is cut off.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is another file.
+    """
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    try:
+        records = [json.loads(line) for line in whole.splitlines()]
+        if not all(isinstance(record, dict) and "plan" in record for record in records):
+            raise ValueError("a line is no launch")
+    except ValueError as error:
+        raise UnsupportedProblem(f"{path} is no sweep ({error}); name another file") from None
+    if data and not whole:
+        raise UnsupportedProblem(f"{path} is no sweep (it has no whole line); name another file")
+    if whole != data:
+        path.write_bytes(whole)
+    return records
+
+
+def sweep_into(
+    path: Path,
+    work: Workload,
+    plans: Sequence[Plan],
+    device: Device,
+    *,
+    verify: bool = True,
+    budget_ms: float = 8.0,
+    report: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Sweep what a file does not hold yet, and write it there as it is measured.
+
+    Parameters
+    ----------
+    path
+        The file, made if it is not there.
+    work, plans, device, verify, budget_ms
+        See `sweep`. With `verify`, launches that were not verified are measured again.
+    report
+        Is told how many plans are done, and of how many.
+
+    Returns
+    -------
+    list of dict
+        The records of the plans, in their order, old and new.
+    """
+    known = {key_of(record): record for record in read(path)}
+    if verify:
+        known = {k: each for k, each in known.items() if "error_of_bound" in each}
+    keys = [key_of(_record(work, plan)) for plan in plans]
+    todo = [plan for key, plan in zip(keys, plans, strict=True) if key not in known]
+    say = report or (lambda done, of: None)
+    with path.open("a") as lines:
+        for first in range(0, len(todo), _TOGETHER):
+            say(len(plans) - len(todo) + first, len(plans))
+            some = todo[first : first + _TOGETHER]
+            records = sweep(work, some, device, verify=verify, budget_ms=budget_ms)
+            for line in map(json.dumps, records):
+                lines.write(line + "\n")
+                record = json.loads(line)  # as it will be read
+                known[key_of(record)] = record
+            lines.flush()
+    say(len(plans), len(plans))
+    return [known[key] for key in keys]
+
+
+#: What `row` gives, in its order.
+COLUMNS = (
+    *("problem", "backend", "config", "us", "tflops", "vs_cublas", "predicted_us"),
+    *("vs_predicted", "error"),
+)
+
+
+def row(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a launch as a row: ratios above 1 are faster than cuBLAS, and than predicted.
+
+    A figure that there is not is None.
+    """
+    us, cublas, (batch, m, n, k) = record.get("us"), record.get("cublas_us"), record["shape"]
+    figures = (
+        us,
+        2 * batch * m * n * k / us / 1e6 if us else None,
+        cublas / us if us and cublas else None,
+        record["predicted_us"],
+        record["predicted_us"] / us if us else None,
+        record.get("error", ""),
+    )
+    names = (record["problem"], record["backend"], record["config"])
+    return dict(zip(COLUMNS, (*names, *figures), strict=True))
