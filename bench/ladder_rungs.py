@@ -17,7 +17,8 @@ from typing import Any
 import unigemm
 from unigemm.backends.cute.backend import CuteBackend
 from unigemm.backends.cute_simt import BACKEND as SHIPPED
-from unigemm.backends.cute_simt import geometry as simt
+from unigemm.backends.cute_simt import legality
+from unigemm.backends.cute_simt.legality import illegal
 from unigemm.cache.artifact import source_digest
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Config, Raster
@@ -43,7 +44,7 @@ def illegal(problem: Problem, config: Config, target: Target) -> str | None:
         return None
     if not OPTIONS[config.schedule].pipelined and config.stages != 2:
         return "slabs that are copied and multiplied in turn need two stages"
-    return simt.illegal(problem, config, target)
+    return legality.illegal(problem, config, target)
 
 
 def _refuse(*_: Any) -> str:

@@ -8,6 +8,7 @@ addresses and the strides that a launch gets, and every launch is recorded.
 from __future__ import annotations
 
 import math
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -187,15 +188,27 @@ class FakeBackend:
         return viewer((l1, l0, rows, columns), (step1, step0, down, along), kind.dtype)(address)
 
 
+def everywhere(monkeypatch, name, value):
+    """Replace a function in each module of the core that has imported it."""
+    from unigemm import api, info  # noqa: F401
+    from unigemm.planning import validation  # noqa: F401
+    from unigemm.runtime import bind  # noqa: F401
+
+    for path, module in list(sys.modules.items()):
+        room = path.partition("unigemm.")[2]
+        own = room in ("planning.registry", "planning.target")  # where these are defined
+        rooms = ("api", "info", "planning.", "runtime.", "tuning.", "cli.")
+        if room.startswith(rooms) and not own and name in vars(module):
+            monkeypatch.setattr(module, name, value)
+
+
 def install(monkeypatch, arch="sm_90a"):
     """Put two devices and the backend in place of the real ones; return both."""
     import cupy
 
-    from unigemm import api
     from unigemm.arrays import cupy_arrays, dlpack_arrays
     from unigemm.arrays.library import KNOWN
     from unigemm.planning import registry
-    from unigemm.planning import validation as vetting
     from unigemm.planning.target import named_target
     from unigemm.runtime import bind as dispatch
 
@@ -213,18 +226,15 @@ def install(monkeypatch, arch="sm_90a"):
     )
     monkeypatch.setitem(KNOWN, cupy.ndarray, library)
     monkeypatch.setattr(cupy_arrays, "cupy_library", lambda: library)
-    for module in (api, dispatch):
-        monkeypatch.setattr(module, "device_target", lambda index: named_target(arch))
+    everywhere(monkeypatch, "device_target", lambda index: named_target(arch))
     named = {"fake": backend}
     real = registry.backend_named
 
     def backend_named(name):
         return named.get(name) or real(name)
 
-    for module in (api, dispatch):
-        monkeypatch.setattr(module, "backend_names", lambda: ("numpy", "fake"))
-        monkeypatch.setattr(module, "backend_named", backend_named)
-    monkeypatch.setattr(vetting, "backend_named", backend_named)
+    everywhere(monkeypatch, "backend_names", lambda: ("numpy", "fake"))
+    everywhere(monkeypatch, "backend_named", backend_named)
     # Views of foreign arrays on a device keep the library they were first made with.
     dlpack_arrays.cuda_views.cache_clear()
     monkeypatch.delitem(KNOWN, dlpack_arrays.CudaView, raising=False)

@@ -17,7 +17,6 @@ from unigemm.planning.prediction import Alternative
 from unigemm.planning.registry import backend_named
 from unigemm.planning.tuned_plans import Tuned
 from unigemm.problem.dtypes import numpy_dtype
-from unigemm.runtime import bind as dispatch
 
 spec = unigemm.ArraySpec
 ROWS = (1, 2, 7, 8, 16, 64, 100, 128, 130, 1000, 8192)
@@ -79,14 +78,14 @@ def test_the_flag_is_in_plans_and_their_json_but_not_in_the_key_of_a_kernel():
     assert Plan.from_json(same.to_json()) == same
     assert same.problem.batch_invariant
     free = replace(same, problem=replace(same.problem, batch_invariant=False))
-    backend = dispatch.backend_named(same.backend)
+    backend = backend_named(same.backend)
     assert backend.key(free) == backend.key(same)
 
 
 def test_what_was_tuned_for_one_m_is_left_aside(monkeypatch):
     plan = planned("sm_90a", "auto", "bfloat16", "F", 64, 512, 512)
     other = replace(plan, config=plan.alternatives[0].config, measured_us=1.0)
-    source = dispatch.backend_named(other.backend).key(other).source
+    source = backend_named(other.backend).key(other).source
     entry = Tuned(other, "auto", source, "", 2.0)
     monkeypatch.setattr(tuning, "lookup", lambda *product: entry)
     assert planned("sm_90a", "auto", "bfloat16", "F", 64, 512, 512) == plan

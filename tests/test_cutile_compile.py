@@ -274,7 +274,7 @@ from unigemm.backends.cutile import toolchain
 toolchain._installed = {}.get
 toolchain.shutil.which = lambda name, path=None: None
 import unigemm
-from unigemm import dispatch
+from unigemm.runtime import loader as dispatch
 from unigemm.cache import default_cache
 spec = unigemm.ArraySpec((512, 512), "bfloat16")
 plan = unigemm.plan(spec, spec, target="sm_90a", backend="cutile")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_cli import run, run_json
 
-from unigemm import ArraySpec, api
+from unigemm import ArraySpec, api, info
 from unigemm.cli import demo
 from unigemm.cli import main as cli
 from unigemm.errors import CompilationError, UnsupportedProblem
@@ -79,7 +79,7 @@ def spoil(place):
 def test_one_wrong_element_of_any_problem_is_exit_code_1(
     problem, place, monkeypatch, capsys, tmp_path
 ):
-    monkeypatch.setattr(api, "capabilities", lambda: api.Capabilities((), ()))  # on the host
+    monkeypatch.setattr(info, "capabilities", lambda: info.Capabilities((), ()))  # on the host
     monkeypatch.setattr(demo, "DEMO_TARGETS", ())
     monkeypatch.setattr(demo, "DEMO_PROBLEMS", (problem,))
     assert demo.run_demo(as_json=True)
@@ -96,7 +96,7 @@ def test_one_wrong_element_of_any_problem_is_exit_code_1(
 
 
 def test_a_wrong_product_is_named_in_the_table(monkeypatch, capsys):
-    monkeypatch.setattr(api, "capabilities", lambda: api.Capabilities((), ()))
+    monkeypatch.setattr(info, "capabilities", lambda: info.Capabilities((), ()))
     monkeypatch.setattr(demo, "DEMO_TARGETS", ())
     monkeypatch.setattr(demo, "DEMO_PROBLEMS", demo.DEMO_PROBLEMS[3:4])
     monkeypatch.setattr(api, "matmul", spoil((-1, -1)))
@@ -141,8 +141,8 @@ class HostDevice:
 @pytest.fixture
 def gpu(monkeypatch):
     """Let the demo measure on a stand-in, where `numpy` plays a GPU's backend."""
-    found = api.Capabilities((api.DeviceInfo(0, CPU),), ())
-    monkeypatch.setattr(api, "capabilities", lambda: found)
+    found = info.Capabilities((info.DeviceInfo(0, CPU),), ())
+    monkeypatch.setattr(info, "capabilities", lambda: found)
     monkeypatch.setattr(measure, "best_device", lambda index: HostDevice())
     monkeypatch.setattr(demo, "_gpu_backends", lambda: (["numpy"], ["not other: it is missing"]))
     monkeypatch.setattr(demo, "DEMO_PROBLEMS", [(64, 32, 128, p[3]) for p in demo.DEMO_PROBLEMS])
@@ -170,7 +170,7 @@ def test_every_backend_is_used_on_a_gpu_or_named_with_its_reason_except_the_host
     names, notes = demo._gpu_backends()
     explained = {note.split(":")[0].removeprefix("not ") for note in notes}
     assert "numpy" not in {*names, *explained}
-    assert {*names, *explained, "numpy"} == {backend.name for backend in api.backends()}
+    assert {*names, *explained, "numpy"} == {backend.name for backend in info.backends()}
 
 
 def test_a_backend_that_writes_nothing_is_found_out(gpu, monkeypatch, capsys):

@@ -358,7 +358,7 @@ def test_a_kernel_is_loaded_from_the_bytes_that_were_checked(tmp_path, monkeypat
 
     from unigemm import cache
     from unigemm.cache.artifact import Artifact, KernelInfo, KernelKey
-    from unigemm.runtime import bind as dispatch
+    from unigemm.runtime import loader
 
     store = cache.Cache(tmp_path / "cache", [])
     monkeypatch.setattr(cache, "default_cache", lambda: store)
@@ -372,12 +372,12 @@ def test_a_kernel_is_loaded_from_the_bytes_that_were_checked(tmp_path, monkeypat
 
     backend = SimpleNamespace(key=lambda plan: key, load=load, compile=lambda plan: made)
     for _ in range(2):
-        assert dispatch._load(backend, None) == b"code"
+        assert loader._load(backend, None) == b"code"
         store.get_or_compile(key, lambda: made)
-        assert dispatch._load(backend, None) == b"code"
+        assert loader._load(backend, None) == b"code"
 
     store.contents(key, lambda: made)
     (file,) = (tmp_path / "cache").rglob("kernel.o")
     file.write_bytes(b"evil")
     with pytest.warns(CacheWarning, match="checksum"):
-        assert dispatch._load(backend, None) == b"code"
+        assert loader._load(backend, None) == b"code"

@@ -21,7 +21,7 @@ from unigemm.planning.registry import BUILTIN, backend_named
 from unigemm.planning.target import ARCHITECTURES
 from unigemm.problem.dtypes import INPUTS, DType, dtype_named
 from unigemm.problem.problem import PRECISIONS
-from unigemm.runtime import bind as dispatch
+from unigemm.runtime import loader
 
 spec = unigemm.ArraySpec
 SQUARE = spec((256, 256), "float32")
@@ -180,9 +180,9 @@ def test_a_problem_is_the_same_key_in_another_process():
 
 
 def test_a_kernel_is_looked_up_by_what_it_is_made_of():
-    """Extents are not in it: `dispatch._digest` is of any."""
+    """Extents are not in it: `loader._digest` is of any."""
     for sizes in ((64, 64), (640, 64)):
         a, b = unigemm.ArraySpec(sizes, "float32"), unigemm.ArraySpec((64, 64), "float32")
         plan = unigemm.plan(a, b, target="sm_90a", backend="cute_simt")
         own = backend_named(plan.backend).key(plan).digest
-        assert dispatch._digest(plan.backend, plan.problem, plan.config, plan.target) == own
+        assert loader._digest(plan.backend, plan.problem, plan.config, plan.target) == own

@@ -12,6 +12,7 @@ import pytest
 
 import unigemm
 from unigemm.backends.cute.backend import CuteBackend
+from unigemm.planning import select
 from unigemm.planning.protocol import RehearsingBackend
 from unigemm.planning.registry import BUILTIN, backend_named
 from unigemm.planning.target import named_target
@@ -49,7 +50,7 @@ def test_backends_rehearse_once_before_the_first_plan(monkeypatch):
     asked = []
     for kind in {type(each) for each in REHEARSING}:
         monkeypatch.setattr(kind, "rehearse", lambda backend: asked.append(backend.name))
-    dispatch._rehearse.cache_clear()
+    select._rehearse.cache_clear()
     dispatch.replan()
     for size in (96, 104):
         a = unigemm.ArraySpec((size, size), "float32")
@@ -61,7 +62,7 @@ def test_backends_rehearse_once_before_the_first_plan(monkeypatch):
 FAULTS = """
 import resource
 import numpy as np
-from unigemm import dispatch
+from unigemm.planning import select as dispatch
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -87,7 +88,7 @@ def test_nothing_is_rehearsed_for_the_cpu(monkeypatch):
     asked = []
     for kind in {type(each) for each in REHEARSING}:
         monkeypatch.setattr(kind, "rehearse", lambda backend: asked.append(backend.name))
-    dispatch._rehearse.cache_clear()
+    select._rehearse.cache_clear()
     dispatch.replan()
     a = np.ones((5, 7))
     unigemm.matmul(a, a.T)

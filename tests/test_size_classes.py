@@ -15,6 +15,7 @@ from reference import NUMPY, Case, check_case, flat_poison, strided_view
 from test_batch_invariant import emulated
 
 import unigemm
+from unigemm.planning import select
 from unigemm.planning.plan import Plan
 from unigemm.planning.planner import choose
 from unigemm.planning.prediction import Alternative
@@ -23,7 +24,6 @@ from unigemm.planning.size_buckets import resized, size_class
 from unigemm.planning.target import ARCHITECTURES, named_target
 from unigemm.problem.dtypes import INPUTS, DType
 from unigemm.problem.problem import PRECISIONS, Extents, MatrixType, Problem
-from unigemm.runtime import bind as dispatch
 
 spec = unigemm.ArraySpec
 PROBLEM = unigemm.plan(
@@ -49,7 +49,7 @@ def planned(kind, m, n, k, order="C", **options):
 
 def best(plan):
     """Plan the same product with its own sizes."""
-    backends, _ = dispatch._competitors(usable=False)
+    backends, _ = select._competitors(usable=False)
     return choose(plan.problem, plan.extents, plan.target, backends)
 
 
@@ -172,7 +172,7 @@ def test_what_a_backend_refuses_it_refuses_of_the_whole_class(data):
     m, n, k = (data.draw(st.integers(1, 1 << 20)) * drawn(1, 8, 16) for _ in range(3))
     extents = Extents(m, n, k, drawn(1, 1, 77, 2**17))
     target, sizes = named_target(drawn(*ARCHITECTURES)), size_class(problem, extents)
-    for backend in dispatch._competitors(usable=False)[0]:
+    for backend in select._competitors(usable=False)[0]:
         if backend.refuse(problem, extents, target) is not None:
             assert backend.refuse(problem, sizes, target) is not None, (backend.name, problem)
 

@@ -22,10 +22,10 @@ import unigemm.tuning.sweep as module
 from unigemm import api
 from unigemm.cli import sweep as cli_sweep
 from unigemm.cli.sweep import lists_of, write_csv
+from unigemm.planning import select
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import DType
-from unigemm.runtime import bind as dispatch
 from unigemm.tuning import plot
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import (
@@ -91,7 +91,7 @@ def test_listed_values_are_all_tried_and_no_others():
     assert {config.schedule for config in found} == {"cooperative"}
     assert {config.raster for config in found} == {Raster(o, g) for o in "mn" for g in (1, 8)}
     assert {config.split_k for config in found} == {1, 2}
-    backend = dispatch.backend_named("cute_wgmma")
+    backend = select.backend_named("cute_wgmma")
     for plan in contenders(first(), 3, 3, lists=lists):
         assert backend.illegal(plan.problem, plan.config, plan.target) is None
         priced = backend.price(plan.problem, plan.extents, plan.target, plan.config)
@@ -196,11 +196,9 @@ SMALL = Workload(32, 8, 16, DType.FLOAT32)
 
 @pytest.fixture
 def gpu(stopwatch, monkeypatch):  # noqa: F811
-    backend = dispatch.backend_named("fake")
+    backend = select.backend_named("fake")
     device = Swept(stopwatch.driver, backend)
     device.us |= {TILES["pick"]: 10e3, TILES["second"]: 6e3, TILES["third"]: 12e3}
-    for name in ("backend_named", "backend_names"):
-        monkeypatch.setattr(module, name, getattr(dispatch, name))
     plans, _ = starts(SMALL, ("fake",), "sm_90a")
     device.plans = contenders(plans, 8)
     assert [plan.tile for plan in device.plans] == list(TILES.values())
@@ -278,7 +276,7 @@ def test_a_file_that_is_no_sweep_is_left_alone(gpu, tmp_path):
 
 def test_each_kernel_is_compiled_once(gpu):
     told = []
-    backend = dispatch.backend_named("fake")
+    backend = select.backend_named("fake")
     assert compile_all(gpu.plans, 1, lambda *step: told.append(step)) == (1, 1)
     assert len(backend.compiled) == 1
     assert told == [(1, 1)]
@@ -288,7 +286,7 @@ def test_each_kernel_is_compiled_once(gpu):
 def test_a_kernel_that_does_not_compile_is_noted_and_the_others_are_measured(
     gpu, tmp_path, monkeypatch
 ):
-    backend = dispatch.backend_named("fake")
+    backend = select.backend_named("fake")
     key = backend.key
     backend.key = lambda plan: replace(key(plan), kernel={"tile": list(plan.tile)})
 
@@ -307,7 +305,7 @@ def test_a_kernel_that_does_not_compile_is_noted_and_the_others_are_measured(
 
 
 def test_the_command_measures_writes_and_prints(gpu, tmp_path, monkeypatch, capsys):
-    backend = dispatch.backend_named("fake")
+    backend = select.backend_named("fake")
     backend.price = lambda problem, extents, target, config: Candidate(
         config, Prediction(0.5 if config.stages == 3 else 7.0, "fma")
     )

@@ -18,6 +18,7 @@ from unigemm.env import own_tuning_file
 from unigemm.planning import tuned_plans as tuning
 from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.planning.registry import backend_named
 from unigemm.planning.target import named_target
 from unigemm.planning.tuned_plans import Tuned, read, record
 from unigemm.problem.dtypes import numpy_dtype
@@ -58,7 +59,7 @@ def tuned(asked="auto", rank=2, target="sm_90a"):
         alternatives=(),
         rejected=(),
     )
-    source = dispatch.backend_named(best.backend).key(best).source
+    source = backend_named(best.backend).key(best).source
     return Tuned(best, asked, source, f"{model.backend} {model.config}", 6.0, {"unigemm": "0"}, "d")
 
 
