@@ -18,7 +18,6 @@ import unigemm
 from unigemm.backends.cute.backend import CuteBackend
 from unigemm.backends.cute_simt import BACKEND as SHIPPED
 from unigemm.backends.cute_simt import legality
-from unigemm.backends.cute_simt.legality import illegal
 from unigemm.cache.artifact import source_digest
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Config, Raster

@@ -157,3 +157,32 @@ def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, sou
             each.cache_clear()
         dispatch.forget()
     assert "stranger_module" not in sys.modules
+
+
+@pytest.mark.parametrize("method", ["refuse", "candidates"])
+def test_a_stranger_that_fails_while_planning_is_left_out_with_a_warning(method):
+    from unigemm.planning.planner import choose
+    from unigemm.planning.registry import backend_named
+
+    def fail(*_):
+        raise KeyError("its table")
+
+    stranger = whole(**{"refuse": lambda *_: None, method: fail})
+    a = unigemm.ArraySpec((8, 8), "float32")
+    plan = unigemm.plan(a, a, target="cpu")
+    with pytest.warns(BackendWarning, match="KeyError"):
+        chosen = choose(plan.problem, plan.extents, plan.target, (stranger, backend_named("numpy")))
+    assert chosen.backend == "numpy"
+    assert [(x.backend, x.reason) for x in chosen.rejected] == [
+        ("stranger", "it failed: KeyError: 'its table'")
+    ]
+
+
+def test_what_only_numpy_multiplies_is_not_computed_in_the_name_of_another_backend(monkeypatch):
+    from unigemm.runtime import bind
+
+    monkeypatch.setattr(bind, "_named", lambda name, target, usable: whole())  # one of the host
+    a = np.ones((2, 2), np.int16)
+    with pytest.raises(unigemm.UnsupportedProblem, match="NumPy's own matmul multiplies int16"):
+        unigemm.matmul(a, a, backend="cute_simt")
+    assert unigemm.matmul(a, a, backend="numpy").dtype == np.int16

@@ -214,8 +214,12 @@ def _compile_for_absent_gpus(quiet: bool) -> dict[str, Any]:
         for target in DEMO_TARGETS
         for m, n, k, dtype in DEMO_PROBLEMS
     ]
-    made = show.compile_all(plans, quiet=quiet)
-    if not quiet:
+    lacking = {each.name: each.missing or each.compiler_missing for each in info.backends()}
+    made = show.compile_all([x for x in plans if lacking[x.backend] is None], quiet=quiet)
+    left = sorted({x.backend for x in plans if lacking[x.backend] is not None})
+    if not quiet and left:
+        _say(f"planned only, since {', '.join(left)} cannot compile here: {lacking[left[0]]}")
+    if not quiet and made:
         title = "kernels for GPUs that are not here"
         headings = ("problem", "target", "backend", "tile", "instruction", "compile")
         show.print_table(show.table(title, headings, map(_kernel_row, made)))

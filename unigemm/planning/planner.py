@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, groupby
 from math import inf
+from typing import TypeVar
 
-from ..errors import UnsupportedProblem
+from ..errors import BackendWarning, UnigemmError, UnsupportedProblem
 from ..problem.problem import Extents, Problem
 from .plan import Plan
 from .prediction import Alternative, Candidate, Ranking, Rejection
 from .protocol import Backend, InvariantBackend
+from .registry import BUILTIN
 from .target import Target
 
 __all__ = ["KEPT", "choose"]
@@ -20,6 +23,7 @@ __all__ = ["KEPT", "choose"]
 KEPT = 8  #: alternatives that a plan remembers
 
 
+Answer = TypeVar("Answer")
 Entry = tuple[float, int, str, Candidate]  # predicted time, rank and name of the backend
 
 
@@ -56,7 +60,7 @@ def choose(
     turns: list[tuple[float, int]] = []
     unfit: list[list[Rejection]] = [[] for _ in backends]  # by rank
     for rank, backend in enumerate(backends):
-        reason = backend.refuse(problem, extents, target)
+        reason = _asked(backend, partial(backend.refuse, problem, extents, target), str)
         if reason is None and problem.batch_invariant and not isinstance(backend, InvariantBackend):
             reason = "it does not promise that rows are the same whatever M is"
         if reason is None:
@@ -68,7 +72,8 @@ def choose(
         if floor > bar:
             continue
         backend = backends[rank]
-        found = _ranking(backend, problem, extents, target, 1 + keep, bar)
+        ask = partial(_ranking, backend, problem, extents, target, 1 + keep, bar)
+        found = _asked(backend, ask, partial(_nothing_of, backend.name))
         unfit[rank] += found.rejected
         for candidate in found.candidates:
             insort(prices, candidate.prediction.us)
@@ -101,6 +106,26 @@ def choose(
 @lru_cache(maxsize=256)  # most plans have the same ones, and are kept
 def _refused(name: str, reason: str) -> Rejection:
     return Rejection(name, reason)
+
+
+def _nothing_of(name: str, reason: str) -> Ranking:
+    return Ranking((), (Rejection(name, reason),))
+
+
+def _asked(backend: Backend, ask: Callable[[], Answer], failed: Callable[[str], Answer]) -> Answer:
+    """Ask a backend; one from outside that fails is left out, with a warning."""
+    if backend.name in BUILTIN:
+        return ask()
+    try:
+        return ask()
+    except UnigemmError:
+        raise
+    except Exception as error:
+        why = f"it failed: {type(error).__name__}: {error}"
+        warnings.warn(
+            f"backend {backend.name}: {why}; it is left out", BackendWarning, stacklevel=2
+        )
+        return failed(why)
 
 
 def _ranking(

@@ -235,8 +235,12 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
     """Bind a product of NumPy's own matmul."""
     import numpy as np
 
-    if options.backend != "auto":
+    if options.backend not in ("auto", "numpy"):
         _named(options.backend, CPU, usable=True)
+        raise UnsupportedProblem(
+            f"NumPy's own matmul multiplies {product.loop[0]}, and backend {options.backend!r} "
+            "does not; leave backend= out"
+        )
     out, dtype = product.out, product.dtype
     if out is not None and out.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
