@@ -121,9 +121,11 @@ def kernel_text(plan: Plan) -> str:
             disassemble(data) for name, data in sorted(files.items()) if name.endswith(".cubin")
         )
         names = set(re.findall(r"\.(?:text|nv\.\w+|global|rel\w*)\.(\w+)", text))
-    for number, name in enumerate(sorted(names, key=len, reverse=True)):
-        text = text.replace(name, f"SYMBOL{number}")
-    return text
+    if not names:
+        return text
+    longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    numbers: dict[str, int] = {}  # in the order in which they occur
+    return re.sub(longest_first, lambda m: f"SYMBOL{numbers.setdefault(m[0], len(numbers))}", text)
 
 
 def drawn_kernels(plans: list[tuple[str, Plan | str]]) -> list[tuple[str, Plan]]:
