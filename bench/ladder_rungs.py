@@ -22,7 +22,7 @@ from unigemm.cache.artifact import source_digest
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
-from unigemm.planning.prediction import Alternative, Ranking
+from unigemm.planning.prediction import Alternative, Ranking, Rejection
 from unigemm.planning.registry import BUILTIN
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
@@ -57,6 +57,10 @@ def _unpriced(*_: Any) -> Any:
 class LadderBackend(CuteBackend):
     """The rungs as a backend: compiled, cached and launched as all are, and never chosen."""
 
+    def missing(self) -> str | None:
+        """Say what the shipped kernels lack here; None when nothing."""
+        return SHIPPED.missing()
+
     def kernels(self) -> Any:
         """Return the module with the device code."""
         return import_module("bench.ladder_kernels")
@@ -75,10 +79,11 @@ def _digest() -> str:
 
 BACKEND = LadderBackend(
     "ladder",
-    _refuse,
-    lambda *_: Ranking(()),
+    lambda *_: None,  # it takes plans that it is given, and offers none
+    lambda *_: Ranking((), (Rejection("ladder", _refuse()),)),
     _unpriced,
     illegal,
+    lambda *_: None,
     SHIPPED.compiled,
     smem_bytes,
     SHIPPED.scratch_bytes,

@@ -367,7 +367,8 @@ def _killed(code, **environment):
 def test_a_scratch_folder_of_a_killed_process_is_removed_by_the_next(tmp_path, monkeypatch):
     (tmp_path / "unigemm-scratch-notes").mkdir()  # of a person
     (tmp_path / "unigemm").mkdir()
-    code = "from unigemm import scratch\nwith scratch.scratch_folder() as f:\n (f / 'x').touch()\n "
+    code = "from unigemm.cache.scratch import scratch_folder\n"
+    code += "with scratch_folder() as f:\n (f / 'x').touch()\n "
     _killed(code + "os.kill(os.getpid(), signal.SIGKILL)", TMPDIR=str(tmp_path))
     assert len(list(tmp_path.iterdir())) == 3
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

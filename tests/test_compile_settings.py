@@ -19,7 +19,7 @@ needs_cutile = pytest.mark.skipif(cutile.missing() is not None, reason=str(cutil
 
 COMPILE = """
 import hashlib, sys, unigemm
-from unigemm.registry import backend_named
+from unigemm.planning.registry import backend_named
 
 def compiled(backend, arch):
     spec = unigemm.ArraySpec((64, 64), "float16" if backend == "cutile" else "float32")
@@ -143,7 +143,7 @@ def test_a_child_forked_in_the_middle_of_a_compile_compiles_the_same(tmp_path):
 import os, threading
 import unigemm
 from unigemm.backends.cute import toolchain
-from unigemm.registry import backend_named
+from unigemm.planning.registry import backend_named
 
 spec = unigemm.ArraySpec((64, 64), "float32")
 plan = unigemm.plan(spec, spec, backend="cute_simt", target="sm_80")

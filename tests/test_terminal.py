@@ -200,7 +200,7 @@ def test_an_output_that_is_lost_is_no_traceback(kind, tmp_path):
 def test_a_closed_descriptor_is_no_file_of_the_cache(tmp_path):
     """The next file that a process opens gets a closed stream's number."""
     code = (
-        "import os; from unigemm import show\n"
+        "import os; from unigemm.cli import render as show\n"
         "with show.guarded_streams(): print(os.open('.', os.O_RDONLY) > 2)"
     )
     done = subprocess.run(
