@@ -135,7 +135,7 @@ def test_tuning_needs_a_device(tmp_path):
 
 
 USER_ERRORS = {
-    "dtype": (("plan", 4, 4, 4, "--dtype", "int16"), "UnsupportedDtype"),
+    "dtype": (("plan", 4, 4, 4, "--dtype", "float6"), "UnsupportedDtype"),
     "target": (("plan", 4, 4, 4, "--target", "sm_42"), "UnsupportedProblem"),
     "layout": (("plan", 4, 4, 4, "--layout", "xy"), "UnsupportedProblem"),
     "precision": (("plan", 4, 4, 4, "--precision", "int4"), "UnsupportedProblem"),
@@ -143,7 +143,10 @@ USER_ERRORS = {
         ("plan", 4, 4, 4, "--dtype", "bf16", "--precision", "tf32"),
         "UnsupportedProblem",
     ),
-    "integer inputs": (("plan", 4, 4, 4, "--dtype", "int32"), "UnsupportedDtype"),
+    "integer inputs": (
+        ("plan", 4, 4, 4, "--dtype", "int32", "--target", "sm_90a"),
+        "UnsupportedDtype",
+    ),
     "backend": (("compile", 4, 4, 4, "--backend", "cublas"), "BackendUnavailable"),
     "bundle": (("cache", "import", "/nowhere/at/all.tar.gz"), "CacheError"),
     "nothing to export": (("cache", "export", "/nowhere/at/all.zip"), "CacheError"),

@@ -148,7 +148,7 @@ def test_at_a_terminal_errors_break_between_words(columns, tmp_path):
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     with subprocess.Popen(
-        [sys.executable, "-m", "unigemm", "plan", "4", "4", "4", "--dtype", "int16"],
+        [sys.executable, "-m", "unigemm", "plan", "4", "4", "4", "--dtype", "float6"],
         stdin=ours, stdout=ours, stderr=ours,
         env={**environment, "UNIGEMM_CACHE_DIR": str(tmp_path), "TERM": "xterm"},
     ) as process:  # fmt: skip
@@ -162,7 +162,7 @@ def test_at_a_terminal_errors_break_between_words(columns, tmp_path):
     os.close(main)
     assert process.returncode == 2
     text = re.sub(r"\x1b\[[\d;]*m", "", found.decode()).replace("\r", "")
-    assert text.startswith("unigemm: dtype 'int16' is not supported")
+    assert text.startswith("unigemm: dtype 'float6' is not supported")
     assert reads_well(text, columns)
     assert text.count("\n") > 1
     assert "int8" in text.split()
@@ -174,7 +174,7 @@ LOST = {
     "all full": ("exec {} plan 4 4 4 --target sm_80 --json >/dev/full 2>/dev/full", 2, ""),
     "no reader": ("{} plan 4 4 4 --target sm_80 --top 500; echo $? >&2", 0, "141\n"),
     "no reader of help": ("{} --help; echo $? >&2", 0, "141\n"),
-    "errors closed": ("exec {} plan 4 4 4 --dtype int16 2>&-", 2, ""),
+    "errors closed": ("exec {} plan 4 4 4 --dtype float6 2>&-", 2, ""),
 }
 
 
@@ -212,7 +212,7 @@ def test_a_closed_descriptor_is_no_file_of_the_cache(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("unigemm plan 4 4 4 --target sm_10", {"sm_100a", "sm_103a"})],
+    [("unigemm plan 4 4 4 --target sm_10", {"sm_100a", "sm_103a", "sm_107a"})],
 )
 def test_a_shell_completes_commands_and_values(words, expected):
     complete = {
