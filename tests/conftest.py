@@ -23,7 +23,7 @@ settings.register_profile(
 settings.load_profile("unigemm")
 
 
-#: Of NumPy's own tests, whose modules tests/test_numpy_suite.py imports.
+#: Of NumPy's own tests, whose modules tests/core/test_numpy_suite.py imports.
 MARKS_OF_NUMPY = (
     "iterations",
     "leaks_references",

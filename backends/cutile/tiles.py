@@ -1,7 +1,7 @@
 """The tiles that are offered, by architecture and type, and where each number comes from.
 
 Every tile here compiles, for every layout of its type, to tensor core code with no local memory
-(tests/test_cutile_compile.py reads the machine code). Those that do not are left out: on sm_90 a
+(test_cutile_compile.py reads the machine code). Those that do not are left out: on sm_90 a
 128x256 tile of four warps keeps 1.8 kB of its sums in local memory and is 17 times slower (seen on
 an H200).
 

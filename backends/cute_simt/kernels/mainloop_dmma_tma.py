@@ -10,7 +10,7 @@ as many banks as there are, lanes t of four do not take K t and t + 4 of each ei
     eight rows, K-major                       two K of row g: 16 bytes, where the sixteen lie so
     all else                                  8 bytes
 
-tests/test_simt_dmma_fed.py counts what these reads take.
+tests/backends/test_simt_dmma_fed.py counts what these reads take.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.

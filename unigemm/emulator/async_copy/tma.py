@@ -8,7 +8,7 @@ Lanes of a warp that ask for the same thing ask for it once: the hardware's inst
 UTMASTG) are run by a warp, not by its lanes, and compilers count on that.
 
 The descriptor (read off what CuTe DSL 4.8 writes, one input varied at a time, and off what the
-driver of an H200 wrote, see tests/probe_results.json):
+driver of an H200 wrote, see tests/emulator/probe_results.json):
 
     bytes 0-7    address of the tensor
     8-11         flags: 0-3 the kind (tiled: 2 from CuTe DSL, 0 from the driver), 4-6 dimensions

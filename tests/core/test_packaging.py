@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def settings():
@@ -104,7 +104,7 @@ def test_an_installed_wheel_multiplies_without_the_tree(wheel, tmp_path):
 def test_the_core_needs_no_package_of_an_extra():
     """As on macOS and Windows: CUDA's packages, CuPy and `pwd` cannot be imported."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "bare_core.py"), "--hide"],
+        [sys.executable, str(ROOT / "tests" / "core" / "bare_core.py"), "--hide"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""What `auto` picks, problem by problem: `python tests/golden_plans.py` rewrites golden_plans.json.
+"""What `auto` picks, problem by problem; `python tests/core/golden_plans.py` writes it anew.
 
 Do so when picks are to change, and read the difference before it is committed.
 """

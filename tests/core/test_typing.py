@@ -12,7 +12,7 @@ import pytest
 
 import unigemm
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import numpy as np

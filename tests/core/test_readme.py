@@ -12,7 +12,7 @@ import pytest
 
 from unigemm import env
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 pytestmark = pytest.mark.skipif(not README.exists(), reason="an installed wheel has no README")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from gpu_cases import matrix

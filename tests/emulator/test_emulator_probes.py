@@ -42,7 +42,7 @@ def kept(place, name):
     if name in FAILED:
         pytest.skip(f"it did not run on {KEPT['device']}: {FAILED[name]}")
     if name not in KEPT.get(place, {}):
-        pytest.skip("there is no result of a device: python tests/probes.py writes it")
+        pytest.skip("there is no result of a device: python tests/emulator/probes.py writes it")
     return KEPT[place][name]
 
 

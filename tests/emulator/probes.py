@@ -1,6 +1,6 @@
 """A small kernel for each form of an instruction, to hold the emulator against a real GPU.
 
-`python tests/probes.py` on a machine with a Hopper GPU runs them there and writes what came out to
+`python tests/emulator/probes.py` where there is a Hopper GPU runs them and writes the results to
 `probe_results.json`, which CI replays; see test_emulator_probes.py. Kept are digests, and the sums
 themselves where the tensor cores round them in their own way. A probe that does not compile or run
 there is named in the file and does not stop the others, which go on in another process if need be.

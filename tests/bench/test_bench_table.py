@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench import everything, ladder, run, suites
 from bench import sweep as bench_sweep
@@ -20,7 +20,7 @@ from bench.table import Row, lines
 from unigemm.errors import CacheError
 from unigemm.planning.target import device_count
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 #: One small product and one that NumPy has no BLAS for.
 OPTIONS = ("--suite", "odd", "--layout", "nn", "-k", "7x13x31", "--dtype", "float32,bfloat16")
 

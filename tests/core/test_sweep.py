@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("cupy")
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from test_demo import HostDevice
 from test_tuning import TILES, Stopwatch, own_file, stopwatch  # noqa: F401

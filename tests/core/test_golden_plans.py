@@ -1,4 +1,4 @@
-"""Picks change on purpose only: tests/golden_plans.py says how."""
+"""Picks change on purpose only: tests/core/golden_plans.py says how."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_picks_are_those_of_the_file(arch):
         for problem in {**before, **now}
         if before.get(problem) != now.get(problem)
     ]
-    assert not changed, "python tests/golden_plans.py, if so wanted:\n" + "\n".join(changed)
+    assert not changed, "python tests/core/golden_plans.py, if so wanted:\n" + "\n".join(changed)
 
 
 def test_float32_and_16_bits_have_a_plan_everywhere():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CORE_ROOT = ROOT / "unigemm"
 #: A room of its own, above all of the core: nothing there imports it.
 EMULATOR = sorted((CORE_ROOT / "emulator").rglob("*.py"))
