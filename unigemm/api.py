@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from .arrays.axes import along_axes
-from .arrays.libraries import as_array, gather, host_view, library_of, view
-from .arrays.library import KNOWN, Library
-from .arrays.numpy_ufunc import HostProduct
-from .arrays.operands import HOST, ArraySpec, HostArray, one_device, stream_handle
+from .arrays.libraries import gather, view
+from .arrays.library import KNOWN
+from .arrays.operands import ArraySpec
 from .errors import UnsupportedProblem
 from .planning.plan import Plan
 from .planning.planner import KEPT
-from .planning.select import plan_gemm, target_of
-from .planning.target import CPU, Target, check_target, device_count, device_target, named_target
+from .planning.target import Target
 from .planning.validation import checked, typed
-from .problem.block_scales import elements_of
-from .problem.canonical import Gemm, Layout
-from .runtime.bind import Bound, bind, refuse_overlap, shares, store
-from .runtime.host import host_gemm, host_product, launch_apart
+from .runtime.bind import Bound, bind, store
+from .runtime.call import addresses, run, run_foreign
 from .runtime.loader import kernel_entry
-from .runtime.options import Options, blaming, check_options, describe, stated, with_named_backend
-from .runtime.scale_arguments import planned_scales, read_scales, see_scales
+from .runtime.options import Options, check_options
+from .runtime.plan_call import plan_call
+from .runtime.scale_arguments import planned_scales, see_scales
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -233,20 +230,14 @@ def matmul(
         return along_axes(call, library, a, b, out, axes)
     scaled = scale_a is not None or scale_b is not None
     if library.foreign:
-        if scaled:
-            raise UnsupportedProblem(
-                "scale_a and scale_b are for float8 arrays of NumPy, CuPy and PyTorch"
-            )
-        if casting is not None:
-            raise UnsupportedProblem("casting= is for NumPy arrays in host memory; leave it out")
         options = Options(
-            dtype, precision, deterministic, backend, plan, batch_invariant=batch_invariant
+            dtype, precision, deterministic, backend, plan, scaled, batch_invariant, casting=casting
         )
-        return _foreign(a, b, out, stream, options)
-    seen = blocks = None
+        return run_foreign(matmul, a, b, out, stream, options)
+    scales = blocks = None
     if scaled:
-        seen = see_scales(library, scale_a, scale_b)
-        scaled, blocks = seen.scaled, seen.layouts
+        scales = see_scales(library, scale_a, scale_b)
+        scaled, blocks = scales.scaled, scales.layouts
     key: Any
     bound: Bound | None
     try:
@@ -256,18 +247,17 @@ def matmul(
                 library.operand(x, name)
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
-        same = plan and id(plan)  # hashing a plan costs more than the rest; `Bound` keeps it alive
+        plan_id = plan and id(plan)  # hashing a plan is slow, and `Bound` keeps the plan alive
         asked = (
-            dtype, precision, deterministic, batch_invariant, backend, same, scaled, blocks, casting
+            dtype, precision, deterministic, batch_invariant, backend, plan_id, scaled, blocks,
+            casting,
         )  # fmt: skip
         if out is None:
             d_at = 0
-            places = a_at & 15, b_at & 15
-            key = (a_key, b_key, places, asked)
+            key = (a_key, b_key, a_at & 15, b_at & 15, asked)
         else:
             d_at, d_key = library.read(out)
-            places = a_at & 15, b_at & 15, d_at & 15  # type: ignore[assignment]
-            key = (a_key, b_key, places, asked, d_key)
+            key = (a_key, b_key, a_at & 15, b_at & 15, asked, d_key, d_at & 15)
         bound = library.table.get(key)
     except Exception:
         key = bound = None  # something is wrong with an argument: `bind` says what
@@ -276,47 +266,11 @@ def matmul(
             dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks, casting
         )
         bound = bind(library, a, b, out, options)
-        if key is not None:
-            if bound.kept:
-                store(library.table, key, bound)
-        else:
-            a_at, b_at = library.operand(a, "a").pointer, library.operand(b, "b").pointer
-            d_at = 0 if out is None else library.operand(out, "out").pointer
-    device = bound.device
-    scales: tuple = ()
-    if seen is not None:
-        low, high = bound.d_span
-        span = None if out is None else (d_at + low, d_at + high)
-        scales = read_scales(device, seen, span)
-    handle = 0 if stream is None else _stream_for(device, stream)
-    if out is not None:
-        low, high = bound.d_span
-        low, high = d_at + low, d_at + high
-        if (low < a_at + bound.a_span[1] and a_at + bound.a_span[0] < high) or (
-            low < b_at + bound.b_span[1] and b_at + bound.b_span[0] < high
-        ):
-            names = {"a": a, "b": b, "out": out}
-            operands = {name: library.operand(x, name) for name, x in names.items()}
-            if device >= 0:
-                refuse_overlap(operands)
-            elif bound.launch is not None and shares(operands):
-                library.claim(out)
-                launch_apart(bound.launch, a_at, b_at, operands["out"], *scales)
-                return out
-        library.claim(out)
-    if device < 0:
-        return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
-    if library.current_device() == device:
-        if stream is None:
-            handle = library.current_stream(device)
-            return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
-        if out is not None and bound.workspace is None and bound.launch is not None:
-            bound.launch(a_at, b_at, d_at, 0, handle, *scales)  # nothing to allocate there
-            return out
-    with library.context(device, None if stream is None else handle):
-        if stream is None:
-            handle = library.current_stream(device)
-        return _run(library, bound, a, b, out, a_at, b_at, d_at, handle, scales)
+        if key is None:
+            a_at, b_at, d_at = addresses(library, a, b, out)
+        elif bound.kept:
+            store(library.table, key, bound)
+    return run(library, bound, a, b, out, a_at, b_at, d_at, stream, scales)
 
 
 # torch.compile leaves the call as it is, between two graphs; fullgraph=True says this.
@@ -325,76 +279,6 @@ matmul._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
     "unigemm works on the addresses of tensors, which a graph does not have: leave fullgraph=True "
     "out, or call it outside of the compiled function"
 )
-
-
-def _run(
-    library: Library,
-    bound: Bound,
-    a: Any,
-    b: Any,
-    out: Any,
-    a_at: int,
-    b_at: int,
-    d_at: int,
-    stream: int,
-    scales: tuple,
-) -> Any:
-    """Make the result and the workspace, and launch, on the current device and stream."""
-    launch = bound.launch
-    result = out
-    if out is None:
-        result = bound.make()
-        d_at = library.address(result)
-        if d_at & 15 and launch is not None:  # not what the kernel was chosen for
-            again = bind(library, a, b, result, bound.options)
-            return _run(library, again, a, b, result, a_at, b_at, d_at, stream, scales)
-    if launch is not None:
-        if bound.workspace is None:
-            launch(a_at, b_at, d_at, 0, stream, *scales)
-        else:
-            _launch_with_workspace(library, bound, a_at, b_at, d_at, stream, scales)
-    elif bound.fill:
-        library.zero(result)
-    return library.scalar(result) if bound.scalar and out is None else result
-
-
-def _launch_with_workspace(
-    library: Library, bound: Bound, a_at: int, b_at: int, d_at: int, stream: int, scales: tuple
-) -> None:
-    """Launch with a workspace; one of a captured launch belongs to the graph, not to a pool."""
-    assert bound.launch is not None
-    assert bound.workspace is not None
-    assert bound.plan is not None
-    inside = library.graph_memory and library.graph_memory(bound.plan.workspace_bytes, stream)
-    if not inside:
-        scratch = bound.workspace()
-        bound.launch(a_at, b_at, d_at, library.address(scratch), stream, *scales)
-        return
-    with inside as address:
-        bound.launch(a_at, b_at, d_at, address, stream, *scales)
-
-
-def _stream_for(device: int, stream: Any) -> int:
-    """Return the address of the stream that a caller named, for a CUDA device."""
-    if device < 0:
-        raise UnsupportedProblem(
-            "stream= is for arrays on a CUDA device and these are in host memory; leave it out"
-        )
-    return stream_handle(stream)
-
-
-def _foreign(a: Any, b: Any, out: Any, stream: Any, options: Options) -> Any:
-    from .arrays.dlpack_arrays import matmul_foreign
-
-    asked = {
-        "dtype": options.dtype,
-        "precision": options.precision,
-        "deterministic": options.deterministic,
-        "batch_invariant": options.batch_invariant,
-        "backend": options.backend,
-        "plan": options.plan,
-    }
-    return matmul_foreign(matmul, a, b, out, stream, asked)
 
 
 def plan(
@@ -458,89 +342,9 @@ def plan(
         blocks=scales.layouts,
     )
     check_options(options)
-    asked, options = options, with_named_backend(options)
     if keep < 0:
         raise UnsupportedProblem(f"keep counts candidates and is {keep}; pass 0 or more")
-    a, b = (x if isinstance(x, ArraySpec) else as_array(x, n) for x, n in ((a, "a"), (b, "b")))
-    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-    libraries = {n: library_of(x, n) for n, x in named.items() if not isinstance(x, ArraySpec)}
-    if len(libraries) == len(named) and all(library.foreign for library in libraries.values()):
-        from .arrays.dlpack_arrays import promoted
-
-        named["a"], named["b"] = promoted(a, b)
-    hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
-    place = _planned_for(target, named, hosts)
-    if not place.is_gpu:
-        hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
-        promotes = all(library.promotes for library in libraries.values())
-        product = host_product(hosts, options, promotes=promotes)
-        if product is not None:
-            with blaming(asked, options):
-                return _host_plan(product, place, options, usable=target is None, keep=keep)
-    seen = {
-        n: x.layout if isinstance(x, ArraySpec) else view(x, n).layout for n, x in named.items()
-    }
-    if options.blocks:
-        scales_of = options.blocks[0].dtype
-        seen = {n: replace(x, dtype=elements_of(x.dtype, scales_of)) for n, x in seen.items()}
-    on_host = not place.is_gpu
-    try:
-        gemm = _stated(options, on_host, *seen.values())
-    except TypeError:  # a dtype that has no hash, say
-        gemm = _stated.__wrapped__(options, on_host, *seen.values())
-    with blaming(asked, options):
-        return plan_gemm(
-            gemm, place, options.backend, usable=target is None, keep=keep, tuned=tuned
-        )
-
-
-def _host_plan(
-    product: HostProduct, target: Target, options: Options, *, usable: bool, keep: int
-) -> Plan:
-    """Plan what NumPy's own matmul computes."""
-    if 0 in product.shape or product.a.shape[-1] == 0:
-        raise _nothing(product.a.shape, product.b.shape)
-    gemm = host_gemm(product, options)
-    plan = plan_gemm(gemm, target, options.backend, usable=usable, keep=keep, tuned=False)
-    way = f"numpy.matmul in {product.loop[0]}"
-    for name, x, dtype in zip("ab", (product.a, product.b), product.loop, strict=False):
-        way += "" if x.dtype == dtype else f", {name} from {x.dtype}"
-    return replace(plan, config=replace(plan.config, schedule=way))
-
-
-def _nothing(a: tuple[int, ...], b: tuple[int, ...]) -> UnsupportedProblem:
-    return UnsupportedProblem(f"{a} @ {b} multiplies nothing; matmul does it with no kernel")
-
-
-@lru_cache(maxsize=256)  # most of what planning a known product costs
-def _stated(
-    options: Options, on_host: bool, a: Layout, b: Layout, out: Layout | None = None
-) -> Gemm:
-    """Check a product, and state it in canonical form."""
-    layout = describe(a, b, out, options, on_host=on_host)
-    if 0 in layout.shape or a.shape[-1] == 0:
-        raise _nothing(a.shape, b.shape)
-    return stated(a, b, layout, options)
-
-
-def _planned_for(
-    target: str | Target | None, named: dict[str, Any], hosts: dict[str, HostArray | None]
-) -> Target:
-    if isinstance(target, Target):
-        check_target(target)
-        return target
-    if target is not None:
-        return named_target(target)
-    places = {n: view(named[n], n).device if x is None else HOST for n, x in hosts.items()}
-    if places:
-        return target_of(one_device(places))
-    return device_target(_current_gpu()) if device_count() else CPU
-
-
-def _current_gpu() -> int:
-    from cuda.core import Device
-
-    return Device().device_id  # the thread's current one; 0 where none has been used yet
+    return plan_call(a, b, out, options, target, keep=keep, tuned=tuned)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""Plans for calls that are not made: of arrays, or of their descriptions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from ..arrays.libraries import as_array, host_view, library_of, view
+from ..arrays.numpy_ufunc import HostProduct
+from ..arrays.operands import HOST, ArraySpec, HostArray, one_device
+from ..errors import UnsupportedProblem
+from ..planning.plan import Plan
+from ..planning.select import plan_gemm, target_of
+from ..planning.target import CPU, Target, check_target, device_count, device_target, named_target
+from ..problem.block_scales import elements_of
+from ..problem.canonical import Gemm, Layout
+from .host import host_gemm, host_product
+from .options import Options, blaming, describe, stated, with_named_backend
+
+__all__ = ["plan_call"]
+
+
+def plan_call(
+    a: Any,
+    b: Any,
+    out: Any,
+    options: Options,
+    target: str | Target | None,
+    *,
+    keep: int,
+    tuned: bool,
+) -> Plan:
+    """Plan a call as `unigemm.plan` does, its options being checked.
+
+    Parameters
+    ----------
+    a, b, out
+        Arrays or `ArraySpec`; `out` may be None.
+    options
+        What the call asks for.
+    target
+        Where it is to run; None for the arrays' own device.
+    keep
+        How many candidates that lost the plan holds.
+    tuned
+        Whether tuning files are read.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.plan`.
+    """
+    asked, options = options, with_named_backend(options)
+    a, b = (x if isinstance(x, ArraySpec) else as_array(x, n) for x, n in ((a, "a"), (b, "b")))
+    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    libraries = {n: library_of(x, n) for n, x in named.items() if not isinstance(x, ArraySpec)}
+    if len(libraries) == len(named) and all(library.foreign for library in libraries.values()):
+        from ..arrays.dlpack_arrays import promoted
+
+        named["a"], named["b"] = promoted(a, b)
+    hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
+    place = _target_for(target, named, hosts)
+    if not place.is_gpu:
+        hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
+        promotes = all(library.promotes for library in libraries.values())
+        product = host_product(hosts, options, promotes=promotes)
+        if product is not None:
+            with blaming(asked, options):
+                return _plan_on_host(product, place, options, usable=target is None, keep=keep)
+    layouts = {
+        n: x.layout if isinstance(x, ArraySpec) else view(x, n).layout for n, x in named.items()
+    }
+    if options.blocks:
+        scales_of = options.blocks[0].dtype
+        layouts = {n: replace(x, dtype=elements_of(x.dtype, scales_of)) for n, x in layouts.items()}
+    on_host = not place.is_gpu
+    try:
+        gemm = _stated(options, on_host, *layouts.values())
+    except TypeError:  # a dtype that has no hash, say
+        gemm = _stated.__wrapped__(options, on_host, *layouts.values())
+    with blaming(asked, options):
+        return plan_gemm(
+            gemm, place, options.backend, usable=target is None, keep=keep, tuned=tuned
+        )
+
+
+def _plan_on_host(
+    product: HostProduct, target: Target, options: Options, *, usable: bool, keep: int
+) -> Plan:
+    """Plan what NumPy's own matmul computes."""
+    if 0 in product.shape or product.a.shape[-1] == 0:
+        raise _nothing(product.a.shape, product.b.shape)
+    gemm = host_gemm(product, options)
+    plan = plan_gemm(gemm, target, options.backend, usable=usable, keep=keep, tuned=False)
+    schedule = f"numpy.matmul in {product.loop[0]}"
+    for name, x, dtype in zip("ab", (product.a, product.b), product.loop, strict=False):
+        schedule += "" if x.dtype == dtype else f", {name} from {x.dtype}"
+    return replace(plan, config=replace(plan.config, schedule=schedule))
+
+
+def _nothing(a: tuple[int, ...], b: tuple[int, ...]) -> UnsupportedProblem:
+    return UnsupportedProblem(f"{a} @ {b} multiplies nothing; matmul does it with no kernel")
+
+
+@lru_cache(maxsize=256)  # stating a product takes most of the time of a plan that is known
+def _stated(
+    options: Options, on_host: bool, a: Layout, b: Layout, out: Layout | None = None
+) -> Gemm:
+    """Check a product, and state it in canonical form."""
+    layout = describe(a, b, out, options, on_host=on_host)
+    if 0 in layout.shape or a.shape[-1] == 0:
+        raise _nothing(a.shape, b.shape)
+    return stated(a, b, layout, options)
+
+
+def _target_for(
+    target: str | Target | None, named: dict[str, Any], hosts: dict[str, HostArray | None]
+) -> Target:
+    """Return the target that a caller names, else that of the arrays' device."""
+    if isinstance(target, Target):
+        check_target(target)
+        return target
+    if target is not None:
+        return named_target(target)
+    devices = {n: view(named[n], n).device if x is None else HOST for n, x in hosts.items()}
+    if devices:
+        return target_of(one_device(devices))
+    return device_target(_current_gpu()) if device_count() else CPU
+
+
+def _current_gpu() -> int:
+    from cuda.core import Device
+
+    return Device().device_id  # the thread's current one; 0 where none has been used yet
