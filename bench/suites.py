@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
+from bench.model_sizes import NAMES, drawn_shapes
 from unigemm.errors import UnsupportedProblem
 from unigemm.problem.dtypes import DType, dtype_named
 from unigemm.problem.problem import PRECISIONS, Precision
@@ -106,6 +108,9 @@ FIRST = (
 )
 
 
+_DRAWN = 24  # shapes of a suite that is drawn
+
+
 def shapes_of(suite: str) -> tuple[tuple[int, ...], ...]:
     """Return a suite's shapes; those of ``drawn:7`` are drawn anew, by the seed 7."""
     if suite == "first":
@@ -113,16 +118,28 @@ def shapes_of(suite: str) -> tuple[tuple[int, ...], ...]:
     name, _, seed = suite.partition(":")
     if name == "drawn" and seed.isdecimal():
         return _drawn(int(seed))
+    if name in NAMES and seed.isdecimal():
+        return tuple(islice(sizes_of_models(suite), _DRAWN))
     if suite not in SUITES:
-        raise UnsupportedProblem(
-            f"no suite {suite!r}; choose from {', '.join(SUITES)} and drawn:SEED"
-        )
+        known = f"{', '.join(SUITES)}, drawn:SEED, models:SEED and heldout:SEED"
+        raise UnsupportedProblem(f"no suite {suite!r}; choose from {known}")
     return SUITES[suite]
 
 
-def _drawn(seed: int, count: int = 24, largest: float = 4e11) -> tuple[tuple[int, ...], ...]:
+def sizes_of_models(suite: str, most_flops: float = 2e12) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of ``models:SEED`` or ``heldout:SEED`` without end; none is of a suite."""
+    name, _, seed = suite.partition(":")
+    if name not in NAMES or not seed.isdecimal():
+        raise UnsupportedProblem(f"no sizes {suite!r}; name models:SEED or heldout:SEED")
+    known = frozenset(shape for shapes in SUITES.values() for shape in shapes)
+    for shape in drawn_shapes(name, int(seed), known):
+        if 2 * math.prod(shape) <= most_flops:
+            yield shape
+
+
+def _drawn(seed: int, count: int = _DRAWN, largest: float = 4e11) -> tuple[tuple[int, ...], ...]:
     """Draw shapes as those of "drawn" are: which no figure was fitted to."""
-    rng, found = random.Random(seed), []
+    rng, found = random.Random(seed), list[tuple[int, ...]]()
     while len(found) < count:
         shape = tuple(8 * round(2 ** rng.uniform(6, 13) / 8) for _ in range(3))
         if 2 * math.prod(shape) <= largest:

@@ -1,0 +1,117 @@
+"""Products as people run them, drawn by a seed: of models mostly, and some of each other kind.
+
+Sizes to fit to (``models:SEED``) and sizes to judge by (``heldout:SEED``) share no shape, whatever
+the seeds, and neither has one of the suites: a number made of the shape says which of the two it
+may be of.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from zlib import crc32
+
+__all__ = ["NAMES", "WIDTHS", "drawn_shapes", "is_held_out"]
+
+Shape = tuple[int, ...]
+
+#: Whose sizes they are: what a fit may see, and what it may not.
+NAMES = ("models", "heldout")
+#: N and K of the linear layers of models.
+WIDTHS = (
+    *(768, 896, 1024, 1152, 1280, 1536, 1792, 2048, 2304, 2560, 2880, 3072),
+    *(3584, 4096, 4544, 4608, 4864, 5120, 5632, 6144, 6656, 7168, 8192, 8960),
+    *(9216, 10240, 11008, 12288, 13824, 14336, 16384, 17920, 18432, 18944, 24576, 28672),
+)
+_MOST_TOKENS = 16384
+_HELD_OUT_OF = 4  # a quarter of all shapes
+
+
+def is_held_out(shape: Shape) -> bool:
+    """Return whether no fit may see a shape."""
+    return crc32("x".join(map(str, shape)).encode()) % _HELD_OUT_OF == 0
+
+
+def drawn_shapes(name: str, seed: int, known: frozenset[Shape] = frozenset()) -> Iterator[Shape]:
+    """Yield shapes without end, (M, N, K) or (L, M, N, K), none of them twice.
+
+    Two of three are of models; skinny, deep, odd, small and batched ones take turns for the rest.
+
+    Parameters
+    ----------
+    name
+        One of `NAMES`.
+    seed
+        The same one draws the same shapes.
+    known
+        Shapes not to draw.
+    """
+    rng, seen = random.Random(f"{name}:{seed}"), set(known)
+    while True:
+        for other in (_skinny, _deep, _odd, _small, _batched):
+            for draw in (_model, _model, other):
+                shape = _fresh(draw, rng, seen, name == "heldout")
+                seen.add(shape)
+                yield shape
+
+
+def _fresh(
+    draw: Callable[[random.Random], Shape], rng: random.Random, seen: set[Shape], held_out: bool
+) -> Shape:
+    while True:
+        shape = draw(rng)
+        if shape not in seen and is_held_out(shape) == held_out:
+            return shape
+
+
+def _tokens(rng: random.Random) -> int:
+    """Draw M: a power of two as often as any other, and those in eights once there are eight."""
+    if rng.random() < 0.5:
+        return 2 ** rng.randint(0, int(math.log2(_MOST_TOKENS)))
+    count = _between(rng, 1, _MOST_TOKENS)
+    return count if count < 8 else _eights(count)
+
+
+def _model(rng: random.Random) -> Shape:
+    return _tokens(rng), rng.choice(WIDTHS), rng.choice(WIDTHS)
+
+
+def _skinny(rng: random.Random) -> Shape:
+    few, many = _between(rng, 1, 64), _eights(_between(rng, 4096, 131072))
+    k = _eights(_between(rng, 64, 4096))
+    return (few, many, k) if rng.random() < 0.5 else (many, _eights(few), k)
+
+
+def _deep(rng: random.Random) -> Shape:
+    m, n = (_eights(_between(rng, 16, 1024)) for _ in range(2))
+    return m, n, _eights(_between(rng, 8192, 262144))
+
+
+def _odd(rng: random.Random) -> Shape:
+    m, n, k = (_between(rng, 32, 6000) for _ in range(3))
+    return m, n, k
+
+
+def _small(rng: random.Random) -> Shape:
+    m, n, k = (_eights(_between(rng, 32, 768)) for _ in range(3))
+    return m, n, k
+
+
+def _batched(rng: random.Random) -> Shape:
+    """Draw scores or values of attention, or the products of experts."""
+    count, tokens = _between(rng, 4, 128), 2 ** rng.randint(6, 12)
+    head = rng.choice((64, 80, 96, 128))
+    scores, values = (count, tokens, tokens, head), (count, tokens, head, tokens)
+    narrow = [width for width in WIDTHS if width <= 4096]
+    experts = (min(count, 32), _between(rng, 8, 1024), rng.choice(narrow), rng.choice(narrow))
+    return rng.choice((scores, values, experts))
+
+
+def _between(rng: random.Random, least: int, most: int) -> int:
+    """Draw a number evenly by its logarithm."""
+    return min(most, max(least, round(math.exp(rng.uniform(math.log(least), math.log(most))))))
+
+
+def _eights(value: int) -> int:
+    return 8 * max(1, round(value / 8))
