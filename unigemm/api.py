@@ -276,8 +276,8 @@ def matmul(
 # torch.compile leaves the call as it is, between two graphs; fullgraph=True says this.
 matmul._torchdynamo_disable = True  # type: ignore[attr-defined]
 matmul._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
-    "unigemm works on the addresses of tensors, which a graph does not have: leave fullgraph=True "
-    "out, or call it outside of the compiled function"
+    "unigemm.matmul works on the addresses of tensors, which a graph does not have: use "
+    "unigemm.torch.matmul, leave fullgraph=True out, or call it outside of the compiled function"
 )
 
 

@@ -121,7 +121,7 @@ def _refuse_watchers(transforms: bool) -> None:
     if transforms:
         raise UnsupportedProblem(
             "a transform of torch.func (vmap, grad, jvp, functionalize) is active, which would not "
-            "see the product; call unigemm outside of it"
+            "see the product; use unigemm.torch.matmul, or call unigemm outside of it"
         )
     modes = [*_get_current_dispatch_mode_stack(), *_get_current_function_mode_stack()]
     # torch.set_default_device and `with torch.device(...)`: new tensors here name their device.
@@ -169,8 +169,8 @@ def checked_pointer(x: Any, name: str) -> int:
     _refuse_kind(x, name)
     if x.requires_grad and torch.is_grad_enabled():
         raise UnsupportedProblem(
-            f"{name} requires grad, and unigemm records no gradients; call under "
-            f"torch.no_grad(), or pass {name}.detach()"
+            f"{name} requires grad, and unigemm.matmul records no gradients; use "
+            f"unigemm.torch.matmul, call under torch.no_grad(), or pass {name}.detach()"
         )
     if _has_tangent(x):
         raise UnsupportedProblem(

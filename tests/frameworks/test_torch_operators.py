@@ -1,0 +1,355 @@
+"""The operators of unigemm.torch are operators of PyTorch in every respect."""
+
+from __future__ import annotations
+
+import pytest
+from needed import needed
+
+torch = needed("torch")
+
+import unigemm.torch as ut  # noqa: E402
+from unigemm import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem  # noqa: E402
+from unigemm.torch.activations import ACTIVATIONS  # noqa: E402
+from unigemm.torch.operators import OPERATORS  # noqa: E402
+
+F = torch.nn.functional
+ops = torch.ops.unigemm
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
+REFERENCE = {
+    "relu": torch.relu,
+    "relu2": lambda x: torch.relu(x) ** 2,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+def draw(*shape, dtype=torch.float64, grad=False, seed=None):
+    generator = torch.Generator().manual_seed(sum(shape) if seed is None else seed)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    return x.requires_grad_(grad)
+
+
+def cases(grad):
+    """Yield (operator, positional, keyword arguments)."""
+    m = lambda *shape: draw(*shape, grad=grad)  # noqa: E731
+    yield "mm", (m(4, 3), m(3, 5)), {}
+    yield "bmm", (m(2, 4, 3), m(2, 3, 5)), {}
+    yield "addmm", (m(5), m(4, 3), m(3, 5)), {"beta": 0.5, "alpha": 2.0}
+    yield "linear", (m(2, 4, 3), m(5, 3), m(5)), {}
+    yield "linear", (m(3), m(5, 3)), {}
+    yield "linear_activation", (m(4, 3), m(5, 3), m(5), "gelu"), {}
+    yield "linear_preact", (m(2, 2, 3), m(5, 3), None, "silu"), {}
+    yield "matmul", (m(2, 1, 4, 3), m(2, 3, 5), m(4, 5), m(5)), {"alpha": 0.5, "activation": "tanh"}
+    yield "matmul", (m(2, 4, 3), m(3, 5)), {"beta": 3.0}
+
+
+def labelled(grad=True):
+    return [pytest.param(*case, id=f"{case[0]}-{i}") for i, case in enumerate(cases(grad))]
+
+
+def test_every_operator_is_in_the_cases():
+    assert {name for name, _, _ in cases(False)} == set(OPERATORS)
+
+
+@pytest.mark.parametrize(("name", "args", "options"), labelled())
+def test_an_operator_passes_what_pytorch_checks_of_one(name, args, options):
+    done = torch.library.opcheck(getattr(ops, name).default, args, options)
+    assert set(done.values()) == {"SUCCESS"}
+    assert len(done) == 4
+
+
+@pytest.mark.parametrize(("name", "args", "options"), labelled())
+def test_gradients_are_those_of_finite_differences(name, args, options):
+    op = getattr(ops, name)
+    places = [i for i, x in enumerate(args) if isinstance(x, torch.Tensor)]
+
+    def call(*tensors):
+        given = list(args)
+        for i, x in zip(places, tensors, strict=True):
+            given[i] = x
+        return op(*given, **options)
+
+    tensors = tuple(args[i] for i in places)
+    assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
+    assert torch.autograd.gradgradcheck(call, tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_each_activation_and_its_gradient_are_pytorchs(activation):
+    x, w, b = draw(4, 3, grad=True), draw(5, 3, grad=True), draw(5, grad=True)
+    ours = ut.linear(x, w, b, activation=activation)
+    theirs = REFERENCE[activation](F.linear(x, w, b))
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.randn_like(theirs)
+    for one, two in zip(
+        torch.autograd.grad((ours * weights).sum(), (x, w, b)),
+        torch.autograd.grad((theirs * weights).sum(), (x, w, b)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+    # The same where no gradient is asked for, and where the operator keeps nothing for it.
+    with torch.no_grad():
+        torch.testing.assert_close(ut.linear(x, w, b, activation=activation), theirs)
+    kept = ops.linear_activation(x, w, b, activation)
+    torch.testing.assert_close(
+        torch.autograd.grad((kept * weights).sum(), w)[0],
+        torch.autograd.grad((REFERENCE[activation](F.linear(x, w, b)) * weights).sum(), w)[0],
+    )
+
+
+SHAPES = [((3,), (3,)), ((3,), (3, 5)), ((4, 3), (3,)), ((2, 4, 3), (3,)), ((3,), (2, 3, 5))]
+SHAPES += [((4, 3), (3, 5)), ((2, 4, 3), (2, 3, 5)), ((2, 1, 4, 3), (6, 3, 5)), ((0, 3), (3, 2))]
+SHAPES += [((4, 0), (0, 2)), ((2, 4, 3), (3, 5))]
+
+
+@pytest.mark.parametrize(("first", "second"), SHAPES)
+def test_matmul_and_its_gradients_are_torchs_for_every_rank(first, second):
+    a, b = draw(*first, grad=True), draw(*second, grad=True, seed=1)
+    ours, theirs = ut.matmul(a, b), torch.matmul(a, b)
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.randn_like(theirs)
+    for one, two in zip(
+        torch.autograd.grad((ours * weights).sum(), (a, b)),
+        torch.autograd.grad((theirs * weights).sum(), (a, b)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+    with torch.inference_mode():
+        torch.testing.assert_close(ut.matmul(a, b), theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.complex128])
+def test_results_and_gradients_have_the_dtype_of_the_operands(dtype):
+    x = draw(8, 16).to(dtype).requires_grad_()
+    w = draw(4, 16).to(dtype).requires_grad_()
+    y = ut.linear(x, w)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y, F.linear(x, w))
+    y.sum().backward() if not dtype.is_complex else y.sum().abs().backward()
+    ours = x.grad, w.grad
+    x.grad = w.grad = None
+    y = F.linear(x, w)
+    y.sum().backward() if not dtype.is_complex else y.sum().abs().backward()
+    for one, two in zip(ours, (x.grad, w.grad), strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one, two)
+
+
+def test_a_wider_result_gives_gradients_in_the_operands_dtype():
+    a = draw(4, 3, dtype=torch.bfloat16, grad=True)
+    b = draw(3, 5, dtype=torch.bfloat16, grad=True)
+    y = ut.matmul(a, b, dtype=torch.float32)
+    assert y.dtype == torch.float32
+    y.sum().backward()
+    assert a.grad.dtype == b.grad.dtype == torch.bfloat16
+
+
+def test_no_bias_is_read_where_beta_is_zero():
+    c = torch.full((4, 5), torch.nan, dtype=torch.float64)
+    a, b = draw(4, 3), draw(3, 5)
+    torch.testing.assert_close(ut.addmm(c, a, b, beta=0), a @ b)
+
+
+@pytest.mark.parametrize("route", ["eager", "operator", "grad"])
+def test_addmm_and_bmm_are_torchs(route):
+    grad = route == "grad"
+    c, a, b = draw(4, 5, grad=grad), draw(4, 3, grad=grad), draw(3, 5, grad=grad)
+    module = ops if route == "operator" else ut
+    torch.testing.assert_close(
+        module.addmm(c, a, b, beta=0.5, alpha=2.0), torch.addmm(c, a, b, beta=0.5, alpha=2.0)
+    )
+    s, t = draw(2, 4, 3, grad=grad), draw(2, 3, 5, grad=grad)
+    torch.testing.assert_close(module.bmm(s, t), torch.bmm(s, t))
+
+
+VMAPS = [
+    (ops.mm, ((4, 3), (3, 5)), {}),
+    (ops.bmm, ((2, 4, 3), (2, 3, 5)), {}),
+    (ops.addmm, ((5,), (4, 3), (3, 5)), {"alpha": 2.0}),
+    (ops.linear, ((3,), (5, 3), (5,)), {}),
+    (ops.linear, ((2, 4, 3), (5, 3), (5,)), {}),
+    (lambda x, w: ops.linear_preact(x, w, None, "relu")[1], ((4, 3), (5, 3)), {}),
+    (ops.matmul, ((2, 4, 3), (3, 5), (4, 5), (5,)), {}),
+]
+
+
+@pytest.mark.parametrize("case", range(len(VMAPS)))
+def test_vmap_maps_any_of_the_operands(case):
+    op, shapes, options = VMAPS[case]
+    plain = [draw(*shape, seed=i) for i, shape in enumerate(shapes)]
+    for mask in range(1, 2 ** len(shapes)):
+        chosen = [bool(mask >> i & 1) for i in range(len(shapes))]
+        dims = tuple((i % 2 if x.dim() else 0) if on else None
+                     for i, (on, x) in enumerate(zip(chosen, plain, strict=True)))  # fmt: skip
+        args = [
+            x if d is None else torch.stack([x, x + 1, 2 * x], d)
+            for x, d in zip(plain, dims, strict=True)
+        ]
+        mapped = torch.vmap(lambda *xs: op(*xs, **options), dims)(*args)
+        for i in range(3):
+            one = [x if d is None else x.select(d, i) for x, d in zip(args, dims, strict=True)]
+            torch.testing.assert_close(mapped[i], op(*one, **options))
+
+
+def test_transforms_of_torch_func_compose():
+    x, w = draw(6, 3), draw(5, 3)
+    loss = lambda w, x: ut.linear(x, w, activation="tanh").sum()  # noqa: E731
+    theirs = lambda w, x: torch.tanh(F.linear(x, w)).sum()  # noqa: E731
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(w, x)
+    torch.testing.assert_close(
+        per_sample, torch.func.vmap(torch.func.grad(theirs), (None, 0))(w, x)
+    )
+    torch.testing.assert_close(torch.func.jacrev(loss)(w, x), torch.func.jacrev(theirs)(w, x))
+
+
+def test_autocast_casts_as_torchs_own_products():
+    x, w, b = (draw(*shape, dtype=torch.float32) for shape in ((4, 3), (5, 3), (5,)))
+    with torch.autocast("cpu", torch.bfloat16):
+        for ours, theirs in (
+            (ut.linear(x, w, b), F.linear(x, w, b)),
+            (ut.matmul(x, w.t()), x @ w.t()),
+            (ut.matmul(x, w.t(), precision="tf32"), x @ w.t()),
+            (ut.bmm(x[None], w.t()[None]), torch.bmm(x[None], w.t()[None])),
+            (ut.addmm(b, x, w.t()), torch.addmm(b, x, w.t())),
+        ):
+            assert ours.dtype == theirs.dtype == torch.bfloat16
+            torch.testing.assert_close(ours, theirs)
+        assert ut.matmul(x.double(), w.t().double()).dtype == torch.float64
+    w.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ut.linear(x, w, b)
+    y.float().sum().backward()
+    assert w.grad.dtype == torch.float32
+
+
+def test_float8_with_scales_of_whole_operands():
+    a, b = (draw(*s, dtype=torch.float32).to(torch.float8_e4m3fn) for s in ((4, 16), (16, 8)))
+    scale = torch.tensor(0.5)
+    expected = a.float() @ b.float() * 0.5 * 3
+    for route in (
+        lambda: ut.matmul(a, b, scale_a=scale, scale_b=3.0),
+        lambda: ut.matmul(a, b, scale_a=3.0, scale_b=scale),
+        lambda: ut.matmul(a, b, scale_a=1.5),
+        lambda: ops.matmul(a, b, scale=1.5),
+    ):
+        torch.testing.assert_close(route(), expected)
+    bias = draw(8, dtype=torch.bfloat16)
+    y = ut.matmul(a, b, scale_a=scale, bias=bias, activation="relu", dtype=torch.bfloat16)
+    torch.testing.assert_close(y, torch.relu(a.float() @ b.float() * 0.5 + bias.float()).bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(ut.matmul(a, b, scale_a=scale, scale_b=3.0), expected)
+
+
+def test_a_compiled_function_has_no_break_and_takes_new_sizes_without_a_recompile():
+    def f(x, w, bias, s):
+        y = ut.linear(x, w, bias, activation="gelu_tanh")
+        z = ut.matmul(y, w) + ut.addmm(x, y, w, beta=2.0)
+        return ut.bmm(s, z[None].expand(s.shape[0], -1, -1).mT), ut.matmul(s, z.t(), alpha=0.5)
+
+    compiled = torch.compile(f, fullgraph=True, dynamic=True, backend="aot_eager")
+
+    def args(m, n, k, grad=False):
+        return (draw(m, k), draw(n, k, grad=grad), draw(n), draw(3, m, k))
+
+    for grad in (False, True):
+        first = args(4, 6, 5, grad)
+        for one, two in zip(compiled(*first), f(*first), strict=True):
+            torch.testing.assert_close(one, two)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            for sizes in ((8, 7, 9), (17, 33, 12)):
+                more = args(*sizes, grad)
+                ours, theirs = compiled(*more), f(*more)
+                for one, two in zip(ours, theirs, strict=True):
+                    torch.testing.assert_close(one, two)
+                if grad:
+                    got = torch.autograd.grad(ours[0].sum() + ours[1].sum(), more[1])
+                    want = torch.autograd.grad(theirs[0].sum() + theirs[1].sum(), more[1])
+                    torch.testing.assert_close(got, want)
+
+
+def test_inductor_calls_the_operator():
+    layer = ut.Linear(16, 8, bias=False)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 5):
+            x = draw(rows, 16, dtype=torch.float32)
+            torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_an_exported_model_holds_the_operator_and_takes_other_sizes():
+    model = torch.nn.Sequential(ut.Linear(8, 4, activation="silu"), ut.Linear(4, 3))
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(
+        model, (draw(5, 8, dtype=torch.float32),), dynamic_shapes=({0: rows},)
+    )
+    assert "torch.ops.unigemm.linear" in program.graph_module.code
+    x = draw(7, 8, dtype=torch.float32)
+    torch.testing.assert_close(program.module()(x), model(x))
+
+
+def test_what_is_wrong_is_said_by_a_typed_error():
+    a, b = draw(4, 3), draw(3, 5)
+    for wrong, error, words in (
+        (lambda: ut.matmul(a, a), ShapeMismatch, "3"),
+        (lambda: ut.bmm(a, b), ShapeMismatch, "dimensions"),
+        (lambda: ops.mm(a[None], b), ShapeMismatch, "dimensions"),
+        (lambda: ut.bmm(a[None], b.expand(2, 3, 5)), ShapeMismatch, "broadcasts"),
+        (lambda: ut.addmm(draw(6), a, b), ShapeMismatch, "broadcast"),
+        (lambda: ut.addmm(draw(1, 4, 5), a, b), ShapeMismatch, "broadcast"),
+        (lambda: ut.linear(a, b.t(), draw(4)), ShapeMismatch, "bias"),
+        (lambda: ut.linear(a, b.t(), draw(5).half()), UnsupportedDtype, "bias"),
+        (lambda: ut.linear(a, b.t(), activation="swish"), UnsupportedProblem, "use one of"),
+        (lambda: ut.matmul(a, b.float()), UnsupportedDtype, "float"),
+        (lambda: ut.matmul(a, 2.0), LibraryMismatch, "Tensor"),
+        (lambda: ut.matmul(a.sum(), b), ShapeMismatch, ""),
+        (lambda: ut.matmul(a, b, precision="tf16"), UnsupportedProblem, "tf16"),
+        (lambda: ut.matmul(a.int(), b.int(), alpha=2.0), UnsupportedDtype, "floating"),
+        (lambda: ut.Linear(2, 2, activation="none"), UnsupportedProblem, "use one of"),
+    ):
+        with pytest.raises(error, match=words):
+            wrong()
+    scale = torch.tensor(1.0, requires_grad=True)
+    f8 = a.to(torch.float8_e4m3fn)
+    with pytest.raises(UnsupportedProblem, match="detach"):
+        ut.matmul(f8, b.to(torch.float8_e4m3fn), scale_a=scale)
+
+
+def test_linear_layers_are_replaced_in_place():
+    class Special(torch.nn.Linear):
+        pass
+
+    tied = torch.nn.Linear(4, 4)
+    model = torch.nn.Sequential(tied, torch.nn.ReLU(), tied, Special(4, 4), torch.nn.Linear(4, 2))
+    seen = []
+    model[4].register_forward_hook(lambda *_: seen.append(1))
+    before = {name: x.data_ptr() for name, x in model.state_dict().items()}
+    x = draw(3, 4, dtype=torch.float32)
+    expected = model(x)
+    assert ut.replace_linear(model, filter=lambda name, layer: name != "4") == 1
+    assert type(model[4]) is torch.nn.Linear
+    assert ut.replace_linear(model) == 1
+    assert type(model[0]) is type(model[4]) is ut.Linear
+    assert type(model[3]) is Special
+    assert before == {name: x.data_ptr() for name, x in model.state_dict().items()}
+    torch.testing.assert_close(model(x), expected)
+    assert len(seen) == 2
+    with pytest.raises(UnsupportedProblem, match="no torch"):
+        ut.replace_linear(model)
+    lone = torch.nn.Linear(4, 2)
+    assert ut.replace_linear(lone) == 1
+    assert isinstance(lone, ut.Linear)
+    with pytest.raises(UnsupportedProblem, match="left out"):
+        ut.replace_linear(torch.nn.Linear(2, 2), filter=lambda name, layer: False)
+
+
+def test_a_layer_says_its_activation_and_loads_pytorchs_state():
+    layer = ut.Linear(4, 2, activation="relu", dtype=torch.float64)
+    assert "activation=relu" in repr(layer)
+    other = torch.nn.Linear(4, 2, dtype=torch.float64)
+    layer.load_state_dict(other.state_dict())
+    x = draw(3, 4)
+    torch.testing.assert_close(layer(x), torch.relu(other(x)))

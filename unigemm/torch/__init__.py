@@ -1,0 +1,12 @@
+"""unigemm in PyTorch: products that autograd, `torch.compile`, vmap and export see.
+
+The operators are ``torch.ops.unigemm.*``. See docs/pytorch.md.
+"""
+
+from __future__ import annotations
+
+from . import batching, gradients  # rules of the operators  # noqa: F401
+from .functions import addmm, bmm, linear, matmul
+from .modules import Linear, replace_linear
+
+__all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linear"]

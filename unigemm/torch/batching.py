@@ -1,0 +1,94 @@
+"""`torch.vmap` of the operators: one product of a stack in place of many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedProblem
+from .activations import activation_named
+from .operators import LIBRARY
+
+__all__: list[str] = []
+
+_ops = torch.ops.unigemm
+
+
+def _front(x: Tensor | None, dim: int | None, rank: int = 0) -> Tensor | None:
+    """Return a tensor with the mapped dimension first, and then at least `rank` others."""
+    if x is None or dim is None:
+        return x
+    x = x.movedim(dim, 0)
+    missing = max(rank - (x.dim() - 1), 0)
+    return x.reshape(x.shape[0], *(1,) * missing, *x.shape[1:]) if missing else x
+
+
+def _matmul(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:
+    args += (None,) * (6 - len(args))
+    dims = [*in_dims, *(None,) * (6 - len(in_dims))]
+    if any(dim is not None for dim in dims[4:]):
+        raise UnsupportedProblem(
+            "torch.vmap over the scales of a product is not supported; multiply the result by them"
+        )
+    a = args[0]
+    if dims[0] is None and dims[1] is None:  # what is added alone is mapped
+        a, dims[0] = a.expand(info.batch_size, *a.shape), 0
+    ranks = [x.dim() - (dim is not None) for x, dim in zip((a, args[1]), dims, strict=False)]
+    tensors = [_front(x, d, max(ranks)) for x, d in zip((a, *args[1:4]), dims, strict=False)]
+    return _ops.matmul(*tensors, *args[4:], **options), 0
+
+
+def _product(info: Any, in_dims: Any, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+    return _matmul(info, in_dims, a, b)
+
+
+def _addmm(
+    info: Any, in_dims: Any, c: Tensor, a: Tensor, b: Tensor, **factors: float
+) -> tuple[Tensor, int]:
+    return _matmul(info, (in_dims[1], in_dims[2], in_dims[0]), a, b, c, **factors)
+
+
+def _linear(
+    info: Any,
+    in_dims: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+) -> tuple[Tensor, int]:
+    of_x, of_weight, of_bias = (*in_dims[:3], None)[:3]
+    x = x if of_x is None else x.movedim(of_x, 0)
+    weight = weight.mT if of_weight is None else weight.movedim(of_weight, 0).mT
+    vector = x.dim() - (of_x is not None) == 1
+    result, _ = _matmul(
+        info,
+        (None if of_x is None else 0, None if of_weight is None else 0, None, of_bias),
+        *(x.unsqueeze(-2) if vector else x, weight, None, bias),
+        activation=activation,
+    )
+    return (result.squeeze(-2) if vector else result), 0
+
+
+def _linear_preact(
+    info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    preact, _ = _linear(info, in_dims, x, weight, bias)
+    return (activation_named(activation).value(preact), preact), (0, 0)
+
+
+def _register() -> None:
+    for name, rule in (
+        ("mm", _product),
+        ("bmm", _product),
+        ("addmm", _addmm),
+        ("linear", _linear),
+        ("linear_activation", _linear),
+        ("linear_preact", _linear_preact),
+        ("matmul", _matmul),
+    ):
+        torch.library.register_vmap(f"unigemm::{name}", rule, lib=LIBRARY)
+
+
+_register()

@@ -1,0 +1,247 @@
+"""Products of PyTorch tensors that autograd, `torch.compile` and the rest of PyTorch see."""
+
+from __future__ import annotations
+
+import numbers
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..errors import LibraryMismatch, ShapeMismatch
+from . import products
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["addmm", "bmm", "linear", "matmul"]
+
+_ops = torch.ops.unigemm
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_any_requires_grad = torch._C._any_requires_grad
+_is_autocasting = torch._C._is_any_autocast_enabled
+_is_tracing = torch._C._get_tracing_state
+_transform = torch._C._functorch.peek_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_forward_ad = torch.autograd.forward_ad
+_PLAIN = (Tensor, Parameter)
+
+
+class Options(TypedDict, total=False):
+    """Options of `unigemm.matmul` that all functions here take."""
+
+    dtype: torch.dtype | None
+    precision: str
+    deterministic: bool
+    batch_invariant: bool
+    backend: str
+    scale_a: Tensor | float | None
+    scale_b: Tensor | float | None
+
+
+def _unwatched(*tensors: Tensor | None) -> bool:
+    """Whether nothing of PyTorch's has to see a product: then its dispatcher need not be asked.
+
+    That saves half of the host time of a call in eager mode.
+    """
+    if (
+        _is_compiling()
+        or _is_autocasting()
+        or _dispatch_modes()
+        or _function_modes()
+        or _transform() is not None
+        or _is_tracing() is not None
+        or _forward_ad._current_level >= 0
+    ):
+        return False
+    for x in tensors:
+        if x is not None and (type(x) not in _PLAIN or x.is_conj() or x.is_neg()):
+            return False
+    return not (_is_grad_enabled() and _any_requires_grad(*tensors))
+
+
+def _tensors(**named: Any) -> None:
+    for name, x in named.items():
+        if not isinstance(x, Tensor):
+            raise LibraryMismatch(
+                f"{name} is a {type(x).__name__}; pass a torch.Tensor (unigemm.matmul takes arrays "
+                "of other libraries)"
+            )
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    *,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: str | None = None,
+    **options: Unpack[Options],
+) -> Tensor:
+    """Return ``activation(alpha * a @ b + beta * c + bias)``.
+
+    Parameters
+    ----------
+    a, b : Tensor
+        As in `torch.matmul`: vectors, matrices, stacks that broadcast.
+    c, bias : Tensor, optional
+        Broadcast to the product's shape; of the dtype of `a`, or of the result.
+    alpha, beta : float
+        Factors. With ``beta=0`` `c` is not read.
+    activation : str, optional
+        "relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh".
+    **options
+        `dtype`, `precision`, `deterministic`, `batch_invariant`, `backend`, `scale_a` and `scale_b`
+        as in `unigemm.matmul`. The scales are of whole operands of float8: numbers, or tensors of
+        one float32.
+
+    Returns
+    -------
+    Tensor
+        A new one.
+
+    Raises
+    ------
+    UnigemmError
+        As `unigemm.matmul`.
+
+    Examples
+    --------
+    >>> import torch, unigemm.torch
+    >>> a = torch.ones(2, 3, requires_grad=True)
+    >>> unigemm.torch.matmul(a, torch.ones(3, 4)).sum().backward()
+    >>> a.grad
+    tensor([[4., 4., 4.],
+            [4., 4., 4.]])
+    """
+    if c is None and bias is None and activation is None and alpha == 1 and not options:
+        _tensors(a=a, b=b)
+        if _unwatched(a, b):
+            return products.plain_product(a, b)
+        if a.dim() == 2 and b.dim() == 2:
+            return _ops.mm(a, b)
+    else:
+        _tensors(a=a, b=b)
+    if not a.dim() or not b.dim():
+        raise ShapeMismatch("a product needs at least vectors and one operand is a number; use *")
+    columns = b if b.dim() > 1 else b.unsqueeze(-1)
+    rows = a if a.dim() > 1 else a.unsqueeze(-2)
+    result = _with_options(
+        rows, columns, c, bias, alpha=alpha, beta=beta, activation=activation, **options
+    )
+    if b.dim() == 1:
+        result = result.squeeze(-1)
+    return result.squeeze(-2 if b.dim() > 1 else -1) if a.dim() == 1 else result
+
+
+def _with_options(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    *,
+    scale_a: Tensor | float | None = None,
+    scale_b: Tensor | float | None = None,
+    **options: Any,
+) -> Tensor:
+    """Call the operator that takes all options."""
+    scale = 1.0
+    scales: list[Tensor | None] = []
+    for each in (scale_a, scale_b):
+        if isinstance(each, numbers.Real):
+            scale *= float(each)
+            scales.append(None)
+        else:
+            scales.append(each)  # type: ignore[arg-type]
+    return _ops.matmul(a, b, c, bias, *scales, scale=scale, **options)
+
+
+def bmm(a: Tensor, b: Tensor, **options: Unpack[Options]) -> Tensor:
+    """Multiply two stacks of as many matrices, as `torch.bmm`.
+
+    Parameters
+    ----------
+    a, b : Tensor
+        Of three dimensions.
+    **options
+        As in `matmul`.
+    """
+    _tensors(a=a, b=b)
+    if _unwatched(a, b) and not options:
+        return products.bmm(a, b)
+    if not options:
+        return _ops.bmm(a, b)
+    products.check_bmm(a, b)
+    return _with_options(a, b, None, None, **options)
+
+
+def addmm(
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    **options: Unpack[Options],
+) -> Tensor:
+    """Return ``beta * c + alpha * a @ b``, as `torch.addmm`.
+
+    Parameters
+    ----------
+    c : Tensor
+        Broadcasts to the product's shape; not read if `beta` is 0.
+    a, b : Tensor
+        Of two dimensions.
+    beta, alpha : float
+        Factors.
+    **options
+        As in `matmul`.
+    """
+    _tensors(c=c, a=a, b=b)
+    if options:
+        products.check_ranks("addmm", ("a", a, 2), ("b", b, 2))
+        return _with_options(a, b, c, None, beta=beta, alpha=alpha, **options)
+    if _unwatched(c, a, b):
+        return products.addmm(c, a, b, beta=beta, alpha=alpha)
+    return _ops.addmm(c, a, b, beta=beta, alpha=alpha)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    **options: Unpack[Options],
+) -> Tensor:
+    """Return ``activation(x @ weight.T + bias)``, as `torch.nn.functional.linear`.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., K)
+        Any number of dimensions.
+    weight : Tensor, shape (N, K)
+        Stored as PyTorch stores it.
+    bias : Tensor, shape (N,), optional
+        Added to each row.
+    activation : str, optional
+        As in `matmul`. What went into it is kept for the gradient.
+    **options
+        As in `matmul`.
+    """
+    _tensors(x=x, weight=weight)
+    if options:
+        products.check_ranks("linear", ("weight", weight, 2))
+        return matmul(x, weight.mT, bias=bias, activation=activation, **options)
+    if _unwatched(x, weight, bias):
+        return products.linear(x, weight, bias, activation)
+    if activation is None:
+        return _ops.linear(x, weight, bias)
+    if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        return _ops.linear_preact(x, weight, bias, activation)[0]
+    return _ops.linear_activation(x, weight, bias, activation)

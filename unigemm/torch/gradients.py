@@ -1,0 +1,246 @@
+"""Gradients of the operators: two more products each, and what the epilogue adds.
+
+With D = f(P) and P = alpha A B + beta C + bias, for real and for complex numbers: dP = f'(P) dD,
+dA = alpha dP B^H, dB = alpha A^H dP, dC = beta dP and dbias = dP, summed over what was broadcast.
+They are made of the operators, so that they have gradients themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+
+from ..errors import UnsupportedProblem
+from .activations import activation_named
+from .operators import LIBRARY
+from .products import accumulator_dtype
+
+__all__: list[str] = []
+
+_ops = torch.ops.unigemm
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def _save(ctx: Any, a: Tensor, b: Tensor, *more: Tensor | None, first: int = 0) -> None:
+    """Keep the operands that gradients need: that of one is made of the other."""
+    for x in (a, b):
+        if x.dtype in _FLOAT8:
+            raise UnsupportedProblem(
+                "products of float8 have no gradients; pass x.detach(), or multiply the numbers "
+                "that were quantized"
+            )
+    need_a, need_b = ctx.needed[first : first + 2]
+    ctx.save_for_backward(a if need_b else None, b if need_a else None, *more)
+
+
+def _sum_to(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Sum over what was broadcast, in the accumulator's dtype."""
+    if gradient.shape == shape:
+        return gradient.to(dtype)
+    return gradient.to(accumulator_dtype(gradient.dtype)).sum_to_size(shape).to(dtype)
+
+
+def _through(activation: str, gradient: Tensor, preact: Tensor) -> Tensor:
+    wide = accumulator_dtype(gradient.dtype)
+    inner = activation_named(activation).gradient(gradient.to(wide), preact.to(wide))
+    return inner.to(gradient.dtype)
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else x * factor
+
+
+def _save_mm(ctx: Any, result: Any, a: Tensor, b: Tensor) -> None:
+    _save(ctx, a, b)
+
+
+def _backward_mm(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    return (
+        None if b is None else _ops.mm(g, b.mH),
+        None if a is None else _ops.mm(a.mH, g),
+    )
+
+
+def _backward_bmm(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    return (
+        None if b is None else _ops.bmm(g, b.mH),
+        None if a is None else _ops.bmm(a.mH, g),
+    )
+
+
+def _save_addmm(
+    ctx: Any,
+    result: Any,
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+) -> None:
+    _save(ctx, a, b, first=1)
+    ctx.c = (c.shape, c.dtype)
+    ctx.factors = beta, alpha
+
+
+def _backward_addmm(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    beta, alpha = ctx.factors
+    of_c = _scaled(_sum_to(g, *ctx.c), beta) if ctx.needed[0] else None
+    return (
+        of_c,
+        None if b is None else _scaled(_ops.mm(g, b.mH), alpha),
+        None if a is None else _scaled(_ops.mm(a.mH, g), alpha),
+    )
+
+
+def _save_linear(
+    ctx: Any,
+    result: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+) -> None:
+    ctx.activation = activation
+    ctx.bias = None if bias is None else (bias.shape, bias.dtype)
+    if activation is None:
+        _save(ctx, x, weight)
+    elif isinstance(result, tuple):
+        _save(ctx, x, weight, result[1])
+    else:  # what went into the activation is computed again
+        _save(ctx, x, weight, x, weight, bias)
+
+
+def _backward_linear(ctx: Any, g: Tensor, of_preact: Tensor | None = None) -> Any:
+    x, weight, *more = ctx.saved_tensors
+    if ctx.activation is not None:
+        preact = more[0] if len(more) == 1 else _ops.linear(*more)
+        g = _through(ctx.activation, g, preact)
+        if of_preact is not None:
+            g = g + of_preact
+    of_x = None if weight is None else _ops.matmul(g, weight.conj()) if g.dim() > 1 else None
+    if weight is not None and of_x is None:  # of a vector
+        of_x = _ops.mm(g[None], weight.conj())[0]
+    of_weight = None
+    if x is not None:
+        rows = _rows(g)
+        of_weight = _ops.mm(rows.t(), _rows(x).conj())
+    of_bias = None
+    if ctx.bias is not None and ctx.needed[2]:
+        of_bias = _sum_to(g, *ctx.bias)
+    gradients = (of_x, of_weight, of_bias)
+    return gradients if ctx.activation is None else (*gradients, None)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+
+
+def _save_matmul(
+    ctx: Any,
+    result: Any,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    *scales: Tensor | None,
+    **options: Any,
+) -> None:
+    if any(x is not None and x.requires_grad for x in scales):
+        raise UnsupportedProblem("scales of a product have no gradients; pass scale.detach()")
+    ctx.options = options
+    ctx.added = [None if x is None else (x.shape, x.dtype) for x in (c, bias)]
+    ctx.operands = (a.shape, b.shape)
+    if options.get("activation") is None:
+        _save(ctx, a, b)
+    else:  # what went into the activation is computed again
+        _save(ctx, a, b, a, b, c, bias)
+
+
+def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, *more = ctx.saved_tensors
+    options = dict(ctx.options)
+    activation = options.pop("activation", None)
+    alpha, beta = options.pop("alpha", 1.0), options.pop("beta", 1.0)
+    if activation is not None:
+        g = _through(activation, g, _ops.matmul(*more, alpha=alpha, beta=beta, **options))
+    of_c, of_bias = (
+        _scaled(_sum_to(g, *each), factor) if each is not None and wanted else None
+        for each, wanted, factor in zip(ctx.added, ctx.needed[2:4], (beta, 1.0), strict=True)
+    )
+    # A gradient has the dtype of its operand. That of b sums over the rows of a, which no promise
+    # about single rows concerns.
+    options.pop("dtype", None)
+    invariant = options.pop("batch_invariant", False)
+    of_a = of_b = None
+    if b is not None:
+        rows = g.to(b.dtype)
+        if invariant:
+            rows = rows.contiguous()
+        of_a = _ops.matmul(rows, b.mH, alpha=alpha, batch_invariant=invariant, **options)
+        of_a = of_a.sum_to_size(ctx.operands[0])
+    if a is not None:
+        g = g.to(a.dtype)
+        if len(ctx.operands[1]) == 2:  # one matrix for all of a stack
+            a, g = _rows(a), _rows(g)
+        of_b = _ops.matmul(a.mH, g, alpha=alpha, **options).sum_to_size(ctx.operands[1])
+    return of_a, of_b, of_c, of_bias, None, None
+
+
+def _kernel(
+    name: str, save: Callable[..., None], backward: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return what runs where somebody may record gradients.
+
+    `torch.library.register_autograd` makes one that `torch.vmap` of `torch.func.grad` refuses.
+    """
+    op = getattr(_ops, name).default
+    below = torch._C._after_autograd_keyset
+
+    class Function(torch.autograd.function._SingleLevelFunction):
+        @staticmethod
+        def forward(ctx: Any, keys: Any, options: dict[str, Any], *args: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                result = op.redispatch(keys & below, *args, **options)
+            # Trailing arguments that have their default are left out, of both.
+            ctx.needed = (*ctx.needs_input_grad[2:], *(False,) * len(op._schema.arguments))
+            save(ctx, result, *args, **options)
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return (None, None, *backward(ctx, *gradients))
+
+    Function.__name__ = Function.__qualname__ = f"unigemm_{name}"
+
+    def kernel(keys: Any, *args: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            with enable_single_level_autograd_function():
+                return Function.apply(keys, options, *args)  # type: ignore[attr-defined]
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keys & below, *args, **options)
+
+    return kernel
+
+
+def _register() -> None:
+    for name, save, backward in (
+        ("mm", _save_mm, _backward_mm),
+        ("bmm", _save_mm, _backward_bmm),
+        ("addmm", _save_addmm, _backward_addmm),
+        ("linear", _save_linear, _backward_linear),
+        ("linear_activation", _save_linear, _backward_linear),
+        ("linear_preact", _save_linear, _backward_linear),
+        ("matmul", _save_matmul, _backward_matmul),
+    ):
+        LIBRARY.impl(name, _kernel(name, save, backward), "Autograd", with_keyset=True)
+
+
+_register()

@@ -1,0 +1,189 @@
+"""The operators ``torch.ops.unigemm.*``: schemas, kernels, shapes without data, autocast.
+
+`mm`, `bmm`, `addmm` and `linear` have few arguments, since each costs a call time. `matmul` has
+all of `unigemm.matmul`'s options, for operands of any rank from two. Gradients are in `gradients`,
+`torch.vmap` in `batching`, DTensor in `sharding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedDtype
+from . import products
+from .products import check_bmm, check_epilogue, check_ranks
+
+__all__ = ["LIBRARY", "OPERATORS"]
+
+LIBRARY = torch.library.Library("unigemm", "DEF")
+#: Schemas by name. Tensors come first and by position, where autograd looks for them.
+OPERATORS = {
+    "mm": "(Tensor a, Tensor b) -> Tensor",
+    "bmm": "(Tensor a, Tensor b) -> Tensor",
+    "addmm": "(Tensor c, Tensor a, Tensor b, *, float beta=1., float alpha=1.) -> Tensor",
+    "linear": "(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
+    "linear_activation": "(Tensor x, Tensor weight, Tensor? bias, str activation) -> Tensor",
+    # Also what went into the activation, for its gradient.
+    "linear_preact": "(Tensor x, Tensor weight, Tensor? bias, str activation) -> (Tensor, Tensor)",
+    "matmul": (
+        "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, "
+        "Tensor? scale_b=None, *, float alpha=1., float beta=1., float scale=1., "
+        "str? activation=None, ScalarType? dtype=None, str precision='ieee', "
+        "bool deterministic=False, bool batch_invariant=False, str backend='auto') -> Tensor"
+    ),
+}
+#: Arguments, by place, that are no numbers to be cast: scales.
+_SCALES = {"matmul": (4, 5)}
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _matmul(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    *,
+    scale: float = 1.0,
+    **options: Any,
+) -> Tensor:
+    if scale_a is not None:
+        options["scale_a"] = scale_a
+    if scale_b is not None:
+        options["scale_b"] = scale_b
+    if scale != 1:
+        options["scale_b" if scale_b is None else "scale_a"] = scale
+    return products.product(a, b, c, bias, **options)
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "mm": products.mm,
+    "bmm": products.bmm,
+    "addmm": products.addmm,
+    "linear": products.linear,
+    "linear_activation": products.linear,
+    "linear_preact": products.linear_preact,
+    "matmul": _matmul,
+}
+
+
+def _shaped(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an empty product of tensors that may hold no data."""
+    torch._check(
+        a.shape[-1] == b.shape[-2],
+        lambda: f"inner extents differ: {tuple(a.shape)} @ {tuple(b.shape)}; make them agree",
+    )
+    float8 = a.dtype in _FLOAT8 and b.dtype in _FLOAT8
+    if a.dtype != b.dtype and not float8:
+        raise UnsupportedDtype(f"a is {a.dtype} and b is {b.dtype}; convert one of them")
+    if dtype is None:
+        dtype = torch.float32 if float8 else torch.int32 if a.dtype is torch.int8 else a.dtype
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.new_empty((*batch, *a.shape[-2:-1], b.shape[-1]), dtype=dtype)
+
+
+def _fake_mm(a: Tensor, b: Tensor) -> Tensor:
+    check_ranks("mm", ("a", a, 2), ("b", b, 2))
+    return _shaped(a, b)
+
+
+def _fake_bmm(a: Tensor, b: Tensor) -> Tensor:
+    check_bmm(a, b)
+    return _shaped(a, b)
+
+
+def _fake_addmm(
+    c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0
+) -> Tensor:
+    check_ranks("addmm", ("a", a, 2), ("b", b, 2))
+    result = _shaped(a, b)
+    check_epilogue(a, result.shape, None, c, None, None)
+    return result
+
+
+def _fake_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+) -> Tensor:
+    check_ranks("linear", ("weight", weight, 2))
+    result = _shaped(x, weight.t())
+    if bias is not None or activation is not None:
+        check_epilogue(x, result.shape, None, None, bias, activation)
+    return result
+
+
+def _fake_linear_preact(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
+) -> tuple[Tensor, Tensor]:
+    result = _fake_linear(x, weight, bias, activation)
+    return result, torch.empty_like(result)
+
+
+def _fake_matmul(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Tensor:
+    result = _shaped(a, b, dtype)
+    if c is not None or bias is not None or activation is not None:
+        check_epilogue(a, result.shape, dtype, c, bias, activation)
+    return result
+
+
+_FAKES: dict[str, Callable[..., Any]] = {
+    "mm": _fake_mm,
+    "bmm": _fake_bmm,
+    "addmm": _fake_addmm,
+    "linear": _fake_linear,
+    "linear_activation": _fake_linear,
+    "linear_preact": _fake_linear_preact,
+    "matmul": _fake_matmul,
+}
+
+
+def _autocast(name: str, device: str) -> Callable[..., Any]:
+    """Return a kernel that casts floating-point operands to autocast's dtype, as torch.mm's."""
+    overload = getattr(torch.ops.unigemm, name).default
+    scales = _SCALES.get(name, ())
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))
+
+    def cast(*args: Any, **options: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+
+        def each(place: int, x: Any) -> Any:
+            if place in scales or not isinstance(x, Tensor) or x.dtype not in _AUTOCAST:
+                return x
+            return x.to(dtype)
+
+        args = tuple(each(place, x) for place, x in enumerate(args))
+        if any(isinstance(x, Tensor) and x.dtype is dtype for x in args[:2]):
+            options.pop("precision", None)  # which is for float32
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return overload(*args, **options)
+
+    return cast
+
+
+def _register() -> None:
+    for name, schema in OPERATORS.items():
+        LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        for key in ("CPU", "CUDA"):
+            LIBRARY.impl(name, _KERNELS[name], key)
+        torch.library.register_fake(f"unigemm::{name}", _FAKES[name], lib=LIBRARY)
+        LIBRARY.impl(name, _autocast(name, "cpu"), "AutocastCPU")
+        LIBRARY.impl(name, _autocast(name, "cuda"), "AutocastCUDA")
+
+
+_register()

@@ -1,0 +1,230 @@
+"""Products of real tensors with their epilogues: what the operators run on a device.
+
+Epilogues are separate operations for now, in float32 as a fused one: `product` is the one place
+that a fused epilogue replaces.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..api import matmul
+from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype
+from .activations import activation_named
+
+__all__ = [
+    "accumulator_dtype",
+    "addmm",
+    "bmm",
+    "check_bmm",
+    "check_epilogue",
+    "check_ranks",
+    "linear",
+    "linear_preact",
+    "mm",
+    "plain_product",
+    "product",
+]
+
+_is_grad_enabled = torch.is_grad_enabled
+_set_grad_enabled = torch._C._set_grad_enabled
+_forward_ad = torch.autograd.forward_ad
+_WIDE = (torch.float64, torch.complex64, torch.complex128)
+
+
+def plain_product(a: Tensor, b: Tensor, out: Tensor | None = None, **options: Any) -> Tensor:
+    """Multiply below autograd, which has seen to gradients already.
+
+    `unigemm.matmul` refuses tensors whose gradients somebody records; here these are recorded by
+    what called the kernel.
+    """
+    if _forward_ad._current_level >= 0:
+        with _forward_ad._set_fwd_grad_enabled(False):
+            return _without_grad(a, b, out, options)
+    return _without_grad(a, b, out, options)
+
+
+def _without_grad(a: Tensor, b: Tensor, out: Tensor | None, options: dict[str, Any]) -> Tensor:
+    if not _is_grad_enabled():
+        return matmul(a, b, out, **options)
+    _set_grad_enabled(False)
+    try:
+        return matmul(a, b, out, **options)
+    finally:
+        _set_grad_enabled(True)
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: str | None = None,
+    preact: bool = False,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Any:
+    """Return ``activation(alpha * a @ b + beta * c + bias)``, rounded once.
+
+    Parameters
+    ----------
+    a, b, c, bias
+        Real tensors of one device; `c` and `bias` broadcast to the product.
+    alpha, beta
+        Factors; with ``beta=0`` `c` is not read.
+    activation
+        A name of `ACTIVATIONS`.
+    preact
+        Return also what went into the activation.
+    dtype
+        Of the result; by default as in `unigemm.matmul`.
+    options
+        The rest of `unigemm.matmul`'s.
+    """
+    if dtype is not None:
+        options["dtype"] = dtype
+    if c is None and bias is None and activation is None and alpha == 1:
+        return plain_product(a, b, **options)
+    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
+    check_epilogue(a, shape, dtype, c, bias, activation)
+    wide = accumulator_dtype(a.dtype)
+    result = (
+        (a.dtype if a.dtype in _WIDE or a.element_size() > 1 else wide) if dtype is None else dtype
+    )
+    with torch.no_grad():
+        if wide is not a.dtype:
+            options["dtype"] = wide
+        sums = plain_product(a, b, **options)
+        if alpha != 1:
+            sums *= alpha
+        if c is not None and beta != 0:
+            sums.add_(c, alpha=beta)
+        if bias is not None:
+            sums += bias
+        value = sums if activation is None else activation_named(activation).value(sums)
+        return (value.to(result), sums.to(result)) if preact else value.to(result)
+
+
+def mm(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices."""
+    check_ranks("mm", ("a", a, 2), ("b", b, 2))
+    return plain_product(a, b)
+
+
+def bmm(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply stacks of as many matrices."""
+    check_bmm(a, b)
+    return plain_product(a, b)
+
+
+def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    """Return ``beta * c + alpha * a @ b``."""
+    check_ranks("addmm", ("a", a, 2), ("b", b, 2))
+    return product(a, b, c, alpha=alpha, beta=beta)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+) -> Tensor:
+    """Return ``activation(x @ weight.T + bias)``."""
+    check_ranks("linear", ("weight", weight, 2))
+    if bias is None and activation is None:
+        return plain_product(x, weight.t())
+    return product(x, weight.t(), bias=bias, activation=activation)
+
+
+def linear_preact(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
+) -> tuple[Tensor, Tensor]:
+    """Return `linear`, and what went into the activation."""
+    check_ranks("linear", ("weight", weight, 2))
+    return product(x, weight.t(), bias=bias, activation=activation, preact=True)
+
+
+def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype that an epilogue computes in."""
+    return dtype if dtype in _WIDE else torch.float32
+
+
+def check_ranks(name: str, *expected: tuple[str, Tensor, int]) -> None:
+    """Refuse operands of another number of dimensions.
+
+    Raises
+    ------
+    ShapeMismatch
+        One has another.
+    """
+    for which, x, rank in expected:
+        if x.dim() != rank:
+            raise ShapeMismatch(
+                f"{which} of {name} has {x.dim()} dimensions and {rank} are needed; "
+                "unigemm.torch.matmul takes any number"
+            )
+
+
+def check_bmm(a: Tensor, b: Tensor) -> None:
+    """Refuse what are no stacks of as many matrices; sizes may be symbols.
+
+    Raises
+    ------
+    ShapeMismatch
+        They are none.
+    """
+    check_ranks("bmm", ("a", a, 3), ("b", b, 3))
+    if a.shape[0] != b.shape[0]:
+        raise ShapeMismatch(
+            f"bmm multiplies stacks of one length and these have {a.shape[0]} and {b.shape[0]}; "
+            "unigemm.torch.matmul broadcasts"
+        )
+
+
+def check_epilogue(
+    a: Tensor,
+    shape: tuple[Any, ...],
+    dtype: torch.dtype | None,
+    c: Tensor | None,
+    bias: Tensor | None,
+    activation: str | None,
+) -> None:
+    """Refuse an epilogue that cannot be added to a product; sizes may be symbols.
+
+    Raises
+    ------
+    UnsupportedDtype, ShapeMismatch, DeviceMismatch, UnsupportedProblem
+        What does not fit.
+    """
+    if not (a.dtype.is_floating_point or a.dtype.is_complex):
+        raise UnsupportedDtype(
+            f"epilogues are for floating-point products and a is {a.dtype}; multiply alone"
+        )
+    if activation is not None:
+        activation_named(activation)
+        if a.dtype.is_complex:
+            raise UnsupportedDtype(
+                f"activation {activation!r} is for real numbers and a is {a.dtype}; leave it out"
+            )
+    allowed = {a.dtype, dtype or a.dtype, accumulator_dtype(a.dtype)}
+    for name, x in (("c", c), ("bias", bias)):
+        if x is None:
+            continue
+        if x.dtype not in allowed:
+            raise UnsupportedDtype(
+                f"{name} is {x.dtype} and the product is of {a.dtype}; pass {name}.to({a.dtype})"
+            )
+        if x.device != a.device:
+            raise DeviceMismatch(f"{name} is on {x.device} and a on {a.device}; move it there")
+        fits = x.dim() <= len(shape) and all(
+            mine == 1 or mine == whole
+            for mine, whole in zip(reversed(x.shape), reversed(shape), strict=False)
+        )
+        if not fits:
+            raise ShapeMismatch(
+                f"{name} has shape {tuple(x.shape)}, which does not broadcast to the product's "
+                f"{tuple(shape)}; pass one that does"
+            )
