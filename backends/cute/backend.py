@@ -56,7 +56,8 @@ class CuteBackend:
         None.
     misfit
         (problem and extents as the kernel sees them, config within bounds) to why it is not one
-        that this backend has for such extents, or None; asked before `illegal`.
+        that this backend has for such extents, or None; asked before `illegal`. None where
+        extents make no difference.
     compiled
         The problem class that is compiled for a problem: what makes no difference is left out.
     smem_bytes
@@ -76,7 +77,7 @@ class CuteBackend:
     offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
     price_legal: Callable[[Problem, Extents, Target, Sequence[Config]], Sequence[Candidate]]
     illegal: Callable[[Problem, Config, Target], str | None]
-    misfit: Callable[[Problem, Extents, Config], str | None]
+    misfit: Callable[[Problem, Extents, Config], str | None] | None
     compiled: Callable[[Problem], Problem]
     smem_bytes: Callable[[Problem, Config], int]
     scratch_bytes: Callable[[Problem, Extents, Target, Config], int]
@@ -152,7 +153,8 @@ class CuteBackend:
         if reason is not None:
             return reason
         seen, sizes = config.oriented(self.compiled(problem)), config.oriented(extents)
-        reason = self.misfit(seen, sizes, config) or self.illegal(seen, config, target)
+        reason = self.misfit(seen, sizes, config) if self.misfit else None
+        reason = reason or self.illegal(seen, config, target)
         if reason is not None:
             return reason
         whole = self.scratch_bytes(problem, extents, target, copied(config, split_k=1))

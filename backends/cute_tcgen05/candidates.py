@@ -28,16 +28,15 @@ from .cost import (
     total_us,
     work_of,
 )
-from .geometry import BUFFERS, ROWS, SLAB_BYTES, WIDEST, geometry, narrowest
+from .geometry import BUFFERS, ROWS, geometry
+from .legality import narrowest
+from .tiles import MOST_SWAPPED, SCHEDULE_OF, widths, with_clusters
 
 __all__ = ["candidates", "offered", "places", "predict", "price_all", "ranking", "scratch_bytes"]
 
-_MOST_STAGES, _LEAST_STAGES = 12, 3
+_MOST_STAGES = 12
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _RASTERS = Raster("n", 8), Raster("m", 8)  # in bands of eight tiles
-_WIDE = 128  # columns of tiles whose pairs may share operands with others
-_NARROW = 64  # columns: only tiles so narrow lie along M, which has 128 rows at least
-_SCHEDULES = {1: "single", 2: "pair"}  # by the CTAs that multiply together
 
 
 class _Offer(NamedTuple):
@@ -72,7 +71,7 @@ def ranking(
 
 def _launches(problem: Problem, sizes: Extents, target: Target, swap_ab: bool) -> Iterator[Launch]:
     """Yield the launches that are worth a price; problem and sizes as the kernel sees them."""
-    if swap_ab and sizes.n > _NARROW:
+    if swap_ab and sizes.n > MOST_SWAPPED:
         return
     work = work_of(problem, sizes, target)
     for number, offer in enumerate(_offers(problem, target, swap_ab)):
@@ -124,7 +123,7 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
 def _offers(problem: Problem, target: Target, swap_ab: bool) -> Iterator[_Offer]:
     """Yield all tiles, turned only the narrow ones."""
     size = problem.a.dtype.itemsize
-    for ctas in _SCHEDULES:
+    for ctas in SCHEDULE_OF:
         yield from _drawn(size, problem.blocks, target, ctas, narrowest(problem, ctas), swap_ab)
 
 
@@ -135,25 +134,9 @@ def _drawn(
     """Return the tiles of a schedule, their columns multiples of a unit."""
     return tuple(
         _Offer(tile_of(size, blocks, target, config), columns - unit)
-        for columns in range(unit, (_NARROW if swap_ab else WIDEST) + 1, unit)
-        for config in _bases(size, ctas, columns, swap_ab)
+        for columns in widths(unit, swap_ab)
+        for config in with_clusters(size, ctas, columns, swap_ab)
     )
-
-
-def _bases(size: int, ctas: int, columns: int, swap_ab: bool) -> Iterator[Config]:
-    """Yield a tile in the clusters worth considering: wide ones where the L2 may be the limit."""
-    clusters = [(ctas, 1)]
-    if ctas == 2 and columns >= _WIDE:
-        clusters += [(4, 1), (2, 2)]
-    for cluster in clusters:
-        yield Config(
-            (ROWS, columns, SLAB_BYTES // size),
-            cluster,
-            _LEAST_STAGES,
-            warps=(4, 1),
-            schedule=_SCHEDULES[ctas],
-            swap_ab=swap_ab,
-        )
 
 
 def _deepest(problem: Problem, target: Target, base: Config, split_k: int) -> Config:

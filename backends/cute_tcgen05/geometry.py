@@ -23,13 +23,11 @@ Problems are as the kernel sees them: with `Config.swap_ab`, the transposed prod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from unigemm.planning.config import Config
-from unigemm.planning.target import Target
 from unigemm.problem.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import BlockScales, Major, MatrixType, Problem
@@ -39,11 +37,9 @@ __all__ = [
     "box_of",
     "ctas_of",
     "geometry",
-    "illegal",
     "instruction_kind",
     "instruction_word",
     "is_repacked",
-    "narrowest",
     "operand_bytes",
     "scale_tiles",
     "scales_of_instruction",
@@ -58,7 +54,6 @@ MULTIPLY_WARP, LOAD_WARP, SCHEDULE_WARP = 4, 5, 6
 BARRIER = 8  # bytes
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
-MOST_CTAS = 8  # of a cluster
 ANSWERS = 2  # of the hardware's scheduler that are kept
 SCHEDULES = ("single", "pair", "single-dynamic", "pair-dynamic")
 BUFFERS = 2  # of sums in tensor memory, where they fit
@@ -313,61 +308,3 @@ def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
         **scales,
     }
     return sum(int(value) << bit for bit, value in fields.items())
-
-
-def narrowest(problem: Problem, ctas: int) -> int:
-    """Return the columns of the narrowest tile of so many CTAs: all others' are multiples."""
-    return max(unit for unit, _ in _units(problem, ctas))
-
-
-def _units(problem: Problem, ctas: int) -> Iterator[tuple[int, str]]:
-    """Yield powers of two that a tile's columns must be multiples of, and why."""
-    yield 16 * ctas, ""
-    b = problem.b
-    if b.dtype.itemsize == 4 and shared_major(problem, "b") == "n":
-        rows = "rows of 128 bytes only (PTX ISA, tcgen05 matrix descriptors)"
-        yield SLAB_BYTES // b.dtype.itemsize * ctas, f": N-major TF32 is read in {rows}"
-    if problem.blocks:
-        yield HALF_TILE, ", half a tile of scales"
-    if problem.accumulator is DType.INT32:
-        yield 32, ", as int8 wants it"
-
-
-def illegal(problem: Problem, config: Config, target: Target) -> str | None:
-    """Say why a configuration cannot run on the target; None when it can."""
-    m, n, k = config.tile
-    if config.schedule not in SCHEDULES:
-        return f"schedule {config.schedule!r} is none of {', '.join(SCHEDULES)}"
-    if m != ROWS:
-        return f"tile M {m} is not {ROWS}, the rows of one CTA"
-    if k * problem.a.dtype.itemsize != SLAB_BYTES:
-        return f"a K slab must be {SLAB_BYTES} bytes"
-    geo = geometry(problem, config)
-    for unit, why in _units(problem, geo.ctas):
-        if n % unit or not unit <= n <= WIDEST:
-            return f"tile N {n} is no multiple of {unit} up to {WIDEST}{why}"
-    reason = _illegal_cluster(config, geo)
-    if reason is not None:
-        return reason
-    if geo.tensor_columns > COLUMNS:
-        return f"sums and scales take more than the {COLUMNS} columns of tensor memory"
-    if config.stages < 2:
-        return "the pipeline needs at least 2 stages"
-    if geo.smem_bytes > target.smem_per_block:
-        return (
-            f"{geo.smem_bytes} bytes of shared memory exceed the {target.smem_per_block} of a CTA"
-        )
-    return None
-
-
-def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
-    cm, cn = config.cluster
-    if cm % geo.ctas or config.cluster_k * config.slice_k != 1:
-        return "a cluster is whole pairs or single CTAs that multiply, and none lies along K"
-    if geo.cluster > MOST_CTAS:
-        return f"clusters of more than {MOST_CTAS} CTAs are not portable"
-    if geo.pairs & (geo.pairs - 1) or cn & (cn - 1):
-        return "operands are shared by one, two or four pairs or columns of a cluster, or by eight"
-    if geo.loaded % (8 * geo.pairs) or ROWS % (8 * cn):
-        return "the rows of an operand cannot be shared by the cluster's CTAs"
-    return None

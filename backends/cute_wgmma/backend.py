@@ -6,19 +6,17 @@ from dataclasses import replace
 
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
-from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
-from unigemm.problem.problem import Extents, Problem
+from unigemm.problem.problem import Problem
 
 from ..common.device_limits import clusters_at_once
-from ..common.kernel_key import of_kernel, product_in_rows, refuse_blocks, without_meaning
+from ..common.kernel_key import of_kernel, product_in_rows
 from ..cute.backend import CuteBackend
 from .candidates import price_all, ranking, scratch_bytes, turns
-from .geometry import geometry, illegal
+from .geometry import geometry
+from .legality import unsupported_product, unsupported_reason
 
 __all__ = ["BACKEND", "kernel_problem"]
-
-_UNUSED = ("thread", "occupancy", "repacked", "strips", "producers")
 
 
 def kernel_problem(problem: Problem) -> Problem:
@@ -26,27 +24,6 @@ def kernel_problem(problem: Problem) -> Problem:
     d = problem.d
     wide = d.alignment if d.alignment in (16, d.dtype.itemsize) else 2 * d.dtype.itemsize
     return replace(problem, d=replace(d, alignment=wide), deterministic=False)
-
-
-def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
-    reason = refuse_blocks(problem)
-    if reason is not None:
-        return reason
-    if target.capability != (9, 0):
-        return f"wgmma is an instruction of sm_90a only, not of {target.arch}; use cute_simt"
-    dtype = problem.a.dtype
-    if dtype is DType.FLOAT64:
-        return "wgmma does not multiply float64; use cute_simt"
-    if dtype is DType.FLOAT32 and problem.precision == "ieee":
-        return (
-            "wgmma cuts float32 to TF32; accept that with precision='tf32', or nearly float32 "
-            "accuracy with '3xtf32', or use cute_simt"
-        )
-    return None
-
-
-def _misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
-    return without_meaning(config, _UNUSED)
 
 
 def _smem_bytes(problem: Problem, config: Config) -> int:
@@ -61,8 +38,8 @@ def _arguments(plan: Plan) -> tuple[int, ...]:
 
 
 BACKEND = CuteBackend(
-    "cute_wgmma", _unfit, ranking, price_all, illegal, _misfit, kernel_problem, _smem_bytes,
-    of_kernel(scratch_bytes), _arguments,
+    "cute_wgmma", unsupported_product, ranking, price_all, unsupported_reason, None,
+    kernel_problem, _smem_bytes, of_kernel(scratch_bytes), _arguments,
     # Of TF32, some of whose operands are copied: the most code.
     (product_in_rows(DType.FLOAT32, 16, (640, 648, 656), "tf32"),),
 )  # fmt: skip

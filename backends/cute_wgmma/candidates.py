@@ -19,7 +19,8 @@ from ..common.top_k import Shortlist, changed, cheapest_first
 from ..common.workspace import workspace_bytes
 from .coefficients import Figures
 from .cost import Times, likely_us, prediction, priced, takes_longer, tiles_in, tiles_of
-from .geometry import MMA_M, SWIZZLE_BYTES, illegal, shared_major, spare_bytes
+from .geometry import MMA_M, SWIZZLE_BYTES, shared_major, spare_bytes
+from .legality import unsupported_reason
 from .tiles import (
     LEAST_STAGES,
     SHAPES,
@@ -79,7 +80,7 @@ def _config(
         cluster_k=cluster_k,
         swap_ab=family.swap_ab,
     )
-    return config, illegal(problem, config, target)
+    return config, unsupported_reason(problem, config, target)
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:

@@ -24,21 +24,19 @@ from math import ceil
 from typing import Any, Literal, NamedTuple
 
 from unigemm.planning.config import Config, copied
-from unigemm.planning.target import Target
-from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.problem.dtypes import FLOAT8
 from unigemm.problem.problem import Major, MatrixType, Problem
-
-from ..common.device_limits import MAX_CLUSTER
 
 __all__ = [
     "FEW_ROWS",
     "LEAST_SWIZZLE",
     "Geometry",
     "box_of",
+    "derived",
+    "fits_registers",
     "from_registers",
     "geometry",
     "groups_of",
-    "illegal",
     "in_panels",
     "is_adding",
     "is_promoted",
@@ -71,8 +69,6 @@ _BESIDE_SETS = {2: (32, 96), 3: (32, 48)}  # of accumulators; the second where C
 # The tensor cores' own sums of float8 products keep 14 bits, those of float32 are cut, not rounded
 # (seen on an H200); so partial sums of this many K move to float32 registers.
 _PROMOTED_K = 128
-# Of wgmma with .s32 sums (PTX ISA, wgmma.mma_async): 8, 16, 24, 32, then multiples of 16.
-_INTEGER_N = (8, 16, 24, *range(32, 257, 16))
 
 
 @dataclass(frozen=True)
@@ -227,10 +223,11 @@ def in_panels(problem: Problem, columns: Any) -> Any:
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
-    return _derived(problem, config)
+    return derived(problem, config)
 
 
-def _derived(problem: Problem, config: Config) -> Geometry:
+def derived(problem: Problem, config: Config) -> Geometry:
+    """Return what `geometry` does, computed anew."""
     m, n, k = config.tile
     wg_m, wg_n = config.warps[0] // 4, config.warps[1]
     groups = groups_of(config.schedule)
@@ -269,7 +266,7 @@ def _derived(problem: Problem, config: Config) -> Geometry:
     if m < MMA_M or (repacked and 2 * (geo.smem_bytes + _SYSTEM_BYTES) <= _SM_BYTES):
         return geo
     half = copied(geo, residents=2, registers=_registers(consumers, 2))
-    return half if _fits(config, half) else geo
+    return half if fits_registers(config, half) else geo
 
 
 def groups_of(schedule: str) -> int:
@@ -376,45 +373,7 @@ def _registers(consumers: int, residents: int) -> tuple[int, int]:
     return {1: (40, 232), 2: (40, 232), 3: (32, 160)}[consumers]
 
 
-def illegal(problem: Problem, config: Config, target: Target) -> str | None:
-    """Say why a configuration cannot run on the target; None when it can."""
-    m, n, k = config.tile
-    if config.warps[0] % 4 or not config.warps[0]:
-        return "warps M must be whole warpgroups of four"
-    wg_m, wg_n = config.warps[0] // 4, config.warps[1]
-    if config.schedule not in ("cooperative", "pingpong"):
-        return f"schedule {config.schedule!r} is neither cooperative nor pingpong"
-    groups = groups_of(config.schedule)
-    if groups * wg_m * wg_n * config.slice_k not in (1, 2, 3):
-        return "1 to 3 consumer warpgroups fit into a CTA"
-    if m < MMA_M:
-        if m not in FEW_ROWS or wg_m != 1:
-            return f"tile M {m} is neither 64 nor 8, 16 or 32 rows of one warpgroup"
-    elif m % (MMA_M * wg_m):
-        return f"tile M {m} is not a multiple of 64 for each of {wg_m} warpgroups"
-    if n % (8 * wg_n) or not 8 <= n // wg_n <= 256:
-        return f"N {n // wg_n} of a warpgroup is not a multiple of 8 from 8 to 256"
-    if problem.accumulator is DType.INT32 and (n // wg_n) not in _INTEGER_N:
-        return f"N {n // wg_n} of a warpgroup is none that wgmma takes for int8"
-    if k * problem.a.dtype.itemsize != SWIZZLE_BYTES:
-        return f"a K slab must be {SWIZZLE_BYTES} bytes"
-    geo = _derived(problem, config)  # not kept: most of what planning asks about is never launched
-    if not _fits(config, geo):
-        return f"{geo.held} registers of a thread for its sums and its part of A spill"
-    if (geo.fragments or geo.promote) and geo.repeats_m > 2:
-        return "a warpgroup loads A, or moves sums, for two blocks of 64 rows at most"
-    reason = _illegal_cluster(config, geo)
-    if reason is not None:
-        return reason
-    if config.stages < 2:
-        return "the pipeline needs at least 2 stages"
-    used = geo.smem_bytes
-    if used > target.smem_per_block:
-        return f"{used} bytes of shared memory exceed the {target.smem_per_block} of a CTA"
-    return None
-
-
-def _fits(config: Config, geo: Geometry) -> bool:
+def fits_registers(config: Config, geo: Geometry) -> bool:
     """Whether a CTA's threads have registers enough."""
     launched = REGISTERS // (geo.residents * geo.threads) // 8 * 8
     wgmma = geo.mma_n // 2 + _BESIDE_WGMMA
@@ -430,31 +389,3 @@ def _other_registers(config: Config, geo: Geometry) -> int:
     if geo.promote:
         return _BESIDE_SETS[geo.sets][config.cluster_k * config.slice_k > 1]
     return _BESIDE_ROWS[geo.residents] if geo.store == "rows" else _OTHER_REGISTERS
-
-
-def _illegal_cluster(config: Config, geo: Geometry) -> str | None:
-    m, n, _ = config.tile
-    cm, cn = config.cluster
-    if cm * cn * config.cluster_k > MAX_CLUSTER:
-        return f"clusters of more than {MAX_CLUSTER} CTAs are not portable"
-    if n % (8 * cm):
-        return "tile N cannot be shared by the cluster's CTAs"
-    if m % (8 * cn):
-        return "tile M cannot be shared by the cluster's CTAs"
-    if config.cluster_k * config.slice_k > 1:
-        if geo.groups > 1:
-            return "adding up within a CTA or a cluster is for the cooperative schedule"
-        if geo.slices * config.cluster_k > config.cluster_k > 1 < cm * cn:
-            return "slices of K, a cluster along K and multicast do not go together"
-        if _exchanged(geo, config) > geo.smem_bytes - BARRIER_BYTES:
-            return "the partial sums that are added up exceed the pipeline's memory"
-    return None
-
-
-def _exchanged(geo: Geometry, config: Config) -> int:
-    """Return the bytes of shared memory where partial sums are left: of slices, then of CTAs."""
-    sums = 4 * WARPGROUP * geo.consumers
-    blocks = geo.mma_n // 8
-    slices = sums * geo.accumulators if geo.slices > 1 else 0
-    own = geo.accumulators // blocks * ceil(blocks / geo.slices)
-    return slices + (sums * own if config.cluster_k > 1 else 0)

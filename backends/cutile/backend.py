@@ -23,23 +23,20 @@ from ..common.kernel_key import (
     out_of_bounds,
     package_sources,
     product_in_rows,
-    refuse_blocks,
     refuse_sizes,
     sources_missing,
     specialisation,
     too_many,
-    without_meaning,
 )
-from ..common.workspace import parts_filled
 from . import launch_arguments as arguments
 from . import toolchain
-from .candidates import floor_us, price, ranking, scratch_bytes, varies
-from .geometry import features, gpu_code, illegal, kernel_problem, unfit
+from .candidates import floor_us, price, ranking, scratch_bytes
+from .geometry import features, gpu_code, kernel_problem
 from .launch import launcher, load
+from .legality import unsupported_product, unsupported_reason
 
 __all__ = ["BACKEND"]
 
-_UNUSED = ("thread", "producers", "strips", "cluster_k", "slice_k")
 _REHEARSED = product_in_rows(DType.BFLOAT16, 16, (264, 264, 264))
 
 
@@ -62,11 +59,7 @@ class CutileBackend:
 
     def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target, or not well; None when it can."""
-        return (
-            refuse_sizes(extents, target)
-            or refuse_blocks(problem)
-            or unfit(problem, extents, target)
-        )
+        return refuse_sizes(extents, target) or unsupported_product(problem, extents, target)
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations, priced."""
@@ -96,7 +89,7 @@ class CutileBackend:
         UnsupportedProblem
             It cannot run, or not as the problem asks.
         """
-        reason = _illegal(problem, target, config)
+        reason = unsupported_reason(config.oriented(problem), config, target)
         if reason is not None:
             raise UnsupportedProblem(f"cutile cannot run it: {reason}")
         return price(problem, extents, target, config)
@@ -105,18 +98,15 @@ class CutileBackend:
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> str | None:
         """Say why a configuration cannot compute a product that it takes; None when it can."""
-        reason = out_of_bounds(config) or without_meaning(config, _UNUSED)
-        reason = reason or _illegal(problem, target, config)
+        sizes = config.oriented(extents)
+        reason = out_of_bounds(config) or unsupported_reason(
+            config.oriented(problem), config, target, sizes
+        )
         if reason is not None:
             return reason
-        sizes = config.oriented(extents)
         whole = scratch_bytes(problem, extents, target, copied(config, split_k=1))
         sums = scratch_bytes(problem, extents, target, config) - whole
-        reason = too_many(sizes, config, sums)
-        slabs = -(-sizes.k // config.tile[2])
-        if reason is None and parts_filled(slabs, config.split_k) != config.split_k:
-            reason = f"{slabs} slabs of K do not make {config.split_k} parts of one size"
-        return reason
+        return too_many(sizes, config, sums)
 
     def price_all(
         self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
@@ -157,7 +147,7 @@ class CutileBackend:
             cuTile refused it.
         """
         problem = self.oriented(plan)
-        reason = illegal(problem, plan.config, plan.target)
+        reason = unsupported_reason(problem, plan.config, plan.target)
         if reason is not None:
             raise UnsupportedProblem(f"cutile cannot run {plan.config}: {reason}; plan again")
         if toolchain.COMPILING.abandoned:
@@ -182,14 +172,6 @@ class CutileBackend:
             swapped=gemm.swapped != plan.config.swap_ab,
             overlap=features(plan.target).overlaps,
         )
-
-
-def _illegal(problem: Problem, target: Target, config: Config) -> str | None:
-    """Say why a configuration cannot run, or not as the problem asks; None when it can."""
-    reason = illegal(config.oriented(kernel_problem(problem)), config, target)
-    if reason is None and varies(problem, config.schedule):
-        reason = f"a {config.schedule} kernel cuts K as M has it; name another schedule"
-    return reason
 
 
 @cache

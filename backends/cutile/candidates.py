@@ -41,8 +41,9 @@ from .cost import (
     times_of,
     work_of,
 )
-from .geometry import config_of, copied_bytes, k_major, without_copies
+from .geometry import config_of, copied_bytes, k_major
 from .launch_arguments import places_of, tail_of
+from .legality import unsupported_copies, varies
 from .tiles import NARROW, Shape, shapes, table_of, turned_tf32
 
 __all__ = [
@@ -53,7 +54,6 @@ __all__ = [
     "price",
     "ranking",
     "scratch_bytes",
-    "varies",
 ]
 
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
@@ -299,7 +299,7 @@ def _copied_tiles(problem: Problem, target: Target) -> tuple[tuple[float, Config
     For wgmma alone: all else is not worth a guess. And not for a few rows or columns of D, where to
     copy the other operand takes longer than to read it once.
     """
-    if target.capability[0] != 9 or without_copies(problem, target) is not None:
+    if target.capability[0] != 9 or unsupported_copies(problem, target) is not None:
         return ()
     figures, read = figures_of(problem, target), k_major(problem)
     found = []
@@ -328,7 +328,7 @@ def _copied_first(
 
     To measure one takes longer than to price it, so only what may be under the bar is.
     """
-    if without_copies(problem, target) is not None:
+    if unsupported_copies(problem, target) is not None:
         return
     figures, margin = figures_of(problem, target), BELOW * margin_of(problem, target)
     us = copies_us(problem, extents, target, figures)
@@ -350,11 +350,6 @@ def _copied_first(
         loop = least_loop_us(max(bound, tensor), slabs, slab_us, figures)
         if margin * (us + figures.fixed_us + loop) <= short.bar:
             yield _copied_base(problem, target, config)
-
-
-def varies(problem: Problem, schedule: str) -> bool:
-    """Whether the number of tiles would cut some of the sums, where no M may change them."""
-    return problem.batch_invariant and schedule == "tail"
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ import pytest
 
 import unigemm
 from unigemm.backends.cute import toolchain
-from unigemm.backends.cutile.geometry import CAPABILITIES
+from unigemm.backends.cutile.legality import CAPABILITIES
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.device_table import CARDS
 from unigemm.planning.registry import BUILTIN, backend_named

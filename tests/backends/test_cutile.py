@@ -31,12 +31,12 @@ from unigemm.backends.cutile.cost import (
 from unigemm.backends.cutile.geometry import (
     copied_bytes,
     features,
-    illegal,
     is_copied,
     k_major,
     kernel_problem,
 )
 from unigemm.backends.cutile.launch_arguments import Call, Divisor, Place, calls, order_of, tail_of
+from unigemm.backends.cutile.legality import unsupported_reason
 from unigemm.backends.cutile.tiles import NARROW, turned_tf32
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
@@ -149,7 +149,8 @@ def test_every_offered_configuration_is_legal(arch):
             configs = list(offered(given_, target))
             assert len({config.tile for config in configs}) >= 5
             for config in configs:
-                assert illegal(config.oriented(kernel_problem(given_)), config, target) is None
+                own = config.oriented(kernel_problem(given_))
+                assert unsupported_reason(own, config, target) is None
                 wide = config.tile[1] > NARROW and config.swap_ab
                 assert not wide or turned_tf32(given_, target) == (False, True)
 
@@ -177,9 +178,9 @@ def test_loops_over_tiles_that_spill_are_not_offered():
 def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
     problem = problem_of(DType.BFLOAT16)
     config = Config((128, 256, 64), warps=(8, 1), schedule="plain")
-    assert illegal(problem, config, H200) is None
+    assert unsupported_reason(problem, config, H200) is None
     wrong = replace(config, **change)
-    assert reason in illegal(problem, wrong, H200)
+    assert reason in unsupported_reason(problem, wrong, H200)
     with pytest.raises(unigemm.UnsupportedProblem, match="plan again"):
         BACKEND.compile(Plan("cutile", wrong, problem, EXTENTS, H200))
 
@@ -209,7 +210,7 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(
     for each in found:
         config = each.config
         own = config.oriented(problem)
-        assert illegal(config.oriented(kernel_problem(problem)), config, target) is None
+        assert unsupported_reason(config.oriented(kernel_problem(problem)), config, target) is None
         slabs = -(-k // config.tile[2])
         of_part = -(-slabs // config.split_k)
         assert of_part * (config.split_k - 1) < slabs
@@ -347,7 +348,7 @@ def test_copies_are_offered_for_tf32_that_hopper_would_turn_and_nothing_else():
 )
 def test_what_has_no_copies_is_told_why(problem, arch, reason):
     target = named_target(arch)
-    assert reason in illegal(problem, COPIED, target)
+    assert reason in unsupported_reason(problem, COPIED, target)
     with pytest.raises(unigemm.UnsupportedProblem, match=reason):
         BACKEND.price(problem, EXTENTS, target, COPIED)
 
@@ -355,21 +356,23 @@ def test_what_has_no_copies_is_told_why(problem, arch, reason):
 def test_spans_are_not_offered_where_one_operand_of_tf32_is_turned():
     """They took twice as long as other tiles on an H200; of both turned they were the best."""
     for layout, slow in (("nn", True), ("tt", True), ("tn", False), ("nt", False)):
-        reason = illegal(TURNED[layout], replace(COPIED, repacked=False), H200)
+        reason = unsupported_reason(TURNED[layout], replace(COPIED, repacked=False), H200)
         assert (reason is not None) == slow
-        assert layout == "nt" or illegal(TURNED[layout], COPIED, H200) is None
+        assert layout == "nt" or unsupported_reason(TURNED[layout], COPIED, H200) is None
         found = {c.tile[0] for c in offered(TURNED[layout], H200) if not c.repacked}
         assert (192 not in found) == slow
 
 
 def test_copies_may_have_the_tiles_of_k_major_operands():
-    assert illegal(TURNED["tn"], COPIED, H200) is None
+    assert unsupported_reason(TURNED["tn"], COPIED, H200) is None
     looped = replace(COPIED, tile=(128, 128, 32), warps=(4, 1), schedule="persistent")
-    assert illegal(TURNED["tn"], looped, H200) is None
-    assert "known not to spill" in illegal(TURNED["tn"], replace(looped, repacked=False), H200)
+    assert unsupported_reason(TURNED["tn"], looped, H200) is None
+    assert "known not to spill" in unsupported_reason(
+        TURNED["tn"], replace(looped, repacked=False), H200
+    )
     # Elsewhere than on Hopper they are not offered, but may be named.
     tile = replace(COPIED, tile=(64, 64, 32), warps=(4, 1), occupancy=2)
-    assert illegal(TURNED["tn"], tile, named_target("sm_120a")) is None
+    assert unsupported_reason(TURNED["tn"], tile, named_target("sm_120a")) is None
 
 
 @given(m=SIZES, n=SIZES, k=SIZES, batch=st.integers(1, 9))

@@ -22,9 +22,9 @@ from unigemm.backends.cutile.geometry import (
     REDUCE_TILE,
     TURN_TILE,
     seen,
-    without_copies,
 )
 from unigemm.backends.cutile.launch_arguments import Divisor, Place, calls, order_of
+from unigemm.backends.cutile.legality import unsupported_copies
 from unigemm.planning.config import Raster
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import named_target
@@ -211,7 +211,7 @@ def test_blocks_compute_the_product_and_write_nothing_else(
         tile=tile, stages=stages, swap_ab=swap_ab, split_k=split, raster=raster, schedule=schedule
     ).config
     target = replace(named_target(arch), sm_count=5)
-    if without_copies(config.oriented(gemm.problem), target) is None:
+    if unsupported_copies(config.oriented(gemm.problem), target) is None:
         config = replace(config, repacked=repacked)
     plan = Plan("cutile", config, gemm.problem, gemm.extents, target)
     native = numpy_dtype(gemm.problem.accumulator)

@@ -18,14 +18,14 @@ from unigemm.backends.cute_simt.legality import illegal as simt_illegal
 from unigemm.backends.cute_simt.legality import without_dmma
 from unigemm.backends.cute_simt.schedules import FEW_ROWS
 from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
-from unigemm.backends.cute_tcgen05.geometry import illegal as tcgen05_illegal
+from unigemm.backends.cute_tcgen05.legality import unsupported_reason as tcgen05_unsupported
 from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
-from unigemm.backends.cute_wgmma.geometry import illegal as wgmma_illegal
+from unigemm.backends.cute_wgmma.legality import unsupported_reason as wgmma_unsupported
 from unigemm.backends.cute_wgmma.tiles import family_of
 from unigemm.backends.cute_wgmma.traffic import work_of
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
 from unigemm.backends.cutile.cost import FLOAT64_FLOPS
-from unigemm.backends.cutile.geometry import illegal as cutile_illegal
+from unigemm.backends.cutile.legality import unsupported_reason as cutile_unsupported
 from unigemm.planning.config import Config
 from unigemm.planning.plan import BOUNDS, PARTS, Plan
 from unigemm.planning.planner import choose
@@ -37,9 +37,9 @@ from unigemm.problem.problem import Extents, MatrixType, Problem
 H200 = named_target("sm_90a")
 ILLEGAL = {
     "cute_simt": simt_illegal,
-    "cute_tcgen05": tcgen05_illegal,
-    "cute_wgmma": wgmma_illegal,
-    "cutile": cutile_illegal,
+    "cute_tcgen05": tcgen05_unsupported,
+    "cute_wgmma": wgmma_unsupported,
+    "cutile": cutile_unsupported,
 }
 targets = st.just(H200) | st.sampled_from([named_target(arch) for arch in ARCHITECTURES])
 

@@ -17,9 +17,9 @@ from unigemm.backends.cute_tcgen05.geometry import (
     COLUMNS,
     SCHEDULES,
     geometry,
-    illegal,
     is_repacked,
 )
+from unigemm.backends.cute_tcgen05.legality import unsupported_reason
 from unigemm.cache.sass import disassemble
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
@@ -49,9 +49,9 @@ def test_every_offered_configuration_is_legal_and_fills_shared_memory(problem):
     assert {plan.config.swap_ab for plan in plans} == {False, True}
     for plan in plans:
         seen = plan.config.oriented(plan.problem)
-        assert illegal(seen, plan.config, B200) is None
+        assert unsupported_reason(seen, plan.config, B200) is None
         deeper = replace(plan.config, stages=plan.config.stages + 1)
-        assert plan.config.stages == 12 or illegal(seen, deeper, B200) is not None
+        assert plan.config.stages == 12 or unsupported_reason(seen, deeper, B200) is not None
 
 
 def test_a_stage_and_the_sums_are_what_their_elements_take():
@@ -90,8 +90,8 @@ def test_a_stage_and_the_sums_are_what_their_elements_take():
 def test_what_cannot_run_is_refused_with_the_reason(change, words):
     good = Config((128, 128, 64), (1, 1), stages=4, warps=(4, 1), schedule="single")
     problem = problem_of(DType.BFLOAT16)
-    assert illegal(problem, good, B200) is None
-    assert words in illegal(problem, replace(good, **change), B200)
+    assert unsupported_reason(problem, good, B200) is None
+    assert words in unsupported_reason(problem, replace(good, **change), B200)
 
 
 def test_what_tma_cannot_read_is_repacked():

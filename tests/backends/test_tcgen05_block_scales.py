@@ -25,7 +25,8 @@ from test_tcgen05 import B200, EXTENTS, loop_of, plans_of
 import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.backends.cute_tcgen05.candidates import candidates, scratch_bytes
-from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry, illegal
+from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry
+from unigemm.backends.cute_tcgen05.legality import unsupported_reason
 from unigemm.cache.sass import disassemble
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
@@ -72,7 +73,7 @@ def test_sums_and_scales_share_tensor_memory(problem):
     for plan in plans_of(problem):
         seen = plan.config.oriented(problem)
         geo, n, stages = geometry(seen, plan.config), plan.config.tile[1], plan.config.stages
-        assert illegal(seen, plan.config, B200) is None
+        assert unsupported_reason(seen, plan.config, B200) is None
         tiles = (1 + -(-n // 128)) * along_k(problem)
         used = geo.buffers * n + stages * places_of_scales(tiles)
         assert geo.tensor_columns // 2 < used <= geo.tensor_columns <= COLUMNS
@@ -86,9 +87,9 @@ def test_sums_and_scales_share_tensor_memory(problem):
 
 def test_what_cannot_run_is_refused_with_the_reason():
     config = Config((128, 96, 128), stages=4, warps=(4, 1), schedule="single")
-    assert "half a tile of scales" in illegal(PROBLEMS[0], config, B200)
+    assert "half a tile of scales" in unsupported_reason(PROBLEMS[0], config, B200)
     many = replace(config, tile=(128, 64, 128), stages=60)
-    assert "512 columns" in illegal(PROBLEMS[0], many, B200)
+    assert "512 columns" in unsupported_reason(PROBLEMS[0], many, B200)
 
 
 def test_scales_are_part_of_a_kernels_key_and_plain_ones_need_room():

@@ -21,12 +21,12 @@ from unigemm.backends.cute_wgmma.cost import priced, table_of, tiles_in, tiles_o
 from unigemm.backends.cute_wgmma.geometry import (
     SWIZZLE_BYTES,
     geometry,
-    illegal,
     in_panels,
     is_repacked,
     products,
     shared_major,
 )
+from unigemm.backends.cute_wgmma.legality import unsupported_reason
 from unigemm.backends.cute_wgmma.tiles import (
     SHAPES,
     WIDTHS,
@@ -80,9 +80,9 @@ def test_every_offered_configuration_is_legal_and_fills_shared_memory(problem):
     assert {plan.config.schedule for plan in plans} == {"cooperative", "pingpong"}
     for plan in plans:
         problem = plan.config.oriented(plan.problem)
-        assert illegal(problem, plan.config, H200) is None
+        assert unsupported_reason(problem, plan.config, H200) is None
         deeper = replace(plan.config, stages=plan.config.stages + 1)
-        assert plan.config.stages == 12 or illegal(problem, deeper, H200) is not None
+        assert plan.config.stages == 12 or unsupported_reason(problem, deeper, H200) is not None
 
 
 @pytest.mark.parametrize("problem", FEW, ids=str)
@@ -282,7 +282,7 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(m, n, k, batch, 
     for each in found:
         config = each.config
         seen, sizes = config.oriented(problem), config.oriented(extents)
-        assert illegal(seen, config, H200) is None
+        assert unsupported_reason(seen, config, H200) is None
         assert config.split_k * config.cluster_k <= -(-k // config.tile[2])
         assert each.workspace_bytes == scratch_bytes(seen, sizes, config)
         assert each.prediction.us > extents.bytes_moved(problem) / H200.dram_gbs / 1e3
@@ -320,8 +320,8 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(m, n, k, batch, 
 def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
     problem = problem_of(DType.BFLOAT16, "nt")
     config = Config((128, 256, 64), stages=4, warps=(8, 1), schedule="cooperative")
-    assert illegal(problem, config, H200) is None
-    assert reason in illegal(problem, replace(config, **change), H200)
+    assert unsupported_reason(problem, config, H200) is None
+    assert reason in unsupported_reason(problem, replace(config, **change), H200)
 
 
 def refused(**change):

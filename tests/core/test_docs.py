@@ -32,9 +32,6 @@ def test_paths_that_pages_name_are_there(page):
     assert [path for path in named(page) if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
-@pytest.mark.skipif(
-    not (ROOT / "backends" / "cutile" / "legality.py").exists(), reason="not every backend has them"
-)
 def test_a_backend_of_each_kind_has_the_files_of_all():
     page = (ROOT / "docs" / "architecture.md").read_text()
     table = page[page.index("the same files for the same jobs") : page.index("## The way of one")]

@@ -22,7 +22,7 @@ from reference import cases as draw_cases
 
 import unigemm
 from unigemm.backends.cute_wgmma.candidates import offered, scratch_bytes
-from unigemm.backends.cute_wgmma.geometry import illegal
+from unigemm.backends.cute_wgmma.legality import unsupported_reason
 from unigemm.planning.config import Config, Raster
 from unigemm.problem.dtypes import DType, output_dtypes
 
@@ -260,7 +260,7 @@ def test_sums_are_shared_out_where_the_columns_do_not_go_round(change):
     b = torch.randint(-2, 3, (n, k), device="cuda").bfloat16().T
     first = unigemm.plan(a, b, dtype="float32", backend="cute_wgmma")
     config = Config(stages=6, schedule="cooperative", **{"warps": (4, 1), **change})
-    assert illegal(first.problem, config, first.target) is None
+    assert unsupported_reason(first.problem, config, first.target) is None
     scratch = scratch_bytes(first.problem, first.extents, config)
     plan = replace(first, config=config, workspace_bytes=scratch)
     got = unigemm.matmul(a, b, plan=plan, dtype="float32")
@@ -286,7 +286,7 @@ def test_large_clusters_for_the_sanitizer(cluster):
             tile=(64, 64, 64), stages=6, warps=(4, 1), cluster=cluster, split_k=split,
             schedule=schedule, raster=Raster("m", 8),
         )  # fmt: skip
-        assert illegal(first.problem, config, first.target) is None
+        assert unsupported_reason(first.problem, config, first.target) is None
         scratch = scratch_bytes(first.problem, first.extents, config)
         unigemm.matmul(a, b, out, plan=replace(first, config=config, workspace_bytes=scratch))
         assert torch.equal(out.double(), expected)

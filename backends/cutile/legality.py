@@ -1,0 +1,194 @@
+"""Whether `cutile` can run a product or a configuration; each function returns why not."""
+
+from __future__ import annotations
+
+from unigemm.planning.config import Config
+from unigemm.planning.target import Target
+from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.problem.problem import Extents, Problem
+
+from ..common.kernel_key import refuse_blocks, without_meaning
+from ..common.workspace import parts_filled
+from .geometry import ANY_MAJOR, config_of, features, seen
+from .tiles import ALIGNMENT, SCHEDULES, shapes
+
+__all__ = [
+    "CAPABILITIES",
+    "unsupported_copies",
+    "unsupported_product",
+    "unsupported_reason",
+    "varies",
+]
+
+# What `tileiras --help` names (13.5); the machine code is for exactly that device.
+CAPABILITIES = (80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
+# Compute capabilities with a useful rate of float64 on the tensor cores: the others have none, or a
+# sixty-fourth of their float32 rate (CUDA C++ Programming Guide, arithmetic throughput).
+_FLOAT64 = ((8, 0), (9, 0), (10, 0))
+_UNUSED = ("thread", "producers", "strips")
+
+
+def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:
+    """Say why cuTile does not take a product, or would be slow at it; None where it does."""
+    return (
+        refuse_blocks(problem)
+        or _unsupported_architecture(target)
+        or _unsupported_dtype(problem, target)
+        or _unsupported_majors(problem, target)
+        or _unsupported_alignment(problem)
+        or _unsupported_lines(problem, extents, target)
+    )
+
+
+def _unsupported_architecture(target: Target) -> str | None:
+    major, minor = target.capability
+    if major * 10 + minor not in CAPABILITIES:
+        return f"cuTile compiles for sm_80 and newer, not for {target.arch}; use cute_simt"
+    return None
+
+
+def _unsupported_dtype(problem: Problem, target: Target) -> str | None:
+    dtype, capability = problem.a.dtype, target.capability
+    if problem.b.dtype is not dtype:
+        return (
+            f"cuTile does not multiply {dtype} by {problem.b.dtype}; convert one of them, or use "
+            "another backend"
+        )
+    if dtype is DType.FLOAT32 and problem.precision == "ieee":
+        return (
+            "cuTile multiplies float32 at a tenth of cuBLAS's rate; accept precision='tf32', "
+            "or use cute_simt"
+        )
+    if dtype is DType.FLOAT32 and problem.precision == "3xtf32":
+        return "cuTile has no 3xTF32 kernel; accept precision='tf32', or use cute_wgmma"
+    if dtype in FLOAT8 and capability < (9, 0):
+        return f"cuTile has no {dtype} on {_plain_name(target)}; convert it to float16"
+    if dtype is DType.INT8 and capability == (10, 3):
+        return (
+            f"cuTile multiplies int8 by mma.sync on {_plain_name(target)}, slowly; convert it to "
+            "float16"
+        )
+    if dtype is DType.FLOAT64 and capability not in _FLOAT64:
+        return (
+            f"the tensor cores of {_plain_name(target)} have no float64 worth its name (sm_80, "
+            "sm_90 and sm_100 do); use cute_simt"
+        )
+    return None
+
+
+def _unsupported_majors(problem: Problem, target: Target) -> str | None:
+    majors, anyhow = (problem.a.major, problem.b.major), target.capability[0] in ANY_MAJOR
+    if problem.a.dtype.itemsize == 1 and majors != ("k", "k") and not anyhow:
+        return (
+            f"cuTile transposes 8-bit operands in registers on {_plain_name(target)}, slowly; copy "
+            "them to K-major arrays (A row-major, B column-major)"
+        )
+    return None
+
+
+def _unsupported_alignment(problem: Problem) -> str | None:
+    for name, matrix in (("A", problem.a), ("B", problem.b)):
+        if matrix.alignment < ALIGNMENT:
+            return (
+                f"{name} is {matrix}: TMA and cp.async move 16 bytes, and cuTile reads element by "
+                "element where a base address or a stride is no multiple of that (4 to 15 times "
+                "slower than cuBLAS); copy it to an aligned array, or use another backend"
+            )
+    if problem.d.major == "strided":
+        return (
+            "D has no contiguous index, or runs backwards, and cuTile would store it element by "
+            "element; write into an array that has one, or use another backend"
+        )
+    return None
+
+
+def _unsupported_lines(problem: Problem, extents: Extents, target: Target) -> str | None:
+    if not features(target).whole_vectors:
+        return None
+    for name, matrix, length in (
+        ("A", problem.a, extents.k if problem.a.major == "k" else extents.m),
+        ("B", problem.b, extents.k if problem.b.major == "k" else extents.n),
+    ):
+        if length % matrix.vector:
+            return (
+                f"lines of {name} have {length} elements and {target.arch} reads "
+                f"{matrix.vector} at a time; pad them with zeros, or use another backend"
+            )
+    return None
+
+
+def _plain_name(target: Target) -> str:
+    """Return an architecture's name without its letter."""
+    major, minor = target.capability
+    return f"sm_{major}{minor}"
+
+
+def unsupported_reason(
+    problem: Problem, config: Config, target: Target, extents: Extents | None = None
+) -> str | None:
+    """Say why a configuration cannot run on the target; None when it can.
+
+    Problem and extents are as the kernel sees them; without extents, for products of any size.
+    """
+    return (
+        _unsupported_schedule(problem, config)
+        or without_meaning(config, _UNUSED)
+        or (unsupported_copies(problem, target) if config.repacked else None)
+        or _unsupported_tile(problem, config, target)
+        or (None if extents is None else _unsupported_parts(extents, config))
+    )
+
+
+def _unsupported_schedule(problem: Problem, config: Config) -> str | None:
+    if config.schedule not in SCHEDULES:
+        return f"schedule {config.schedule!r} is none of {', '.join(SCHEDULES)}"
+    if config.cluster_k * config.slice_k != 1:
+        return "cuTile leaves K to split-K"
+    if config.split_k < 1 or config.raster.group < 1:
+        return "split-K and the group of the raster are at least 1"
+    if config.schedule != "plain" and config.split_k > 1:
+        return f"a {config.schedule} kernel has K whole"
+    if varies(problem, config.schedule):
+        return f"where a {config.schedule} kernel cuts K depends on M; name another schedule"
+    return None
+
+
+def varies(problem: Problem, schedule: str) -> bool:
+    """Whether where sums are cut would depend on M, in a product that must not depend on it."""
+    return problem.batch_invariant and schedule == "tail"
+
+
+def unsupported_copies(problem: Problem, target: Target) -> str | None:
+    """Say why no tile has its operands copied first, whatever the sizes; None where some may."""
+    if problem.a.dtype is not DType.FLOAT32:
+        return "operands are copied first in TF32 only: others are read as they lie, or not taken"
+    if problem.a.major == problem.b.major == "k":
+        return "A and B are K-major: there is nothing to copy first"
+    if not features(target).tma or target.capability[0] in ANY_MAJOR:
+        return (
+            "operands are copied first for tensor cores that are fed by TMA and take TF32 K-major "
+            f"only, as sm_90's, not on {target.arch}"
+        )
+    return None
+
+
+def _unsupported_tile(problem: Problem, config: Config, target: Target) -> str | None:
+    """Say that a tile is not in the table: any may be compiled, but few keep sums in registers."""
+    for shape in shapes(seen(problem, config), target):
+        if config.schedule not in shape.schedules:
+            continue
+        known = config_of(shape, problem, config.schedule, config.swap_ab)
+        if _tile(known) == _tile(config) and config.stages in (1, known.stages):
+            return None
+    return f"it is none of the tiles that are known not to spill for {target.arch}"
+
+
+def _tile(config: Config) -> tuple[object, ...]:
+    return config.tile, config.cluster, config.warps, config.occupancy
+
+
+def _unsupported_parts(extents: Extents, config: Config) -> str | None:
+    k_tiles = -(-extents.k // config.tile[2])
+    if parts_filled(k_tiles, config.split_k) != config.split_k:
+        return f"{k_tiles} k_tiles do not make {config.split_k} parts of one size"
+    return None
