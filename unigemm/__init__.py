@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import CompiledKernel, compile, matmul, plan
-    from .arrays.operands import ArraySpec
+    from .arrays.array_spec import ArraySpec
     from .errors import (
         BackendUnavailable,
         BackendWarning,
@@ -52,7 +52,7 @@ _WHERE = {
         "UnsupportedDtype",
         "UnsupportedProblem",
     ),
-    "arrays.operands": ("ArraySpec",),
+    "arrays.array_spec": ("ArraySpec",),
     "tuning.autotune": ("autotune",),
     "planning.plan": ("Plan",),
     "planning.target": ("Target", "named_target"),

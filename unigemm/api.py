@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from .arrays.array_spec import ArraySpec
 from .arrays.axes import along_axes
 from .arrays.libraries import gather, view
 from .arrays.library import KNOWN
-from .arrays.operands import ArraySpec
 from .errors import UnsupportedProblem
 from .planning.plan import Plan
 from .planning.planner import KEPT
@@ -242,9 +242,7 @@ def matmul(
     bound: Bound | None
     try:
         if library.ask is not None and library.ask():
-            named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-            for name, x in named.items():
-                library.operand(x, name)
+            addresses(library, a, b, out)  # refuses what this mode of the library forbids
         a_at, a_key = library.read(a)
         b_at, b_key = library.read(b)
         plan_id = plan and id(plan)  # hashing a plan is slow, and `Bound` keeps the plan alive

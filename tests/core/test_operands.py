@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from reference import flat_poison, layouts, strided_view
 
 import unigemm
+from unigemm.arrays.array_spec import ArraySpec
 from unigemm.arrays.libraries import library_of, view
 from unigemm.arrays.library import KNOWN
 from unigemm.arrays.numpy_arrays import address_reader, viewer, without_errors
 from unigemm.arrays.operands import (
     HOST,
-    ArraySpec,
     Device,
     alignment_of,
     checked_operand,

@@ -11,8 +11,9 @@ import sys
 from typing import Any
 
 from ..errors import LibraryMismatch, UnsupportedProblem
+from .array_spec import ArraySpec
 from .library import KNOWN, Library
-from .operands import HOST, ArraySpec, HostArray, Operand
+from .operands import HOST, HostArray, Operand
 
 __all__ = ["as_array", "gather", "host_view", "library_of", "one_library", "view"]
 

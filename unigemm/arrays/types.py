@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..planning.plan import Plan
-    from .operands import ArraySpec
+    from .array_spec import ArraySpec
 
 __all__ = [
     "Array",

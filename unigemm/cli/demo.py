@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from .. import api, info
-from ..arrays.operands import ArraySpec
+from ..arrays.array_spec import ArraySpec
 from ..columns import wrapped
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..planning.explanation import headline

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import api
-from ..arrays.operands import ArraySpec
+from ..arrays.array_spec import ArraySpec
 from ..errors import UnigemmError, UnsupportedProblem
 from ..info import BackendInfo
 from ..planning.explanation import screen

@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import as_array, host_view, library_of, view
 from ..arrays.numpy_ufunc import HostProduct
-from ..arrays.operands import HOST, ArraySpec, HostArray, one_device
+from ..arrays.operands import HOST, HostArray, one_device
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
 from ..planning.select import plan_gemm, target_of

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import library_of
 from ..arrays.library import Library
-from ..arrays.operands import HOST, ArraySpec, Device, Operand
+from ..arrays.operands import HOST, Device, Operand
 from ..errors import (
     DeviceMismatch,
     LibraryMismatch,

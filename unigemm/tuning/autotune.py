@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import api
+from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import view
-from ..arrays.operands import ArraySpec
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
 from ..planning.plan import Plan
 from ..planning.protocol import compiles

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import api
-from ..arrays.operands import ArraySpec
+from ..arrays.array_spec import ArraySpec
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..planning.config import Config, Raster
 from ..planning.plan import Plan

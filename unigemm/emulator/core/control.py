@@ -136,11 +136,13 @@ def bar_sync(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
         waits = []
         for n, row in enumerate(range(g.lo, g.hi)):
             with of_thread(m, g, n):
-                waits.append(machine.arrive(row, int(numbers[n]), int(counts[n]), True, line))
+                waits.append(
+                    machine.barriers.arrive(row, int(numbers[n]), int(counts[n]), True, line)
+                )
         machine.go(g, follow)
         for n, row in enumerate(range(g.lo, g.hi)):
             # One that came early in this group may have been let go by one that came later.
-            if waits[n] and machine.is_waiting(row, int(numbers[n])):
+            if waits[n] and machine.barriers.is_waiting(row, int(numbers[n])):
                 machine.block(row, f"bar.sync {int(numbers[n])} waits for other threads")
 
     return op
@@ -169,7 +171,7 @@ def bar_reduce(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
             told = votes.setdefault((row // machine.geometry.warps, number), [])
             told.append((row, here[n].copy(), holds[n].copy()))
             with of_thread(m, g, n):
-                waits = machine.arrive(row, number, int(counts[n]), True, line)
+                waits = machine.barriers.arrive(row, number, int(counts[n]), True, line)
             if waits:
                 machine.block(row, f"bar.red {number} waits for other threads")
                 continue
@@ -195,7 +197,7 @@ def bar_arrive(b: Builder, i: Instruction) -> Op:
         for n, row in enumerate(range(g.lo, g.hi)):
             g.machine.record("barrier", f"{numbers[n]}, not waiting", line, row)
             with of_thread(m, g, n):
-                g.machine.arrive(row, int(numbers[n]), int(counts[n]), False, line)
+                g.machine.barriers.arrive(row, int(numbers[n]), int(counts[n]), False, line)
 
     return op
 

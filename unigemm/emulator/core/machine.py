@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..ptx.faults import MALFORMED, EmulatorError, Fault, KernelFault, Site
 from ..ptx.flow import EXIT
+from .barriers import ClusterBarrier, NamedBarriers
 from .divergence import Path
 from .grid import Geometry, cta_coordinates, special, threads_of
 from .memory import Memory, SharedMemory, carrier
@@ -42,30 +43,6 @@ class Options:
     trace: tuple[tuple[int, int, int], int] | None = None
     leftovers: bool = False  # arrivals at a named barrier may be left over at the end
     budget: int = 1 << 62  # warp instructions that may be run
-
-
-@dataclass
-class Barrier:
-    """A named barrier of a CTA: threads that came, how many must, and warps that wait.
-
-    `line` and `row` are those of the last that came.
-    """
-
-    expected: int = 0
-    arrived: int = 0
-    waiting: list[int] = field(default_factory=list)
-    line: int = 0
-    row: int = 0
-
-
-@dataclass
-class ClusterBarrier:
-    """The barrier of a cluster: its phase, who arrived in it, and those that wait."""
-
-    warps: range
-    phase: int = 0
-    arrived: set[int] = field(default_factory=set)
-    waiting: list[int] = field(default_factory=list)
 
 
 class Rows:
@@ -128,7 +105,7 @@ class Machine:
         self.writes = Writes(self.shared.tickets, total, strict=options.strict)
         self.counts = Counts(options.conflicts)
         self.local = np.zeros((total * 32, -(-program.local_bytes // 16) * 16), np.uint8)
-        self.barriers: dict[tuple[int, int], Barrier] = {}
+        self.barriers = NamedBarriers(warps, self.wake)
         size = geometry.cluster_size * warps
         self.clusters = [ClusterBarrier(range(i, i + size)) for i in range(0, total, size)]
         self.cluster_phases: dict[int, int] = {}  # of warps between arrive and wait
@@ -355,8 +332,8 @@ class Machine:
         KernelFault
             A barrier that some came to and others did not, a copy that nobody waited for.
         """
-        for (_, number), barrier in self.barriers.items():
-            if barrier.arrived and not self.options.leftovers:
+        if not self.options.leftovers:
+            for number, barrier in self.barriers.unbalanced():
                 raise self.blamed(
                     f"barrier {number} is left unbalanced: {barrier.arrived} of "
                     f"{barrier.expected} threads came to it after it was last complete",
@@ -445,38 +422,6 @@ class Machine:
         for row in rows:
             if self.status[row] == BLOCKED:
                 self.status[row] = READY
-
-    def arrive(self, row: int, number: int, threads: int, wait: bool, line: int) -> bool:
-        """Count a warp at a named barrier; return whether it must wait.
-
-        Raises
-        ------
-        Fault
-            The numbers of threads do not agree, or more come than are expected.
-        """
-        cta = row // self.geometry.warps
-        barrier = self.barriers.setdefault((cta, number), Barrier())
-        if barrier.arrived and barrier.expected != threads:
-            raise Fault(
-                f"barrier {number} is used for {threads} threads, and for {barrier.expected} by "
-                "those that came before"
-            )
-        barrier.expected, barrier.line, barrier.row = threads, line, row
-        barrier.arrived += 32
-        if barrier.arrived > threads:
-            raise Fault(f"more than {threads} threads come to barrier {number}")
-        if barrier.arrived == threads:
-            barrier.arrived = 0
-            waiting, barrier.waiting = barrier.waiting, []
-            self.wake(waiting)
-            return False
-        if wait:
-            barrier.waiting.append(row)
-        return wait
-
-    def is_waiting(self, row: int, number: int) -> bool:
-        """Whether a warp is among those that a named barrier holds."""
-        return row in self.barriers[row // self.geometry.warps, number].waiting
 
     def cluster_of(self, row: int) -> ClusterBarrier:
         """Return the barrier of a warp's cluster."""
