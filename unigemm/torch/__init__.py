@@ -8,5 +8,6 @@ from __future__ import annotations
 from . import batching, gradients  # rules of the operators  # noqa: F401
 from .functions import addmm, bmm, linear, matmul
 from .modules import Linear, replace_linear
+from .overrides import use
 
-__all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linear"]
+__all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linear", "use"]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..api import matmul as multiply
 from ..errors import LibraryMismatch, ShapeMismatch
 from . import products
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["addmm", "bmm", "linear", "matmul"]
 
 _ops = torch.ops.unigemm
+_mm = _ops.mm.default
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _any_requires_grad = torch._C._any_requires_grad
@@ -58,7 +60,10 @@ def _unwatched(*tensors: Tensor | None) -> bool:
     ):
         return False
     for x in tensors:
-        if x is not None and (type(x) not in _PLAIN or x.is_conj() or x.is_neg()):
+        if type(x) not in _PLAIN:
+            if x is not None:
+                return False
+        elif x.is_conj() or x.is_neg():  # type: ignore[union-attr]
             return False
     return not (_is_grad_enabled() and _any_requires_grad(*tensors))
 
@@ -119,14 +124,12 @@ def matmul(
     tensor([[4., 4., 4.],
             [4., 4., 4.]])
     """
-    if c is None and bias is None and activation is None and alpha == 1 and not options:
-        _tensors(a=a, b=b)
-        if _unwatched(a, b):
-            return products.plain_product(a, b)
-        if a.dim() == 2 and b.dim() == 2:
-            return _ops.mm(a, b)
-    else:
-        _tensors(a=a, b=b)
+    plain = c is None and bias is None and activation is None and alpha == 1 and not options
+    if plain and _unwatched(a, b):
+        return multiply(a, b)
+    _tensors(a=a, b=b)
+    if plain and a.dim() == 2 and b.dim() == 2:
+        return _mm(a, b)
     if not a.dim() or not b.dim():
         raise ShapeMismatch("a product needs at least vectors and one operand is a number; use *")
     columns = b if b.dim() > 1 else b.unsqueeze(-1)
@@ -171,9 +174,9 @@ def bmm(a: Tensor, b: Tensor, **options: Unpack[Options]) -> Tensor:
     **options
         As in `matmul`.
     """
-    _tensors(a=a, b=b)
-    if _unwatched(a, b) and not options:
+    if not options and _unwatched(a, b):
         return products.bmm(a, b)
+    _tensors(a=a, b=b)
     if not options:
         return _ops.bmm(a, b)
     products.check_bmm(a, b)
@@ -202,12 +205,12 @@ def addmm(
     **options
         As in `matmul`.
     """
+    if not options and c is not None and _unwatched(c, a, b):
+        return products.addmm(c, a, b, beta=beta, alpha=alpha)
     _tensors(c=c, a=a, b=b)
     if options:
         products.check_ranks("addmm", ("a", a, 2), ("b", b, 2))
         return _with_options(a, b, c, None, beta=beta, alpha=alpha, **options)
-    if _unwatched(c, a, b):
-        return products.addmm(c, a, b, beta=beta, alpha=alpha)
     return _ops.addmm(c, a, b, beta=beta, alpha=alpha)
 
 
@@ -234,12 +237,14 @@ def linear(
     **options
         As in `matmul`.
     """
+    if not options and _unwatched(x, weight, bias):
+        if bias is None and activation is None and weight.dim() == 2:
+            return multiply(x, weight.t())
+        return products.linear(x, weight, bias, activation)
     _tensors(x=x, weight=weight)
     if options:
         products.check_ranks("linear", ("weight", weight, 2))
         return matmul(x, weight.mT, bias=bias, activation=activation, **options)
-    if _unwatched(x, weight, bias):
-        return products.linear(x, weight, bias, activation)
     if activation is None:
         return _ops.linear(x, weight, bias)
     if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):

@@ -1,0 +1,255 @@
+"""`use`: PyTorch's own products computed by unigemm, for code that knows nothing of it.
+
+aten::mm, addmm, bmm and baddbmm are overridden below autograd, where `linear`, `matmul`, `einsum`
+and the rest end. (Overriding aten::linear would take its gradient away.)
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
+from ..log import LOG
+from .products import plain_product, product
+
+__all__ = ["use"]
+
+#: What torch.mm computes in floating point; all else is left to it.
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_DEVICES = {"cuda": "CUDA", "cpu": "CPU"}
+_LOCK = threading.Lock()
+
+
+class use:
+    """Let unigemm compute the products of PyTorch's own functions.
+
+    A context manager for the whole process: other threads multiply with unigemm too, until it ends.
+    Contexts of a device nest, and the options are those of the one that began last.
+
+    What unigemm refuses, PyTorch's own kernel computes. That is counted, and logged by the logger
+    "unigemm": a warning for the first of each reason.
+
+    Parameters
+    ----------
+    device
+        "cuda" or "cpu": products there.
+    batch_invariant
+        As in `unigemm.matmul`: rows of the result are bitwise the same whatever the batch.
+        Operands are copied where their rows are not contiguous, and nothing is left to PyTorch,
+        which does not promise it: what unigemm refuses is an error.
+    deterministic
+        As in `unigemm.matmul`, of what unigemm computes.
+
+    Attributes
+    ----------
+    calls : int
+        Products that unigemm computed.
+    fallbacks : int
+        Products that PyTorch computed.
+    reasons : Counter
+        Of these: how often, by operation and reason.
+
+    Raises
+    ------
+    UnsupportedProblem
+        Another device, or `batch_invariant` on the CPU, where BLAS does not promise it.
+    BackendUnavailable
+        PyTorch sees no CUDA device.
+
+    Examples
+    --------
+    >>> import torch, unigemm.torch
+    >>> layer = torch.nn.Linear(4, 2)
+    >>> with unigemm.torch.use(device="cpu") as used:
+    ...     result = layer(torch.ones(3, 4))
+    >>> used.calls, used.fallbacks
+    (1, 0)
+    """
+
+    def __init__(
+        self, *, device: str = "cuda", batch_invariant: bool = False, deterministic: bool = False
+    ) -> None:
+        if device not in _DEVICES:
+            raise UnsupportedProblem(
+                f"device {device!r} has no backends; use one of {', '.join(_DEVICES)}"
+            )
+        if batch_invariant and device == "cpu":
+            raise UnsupportedProblem(
+                "batch_invariant is for GPUs, since BLAS on the CPU does not promise it; leave it "
+                "out"
+            )
+        if device == "cuda" and not torch.cuda.is_available():
+            raise BackendUnavailable(
+                'PyTorch sees no CUDA device; use device="cpu", or a build of PyTorch for CUDA'
+            )
+        self.device = device
+        self.batch_invariant = bool(batch_invariant)
+        self.deterministic = bool(deterministic)
+        self.calls = 0
+        self.fallbacks = 0
+        self.reasons: Counter[str] = Counter()
+        self.options: dict[str, Any] = {}
+        if batch_invariant:
+            self.options["batch_invariant"] = True
+        if deterministic:
+            self.options["deterministic"] = True
+
+    def __enter__(self) -> use:
+        with _LOCK:
+            active = _ACTIVE[self.device]
+            if not active:
+                _LIBRARIES[self.device] = _override(self.device)
+            active.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with _LOCK:
+            active = _ACTIVE[self.device]
+            # The last of equal ones: a context may be entered again while it is open.
+            del active[len(active) - 1 - active[::-1].index(self)]
+            if not active:
+                _LIBRARIES.pop(self.device)._destroy()
+
+    def left_to_torch(self, name: str, error: UnigemmError) -> None:
+        """Count and log a product that PyTorch computed."""
+        reason = f"aten::{name}: {error}"
+        self.fallbacks += 1
+        self.reasons[reason] += 1
+        log = LOG.warning if self.reasons[reason] == 1 else LOG.debug
+        log("unigemm.torch.use leaves a product to PyTorch: %s", reason)
+
+
+_ACTIVE: dict[str, list[use]] = {device: [] for device in _DEVICES}
+_LIBRARIES: dict[str, torch.library.Library] = {}
+
+
+def _options(used: use, a: Tensor) -> dict[str, Any]:
+    """Return the options of a product: float32 as `torch.set_float32_matmul_precision` has it."""
+    if a.dtype not in _DTYPES:
+        raise UnsupportedProblem(
+            f"unigemm.torch.use multiplies float64, float32, float16 and bfloat16, and this is "
+            f"{a.dtype}; call unigemm.torch.matmul"
+        )
+    if a.dtype is torch.float32 and a.is_cuda and _is_tf32_allowed():
+        return {**used.options, "precision": "tf32"}
+    return used.options
+
+
+def _is_tf32_allowed() -> bool:
+    try:
+        return torch._C._get_cublas_allow_tf32()
+    except RuntimeError:  # it was set in the newer of two ways
+        return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def _rows(used: use, *operands: Tensor) -> tuple[Tensor, ...]:
+    """Return operands whose rows are as compact arrays have them, where that is needed."""
+    if not used.batch_invariant:
+        return operands
+    return tuple(
+        x if x.is_contiguous() and not x.data_ptr() & 15 else x.clone(
+            memory_format=torch.contiguous_format
+        )
+        for x in operands
+    )  # fmt: skip
+
+
+def _mm(used: use, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    (a,) = _rows(used, a)
+    return plain_product(a, b, out, **_options(used, a))
+
+
+def _addmm(used: use, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    (a,) = _rows(used, a)
+    return product(a, b, c, beta=beta, alpha=alpha, **_options(used, a))
+
+
+def _mm_out(used: use, a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+    if out.shape != (*a.shape[:-1], b.shape[-1]) or out.dtype != a.dtype:
+        raise UnsupportedProblem("out has another shape or dtype; pass one that fits")
+    return _mm(used, a, b, out)
+
+
+def _addmm_out(
+    used: use, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor
+) -> Tensor:
+    result = _addmm(used, c, a, b, beta=beta, alpha=alpha)
+    if out.shape != result.shape or out.dtype != result.dtype:
+        raise UnsupportedProblem("out has another shape or dtype; pass one that fits")
+    return out.copy_(result)
+
+
+#: The overloads by name; `.out` is what compiled code calls.
+_OVERRIDES: dict[str, tuple[int, Callable[..., Tensor]]] = {
+    "mm": (2, _mm),
+    "bmm": (3, _mm),
+    "addmm": (2, _addmm),
+    "baddbmm": (3, _addmm),
+    "mm.out": (2, _mm_out),
+    "bmm.out": (3, _mm_out),
+    "addmm.out": (2, _addmm_out),
+    "baddbmm.out": (3, _addmm_out),
+}
+
+
+def _override(device: str) -> torch.library.Library:
+    """Put unigemm in the place of a device's kernels, until the library is destroyed."""
+    library = torch.library.Library("aten", "IMPL")
+    key = _DEVICES[device]
+    # All of them first: a kernel that is overridden cannot be asked for any more.
+    own = {name: torch.library.get_kernel(f"aten::{name}", key) for name in _OVERRIDES}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"(?s).*Overriding a previously registered")
+            for name, (rank, ours) in _OVERRIDES.items():
+                kernel = _kernel(device, name, rank, ours, own[name])
+                library.impl(name, kernel, key, with_keyset=True)
+    except BaseException:
+        library._destroy()
+        raise
+    return library
+
+
+def _kernel(
+    device: str, name: str, rank: int, ours: Callable[..., Tensor], theirs: Any
+) -> Callable[..., Any]:
+    active = _ACTIVE[device]
+    first = 0 if "add" not in name else 1
+
+    def kernel(keys: Any, *args: Any, **options: Any) -> Any:
+        used = active[-1] if active else None
+        if used is None:  # another thread has just left
+            return theirs.call_boxed(keys, *args, **options)
+        a, b = args[first], args[first + 1]
+        try:
+            _check(a, b, rank)
+            result = ours(used, *args, **options)
+        except UnigemmError as error:
+            if used.batch_invariant and not isinstance(error, _NotAProduct):
+                raise
+            result = theirs.call_boxed(keys, *args, **options)  # says what is wrong, if anything is
+            used.left_to_torch(name, error)
+            return result
+        used.calls += 1
+        return result
+
+    return kernel
+
+
+class _NotAProduct(UnsupportedProblem):
+    """What PyTorch refuses too, and in its own words."""
+
+
+def _check(a: Tensor, b: Tensor, rank: int) -> None:
+    """Refuse what PyTorch's function refuses and unigemm would multiply."""
+    if a.dim() != rank or b.dim() != rank or (rank == 3 and a.shape[0] != b.shape[0]):
+        raise _NotAProduct("the shapes do not fit; pass two matrices, or two stacks of as many")
+    if a.shape[-1] != b.shape[-2] or a.dtype != b.dtype or a.device != b.device:
+        raise _NotAProduct("the operands do not fit each other; make shapes and dtypes agree")
