@@ -154,7 +154,7 @@ class CutileBackend:
             return compile_elsewhere(plan)
 
         def spec() -> Any:
-            from .kernels.gemm import Spec
+            from .kernels.host import Spec
 
             return Spec(problem, plan.config, features(plan.target))
 

@@ -132,7 +132,7 @@ def compile_kernels(make_spec: Callable[[], Any], arch: str) -> Artifact:
     Parameters
     ----------
     make_spec
-        Gives a `kernel.Spec`; its module needs cuda.tile.
+        Gives a `kernels.host.Spec`; its module needs cuda.tile.
     arch
         As cuTile names it, such as ``"sm_90"``.
 
@@ -173,7 +173,7 @@ def _compile(make_spec: Callable[[], Any], arch: str, folder: Path) -> dict[str,
     from cuda.tile import TileError
     from cuda.tile.compilation import export_kernel
 
-    from .kernels.gemm import kernels
+    from .kernels.host import kernels
     from .settings import default_settings
 
     files = {}

@@ -265,7 +265,7 @@ SMALL = {"tile": (64, 64, 64), "occupancy": 2}
 
 def test_the_compilers_words_reach_the_caller():
     def broken():
-        from unigemm.backends.cutile.kernels.gemm import Spec
+        from unigemm.backends.cutile.kernels.host import Spec
 
         problem = problem_of(DType.FLOAT8_E4M3FN)
         return Spec(problem, plan_of().config, features(named_target("sm_80")))

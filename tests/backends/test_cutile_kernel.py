@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from importlib import import_module
 from math import prod
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,10 +40,13 @@ ARCHS = ("sm_80", "sm_90a")
 
 @pytest.fixture
 def kernels(monkeypatch):
-    from unigemm.backends.cutile.kernels import gemm as kernel
-
-    monkeypatch.setattr(kernel, "ct", Machine)
-    return kernel
+    """Return the functions of all device code, which run on a `Machine`."""
+    found = {}
+    for name in ("tile_coords", "mainloop", "epilogue", "gemm", "reduction", "transpose"):
+        module = import_module(f"unigemm.backends.cutile.kernels.{name}")
+        monkeypatch.setattr(module, "ct", Machine)
+        found |= vars(module)
+    return SimpleNamespace(**found)
 
 
 def padded(extent, unit):

@@ -100,7 +100,7 @@ def chunk(spec: Spec) -> int:
 
 @cute.jit
 def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> cute.Tensor:
-    """Start to read some columns of a thread's row; `arrived` waits for them."""
+    """Start to read some columns of a thread's row; `finish` waits for them."""
     read, source, slabs, _, _ = reading
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
     held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
@@ -124,16 +124,22 @@ def leave(drained: cute.Pointer, pair: Int32, ctas: cutlass.Constexpr) -> None:
             cute.arch.mbarrier_arrive(drained)
 
 
-def arrived(spec: Spec, reading: tuple, part: int, count: int, ahead: bool) -> Any:
-    """Wait for the columns that this warp has begun to read; with the last hand back the buffer.
+def finish(
+    spec: Spec, reading: tuple, held: cute.Tensor, part: int, count: int, scale: tuple, ahead: bool
+) -> Any:
+    """Wait for the columns that this warp has begun to read, and scale them.
 
-    Begins to read those that follow, if there are any and that is done `ahead`, and returns them.
+    With the last part the buffer is handed back. Else, if that is to be done `ahead`, the columns
+    that follow are begun to be read, and returned.
     """
     cute.arch.fence_view_async_tmem_load()
+    coming = None
     if part == count - 1:
         leave(reading[3], reading[4], spec.geometry.ctas)
-        return None
-    return begin(spec, reading, part + 1) if ahead else None
+    elif ahead:
+        coming = begin(spec, reading, part + 1)
+    scale_sums(held, scale)
+    return coming
 
 
 # -- through shared memory -------------------------------------------------------------------------
@@ -161,8 +167,7 @@ def store_boxes(
     coming = begin(spec, reading, 0)
     for part in range_constexpr(count):
         held = coming
-        coming = arrived(spec, reading, part, count, ahead=True)
-        scale_sums(held, scale)
+        coming = finish(spec, reading, held, part, count, scale, ahead=True)
         slot = own + (used + part) % BOXES * elements
         cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)
         cute.arch.sync_warp()
@@ -211,8 +216,7 @@ def store_rows(
     coming = begin(spec, reading, 0)
     for part in range_constexpr(count):
         held = coming
-        coming = arrived(spec, reading, part, count, ahead=True)
-        scale_sums(held, scale)
+        coming = finish(spec, reading, held, part, count, scale, ahead=True)
         cute.arch.sync_warp()  # the rows of the box before are stored
         fill_box(spec, held, own, lane)
         cute.arch.sync_warp()
@@ -238,8 +242,7 @@ def store_direct(
     line = base + Int64(row) * d_strides[0] * (spec.output.width // 8)
     for part in range_constexpr(count):
         held = begin(spec, reading, part)
-        arrived(spec, reading, part, count, ahead=False)
-        scale_sums(held, scale)
+        finish(spec, reading, held, part, count, scale, ahead=False)
         column = corner[1] + part * columns
         if row < m:
             store_row(spec, held, line, d_strides[1], column, n)

@@ -5,11 +5,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.scaling import scale_of, scale_sums
+from ...cute.scaling import scale_of
 from ...cute.tile_scheduler import Work, skip, work_unit
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
-from .epilogue import add_cluster, add_slices, store_by_tma, store_direct, store_down, store_rows
-from .mainloop import fragment_places, fragment_row, multiply
+from .epilogue import store_tile
+from .mainloop import fragment_places, multiply
 from .tile_coords import place_of
 
 __all__ = ["TURN_BARRIER", "consume"]
@@ -50,6 +50,7 @@ def consume(
     atom, target, boxes = store
     size = spec.output.width // 8
     boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // size)
+    store = (atom, target, boxes)
     stage, phase, used = Int32(0), Int32(0), Int32(0)
     unit, fields = first_unit, first
     cute.arch.griddepcontrol_wait()
@@ -79,53 +80,11 @@ def consume(
             cute.arch.barrier_arrive(
                 barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP * per_group
             )
-        top, left = place_of(spec, work, lasts)
-        row, column = top + wg_m * MMA_M, left + wg_n * geo.mma_n
-        if const_expr(geo.store == "tma"):
-            scale_sums(total, scale)
-            used = store_by_tma(
-                spec, total, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1,
-                used,
-            )  # fmt: skip
-        else:
-            base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
-            if const_expr(spec.split):
-                base += Int64(work.part) * d_strides[4] * size
-            below = sizes[0]
-            if const_expr(tile_m < MMA_M):
-                below = cutlass.min(below, row + tile_m)
-            if const_expr(geo.store == "rows"):
-                scale_sums(total, scale)
-                line = base + (Int64(row) * d_strides[0] + column) * size
-                there = (below - row, sizes[1] - column)
-                store_rows(spec, total, boxes, line, d_strides[0], there, in_wg)
-            else:
-                lane, warp = in_wg % 32, in_wg // 32
-                at = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
-                if const_expr(geo.fragments > 0):
-                    at = (top + fragment_row(spec, wg_m, in_wg), at[1])
-                steps = (d_strides[0], d_strides[1])
-                own, blocks, begin = total, const_expr(geo.mma_n // 8), Int32(0)
-                last = Int32(blocks)  # behind this warpgroup's share of the columns, in eights
-                area = shared[0].iterator.toint()
-                if const_expr(geo.slices > 1):
-                    own, blocks, begin = add_slices(spec, own, area, group, thread)
-                    area += geo.consumers * WARPGROUP * geo.accumulators * 4
-                    last = cutlass.min(last, begin + blocks)
-                if const_expr(config.cluster_k > 1):
-                    own, blocks, more = add_cluster(spec, own, blocks, area, ranks, thread)
-                    begin += more
-                scale_sums(own, scale)
-                least = None
-                if const_expr(config.cluster_k > 2):
-                    # A neighbour adds up the parts of these columns in another order.
-                    least = work.tile_n * tile_n
-                at = (at[0], at[1] + begin * 8)
-                end = cutlass.min(sizes[1], column + last * 8)
-                if const_expr(spec.down):
-                    store_down(spec, own, blocks, base, steps[1], at, (below, end), least)
-                else:
-                    store_direct(spec, own, blocks, base, steps, at, lane, (below, end), least)
+        corner = place_of(spec, work, lasts)
+        used = store_tile(
+            spec, total, scale, store, out, d_strides, sizes, fields, corner,
+            (consumer, group, wg_m, wg_n), (thread, in_wg), shared[0].iterator, ranks, used,
+        )  # fmt: skip
         unit += step
         if const_expr(geo.groups == 2):
             if unit < units:

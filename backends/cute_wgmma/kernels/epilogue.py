@@ -8,9 +8,12 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ...cute.device import elements, global_vector, read, select, write
 from ...cute.exchange import added, fetch, vector_at
+from ...cute.scaling import scale_sums
+from ...cute.tile_scheduler import Work
 from ...cute.tma_boxes import pack, send_box, swizzled_unit
 from ...cute.tma_boxes import store_rows as store_box_rows
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
+from .mainloop import fragment_row
 from .spec import Spec
 
 STORE_BARRIER = 4  # and on: a named barrier for each consumer warpgroup
@@ -33,6 +36,111 @@ def store_matrices(address: Int32, words: list) -> None:
         f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [{{$r0}}], {{{names}}};",
         read_only_args=[address, *words],
     )
+
+
+# -- the epilogue of one tile ----------------------------------------------------------------------
+
+
+@cute.jit
+def store_tile(
+    spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple, store: tuple, out: Int64,
+    d_strides: tuple, sizes: tuple, fields: tuple, corner: tuple, place: tuple, threads: tuple,
+    area: cute.Pointer, ranks: tuple, used: Int32,
+) -> Int32:  # fmt: skip
+    """Scale, round and store a warpgroup's part of a tile: all that kernels write to D.
+
+    Parameters
+    ----------
+    sums
+        The accumulators of a thread.
+    scale
+        See `scale_of`.
+    store
+        The TMA store and its tensor, and this warpgroup's boxes.
+    out, d_strides
+        D, or the parts of split-K.
+    fields
+        The work unit.
+    corner
+        Where the tile begins in D.
+    place
+        This warpgroup among the consumers, its group or slice of K, and its place in the tile.
+    threads
+        This thread among the consumers, and in its warpgroup.
+    area
+        The shared memory of the pipeline.
+    used
+        Boxes ever used; returned with those that are used here.
+    """
+    geo, work = spec.geometry, Work(*fields)
+    atom, target, boxes = store
+    consumer, group, wg_m, wg_n = place
+    _, in_wg = threads
+    size = spec.output.width // 8
+    row, column = corner[0] + wg_m * MMA_M, corner[1] + wg_n * geo.mma_n
+    if const_expr(geo.store == "tma"):
+        scale_sums(sums, scale)
+        used = store_by_tma(
+            spec, sums, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1, used
+        )
+    else:
+        base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
+        if const_expr(spec.split):
+            base += Int64(work.part) * d_strides[4] * size
+        below = sizes[0]
+        if const_expr(spec.config.tile[0] < MMA_M):
+            below = cutlass.min(below, row + spec.config.tile[0])
+        if const_expr(geo.store == "rows"):
+            scale_sums(sums, scale)
+            line = base + (Int64(row) * d_strides[0] + column) * size
+            there = (below - row, sizes[1] - column)
+            store_rows(spec, sums, boxes, line, d_strides[0], there, in_wg)
+        else:
+            lane, warp = in_wg % 32, in_wg // 32
+            first = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
+            if const_expr(geo.fragments > 0):
+                first = (corner[0] + fragment_row(spec, wg_m, in_wg), first[1])
+            steps = (d_strides[0], d_strides[1])
+            store_sums(
+                spec, sums, scale, base, steps, first, column, (below, sizes[1]), work.tile_n,
+                group, threads, area, ranks,
+            )  # fmt: skip
+    return used
+
+
+@cute.jit
+def store_sums(
+    spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple, base: Int64, steps: tuple,
+    first: tuple, column: Int32, extents: tuple, tile_n: Int32, group: Int32, threads: tuple,
+    area: cute.Pointer, ranks: tuple,
+) -> None:  # fmt: skip
+    """Store from registers, behind the sums over slices of K and over a cluster along K.
+
+    `first` is the row and column of this thread's first element, `column` its warpgroup's first.
+    """
+    geo = spec.geometry
+    thread, in_wg = threads
+    own, blocks, begin = sums, const_expr(geo.mma_n // 8), Int32(0)
+    last = Int32(blocks)  # behind this warpgroup's range of the columns, in eights
+    place = area.toint()
+    if const_expr(geo.slices > 1):
+        own, blocks, begin = add_slices(spec, own, place, group, thread)
+        place += geo.consumers * WARPGROUP * geo.accumulators * 4
+        last = cutlass.min(last, begin + blocks)
+    if const_expr(spec.config.cluster_k > 1):
+        own, blocks, more = add_cluster(spec, own, blocks, place, ranks, thread)
+        begin += more
+    scale_sums(own, scale)
+    least = None
+    if const_expr(spec.config.cluster_k > 2):
+        # A neighbour adds up the parts of these columns in another order.
+        least = tile_n * spec.config.tile[1]
+    at = (first[0], first[1] + begin * 8)
+    inside = (extents[0], cutlass.min(extents[1], column + last * 8))
+    if const_expr(spec.down):
+        store_down(spec, own, blocks, base, steps[1], at, inside, least)
+    else:
+        store_direct(spec, own, blocks, base, steps, at, in_wg % 32, inside, least)
 
 
 # -- partial sums of a CTA's slices and of a cluster along K ---------------------------------------

@@ -1,0 +1,67 @@
+"""What happens to sums before they are D: scaled, converted, stored."""
+
+# No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
+import cuda.tile as ct
+
+from ...common.factors import FINITE, LARGE, MOST, SMALL
+from ..tiles import spans_of
+from .tile_coords import spans_at
+
+Flag = ct.Constant[bool]
+Size = ct.Constant[int]
+
+
+def scaled(total, scales):  # noqa: ANN001, ANN201
+    """Multiply sums by a factor and by the numbers of two arrays, where those are not empty.
+
+    Without a branch, in the two steps of `backends.factors`: the second is mostly by 1.
+    """
+    scale_a, scale_b, factor = scales
+    product = factor * ct.astype(ct.gather(scale_a, 0, padding_value=1.0), ct.float64)
+    product = product * ct.astype(ct.gather(scale_b, 0, padding_value=1.0), ct.float64)
+    size = ct.abs(product)
+    more = ct.where(size < SMALL, SMALL, ct.where(size < LARGE, 1.0, LARGE))
+    less = ct.where(size < SMALL, 1 / SMALL, ct.where(size < LARGE, 1.0, 1 / LARGE))
+    scale = ct.minimum(ct.maximum(product * less, -MOST), MOST)
+    scale = ct.where(size <= FINITE, scale, product)
+    return total * ct.astype(scale, ct.float32) * ct.astype(more, ct.float32)
+
+
+def finish(total, scales, dtype):  # noqa: ANN001, ANN201
+    """Return the elements of D of some sums: multiplied by the scales, if any, and converted."""
+    if len(scales) > 0:
+        total = scaled(total, scales)
+    return total.astype(dtype)
+
+
+def write_spans(  # noqa: ANN201
+    total, d, d1, d0, at_m, at_n, scales, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
+    direct: Flag,
+):  # fmt: skip
+    """Store a tile of D, or of the workspace, span by span."""
+    m, n = ct.static_eval(spans_of(tile_m)[-1]), ct.static_eval(spans_of(tile_n)[-1])
+    lines, line = d.shape[2], d.shape[3]
+    rows = spans_at(at_m, tile_m, ct.cdiv(line if d_turned else lines, m))
+    columns = spans_at(at_n, tile_n, ct.cdiv(lines if d_turned else line, n))
+    for i in ct.static_iter(range(len(rows))):
+        for j in ct.static_iter(range(len(columns))):
+            some = total[i * len(columns) + j]
+            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, d_turned, direct)
+
+
+def write(  # noqa: ANN201
+    total, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, d_turned: Flag,  # noqa: ANN001
+    direct: Flag,
+):  # fmt: skip
+    """Store sums that begin at a multiple of some rows and of some columns."""
+    tile = finish(total, scales, d.dtype)
+    m, n = total.shape[0], total.shape[1]
+    view = d.tiled_view(
+        (1, 1, n, m) if d_turned else (1, 1, m, n),
+        traversal_steps=(1, 1, step_n, step_m) if d_turned else (1, 1, step_m, step_n),
+    )
+    if d_turned:
+        tile = ct.transpose(tile).reshape((1, 1, n, m))
+        view.store((d1, d0, at_n, at_m), tile, allow_tma=False if direct else None)
+    else:
+        view.store((d1, d0, at_m, at_n), tile.reshape((1, 1, m, n)))

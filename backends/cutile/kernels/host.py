@@ -1,0 +1,186 @@
+"""What is compiled in, and the kernels of a specification with their signatures."""
+
+# No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
+from dataclasses import dataclass
+
+import cuda.tile as ct
+from cuda.tile.compilation import (
+    ArrayConstraint,
+    CallingConvention,
+    KernelSignature,
+    ScalarConstraint,
+    TupleConstraint,
+)
+
+from unigemm.planning.config import Config
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import MatrixType, Problem
+
+from ..geometry import (
+    PIECE_ROWS,
+    REDUCE_TILE,
+    TURN_TILE,
+    Features,
+    is_copied,
+    seen,
+    stored_directly,
+)
+from ..tiles import ALIGNMENT, DEFAULT_WARPS
+from .gemm import gemm, tail
+from .reduction import join, reduce
+from .transpose import turn
+
+TYPES = {
+    DType.FLOAT64: ct.float64,
+    DType.FLOAT32: ct.float32,
+    DType.FLOAT16: ct.float16,
+    DType.BFLOAT16: ct.bfloat16,
+    DType.FLOAT8_E4M3FN: ct.float8_e4m3fn,
+    DType.FLOAT8_E5M2: ct.float8_e5m2,
+    DType.INT8: ct.int8,
+    DType.INT32: ct.int32,
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is compiled in: a problem as the kernel sees it, a configuration, and the device's."""
+
+    problem: Problem
+    config: Config
+    features: Features
+
+    @property
+    def split(self) -> bool:
+        """Whether partial sums go to the workspace."""
+        return self.config.split_k > 1
+
+    @property
+    def turned(self) -> bool:
+        """Whether D is stored column by column."""
+        return self.problem.d.major == "m"
+
+    @property
+    def direct(self) -> bool:
+        """Whether threads store D themselves, not TMA."""
+        return stored_directly(self.problem, self.config)
+
+
+def matrix_constraint(kind: MatrixType, line: int, dtype: ct.DType) -> ArrayConstraint:
+    """Return what is promised of a matrix: lines aligned as its class says.
+
+    Parameters
+    ----------
+    kind
+        Its class.
+    line
+        Divides the length of a line.
+    dtype
+        What its elements are read as.
+    """
+    contiguous = kind.major != "strided"
+    steps = (kind.vector,) * 3 + (1,)
+    return ArrayConstraint(
+        dtype,
+        4,
+        index_dtype=ct.int32,  # 64-bit ones rule TMA out; addresses have 64 bits either way
+        stride_lower_bound_incl=0,
+        alias_groups=(),
+        may_alias_internally=False,
+        stride_constant=(None, None, None, 1 if contiguous else None),
+        stride_divisible_by=steps if contiguous else 1,
+        shape_divisible_by=(1, 1, 1, line),
+        base_addr_divisible_by=kind.alignment,
+    )
+
+
+def scales_constraint(spec: Spec) -> TupleConstraint:
+    """Return two arrays of at most one number and a factor, or nothing."""
+    if not spec.problem.scaled:
+        return TupleConstraint(())
+    place = ArrayConstraint(
+        ct.float32,
+        1,
+        index_dtype=ct.int32,
+        stride_lower_bound_incl=0,
+        alias_groups=(),
+        may_alias_internally=False,
+        stride_constant=(1,),
+        base_addr_divisible_by=4,
+    )
+    return TupleConstraint((place, place, ScalarConstraint(ct.float64)))
+
+
+def parts_constraint(spec: Spec) -> ArrayConstraint:
+    """Return what is promised of the workspace: lines are padded to 16 bytes."""
+    sums = spec.problem.accumulator
+    kind = MatrixType(sums, "n", ALIGNMENT)
+    return matrix_constraint(kind, kind.vector, TYPES[sums])
+
+
+def output_constraint(spec: Spec) -> ArrayConstraint:
+    """Return what is promised of D, whose alignment counts the length of a line."""
+    d = spec.problem.d
+    line = 1 if d.major == "strided" else d.vector
+    return matrix_constraint(d, line, TYPES[d.dtype])
+
+
+def turning(spec: Spec, convention: CallingConvention) -> tuple[ct.kernel, KernelSignature]:
+    """Return the kernel that copies either operand: both are aligned alike."""
+    kind = spec.problem.a if is_copied(spec.problem.a, spec.config) else spec.problem.b
+    source = matrix_constraint(kind, 1, TYPES[kind.dtype])
+    copy = matrix_constraint(kind, kind.vector, TYPES[kind.dtype])  # whose lines are padded
+    arguments = [source, copy, *TURN_TILE, spec.features.overlaps]
+    return turn, KernelSignature(arguments, convention, symbol="turn")
+
+
+def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
+    """Return the kernels of a specification and their signatures, by the names of their symbols."""
+    problem, config, features = seen(spec.problem, spec.config), spec.config, spec.features
+    cut = problem.a.dtype is DType.FLOAT32
+    inputs = ct.tfloat32 if cut and features.reads_tf32 else TYPES[problem.a.dtype]
+    a, b = (
+        matrix_constraint(kind, kind.vector if features.whole_vectors else 1, inputs)
+        for kind in (problem.a, problem.b)
+    )
+    d = output_constraint(spec)
+    scales = scales_constraint(spec)
+    number, nothing = ScalarConstraint(ct.int32), TupleConstraint(())
+    divisors = [ScalarConstraint(ct.int64)] * 5 if features.multiplies else []
+    order = TupleConstraint((number, number, *divisors))
+    work = number, number, order
+    hints = {
+        "num_ctas": config.cluster[0],
+        "num_worker_warps": config.warps[0] if config.warps[0] != DEFAULT_WARPS else None,
+        "occupancy": config.occupancy or None,
+    }
+    convention = CallingConvention.cutile_python_v2()
+    turns = problem.a.major == "m", problem.b.major == "k", spec.turned
+    rounded = cut and not features.reads_tf32
+    latency = config.stages
+    main = KernelSignature(
+        [
+            a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
+            *work, *config.tile, *turns, spec.split, rounded, spec.direct, latency,
+            config.schedule != "plain", features.overlaps,
+        ],
+        convention,
+        symbol="gemm",
+    )  # fmt: skip
+    found = {"gemm": (gemm.replace_hints(**hints), main)}
+    if config.schedule == "tail":
+        pieces, (m, n, _) = parts_constraint(spec), config.tile
+        arguments = [a, b, d, pieces, *work, *config.tile, *turns, rounded, latency]
+        joined = [pieces, d, scales, *work, m, n, PIECE_ROWS, spec.turned]
+        for name, kernel, taken in (
+            ("tail", tail.replace_hints(**hints), arguments),
+            ("join", join, joined),
+        ):
+            signature = KernelSignature([*taken, features.overlaps], convention, symbol=name)
+            found[name] = (kernel, signature)
+    if spec.split:
+        arguments = [parts_constraint(spec), d, scales, *REDUCE_TILE, features.overlaps]
+        found["reduce"] = (reduce, KernelSignature(arguments, convention, symbol="reduce"))
+    if config.repacked:
+        found["turn"] = turning(spec, convention)
+    return found

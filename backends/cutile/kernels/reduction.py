@@ -1,0 +1,82 @@
+"""The sums of the parts that blocks have computed: of split-K, and of shared tiles."""
+
+# No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
+import cuda.tile as ct
+
+from .epilogue import finish, write
+from .tile_coords import place, place_in
+
+Flag = ct.Constant[bool]
+Size = ct.Constant[int]
+
+IN_FLIGHT = 4  # partial sums that are read at once
+
+
+def add_pieces(  # noqa: ANN201
+    block, pieces, d, scales, parts, begin, order,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, rows: Size, d_turned: Flag,
+):  # fmt: skip
+    """Add the pieces of some rows of a shared tile in the order of K, and write them."""
+    strips = tile_m // rows
+    at = block // strips
+    strip = block - at * strips
+    d1, d0, at_m, at_n = place(begin + at, d, order, tile_m, tile_n, d_turned)
+    # Blocks of rows below the matrix write its last rows once more, in the same bits.
+    last = ct.cdiv(d.shape[3 if d_turned else 2], rows) - 1
+    strip = min(strip, last - at_m * strips)
+    total = ct.zeros((rows, tile_n), pieces.dtype)
+    for part in range(0, parts, IN_FLIGHT):
+        some = ()
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            piece = at * parts + min(part + i, parts - 1)
+            found = ct.load(
+                pieces, (0, piece, strip, 0), (1, 1, rows, tile_n),
+                padding_mode=ct.PaddingMode.ZERO, check_bounds=False,
+            )  # fmt: skip
+            some = (*some, found.reshape((rows, tile_n)))
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            total = total + ct.where(part + i < parts, some[i], 0)
+    at_m = at_m * strips + strip
+    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, d_turned, False)
+
+
+@ct.kernel
+def join(  # noqa: ANN201
+    pieces, d, scales, parts, begin, order,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, rows: Size, d_turned: Flag, overlap: Flag,
+):  # fmt: skip
+    """Add up the pieces of the tiles that blocks have shared."""
+    if overlap:
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
+    add_pieces(ct.bid(0), pieces, d, scales, parts, begin, order, tile_m, tile_n, rows, d_turned)
+
+
+def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
+    """Add the parts of each element of a block in their order, and write D."""
+    product, at_lines, at_line = place_in(block, d, tile_lines, tile_line)
+    i1 = product // d.shape[1]
+    i0 = product - i1 * d.shape[1]
+    shape = (1, 1, tile_lines, tile_line)
+    total = ct.zeros(shape, parts.dtype)
+    end = parts.shape[0]
+    for part in range(0, end, IN_FLIGHT):
+        some = ()
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            found = ct.load(
+                parts, (min(part + i, end - 1), product, at_lines, at_line), shape,
+                padding_mode=ct.PaddingMode.ZERO,
+            )  # fmt: skip
+            some = (*some, found)
+        for i in ct.static_iter(range(IN_FLIGHT)):
+            total = total + ct.where(part + i < end, some[i], 0)
+    ct.store(d, (i1, i0, at_lines, at_line), finish(total, scales, d.dtype))
+
+
+@ct.kernel
+def reduce(parts, d, scales, tile_lines: Size, tile_line: Size, overlap: Flag):  # noqa: ANN001, ANN201
+    """Add up the parts of split-K."""
+    if overlap:
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
+    add_parts(ct.bid(0), parts, d, scales, tile_lines, tile_line)

@@ -1,0 +1,81 @@
+"""Where tiles of D and of operands lie, and in which order blocks take them."""
+
+# No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
+from itertools import accumulate
+
+import cuda.tile as ct
+
+from ..tiles import spans_of
+
+Flag = ct.Constant[bool]
+Size = ct.Constant[int]
+
+
+def quotient(number, packed):  # noqa: ANN001, ANN201
+    """Divide by an `arguments.Divisor`: a division proper is a chain of some twenty instructions.
+
+    Each block begins with four, and nothing is loaded before they end.
+    """
+    wide = ct.astype(number, ct.int64) * (packed & 0xFFFFFFFF)
+    return ct.astype(wide >> (packed >> 32), ct.int32)
+
+
+def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
+    """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
+    along_n, group = order[0], order[1]
+    swept = tiles_n if along_n != 0 else tiles_m
+    grouped = tiles_m if along_n != 0 else tiles_n
+    band = quotient(index, order[4]) if len(order) > 2 else index // (swept * group)
+    first = band * group
+    width = min(group, grouped - first)
+    inside = index - band * (swept * group)
+    if len(order) > 2:
+        along = quotient(inside, order[5] if width == group else order[6])
+    else:
+        along = inside // width
+    across = first + inside - along * width
+    tile_m = across if along_n != 0 else along
+    tile_n = along if along_n != 0 else across
+    return tile_m, tile_n
+
+
+def place(  # noqa: ANN201
+    unit, d, order, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
+):  # fmt: skip
+    """Return where a tile of D lies: the indices of its product (L1, L0), then the tile's."""
+    lines, line = d.shape[2], d.shape[3]
+    tiles_m = ct.cdiv(line if d_turned else lines, tile_m)
+    tiles_n = ct.cdiv(lines if d_turned else line, tile_n)
+    tiles = tiles_m * tiles_n
+    if len(order) > 2:
+        outer = quotient(unit, order[2])
+        d1 = quotient(outer, order[3])
+    else:
+        outer = unit // tiles
+        d1 = outer // d.shape[1]
+    at_m, at_n = tile_coordinates(unit - outer * tiles, tiles_m, tiles_n, order)
+    return d1, outer - d1 * d.shape[1], at_m, at_n
+
+
+def place_in(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
+    """Return which matrix of a stack a block has, and which tile of that: (lines, line)."""
+    across = ct.cdiv(array.shape[3], tile_line)
+    down = ct.cdiv(array.shape[2], tile_lines)
+    rest = block // across
+    product = rest // down
+    return product, rest - product * down, block - rest * across
+
+
+def spans_at(tile, length: Size, end):  # noqa: ANN001, ANN201
+    """Return where the spans of a tile begin, counted in the shortest of them, below an end.
+
+    A span beyond the matrix begins at the last instead: it has no branch, and writes what lies
+    there once more, in the same bits.
+    """
+    if ct.static_eval(len(spans_of(length)) == 1):
+        return (tile,)
+    found = ()
+    for before in ct.static_iter(accumulate(spans_of(length)[:-1], initial=0)):
+        step = ct.static_eval(spans_of(length)[-1])
+        found = (*found, min(tile * (length // step) + before // step, end - 1))
+    return found
