@@ -129,7 +129,7 @@ def out_of_bounds(config: Config) -> str | None:
             return f"{name} is {value}, and kernels have {least} to {most}"
     if not 1 <= config.raster.group <= INT32_MAX:
         return f"the raster's group is {config.raster.group}, and it is 1 at least"
-    return next(filter(None, map(out_of_bounds, config.strips)), None)
+    return next(filter(None, map(out_of_bounds, config.remainder)), None)
 
 
 def without_meaning(config: Config, unused: Collection[str]) -> str | None:
@@ -186,8 +186,8 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         **_knobs(config),
         # How many threads share the parts depends on the size of D, but where no M may change sums.
         "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
-        # Nothing where there are none: the keys of most kernels are older than strips.
-        **({"strips": [_of_strip(strip) for strip in config.strips]} if config.strips else {}),
+        # Under its older name, and only where there is one: so compiled kernels are still found.
+        **({"strips": [_of_strip(each) for each in config.remainder]} if config.remainder else {}),
     }
 
 

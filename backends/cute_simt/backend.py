@@ -23,7 +23,7 @@ __all__ = ["BACKEND", "kernel_problem"]
 
 _GRID_MAX = 2**31 - 1
 _SCHEDULES = ("", "persistent", "tail", "stream", DMMA, DMMA_TAIL, DMMA_STREAM, DOT, AXPY)
-_UNUSED_BY_ROWS = ("occupancy", "producers", "repacked", "strips", "cluster_k")
+_UNUSED_BY_ROWS = ("occupancy", "producers", "repacked", "remainder", "cluster_k")
 _SLAB_BYTES = 256  # of a tile's K at most: twice the longest that is offered
 _DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
@@ -61,7 +61,7 @@ def _misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
     reason = without_meaning(config, ("slice_k",))
     if reason is not None:
         return reason
-    for strip in config.strips:
+    for strip in config.remainder:
         reason = _misfit_rows(strip.oriented(problem), None, strip)
         if reason is not None:
             return reason

@@ -135,7 +135,7 @@ class Offer(NamedTuple):
             split_k=self.split_k,
             cluster_k=self.cluster_k,
             swap_ab=self.swap_ab,
-            strips=self.strips,
+            remainder=self.strips,
         )
 
     def candidate(self, problem: Problem, extents: Extents, target: Target) -> Candidate:
@@ -863,13 +863,13 @@ def _work_behind(
     problem: Problem, extents: Extents, target: Target, config: Config, f: Figures
 ) -> Work:
     """Return what the prices of a configuration's tiles owe to the problem, behind its strips."""
-    if not config.strips:
+    if not config.remainder:
         return work_of(problem, extents, target, f)
     (found, tiles), us, own = shared_out(extents, config), 0.0, f.of_rows(problem.a.dtype)
-    for strip, sizes in zip(config.strips, found, strict=True):
+    for strip, sizes in zip(config.remainder, found, strict=True):
         times = few_rows_times(strip.oriented(problem), sizes, target, strip, own, strip=True)
         us += times.total
-    return work_of(problem, tiles, target, f).behind(config.strips, us)
+    return work_of(problem, tiles, target, f).behind(config.remainder, us)
 
 
 def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:

@@ -878,7 +878,7 @@ def prediction(times: Times) -> Prediction:
         waves=times.loop - times.full,
         reduction=times.reduction,
         repack=times.repack,
-        strips=times.strips,
+        remainder=times.strips,
         fma=times.fma,
         tensor=times.tensor,
         latency=times.latency,

@@ -255,12 +255,12 @@ def _illegal_strips(problem: Problem, config: Config, target: Target) -> str | N
         return f"the {config.schedule} schedule leaves no rows over"
     if not is_big(config):
         return "strips are for tiles of 64 sums a thread or more: others waste little"
-    if len({strip.swap_ab for strip in config.strips}) < len(config.strips):
+    if len({strip.swap_ab for strip in config.remainder}) < len(config.remainder):
         return "there is one strip of rows at most, and one of columns"
-    for strip in config.strips:
+    for strip in config.remainder:
         if strip.schedule not in FEW_ROWS:
             return f"a strip is computed by a schedule for few rows: {' or '.join(FEW_ROWS)}"
-        if strip.split_k != 1 or strip.strips:
+        if strip.split_k != 1 or strip.remainder:
             return "a strip has K whole, and no strips of its own"
         reason = illegal(strip.oriented(problem), strip, target)
         if reason is not None:
@@ -284,10 +284,10 @@ def misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
 
     Problem and extents are as the kernel sees them.
     """
-    if not config.strips:
+    if not config.remainder:
         return None
     found, tiles = shared_out(extents, config)
-    for strip, rows in zip(config.strips, (each.m for each in found), strict=True):
+    for strip, rows in zip(config.remainder, (each.m for each in found), strict=True):
         index, tile = "MN"[strip.swap_ab], config.tile[strip.swap_ab]
         if not 0 < rows <= strip.tile[0] or min(tiles.m, tiles.n) == 0:
             return (
@@ -325,7 +325,7 @@ def _illegal_cluster(problem: Problem, config: Config, target: Target) -> str | 
 
 def illegal(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a configuration cannot run on the target; None when it can."""
-    if config.strips:
+    if config.remainder:
         reason = _illegal_strips(problem, config, target)
         if reason is not None:
             return reason

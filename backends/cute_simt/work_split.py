@@ -14,7 +14,7 @@ __all__ = ["of_tiles", "shared_out"]
 
 def of_tiles(extents: Extents, config: Config) -> Extents:
     """Return the extents of what the tiles compute: all but the strips."""
-    return shared_out(extents, config)[1] if config.strips else extents
+    return shared_out(extents, config)[1] if config.remainder else extents
 
 
 def shared_out(extents: Extents, config: Config) -> tuple[list[Extents], Extents]:
@@ -23,7 +23,7 @@ def shared_out(extents: Extents, config: Config) -> tuple[list[Extents], Extents
     Where rows and columns are left over, the second strip is without what the first one has.
     """
     found = []
-    for strip in config.strips:
+    for strip in config.remainder:
         turned = strip.oriented(extents)
         left = turned.m % config.tile[strip.swap_ab]
         found.append(turned.of_rows(left))

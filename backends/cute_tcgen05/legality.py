@@ -26,7 +26,7 @@ from .geometry import (
 
 __all__ = ["narrowest", "unsupported_product", "unsupported_reason"]
 
-_UNUSED = ("thread", "occupancy", "repacked", "strips", "producers", "cluster_k", "slice_k")
+_UNUSED = ("thread", "occupancy", "repacked", "remainder", "producers", "cluster_k", "slice_k")
 _WARPS = (STORE_WARPS, 1)
 _ARCHITECTURES = ("sm_100a", "sm_103a", "sm_110a")
 

@@ -25,7 +25,7 @@ from .geometry import (
 
 __all__ = ["unsupported_product", "unsupported_reason"]
 
-_UNUSED = ("thread", "occupancy", "repacked", "strips", "producers")
+_UNUSED = ("thread", "occupancy", "repacked", "remainder", "producers")
 # N of wgmma with .s32 accumulators (PTX ISA, wgmma.mma_async): 8, 16, 24, 32, then multiples of 16.
 _INTEGER_N = (8, 16, 24, *range(32, 257, 16))
 

@@ -25,7 +25,7 @@ CAPABILITIES = (80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
 # Compute capabilities with a useful rate of float64 on the tensor cores: the others have none, or a
 # sixty-fourth of their float32 rate (CUDA C++ Programming Guide, arithmetic throughput).
 _FLOAT64 = ((8, 0), (9, 0), (10, 0))
-_UNUSED = ("thread", "producers", "strips")
+_UNUSED = ("thread", "producers", "remainder")
 
 
 def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:

@@ -183,7 +183,7 @@ def grows(backend, config, size, dimension, target):
     """
     if dimension in ("k", "batch"):
         return True
-    if config.strips:
+    if config.remainder:
         return False
     seen = config.oriented(size)
     (m, n, k), along_m = config.tile, (dimension == "m") != config.swap_ab

@@ -72,7 +72,7 @@ def check(problem, size, target):
     known = {way: bounds_of(problem, size, target, way) for way in (False, True)}
     for candidate in BACKEND.candidates(problem, size, target):
         config, us = candidate.config, candidate.prediction.us
-        if config.schedule in FEW_ROWS or config.strips or is_persistent(config):
+        if config.schedule in FEW_ROWS or config.remainder or is_persistent(config):
             continue
         of_parts, least, floor_us = known[config.repacked][name(config)]
         assert max(least, floor_us) <= us, config
@@ -97,7 +97,7 @@ def check_persistent(problem, size, target):
     found = []
     for candidate in BACKEND.candidates(problem, size, target):
         config, us = candidate.config, candidate.prediction.us
-        if is_persistent(config) and not config.strips:
+        if is_persistent(config) and not config.remainder:
             least = known[(*name(config), config.occupancy)]
             assert least <= us, config
             found.append(least / us)

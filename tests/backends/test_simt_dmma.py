@@ -234,7 +234,7 @@ LEGAL = Config((64, 64, 16), stages=4, warps=(2, 2), thread=(8, 4), schedule="dm
         ({"cluster": (2, 1)}, FLOAT64, "sm_90a", "along K only"),
         ({"producers": 4}, FLOAT64, "sm_90a", "1 warps copy, not 4"),
         ({"repacked": True}, FLOAT64, "sm_90a", "copied first in float32 only"),
-        ({"strips": (Config((1, 8, 1), schedule="dot"),)}, FLOAT64, "sm_90a", "strips are for"),
+        ({"remainder": (Config((1, 8, 1), schedule="dot"),)}, FLOAT64, "sm_90a", "strips are for"),
         ({"tile": (128, 256, 16), "thread": (16, 16)}, FLOAT64, "sm_90a", "accumulator registers"),
     ],
 )

@@ -29,7 +29,7 @@ from unigemm.problem.problem import Extents
 H200 = named_target("sm_90a")
 DOT = Config((1, 8, 1), warps=(1, 4), slice_k=2, schedule="dot")
 AXPY = Config((1, 64, 1), warps=(1, 2), thread=(1, 4), slice_k=4, stages=8, schedule="axpy")
-TILE = Config((128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), strips=(DOT,))
+TILE = Config((128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), remainder=(DOT,))
 SIZES = (2049, 2047, 2050)
 LAYOUTS = ("kn", "kk", "mn", "mk")
 ODD = problem_of(DType.FLOAT32, "k", "k", 4)
@@ -37,7 +37,7 @@ ODD = problem_of(DType.FLOAT32, "k", "k", 4)
 
 def of(strip, **change):
     """Return a change of a configuration: another strip."""
-    return {"strips": (replace(strip, **change),)}
+    return {"remainder": (replace(strip, **change),)}
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def of(strip, **change):
         (replace(ODD, batch_invariant=True), {}, "sm_90a", "depends on M"),
         (ODD, {"tile": (32, 64, 16), "warps": (2, 2), "thread": (4, 4)}, "sm_90a", "64 sums"),
         (ODD, {"schedule": "dot"}, "sm_90a", "no rows over"),
-        (ODD, of(replace(TILE, strips=())), "sm_90a", "schedule for few rows"),
+        (ODD, of(replace(TILE, remainder=())), "sm_90a", "schedule for few rows"),
         (ODD, of(DOT, split_k=2), "sm_90a", "K whole"),
         (ODD, of(TILE, schedule="dot"), "sm_90a", "of its own"),
         (ODD, of(DOT, repacked=True), "sm_90a", "where they lie"),
         (ODD, of(DOT, tile=(3, 8, 1)), "sm_90a", "no tile of 3x8"),
-        (ODD, {"strips": (DOT, DOT)}, "sm_90a", "one strip of rows"),
+        (ODD, {"remainder": (DOT, DOT)}, "sm_90a", "one strip of rows"),
         (ODD, {}, "sm_80", "not on sm_80"),
         (ODD, {}, "sm_100a", "not on sm_100a"),
     ],
@@ -73,10 +73,10 @@ def test_every_schedule_of_big_tiles_may_have_strips():
     ):  # fmt: skip
         config = replace(TILE, schedule=schedule, **more)
         assert illegal(ODD, config, H200) is None
-        both = replace(config, strips=(DOT, replace(AXPY, swap_ab=True)))
+        both = replace(config, remainder=(DOT, replace(AXPY, swap_ab=True)))
         assert illegal(problem_of(DType.FLOAT32, "m", "k", 4), both, H200) is None
     for problem in EVERY_PROBLEM:
-        assert not any(config.strips for config in base_configs(problem, H200))
+        assert not any(config.remainder for config in base_configs(problem, H200))
 
 
 sizes = st.integers(1, 9000)
@@ -88,14 +88,14 @@ sizes = st.integers(1, 9000)
     st.integers(1, 2),
 )
 def test_strips_and_tiles_have_every_element_once(extents, strips, count):
-    config = replace(TILE, strips=tuple(strips[:count]))
+    config = replace(TILE, remainder=tuple(strips[:count]))
     found, tiles = shared_out(extents, config)
     assert tiles == of_tiles(extents, config)
     assert len(found) == count
     every = [*found, tiles]
     assert sum(x.m * x.n for x in every) == extents.m * extents.n
     assert {(x.k, x.batch) for x in every} == {(extents.k, extents.batch)}
-    for strip, rows in zip(config.strips, found, strict=True):
+    for strip, rows in zip(config.remainder, found, strict=True):
         assert rows.m < config.tile[strip.swap_ab]
         assert (tiles.m, tiles.n)[strip.swap_ab] % config.tile[strip.swap_ab] == 0
 
@@ -117,9 +117,9 @@ def test_strips_and_tiles_have_every_element_once(extents, strips, count):
 )
 def test_a_strip_is_for_as_many_rows_as_it_holds(extents, rows, problem, fits):
     strip = replace(DOT, tile=(rows, 8, 1))
-    rows_of = replace(TILE, strips=(strip,))
+    rows_of = replace(TILE, remainder=(strip,))
     turned = replace(TILE, tile=(256, 128, 16), warps=(4, 2))
-    columns_of = replace(turned, strips=(replace(strip, swap_ab=True),))
+    columns_of = replace(turned, remainder=(replace(strip, swap_ab=True),))
     cases = [(problem, extents, rows_of), (problem.transposed, extents.transposed, columns_of)]
     for each, its, config in cases:
         assert (misfit(each, its, config) is None) == fits
@@ -133,7 +133,7 @@ def test_a_strip_is_for_as_many_rows_as_it_holds(extents, rows, problem, fits):
 def offers(problem, *extents):
     """Return what is offered with strips, and without, the cheapest first."""
     found = candidates(problem, Extents(*extents), H200)
-    return [[x for x in found if bool(x.config.strips) == have] for have in (True, False)]
+    return [[x for x in found if bool(x.config.remainder) == have] for have in (True, False)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -141,7 +141,7 @@ def test_strips_are_offered_for_rows_and_columns_that_are_left_over(layout):
     problem = problem_of(DType.FLOAT32, *layout, 4)
     for m, n in ((2049, 2047), (1025, 1024), (2047, 2049), (2049, 2049), (4100, 520)):
         found, _ = offers(problem, m, n, 1000)
-        kinds = {tuple(strip.swap_ab for strip in x.config.strips) for x in found}
+        kinds = {tuple(strip.swap_ab for strip in x.config.remainder) for x in found}
         rows = 0 < m % 32 <= (8 if layout[1] == "k" else 1)
         columns = 0 < n % 32 <= (8 if layout[0] == "k" else 1)
         wanted = [((False,), rows), ((True,), columns), ((False, True), rows and columns)]
@@ -160,7 +160,7 @@ def test_no_strips_are_offered_where_they_were_not_priced():
         (problem_of(DType.BFLOAT16, "k", "k"), "sm_90a"),
         (replace(ODD, batch_invariant=True), "sm_90a"),
     ):  # fmt: skip
-        assert not any(x.config.strips for x in candidates(problem, extents, named_target(arch)))
+        assert not any(x.config.remainder for x in candidates(problem, extents, named_target(arch)))
 
 
 @given(
@@ -177,12 +177,12 @@ def test_a_ranking_is_the_top_of_all_and_a_price_is_that_of_a_named_one(layout, 
     for most in (1, 9):
         top = ranking(problem, extents, H200, most).candidates
         assert [x.prediction.us for x in top[:most]] == [x.prediction.us for x in every[:most]]
-    stripped = [x for x in every if x.config.strips]
+    stripped = [x for x in every if x.config.remainder]
     assert stripped or extents.batch * extents.m < 64
     for each in stripped[:40]:
         assert price(problem, extents, H200, each.config) == each
         whole = of_tiles(extents, each.config)
-        bare = replace(each.config, strips=())
+        bare = replace(each.config, remainder=())
         assert each.workspace_bytes == scratch_bytes(problem, whole, bare, H200)
 
 
@@ -190,16 +190,16 @@ def test_a_price_is_that_of_the_strip_and_of_the_tiles_that_are_left():
     extents = Extents(*SIZES)
     for layout, strip in (("kk", DOT), ("mk", DOT), ("kn", AXPY), ("mn", AXPY)):
         problem = problem_of(DType.FLOAT32, *layout, 4)
-        config = replace(TILE, strips=(strip,))
+        config = replace(TILE, remainder=(strip,))
         found = predict(problem, extents, H200, config)
         alone = few_rows.few_rows_times(
             problem, Extents(1, 2047, 2050), H200, strip, FIGURES.dot, strip=True
         )
-        bare = predict(problem, Extents(2048, 2047, 2050), H200, replace(config, strips=()))
-        assert found.parts.strips == alone.total
-        assert found.us == pytest.approx(bare.us + found.parts.strips)
+        bare = predict(problem, Extents(2048, 2047, 2050), H200, replace(config, remainder=()))
+        assert found.parts.remainder == alone.total
+        assert found.us == pytest.approx(bare.us + found.parts.remainder)
         assert found.parts.launch == pytest.approx(bare.parts.launch)
-        assert replace(found.parts, strips=0.0, launch=0.0) == replace(bare.parts, launch=0.0)
+        assert replace(found.parts, remainder=0.0, launch=0.0) == replace(bare.parts, launch=0.0)
 
 
 def test_rows_of_an_m_major_a_lie_far_apart_in_a_strip():
@@ -230,39 +230,39 @@ def plan_of(layout, m, n, k):
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_one_row_more_than_2048_is_a_strip_and_twelve_are_not(layout):
     plan = plan_of(layout, *SIZES)
-    (strip,) = plan.config.strips
+    (strip,) = plan.config.remainder
     assert strip.schedule == ("axpy" if layout[1] == "n" else "dot")
     assert strip.tile[0] == 1
-    assert 0 < plan.parts.strips < 0.05 * plan.predicted_us
+    assert 0 < plan.parts.remainder < 0.05 * plan.predicted_us
     _, (bare, *_) = offers(plan.problem, *SIZES)
     assert plan.predicted_us < 0.98 * bare.prediction.us
     for m in (2048, 2060):
         found = plan_of(layout, m, 2047, 2050)
-        assert not any(x.config.strips for x in (found, *found.alternatives))
+        assert not any(x.config.remainder for x in (found, *found.alternatives))
 
 
 def test_a_plan_with_strips_reads_well_and_comes_back_from_json():
     plan = plan_of("nt", 2049, 2049, 2049)
-    rows, columns = plan.config.strips
+    rows, columns = plan.config.remainder
     assert (rows.swap_ab, columns.swap_ab) == (False, True)
-    bare = replace(plan.config, strips=())
+    bare = replace(plan.config, remainder=())
     assert str(plan.config) == f"{bare} + {rows} + {columns}"
-    assert "  strips  " in plan.explain()
+    assert "  remainder  " in plan.explain()
     assert Plan.from_json(plan.to_json()) == plan
-    assert [x["schedule"] for x in plan.to_dict()["strips"]] == ["dot", "dot"]
+    assert [x["schedule"] for x in plan.to_dict()["remainder"]] == ["dot", "dot"]
     old = plan_of("nt", 2048, 2048, 2048)
     text = old.to_json()
-    assert '"strips": [], ' in text
-    assert Plan.from_json(text.replace('"strips": [], ', "")) == old, "plans of before have none"
+    assert '"remainder": [], ' in text
+    assert Plan.from_json(text.replace('"remainder": [], ', "")) == old, "plans of before have none"
 
 
 def test_strips_are_in_the_key_of_a_kernel_and_no_others_key_has_changed():
     plan = Plan("cute_simt", TILE, ODD, Extents(*SIZES), H200)
     others = [
-        replace(TILE, strips=()), replace(TILE, strips=(replace(DOT, swap_ab=True),)),
-        replace(TILE, strips=(replace(DOT, tile=(2, 8, 1)),)),
-        replace(TILE, strips=(replace(DOT, slice_k=1),)),
-        replace(TILE, strips=(DOT, replace(DOT, swap_ab=True))),
+        replace(TILE, remainder=()), replace(TILE, remainder=(replace(DOT, swap_ab=True),)),
+        replace(TILE, remainder=(replace(DOT, tile=(2, 8, 1)),)),
+        replace(TILE, remainder=(replace(DOT, slice_k=1),)),
+        replace(TILE, remainder=(DOT, replace(DOT, swap_ab=True))),
     ]  # fmt: skip
     keys = [BACKEND.key(replace(plan, config=config)) for config in (TILE, *others)]
     assert len({key.digest for key in keys}) == len(keys)
@@ -281,11 +281,11 @@ def test_what_is_planned_with_strips_compiles_without_spills(layout, sizes):
     from test_dependent_launches import kernels
 
     plan = plan_of(layout, *sizes)
-    assert plan.config.strips
+    assert plan.config.remainder
     artifact = BACKEND.compile(plan)
     assert artifact.info.spill_bytes == 0
     assert {"LDL", "STL"}.isdisjoint(instruction_mix(artifact.files))
     found = kernels("cute_simt", "float32", layout, sizes)
-    assert {f"simt_{strip.schedule}" for strip in plan.config.strips} < set(found)
+    assert {f"simt_{strip.schedule}" for strip in plan.config.remainder} < set(found)
     for code in found.values():
         assert any("ACQBULK" in text for text in code)

@@ -104,7 +104,7 @@ def test_products_of_a_class_have_one_configuration_and_a_workspace_each(kind, o
         plan = planned(kind, m, n, k * draw.choice((1, 8)), order)
         of_class = size_class(plan.problem, plan.extents)
         assert plan.extents == Extents(m, n, plan.extents.k)
-        assert plan.priced == (None if of_class == plan.extents else of_class)
+        assert plan.estimated_for == (None if of_class == plan.extents else of_class)
         other = planned(kind, of_class.m, of_class.n, of_class.k, order)
         if other.problem != plan.problem:  # another alignment
             continue
@@ -122,7 +122,7 @@ def test_a_class_is_nearly_the_best_for_each_of_its_sizes():
     while len(losses) < 150:
         m, n, k = (int(2 ** draw.uniform(7, 12)) for _ in range(3))
         plan = planned(draw.choice(KINDS), m, n, k, draw.choice("CF"), keep=0)
-        if plan.priced:
+        if plan.estimated_for:
             own = backend_named(plan.backend).price(
                 plan.problem, plan.extents, plan.target, plan.config
             )
@@ -134,19 +134,19 @@ def test_a_class_is_nearly_the_best_for_each_of_its_sizes():
 
 def test_a_plan_says_as_what_it_was_priced_and_comes_back_from_json():
     plan = planned(KINDS[0], 1000, 4096, 4096)
-    assert plan.priced is None
+    assert plan.estimated_for is None
     near = planned(KINDS[0], 999, 4096, 4096)
-    assert near.priced == plan.extents
+    assert near.estimated_for == plan.extents
     assert near.explain().startswith("999x4096x4096 on sm_90a")
-    assert "priced as 1000x4096x4096" in near.explain().splitlines()[0]
-    assert "priced" not in plan.explain()
+    assert "estimated as 1000x4096x4096" in near.explain().splitlines()[0]
+    assert "estimated" not in plan.explain()
     again = Plan.from_json(near.to_json())
-    assert (again, again.priced) == (near, near.priced)
+    assert (again, again.estimated_for) == (near, near.estimated_for)
 
 
 def test_what_is_not_for_a_size_is_not_taken_for_it():
     strips = planned(KINDS[1], 2049, 2048, 2048, keep=0)
-    assert strips.config.strips
+    assert strips.config.remainder
     assert resized(strips, Extents(2048, 2048, 2048), backend_named) is None
     plain = planned(KINDS[1], 2048, 2048, 2048)
     other = Alternative("cute_simt", strips.config, 1.0)
@@ -186,20 +186,20 @@ def test_a_class_that_is_too_large_leaves_its_products_as_they_are(monkeypatch):
 
     monkeypatch.setattr(type(backend), "refuse", refuse)
     plan = planned(KINDS[1], 999, 1003, 77, backend="cute_simt")
-    assert plan.priced is None
+    assert plan.estimated_for is None
     assert size_class(plan.problem, plan.extents).m == 1000
 
 
 def test_every_m_of_a_class_keeps_the_one_configuration_of_its_n():
     plans = [planned(KINDS[0], m, 1000, 4096, "F", batch_invariant=True) for m in (997, 999, 1000)]
     assert len({(plan.backend, plan.config) for plan in plans}) == 1
-    assert {plan.priced for plan in plans} == {None, plans[2].extents}
+    assert {plan.estimated_for for plan in plans} == {None, plans[2].extents}
 
 
 def test_the_host_has_no_classes():
     target = named_target("cpu")
     plan = unigemm.plan(spec((999, 999), "float32"), spec((999, 999), "float32"), target=target)
-    assert plan.priced is None
+    assert plan.estimated_for is None
 
 
 @pytest.mark.compile
@@ -211,6 +211,6 @@ def test_a_product_planned_as_another_size_is_right_and_nothing_else_is_written(
     views = [strided_view(flat_poison(x.length, DType.FLOAT32), x) for x in (a, b, d)]
     with emulated()("sm_90a", seed=case.seed, lockstep=True):
         plan = unigemm.plan(*views, backend="cute_simt")
-        assert plan.priced is not None
+        assert plan.estimated_for is not None
         assert plan.workspace_bytes > 0, "parts of K, whose place depends on the sizes"
         check_case(NUMPY, case, backend="cute_simt")

@@ -80,13 +80,13 @@ def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, 
     """Among not-a-numbers, at odd addresses."""
     number = ["nn", "nt", "tn", "tt"].index(layout)
     left = (1, 3)[strip_of(layout, 1, columns).schedule == "dot"]
-    stripped = replace(config, strips=(strip_of(layout, left, columns),))
+    stripped = replace(config, remainder=(strip_of(layout, left, columns),))
     sizes = sizes_of(config, left, columns, (77, 51, 50, 33)[number])
     a, b, d, buffer = framed_product(layout, sizes, 2)
     with device("sm_90a", seed=number, lockstep=number % 2 == 0) as gpu, dirty_workspaces():
         plan = on_fewer_sms(configured(a, b, d, stripped), 3)
         unigemm.matmul(a, b, d, plan=plan)
-    assert kernels(gpu) == [f"simt_{stripped.strips[0].schedule}", *AFTER[config]]
+    assert kernels(gpu) == [f"simt_{stripped.remainder[0].schedule}", *AFTER[config]]
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
@@ -96,11 +96,11 @@ def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, 
 def test_strips_beside_warps_that_only_copy_give_the_product(layout):
     columns = layout in ("nn", "tt")
     left = (1, 2)[strip_of(layout, 1, columns).schedule == "dot"]
-    config = replace(FED, strips=(strip_of(layout, left, columns),))
+    config = replace(FED, remainder=(strip_of(layout, left, columns),))
     a, b, d, buffer = framed_product(layout, sizes_of(FED, left, columns, 53), 4)
     with device("sm_90a") as gpu:
         unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
-    assert kernels(gpu) == [f"simt_{config.strips[0].schedule}", "simt_specialised"]
+    assert kernels(gpu) == [f"simt_{config.remainder[0].schedule}", "simt_specialised"]
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
@@ -111,7 +111,7 @@ def test_strips_are_beside_what_tma_brings():
     strips = (strip_of("tn", 1, False), strip_of("tn", 1, True))
     a, b, d, buffer = framed_product("tn", (257, 257, 53), 3)
     with device("sm_90a") as gpu:
-        plan = configured(a, b, d, replace(FED, strips=strips))
+        plan = configured(a, b, d, replace(FED, remainder=strips))
         assert plan.problem.a.alignment == plan.problem.b.alignment == 16
         unigemm.matmul(a, b, d, plan=plan)
     assert kernels(gpu) == ["simt_axpy", "simt_axpy", "simt_specialised"]
@@ -127,7 +127,7 @@ def test_rows_and_columns_may_both_be_left_over(layout):
     for strips in ((rows, columns), (columns, rows)):
         a, b, d, buffer = framed_product(layout, (257, 65, 45), 2)
         with device("sm_90a") as gpu:
-            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, strips=strips)))
+            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, remainder=strips)))
         assert kernels(gpu) == [*(f"simt_{x.schedule}" for x in strips), "simt_gemm"]
         assert gpu.launches[2][0].grid == (2, 1, 1)
         np.testing.assert_array_equal(d, a @ b)
@@ -142,7 +142,7 @@ def test_one_kernel_serves_every_number_of_rows_that_a_strip_takes(left):
     grids = set()
     for layout, (pad, shift) in (("nt", (3, 1)), ("tt", (3, 1)), ("tt", (-left % 4, 0))):
         rows = 8 if shift else next(x for x in (1, 2, 4, 8) if x >= left)
-        config = replace(PLAIN, strips=(dot(rows),))
+        config = replace(PLAIN, remainder=(dot(rows),))
         for tiles in (1, 2):
             case = drawn(layout, (128 * tiles + left, 70, 37), pad, shift, left)
             with device("sm_90a", seed=left) as gpu:
@@ -167,7 +167,7 @@ def test_batches_and_steps_of_every_index_have_strips():
         if strip.swap_ab:
             b = b.copy("C")  # N-major: as rows of the transposed product M-major
         with device("sm_90a", seed=1) as gpu:
-            plan = configured(a, b, d, replace(PLAIN, strips=(strip,)))
+            plan = configured(a, b, d, replace(PLAIN, remainder=(strip,)))
             unigemm.matmul(a, b, d, plan=plan)
         assert kernels(gpu) == ["simt_dot", "simt_gemm"]
         np.testing.assert_array_equal(d, a @ b)
@@ -183,14 +183,14 @@ def test_what_tiles_compute_is_what_they_compute_without_a_strip():
     for seed, lockstep in ((0, True), (1, False)):
         d = np.full((258, 101), np.nan, "f4")
         with device("sm_90a", seed=seed, lockstep=lockstep):
-            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, strips=(dot(2),))))
+            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, remainder=(dot(2),))))
         np.testing.assert_array_equal(d[:256], whole)
         results.add(d.tobytes())
     assert len(results) == 1
 
 
 def test_a_plan_for_sizes_that_its_strip_is_not_for_is_refused_before_any_launch():
-    config = replace(PLAIN, strips=(dot(2),))
+    config = replace(PLAIN, remainder=(dot(2),))
     a, b, d, _ = framed_product("nt", (130, 70, 33), 1)
     with device("sm_90a") as gpu:
         fine = configured(a, b, d, config)

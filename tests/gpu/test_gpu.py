@@ -163,13 +163,13 @@ def stripped_of(schedule, split, layout, pad, k, count, columns=False):
     left = (0, count) if columns else (count, 0)
     return uneven(
         (FED[0][0], FED[0][1], (8, 16)), layout, pad, k, 12, schedule, split, producers=PRODUCERS,
-        left=left, strips=(replace(strip, swap_ab=columns),),
+        left=left, remainder=(replace(strip, swap_ab=columns),),
     )  # fmt: skip
 
 
 def uneven(
-    shape, layout, pad, k, rows, schedule, split, repacked=False, producers=0, left=None, strips=(),
-    cluster_k=1,
+    shape, layout, pad, k, rows, schedule, split, repacked=False, producers=0, left=None,
+    remainder=(), cluster_k=1,
 ):  # fmt: skip
     """Return operands, a poisoned result in poisoned surroundings, and a plan with a schedule.
 
@@ -197,7 +197,7 @@ def uneven(
     config = Config(
         (*tile, 16), stages=FED_STAGES if producers else 3, warps=warps, thread=thread,
         occupancy=1, split_k=split, raster=Raster("m", 8), schedule=schedule, repacked=repacked,
-        producers=producers, strips=strips, cluster_k=cluster_k,
+        producers=producers, remainder=remainder, cluster_k=cluster_k,
     )  # fmt: skip
     candidate = price(first.problem, first.extents, first.target, config)
     return a, b, d, buffer, first.taking(Alternative.of("cute_simt", candidate))

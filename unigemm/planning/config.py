@@ -98,7 +98,7 @@ class Config:
     raster: Raster = Raster()
     schedule: str = ""
     producers: int = 0
-    strips: tuple[Config, ...] = ()
+    remainder: tuple[Config, ...] = ()
 
     def oriented(self, product: Turnable) -> Turnable:
         """Return a problem or its extents as the kernel sees them: transposed with `swap_ab`."""
@@ -130,4 +130,4 @@ class Config:
         if self.schedule:
             text += f" {self.schedule}"
         text += f" raster {self.raster.order}{self.raster.group}"
-        return " + ".join((text, *map(str, self.strips)))
+        return " + ".join((text, *map(str, self.remainder)))

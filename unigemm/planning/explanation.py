@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["BOUNDS", "PARTS", "explained", "headline", "screen"]
 
 #: The parts of a `unigemm.planning.plan.Breakdown` that add up, and those that overlap.
-PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "strips")
+PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "remainder")
 BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
 
 _FEWEST = 3  # candidates that lost are shown before anything that cannot run
@@ -105,9 +105,9 @@ def headline(plan: Plan) -> str:
 
 
 def _head(plan: Plan) -> list[str]:
-    priced = f", priced as {plan.priced}" if plan.priced else ""
+    alike = f", estimated as {plan.estimated_for}" if plan.estimated_for else ""
     lines = [
-        f"{plan.extents} on {plan.target}{priced}",
+        f"{plan.extents} on {plan.target}{alike}",
         f"  {plan.problem}",
         f"  -> {headline(plan)}",
     ]

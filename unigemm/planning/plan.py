@@ -14,9 +14,11 @@ from .explanation import BOUNDS, PARTS, explained, screen
 from .prediction import Alternative, Breakdown, Rejection
 from .target import Target
 
-__all__ = ["BOUNDS", "PARTS", "Plan"]
+__all__ = ["BOUNDS", "PARTS", "VERSION", "Plan"]
 
 
+#: Version of the JSON; see `validation` for what it was called before.
+VERSION = 2
 _LONGEST = 16 << 20  # characters of a plan's JSON: thousands of alternatives
 
 
@@ -58,7 +60,7 @@ class Plan:
     measured_us: float = field(default=0.0, compare=False)
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
     rejected: tuple[Rejection, ...] = field(default=(), compare=False)
-    priced: Extents | None = field(default=None, compare=False)
+    estimated_for: Extents | None = field(default=None, compare=False)
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -98,12 +100,12 @@ class Plan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings, all knobs at the top level."""
+        """Return plain lists, numbers and strings; `config` is spread out at the top level."""
         import msgspec
 
         data = msgspec.to_builtins(self)
         config = data.pop("config")
-        return {"backend": data.pop("backend"), **config, **data}
+        return {"version": VERSION, "backend": data.pop("backend"), **config, **data}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:

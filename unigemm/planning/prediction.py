@@ -42,7 +42,7 @@ class Breakdown:
     epilogue: float = 0.0
     reduction: float = 0.0
     repack: float = 0.0
-    strips: float = 0.0
+    remainder: float = 0.0
     tensor: float = 0.0
     fma: float = 0.0
     latency: float = 0.0

@@ -98,7 +98,7 @@ def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) 
     return copied(
         plan,
         extents=extents,
-        priced=plan.extents,
+        estimated_for=plan.extents,
         workspace_bytes=own,
         alternatives=tuple(
             each if size == each.workspace_bytes else copied(each, workspace_bytes=size)
@@ -119,7 +119,7 @@ def _scratch_bytes(
     count: Callable[..., int] | None = getattr(backend_of(choice.backend), "scratch_bytes", None)
     if count is None:
         return None
-    if not choice.workspace_bytes and not choice.config.strips:
+    if not choice.workspace_bytes and not choice.config.remainder:
         return 0
     try:
         return count(plan.problem, extents, plan.target, choice.config)

@@ -18,13 +18,15 @@ from ..problem.dtypes import FLOAT8, HOST_INPUTS, DType, may_multiply, output_dt
 from ..problem.problem import BlockScales, Extents, MatrixType, Problem
 from . import strict_json as strictjson
 from .config import Config, copied
-from .plan import Plan
+from .plan import VERSION, Plan
 from .protocol import Backend, compiles
 from .registry import backend_named
 from .target import Target, check_target, named_target
 
 __all__ = ["checked", "from_plain", "on_device", "typed"]
 
+#: Names that version 1 had, and what they are now.
+_NAMES_OF_VERSION_1 = {"strips": "remainder", "priced": "estimated_for"}
 _TOLD = ("alternatives", "rejected")  # what a plan tells beside itself: nothing is launched by it
 _ADVICE = "take what unigemm.plan() returns, or Plan.to_json()"
 
@@ -39,7 +41,7 @@ def from_plain(data: Any) -> Plan:
     BackendUnavailable
         There is no such backend.
     """
-    return checked(_built(data))
+    return checked(_built(_current(_plain(data))))
 
 
 def typed(plan: Any) -> Plan:
@@ -65,7 +67,7 @@ def typed(plan: Any) -> Plan:
     config = data.pop("config")
     if not isinstance(config, dict):
         raise _no_plan("its configuration is none")
-    return copied(_built({**config, **data}), **others)
+    return copied(_built(_plain({**config, **data})), **others)
 
 
 def checked(plan: Plan) -> Plan:
@@ -85,7 +87,7 @@ def checked(plan: Plan) -> Plan:
     """
     check_target(plan.target)
     reason = _problem_flaw(plan.problem, on_host=not plan.target.is_gpu)
-    for extents in (plan.extents, plan.priced):
+    for extents in (plan.extents, plan.estimated_for):
         reason = reason or (_extents_flaw(extents, plan.problem) if extents else None)
     if reason is not None:
         raise _no_plan(reason)
@@ -122,20 +124,49 @@ def _no_plan(reason: str) -> UnsupportedProblem:
     return UnsupportedProblem(f"not a plan: {reason}; {_ADVICE}")
 
 
-def _built(data: Any) -> Plan:
-    """Return a plan of plain data whose fields have their types, with no others beside them."""
-    import msgspec
-
+def _plain(data: Any) -> dict[str, Any]:
+    """Return a mapping of plain data, refused if it holds what no plan does."""
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise _no_plan(f"an object with names is needed, not {type(data).__name__}")
     reason = strictjson.flaw(data)
     if reason is not None:
         raise _no_plan(reason)
-    knobs = Config.__dataclass_fields__
-    nested = {key: value for key, value in data.items() if key not in knobs}
+    return data
+
+
+def _current(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan's data in the names of today, and without its version."""
+    version = data.get("version", 1)  # the first plans did not name theirs
+    if type(version) is not int or version not in (1, VERSION):
+        raise UnsupportedProblem(
+            f"the plan has version {version!a:.20} and this unigemm reads 1 to {VERSION}; plan "
+            "again with unigemm.plan(), or use the unigemm that wrote it"
+        )
+    data = {key: value for key, value in data.items() if key != "version"}
+    return _renamed(data) if version == 1 else data
+
+
+def _renamed(data: Any) -> Any:
+    """Return data of version 1 with the names of version 2."""
+    if isinstance(data, list | tuple):
+        return [_renamed(each) for each in data]
+    if not isinstance(data, dict):
+        return data
+    for name in _NAMES_OF_VERSION_1.values():
+        if name in data:
+            raise _no_plan(f"{name} is not known in version 1")
+    return {_NAMES_OF_VERSION_1.get(key, key): _renamed(value) for key, value in data.items()}
+
+
+def _built(data: dict[str, Any]) -> Plan:
+    """Return a plan of plain data whose fields have their types, with no others beside them."""
+    import msgspec
+
+    parameters = Config.__dataclass_fields__
+    nested = {key: value for key, value in data.items() if key not in parameters}
     if "config" in nested:
-        raise _no_plan("its knobs stand at the top")
-    nested["config"] = {key: value for key, value in data.items() if key in knobs}
+        raise _no_plan("the parameters of its configuration stand at the top")
+    nested["config"] = {key: value for key, value in data.items() if key in parameters}
     if isinstance(nested.get("target"), str):  # as the command line prints it
         nested["target"] = msgspec.to_builtins(named_target(nested["target"]))
     try:

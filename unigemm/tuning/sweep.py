@@ -197,7 +197,7 @@ def _priced(plan: Plan, lists: Lists, refused: dict[str, int]) -> Iterator[Plan]
     backend = backend_named(plan.backend)
     product = plan.problem, plan.extents, plan.target
     offered = {each.config: each for each in backend.candidates(*product)}
-    plan = replace(plan, priced=None)
+    plan = replace(plan, estimated_for=None)
     wanted = dict.fromkeys(config for base in offered for config in lists.varied(base))
     for config in wanted:
         candidate = offered.get(config)

@@ -139,7 +139,7 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
         launch = few.get(spec.config.schedule, shared_out)
     if spec.config.repacked:
         launch = partial(start_copied, launch)
-    if spec.config.strips:
+    if spec.config.remainder:
         launch = partial(start_stripped, launch, few)
 
     @cute.jit

@@ -29,7 +29,7 @@ def start_stripped(
     `geometry.misfit`.
     """
     of_strips = (Int32(1), *knobs[1:])  # K is whole
-    for strip in spec.config.strips:
+    for strip in spec.config.remainder:
         sizes = start_strip(
             launch_few[strip.schedule], spec, strip, addresses, sizes,
             (a_steps, b_steps, d_steps), of_strips, stream,
