@@ -21,6 +21,8 @@ sends it to all that share it, once all of them have left the stage.
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
@@ -377,6 +379,75 @@ def init_barriers(spec: cutlass.Constexpr, barriers: tuple, queue: tuple, warp: 
             cute.arch.mbarrier_init_fence()
 
 
+def cta_in_cluster(spec: Spec) -> tuple[tuple, Int32, Int32]:
+    """Return this CTA's ranks in its cluster, which cluster that is, and how many there are."""
+    across, along, _ = cute.arch.block_idx()
+    wide, _, _ = cute.arch.grid_dim()
+    cm, cn = spec.config.cluster
+    cluster_index, clusters = across // cm, wide // cm
+    ranks = (  # constants where the cluster has one CTA that way
+        across - cluster_index * cm if cm > 1 else Int32(0),
+        along if cn > 1 else Int32(0),
+        Int32(0),
+    )
+    return ranks, cluster_index, clusters
+
+
+def allocate(
+    spec: Spec, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout
+) -> tuple[Any, ...]:
+    """Lay out shared memory: barriers, stages of A and of B, boxes of D, stages of scales.
+
+    Returns the barriers (full, empty, summed, drained), where the address of tensor memory goes,
+    the scheduler's queue, and the others in this order.
+    """
+    config, geo = spec.config, spec.geometry
+    smem = cutlass.memory.SmemAllocator()
+    full = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * geo.buffers)
+    empty = full + config.stages
+    summed = empty + config.stages
+    drained = summed + geo.buffers
+    holder = smem.allocate_array(cutlass.Int32, 1)
+    queue = scheduling.allocate(geo, smem)
+    shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
+    shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
+    boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
+    if geo.box_bytes > 0:
+        boxes = cute.recast_ptr(smem.allocate(geo.box_bytes, 1024), dtype=spec.output)
+    scales = full
+    if geo.scale_bytes > 0:
+        words = config.stages * geo.scale_bytes // 4
+        scales = smem.allocate_array(Int32, words, byte_alignment=128)
+    return (full, empty, summed, drained), holder, queue, shared_a, shared_b, boxes, scales
+
+
+def prefetch_descriptors(
+    spec: Spec, atom_a: cute.CopyAtom, atom_b: cute.CopyAtom, atom_d: cute.CopyAtom,
+    of_blocks: tuple,
+) -> None:  # fmt: skip
+    """Fetch the descriptors of all that TMA moves."""
+    cpasync.prefetch_descriptor(atom_a)
+    cpasync.prefetch_descriptor(atom_b)
+    if spec.geometry.store == "tma":
+        cpasync.prefetch_descriptor(atom_d)
+    for atom, *_ in of_blocks:
+        cpasync.prefetch_descriptor(atom)
+
+
+@cute.jit
+def free_tensor_memory(geo: cutlass.Constexpr, held: cute.Pointer, warp: Int32) -> None:
+    """Give tensor memory back when all warps have used it; in a pair, those of both CTAs."""
+    two = geo.ctas == 2
+    before_sync()
+    cute.arch.sync_threads()
+    if const_expr(two):
+        cute.arch.cluster_arrive_relaxed()  # only tensor memory is given back behind it
+        cute.arch.cluster_wait()
+    after_sync()
+    if warp == MULTIPLY_WARP:
+        cute.arch.dealloc_tmem(held, geo.tensor_columns, is_two_cta=two)
+
+
 @cute.kernel
 def gemm_kernel(
     spec: cutlass.Constexpr,
@@ -399,53 +470,24 @@ def gemm_kernel(
     of_blocks: tuple,
 ) -> None:
     """Multiply the units that fall to this CTA."""
-    config, geo = spec.config, spec.geometry
+    geo = spec.geometry
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    across, along, _ = cute.arch.block_idx()
-    wide, _, _ = cute.arch.grid_dim()
-    cm, cn = config.cluster
-    cluster_index, clusters = across // cm, wide // cm
-    ranks = (  # constants where the cluster has one CTA that way
-        across - cluster_index * cm if const_expr(cm > 1) else Int32(0),
-        along if const_expr(cn > 1) else Int32(0),
-        Int32(0),
+    ranks, cluster_index, clusters = cta_in_cluster(spec)
+    (full, empty, summed, drained), holder, queue, shared_a, shared_b, boxes, shared_scales = (
+        allocate(spec, layout_a, layout_b)
     )
-
-    smem = cutlass.memory.SmemAllocator()
-    full = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * geo.buffers)
-    empty = full + config.stages
-    summed = empty + config.stages
-    drained = summed + geo.buffers
-    holder = smem.allocate_array(cutlass.Int32, 1)
-    queue = scheduling.allocate(geo, smem)
-    shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
-    shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
-    boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
-    if const_expr(geo.box_bytes > 0):
-        boxes = cute.recast_ptr(smem.allocate(geo.box_bytes, 1024), dtype=spec.output)
-    shared_scales = full
-    if const_expr(geo.scale_bytes > 0):
-        shared_scales = smem.allocate_array(
-            Int32, config.stages * geo.scale_bytes // 4, byte_alignment=128
-        )
 
     init_barriers(spec, (full, empty, summed, drained), queue, warp)
     mma = tiled_mma(spec)
     into_a, from_a, into_b, from_b = partitions(
         spec, mma, (atom_a, atom_b), (tensor_a, tensor_b), (shared_a, shared_b), ranks
     )
-    two = geo.ctas == 2
     if warp == MULTIPLY_WARP:
-        cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=two)
-        cute.arch.relinquish_tmem_alloc_permit(is_two_cta=two)
+        cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=geo.ctas == 2)
+        cute.arch.relinquish_tmem_alloc_permit(is_two_cta=geo.ctas == 2)
     if warp == LOAD_WARP:
-        cpasync.prefetch_descriptor(atom_a)
-        cpasync.prefetch_descriptor(atom_b)
-        if const_expr(geo.store == "tma"):
-            cpasync.prefetch_descriptor(atom_d)
-        for operand in range_constexpr(len(of_blocks)):
-            cpasync.prefetch_descriptor(of_blocks[operand][0])
+        prefetch_descriptors(spec, atom_a, atom_b, atom_d, of_blocks)
         prefetch(spec, order, (atom_a, from_a, atom_b, from_b), flags, cluster_index, units, ranks)
     before_sync()
     cute.arch.sync_threads()
@@ -487,17 +529,7 @@ def gemm_kernel(
     elif const_expr(geo.dynamic):
         if ranks[0] + ranks[1] == 0:
             ask(spec, queue)
-    before_sync()
-    cute.arch.sync_threads()
-    if const_expr(two):
-        cute.arch.cluster_arrive_relaxed()  # only tensor memory is given back behind it
-        cute.arch.cluster_wait()
-    after_sync()
-    if warp == MULTIPLY_WARP:
-        cute.arch.dealloc_tmem(held, geo.tensor_columns, is_two_cta=two)
-
-
-# -- host ------------------------------------------------------------------------------------------
+    free_tensor_memory(geo, held, warp)
 
 
 gemm_kernel.set_name_prefix("tcgen05_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -12,6 +12,7 @@ from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
 from .consumer import consume
 from .layouts import loads_of_b, panels_layout, whole_rows
 from .producer import produce
+from .spec import Spec
 from .tile_coords import Load
 
 __all__ = ["gemm_kernel", "init_barriers"]
@@ -30,6 +31,22 @@ def init_barriers(spec: cutlass.Constexpr, full: cute.Pointer, warp: Int32) -> N
                 arrivals = select(index < stages, Int32(1), Int32(leaving))
                 cute.arch.mbarrier_init(full + index, arrivals)
         cute.arch.mbarrier_init_fence()
+
+
+def receivers(spec: Spec, ranks: tuple) -> tuple[Int32, Int32]:
+    """Return masks of the CTAs that get what this one loads of A and of B.
+
+    A goes to the CTAs of this cluster row (all n), B to those of this column (all m).
+    """
+    cm, cn = spec.config.cluster
+    rank_m, rank_n, rank_k = ranks
+    mask_a, mask_b = Int32(0), Int32(0)
+    plane = rank_k * (cm * cn)
+    for i in range(cn):
+        mask_a |= Int32(1) << (plane + rank_m + i * cm)
+    for i in range(cm):
+        mask_b |= Int32(1) << (plane + i + rank_n * cm)
+    return mask_a, mask_b
 
 
 @cute.kernel
@@ -67,7 +84,7 @@ def gemm_kernel(
         along if const_expr(cn > 1) else Int32(0),
         deep if const_expr(config.cluster_k > 1) else Int32(0),
     )
-    rank_m, rank_n, rank_k = ranks
+    rank_m, rank_n, _ = ranks
 
     # -- shared memory: barriers, stages of A, stages of B, boxes of D
     smem = cutlass.memory.SmemAllocator()
@@ -98,13 +115,7 @@ def gemm_kernel(
         loaded_b = cute.make_tensor(shared_b.iterator, panels_layout(spec))
     of_a = Load(atom_a, tensor_a, shared_a, (tile_m, tile_k), rank_n, cn)
     of_b = Load(atom_b, tensor_b, loaded_b, loads_of_b(spec), rank_m, cm)
-    # A goes to the CTAs of this cluster row (all n), B to those of this column (all m).
-    mask_a, mask_b = Int32(0), Int32(0)
-    plane = rank_k * (cm * cn)
-    for i in range_constexpr(cn):
-        mask_a |= Int32(1) << (plane + rank_m + i * cm)
-    for i in range_constexpr(cm):
-        mask_b |= Int32(1) << (plane + i + rank_n * cm)
+    mask_a, mask_b = receivers(spec, ranks)
     barriers = (full, empty)
     if warp < 4:
         cute.arch.setmaxregister_decrease(geo.registers[0])
