@@ -22,7 +22,16 @@ CORE = sorted(
 BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
 #: Device code is Python that a kernel language reads: the folders `kernels/`, and what these share.
 SHARED_DEVICE_CODE = {
-    *("device", "exchange", "reduction", "repack", "scaling", "tile_scheduler", "tma_boxes")
+    *(
+        "device",
+        "exchange",
+        "reduction",
+        "repack",
+        "scaling",
+        "tf32_parts",
+        "tile_scheduler",
+        "tma_boxes",
+    )
 }
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
