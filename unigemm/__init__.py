@@ -1,4 +1,4 @@
-"""One matmul for CuPy, NumPy, PyTorch and DLPack arrays: the fastest kernel for each GPU.
+"""One matmul for NumPy, CuPy, PyTorch, JAX and other arrays: the fastest kernel for each GPU.
 
 Names are imported on first use, so that ``import unigemm`` costs next to nothing.
 """

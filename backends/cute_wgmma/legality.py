@@ -36,7 +36,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     if reason is not None:
         return reason
     if target.capability != (9, 0):
-        return f"wgmma is an instruction of sm_90a only, not of {target.arch}; use cute_simt"
+        return f"wgmma is an instruction of sm_90a only, not of {target.arch}; use another backend"
     dtype = problem.a.dtype
     if dtype is DType.FLOAT64:
         return "wgmma does not multiply float64; use cute_simt"

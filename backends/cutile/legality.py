@@ -60,7 +60,8 @@ def _unsupported_dtype(problem: Problem, target: Target) -> str | None:
             "or use cute_simt"
         )
     if dtype is DType.FLOAT32 and problem.precision == "3xtf32":
-        return "cuTile has no 3xTF32 kernel; accept precision='tf32', or use cute_wgmma"
+        other = "cute_wgmma" if capability == (9, 0) else "cute_simt"
+        return f"cuTile has no 3xTF32 kernel; accept precision='tf32', or use {other}"
     if dtype in FLOAT8 and capability < (9, 0):
         return f"cuTile has no {dtype} on {_plain_name(target)}; convert it to float16"
     if dtype is DType.INT8 and capability == (10, 3):

@@ -152,3 +152,24 @@ def test_a_device_that_stands_for_its_architecture_is_that_architecture():
     for arch in ARCHITECTURES:
         target = named_target(arch)
         assert named_target(target.name) == target
+
+
+INPUTS_OF_ADVICE = [
+    ("float64", "ieee"), ("float32", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"),
+    ("bfloat16", "ieee"), ("float8_e4m3fn", "ieee"), ("int8", "ieee"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "precision"), INPUTS_OF_ADVICE)
+def test_a_backend_that_a_reason_advises_takes_the_product(dtype, precision):
+    a, b = unigemm.ArraySpec((256, 512), dtype), unigemm.ArraySpec((512, 384), dtype, "F")
+    for arch in ARCHITECTURES:
+        why = {}
+        for name in COMPILING:
+            try:
+                unigemm.plan(a, b, target=arch, precision=precision, backend=name, keep=0)
+            except unigemm.UnsupportedProblem as error:
+                why[name] = str(error)
+        for name, reason in why.items():
+            advised = {*re.findall(r"use (?:backend=')?(\w+)", reason)} & {*COMPILING}
+            assert not advised & why.keys(), f"{name} on {arch}: {reason}"

@@ -206,7 +206,7 @@ def test_a_plan_holds_the_class_of_its_scales():
     plan = planned()
     assert (plan.problem.blocks.a, plan.problem.blocks.b) == ("blocked", "plain")
     assert plan.problem.transposed.blocks.a == "plain"
-    assert "float8_e8m0fnu for each 32 of K, blocked and plain" in plan.explain()
+    assert "float8_e8m0fnu for each 32 elements of K, blocked and plain" in plan.explain()
     assert unigemm.Plan.from_json(plan.to_json()) == plan
     plain = replace(plan.problem, blocks=None)
     more = plan.extents.bytes_moved(plan.problem) - plan.extents.bytes_moved(plain)

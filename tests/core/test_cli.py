@@ -312,3 +312,34 @@ def test_a_warning_is_a_sentence_too(tmp_path):
 def test_the_package_runs_as_a_module():
     command = [sys.executable, "-m", "unigemm", "plan", "64", "64", "64", "--target", "sm_90a"]
     assert "cute_simt" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_fails_leaves_no_progress_bar_behind(monkeypatch, capsys, tmp_path):
+    from unigemm import UnsupportedProblem
+    from unigemm.cli import main as cli
+
+    def refuse(*_, **__):
+        raise UnsupportedProblem("this cannot be done; do something else")
+
+    monkeypatch.setattr("unigemm.api.compile", refuse)
+    monkeypatch.setattr("unigemm.tuning.autotune.autotune", refuse)
+    for command in ("compile", "tune"):
+        monkeypatch.setattr("sys.argv", ["unigemm", command, "64", "64", "64"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err) == ("", "unigemm: this cannot be done; do something else\n")
+
+
+def test_help_speaks_of_every_array_library_and_of_parameters(tmp_path):
+    assert all(name in run("--help", cache=tmp_path).stdout for name in ("NumPy", "JAX", "DLPack"))
+    text = run("sweep", "--help", cache=tmp_path).stdout
+    assert "Parameters that are not named" in " ".join(text.split())
+    assert "nob" not in text
+
+
+def test_the_words_for_scales_of_blocks_count_numbers_not_bytes(tmp_path):
+    for dtype, words in (("nvfp4", "each 16 elements of K"), ("mxfp8", "each 32 elements of K")):
+        done = run("plan", 256, 256, 256, "--dtype", dtype, "--target", "sm_100a", cache=tmp_path)
+        assert words in " ".join(done.stdout.split())

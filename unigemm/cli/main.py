@@ -34,7 +34,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="One matmul for CuPy, NumPy, PyTorch and DLPack arrays.",
+    help="One matmul for NumPy, CuPy, PyTorch, JAX and other DLPack arrays.",
 )
 app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kernels.")
 
@@ -353,7 +353,7 @@ def root(
         typer.Option("--version", help="Print it.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """One matmul for CuPy, NumPy, PyTorch and DLPack arrays."""
+    """One matmul for NumPy, CuPy, PyTorch, JAX and other DLPack arrays."""
 
 
 @app.command()

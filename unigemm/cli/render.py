@@ -235,9 +235,10 @@ def print_table(made: Table) -> None:
     _print(text)
 
 
-def progress(quiet: bool) -> Progress:
-    """Return a progress bar on stderr."""
-    return Progress(
+@contextmanager
+def progress(quiet: bool) -> Iterator[Progress]:
+    """Show a progress bar on stderr; an error takes its place, and does not follow half a bar."""
+    bar = Progress(
         # What does not fit is cut, not wrapped: a bar is one line, drawn again and again.
         TextColumn(
             "{task.description}",
@@ -250,6 +251,13 @@ def progress(quiet: bool) -> Progress:
         console=Console(stderr=True),
         disable=quiet,
     )
+    with bar:
+        try:
+            yield bar
+        except BaseException:
+            bar.live.transient = True
+            bar.console.quiet = not bar.console.is_terminal  # there it would leave an empty line
+            raise
 
 
 def size(count: float) -> str:

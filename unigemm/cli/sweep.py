@@ -21,7 +21,7 @@ __all__ = ["lists_of", "sweep_command", "write_csv"]
 
 _PICTURES = (".svg", ".png", ".pdf")
 Extent = Annotated[int, typer.Argument(min=1)]
-Knob = Annotated[str, typer.Option(help="Values to try, with commas between; all if left out.")]
+Values = Annotated[str, typer.Option(help="Values to try, with commas between; all if left out.")]
 
 
 def sweep_command(
@@ -35,17 +35,19 @@ def sweep_command(
     precision: Annotated[str, typer.Option(help="Coarsest for float32.")] = "ieee",
     backend: Annotated[str, typer.Option(help="Names with commas between, or auto.")] = "auto",
     tile: Annotated[str, typer.Option(help="128x256x64,128x128,...: M, N and K or not.")] = "",
-    stages: Knob = "",
+    stages: Values = "",
     cluster: Annotated[str, typer.Option(help="2x1,1x1,...: CTAs along M and N.")] = "",
-    schedule: Knob = "",
+    schedule: Values = "",
     raster: Annotated[str, typer.Option(help="m, n: order of the tiles.")] = "",
     group: Annotated[str, typer.Option(help="Of the raster: 1,8,...")] = "",
-    split_k: Knob = "",
-    cluster_k: Knob = "",
+    split_k: Values = "",
+    cluster_k: Values = "",
     occupancy: Annotated[str, typer.Option(help="CTAs of an SM at once: 0,1,... (0: any)")] = "",
-    top: Annotated[int, typer.Option(min=1, help="Measure so many, best predictions first.")] = 24,
-    others: Annotated[int, typer.Option(min=0, help="And so many of the others, drawn.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    top: Annotated[
+        int, typer.Option(min=1, help="Measure the best so many, by their estimated times.")
+    ] = 24,
+    others: Annotated[int, typer.Option(min=0, help="And so many of the others, at random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random choice.")] = 0,
     verify: Annotated[bool, typer.Option(help="Check each result against float64.")] = True,
     budget: Annotated[float, typer.Option(help="Milliseconds on the device for each.")] = 8.0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Compile in so many processes.")] = None,
@@ -59,8 +61,8 @@ def sweep_command(
 ) -> None:
     """Measure configurations of an M x N x K product against each other and cuBLAS.
 
-    Knobs that are not named are those of what the backends offer. What the file holds already is
-    not measured again.
+    Parameters that are not named keep the values that the backends offer. What the file holds
+    already is not measured again.
     """
     if out.suffix == ".csv":
         raise UnsupportedProblem(f"--out {out} is where the table goes; name it {out.stem}.jsonl")
@@ -128,7 +130,7 @@ def lists_of(
     tile: str = "", stages: str = "", cluster: str = "", schedule: str = "", raster: str = "",
     group: str = "", split_k: str = "", cluster_k: str = "", occupancy: str = "",
 ) -> Lists:  # fmt: skip
-    """Return the values of knobs that texts name.
+    """Return the values of parameters that texts name.
 
     Raises
     ------
@@ -156,7 +158,7 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _sizes(
-    knob: str, text: str, lengths: tuple[int, ...], least: int = 1
+    name: str, text: str, lengths: tuple[int, ...], least: int = 1
 ) -> tuple[tuple[int, ...], ...]:
     """Read "64x64,128x64" as tuples of numbers, positive or not negative, of one of the lengths."""
     found = []
@@ -166,7 +168,7 @@ def _sizes(
             x.isdecimal() and int(x) >= least for x in numbers
         ):
             example = "x".join(["64"] * lengths[0])
-            raise UnsupportedProblem(f"--{knob} {part!r} is not like {example}; use such values")
+            raise UnsupportedProblem(f"--{name} {part!r} is not like {example}; use such values")
         found.append(tuple(int(x) for x in numbers))
     return tuple(found)
 

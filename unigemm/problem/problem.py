@@ -76,11 +76,12 @@ class BlockScales:
     Attributes
     ----------
     dtype
-        Of the scales.
+        Type of the scales.
     block
-        Elements of the array that share one.
+        Elements of the array that share one; of float4, two of which are one element of the array,
+        half as many as there are numbers.
     a, b
-        How those of each operand lie.
+        How the scales of each operand lie.
     """
 
     dtype: DType
@@ -95,7 +96,9 @@ class BlockScales:
 
     def __str__(self) -> str:
         order = self.a if self.a == self.b else f"{self.a} and {self.b}"
-        return f"{self.dtype} for each {self.block} of K, {order}"
+        # float8_e4m3fn scales float4, of which a byte of the array holds two
+        numbers = self.block * (2 if self.dtype is DType.FLOAT8_E4M3FN else 1)
+        return f"{self.dtype} for each {numbers} elements of K, {order}"
 
 
 @dataclass(frozen=True)
