@@ -226,7 +226,7 @@ def write(path: Path, records: Iterable[Record]) -> None:
 def recorded(todo: Todo, suite: str, drawn: Sequence[Drawn], records: list[Record]) -> list[Record]:
     """Return what is written of measured launches."""
     for each, record in zip(drawn, records, strict=True):
-        for empty in ("alternatives", "rejected", "priced", "measured_us"):
+        for empty in ("alternatives", "rejected", "estimated_for", "measured_us"):
             record["plan"].pop(empty, None)
         record.update(suite=suite, drawn=each.how, kind=todo.kind)
     return records

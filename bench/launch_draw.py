@@ -144,7 +144,7 @@ def varied(plan: Plan, rng: random.Random) -> Plan | None:
         candidate = backend.price(*product, config)
     except UnsupportedProblem:
         return None
-    return replace(plan, priced=None).taking(Alternative.of(backend.name, candidate))
+    return replace(plan, estimated_for=None).taking(Alternative.of(backend.name, candidate))
 
 
 def _raster(config: Config, rng: random.Random, plan: Plan) -> Config:

@@ -317,7 +317,7 @@ def tune(
 
     a, b = specs(m, n, k, dtype, layout, batch)
     with show.progress(as_json) as bar:
-        task = bar.add_task("tuning")
+        task = bar.add_task("tuning", total=None)
         plan = autotune(
             a,
             b,
