@@ -6,60 +6,83 @@ the device code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import unigemm
-from unigemm.backends.cute.backend import CuteBackend
-from unigemm.backends.cute_simt import BACKEND as SHIPPED
-from unigemm.backends.cute_simt import legality
+from unigemm.backends.cute_simt.backend import BACKEND as SHIPPED
+from unigemm.backends.cute_simt.backend import SimtBackend
 from unigemm.cache.artifact import source_digest
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
-from unigemm.planning.prediction import Alternative, Ranking, Rejection
+from unigemm.planning.prediction import Alternative, Candidate, Ranking, Rejection
 from unigemm.planning.registry import BUILTIN
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
-from unigemm.problem.problem import Problem
+from unigemm.problem.problem import Extents, Problem
 
 from .ladder_options import OPTIONS, OWN, SIDE, smem_bytes
 
 __all__ = ["BACKEND", "RUNGS", "Rung", "offered", "plan_of"]
 
 
-def illegal(problem: Problem, config: Config, target: Target) -> str | None:
-    """Say why a configuration is no rung; None where it is one."""
-    if problem.a.dtype is not DType.FLOAT32 or config.split_k > 1:
-        return "the ladder is for float32, with no split of K"
-    if config.schedule not in (*OWN, *OPTIONS):
-        return f"the ladder has no rung {config.schedule!r}"
-    if config.schedule in OWN:
-        return None
-    if not OPTIONS[config.schedule].pipelined and config.stages != 2:
-        return "slabs that are copied and multiplied in turn need two stages"
-    return legality.illegal(problem, config, target)
+_REASON = "the ladder is climbed with plans of its own (bench.ladder)"
 
 
-def _refuse(*_: Any) -> str:
-    return "the ladder is climbed with plans of its own (bench.ladder)"
-
-
-def _unpriced(*_: Any) -> Any:
-    raise UnsupportedProblem(_refuse())
-
-
-class LadderBackend(CuteBackend):
+class LadderBackend(SimtBackend):
     """The rungs as a backend: compiled, cached and launched as all are, and never chosen."""
+
+    name = "ladder"
 
     def missing(self) -> str | None:
         """Say what the shipped kernels lack here; None when nothing."""
         return SHIPPED.missing()
+
+    def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+        """Return None: it takes plans that it is given."""
+        return None
+
+    def unsupported_kernel(
+        self, problem: Problem, config: Config, target: Target, extents: Extents | None = None
+    ) -> str | None:
+        """Say why a configuration is no rung; None where it is one, for all sizes."""
+        if problem.a.dtype is not DType.FLOAT32 or config.split_k > 1:
+            return "the ladder is for float32, with no split of K"
+        if config.schedule not in (*OWN, *OPTIONS):
+            return f"the ladder has no rung {config.schedule!r}"
+        if config.schedule in OWN:
+            return None
+        if not OPTIONS[config.schedule].pipelined and config.stages != 2:
+            return "slabs that are copied and multiplied in turn need two stages"
+        return super().unsupported_kernel(problem, config, target)
+
+    def offered(
+        self,
+        problem: Problem,
+        extents: Extents,
+        target: Target,
+        most: int | None = None,
+        cutoff_us: float = inf,
+    ) -> Ranking:
+        """Offer nothing."""
+        return Ranking((), (Rejection(self.name, _REASON),))
+
+    def estimate_legal(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Raise: nobody has measured the rungs for an estimate."""
+        raise UnsupportedProblem(_REASON)
+
+    def smem_bytes(self, problem: Problem, config: Config) -> int:
+        """Return the dynamic shared memory of a rung."""
+        return smem_bytes(problem, config)
 
     def kernels(self) -> Any:
         """Return the module with the device code."""
@@ -77,18 +100,7 @@ def _digest() -> str:
     return source_digest(*texts, SHIPPED.source())
 
 
-BACKEND = LadderBackend(
-    "ladder",
-    lambda *_: None,  # it takes plans that it is given, and offers none
-    lambda *_: Ranking((), (Rejection("ladder", _refuse()),)),
-    _unpriced,
-    illegal,
-    lambda *_: None,
-    SHIPPED.compiled,
-    smem_bytes,
-    SHIPPED.scratch_bytes,
-    SHIPPED.arguments,
-)
+BACKEND = LadderBackend()
 
 
 @contextmanager

@@ -130,18 +130,18 @@ class LaunchDraw:
 
 def kernel_of(plan: Plan) -> str:
     """Return the name of a plan's kernel."""
-    return backend_named(plan.backend).key(plan).digest  # type: ignore[attr-defined]
+    return backend_named(plan.backend).key(plan).digest
 
 
 def varied(plan: Plan, rng: random.Random) -> Plan | None:
     """Return a plan with one parameter changed, or None where the one drawn cannot be."""
-    backend: Any = backend_named(plan.backend)
+    backend = backend_named(plan.backend)
     config = rng.choice(_CHANGES)(plan.config, rng, plan)
     product = plan.problem, plan.extents, plan.target
-    if config == plan.config or backend.refuse_config(*product, config) is not None:
+    if config == plan.config or backend.unsupported_config_reason(*product, config) is not None:
         return None
     try:
-        candidate = backend.price(*product, config)
+        candidate = backend.estimate(*product, config)
     except UnsupportedProblem:
         return None
     return replace(plan, estimated_for=None).taking(Alternative.of(backend.name, candidate))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import BackendUnavailable, UnigemmError
-from .planning.protocol import compiles
 from .planning.registry import backend_named, backend_names, compiler_missing_of, missing_of
 from .planning.target import Target, device_count, device_target
 
@@ -60,8 +59,7 @@ def backends() -> tuple[BackendInfo, ...]:
         except BackendUnavailable as error:
             found.append(BackendInfo(name, str(error)))
             continue
-        lacking = compiler_missing_of(backend) if compiles(backend) else None
-        found.append(BackendInfo(name, missing_of(backend), lacking))
+        found.append(BackendInfo(name, missing_of(backend), compiler_missing_of(backend)))
     return tuple(found)
 
 

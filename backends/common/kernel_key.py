@@ -13,18 +13,15 @@ from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
-from unigemm.problem.dtypes import DType, accumulator
-from unigemm.problem.problem import BlockScales, Extents, MatrixType, Precision, Problem
+from unigemm.problem.problem import BlockScales, Extents, Problem
 
 __all__ = [
     "INT32_MAX",
-    "of_kernel",
     "one_by_one",
     "oriented_scales",
     "oriented_strides",
     "out_of_bounds",
     "package_sources",
-    "product_in_rows",
     "refuse_blocks",
     "refuse_sizes",
     "sources_missing",
@@ -62,15 +59,6 @@ def one_by_one(
     ]
 
 
-def of_kernel(
-    count: Callable[[Problem, Extents, Config], int],
-) -> Callable[[Problem, Extents, Target, Config], int]:
-    """Return what counts bytes of products as callers see them, from that of what kernels see."""
-    return lambda problem, extents, target, config: count(
-        config.oriented(problem), config.oriented(extents), config
-    )
-
-
 @cache
 def sources_missing(package: str) -> str | None:
     """Say that the sources are not there by which a package's kernels are named; else None."""
@@ -102,10 +90,8 @@ def package_sources(package: str) -> dict[str, bytes]:
     }
 
 
-def refuse_sizes(extents: Extents, target: Target) -> str | None:
-    """Say why no compiled kernel takes sizes or a target; None where they may."""
-    if not target.is_gpu:
-        return "it runs on CUDA devices; use backend='numpy' on the host"
+def refuse_sizes(extents: Extents) -> str | None:
+    """Say why no compiled kernel takes such sizes; None where one may."""
     if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > INT32_MAX:
         return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
     return None
@@ -230,12 +216,3 @@ def oriented_scales(gemm: Gemm, config: Config) -> tuple[Steps, ...]:
     """Return the strides of the scales of A and B as the kernel sees them; none without scales."""
     strides = gemm.scale_strides or ()
     return strides[::-1] if config.swap_ab else strides
-
-
-def product_in_rows(
-    dtype: DType, alignment: int, sizes: tuple[int, int, int], precision: Precision = "ieee"
-) -> tuple[Problem, Extents]:
-    """Return a product of matrices with such rows, into its sums' type: what may be rehearsed."""
-    a, b = MatrixType(dtype, "k", alignment), MatrixType(dtype, "n", alignment)
-    sums = accumulator(dtype)
-    return Problem(a, b, MatrixType(sums, "n", sums.itemsize), precision), Extents(*sizes)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
 from unigemm.cache.artifact import Artifact, KernelKey, source_digest
 from unigemm.errors import UnsupportedProblem
-from unigemm.planning.config import Config, copied
+from unigemm.planning.backend import Backend, Launcher
+from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Ranking
-from unigemm.planning.protocol import Launcher
-from unigemm.planning.target import Target, is_usual_memory, named_target
+from unigemm.planning.target import Target, is_usual_memory
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.problem import Extents, Problem
 
@@ -35,130 +36,124 @@ from . import toolchain
 __all__ = ["CuteBackend"]
 
 
-@dataclass(frozen=True)
-class CuteBackend:
-    """A backend whose kernels are CuTe DSL; see `unigemm.planning.protocol.CompilingBackend`.
+class CuteBackend(Backend):
+    """A backend whose kernels are CuTe DSL, in the package `kernels` beside its own module.
 
-    Attributes
-    ----------
-    name
-        How plans name it; the package beside this one that holds its ``kernel`` module.
-    unfit
-        (problem, extents, target) to why it does not take them, or None. Sizes that no kernel
-        takes are refused before.
-    offer
-        (problem, extents, target, most, bar) to its `most` cheapest candidates, or to all if None,
-        that are expected to take no longer than the bar (us).
-    price_legal
-        (problem, extents, target, configs that can run) to the candidates.
-    illegal
-        (problem as the kernel sees it, config, target) to why the configuration cannot run, or
-        None.
-    misfit
-        (problem and extents as the kernel sees them, config within bounds) to why it is not one
-        that this backend has for such extents, or None; asked before `illegal`. None where
-        extents make no difference.
-    compiled
-        The problem class that is compiled for a problem: what makes no difference is left out.
-    smem_bytes
-        Dynamic shared memory of a configuration.
-    scratch_bytes
-        See `unigemm.planning.protocol.ResizableBackend`.
-    arguments
-        Integers of a plan that its kernels take after those that all kernels take.
-    rehearsed, rehearsed_for
-        What is ranked before a caller's first product, for which architecture, whatever the
-        caller's is: see `unigemm.planning.protocol.RehearsingBackend`.
+    Each of them says which products it takes, what it offers for one, which configurations can be
+    compiled and launched, and what its kernels are compiled for.
     """
 
-    batch_invariant: ClassVar[bool] = True
-    name: str
-    unfit: Callable[[Problem, Extents, Target], str | None]
-    offer: Callable[[Problem, Extents, Target, int | None, float], Ranking]
-    price_legal: Callable[[Problem, Extents, Target, Sequence[Config]], Sequence[Candidate]]
-    illegal: Callable[[Problem, Config, Target], str | None]
-    misfit: Callable[[Problem, Extents, Config], str | None] | None
-    compiled: Callable[[Problem], Problem]
-    smem_bytes: Callable[[Problem, Config], int]
-    scratch_bytes: Callable[[Problem, Extents, Target, Config], int]
-    arguments: Callable[[Plan], tuple[int, ...]] = lambda plan: ()
-    rehearsed: tuple[tuple[Problem, Extents], ...] = field(default=(), compare=False)
-    rehearsed_for: str = field(default="sm_90a", compare=False)
+    compiles = True
+    batch_invariant = True
+    shares_plans = True
+
+    @abstractmethod
+    def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+        """Say why it does not take a product of sizes that kernels take; None when it does."""
+
+    @abstractmethod
+    def unsupported_kernel(
+        self, problem: Problem, config: Config, target: Target, extents: Extents | None = None
+    ) -> str | None:
+        """Say why a configuration cannot run on the target; None when it can.
+
+        Its numbers are within bounds. Problem and extents are as the kernel sees them; without
+        extents, for products of any size.
+        """
+
+    @abstractmethod
+    def offered(
+        self,
+        problem: Problem,
+        extents: Extents,
+        target: Target,
+        most: int | None = None,
+        cutoff_us: float = inf,
+    ) -> Ranking:
+        """Return its `most` cheapest candidates, or all if None, estimated up to the cutoff."""
+
+    @abstractmethod
+    def estimate_legal(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Return configurations that can run, with their estimated times."""
+
+    @abstractmethod
+    def kernel_problem(self, problem: Problem) -> Problem:
+        """Return the class that is compiled for a problem: what makes no difference is left out."""
+
+    @abstractmethod
+    def smem_bytes(self, problem: Problem, config: Config) -> int:
+        """Return the dynamic shared memory of a configuration; the problem is the kernel's."""
+
+    def arguments(self, plan: Plan) -> tuple[int, ...]:
+        """Return the integers of a plan that its kernels take after those that all kernels take."""
+        return ()
 
     def missing(self) -> str | None:
         """Say what of the toolchain, or of this package, is not installed; None when all is."""
         return toolchain.missing() or sources_missing(f"unigemm.backends.{self.name}")
 
-    def compiler_missing(self) -> str | None:
-        """Return None: what runs the kernels has compiled them."""
-        return None
-
-    def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+    def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
         return (
-            refuse_sizes(extents, target)
+            refuse_sizes(extents)
             or toolchain.refuse_architecture(target)
-            or self.unfit(problem, extents, target)
+            or self.unsupported_product(problem, extents, target)
         )
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
-        """Return its legal configurations, priced."""
-        return self.offer(problem, extents, target, None, inf).candidates
+        """Return its legal configurations with their estimated times."""
+        return self.offered(problem, extents, target).candidates
 
     def ranking(
-        self, problem: Problem, extents: Extents, target: Target, most: int, bar: float
+        self, problem: Problem, extents: Extents, target: Target, most: int, cutoff_us: float
     ) -> Ranking:
-        """Return the cheapest of them under the bar, and those as cheap that cannot run."""
-        return self.offer(problem, extents, target, most, bar)
+        """Return the cheapest of them up to the cutoff, and those as cheap that cannot run."""
+        return self.offered(problem, extents, target, most, cutoff_us)
 
-    def rehearse(self) -> None:
-        """Rank what is `rehearsed`."""
-        for problem, extents in self.rehearsed:
-            self.offer(problem, extents, named_target(self.rehearsed_for), 1, inf)
-
-    def price(
+    def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> Candidate:
-        """Return a configuration, priced.
+        """Return a configuration with its estimated time.
 
         Raises
         ------
         UnsupportedProblem
             It cannot run.
         """
-        return self.price_all(problem, extents, target, (config,))[0]
+        return self.estimate_all(problem, extents, target, (config,))[0]
 
-    def price_all(
+    def estimate_all(
         self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
     ) -> Sequence[Candidate]:
-        """Return configurations, priced.
+        """Return configurations with their estimated times.
 
         Raises
         ------
         UnsupportedProblem
             One of them cannot run.
         """
-        compiled = self.compiled(problem)
+        compiled = self.kernel_problem(problem)
         for config in configs:
-            reason = self.illegal(config.oriented(compiled), config, target)
+            reason = self.unsupported_kernel(config.oriented(compiled), config, target)
             if reason is not None:
                 raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
-        return self.price_legal(problem, extents, target, configs)
+        return self.estimate_legal(problem, extents, target, configs)
 
-    def refuse_config(
+    def unsupported_config_reason(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> str | None:
         """Say why a configuration cannot compute a product that it takes; None when it can."""
         reason = out_of_bounds(config)
         if reason is not None:
             return reason
-        seen, sizes = config.oriented(self.compiled(problem)), config.oriented(extents)
-        reason = self.misfit(seen, sizes, config) if self.misfit else None
-        reason = reason or self.illegal(seen, config, target)
+        seen, sizes = config.oriented(self.kernel_problem(problem)), config.oriented(extents)
+        reason = self.unsupported_kernel(seen, config, target, sizes)
         if reason is not None:
             return reason
-        whole = self.scratch_bytes(problem, extents, target, copied(config, split_k=1))
-        sums = self.scratch_bytes(problem, extents, target, config) - whole
+        whole = self.workspace_bytes(problem, extents, target, replace(config, split_k=1))
+        sums = self.workspace_bytes(problem, extents, target, config) - whole
         return too_many(sizes, config, sums)
 
     def kernels(self) -> Any:
@@ -171,7 +166,7 @@ class CuteBackend:
 
     def oriented(self, plan: Plan) -> Problem:
         """Return the class that is compiled for a plan, as the kernel sees it."""
-        return plan.config.oriented(self.compiled(plan.problem))
+        return plan.config.oriented(self.kernel_problem(plan.problem))
 
     def key(self, plan: Plan) -> KernelKey:
         """Return the content key: dtypes, majorness, alignment and tile, but no extents.
@@ -200,7 +195,7 @@ class CuteBackend:
             CuTe DSL refused it.
         """
         problem, config = self.oriented(plan), plan.config
-        reason = self.illegal(problem, config, plan.target)
+        reason = self.unsupported_kernel(problem, config, plan.target)
         if reason is not None:
             raise UnsupportedProblem(f"{self.name} cannot run {config}: {reason}; plan again")
         if toolchain.COMPILING.abandoned:
@@ -223,7 +218,7 @@ class CuteBackend:
         """Return the compiled function."""
         return toolchain.load_kernel(files)
 
-    def bind(self, kernel: object, plan: Plan, gemm: Gemm) -> Launcher:
+    def bind(self, plan: Plan, gemm: Gemm, kernel: object) -> Launcher:
         """Fix everything but the addresses and the stream."""
         run: Callable[..., None] = kernel  # type: ignore[assignment]
         config, extents = plan.config, plan.config.oriented(gemm.extents)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import Candidate, Ranking
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
-from ..common.kernel_key import product_in_rows, refuse_blocks, without_meaning
+from ..common.kernel_key import refuse_blocks, without_meaning
 from ..cute.backend import CuteBackend
 from .candidates import price_all, ranking, scratch
 from .geometry import geometry
@@ -19,7 +22,7 @@ from .geometry_gemv import few_rows_smem_bytes, few_rows_wide
 from .legality import illegal, misfit
 from .schedules import AXPY, DMMA, DMMA_STREAM, DMMA_TAIL, DOT, FEW_ROWS
 
-__all__ = ["BACKEND", "kernel_problem"]
+__all__ = ["BACKEND", "SimtBackend"]
 
 _GRID_MAX = 2**31 - 1
 _SCHEDULES = ("", "persistent", "tail", "stream", DMMA, DMMA_TAIL, DMMA_STREAM, DOT, AXPY)
@@ -28,24 +31,73 @@ _SLAB_BYTES = 256  # of a tile's K at most: twice the longest that is offered
 _DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
-def kernel_problem(problem: Problem) -> Problem:
-    """Return the class that is compiled for a problem: what makes no difference is left out."""
-    narrow = problem.d.alignment < 16 or problem.d.major == "strided"
-    alignment = problem.d.dtype.itemsize if narrow else problem.d.alignment
-    d = replace(problem.d, alignment=alignment)
-    return replace(problem, d=d, precision="ieee", deterministic=False)
+class SimtBackend(CuteBackend):
+    """Kernels for CUDA cores, and for the tensor cores of float64."""
 
+    name = "cute_simt"
 
-def _unfit(problem: Problem, extents: Extents, target: Target) -> str | None:
-    reason = refuse_blocks(problem)
-    if reason is not None:
-        return reason
-    if problem.a.dtype not in _DTYPES:
-        return f"CUDA cores have no instructions for {problem.a.dtype}; convert it to float16"
-    # The smallest tiles cover 1024 elements of D.
-    if extents.m * extents.n * extents.batch // 1024 > _GRID_MAX // 2:
-        return f"{extents} has more tiles than a grid takes; cut it into blocks"
-    return None
+    def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+        """Say why it does not take a product of sizes that kernels take; None when it does."""
+        reason = refuse_blocks(problem)
+        if reason is not None:
+            return reason
+        if problem.a.dtype not in _DTYPES:
+            return f"CUDA cores have no instructions for {problem.a.dtype}; convert it to float16"
+        # The smallest tiles cover 1024 elements of D.
+        if extents.m * extents.n * extents.batch // 1024 > _GRID_MAX // 2:
+            return f"{extents} has more tiles than a grid takes; cut it into blocks"
+        return None
+
+    def unsupported_kernel(
+        self, problem: Problem, config: Config, target: Target, extents: Extents | None = None
+    ) -> str | None:
+        """Say why a configuration cannot run on the target; None when it can."""
+        reason = None if extents is None else _misfit(problem, extents, config)
+        return reason or illegal(problem, config, target)
+
+    def offered(
+        self,
+        problem: Problem,
+        extents: Extents,
+        target: Target,
+        most: int | None = None,
+        cutoff_us: float = inf,
+    ) -> Ranking:
+        """Return its `most` cheapest candidates, or all if None, estimated up to the cutoff."""
+        return ranking(problem, extents, target, most, cutoff_us)
+
+    def estimate_legal(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Return configurations that can run, with their estimated times."""
+        return price_all(problem, extents, target, configs)
+
+    def workspace_bytes(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> int:
+        """Return the bytes of the workspace of a configuration that can run."""
+        return scratch(problem, extents, target, config)
+
+    def kernel_problem(self, problem: Problem) -> Problem:
+        """Return the class that is compiled for a problem: what makes no difference is left out."""
+        narrow = problem.d.alignment < 16 or problem.d.major == "strided"
+        alignment = problem.d.dtype.itemsize if narrow else problem.d.alignment
+        d = replace(problem.d, alignment=alignment)
+        return replace(problem, d=d, precision="ieee", deterministic=False)
+
+    def smem_bytes(self, problem: Problem, config: Config) -> int:
+        """Return the dynamic shared memory of a configuration; the problem is the kernel's."""
+        if config.schedule in FEW_ROWS:
+            return few_rows_smem_bytes(problem, config)
+        return geometry(problem, config).smem_bytes
+
+    def arguments(self, plan: Plan) -> tuple[int, ...]:
+        """Return the number of SMs."""
+        turned, sizes = plan.config.oriented(plan.problem), plan.config.oriented(plan.extents)
+        reason = misfit(turned, sizes, plan.config)
+        if reason is not None:  # else launches of nothing, or of rows that are not there
+            raise UnsupportedProblem(f"cute_simt cannot run {plan.config}: {reason}; plan again")
+        return (plan.target.sm_count,)
 
 
 def _misfit(problem: Problem, extents: Extents, config: Config) -> str | None:
@@ -79,29 +131,4 @@ def _misfit_rows(problem: Problem, extents: Extents | None, config: Config) -> s
     return without_meaning(config, _UNUSED_BY_ROWS)
 
 
-def _smem_bytes(problem: Problem, config: Config) -> int:
-    if config.schedule in FEW_ROWS:
-        return few_rows_smem_bytes(problem, config)
-    return geometry(problem, config).smem_bytes
-
-
-def _arguments(plan: Plan) -> tuple[int, ...]:
-    turned, sizes = plan.config.oriented(plan.problem), plan.config.oriented(plan.extents)
-    reason = misfit(turned, sizes, plan.config)
-    if reason is not None:  # else launches of nothing, or of rows that are not there
-        raise UnsupportedProblem(f"cute_simt cannot run {plan.config}: {reason}; plan again")
-    return (plan.target.sm_count,)
-
-
-BACKEND = CuteBackend(
-    "cute_simt", _unfit, ranking, price_all, illegal, _misfit, kernel_problem, _smem_bytes, scratch,
-    _arguments,
-    # With strips and copies, and in float32's tiles; in those of 16 bits, and of tensor cores.
-    (
-        product_in_rows(DType.FLOAT32, 8, (321, 322, 321)),
-        product_in_rows(DType.BFLOAT16, 8, (9, 9, 99)),
-        product_in_rows(DType.BFLOAT16, 4, (2, 2, 2)),
-        product_in_rows(DType.FLOAT64, 16, (264, 264, 264)),
-        product_in_rows(DType.FLOAT32, 16, (1282, 1281, 1288)),
-    ),
-)  # fmt: skip
+BACKEND = SimtBackend()

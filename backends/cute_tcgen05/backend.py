@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
-from unigemm.problem.dtypes import DType
-from unigemm.problem.problem import Problem
+from unigemm.planning.prediction import Candidate, Ranking
+from unigemm.planning.target import Target
+from unigemm.problem.problem import Extents, Problem
 
-from ..common.kernel_key import of_kernel, product_in_rows
 from ..cute.backend import CuteBackend
 from .candidates import places, price_all, ranking, scratch_bytes
 from .geometry import geometry
 from .legality import unsupported_product, unsupported_reason
 
-__all__ = ["BACKEND", "kernel_problem"]
+__all__ = ["BACKEND", "Tcgen05Backend"]
 
 
-def kernel_problem(problem: Problem) -> Problem:
-    """Return the class that is compiled for a problem: what makes no difference is left out."""
-    return replace(problem, deterministic=False)
+class Tcgen05Backend(CuteBackend):
+    """Kernels for the tensor cores of datacenter Blackwell."""
+
+    name = "cute_tcgen05"
+
+    def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+        """Say why it does not take a product of sizes that kernels take; None when it does."""
+        return unsupported_product(problem, extents, target)
+
+    def unsupported_kernel(
+        self, problem: Problem, config: Config, target: Target, extents: Extents | None = None
+    ) -> str | None:
+        """Say why a configuration cannot run on the target; None when it can."""
+        return unsupported_reason(problem, config, target)
+
+    def offered(
+        self,
+        problem: Problem,
+        extents: Extents,
+        target: Target,
+        most: int | None = None,
+        cutoff_us: float = inf,
+    ) -> Ranking:
+        """Return its `most` cheapest candidates, or all if None, estimated up to the cutoff."""
+        return ranking(problem, extents, target, most, cutoff_us)
+
+    def estimate_legal(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Return configurations that can run, with their estimated times."""
+        return price_all(problem, extents, target, configs)
+
+    def workspace_bytes(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> int:
+        """Return the bytes of the workspace of a configuration that can run."""
+        return scratch_bytes(config.oriented(problem), config.oriented(extents), config)
+
+    def kernel_problem(self, problem: Problem) -> Problem:
+        """Return the class that is compiled for a problem: what makes no difference is left out."""
+        return replace(problem, deterministic=False)
+
+    def smem_bytes(self, problem: Problem, config: Config) -> int:
+        """Return the dynamic shared memory of a configuration; the problem is the kernel's."""
+        return geometry(problem, config).smem_bytes
+
+    def arguments(self, plan: Plan) -> tuple[int, ...]:
+        """Return how many CTAs run at once."""
+        cm, cn = plan.config.cluster
+        return (places(plan.target, plan.config) * cm * cn, 0, 0)
 
 
-def _smem_bytes(problem: Problem, config: Config) -> int:
-    return geometry(problem, config).smem_bytes
-
-
-def _arguments(plan: Plan) -> tuple[int, ...]:
-    cm, cn = plan.config.cluster
-    return (places(plan.target, plan.config) * cm * cn, 0, 0)
-
-
-BACKEND = CuteBackend(
-    "cute_tcgen05", unsupported_product, ranking, price_all, unsupported_reason, None,
-    kernel_problem, _smem_bytes, of_kernel(scratch_bytes), _arguments,
-    (product_in_rows(DType.BFLOAT16, 8, (264, 264, 264)),), "sm_100a",
-)  # fmt: skip
+BACKEND = Tcgen05Backend()

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from unigemm.cache.artifact import Artifact, KernelKey, source_digest
 from unigemm.errors import UnsupportedProblem
-from unigemm.planning.config import Config, copied
+from unigemm.planning.backend import Backend, Launcher
+from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Ranking
-from unigemm.planning.protocol import Launcher
-from unigemm.planning.target import Target, named_target
+from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
-from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_key import (
     out_of_bounds,
     package_sources,
-    product_in_rows,
     refuse_sizes,
     sources_missing,
     specialisation,
@@ -37,17 +35,16 @@ from .legality import unsupported_product, unsupported_reason
 
 __all__ = ["BACKEND"]
 
-_REHEARSED = product_in_rows(DType.BFLOAT16, 16, (264, 264, 264))
 
-
-@dataclass(frozen=True)
-class CutileBackend:
-    """A backend whose kernels are cuTile; see `unigemm.planning.protocol.CompilingBackend`."""
+class CutileBackend(Backend):
+    """A backend whose kernels are cuTile."""
 
     # One class and configuration are one compiled kernel, whose sums are in the order of K, but
     # for the schedule that is not offered then (configs.varies).
-    batch_invariant: ClassVar[bool] = True
-    name: str = "cutile"
+    batch_invariant = True
+    name = "cutile"
+    compiles = True
+    shares_plans = True
 
     def missing(self) -> str | None:
         """Say what of this package is not installed: kernels of the cache need no compiler."""
@@ -57,32 +54,28 @@ class CutileBackend:
         """Say what compiling needs and is not installed; None when all is."""
         return toolchain.missing()
 
-    def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+    def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target, or not well; None when it can."""
-        return refuse_sizes(extents, target) or unsupported_product(problem, extents, target)
+        return refuse_sizes(extents) or unsupported_product(problem, extents, target)
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
-        """Return its legal configurations, priced."""
+        """Return its legal configurations with their estimated times."""
         return ranking(problem, extents, target, None).candidates
 
     def ranking(
-        self, problem: Problem, extents: Extents, target: Target, most: int, bar: float
+        self, problem: Problem, extents: Extents, target: Target, most: int, cutoff_us: float
     ) -> Ranking:
-        """Return the cheapest of them under the bar."""
-        return ranking(problem, extents, target, most, bar)
+        """Return the cheapest of them up to the cutoff."""
+        return ranking(problem, extents, target, most, cutoff_us)
 
-    def rehearse(self) -> None:
-        """Rank a product for the architecture where most are."""
-        ranking(*_REHEARSED, named_target("sm_100a"), 1)
-
-    def floor_us(self, problem: Problem, extents: Extents, target: Target) -> float:
-        """Return a price that none of its candidates is under; 0 where it need not wait."""
+    def lower_bound_us(self, problem: Problem, extents: Extents, target: Target) -> float:
+        """Return a time that no candidate is estimated below; 0 where it need not wait."""
         return floor_us(problem, extents, target)
 
-    def price(
+    def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> Candidate:
-        """Return a configuration, priced.
+        """Return a configuration with its estimated time.
 
         Raises
         ------
@@ -94,7 +87,7 @@ class CutileBackend:
             raise UnsupportedProblem(f"cutile cannot run it: {reason}")
         return price(problem, extents, target, config)
 
-    def refuse_config(
+    def unsupported_config_reason(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> str | None:
         """Say why a configuration cannot compute a product that it takes; None when it can."""
@@ -104,17 +97,11 @@ class CutileBackend:
         )
         if reason is not None:
             return reason
-        whole = scratch_bytes(problem, extents, target, copied(config, split_k=1))
+        whole = scratch_bytes(problem, extents, target, replace(config, split_k=1))
         sums = scratch_bytes(problem, extents, target, config) - whole
         return too_many(sizes, config, sums)
 
-    def price_all(
-        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
-    ) -> Sequence[Candidate]:
-        """Return configurations as `price` does."""
-        return [self.price(problem, extents, target, config) for config in configs]
-
-    def scratch_bytes(
+    def workspace_bytes(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> int:
         """Return the bytes of the workspace of a configuration that can run: for all extents."""
@@ -164,7 +151,7 @@ class CutileBackend:
         """Return the loaded functions, by symbol."""
         return load(files)
 
-    def bind(self, kernel: object, plan: Plan, gemm: Gemm) -> Launcher:
+    def bind(self, plan: Plan, gemm: Gemm, kernel: object) -> Launcher:
         """Fix everything but the addresses and the stream."""
         return launcher(
             arguments.calls(plan, gemm),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unigemm.errors import BackendUnavailable, UnigemmError
-from unigemm.planning.protocol import Launcher
+from unigemm.planning.backend import Launcher
 
 from .launch_arguments import PLACES, Argument, Call, Divisor, Place
 

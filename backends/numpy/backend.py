@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from unigemm.planning.backend import Backend, Launcher
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Prediction
-from unigemm.planning.protocol import Launcher
 from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.problem import Extents, Problem
@@ -29,20 +28,13 @@ _FLOPS_PER_US = 50e3
 _BYTES_PER_US = 10e3
 
 
-@dataclass(frozen=True)
-class NumpyBackend:
-    """The backend; see `unigemm.planning.protocol.HostBackend` for what each method promises."""
+class NumpyBackend(Backend):
+    """NumPy's BLAS on the CPU."""
 
-    name: str = "numpy"
+    name = "numpy"
 
-    def missing(self) -> str | None:
-        """Return None: NumPy is always installed."""
-        return None
-
-    def refuse(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+    def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
-        if target.is_gpu:
-            return "it runs on the host's processor only"
         if problem.batch_invariant:
             return "BLAS adds up in an order that may depend on M; use a GPU"
         return None
@@ -53,7 +45,7 @@ class NumpyBackend:
         tile = (min(extents.m, _BLOCK), min(extents.n, _BLOCK), min(extents.k, _BLOCK))
         return [Candidate(Config(tile=tile), Prediction(_CALL_US + work, "host"))]
 
-    def refuse_config(
+    def unsupported_config_reason(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> str | None:
         """Say why a configuration cannot compute a product that it takes; None when it can."""
@@ -68,7 +60,13 @@ class NumpyBackend:
             return f"parts of {k} of K do not begin with a scale, of which each has {blocks.block}"
         return None
 
-    def bind(self, plan: Plan, gemm: Gemm) -> Launcher:
+    def workspace_bytes(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> int:
+        """Return 0: what it copies lies in memory of its own."""
+        return 0
+
+    def bind(self, plan: Plan, gemm: Gemm, kernel: object) -> Launcher:
         """Return what computes the product on the host."""
         return bind_product(gemm, plan.tile)
 

@@ -24,7 +24,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from unigemm.arrays.numpy_arrays import viewer
-from unigemm.planning.protocol import Launcher
+from unigemm.planning.backend import Launcher
 from unigemm.problem.block_scales import blocked_count, blocks_of, row_and_block_places
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.dtypes import DType, numpy_dtype

@@ -65,7 +65,7 @@ def taken(target):
         problem
         for dtype, precision in KINDS
         for layout in LAYOUTS
-        if BACKEND.refuse(
+        if BACKEND.unsupported_reason(
             problem := problem_of(dtype, layout, precision=precision), EXTENTS, target
         )
         is None
@@ -87,7 +87,7 @@ def test_each_architecture_multiplies_the_types_that_its_tensor_cores_have(arch)
 
 def refused(arch="sm_90a", extents=EXTENTS, **options):
     dtype = options.pop("dtype", DType.BFLOAT16)
-    return BACKEND.refuse(problem_of(dtype, **options), extents, named_target(arch))
+    return BACKEND.unsupported_reason(problem_of(dtype, **options), extents, named_target(arch))
 
 
 def test_what_it_cannot_do_well_is_refused_with_what_would_do():
@@ -106,7 +106,7 @@ def test_what_it_cannot_do_well_is_refused_with_what_would_do():
     assert "backend='numpy'" in refused("cpu")
     mixed = problem_of(DType.FLOAT8_E4M3FN)
     mixed = replace(mixed, b=replace(mixed.b, dtype=DType.FLOAT8_E5M2))
-    assert "convert one of them" in BACKEND.refuse(mixed, EXTENTS, H200)
+    assert "convert one of them" in BACKEND.unsupported_reason(mixed, EXTENTS, H200)
     assert "blocks" in refused(extents=Extents(2**31, 8, 8))
 
 
@@ -117,7 +117,7 @@ def test_what_tma_cannot_read_is_refused():
         assert "copy it to an aligned array" in reason
     assert refused(d_alignment=2) is None
     strided = replace(problem_of(DType.BFLOAT16), d=MatrixType(DType.BFLOAT16, "strided", 2))
-    assert "D has no contiguous index" in BACKEND.refuse(strided, EXTENTS, H200)
+    assert "D has no contiguous index" in BACKEND.unsupported_reason(strided, EXTENTS, H200)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -137,7 +137,7 @@ def test_without_tma_lines_must_be_whole_vectors(arch):
 
 def test_an_architecture_that_tileiras_does_not_know_is_refused():
     other = replace(H200, arch="sm_75")
-    assert "sm_75" in BACKEND.refuse(problem_of(DType.BFLOAT16), EXTENTS, other)
+    assert "sm_75" in BACKEND.unsupported_reason(problem_of(DType.BFLOAT16), EXTENTS, other)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -203,7 +203,7 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(
 ):
     target, extents = named_target(arch), Extents(m, n, k, batch)
     problem = problem_of(kind[0], layout, d_alignment=1 if narrow else 16, precision=kind[1])
-    if BACKEND.refuse(problem, extents, target) is not None:
+    if BACKEND.unsupported_reason(problem, extents, target) is not None:
         return
     found = candidates(problem, extents, target)
     assert found
@@ -350,7 +350,7 @@ def test_what_has_no_copies_is_told_why(problem, arch, reason):
     target = named_target(arch)
     assert reason in unsupported_reason(problem, COPIED, target)
     with pytest.raises(unigemm.UnsupportedProblem, match=reason):
-        BACKEND.price(problem, EXTENTS, target, COPIED)
+        BACKEND.estimate(problem, EXTENTS, target, COPIED)
 
 
 def test_spans_are_not_offered_where_one_operand_of_tf32_is_turned():
@@ -628,8 +628,8 @@ def test_sums_that_no_number_of_rows_may_change_are_not_shared():
     assert all(config.schedule != "tail" for config in offered(problem, H200))
     config = plan_of(schedule="tail").config
     with pytest.raises(unigemm.UnsupportedProblem, match="name another schedule"):
-        BACKEND.price(problem, EXTENTS, H200, config)
-    assert BACKEND.price(problem_of(DType.BFLOAT16), EXTENTS, H200, config).workspace_bytes > 0
+        BACKEND.estimate(problem, EXTENTS, H200, config)
+    assert BACKEND.estimate(problem_of(DType.BFLOAT16), EXTENTS, H200, config).workspace_bytes > 0
 
 
 def test_wide_steps_between_products_become_launches_of_their_own():
@@ -663,7 +663,7 @@ def test_lines_that_lie_too_far_apart_are_refused():
 @given(drawn_problems(), drawn_extents, targets)
 def test_no_launch_is_priced_under_what_is_asked_first(problem, size, target):
     """Of ways of tiles, of a tile, and of a tile with its parts of K."""
-    if BACKEND.refuse(problem, size, target) is not None:
+    if BACKEND.unsupported_reason(problem, size, target) is not None:
         return
     moved = configs._bytes_of(problem, size)
     bound = bound_us(problem, size, target, figures_of(problem, target))
@@ -681,7 +681,7 @@ def test_no_launch_is_priced_under_what_is_asked_first(problem, size, target):
 @given(drawn_problems(), drawn_extents)
 def test_no_launch_behind_copies_is_priced_under_what_lets_it_be_measured(problem, size):
     """A tile that is left out under a bar has no price under it."""
-    if BACKEND.refuse(problem, size, H200) is not None:
+    if BACKEND.unsupported_reason(problem, size, H200) is not None:
         return
     moved, tiles = configs._bytes_of(problem, size), configs._copied_tiles(problem, H200)
     for bar in (5.0, 20.0, 100.0):

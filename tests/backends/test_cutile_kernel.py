@@ -209,7 +209,7 @@ def test_blocks_compute_the_product_and_write_nothing_else(
         view(memory, lay)[...] = rng.integers(-3, 4, lay.shape)
     whole = canonical(a_lay, b_lay, d_lay, precision="tf32")
     gemm = replace(whole, offsets=((0, 0, 0),))
-    if BACKEND.refuse(gemm.problem, gemm.extents, named_target("sm_90a")) is not None:
+    if BACKEND.unsupported_reason(gemm.problem, gemm.extents, named_target("sm_90a")) is not None:
         return
     schedule = looped if split == 1 else "plain"
     config = plan_of(

@@ -26,10 +26,11 @@ from unigemm.backends.cute_wgmma.traffic import work_of
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
 from unigemm.backends.cutile.cost import FLOAT64_FLOPS
 from unigemm.backends.cutile.legality import unsupported_reason as cutile_unsupported
+from unigemm.planning.backend import Backend
 from unigemm.planning.config import Config
 from unigemm.planning.plan import BOUNDS, PARTS, Plan
 from unigemm.planning.planner import choose
-from unigemm.planning.prediction import Breakdown, Candidate, Prediction, Ranking
+from unigemm.planning.prediction import Breakdown, Candidate, Prediction
 from unigemm.planning.target import ARCHITECTURES, named_target
 from unigemm.problem.dtypes import INPUTS, DType, output_dtypes
 from unigemm.problem.problem import Extents, MatrixType, Problem
@@ -71,7 +72,11 @@ extents = st.builds(Extents, sizes, sizes, st.integers(1, 70000), st.integers(1,
 
 
 def takers(problem, size, target):
-    return [b for b in (SIMT, WGMMA, TCGEN05, CUTILE) if b.refuse(problem, size, target) is None]
+    return [
+        b
+        for b in (SIMT, WGMMA, TCGEN05, CUTILE)
+        if b.unsupported_reason(problem, size, target) is None
+    ]
 
 
 @given(
@@ -121,41 +126,51 @@ def test_a_short_ranking_is_the_top_of_the_whole_one(problem, size, target, most
 
 
 @given(problems(), extents, targets)
-def test_no_price_is_under_what_a_rivalled_backend_says_before(problem, size, target):
-    if CUTILE.refuse(problem, size, target) is None:
+def test_no_candidate_is_estimated_below_the_lower_bound(problem, size, target):
+    if CUTILE.unsupported_reason(problem, size, target) is None:
         prices = [c.prediction.us for c in CUTILE.candidates(problem, size, target)]
-        assert CUTILE.floor_us(problem, size, target) <= min(prices)
+        assert CUTILE.lower_bound_us(problem, size, target) <= min(prices)
 
 
-class Rival:
-    """A backend of one price, which is asked for where others may be dearer."""
+class Bounded(Backend):
+    """A backend of one estimate and one lower bound, which notes each cutoff that it is given."""
 
-    def __init__(self, name, us, floor):
-        self.name, self.us, self.floor, self.asked = name, us, floor, []
+    compiles = True
 
-    def refuse(self, problem, extents, target):
+    def __init__(self, name, us, lower_bound):
+        self.name, self.us, self.lower_bound, self.cutoffs = name, us, lower_bound, []
+
+    def unsupported_reason(self, problem, extents, target):
         return None
 
-    def floor_us(self, problem, extents, target):
-        return self.floor
+    def lower_bound_us(self, problem, extents, target):
+        return self.lower_bound
 
-    def ranking(self, problem, extents, target, most, bar):
-        self.asked.append(bar)
+    def candidates(self, problem, extents, target):
         parts = Breakdown(launch=self.us)
-        return Ranking((Candidate(Config((8, 8, 8)), Prediction(self.us, "launch", parts), 0),))
+        return [Candidate(Config((8, 8, 8)), Prediction(self.us, "launch", parts), 0)]
+
+    def ranking(self, problem, extents, target, most, cutoff_us):
+        self.cutoffs.append(cutoff_us)
+        return super().ranking(problem, extents, target, most, cutoff_us)
+
+    def bind(self, plan, gemm, kernel):
+        raise AssertionError("nothing is launched here")
 
 
 @pytest.mark.parametrize(
-    ("floor", "keep", "bars"),
+    ("lower_bound", "keep", "cutoffs"),
     [(0.0, 0, [inf]), (4.0, 0, [5.0]), (6.0, 0, []), (6.0, 1, [inf]), (6.0, 2, [inf])],
 )
-def test_a_rivalled_backend_is_asked_last_or_where_it_cannot_win_never(floor, keep, bars):
-    first, second = Rival("first", 7.0, floor), Rival("second", 5.0, 0.0)
+def test_a_backend_is_ranked_in_the_order_of_bounds_and_never_where_it_cannot_win(
+    lower_bound, keep, cutoffs
+):
+    first, second = Bounded("first", 7.0, lower_bound), Bounded("second", 5.0, 0.0)
     kind = MatrixType(DType.FLOAT32, "k", 16)
     problem = Problem(kind, kind, replace(kind, major="n"))
     plan = choose(problem, Extents(8, 8, 8), H200, (first, second), keep=keep)
     assert (plan.backend, plan.predicted_us) == ("second", 5.0)
-    assert first.asked == bars
+    assert first.cutoffs == cutoffs
     assert len(plan.alternatives) == min(keep, 1)
 
 
@@ -204,18 +219,18 @@ def grows(backend, config, size, dimension, target):
 def test_more_work_never_takes_a_configuration_less_time(problem, size, target, dimension, more):
     larger = replace(size, **{dimension: getattr(size, dimension) + more})
     for backend in takers(problem, size, target):
-        if backend.refuse(problem, larger, target) is not None:
+        if backend.unsupported_reason(problem, larger, target) is not None:
             continue
         for each in backend.ranking(problem, size, target, 3, inf).candidates:
             if lines_lie_better(backend, problem, each.config, size, larger, target):
                 continue
             if grows(backend, each.config, size, dimension, target):
-                after = backend.price(problem, larger, target, each.config).prediction
+                after = backend.estimate(problem, larger, target, each.config).prediction
                 before = each.prediction
                 if dimension == "k":
                     whole = in_whole_slabs(backend, each.config, size)
                     if whole.k:
-                        before = backend.price(problem, whole, target, each.config).prediction
+                        before = backend.estimate(problem, whole, target, each.config).prediction
                     elif larger.k >= each.config.tile[2]:
                         continue
                 assert after.us >= before.us * (1 - 1e-9), each.config
@@ -400,7 +415,7 @@ def test_a_cluster_of_cuda_cores_costs_what_its_parts_do_but_for_adding_them_up(
             assert price.us == pytest.approx(split.us - spared)
             assert price.parts.mainloop == split.parts.mainloop
             assert price.parts.waves == split.parts.waves
-            (again,) = SIMT.price_all(problem, size, H200, [config])
+            (again,) = SIMT.estimate_all(problem, size, H200, [config])
             assert again.prediction == price
             pairs += 1
     assert pairs > 10

@@ -84,7 +84,7 @@ def check(problem, size, target):
 
 @given(problems(), extents, targets)
 def test_no_launch_is_priced_under_the_bounds_of_its_tile(problem, size, target):
-    if BACKEND.refuse(problem, size, target) is None:
+    if BACKEND.unsupported_reason(problem, size, target) is None:
         check(problem, size, target)
 
 
@@ -107,7 +107,7 @@ def check_persistent(problem, size, target):
 @given(problems(), extents, st.integers(1, 256), targets)
 def test_nor_is_a_persistent_one(problem, size, k, target):
     size = replace(size, k=k)
-    if BACKEND.refuse(problem, size, target) is None:
+    if BACKEND.unsupported_reason(problem, size, target) is None:
         check_persistent(problem, size, target)
 
 

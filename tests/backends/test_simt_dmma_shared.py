@@ -129,7 +129,7 @@ def test_what_cannot_run_is_refused(tile, way, reason):
     config = replace(config_of(problem, tile), **way)
     assert reason in illegal(problem, config, H200)
     with pytest.raises(UnsupportedProblem, match=reason):
-        BACKEND.price(problem, Extents(512, 512, 512), H200, config)
+        BACKEND.estimate(problem, Extents(512, 512, 512), H200, config)
 
 
 def test_where_m_must_not_matter_and_where_rows_lie_apart_there_are_none():

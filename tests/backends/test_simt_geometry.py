@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference import EVERYWHERE
 
 from unigemm.backends.cute_simt import candidates as configs
-from unigemm.backends.cute_simt.backend import BACKEND, kernel_problem
+from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs, candidates
 from unigemm.backends.cute_simt.coefficients import H200 as H200_FIGURES
 from unigemm.backends.cute_simt.cost import measured
@@ -314,7 +314,7 @@ def test_alignment_of_d_that_makes_no_difference_is_not_compiled_twice():
         replace(problem_of(DType.FLOAT32, "k", "n"), d=MatrixType(DType.FLOAT32, "n", a))
         for a in (4, 8)
     ]
-    assert len({kernel_problem(p) for p in narrow}) == 1
+    assert len({BACKEND.kernel_problem(p) for p in narrow}) == 1
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_tails_are_for_tiles_that_do_not_fill_the_last_round():
     assert wide.config.split_k == 16  # eight tiles of 800 are left: 128 CTAs with a part each
     assert wide.workspace_bytes == 8 * 16 * 128 * 256 * 4
     whole = replace(wide.config, schedule="", split_k=1)
-    (other,) = BACKEND.price_all(
+    (other,) = BACKEND.estimate_all(
         problem_of(DType.FLOAT32, "k", "n"), Extents(5120, 5120, 5120), H200, [whole]
     )
     assert wide.prediction.us < 0.93 * other.prediction.us
@@ -430,7 +430,7 @@ def test_slabs_are_shared_out_where_tiles_leave_sms_without_work():
     plain = replace(wide.config, schedule="")
     problem = problem_of(DType.FLOAT32, "k", "n")
     long = Extents(512, 8192, 8192)
-    whole, shared = BACKEND.price_all(problem, long, H200, [plain, wide.config])
+    whole, shared = BACKEND.estimate_all(problem, long, H200, [plain, wide.config])
     assert 0.97 < shared.prediction.us / whole.prediction.us < 1
     assert streams(2048, 2048, 240) == [], "shares of less than 16 slabs"
     assert streams(128 * 132, 256, 4096) == [], "a tile for each SM"
@@ -471,7 +471,7 @@ def test_shares_follow_each_other_and_differ_by_a_slab(ctas, total):
 
 def test_the_host_is_refused_with_the_backend_that_would_do():
     problem = problem_of(DType.FLOAT32, "k", "n")
-    assert "numpy" in BACKEND.refuse(problem, Extents(2, 2, 2), CPU)
+    assert "numpy" in BACKEND.unsupported_reason(problem, Extents(2, 2, 2), CPU)
 
 
 def test_the_registers_of_all_roles_are_what_a_cta_is_launched_with():

@@ -101,7 +101,7 @@ def test_what_tma_cannot_read_is_repacked():
 
 
 def refused(dtype, arch="sm_100a", **options):
-    return BACKEND.refuse(problem_of(dtype, **options), EXTENTS, named_target(arch))
+    return BACKEND.unsupported_reason(problem_of(dtype, **options), EXTENTS, named_target(arch))
 
 
 def test_what_it_does_not_take_is_refused_with_what_would_do():
@@ -113,7 +113,7 @@ def test_what_it_does_not_take_is_refused_with_what_would_do():
     assert refused(DType.INT8) is None
     assert "sm_100a" in refused(DType.INT8, "sm_103a")
     ieee = replace(problem_of(DType.FLOAT32), precision="ieee")
-    assert "precision='tf32'" in BACKEND.refuse(ieee, EXTENTS, B200)
+    assert "precision='tf32'" in BACKEND.unsupported_reason(ieee, EXTENTS, B200)
 
 
 def test_no_prediction_is_under_the_roofline():

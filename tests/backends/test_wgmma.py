@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampling import ALL
 
 import unigemm
-from unigemm.backends.cute_wgmma.backend import BACKEND, kernel_problem
+from unigemm.backends.cute_wgmma.backend import BACKEND
 from unigemm.backends.cute_wgmma.candidates import candidates, offered, ranking, scratch_bytes
 from unigemm.backends.cute_wgmma.coefficients import figures_of
 from unigemm.backends.cute_wgmma.cost import KINDS as KINDS_OF_TILES
@@ -263,9 +263,9 @@ def test_the_best_of_a_square_is_the_best_of_both_ways_round(layout, size):
 def test_a_price_is_the_same_alone_and_among_others(problem, m, n, k):
     extents = Extents(m, n, k)
     found = candidates(problem, extents, H200)
-    assert BACKEND.price_all(problem, extents, H200, [each.config for each in found]) == found
+    assert BACKEND.estimate_all(problem, extents, H200, [each.config for each in found]) == found
     for each in found:
-        assert BACKEND.price(problem, extents, H200, each.config) == each
+        assert BACKEND.estimate(problem, extents, H200, each.config) == each
 
 
 @given(
@@ -327,7 +327,7 @@ def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
 def refused(**change):
     problem = problem_of(DType.BFLOAT16, "nt")
     target = change.pop("target", H200)
-    return BACKEND.refuse(replace(problem, **change), EXTENTS, target)
+    return BACKEND.unsupported_reason(replace(problem, **change), EXTENTS, target)
 
 
 def test_what_it_cannot_do_is_refused_with_what_would_do():
@@ -409,9 +409,10 @@ def test_every_store_width_is_compiled_once():
     for out, alignment in product((DType.BFLOAT16, DType.FLOAT32), (2, 4, 8, 16)):
         if alignment >= out.itemsize:
             problem = problem_of(DType.BFLOAT16, "nt", out, alignment)
-            kept = kernel_problem(problem).d.alignment
+            kept = BACKEND.kernel_problem(problem).d.alignment
             assert kept <= alignment
-            assert kernel_problem(kernel_problem(problem)) == kernel_problem(problem)
+            kept = BACKEND.kernel_problem(problem)
+            assert BACKEND.kernel_problem(kept) == kept
 
 
 @pytest.mark.compile

@@ -18,6 +18,7 @@ import numpy as np
 
 from unigemm.arrays.numpy_arrays import viewer
 from unigemm.cache.artifact import Artifact, KernelInfo, KernelKey
+from unigemm.planning.backend import Backend
 from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import numpy_dtype
@@ -114,7 +115,7 @@ def host(x):
 
 
 @dataclass
-class FakeBackend:
+class FakeBackend(Backend):
     """Computes in host memory what it is asked to launch."""
 
     driver: Driver
@@ -128,6 +129,7 @@ class FakeBackend:
     loaded: list[int] = field(default_factory=list)
     bound: list[Any] = field(default_factory=list)
 
+    compiles = True
     __hash__ = object.__hash__
 
     def missing(self):
@@ -136,8 +138,8 @@ class FakeBackend:
     def compiler_missing(self):
         return self.uncompilable
 
-    def refuse(self, problem, extents, target):
-        return "it needs a GPU" if not target.is_gpu else self.refuses
+    def unsupported_reason(self, problem, extents, target):
+        return self.refuses
 
     def candidates(self, problem, extents, target):
         return [Candidate(Config((64, 64, 8)), Prediction(self.us, "fma"), self.workspace)]
@@ -157,7 +159,7 @@ class FakeBackend:
         self.loaded.append(self.driver.device)
         return self.driver.device
 
-    def bind(self, kernel, plan, gemm):
+    def bind(self, plan, gemm, kernel):
         self.bound.append((plan, gemm))
         return partial(self.launch, kernel, gemm)
 

@@ -296,7 +296,7 @@ def test_a_plan_says_which_backends_were_out_of_the_question(gpu):
 
 def taking_all(backend):
     """Let a backend take configurations that it does not offer."""
-    backend.price = lambda problem, extents, target, config: Candidate(
+    backend.estimate = lambda problem, extents, target, config: Candidate(
         config, Prediction(1.0, "fma"), backend.workspace
     )
 
@@ -399,7 +399,7 @@ def test_kinds_of_arrays_that_differ_in_strides_alone_do_not_mix(gpu):
 def test_scales_reach_the_kernel_on_every_way_to_a_launch(gpu, stream, with_out, monkeypatch):
     driver, backend = gpu
     seen = []
-    monkeypatch.setattr(backend, "bind", lambda kernel, plan, gemm: lambda *x: seen.append(x))
+    monkeypatch.setattr(backend, "bind", lambda plan, gemm, kernel: lambda *x: seen.append(x))
     kind = numpy_dtype(DType.FLOAT8_E4M3FN)
     a, b = driver.ones((3, 4), kind), driver.ones((4, 5), kind)
     scale, out = driver.ones((1,)), driver.ones((3, 5)) if with_out else None

@@ -235,7 +235,7 @@ def test_so_many_parts_that_threads_could_share_them_are_added_in_turn(product):
     def rows(count):
         plan = unigemm.plan(a[:count], b, target=target, **options)
         config = replace(plan.config, split_k=16, cluster_k=1, slice_k=1)
-        priced = backend.price(plan.problem, plan.extents, target, config)
+        priced = backend.estimate(plan.problem, plan.extents, target, config)
         in_parts = plan.taking(Alternative.of(name, priced))
         loose = replace(in_parts, problem=replace(plan.problem, batch_invariant=False))
         assert backend.key(in_parts) != backend.key(loose)

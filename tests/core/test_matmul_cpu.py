@@ -62,7 +62,7 @@ def test_blocks_of_any_size_make_up_the_product(case, tile, budget):
     from unigemm.backends.numpy import backend, product
 
     before = backend.NumpyBackend.bind, product._BUDGET, product._TINY
-    backend.NumpyBackend.bind = lambda self, plan, gemm: product.bind_product(gemm, tile)
+    backend.NumpyBackend.bind = lambda self, plan, gemm, kernel: product.bind_product(gemm, tile)
     product._BUDGET, product._TINY = budget, 0
     for library in unigemm.arrays.libraries.KNOWN.values():
         library.table.clear()

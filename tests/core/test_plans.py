@@ -16,8 +16,7 @@ from reference import EVERYWHERE
 import unigemm
 from unigemm.planning.config import copied
 from unigemm.planning.plan import Plan
-from unigemm.planning.protocol import CompilingBackend, compiles
-from unigemm.planning.registry import BUILTIN, backend_named
+from unigemm.planning.registry import backend_named
 from unigemm.planning.target import ARCHITECTURES
 from unigemm.problem.dtypes import INPUTS, DType, dtype_named
 from unigemm.problem.problem import PRECISIONS
@@ -145,11 +144,6 @@ def test_a_compiled_host_plan_has_no_kernel():
     made = unigemm.compile(unigemm.plan(SQUARE, SQUARE, target="cpu"))
     assert made.entry is None
     assert made.cached
-
-
-def test_compiles_says_what_the_protocol_would():
-    for backend in map(backend_named, BUILTIN):
-        assert compiles(backend) == isinstance(backend, CompilingBackend)
 
 
 def test_a_copy_has_other_fields_and_leaves_its_original():

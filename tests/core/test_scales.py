@@ -124,7 +124,7 @@ def test_a_launcher_passes_addresses_and_factor_before_the_stream():
     a, b = Layout((512, 1024), (1024, 1), dtype), Layout((1024, 256), (1, 1024), dtype)
     gemm = canonical(a, b, Layout((512, 256), (256, 1), DType.BFLOAT16), scaled=True)
     seen = []
-    BACKEND.bind(lambda *arguments: seen.append(arguments), plan, gemm)(1, 2, 3, 4, 5, 6, 7, 0.5)
+    BACKEND.bind(plan, gemm, lambda *arguments: seen.append(arguments))(1, 2, 3, 4, 5, 6, 7, 0.5)
     assert seen[0][:4] == (1, 2, 3, 4)
     assert seen[0][-4:] == (6, 7, 0.5, 5)
 

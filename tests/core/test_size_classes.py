@@ -111,7 +111,7 @@ def test_products_of_a_class_have_one_configuration_and_a_workspace_each(kind, o
         assert (plan.backend, plan.config) == (other.backend, other.config)
         assert (plan.predicted_us, plan.parts) == (other.predicted_us, other.parts)
         for each in (plan.as_alternative, *plan.alternatives):
-            alone = backend_named(each.backend).price(
+            alone = backend_named(each.backend).estimate(
                 plan.problem, plan.extents, plan.target, each.config
             )
             assert alone.workspace_bytes == each.workspace_bytes
@@ -123,7 +123,7 @@ def test_a_class_is_nearly_the_best_for_each_of_its_sizes():
         m, n, k = (int(2 ** draw.uniform(7, 12)) for _ in range(3))
         plan = planned(draw.choice(KINDS), m, n, k, draw.choice("CF"), keep=0)
         if plan.estimated_for:
-            own = backend_named(plan.backend).price(
+            own = backend_named(plan.backend).estimate(
                 plan.problem, plan.extents, plan.target, plan.config
             )
             losses.append(own.prediction.us / best(plan).predicted_us)
@@ -160,7 +160,7 @@ def test_what_is_not_for_a_size_is_not_taken_for_it():
 @given(data=st.data())
 @settings(max_examples=1500)
 def test_what_a_backend_refuses_it_refuses_of_the_whole_class(data):
-    """So a plan of a class is one for its sizes, and need not ask again: see ResizableBackend."""
+    """So a plan of a class is one for its sizes, and need not ask again: `shares_plans`."""
     drawn = lambda *of: data.draw(st.sampled_from(of))  # noqa: E731
     dtype = drawn(*INPUTS)
     sides = [
@@ -173,18 +173,21 @@ def test_what_a_backend_refuses_it_refuses_of_the_whole_class(data):
     extents = Extents(m, n, k, drawn(1, 1, 77, 2**17))
     target, sizes = named_target(drawn(*ARCHITECTURES)), size_class(problem, extents)
     for backend in select._competitors(usable=False)[0]:
-        if backend.refuse(problem, extents, target) is not None:
-            assert backend.refuse(problem, sizes, target) is not None, (backend.name, problem)
+        if backend.unsupported_reason(problem, extents, target) is not None:
+            assert backend.unsupported_reason(problem, sizes, target) is not None, (
+                backend.name,
+                problem,
+            )
 
 
 def test_a_class_that_is_too_large_leaves_its_products_as_they_are(monkeypatch):
     backend = backend_named("cute_simt")
-    real = type(backend).refuse
+    real = type(backend).unsupported_reason
 
-    def refuse(self, problem, extents, target):
+    def unsupported_reason(self, problem, extents, target):
         return "too large" if extents.m > 999 else real(self, problem, extents, target)
 
-    monkeypatch.setattr(type(backend), "refuse", refuse)
+    monkeypatch.setattr(type(backend), "unsupported_reason", unsupported_reason)
     plan = planned(KINDS[1], 999, 1003, 77, backend="cute_simt")
     assert plan.estimated_for is None
     assert size_class(plan.problem, plan.extents).m == 1000

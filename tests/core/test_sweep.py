@@ -93,8 +93,8 @@ def test_listed_values_are_all_tried_and_no_others():
     assert {config.split_k for config in found} == {1, 2}
     backend = select.backend_named("cute_wgmma")
     for plan in contenders(first(), 3, 3, lists=lists):
-        assert backend.illegal(plan.problem, plan.config, plan.target) is None
-        priced = backend.price(plan.problem, plan.extents, plan.target, plan.config)
+        assert backend.unsupported_kernel(plan.problem, plan.config, plan.target) is None
+        priced = backend.estimate(plan.problem, plan.extents, plan.target, plan.config)
         assert plan.predicted_us == priced.prediction.us
         assert plan.workspace_bytes == priced.workspace_bytes
 
@@ -306,7 +306,7 @@ def test_a_kernel_that_does_not_compile_is_noted_and_the_others_are_measured(
 
 def test_the_command_measures_writes_and_prints(gpu, tmp_path, monkeypatch, capsys):
     backend = select.backend_named("fake")
-    backend.price = lambda problem, extents, target, config: Candidate(
+    backend.estimate = lambda problem, extents, target, config: Candidate(
         config, Prediction(0.5 if config.stages == 3 else 7.0, "fma")
     )
     monkeypatch.setattr(cli_sweep, "best_device", lambda: gpu)

@@ -317,7 +317,7 @@ class Stopwatch:
         backend.candidates = lambda problem, extents, target: [
             Candidate(Config(tile), Prediction(1.0 + i, "fma")) for i, tile in enumerate(self.us)
         ]
-        backend.bind = lambda kernel, plan, gemm: self.launcher(backend, kernel, plan, gemm)
+        backend.bind = lambda plan, gemm, kernel: self.launcher(backend, kernel, plan, gemm)
         self.launched = []
 
     def launcher(self, backend, kernel, plan, gemm):

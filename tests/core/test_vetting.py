@@ -53,10 +53,9 @@ def test_a_mutated_plan_is_refused_or_is_one_that_the_planner_could_have_made():
     assert len({plan.backend for plan in found}) == 5
     for plan in found:
         backend, product = backend_named(plan.backend), (plan.problem, plan.extents, plan.target)
-        assert backend.refuse(*product) is None
-        assert backend.refuse_config(*product, plan.config) is None
-        count = getattr(backend, "scratch_bytes", lambda *_: 0)
-        assert plan.workspace_bytes == count(*product, plan.config)
+        assert backend.unsupported_reason(*product) is None
+        assert backend.unsupported_config_reason(*product, plan.config) is None
+        assert plan.workspace_bytes == backend.workspace_bytes(*product, plan.config)
         assert Plan.from_json(plan.to_json()) == plan
 
 

@@ -36,7 +36,7 @@ def takes(target, dtype, precision="ieee", layout="nt"):
     a = MatrixType(dtype, "k" if layout[0] == "n" else "m", 16)
     b = MatrixType(dtype, "n" if layout[1] == "n" else "k", 16)
     problem = Problem(a, b, MatrixType(output_dtypes(dtype)[0], "n", 16), precision)
-    reason = BACKEND.refuse(problem, Extents(64, 64, 64), target)
+    reason = BACKEND.unsupported_reason(problem, Extents(64, 64, 64), target)
     if reason is not None:
         pytest.skip(reason)
 
@@ -157,7 +157,7 @@ def test_configurations_of_every_kind_give_the_product(target, dtype, precision,
             none_empty = [parts for parts in (2, 3, 5) if -(-steps // -(-steps // parts)) == parts]
             split = draw.choice(none_empty) if base.split_k > 1 else 1
             config = replace(base, split_k=split, raster=raster)
-            scratch = BACKEND.scratch_bytes(first.problem, first.extents, first.target, config)
+            scratch = BACKEND.workspace_bytes(first.problem, first.extents, first.target, config)
             plan = replace(first, config=config, workspace_bytes=scratch)
             native_out = getattr(torch, out_dtype.value)
             out = torch.full((m, n), 77, device="cuda", dtype=native_out)
@@ -174,7 +174,7 @@ def copied_first(a, b, draw, split=1):
         pytest.skip("no operands are copied first on this device, or none need be")
     base = draw.choice([c for c in found if (c.split_k > 1) == (split > 1)])
     config = replace(base, split_k=split)
-    scratch = BACKEND.scratch_bytes(first.problem, first.extents, first.target, config)
+    scratch = BACKEND.workspace_bytes(first.problem, first.extents, first.target, config)
     return replace(first, config=config, workspace_bytes=scratch)
 
 

@@ -20,7 +20,7 @@ from .operands import HostArray, compact_strides, output_dtype, parse_dtype
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..planning.protocol import Launcher
+    from ..planning.backend import Launcher
 
 __all__ = ["CASTINGS", "HostProduct", "is_for_kernels", "numpy_product"]
 

@@ -15,7 +15,6 @@ from ..columns import wrapped
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..planning.explanation import headline
 from ..planning.plan import Plan
-from ..planning.protocol import compiles
 from ..planning.registry import backend_named
 from ..problem.dtypes import DType, accumulator, numpy_dtype, unit_roundoff
 from . import render as show
@@ -199,7 +198,7 @@ def _gpu_backends() -> tuple[list[str], list[str]]:
     for backend in info.backends():
         if not backend.available:
             notes.append(f"not {backend.name}: {backend.missing}")
-        elif compiles(backend_named(backend.name)):
+        elif backend_named(backend.name).compiles:
             names.append(backend.name)
     return names, notes
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from ..errors import UnsupportedProblem
 from ..problem.problem import Extents
+from .backend import Backend
 from .config import Config
 from .plan import Plan
 from .prediction import Alternative
-from .protocol import Backend, InvariantBackend
 
 __all__ = ["INVARIANT_M", "invariant_extents", "moved"]
 
 
 #: Rows for which batch-invariant products are planned, whatever they have. Over the layers of
-#: bench/suites.py, 1 to 8192 rows of bfloat16, the prices are then 1.24 times the best ones on an
-#: H200 and 1.34 times on a B200 (geometric means); 64 rows give 1.36 and 1.48, 256 give 1.42 and
+#: bench/suites.py, 1 to 8192 rows of bfloat16, the estimated times are then 1.24 times the best on
+#: an H200 and 1.34 times on a B200 (geometric means); 64 rows give 1.36 and 1.48, 256 give 1.42 and
 #: 1.38.
 INVARIANT_M = 128
 
@@ -28,7 +28,7 @@ def invariant_extents(extents: Extents) -> Extents:
 
 
 def moved(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) -> Plan:
-    """Return a batch-invariant plan for another M and batch: its ranking stays, priced anew.
+    """Return a batch-invariant plan for another M and batch: its ranking stays, with new estimates.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def moved(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) ->
     UnsupportedProblem
         The chosen backend does not take such extents.
     """
-    reason = backend_of(plan.backend).refuse(plan.problem, extents, plan.target)
+    reason = backend_of(plan.backend).unsupported_reason(plan.problem, extents, plan.target)
     if reason is not None:
         raise UnsupportedProblem(
             f"{plan.backend}, which batch_invariant=True chooses for {plan.problem}, does not take "
@@ -52,14 +52,13 @@ def moved(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) ->
         )
 
     ranked = (plan.as_alternative, *plan.alternatives)
-    priced: dict[tuple[str, Config], Alternative] = {}
+    estimated: dict[tuple[str, Config], Alternative] = {}
     for name in {each.backend for each in ranked}:
         backend = backend_of(name)
-        assert isinstance(backend, InvariantBackend), "others were rejected"
         configs = [each.config for each in ranked if each.backend == name]
-        for found in backend.price_all(plan.problem, extents, plan.target, configs):
-            priced[name, found.config] = Alternative.of(name, found)
-    best, *others = (priced[each.backend, each.config] for each in ranked)
+        for found in backend.estimate_all(plan.problem, extents, plan.target, configs):
+            estimated[name, found.config] = Alternative.of(name, found)
+    best, *others = (estimated[each.backend, each.config] for each in ranked)
     return replace(
         plan.taking(best), extents=extents, rejected=plan.rejected, alternatives=tuple(others)
     )

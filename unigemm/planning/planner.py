@@ -5,16 +5,16 @@ from __future__ import annotations
 import warnings
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain, groupby
 from math import inf
 from typing import TypeVar
 
 from ..errors import BackendWarning, UnigemmError, UnsupportedProblem
 from ..problem.problem import Extents, Problem
+from .backend import Backend, unsupported_by
 from .plan import Plan
 from .prediction import Alternative, Candidate, Ranking, Rejection
-from .protocol import Backend, InvariantBackend
 from .registry import BUILTIN
 from .target import Target
 
@@ -56,29 +56,28 @@ def choose(
     """
     rejected = [Rejection(name, reason) for name, reason in (missing or {}).items()]
     entries: list[Entry] = []
-    prices: list[float] = []
-    turns: list[tuple[float, int]] = []
-    unfit: list[list[Rejection]] = [[] for _ in backends]  # by rank
+    estimates: list[float] = []  # ascending
+    supporting: list[tuple[float, int]] = []
+    unsupported: list[list[Rejection]] = [[] for _ in backends]  # by rank
     for rank, backend in enumerate(backends):
-        reason = _asked(backend, partial(backend.refuse, problem, extents, target), str)
-        if reason is None and problem.batch_invariant and not isinstance(backend, InvariantBackend):
-            reason = "it does not promise that rows are the same whatever M is"
-        if reason is None:
-            turns.append((_floor_us(backend, problem, extents, target), rank))
+        ask = partial(_lower_bound_or_reason, backend, problem, extents, target)
+        answer = _asked(backend, ask, str)
+        if isinstance(answer, str):
+            unsupported[rank].append(Rejection(backend.name, answer))
         else:
-            unfit[rank].append(_refused(backend.name, reason))
-    for floor, rank in sorted(turns):
-        bar = prices[keep] if keep < len(prices) else inf
-        if floor > bar:
+            supporting.append((answer, rank))
+    for lower_bound, rank in sorted(supporting):
+        cutoff = estimates[keep] if keep < len(estimates) else inf
+        if lower_bound > cutoff:
             continue
         backend = backends[rank]
-        ask = partial(_ranking, backend, problem, extents, target, 1 + keep, bar)
-        found = _asked(backend, ask, partial(_nothing_of, backend.name))
-        unfit[rank] += found.rejected
+        rank_it = partial(backend.ranking, problem, extents, target, 1 + keep, cutoff)
+        found = _asked(backend, rank_it, partial(_nothing_of, backend.name))
+        unsupported[rank] += found.rejected
         for candidate in found.candidates:
-            insort(prices, candidate.prediction.us)
+            insort(estimates, candidate.prediction.us)
             entries.append((candidate.prediction.us, rank, backend.name, candidate))
-    rejected += chain.from_iterable(unfit)
+    rejected += chain.from_iterable(unsupported)
     if not entries:
         reasons = (
             "; ".join(f"{r.backend}: {r.reason}" for r in rejected) or "no backend was offered"
@@ -103,9 +102,12 @@ def choose(
     )
 
 
-@lru_cache(maxsize=256)  # most plans have the same ones, and are kept
-def _refused(name: str, reason: str) -> Rejection:
-    return Rejection(name, reason)
+def _lower_bound_or_reason(
+    backend: Backend, problem: Problem, extents: Extents, target: Target
+) -> float | str:
+    """Return a time that no candidate is estimated below, or why there is no candidate."""
+    reason = unsupported_by(backend, problem, extents, target)
+    return backend.lower_bound_us(problem, extents, target) if reason is None else reason
 
 
 def _nothing_of(name: str, reason: str) -> Ranking:
@@ -128,26 +130,10 @@ def _asked(backend: Backend, ask: Callable[[], Answer], failed: Callable[[str], 
         return failed(why)
 
 
-def _ranking(
-    backend: Backend, problem: Problem, extents: Extents, target: Target, most: int, bar: float
-) -> Ranking:
-    # To ask whether it is a RankingBackend takes ten microseconds: all protocols do.
-    ranking: Callable[..., Ranking] | None = getattr(backend, "ranking", None)
-    if ranking is not None:
-        return ranking(problem, extents, target, most, bar)
-    return Ranking(tuple(backend.candidates(problem, extents, target)))
-
-
-def _floor_us(backend: Backend, problem: Problem, extents: Extents, target: Target) -> float:
-    """Return what a RivalledBackend's prices are not under; 0 of any other."""
-    floor: Callable[..., float] | None = getattr(backend, "floor_us", None)
-    return 0.0 if floor is None else floor(problem, extents, target)
-
-
 def _ordered(entries: list[Entry]) -> list[Entry]:
     """Sort by predicted time, then by backend, then by what the configuration is called."""
     found: list[Entry] = []
-    for _, group in groupby(sorted(entries, key=_price), key=_price):
+    for _, group in groupby(sorted(entries, key=_time_and_rank), key=_time_and_rank):
         same = list(group)
         if len(same) > 1:
             same.sort(key=lambda entry: str(entry[3].config))
@@ -155,5 +141,5 @@ def _ordered(entries: list[Entry]) -> list[Entry]:
     return found
 
 
-def _price(entry: Entry) -> tuple[float, int]:
+def _time_and_rank(entry: Entry) -> tuple[float, int]:
     return entry[:2]

@@ -9,11 +9,12 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from ..errors import BackendUnavailable
-from .protocol import Backend, CompilingBackend, compiles
+from .backend import Backend
 
 __all__ = ["BUILTIN", "backend_named", "backend_names", "compiler_missing_of", "missing_of"]
 
 ENTRY_POINTS = "unigemm.backends"
+_BASE = f"{Backend.__module__}.{Backend.__name__}"
 BUILTIN: dict[str, str] = {
     "numpy": "unigemm.backends.numpy:BACKEND",
     "cute_wgmma": "unigemm.backends.cute_wgmma:BACKEND",
@@ -66,16 +67,21 @@ def backend_named(name: str) -> Backend:
 
 
 def _no_backend(backend: Any, name: str) -> str | None:
-    """Say what an object lacks to be a backend; None where it lacks nothing."""
-    needed = ["name", "missing", "refuse", "candidates", "bind"]
-    if compiles(backend):
-        needed += ["compiler_missing", "key", "load"]
-    lacking = [each for each in needed if not hasattr(backend, each)]
-    if lacking:
-        return f"is no backend: it has no {', '.join(lacking)}"
-    if isinstance(backend, type):
-        return "is a class, not a backend"
-    return None if backend.name == name else f"calls itself {backend.name!r}"
+    """Say why an object is no backend of a name; None where it is one."""
+    if not isinstance(backend, Backend):
+        if isinstance(backend, type):
+            return f"is the class {backend.__name__}: an object of it is needed"
+        return f"is a {type(backend).__name__}: an object of a subclass of {_BASE} is needed"
+    if backend.compiles:
+        lacking = [
+            each
+            for each in ("key", "compile", "load")
+            if getattr(type(backend), each) is getattr(Backend, each)
+        ]
+        if lacking:
+            return f"compiles kernels and has no {', '.join(lacking)} of its own"
+    called = getattr(backend, "name", None)
+    return None if called == name else f"calls itself {called!r}"
 
 
 def missing_of(backend: Backend) -> str | None:
@@ -83,7 +89,7 @@ def missing_of(backend: Backend) -> str | None:
     return _said(backend.missing)
 
 
-def compiler_missing_of(backend: CompilingBackend) -> str | None:
+def compiler_missing_of(backend: Backend) -> str | None:
     """Return what a backend says is missing to compile, as `missing_of` does."""
     return _said(backend.compiler_missing)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ..arrays.operands import (
     Device,
@@ -21,10 +21,10 @@ from ..log import LOG
 from ..problem.canonical import Gemm
 from ..problem.problem import Extents, Problem
 from . import tuned_plans as tuning
+from .backend import Backend
 from .batch_invariance import invariant_extents, moved
 from .plan import Plan
 from .planner import KEPT, choose
-from .protocol import Backend, RehearsingBackend, compiles
 from .registry import backend_named, backend_names, compiler_missing_of, missing_of
 from .size_buckets import resized, size_classes
 from .target import CPU, Target, device_target
@@ -115,7 +115,7 @@ def _tuned(found: Tuned, usable: bool) -> Plan | None:
         chosen = (usable_backend if usable else backend_named)(found.plan.backend)
     except BackendUnavailable:
         return None
-    if compiles(chosen) and chosen.key(found.plan).source != found.source:
+    if chosen.compiles and chosen.key(found.plan).source != found.source:
         warnings.warn(
             f"{found.plan.backend} has changed since {found.plan.extents} was tuned on "
             f"{found.plan.target}; tune it again",
@@ -123,7 +123,7 @@ def _tuned(found: Tuned, usable: bool) -> Plan | None:
             stacklevel=2,
         )
         return None
-    return None if usable and _unobtainable(found.plan) is not None else found.plan
+    return None if usable and _unavailable_reason(found.plan) is not None else found.plan
 
 
 def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int) -> Plan:
@@ -132,7 +132,7 @@ def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int)
     dropped = tuple(failed.items())
     while True:
         plan = _planner(gemm.problem, target, backend, usable, keep, dropped)(gemm.extents)
-        reason = _unobtainable(plan) if usable and backend == "auto" else None
+        reason = _unavailable_reason(plan) if usable and backend == "auto" else None
         if reason is None:
             return plan
         LOG.info("left out %s: %s", plan.backend, reason)
@@ -167,10 +167,6 @@ def _planner(
                 return found
         if problem.batch_invariant and extents != invariant_extents(extents):
             return moved(planned(invariant_extents(extents)), extents, backend_named)
-        if on_gpu:
-            _keep_memory()
-            for each in backends:
-                _rehearse(cast(Hashable, each))
         return choose(problem, extents, target, backends, missing=reasons, keep=keep)
 
     def of_class(sizes: Extents, extents: Extents) -> Plan | None:
@@ -195,40 +191,17 @@ def _named(name: str, target: Target, usable: bool) -> Backend:
         It cannot be used here.
     """
     backend = backend_named(name)
-    if compiles(backend) and not target.is_gpu:
+    if backend.compiles and not target.is_gpu:
         raise DeviceMismatch(
             f"backend {name!r} runs on NVIDIA GPUs and the arrays are on the CPU; move them to "
             "a GPU (cupy.asarray, tensor.cuda()), or leave backend= out"
         )
-    if target.is_gpu and not compiles(backend):
+    if target.is_gpu and not backend.compiles:
         raise DeviceMismatch(
             f"backend {name!r} runs on the CPU and the product is for {target}; use arrays in "
             "host memory, or leave backend= out"
         )
     return usable_backend(name) if usable else backend
-
-
-@cache
-def _rehearse(backend: Backend) -> None:
-    """Have a backend rank products before the first one: that takes 0.2 to 0.4 ms less then.
-
-    Behind all imports, in which it is lost: these leave the processor's caches to other code.
-    """
-    if isinstance(backend, RehearsingBackend):
-        backend.rehearse()
-
-
-@cache
-def _keep_memory() -> None:
-    """Have glibc's malloc keep a plan's memory for the next one.
-
-    Of 128 KiB and more that lie free at the end of its heap it gives all back to the system, and a
-    plan's arrays take 0.5 MiB: some have 136 page faults then, of 2.9 us each on a virtual machine.
-    Once a block was freed that had pages of its own it keeps twice as much (mallopt(3), the note on
-    M_MMAP_THRESHOLD). Most processes have long done so.
-    """
-    block = bytes(1 << 20)  # of zeros, which nobody touches
-    del block
 
 
 def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:
@@ -249,10 +222,10 @@ def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, st
     return tuple(offered), tuple(missing)
 
 
-def _unobtainable(plan: Plan) -> str | None:
+def _unavailable_reason(plan: Plan) -> str | None:
     """Say why a plan's kernel cannot be had here: neither compiled nor from the cache."""
     backend = backend_named(plan.backend)
-    if not compiles(backend) or (lacking := compiler_missing_of(backend)) is None:
+    if not backend.compiles or (lacking := compiler_missing_of(backend)) is None:
         return None
     from ..cache import default_cache
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from ..errors import UnsupportedProblem
 from ..problem.problem import Extents, Problem
+from .backend import Backend
 from .config import copied
 from .plan import Plan
 from .prediction import Alternative
-from .protocol import Backend
 
 __all__ = ["resized", "size_class", "size_classes"]
 
@@ -73,7 +73,7 @@ def _rounded(rows: int, vector: int = 1) -> int:
 
 
 def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) -> Plan | None:
-    """Return the plan of a class of sizes for another product of it, with the prices as they are.
+    """Return the plan of a class of sizes for another product of it, with the same estimates.
 
     Parameters
     ----------
@@ -91,10 +91,12 @@ def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) 
     """
     if extents.m > plan.extents.m or extents.n > plan.extents.n:
         return None
-    own = _scratch_bytes(plan, plan, extents, backend_of)
+    own = _workspace_bytes(plan, plan, extents, backend_of)
     if own is None:
         return None
-    others = [(each, _scratch_bytes(plan, each, extents, backend_of)) for each in plan.alternatives]
+    others = [
+        (each, _workspace_bytes(plan, each, extents, backend_of)) for each in plan.alternatives
+    ]
     return copied(
         plan,
         extents=extents,
@@ -108,20 +110,19 @@ def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) 
     )
 
 
-def _scratch_bytes(
+def _workspace_bytes(
     plan: Plan, choice: Plan | Alternative, extents: Extents, backend_of: Callable[[str], Backend]
 ) -> int | None:
     """Return the bytes of a choice's workspace for fewer rows or columns than the plan is for.
 
     None where the choice is not for these.
     """
-    # A ResizableBackend has it; to ask for that takes ten microseconds, see `_ranking`.
-    count: Callable[..., int] | None = getattr(backend_of(choice.backend), "scratch_bytes", None)
-    if count is None:
+    backend = backend_of(choice.backend)
+    if not backend.shares_plans:
         return None
     if not choice.workspace_bytes and not choice.config.remainder:
         return 0
     try:
-        return count(plan.problem, extents, plan.target, choice.config)
+        return backend.workspace_bytes(plan.problem, extents, plan.target, choice.config)
     except UnsupportedProblem:
         return None

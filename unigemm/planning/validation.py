@@ -17,9 +17,9 @@ from ..problem.block_scales import BLOCKS, refuse_elements
 from ..problem.dtypes import FLOAT8, HOST_INPUTS, DType, may_multiply, output_dtypes
 from ..problem.problem import BlockScales, Extents, MatrixType, Problem
 from . import strict_json as strictjson
+from .backend import unsupported_by
 from .config import Config, copied
 from .plan import VERSION, Plan
-from .protocol import Backend, compiles
 from .registry import backend_named
 from .target import Target, check_target, named_target
 
@@ -93,15 +93,15 @@ def checked(plan: Plan) -> Plan:
         raise _no_plan(reason)
     product = plan.problem, plan.extents, plan.target
     backend = backend_named(plan.backend)
-    reason = _unfit(backend, *product)
+    reason = unsupported_by(backend, *product)
     if reason is not None:
         raise UnsupportedProblem(
             f"{plan.backend} does not take {plan.extents} on {plan.target}: {reason}"
         )
-    reason, scratch = _vetted(backend, *product, plan.config)
+    reason = backend.unsupported_config_reason(*product, plan.config)
     if reason is not None:
         raise UnsupportedProblem(f"{plan.backend} cannot run {plan.config}: {reason}; plan again")
-    return copied(plan, workspace_bytes=scratch)
+    return copied(plan, workspace_bytes=backend.workspace_bytes(*product, plan.config))
 
 
 def on_device(plan: Plan, device: Target) -> Plan:
@@ -228,35 +228,3 @@ def _extents_flaw(extents: Extents, problem: Problem) -> str | None:
     if extents.bytes_moved(problem) >= 2**63:
         return f"{extents} does not fit into 64 bits"
     return None
-
-
-def _unfit(backend: Backend, problem: Problem, extents: Extents, target: Target) -> str | None:
-    """Say why a backend does not take a product, as the planner asks; None where it does."""
-    if compiles(backend) != target.is_gpu:
-        kind = "a CUDA device" if compiles(backend) else "the host"
-        return f"it runs on {kind}"
-    reason = backend.refuse(problem, extents, target)
-    if reason is None and problem.batch_invariant and not getattr(backend, "batch_invariant", None):
-        reason = "it does not promise that rows are the same whatever M is"
-    return reason
-
-
-def _vetted(
-    backend: Backend, problem: Problem, extents: Extents, target: Target, config: Config
-) -> tuple[str | None, int]:
-    """Return why a backend cannot run a configuration, or None; and the bytes of its workspace."""
-    refuse = getattr(backend, "refuse_config", None)  # of a CheckingBackend
-    count = getattr(backend, "scratch_bytes", None)  # of a ResizableBackend
-    if refuse is not None:
-        reason = refuse(problem, extents, target, config)
-        return reason, count(problem, extents, target, config) if count and not reason else 0
-    price = getattr(backend, "price", None)  # of a PricingBackend
-    if price is not None:
-        try:
-            return None, price(problem, extents, target, config).workspace_bytes
-        except UnsupportedProblem as error:
-            return str(error), 0
-    for candidate in backend.candidates(problem, extents, target):
-        if candidate.config == config:
-            return None, candidate.workspace_bytes
-    return "it is none of those that the backend offers", 0

@@ -32,10 +32,8 @@ from ..errors import (
 )
 from ..log import LOG, attach, is_info, watch
 from ..planning import tuned_plans as tuning
+from ..planning.backend import Launcher
 from ..planning.plan import Plan
-from ..planning.protocol import (
-    Launcher,
-)
 from ..planning.target import CPU, Target
 from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm

@@ -17,9 +17,7 @@ from ..errors import (
     UnsupportedDtype,
     UnsupportedProblem,
 )
-from ..planning.protocol import (
-    Launcher,
-)
+from ..planning.backend import Launcher
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import numpy_dtype

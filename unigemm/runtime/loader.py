@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..errors import (
     BackendUnavailable,
@@ -14,14 +14,9 @@ from ..errors import (
 )
 from ..forks import Lock, held_back
 from ..log import LOG, watch
+from ..planning.backend import Backend, Launcher
 from ..planning.config import Config
 from ..planning.plan import Plan
-from ..planning.protocol import (
-    CompilingBackend,
-    HostBackend,
-    Launcher,
-    compiles,
-)
 from ..planning.registry import backend_named
 from ..planning.target import Target
 from ..problem.canonical import Gemm
@@ -48,14 +43,13 @@ def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
         The kernel does not compile.
     """
     backend = usable_backend(plan.backend)
-    if not compiles(backend):
+    if not backend.compiles:
         return None
     if cache is None:
         from ..cache import default_cache
 
         cache = default_cache()
-    compiling = backend
-    return cache.get_or_compile(backend.key(plan), lambda: _compiled(compiling, plan))
+    return cache.get_or_compile(backend.key(plan), lambda: _compiled(backend, plan))
 
 
 _loaded: dict[tuple[str, str, int], object] = {}
@@ -66,9 +60,8 @@ _loading: dict[tuple[str, str, int], Lock] = {}
 @lru_cache(maxsize=1024)
 def _digest(backend: str, problem: Problem, config: Config, target: Target) -> str:
     """Return the digest of a kernel's key, which holds no extents."""
-    compiling = backend_named(backend)
-    assert compiles(compiling)
-    return compiling.key(Plan(backend, config, problem, Extents(1, 1, 1), target)).digest
+    plan = Plan(backend, config, problem, Extents(1, 1, 1), target)
+    return backend_named(backend).key(plan).digest
 
 
 def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
@@ -77,9 +70,9 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     if gemm.offsets != ((0, 0, 0),):
         gemm = replace(gemm, offsets=((0, 0, 0),))
     backend = usable_backend(plan.backend)
-    if not compiles(backend):
+    if not backend.compiles:
         dump(plan, "", {})
-        return cast(HostBackend, backend).bind(plan, gemm)
+        return backend.bind(plan, gemm, None)
     key = (plan.backend, _digest(plan.backend, plan.problem, plan.config, plan.target), device)
     with _loading.setdefault(key, Lock()):
         kernel = _loaded.get(key)  # new extents need no look at the disk
@@ -87,14 +80,14 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
             kernel = _loaded[key] = _load(backend, plan, device)
         else:
             dump(plan, key[1], {})
-    return backend.bind(kernel, plan, gemm)
+    return backend.bind(plan, gemm, kernel)
 
 
 #: What loads kernels of devices that are not there, by index (see `unigemm.emulator`).
 LOADERS: dict[int, Callable[[Mapping[str, bytes], Plan], object]] = {}
 
 
-def _load(backend: CompilingBackend, plan: Plan, device: int = 0) -> object:
+def _load(backend: Backend, plan: Plan, device: int = 0) -> object:
     """Load a plan's kernel, from the very bytes that the cache has checked."""
     from ..cache import default_cache
 
@@ -122,7 +115,7 @@ def _loaded_from(load: Callable[[Any, Plan], object], files: Any, plan: Plan) ->
         ) from error
 
 
-def _compiled(backend: CompilingBackend, plan: Plan) -> Artifact:
+def _compiled(backend: Backend, plan: Plan) -> Artifact:
     """Compile a plan's kernel; whatever goes wrong is a typed error."""
     try:
         return backend.compile(plan)

@@ -15,7 +15,6 @@ from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import view
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
 from ..planning.plan import Plan
-from ..planning.protocol import compiles
 from ..planning.select import usable_backend
 from ..planning.tuned_plans import Tuned, check_writable, record
 from ..runtime.bind import replan
@@ -288,7 +287,7 @@ def _compile(plan: Plan) -> None:
 def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:
     backend = usable_backend(plan.backend)
     source, versions = "", {}
-    if compiles(backend):
+    if backend.compiles:
         key = backend.key(plan)
         source, versions = key.source, dict(key.toolchain)
     return Tuned(

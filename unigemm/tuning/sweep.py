@@ -25,7 +25,6 @@ from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..planning.config import Config, Raster
 from ..planning.plan import Plan
 from ..planning.prediction import Alternative
-from ..planning.protocol import PricingBackend, compiles
 from ..planning.registry import backend_named, backend_names
 from .measure import Device, Workload, error_ratio, measure, rotation
 
@@ -203,11 +202,9 @@ def _priced(plan: Plan, lists: Lists, refused: dict[str, int]) -> Iterator[Plan]
         candidate = offered.get(config)
         if candidate is None:
             reason = _empty_parts(plan, config)
-            if reason is None and not isinstance(backend, PricingBackend):
-                reason = f"{backend.name} takes no configurations but its own"
             if reason is None:
                 try:
-                    candidate = backend.price(*product, config)  # type: ignore[attr-defined]
+                    candidate = backend.estimate(*product, config)
                 except UnsupportedProblem as error:
                     reason = str(error)
             if candidate is None:
@@ -263,7 +260,7 @@ def compile_all(
     kernels = {}
     for plan in plans:
         backend = backend_named(plan.backend)
-        if compiles(backend):
+        if backend.compiles:
             kernels[backend.key(plan).digest] = plan
     todo, make = list(kernels.values()), _compile if strict else _try_compile
     if jobs == 1 or not todo:
@@ -348,7 +345,7 @@ def _record(work: Workload, plan: Plan) -> dict[str, Any]:
         "backend": plan.backend,
         "config": str(plan.config),
         "device": plan.target.name,
-        "source": backend.key(plan).source if compiles(backend) else "",
+        "source": backend.key(plan).source if backend.compiles else "",
         "predicted_us": plan.predicted_us,
         "plan": plan.to_dict(),
     }

@@ -1,0 +1,183 @@
+"""The base class of all backends: what a kernel frontend gives the planner and the runtime."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from ..cache.artifact import Artifact, KernelKey
+from ..errors import UnsupportedProblem
+from ..problem.canonical import Gemm
+from ..problem.problem import Extents, Problem
+from .config import Config
+from .plan import Plan
+from .prediction import Candidate, Ranking
+from .target import Target
+
+__all__ = ["Backend", "Launcher", "unsupported_by"]
+
+#: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
+#: of a product whose blocks have scales also the addresses of those of A and of B; of such a one
+#: and of a scaled one the addresses of two scales (0: there is none) and a factor.
+Launcher = Callable[..., None]
+
+
+class Backend(ABC):
+    """A kernel frontend.
+
+    Three methods are needed: `unsupported_reason`, `candidates` and `bind`. A backend that compiles
+    kernels also needs `key`, `compile` and `load`. All others have defaults.
+
+    Attributes
+    ----------
+    name
+        How callers and plans name it.
+    compiles
+        It compiles kernels for GPUs, and the cache keeps them. Any other runs on the CPU.
+    batch_invariant
+        It keeps the promise of that name: with the same problem class, configuration, N and K the
+        order of a row's sums depends on nothing else, neither on M, the batch, the row's index nor
+        the raster.
+    shares_plans
+        A configuration that was chosen for one size may run the others of its size class, see
+        `unigemm.planning.size_buckets`. The backend then takes every size of a class if it takes
+        the class. And a configuration that needs no workspace for the class needs none for the
+        others, unless it has remainder launches.
+    """
+
+    name: str
+    compiles: bool = False
+    batch_invariant: bool = False
+    shares_plans: bool = False
+
+    def missing(self) -> str | None:
+        """Say what must be installed before this backend can be used here; None when nothing."""
+        return None
+
+    def compiler_missing(self) -> str | None:
+        """Say what must be installed to compile, where kernels run without it; else None.
+
+        Such a backend then takes part with the kernels that the cache has.
+        """
+        return None
+
+    @abstractmethod
+    def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
+        """Say why the product cannot be done (well) on the target; None when it can.
+
+        A pure function: no device and no kernel language is needed. The target is a GPU if the
+        backend compiles and the CPU if not: nobody asks about others.
+        """
+
+    def unsupported_config_reason(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> str | None:
+        """Say why a configuration cannot compute a product that is supported; None when it can.
+
+        Plans come from outside, too: the configuration's numbers are integers from 0 on, its texts
+        any. By default what `estimate` takes can run.
+        """
+        try:
+            self.estimate(problem, extents, target, config)
+        except UnsupportedProblem as error:
+            return str(error)
+        return None
+
+    @abstractmethod
+    def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
+        """Return legal configurations with their estimated times, in any order, at least one."""
+
+    def ranking(
+        self, problem: Problem, extents: Extents, target: Target, most: int, cutoff_us: float
+    ) -> Ranking:
+        """Return the `most` cheapest candidates, and configurations as cheap that cannot run.
+
+        A backend with many configurations looks further at the cheapest alone. More candidates may
+        be returned, and none above the cutoff is needed. With `most` 1 nobody asks what cannot run.
+        """
+        return Ranking(tuple(self.candidates(problem, extents, target)))
+
+    def lower_bound_us(self, problem: Problem, extents: Extents, target: Target) -> float:
+        """Return a time that no candidate is estimated below.
+
+        The backend with the highest bound is ranked last, or not at all if others are faster.
+        """
+        return 0.0
+
+    def estimate(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> Candidate:
+        """Return a configuration with its estimated time: one of the candidates by default.
+
+        Raises
+        ------
+        UnsupportedProblem
+            It cannot run.
+        """
+        for candidate in self.candidates(problem, extents, target):
+            if candidate.config == config:
+                return candidate
+        raise UnsupportedProblem(f"it is none of those that {self.name} offers")
+
+    def estimate_all(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Return configurations as `estimate` does, in their order."""
+        return [self.estimate(problem, extents, target, config) for config in configs]
+
+    def workspace_bytes(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> int:
+        """Return the bytes of the workspace of a configuration that can run.
+
+        Raises
+        ------
+        UnsupportedProblem
+            It is not for such extents.
+        """
+        return self.estimate(problem, extents, target, config).workspace_bytes
+
+    def key(self, plan: Plan) -> KernelKey:
+        """Return the key of the kernel that the plan needs; it holds no extents."""
+        raise NotImplementedError(f"backend {self.name} compiles no kernels")
+
+    def compile(self, plan: Plan) -> Artifact:
+        """Compile that kernel for ``plan.target``, which need not be there.
+
+        Raises
+        ------
+        CompilationError
+            The compiler refused it.
+        """
+        raise NotImplementedError(f"backend {self.name} compiles no kernels")
+
+    def load(self, files: Mapping[str, bytes], plan: Plan) -> object:
+        """Load a kernel from its artifact's files, for the current device."""
+        raise NotImplementedError(f"backend {self.name} compiles no kernels")
+
+    @abstractmethod
+    def bind(self, plan: Plan, gemm: Gemm, kernel: object) -> Launcher:
+        """Return what launches the product for one set of extents and strides.
+
+        Parameters
+        ----------
+        plan, gemm
+            What to compute, and how.
+        kernel
+            What `load` returned; None if the backend compiles none. It then computes on the CPU,
+            and its launcher ignores the stream.
+        """
+
+
+def unsupported_by(
+    backend: Backend, problem: Problem, extents: Extents, target: Target
+) -> str | None:
+    """Say why a backend does not take a product: its own reason, or what it does not promise."""
+    if backend.compiles and not target.is_gpu:
+        return "it runs on GPUs only; use backend='numpy' on the CPU"
+    if target.is_gpu and not backend.compiles:
+        return "it runs on the CPU only"
+    reason = backend.unsupported_reason(problem, extents, target)
+    if reason is None and problem.batch_invariant and not backend.batch_invariant:
+        reason = "it does not promise that rows are the same whatever M is"
+    return reason
