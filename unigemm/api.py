@@ -193,11 +193,10 @@ def matmul(
 
     Infinities and NaN give what they give in float32, and so do the largest and smallest numbers,
     with these exceptions. Sums that leave the range of float32 in between are infinite or NaN.
-    "tf32" makes 0 of numbers below 2**-136, and infinity of a NaN that has bits among its last 13
-    alone (arithmetic gives none); where operands are rounded to TF32 on their way (by TMA on
-    Hopper, by cutile before it), also of numbers above 3.4019e38. "3xtf32" has an absolute error of
-    up to 2**-137 in each number, which is more than the relative one below 2**-114; products beyond
-    2**139 may give NaN in place of infinity.
+    "tf32" makes 0 of numbers below 2**-136; where operands are rounded to TF32 on their way (by TMA
+    on Hopper, by cutile before it), it makes infinity of numbers above 3.4019e38. "3xtf32" has an
+    absolute error of up to 2**-137 in each number, which is more than the relative one below
+    2**-114; products beyond 2**139 may give NaN in place of infinity.
 
     Hopper's tensor cores add the products of float8 with about 14 bits, all that are summed at once
     being cut at one place; cute_wgmma moves the sums to float32 every 128 of K.

@@ -18,13 +18,13 @@ RNG = np.random.default_rng(20261121)
 TYPES = {"uint8": 0, "float16": 6, "float32": 7, "bfloat16": 10, "uint32": 2, "int64": 5}
 
 
-def tensor_map(array, address, box, swizzle=0):
+def tensor_map(array, address, box, swizzle=0, more_flags=0):
     """Write the descriptor of a C-contiguous array; the box's innermost extent first."""
     extents = array.shape[::-1]
     strides = array.strides[::-1]
     rank = array.ndim
     flags = 2 | (rank - 1) << 4 | TYPES[array.dtype.name] << 7 | 1 << 18
-    flags |= {0: 0, 32: 1, 64: 2, 128: 3}[swizzle] << 13
+    flags |= {0: 0, 32: 1, 64: 2, 128: 3}[swizzle] << 13 | more_flags
     raw = bytearray(128)
     struct.pack_into("<QI", raw, 0, address, flags)
     for n, step in enumerate(strides[1:]):
@@ -53,10 +53,10 @@ def hopper(body, smem=4096, params=()):
 
 
 def go(text, arrays, maps=(), *, threads=32, smem=8192, cluster=1, **options):
-    """Run a kernel; `maps` are (index of the array, box, swizzle)."""
+    """Run a kernel; `maps` are (index of the array, box, swizzle, other flags)."""
     memory = Memory()
     addresses = [memory.add(x) for x in arrays]
-    raw = [tensor_map(arrays[i], addresses[i], box, swizzle) for i, box, swizzle in maps]
+    raw = [tensor_map(arrays[i], addresses[i], *more) for i, *more in maps]
     raw += [bytes(128)] * (2 - len(raw))
     return launch(
         text, "k", (cluster,), (threads,), (cluster,), smem, [*raw, addresses[-1]], memory,
@@ -278,6 +278,40 @@ def test_a_box_is_loaded_swizzled_with_zeros_outside(dtype, swizzle, box, at):
     report = go(text, (source, out), [(0, box, swizzle)])
     assert out.tolist() == mixed(wanted, swizzle).tolist()
     assert report.tma_loaded == wanted.nbytes
+
+
+AS_TF32 = 1 << 16
+#: Bits of float32, and what TMA makes of them where a tensor map says TF32.
+ROUNDED = {
+    "exact": (0x3FC0_0000, 0x3FC0_0000),
+    "below half": (0x3F80_0FFF, 0x3F80_0000),
+    "a tie, to even below": (0x3F80_1000, 0x3F80_0000),
+    "a tie, to even above": (0x3F80_3000, 0x3F80_4000),
+    "above half": (0xBF80_1001, 0xBF80_2000),
+    "just finite": (0x7F7F_EFFF, 0x7F7F_E000),
+    "too large": (0x7F7F_F000, 0x7F80_0000),
+    "infinite": (0xFF80_0000, 0xFF80_0000),
+    "NaN by its last 13 bits": (0x7F80_0001, 0x7FFF_FFFF),
+    "NaN": (0xFFC0_0000, 0x7FFF_FFFF),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_box_of_tf32_is_rounded(name):
+    bits, rounded = ROUNDED[name]
+    source, out = numbers((8, 8), np.float32), aligned(256, np.uint8)
+    source.view(np.uint32)[...] = bits
+    go(fetch(0, 0, 256), (source, out), [(0, (8, 8), 0, AS_TF32)])
+    assert set(out.view(np.uint32).tolist()) == {rounded}
+    go(fetch(0, 0, 256), (source, out), [(0, (8, 8), 0)])
+    assert set(out.view(np.uint32).tolist()) == {bits}
+
+
+def test_a_tensor_map_that_rounds_other_elements_than_float32():
+    arrays = numbers((8, 8), np.uint32), aligned(256, np.uint8)
+    maps = [(0, (8, 8), 0, AS_TF32)]
+    message = fault_of(fetch(0, 0, 256), arrays, maps, at="cp.async.bulk.tensor.2d")
+    assert "other elements than float32" in message
 
 
 BOX = [(0, (64, 16), 128)]

@@ -51,7 +51,9 @@ def multiplied(lib, a, b, orders, **options):
 def test_special_values(backend, dtype, precision, orders):
     lib = lib_named("torch-cuda")
     for k, at in ((64, 60), (264, 1)):
-        a, b = crossed(dtype, other(dtype), k, at, low_nans=precision != "tf32")
+        # Whether cutile keeps NaN by bits that TF32 lacks is not known.
+        low_nans = (backend, precision) != ("cutile", "tf32")
+        a, b = crossed(dtype, other(dtype), k, at, low_nans=low_nans)
         a, b = np.resize(a, (48, k)), np.resize(b.T, (48, k)).T  # lines that TMA reads
         for out in output_dtypes(dtype):
             options = {"backend": backend, "precision": precision, "dtype": out.value}

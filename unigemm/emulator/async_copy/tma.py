@@ -2,7 +2,8 @@
 
 A box of a tensor of up to five dimensions goes to or from shared memory, its first dimension
 contiguous there, its 16-byte units mixed by a swizzle of the shared address. Elements outside the
-tensor are read as zeros, and not written; but a store fills the 16 bytes that a row ends in.
+tensor are read as zeros, and not written; but a store fills the 16 bytes that a row ends in. Loads
+of float32 as TF32 are rounded.
 
 Lanes of a warp that ask for the same thing ask for it once: the hardware's instructions (UTMALDG,
 UTMASTG) are run by a warp, not by its lanes, and compilers count on that.
@@ -14,8 +15,8 @@ driver of an H200 wrote, see tests/emulator/probe_results.json):
     8-11         flags: 0-3 the kind (tiled: 2 from CuTe DSL, 0 from the driver), 4-6 dimensions
                  minus one, 7-10 element type (11 and 12: four bits, packed and padded in shared
                  memory; 13: six bits),
-                 13-14 swizzle (0 none, 1 of 32, 2 of 64, 3 of 128 bytes), 19-20 its units
-                 (0 of 16, 1 of 32 bytes)
+                 13-14 swizzle (0 none, 1 of 32, 2 of 64, 3 of 128 bytes), 16 float32 that loads
+                 round to TF32, 19-20 units of the swizzle (0 of 16, 1 of 32 bytes)
     12-27        strides of dimensions 1 to 4 in units of 16 bytes (28-31: their high four bits)
     32-51        extents minus one
     52-54        steps between elements minus one, three bits each
@@ -36,6 +37,7 @@ import numpy as np
 from ..core.arithmetic import instruction
 from ..core.memory import carrier
 from ..core.program import Builder, Op
+from ..core.rounding import tf32
 from ..ptx.faults import Fault, at_thread
 from ..ptx.ptx import Address, Instruction
 from .mbarriers import barrier_at, complete
@@ -51,6 +53,7 @@ __all__ = [
     "decode",
     "explain",
     "multicast_places",
+    "rounded_to_tf32",
     "swizzled",
     "tensor_at",
     "threads_of",
@@ -65,10 +68,11 @@ _ITEMS = {
 }  # fmt: skip
 # Bits of narrow elements; and whether sixteen of them take 16 bytes of shared memory.
 _NARROW = {11: (4, False), 12: (4, True), 13: (6, True)}
-# Bits 16, 18 and 21 are hints: TF32, a constant, and a tensor of at least 128 KiB.
-_IGNORED = (1 << 16) | (1 << 18) | (1 << 21)
+_TF32 = 1 << 16  # float32 that loads round
+# Bits 18 and 21 are hints: a constant, and a tensor of at least 128 KiB.
+_IGNORED = (1 << 18) | (1 << 21)
 _MOST_BYTES = 256 << 10  # of a box
-_FIELDS = 0x7F | 0xF << 7 | 3 << 13 | 1 << 19
+_FIELDS = 0x7F | 0xF << 7 | 3 << 13 | _TF32 | 1 << 19
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Descriptor:
 
     `kind` is the type of its elements, empty where reductions have none of it. Elements of fewer
     than 8 `bits` are taken as the bytes that hold them; with `padded`, those of sixteen elements
-    begin each 16 bytes of shared memory.
+    begin each 16 bytes of shared memory. With `tf32` loads round to TF32.
     """
 
     address: int
@@ -90,6 +94,7 @@ class Descriptor:
     coarse: bool = False  # the swizzle mixes units of 32 bytes instead of 16
     bits: int = 8
     padded: bool = False
+    tf32: bool = False
 
     @property
     def moved_bytes(self) -> int:
@@ -139,8 +144,10 @@ def decode(raw: bytes) -> Descriptor:
     swizzle = (0, 32, 64, 128)[flags >> 13 & 3]
     found = Descriptor(
         address, itemsize, kind, swizzle, tuple(extents[:rank]), (itemsize, *strides[: rank - 1]),
-        tuple(box[:rank]), bool(flags >> 19 & 1), bits, padded,
+        tuple(box[:rank]), bool(flags >> 19 & 1), bits, padded, bool(flags & _TF32),
     )  # fmt: skip
+    if found.tf32 and kind != "f32":
+        raise Fault("a tensor map that rounds to TF32 has other elements than float32")
     if address % 16 or found.row_bytes % 16:
         raise Fault("a tensor map needs an address and rows of its box that are 16-byte multiples")
     if swizzle and found.row_bytes > swizzle:
@@ -358,6 +365,8 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
     if inside.any():
         wanted = addresses[inside].astype(np.uint64)
         data[inside] = machine.memory.load(wanted, d.itemsize)
+    if d.tf32:
+        data = rounded_to_tf32(data)
     machine.counts.tma_filled += int((~inside).sum()) * d.itemsize * len(targets)
     if d.padded:  # what is behind the data is not said: anything
         groups = data.reshape(-1, 2 * d.bits)
@@ -374,6 +383,16 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
         shared.store(box_units(d, place), units, 16, ticket)
         arrival(machine, barrier, d.moved_bytes, ticket, line, row)
         machine.counts.tma_loaded += d.moved_bytes
+
+
+def rounded_to_tf32(bits: Any) -> Any:
+    """Return the TF32 that TMA makes of float32, both as bits.
+
+    As seen on an H200: the nearest, ties to even; infinity of what is too large; and 0x7fffffff of
+    a NaN, tried with one whose payload TF32 does not hold.
+    """
+    number = bits.view(np.float32)
+    return np.where(np.isnan(number), np.uint32(0x7FFFFFFF), tf32(number, "rn"))
 
 
 def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int, row: int,
