@@ -23,7 +23,8 @@ from cutlass import Float32, Int32, Int64, range_constexpr
 
 from bench.ladder_options import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
 from unigemm.backends.cute.device import GMEM, Divisor, select
-from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry
+from unigemm.backends.cute_simt.geometry import Geometry
+from unigemm.backends.cute_simt.geometry_operands import BANK_VECTOR
 from unigemm.backends.cute_simt.kernels import host as simt
 from unigemm.planning.config import Config
 from unigemm.problem.problem import Problem
@@ -58,7 +59,7 @@ def along_k(matrix_a: cute.Tensor) -> cute.Tensor:
 
 
 def copies(thread: Int32, config: Config) -> tuple[list, list]:
-    """Return which elements (K, M) of a slab of A and (K, N) of one of B a thread brings.
+    """Return which elements (K, M) of a k_tile of A and (K, N) of one of B a thread brings.
 
     Neighbours are along K of A and along N of B, as row-major matrices lie in memory.
     """
@@ -76,7 +77,7 @@ def multiply(
     thread: Int32,
     sums: cute.Tensor,
 ) -> None:
-    """Add the products of two slabs in shared memory, (TileK, TileM) and (TileK, TileN).
+    """Add the products of two k_tiles in shared memory, (TileK, TileM) and (TileK, TileN).
 
     A thread has every 16th row and every 16th column: neighbours read neighbouring numbers.
     """
@@ -169,7 +170,7 @@ def tiled_kernel(
     a_steps: tuple, b_steps: tuple, d_steps: tuple,
     tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
 ) -> None:  # fmt: skip
-    """Compute one tile of D a CTA: load a slab of K, multiply it, load the next."""
+    """Compute one tile of D a CTA: load a k_tile of K, multiply it, load the next."""
     config = spec.config
     tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
     first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
@@ -205,8 +206,10 @@ def start(source: cute.Tensor, k: Int32, x: Int32, target: cute.Tensor, at: tupl
     )
 
 
-def start_slab(sources: tuple, targets: tuple, places: tuple, corner: tuple, stage: Int32) -> None:
-    """Start all copies of a slab of A and one of B, which begin at `corner`, (K, M, N)."""
+def start_k_tile(
+    sources: tuple, targets: tuple, places: tuple, corner: tuple, stage: Int32
+) -> None:
+    """Start all copies of a k_tile of A and one of B, which begin at `corner`, (K, M, N)."""
     first_k, *firsts = corner
     for source, target, of_each, first in zip(sources, targets, places, firsts, strict=True):
         for kk, x in of_each:
@@ -220,27 +223,27 @@ def pipelined_kernel(
     a_steps: tuple, b_steps: tuple, d_steps: tuple,
     tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
 ) -> None:  # fmt: skip
-    """Compute one tile of D a CTA: multiply a slab of K while the next ones are on their way."""
+    """Compute one tile of D a CTA: multiply a k_tile of K while the next ones are on their way."""
     config = spec.config
     tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
     first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
     left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
     thread, shared, places, sums = begin(config)
 
-    ahead = config.stages - 1  # slabs that are under way while one is multiplied
+    ahead = config.stages - 1  # k_tiles that are under way while one is multiplied
     for stage in range_constexpr(ahead):
         corner = (Int32(stage * config.tile[2]), first_m, first_n)
-        start_slab((left, right), shared, places, corner, Int32(stage))
+        start_k_tile((left, right), shared, places, corner, Int32(stage))
     reading, writing = Int32(0), Int32(ahead)
     for first in cutlass.range(0, k, config.tile[2], unroll=1):
         cute.arch.cp_async_wait_group(ahead - 1)
-        cute.arch.sync_threads()  # the slab is there, and all have left the one before
+        cute.arch.sync_threads()  # the k_tile is there, and all have left the one before
         corner = (first + ahead * config.tile[2], first_m, first_n)
-        start_slab((left, right), shared, places, corner, writing)
+        start_k_tile((left, right), shared, places, corner, writing)
         multiply(config, *shared, reading, thread, sums)
         reading = select(reading == ahead, Int32(0), reading + 1)
         writing = select(writing == ahead, Int32(0), writing + 1)
-    cute.arch.cp_async_wait_group(0)  # slabs past the end of K, all zeros
+    cute.arch.cp_async_wait_group(0)  # k_tiles past the end of K, all zeros
     out = matrix(d, m, n, d_steps, batch)
     store(config, sums, out, first_m + thread // SIDE, first_n + thread % SIDE)
 
@@ -253,7 +256,7 @@ class Spec(simt.Spec):
 
     @property
     def pipelined(self) -> bool:
-        """Whether a slab is copied while another is multiplied."""
+        """Whether a k_tile is copied while another is multiplied."""
         return OPTIONS[self.config.schedule].pipelined
 
     @property
@@ -281,7 +284,7 @@ def make_host(spec: Spec) -> Callable:
 
 def launch(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    knobs: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
     """Launch one of the ladder's own kernels."""
     a, b, d, _ = addresses

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from unigemm.backends.cute_simt import geometry as simt
-from unigemm.backends.cute_simt.geometry import BANK_VECTOR, Geometry, OperandTile
+from unigemm.backends.cute_simt.geometry import Geometry
+from unigemm.backends.cute_simt.geometry_operands import BANK_VECTOR, OperandTile
 from unigemm.planning.config import Config
 from unigemm.problem.problem import Problem
 
@@ -16,7 +17,7 @@ __all__ = [
     "PAD",
     "SIDE",
     "Options",
-    "Untwisted",
+    "Unswizzled",
     "pitch_of",
     "smem_bytes",
     "stripped",
@@ -40,31 +41,31 @@ class Options:
     ----------
     bits
         The widest access: copies from device memory, reads of shared memory, stores to D. K-major
-        operands that are turned come in 32 bits always.
+        operands that are transposed come in 32 bits always.
     pipelined
-        A slab is copied while another is multiplied.
-    turned
-        K-major operands are turned by their copies, to be read along M and N.
+        Copies are issued between the products.
+    transposed
+        K-major operands are transposed by their copies, to be read along M and N.
     """
 
     bits: int = 128
     pipelined: bool = True
-    turned: bool = True
+    transposed: bool = True
 
 
 #: By the schedules of their configurations.
 OPTIONS = {
     **{f"{bits} bits": Options(bits) for bits in (32, 64, 128)},
     **{f"{bits} bits, in turn": Options(bits, pipelined=False) for bits in (32, 64, 128)},
-    "as it lies": Options(turned=False),
+    "as it lies": Options(transposed=False),
 }
 
 
-class Untwisted(OperandTile):
-    """A turned tile whose pitch alone spreads it over the banks: narrow reads allow that."""
+class Unswizzled(OperandTile):
+    """A transposed tile whose pitch alone spreads it over the banks: narrow reads allow that."""
 
-    def twist(self, k: int) -> int:
-        """Return that no row is stored elsewhere."""
+    def swizzle_xor(self, line: int) -> int:
+        """Return that no element is stored elsewhere."""
         return 0
 
 
@@ -76,29 +77,32 @@ def stripped(problem: Problem, config: Config) -> Geometry:
         _stripped(tile, kind.vector, wide, options)
         for tile, kind in ((geo.a, problem.a), (geo.b, problem.b))
     )
-    run_out, store = min(geo.run_out, b.run), min(geo.store, wide)
+    patch_width, store_width = min(geo.patch_width, b.run), min(geo.store_width, wide)
     return replace(
         geo,
         a=a,
         b=b,
         step=max((tile.vector for tile in (a, b) if tile.k_major), default=1),
-        run_out=run_out,
-        store=store,
-        direct=run_out == store > 1,
-        column=store,
+        patch_width=patch_width,
+        store_width=store_width,
+        stores_directly=patch_width == store_width > 1,
+        column_step=store_width,
         smem_bytes=max(geo.smem_bytes, config.stages * (a.bytes + b.bytes)),
     )
 
 
-def _stripped(tile: OperandTile, copy: int, wide: int, options: Options) -> OperandTile:
-    """Return one operand's tile, with accesses of `wide` elements; its copies may be `copy`."""
-    if tile.turned and not options.turned:
-        pitch = tile.slab + BANK_VECTOR // BYTES
-        tile = replace(tile, turned=False, k_major=True, pitch=pitch, run=1, copy=copy)
-    elif tile.turned and wide < tile.vector:
-        tile = Untwisted(**asdict(tile) | {"pitch": tile.extent + PAD})
+def _stripped(tile: OperandTile, copy_width: int, wide: int, options: Options) -> OperandTile:
+    """Return one operand's tile, with accesses of `wide` and copies of `copy_width` elements."""
+    if tile.transposed and not options.transposed:
+        pitch = tile.k_tile + BANK_VECTOR // BYTES
+        tile = replace(
+            tile, transposed=False, k_major=True, pitch=pitch, run=1, copy_width=copy_width
+        )
+    elif tile.transposed and wide < tile.vector:
+        tile = Unswizzled(**asdict(tile) | {"pitch": tile.extent + PAD})
     run = 1 if tile.k_major else min(tile.run, wide)
-    return replace(tile, run=run, vector=min(tile.vector, wide), copy=min(tile.copy, wide))
+    copy_width = min(tile.copy_width, wide)
+    return replace(tile, run=run, vector=min(tile.vector, wide), copy_width=copy_width)
 
 
 def pitch_of(config: Config) -> int:

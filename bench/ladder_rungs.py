@@ -60,7 +60,7 @@ class LadderBackend(SimtBackend):
         if config.schedule in OWN:
             return None
         if not OPTIONS[config.schedule].pipelined and config.stages != 2:
-            return "slabs that are copied and multiplied in turn need two stages"
+            return "k_tiles that are copied and multiplied in turn need two stages"
         return super().unsupported_kernel(problem, config, target)
 
     def offered(

@@ -242,7 +242,10 @@ class CuteBackend(Backend):
 
 
 #: The host files of a backend that its kernels import, beside the folder `kernels/`.
-CODE_FILES = ("geometry.py", "geometry_gemv.py", "schedules.py", "shares.py", "work_split.py")
+CODE_FILES = (
+    *("geometry.py", "geometry_gemv.py", "geometry_operands.py", "geometry_resources.py"),
+    *("schedules.py", "work_split.py"),
+)
 
 
 @cache

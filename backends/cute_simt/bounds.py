@@ -22,7 +22,8 @@ from ..common.device_limits import MAX_CLUSTER
 from ..common.workspace import LINE_BYTES
 from .coefficients import H200
 from .cost import Floor, Work
-from .geometry import SCHEDULERS, lies_well, may_turn
+from .geometry_operands import has_aligned_rows, may_transpose
+from .geometry_resources import SCHEDULERS
 from .launch_costs import BELOW, traffic_us
 from .schedules import WARP, is_big
 
@@ -258,22 +259,22 @@ def _copies(kind: MatrixType, side: Array, table: Table) -> tuple[Array, Array |
     """Return what copies of an operand's slab cost a warp, in clocks and microseconds at least."""
     elements = side * table.k
     if _is_single(kind):
-        if may_turn(kind):  # in as many instructions, but not alone
+        if may_transpose(kind):  # in as many instructions, but not alone
             alone = elements * (1.0 - table.big)
             clocks = alone * table.single_clocks + (elements - alone) * table.copy_clocks
             return clocks, alone * table.single_us
         return elements * table.single_clocks, elements * table.single_us
     copies = elements / kind.vector
-    if may_turn(kind):
+    if may_transpose(kind):
         copies += (elements - copies) * table.big
-    return copies * (table.boxed_clocks if lies_well(kind) else table.copy_clocks), 0.0
+    return copies * (table.boxed_clocks if has_aligned_rows(kind) else table.copy_clocks), 0.0
 
 
 def _dram_us(table: Table, work: Work) -> Array:
     """Return what the device memory takes."""
     us = table.dram * work.dram_us
     for kind, of_kind in zip((work.problem.a, work.problem.b), work.operand_us, strict=True):
-        if may_turn(kind):  # slabs with halves of lines
+        if may_transpose(kind):  # slabs with halves of lines
             us = us + H200.halves * of_kind * (table.k < LINE_BYTES // kind.dtype.itemsize)
     return us
 

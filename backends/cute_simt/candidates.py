@@ -47,45 +47,45 @@ from .cost import (
     work_of,
 )
 from .cost_gemv import few_rows_launches, few_rows_times, strip_launch, takes_few_rows
-from .geometry import BANK_VECTOR, part_bytes, scratch_bytes, seen, tiles_of
+from .geometry_operands import BANK_VECTOR, effective_problem
 from .launch_costs import BELOW, Times, lanes
 from .legality import (
-    in_boxes,
-    misfit,
-    without_copies,
-    without_dmma,
-    without_producers,
-    without_stream,
-    without_strips,
-    without_tail,
+    may_be_tma_fed,
+    unsupported_dmma,
+    unsupported_launch,
+    unsupported_producers,
+    unsupported_remainders,
+    unsupported_repack,
+    unsupported_stream_k,
+    unsupported_tail,
 )
 from .schedules import (
     DMMA,
-    DMMA_SLAB,
+    DMMA_K_TILE,
     DMMA_STREAM,
     DMMA_TAIL,
     DOT_ROWS,
-    FED_STAGES,
     FEW_ROWS,
     FRAGMENT_ROWS,
     LONE_PRODUCER,
-    PRODUCERS,
+    PRODUCER_WARPS,
+    WARP_SPECIALIZED_STAGES,
     is_big,
     is_dmma,
     is_persistent,
-    is_specialised,
-    is_stream,
+    is_stream_k,
     is_tail,
+    is_warp_specialized,
 )
 from .tiles import (
-    _SLAB_BYTES,
+    _K_TILE_BYTES,
     DMMA_SHAPES,
-    FED_DMMA_SHAPES,
+    TMA_FED_DMMA_SHAPES,
     _configs,
     _dmma_config,
     _tiles_as,
 )
-from .work_split import shared_out
+from .work_split import part_bytes, scratch_bytes, split_remainders, tiles_of
 
 __all__ = [
     "base_configs",
@@ -106,7 +106,7 @@ _TAIL_ROUNDS = 8  # of CTAs with a part of K at most
 _FEW_UNDER = 2  # tiles that are measured for less than arrays of bounds take
 # K, up to which no tile is faster because TMA feeds it: 49 such problems took 0.2 to 28 percent
 # longer than with tiles whose warps copy for themselves, on an H200.
-_MOST_UNFED = 8 * DMMA_SLAB
+_MOST_UNFED = 8 * DMMA_K_TILE
 _MOST_PIECES = 5  # of a tile that one CTA adds
 _MAX_WORKSPACE = 256 << 20  # bytes
 _COPYING = 0.15  # of the time of all FMAs, at most, that copies of operands may take
@@ -184,8 +184,8 @@ def _copied(problem: Problem, target: Target, tile: Config) -> tuple[Base, float
     None where that is not offered.
     """
     config, priced = changed(tile, repacked=True), _priced_as(problem)
-    no = without_copies(problem, config, target)
-    if no is not None or not _pays(seen(problem, config), config):
+    no = unsupported_repack(problem, config, target)
+    if no is not None or not _pays(effective_problem(problem, config), config):
         return None
     base = _base(priced, target, config)
     return base, _base(priced, target, tile).clocks - base.clocks
@@ -209,7 +209,7 @@ def _pays(problem: Problem, config: Config) -> bool:
 
 def _has_lines(problem: Problem, config: Config) -> bool:
     """Say whether a tile is one of those of `Shape.lines`."""
-    return config.tile[2] * max(problem.a.dtype.itemsize, 4) > _SLAB_BYTES
+    return config.tile[2] * max(problem.a.dtype.itemsize, 4) > _K_TILE_BYTES
 
 
 def _fits(work: Work, config: Config) -> bool:
@@ -235,8 +235,8 @@ def _priced_as(problem: Problem) -> Problem:
 def _base(problem: Problem, target: Target, config: Config) -> Base:
     """Return a tile, with warps that only copy where it may have such: it is never slower then."""
     offered = config
-    if without_producers(problem, config, target) is None:
-        offered = changed(config, producers=PRODUCERS, stages=FED_STAGES)
+    if unsupported_producers(problem, config, target) is None:
+        offered = changed(config, producers=PRODUCER_WARPS, stages=WARP_SPECIALIZED_STAGES)
     return measured(problem, target, offered, H200)
 
 
@@ -256,7 +256,7 @@ def _dmma_floors(smem_per_sm: int, fed: bool) -> Tiles:
     found = []
     shapes = [(*shape, 0) for shape in DMMA_SHAPES]
     if fed:
-        shapes += [(*shape, LONE_PRODUCER) for shape in FED_DMMA_SHAPES]
+        shapes += [(*shape, LONE_PRODUCER) for shape in TMA_FED_DMMA_SHAPES]
     for tile, warps, stages, producers in shapes:
         m, n = tile[0] // warps[0], tile[1] // warps[1]
         config = Config(
@@ -288,7 +288,7 @@ def _dmma_shared(problem: Problem, config: Config) -> tuple[Config, ...]:
     """
     if not is_shared(config):
         return ()
-    ways = ((DMMA_TAIL, without_tail), (DMMA_STREAM, without_stream))
+    ways = ((DMMA_TAIL, unsupported_tail), (DMMA_STREAM, unsupported_stream_k))
     return tuple(
         changed(config, schedule=schedule, occupancy=1)
         for schedule, without in ways
@@ -333,7 +333,9 @@ def _persistent(problem: Problem, target: Target, config: Config) -> tuple[Base,
 def _scheduled(base: Base, schedule: str) -> Base:
     """Return a tile by a schedule that is told how many CTAs an SM holds: "tail" or "stream"."""
     told = changed(base.config, schedule=schedule, occupancy=base.resident)
-    if not is_specialised(told):  # else it may issue other copies, and multiply tall tiles slower
+    if not is_warp_specialized(
+        told
+    ):  # else it may issue other copies, and multiply tall tiles slower
         return base.by(told)
     return measured(base.problem, base.target, told, H200)
 
@@ -349,8 +351,8 @@ def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:
                 found.append(_scheduled(base, schedule))
     for base in plain:
         found += _persistent(priced, target, base.config)
-    if without_dmma(priced, target) is None:
-        for floor in _dmma_floors(target.smem_per_sm, in_boxes(priced)).floors:
+    if unsupported_dmma(priced, target) is None:
+        for floor in _dmma_floors(target.smem_per_sm, may_be_tma_fed(priced)).floors:
             config = _dmma_config(priced, floor.config)
             if config is not None:
                 ways = (config, *_dmma_shared(problem, config))
@@ -429,17 +431,17 @@ def _add_tiles(short: Shortlist[Offer], work: Work) -> None:
 def _add_dmma(short: Shortlist[Offer], work: Work) -> None:
     """Add what is worth considering of the tiles that tensor cores multiply."""
     priced = _priced_as(work.problem)
-    if without_dmma(priced, work.target) is not None:
+    if unsupported_dmma(priced, work.target) is not None:
         return
 
     def made(floor: Floor) -> list[Base]:
         """Return a tile, if it is offered for the class."""
         config = _dmma_config(priced, floor.config)
-        if config is None or (is_specialised(config) and not _half_full(config, work.extents)):
+        if config is None or (is_warp_specialized(config) and not _half_full(config, work.extents)):
             return []
         return [_dmma_base(priced, work.target, config)]
 
-    fed = in_boxes(priced) and work.extents.k > _MOST_UNFED
+    fed = may_be_tma_fed(priced) and work.extents.k > _MOST_UNFED
     tiles, queue = _dmma_floors(work.target.smem_per_sm, fed), Queue()
     _add_by_floors(short, queue, work, _bounded(tiles, work, short.bar), made)
     _add_in_order(short, queue, work)
@@ -554,7 +556,7 @@ def _strip_of(
     problem: Problem, extents: Extents, target: Target, columns: bool
 ) -> tuple[Config, float, Extents] | None:
     """Return the cheapest strip of rows, or of columns, its time, and the extents without it."""
-    if without_strips(problem, target) is not None:
+    if unsupported_remainders(problem, target) is not None:
         return None
     rows = extents.n if columns else extents.m
     left = rows % _least_side(problem.a.dtype, problem.b.dtype)
@@ -590,7 +592,9 @@ def _add_copied(
     if work.repack_us > _COPYING * fma_us or work.copied > _MAX_WORKSPACE:
         return
     big = changed(tiles.big.floors[0].config, repacked=True)
-    behind = work._replace(begin_us=work.begin_us + work.repack_us, problem=seen(work.problem, big))
+    behind = work._replace(
+        begin_us=work.begin_us + work.repack_us, problem=effective_problem(work.problem, big)
+    )
 
     def made(floor: Floor) -> list[Base]:
         """Return a tile for copies, if it is for so many rows, and saves enough."""
@@ -626,14 +630,14 @@ def _is_less_in_stream(base: Base) -> bool:
 
     In any other schedule a tile takes as long as it does in the plain one, at least.
     """
-    if not is_specialised(base.config) or base.config.schedule:
+    if not is_warp_specialized(base.config) or base.config.schedule:
         return False
     return 1 in (base.problem.a.vector, base.problem.b.vector)
 
 
 def _add_persistent(short: Shortlist[Offer], queue: Queue, tiles: Tiles, work: Work) -> None:
     """Add tiles with persistent CTAs, where K is short and some would have several."""
-    if work.extents.k > _PERSISTENT_SLABS * _SLAB_BYTES // 4:
+    if work.extents.k > _PERSISTENT_SLABS * _K_TILE_BYTES // 4:
         return
     big = (x.config for x in tiles.big.floors if _fits(work, x.config))
     if all(tiles_of(config, work.extents) <= work.target.sm_count for config in big):
@@ -652,7 +656,7 @@ def _add_persistent(short: Shortlist[Offer], queue: Queue, tiles: Tiles, work: W
 
 def _may_have_tail(problem: Problem, base: Base) -> bool:
     """Say whether the tiles of the last round may have parts of K."""
-    return without_tail(problem, base.config) is None
+    return unsupported_tail(problem, base.config) is None
 
 
 def _has_tail(base: Base, work: Work) -> bool:
@@ -674,9 +678,9 @@ def _may_stream(problem: Problem, base: Base) -> bool:
     """
     m, n, _ = base.config.tile
     alone = base.resident == 1 and base.threads >= ALONE
-    if is_specialised(base.config) and m > n:
+    if is_warp_specialized(base.config) and m > n:
         return False
-    return alone and without_stream(problem, base.config) is None
+    return alone and unsupported_stream_k(problem, base.config) is None
 
 
 def _streams(base: Base, work: Work) -> bool:
@@ -692,7 +696,7 @@ def _splits(base: Base, work: Work) -> tuple[int, ...]:
     if is_persistent(base.config):
         several = tiles_of(base.config, work.extents) > base.target.sm_count * base.config.occupancy
         return (1,) if several else ()
-    if is_stream(base.config):
+    if is_stream_k(base.config):
         return (1,)
     if is_tail(base.config):
         return _tail_split(base, work)
@@ -778,7 +782,9 @@ def _clusters(base: Base, work: Work) -> tuple[int, ...]:
     if FEWEST_PARTS * tiles > base.target.sm_count * base.resident or base.in_clusters == 0:
         return ()
     found = _with_room(base.target, tiles, base.in_clusters)
-    if is_specialised(base.config):  # of more CTAs some find room late (up to 1.5 times as long)
+    if is_warp_specialized(
+        base.config
+    ):  # of more CTAs some find room late (up to 1.5 times as long)
         return tuple(count for count in found if count == FEWEST_PARTS)
     return found
 
@@ -865,7 +871,7 @@ def _work_behind(
     """Return what the prices of a configuration's tiles owe to the problem, behind its strips."""
     if not config.remainder:
         return work_of(problem, extents, target, f)
-    (found, tiles), us, own = shared_out(extents, config), 0.0, f.of_rows(problem.a.dtype)
+    (found, tiles), us, own = split_remainders(extents, config), 0.0, f.of_rows(problem.a.dtype)
     for strip, sizes in zip(config.remainder, found, strict=True):
         times = few_rows_times(strip.oriented(problem), sizes, target, strip, own, strip=True)
         us += times.total
@@ -893,7 +899,7 @@ def scratch(problem: Problem, extents: Extents, target: Target, config: Config) 
     UnsupportedProblem
         It is not for such extents.
     """
-    reason = misfit(config.oriented(problem), config.oriented(extents), config)
+    reason = unsupported_launch(config.oriented(problem), config.oriented(extents), config)
     if reason is not None:
         raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
     return scratch_bytes(problem, extents, config, target)
@@ -914,9 +920,9 @@ def _occupancy(base: Base, extents: Extents, split_k: int, clustered: bool = Fal
         return base.config.occupancy
     ctas = split_k * tiles_of(base.config, extents)
     busiest = ceil(ctas / base.target.sm_count)
-    if busiest == 1 and clustered and is_specialised(base.config):
+    if busiest == 1 and clustered and is_warp_specialized(base.config):
         return 0
-    few = FED_FEW if is_specialised(base.config) else FEW
+    few = FED_FEW if is_warp_specialized(base.config) else FEW
     if busiest == split_k == 1 and is_dmma(base.config) and min(base.config.tile[:2]) <= few:
         return 0  # the next launch's CTAs bring theirs meanwhile: nothing but memory bounds these
     return busiest if busiest <= base.resident and 2 * ctas > base.target.sm_count else 0

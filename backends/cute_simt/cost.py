@@ -23,42 +23,41 @@ from ..common.l2_residency import is_near
 from ..common.top_k import changed
 from ..common.workspace import LINE_BYTES, workspace_bytes
 from .coefficients import H200, DmmaFigures, Figures
-from .geometry import (
+from .geometry_operands import (
     BANK_VECTOR,
+    OperandTile,
+    effective_problem,
+    has_aligned_rows,
+    longer_operand,
+    operand_tile,
+)
+from .geometry_resources import (
     BASE_REGISTERS,
     COPIES_HELD,
     COPY_REGISTERS,
     RESERVED_SMEM,
     SCHEDULERS,
     Needs,
-    OperandTile,
-    lies_well,
-    longer,
     needs_of,
-    operand_tile,
-    part_bytes,
     resident_warps,
-    seen,
     smem_of,
-    stream_ctas,
-    tiles_of,
-    whole_tiles,
 )
 from .launch_costs import BELOW, Times, lanes, traffic_us
-from .legality import illegal, never_fed, without_cluster
+from .legality import unsupported_cluster, unsupported_reason, unsupported_tile_producers
 from .schedules import (
-    FED_STAGES,
-    PRODUCERS,
+    PRODUCER_WARPS,
     WARP,
+    WARP_SPECIALIZED_STAGES,
+    has_double_k_tiles,
     is_big,
     is_biggest,
-    is_deep,
     is_dmma,
     is_persistent,
-    is_specialised,
-    is_stream,
+    is_stream_k,
     is_tail,
+    is_warp_specialized,
 )
+from .work_split import part_bytes, stream_ctas, tiles_before_tail, tiles_of
 
 __all__ = [
     "ALONE",
@@ -161,7 +160,7 @@ class Base:
     @cached_property
     def reason(self) -> str | None:
         """Why it cannot run, or None: asked of the cheap ones only."""
-        return illegal(self.problem, self.config, self.target)
+        return unsupported_reason(self.problem, self.config, self.target)
 
     @cached_property
     def tile_bytes(self) -> int:
@@ -175,7 +174,7 @@ class Base:
         if own.repacked or not _pays_in_clusters(self.problem.a.dtype, own):
             return 0
         config = changed(own, cluster_k=FEWEST_PARTS)
-        if without_cluster(self.problem, config, self.target) is not None:
+        if unsupported_cluster(self.problem, config, self.target) is not None:
             return 0
         size = smem_of(self.problem, config, *self.operands)  # more than without; all else is alike
         if size > self.target.smem_per_block:
@@ -296,7 +295,9 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
     """Return what a product's prices owe to its extents."""
     moved = extents.bytes_moved(problem)
     rate, each = target.dram_gbs * f.dram_efficiency, extents.batch * extents.k
-    rows = (not lies_well(problem.a)) * extents.m + (not lies_well(problem.b)) * extents.n
+    rows = (not has_aligned_rows(problem.a)) * extents.m + (
+        not has_aligned_rows(problem.b)
+    ) * extents.n
     copied = rows * each * problem.a.dtype.itemsize
     copies_gbs = target.dram_gbs * f.repack_to_dram
     of_part = workspace_bytes(problem, extents, 2) // 2
@@ -354,12 +355,12 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
     of_warp = _read_clocks(config, lanes(problem, target), reads, f)
     singles = 0
     for tile in (a, b):
-        singles += tile.single * tile.copies * (not is_specialised(config))
+        singles += tile.by_elements * tile.copies * (not is_warp_specialized(config))
         of_warp += _copy_clocks(tile, config, f) * tile.copies / threads
     of_warp += _widen_clocks(config, problem.a.dtype, f)
-    if a.boxed and b.boxed:
+    if a.tma_fed and b.tma_fed:
         of_warp *= _tall(config, f)
-    product = seen(problem, config)
+    product = effective_problem(problem, config)
     resident = _resident(needs, target.smem_per_sm)
     clocks, cta_clocks = of_warp * _shared(config, f), _cta_clocks(config, f)
     visible = _visible(config, f) if is_persistent(config) else 1.0
@@ -390,7 +391,7 @@ def measured(problem: Problem, target: Target, config: Config, f: Figures) -> Ba
         apart=0.0,
         refill_us=0.0,
         reach=1.0,
-        may_meet=problem.a.dtype is DType.FLOAT32 and not (a.single or b.single),
+        may_meet=problem.a.dtype is DType.FLOAT32 and not (a.by_elements or b.by_elements),
     )
 
 
@@ -399,13 +400,13 @@ def _of_dmma(
     tiles: tuple[OperandTile, OperandTile],
 ) -> Base:  # fmt: skip
     """Return the same of a tile that tensor cores multiply."""
-    own, warps = f.of_dmma(is_specialised(config)), config.warps[0] * config.warps[1]
+    own, warps = f.of_dmma(is_warp_specialized(config)), config.warps[0] * config.warps[1]
     of_warp, cta_clocks = _dmma_clocks(config, own)
-    of_warp += own.single_clocks * sum(x.copies for x in tiles if x.single) / (WARP * warps)
+    of_warp += own.single_clocks * sum(x.copies for x in tiles if x.by_elements) / (WARP * warps)
     clocks = of_warp * warps / SCHEDULERS
     together = 1 + _lone_warps(config, own) / (resident * warps)
-    in_lines = longer(problem, config).major == "k"
-    deep = is_deep(config) and in_lines
+    in_lines = longer_operand(problem, config).major == "k"
+    deep = has_double_k_tiles(config) and in_lines
     of_memory = (own.deep if deep else 1.0) * (own.lines if in_lines else 1.0)
     return Base(
         problem,
@@ -444,7 +445,7 @@ def _lone_warps(config: Config, own: DmmaFigures) -> float:
     percent faster than this was priced without it).
     """
     sums = config.thread[0] * config.thread[1]
-    return own.lone_warps * (min(1.0, _HIDING / sums) if is_specialised(config) else 1.0)
+    return own.lone_warps * (min(1.0, _HIDING / sums) if is_warp_specialized(config) else 1.0)
 
 
 def _dmma_clocks(config: Config, own: DmmaFigures) -> tuple[float, float]:
@@ -459,7 +460,7 @@ def _dmma_clocks(config: Config, own: DmmaFigures) -> tuple[float, float]:
 
 def dmma_floor_of(config: Config, smem_per_sm: int) -> Floor:
     """Return what the prices of a tile that tensor cores multiply are not under, in any class."""
-    fed = is_specialised(config)
+    fed = is_warp_specialized(config)
     f, own = H200, H200.of_dmma(fed)
     warps = config.warps[0] * config.warps[1]
     of_warp, cta_clocks = _dmma_clocks(config, own)
@@ -489,7 +490,7 @@ def dmma_floor_of(config: Config, smem_per_sm: int) -> Floor:
         reach=own.reach,
         dram=f.dram_efficiency
         / own.dram_efficiency
-        * (own.deep if is_deep(config) else 1.0)
+        * (own.deep if has_double_k_tiles(config) else 1.0)
         * min(1.0, own.lines),
     )
 
@@ -498,9 +499,11 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int, smem_per_sm: in
     """Return what a tile's prices are not under for inputs of some types: the widest reads."""
     f, (m, n) = H200, config.thread
     least, of_single = config, f.single_clocks
-    fed = never_fed(a, config) is None
+    fed = unsupported_tile_producers(a, config) is None
     if fed:  # less than without
-        least = copied(config, producers=PRODUCERS, stages=max(config.stages, FED_STAGES))
+        least = copied(
+            config, producers=PRODUCER_WARPS, stages=max(config.stages, WARP_SPECIALIZED_STAGES)
+        )
         of_single = min(of_single, f.fed_single_clocks, f.stream_single_clocks)
     reads = (m * a.itemsize + n * b.itemsize) / BANK_VECTOR
     of_warp = _read_clocks(least, fma_lanes, reads, f) + _widen_clocks(config, a, f)
@@ -536,14 +539,14 @@ def is_shared(config: Config) -> bool:
     One that TMA feeds has neither.
     """
     alone = config.warps[0] * config.warps[1] * WARP >= ALONE
-    return alone and min(config.tile[:2]) > FEW and not is_specialised(config)
+    return alone and min(config.tile[:2]) > FEW and not is_warp_specialized(config)
 
 
 def _tails(config: Config, dtype: DType, smem_per_sm: int) -> float:
     """Return with how many tiles for each SM there is no tail yet: see `configs._has_tail`."""
     if dtype is not DType.FLOAT32 or not is_big(config):
         return inf
-    if is_specialised(config):
+    if is_warp_specialized(config):
         return 1.0
     registers = _registers_of(config, 4, COPIES_HELD)
     m, n, k = config.tile
@@ -592,7 +595,7 @@ def _read_clocks(config: Config, fma_lanes: int, reads: float, f: Figures) -> fl
     """Return what a warp issues for a slab, once it is there as it is multiplied."""
     fma_clocks = config.thread[0] * config.thread[1] * 128 / fma_lanes
     of_read, of_slab = f.read_clocks, f.slab_clocks
-    if is_specialised(config):
+    if is_warp_specialized(config):
         of_read, of_slab = f.fed_read_clocks, f.fed_slab_clocks
     return config.tile[2] * (fma_clocks + of_read * reads) + of_slab
 
@@ -603,17 +606,17 @@ def _tall(config: Config, f: Figures) -> float:
     All of them where there is a tail: 64 pairs of launches with one took the same time.
     """
     m, n, _ = config.tile
-    return f.fed_tall if is_specialised(config) and m > n and not is_tail(config) else 1.0
+    return f.fed_tall if is_warp_specialized(config) and m > n and not is_tail(config) else 1.0
 
 
 def _copy_clocks(tile: OperandTile, config: Config, f: Figures) -> float:
     """Return the issue slots of a copy."""
-    if tile.boxed:
+    if tile.tma_fed:
         return 0.0
-    if is_specialised(config):
-        of_single = f.stream_single_clocks if is_stream(config) else f.fed_single_clocks
-        return of_single if tile.single else f.fed_copy_clocks
-    return f.single_clocks if tile.single else f.copy_clocks
+    if is_warp_specialized(config):
+        of_single = f.stream_single_clocks if is_stream_k(config) else f.fed_single_clocks
+        return of_single if tile.by_elements else f.fed_copy_clocks
+    return f.single_clocks if tile.by_elements else f.copy_clocks
 
 
 def _widen_clocks(config: Config, dtype: DType, f: Figures) -> float:
@@ -627,7 +630,7 @@ def _cta_clocks(config: Config, f: Figures) -> float:
 
 def _visible(config: Config, f: Figures) -> float:
     """Return the part of a persistent CTA's clocks that is not hidden."""
-    return f.fed_persistent if is_specialised(config) else f.persistent
+    return f.fed_persistent if is_warp_specialized(config) else f.persistent
 
 
 def _shared(config: Config, f: Figures) -> float:
@@ -636,11 +639,11 @@ def _shared(config: Config, f: Figures) -> float:
 
 
 def _edge_us(tile: OperandTile, threads: int, f: Figures) -> tuple[float, float]:
-    if tile.boxed:
+    if tile.tma_fed:
         return 0.0, 0.0
     each = f.edge_us if tile.asynchronous else f.edge_held_us
     checked = each * -(-tile.copies // threads)
-    return checked if tile.checked or not tile.asynchronous else 0.0, checked
+    return checked if tile.checks_k_end or not tile.asynchronous else 0.0, checked
 
 
 def least_us(base: Base, work: Work) -> float:
@@ -739,10 +742,10 @@ def times_of(base: Base, work: Work, split_k: int, bar: float, together: int = 1
     )
     all_slabs, tiles, whole = ceil(extents.k / k), tiles_of(base.config, extents), 0
     if is_tail(base.config):
-        whole = whole_tiles(tiles, target.sm_count * base.config.occupancy)
+        whole = tiles_before_tail(tiles, target.sm_count * base.config.occupancy)
     parts = split_k * together
     slabs, ctas = ceil(all_slabs / parts), parts * (tiles - whole)
-    streamed = is_stream(base.config)
+    streamed = is_stream_k(base.config)
     if streamed:
         ctas = stream_ctas(base.config, extents, target)
         slabs = ceil(tiles * all_slabs / ctas)
@@ -778,7 +781,7 @@ def times_of(base: Base, work: Work, split_k: int, bar: float, together: int = 1
         per_sm = places // (rounds * target.sm_count)
         held = per_sm * (base.config.stages - 1) * of_slab
         # Of those that are fed only where some places are free (see `DmmaFigures`).
-        free = min(_MOST_FREE, places / ctas - 1) if is_specialised(base.config) else 1.0
+        free = min(_MOST_FREE, places / ctas - 1) if is_warp_specialized(base.config) else 1.0
         dram *= 1 + base.crowded * free * max(0.0, held / base.in_flight - 1)
         dram *= 1 + base.apart * (per_sm - 1)
     if together > 1:  # clusters fill some SMs before others have any
@@ -834,7 +837,7 @@ def _shared_us(base: Base, pieces: float, more: int) -> float:
     own = f.dmma if is_dmma(base.config) else f
     of_part = traffic_us(part_bytes(base.problem, base.config), own.left_gbs)
     begins, clear_us = again + f.latency_us, own.clear_us
-    if is_specialised(base.config):  # its slabs are there already
+    if is_warp_specialized(base.config):  # its slabs are there already
         begins, clear_us = f.fed_persistent * again, f.fed_clear_us
     # One left, and those of others added at the end.
     return clear_us + more * begins + (1 + pieces) * of_part
@@ -851,7 +854,7 @@ def at_once(base: Base, ctas: int, f: Figures) -> float:
     level = -(-ctas * warps // SCHEDULERS) * SCHEDULERS
     lone = f.lone_warps
     if is_dmma(base.config):
-        lone = _lone_warps(base.config, f.of_dmma(is_specialised(base.config)))
+        lone = _lone_warps(base.config, f.of_dmma(is_warp_specialized(base.config)))
     return level / warps * (1 + lone / level)
 
 

@@ -19,18 +19,18 @@ from ..common.l2_residency import is_near
 from ..common.top_k import cheapest_first
 from ..common.workspace import LINE_BYTES
 from .coefficients import DotFigures
-from .geometry import BANK_VECTOR
 from .geometry_gemv import (
     axpy_lanes,
     dot_unroll,
     few_rows_blocks,
+    few_rows_depth,
     few_rows_threads,
-    few_rows_turn,
     few_rows_vector,
     few_rows_wide,
 )
+from .geometry_operands import BANK_VECTOR
 from .launch_costs import BELOW, Times, lanes, traffic_us
-from .legality import illegal
+from .legality import unsupported_reason
 from .schedules import AXPY, DOT, DOT_ROWS, WARP
 
 __all__ = [
@@ -183,7 +183,7 @@ def few_rows_configs(problem: Problem, target: Target) -> tuple[tuple[Config, st
 @lru_cache(maxsize=4096)
 def _reason(problem: Problem, target: Target, config: Config) -> str | None:
     """Return why a configuration cannot run, or None: asked of the cheap ones only."""
-    return illegal(problem, config, target)
+    return unsupported_reason(problem, config, target)
 
 
 @lru_cache(maxsize=64)
@@ -228,7 +228,7 @@ def _constants(vector: int, config: Config) -> tuple[int, ...]:
     else:
         each, unroll = columns // config.warps[1], dot_unroll(config)
         least = WARP * vector
-    step, in_flight = few_rows_turn(vector, config), 16 * threads * config.stages
+    step, in_flight = few_rows_depth(vector, config), 16 * threads * config.stages
     blocks = few_rows_blocks(config) if axpy else 0
     along = step, unroll, least, config.slice_k
     return rows, columns, axpy, each, threads, blocks, *along, in_flight

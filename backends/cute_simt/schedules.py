@@ -1,4 +1,17 @@
-"""Names of the schedules, and what each of them does."""
+"""Names of the schedules, and what each of them means for a CTA.
+
+    ""             one tile a CTA, or a part of its K
+    "persistent"   `occupancy` CTAs on each SM, each with several tiles one after the other
+    "tail"         whole waves of tiles whole, the tiles of the last wave in parts of K
+    "stream"       stream-K: `occupancy` CTAs on each SM, each with equally many k_tiles
+    "dmma", "dmma-tail", "dmma-stream"
+                   the same as "", "tail" and "stream", for float64 on tensor cores
+    "dot", "axpy"  kernels of their own for few rows of A: see `geometry_gemv.py`
+
+Beside a schedule a configuration may have `producers` (warps that only copy: warp-specialized),
+`cluster_k` (the CTAs of a cluster share a tile, each with a part of K), `split_k`, `repacked`
+operands and remainder launches (`remainder`). Which go together is for `legality.py` to say.
+"""
 
 from __future__ import annotations
 
@@ -8,72 +21,60 @@ from ..common.workspace import LINE_BYTES
 
 __all__ = [
     "AXPY",
+    "CONSUMER_WARPS",
     "DMMA",
     "DMMA_K",
-    "DMMA_SLAB",
+    "DMMA_K_TILE",
     "DMMA_STREAM",
     "DMMA_TAIL",
     "DOT",
     "DOT_ROWS",
-    "FED_STAGES",
     "FEW_ROWS",
     "FRAGMENT_K",
     "FRAGMENT_ROWS",
     "LONE_PRODUCER",
     "MAX_ACCUMULATOR_REGISTERS",
-    "PRODUCERS",
+    "PRODUCER_WARPS",
+    "SCHEDULES",
     "SWIZZLE_ROWS",
     "WARP",
-    "brings_two",
-    "has_roles",
-    "in_cluster",
-    "in_parts",
+    "WARP_SPECIALIZED_STAGES",
+    "has_double_k_tiles",
+    "has_producer_warpgroup",
     "is_big",
     "is_biggest",
-    "is_deep",
+    "is_cluster_split_k",
     "is_dmma",
     "is_persistent",
-    "is_specialised",
-    "is_stream",
+    "is_split_k",
+    "is_stream_k",
     "is_tail",
-    "patches_apart",
-    "producers_of",
+    "is_warp_specialized",
+    "loads_two_k_tiles",
+    "patches_beside_stages",
+    "producer_warps_of",
 ]
 
-
 WARP = 32
-
-DOT, AXPY = "dot", "axpy"
-
-FEW_ROWS = (DOT, AXPY)  # schedules with loads straight to registers
-
-# Schedules whose warps multiply float64 on tensor cores: one as "" does, and as the next two do.
-DMMA, DMMA_TAIL, DMMA_STREAM = "dmma", "dmma-tail", "dmma-stream"
-
-DMMA_SLAB = LINE_BYTES // 8  # K of a slab that has a line of each row, in float64
-
-SWIZZLE_ROWS = LINE_BYTES // 8  # M or N of a box that lie side by side, in float64
-
-DMMA_K = 8  # of its instruction, mma.sync.m16n8k8 (PTX ISA: from sm_90 on)
-
-FRAGMENT_ROWS, FRAGMENT_K = 8, 4  # of which a lane has one element
-
-DOT_ROWS = (1, 2, 4, 8)  # of A
-
-_PAIRED = 5  # stages: see `brings_two`
-
-PRODUCERS = 4  # warps that only copy: a warpgroup, whose registers change (PTX ISA, setmaxnreg)
-
-LONE_PRODUCER = 1  # the same where TMA brings all, in float64: one lane of it starts the boxes
-
-_CONSUMERS, FED_STAGES = 8, 5  # of CTAs with such warps: the others, and stages
-
 MAX_ACCUMULATOR_REGISTERS = 128  # of 255 a thread may have; operands and addresses need the rest
 
+DOT, AXPY = "dot", "axpy"
+FEW_ROWS = (DOT, AXPY)  # load straight to registers, with no pipeline
+DOT_ROWS = (1, 2, 4, 8)  # of A
 
-def is_deep(config: Config) -> bool:
-    """Whether slabs of the dmma schedule have two lines of each row, and not one."""
-    return is_dmma(config) and config.tile[2] > DMMA_SLAB
+DMMA, DMMA_TAIL, DMMA_STREAM = "dmma", "dmma-tail", "dmma-stream"
+SCHEDULES = ("", "persistent", "tail", "stream", DMMA, DMMA_TAIL, DMMA_STREAM, DOT, AXPY)
+
+# mma.sync.m16n8k8 of float64 (PTX ISA: from sm_90 on), and what a lane has one element of.
+DMMA_K = 8
+FRAGMENT_ROWS, FRAGMENT_K = 8, 4
+DMMA_K_TILE = LINE_BYTES // 8  # K of a k_tile that has a line of each row, in float64
+SWIZZLE_ROWS = LINE_BYTES // 8  # M or N of a TMA box that lie side by side, in float64
+
+PRODUCER_WARPS = 4  # a warpgroup: its registers can change hands (PTX ISA, setmaxnreg)
+LONE_PRODUCER = 1  # in float64, where TMA brings all and one lane starts it
+CONSUMER_WARPS, WARP_SPECIALIZED_STAGES = 8, 5  # of a CTA with a warpgroup of producers
+_MIN_PAIRED_STAGES = 5  # see `loads_two_k_tiles`
 
 
 def is_dmma(config: Config) -> bool:
@@ -86,55 +87,63 @@ def is_persistent(config: Config) -> bool:
     return config.schedule == "persistent"
 
 
-def is_specialised(config: Config) -> bool:
-    """Whether some warps only copy, and the others only multiply."""
-    return config.producers > 0
-
-
-def has_roles(config: Config) -> bool:
-    """Whether warps that only copy leave registers to the others: where they are a warpgroup."""
-    return config.producers == PRODUCERS
-
-
-def patches_apart(config: Config) -> bool:
-    """Whether the epilogue's patches lie beside the stages: the next tile is copied to these.
-
-    A CTA of a cluster along K has one tile.
-    """
-    return is_persistent(config) or (is_specialised(config) and not in_cluster(config))
-
-
-def brings_two(config: Config) -> bool:
-    """Whether two slabs are brought at a time, by TMA.
-
-    A K-major operand's rows are read 256 bytes at a time then (32x28672x8192 in nt 3 percent faster
-    on an H200). Of few stages too many would be empty (four: 1 to 8 percent slower).
-    """
-    return is_dmma(config) and is_specialised(config) and config.stages >= _PAIRED
-
-
 def is_tail(config: Config) -> bool:
-    """Whether only those tiles have parts of K that are not enough for a round of CTAs."""
+    """Whether only the tiles of the last wave have parts of K."""
     return config.schedule in ("tail", DMMA_TAIL)
 
 
-def is_stream(config: Config) -> bool:
-    """Whether CTAs have equally many slabs, wherever in a tile these begin and end."""
+def is_stream_k(config: Config) -> bool:
+    """Whether CTAs have equally many k_tiles, wherever in a tile these begin and end."""
     return config.schedule in ("stream", DMMA_STREAM)
 
 
-def in_parts(config: Config) -> bool:
-    """Whether every tile has parts of K."""
+def is_split_k(config: Config) -> bool:
+    """Whether every tile has parts of K, which a second kernel adds."""
     return config.split_k > 1 and not is_tail(config)
 
 
-def in_cluster(config: Config) -> bool:
+def is_cluster_split_k(config: Config) -> bool:
     """Whether the CTAs of a cluster share a tile, each with a part of K."""
     return config.cluster_k > 1
 
 
+def is_warp_specialized(config: Config) -> bool:
+    """Whether some warps only copy, and the others only multiply."""
+    return config.producers > 0
+
+
+def has_producer_warpgroup(config: Config) -> bool:
+    """Whether the producers are a warpgroup, and leave registers to the consumers."""
+    return config.producers == PRODUCER_WARPS
+
+
+def producer_warps_of(config: Config) -> int:
+    """Return how many warps only copy, where some do."""
+    return LONE_PRODUCER if is_dmma(config) else PRODUCER_WARPS
+
+
+def loads_two_k_tiles(config: Config) -> bool:
+    """Whether TMA brings two k_tiles at a time.
+
+    A K-major operand's rows are then read 256 bytes at a time. With fewer stages too many of them
+    would be empty meanwhile (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
+    """
+    return is_dmma(config) and is_warp_specialized(config) and config.stages >= _MIN_PAIRED_STAGES
+
+
+def patches_beside_stages(config: Config) -> bool:
+    """Whether the epilogue's patches lie beside the stages, which the next tile is copied to.
+
+    Elsewhere they lie over the stages: a CTA has one tile, as in a cluster along K.
+    """
+    return is_persistent(config) or (is_warp_specialized(config) and not is_cluster_split_k(config))
+
+
 def is_big(config: Config) -> bool:
-    """Whether a thread has so many FMAs that they hide four times the copies: a turned tile's."""
+    """Whether a thread has 64 accumulators or more: FMAs enough to hide four times the copies.
+
+    That is what transposing an operand by 4-byte copies takes.
+    """
     return config.thread[0] * config.thread[1] >= 64
 
 
@@ -143,6 +152,6 @@ def is_biggest(config: Config) -> bool:
     return config.thread[0] * config.thread[1] == MAX_ACCUMULATOR_REGISTERS
 
 
-def producers_of(config: Config) -> int:
-    """Return how many warps only copy, where some do."""
-    return LONE_PRODUCER if is_dmma(config) else PRODUCERS
+def has_double_k_tiles(config: Config) -> bool:
+    """Whether k_tiles of the dmma schedules have two lines of each row, and not one."""
+    return is_dmma(config) and config.tile[2] > DMMA_K_TILE

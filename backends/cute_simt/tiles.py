@@ -1,4 +1,4 @@
-"""The tiles that are offered."""
+"""The catalogue: which tiles are offered, with which warps and stages."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from unigemm.problem.dtypes import DType, accumulator
 from unigemm.problem.problem import Problem
 
 from ..common.top_k import changed
-from .geometry import longer
+from .geometry_operands import longer_operand
 from .legality import (
-    without_boxes,
+    unsupported_tma,
 )
 from .schedules import (
     FRAGMENT_ROWS,
-    is_deep,
-    is_specialised,
+    has_double_k_tiles,
+    is_warp_specialized,
 )
 
-__all__ = ["DMMA_SHAPES", "FED_DMMA_SHAPES", "SHAPES", "Shape"]
+__all__ = ["DMMA_SHAPES", "SHAPES", "TMA_FED_DMMA_SHAPES", "Shape"]
 
 
 class Shape(NamedTuple):
@@ -31,12 +31,12 @@ class Shape(NamedTuple):
     tile, warps, thread
         (M, N) of a CTA; its warps; accumulators of a thread.
     stages
-        Slabs in shared memory.
+        k_tiles in shared memory.
     float32_only
         Not offered in other types, in which it was not measured.
     lines
-        A slab has whole lines of 128 bytes of a K-major operand, not halves; not offered where that
-        of the longer side is not K-major: those read whole lines anyway.
+        A k_tile has whole lines of 128 bytes of a K-major operand, not halves. Not offered where
+        the operand of the longer side is not K-major: it is read in whole lines anyway.
     """
 
     tile: tuple[int, int]
@@ -75,8 +75,8 @@ SHAPES = (
     Shape((128, 8), (4, 1), (4, 2), stages=4, float32_only=True, lines=True),
 )
 
-#: What tensor cores multiply, in float64: tiles, warps, and stages. Slabs of 32 (two lines of each
-#: row) are offered where the operand of which a tile has more rows is K-major.
+#: What tensor cores multiply, in float64: tiles, warps, and stages. k_tiles of 32 (two lines of
+#: each row) are offered where the operand of which a tile has more rows is K-major.
 DMMA_SHAPES = (
     ((128, 128, 16), (4, 2), 4),
     ((128, 64, 16), (4, 2), 4),
@@ -107,9 +107,10 @@ DMMA_SHAPES = (
     ((8, 128, 32), (1, 4), 3),
 )
 
-#: The same with a warp that only copies: stages are those with which memory is reached best. Seven
-#: warps are for layers: 7168, 14336 and 28672 make 128 tiles for 132 SMs, or 64 for two CTAs each.
-FED_DMMA_SHAPES = (
+#: The same with a warp that only copies; the stages are those that draw most of the bandwidth.
+#: Seven warps are for layers: 7168, 14336 and 28672 make 128 tiles for 132 SMs, or 64 for two CTAs
+#: each.
+TMA_FED_DMMA_SHAPES = (
     ((128, 64, 16), (4, 2), 6),
     ((64, 128, 16), (2, 4), 6),
     ((112, 64, 16), (7, 1), 6),
@@ -140,15 +141,15 @@ FED_DMMA_SHAPES = (
     ((8, 112, 16), (1, 7), 6),
 )
 
-# Sums of a tile that TMA feeds where eight lanes share rows of N: 64x128 in nn is 2 to 4 percent
-# slower than with warps that copy for themselves (64x4096x14336), in other layouts as fast or more.
+# Sums of a TMA-fed tile whose lanes lie along M, at most: a larger one was slower than with warps
+# that copy for themselves (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
 _MOST_DOWN = 64 * 112
 
-_SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
+_K_TILE_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 
 
 def _tiles_as(dtype: DType) -> DType:
-    """Return a type that has the same tiles, with the same floors, as another: made once."""
+    """Return the type whose tiles, with the same lower bounds, another type shares."""
     return DType.BFLOAT16 if dtype is DType.FLOAT16 else dtype
 
 
@@ -164,7 +165,7 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
         config = Config(
-            tile=(m, n, (1 + lines) * _SLAB_BYTES // max(size, 4)),
+            tile=(m, n, (1 + lines) * _K_TILE_BYTES // max(size, 4)),
             stages=stages,
             warps=warps,
             thread=thread,
@@ -178,16 +179,17 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
 def _dmma_config(problem: Problem, config: Config) -> Config | None:
     """Return one of these tiles for a class; None where it is not offered.
 
-    Eight lanes share the index whose rows are read in pairs. Where both have such rows or neither
-    has it makes no difference. Four share one of eight rows.
+    Eight lanes lie along the index whose rows are read in pairs: that of the operand that is not
+    K-major. Where both are or neither is, it makes no difference. Four lanes lie along an index of
+    eight rows.
     """
-    if is_deep(config) and longer(problem, config).major != "k":
+    if has_double_k_tiles(config) and longer_operand(problem, config).major != "k":
         return None
-    if is_specialised(config) and without_boxes(problem, config) is not None:
+    if is_warp_specialized(config) and unsupported_tma(problem, config) is not None:
         return None
     m, n = config.tile[0] // config.warps[0], config.tile[1] // config.warps[1]
     down = problem.a.major == "k" and problem.b.major != "k"
-    if is_specialised(config) and down and config.tile[0] * config.tile[1] > _MOST_DOWN:
+    if is_warp_specialized(config) and down and config.tile[0] * config.tile[1] > _MOST_DOWN:
         return None
     if min(m, n) == FRAGMENT_ROWS:
         down = m < n

@@ -14,8 +14,8 @@ import unigemm
 from unigemm.backends.common.top_k import Shortlist, cheapest_first
 from unigemm.backends.common.workspace import parts_in_turn, workspace_bytes
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
-from unigemm.backends.cute_simt.legality import illegal as simt_illegal
-from unigemm.backends.cute_simt.legality import without_dmma
+from unigemm.backends.cute_simt.legality import unsupported_dmma
+from unigemm.backends.cute_simt.legality import unsupported_reason as simt_illegal
 from unigemm.backends.cute_simt.schedules import FEW_ROWS
 from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
 from unigemm.backends.cute_tcgen05.legality import unsupported_reason as tcgen05_unsupported
@@ -276,7 +276,7 @@ def roofline_us(backend, problem, size, target):
     if backend is SIMT:
         double = problem.accumulator is DType.FLOAT64
         rate = target.fp64_lanes if double else target.fp32_lanes
-        if double and without_dmma(problem, target) is None:
+        if double and unsupported_dmma(problem, target) is None:
             rate = 2 * target.fp64_lanes  # of tensor cores
     elif problem.a.dtype is DType.FLOAT64:
         rate = FLOAT64_FLOPS[target.capability[0]]

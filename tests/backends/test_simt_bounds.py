@@ -17,14 +17,14 @@ from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.bounds import bounds
 from unigemm.backends.cute_simt.coefficients import H200
 from unigemm.backends.cute_simt.cost import floors_us, lanes, work_of
-from unigemm.backends.cute_simt.geometry import seen
-from unigemm.backends.cute_simt.legality import in_boxes
+from unigemm.backends.cute_simt.geometry_operands import effective_problem
+from unigemm.backends.cute_simt.legality import may_be_tma_fed
 from unigemm.backends.cute_simt.schedules import (
     FEW_ROWS,
     is_big,
     is_dmma,
     is_persistent,
-    is_stream,
+    is_stream_k,
     is_tail,
 )
 from unigemm.planning.target import named_target
@@ -36,7 +36,7 @@ def every(problem, target):
     """Return all tiles of a class's types, those of CUDA cores first."""
     a, b = problem.a.dtype, problem.b.dtype
     smem = target.smem_per_sm
-    dmma = [configs._dmma_floors(smem, in_boxes(problem))] if a is DType.FLOAT64 else []
+    dmma = [configs._dmma_floors(smem, may_be_tma_fed(problem))] if a is DType.FLOAT64 else []
     return [configs._floors(a, b, lanes(problem, target), smem), *dmma]
 
 
@@ -54,7 +54,7 @@ def bounds_of(problem, size, target, repacked):
         big = next(x.config for x in simt.floors if is_big(x.config))
         work = work._replace(
             begin_us=work.begin_us + work.repack_us,
-            problem=seen(problem, changed(big, repacked=True)),
+            problem=effective_problem(problem, changed(big, repacked=True)),
         )
     found = {}
     for tiles in (simt, *dmma):
@@ -76,7 +76,7 @@ def check(problem, size, target):
             continue
         of_parts, least, floor_us = known[config.repacked][name(config)]
         assert max(least, floor_us) <= us, config
-        if not (is_tail(config) or is_stream(config)):
+        if not (is_tail(config) or is_stream_k(config)):
             assert of_parts[config.split_k * config.cluster_k] <= us, config
             count += 1
     return count

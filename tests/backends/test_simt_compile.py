@@ -16,8 +16,14 @@ from bench.issue_slots import counted
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.geometry import geometry
-from unigemm.backends.cute_simt.legality import illegal
-from unigemm.backends.cute_simt.schedules import FED_STAGES, PRODUCERS, WARP, is_dmma, is_stream
+from unigemm.backends.cute_simt.legality import unsupported_reason
+from unigemm.backends.cute_simt.schedules import (
+    PRODUCER_WARPS,
+    WARP,
+    WARP_SPECIALIZED_STAGES,
+    is_dmma,
+    is_stream_k,
+)
 from unigemm.cache.sass import instruction_mix
 from unigemm.errors import CompilationError, UnsupportedProblem
 from unigemm.planning.config import Config
@@ -39,7 +45,7 @@ def offered():
         target = named_target(arch)
         for problem in EVERY_PROBLEM:
             for config in base_configs(problem, target):
-                for split in (1,) if is_stream(config) else (1, 2):
+                for split in (1,) if is_stream_k(config) else (1, 2):
                     yield Plan(
                         "cute_simt", replace(config, split_k=split), problem, EXTENTS, target
                     )
@@ -83,10 +89,10 @@ def test_an_offered_configuration_compiles_without_spills(plan):
     else:
         fused = sum(count for op, count in ops.items() if "FMA" in op)
         packed = 2 if plan.target.capability >= (10, 0) else 1
-        products = threads_products // geometry(plan.problem, plan.config).turns
-        assert fused * packed >= products, "the slab is not fully unrolled into FMAs"
+        products = threads_products // geometry(plan.problem, plan.config).k_tile_iterations
+        assert fused * packed >= products, "the k_tile is not fully unrolled into FMAs"
     geo = geometry(plan.problem, plan.config)
-    copied = [tile for tile in (geo.a, geo.b) if not tile.boxed]
+    copied = [tile for tile in (geo.a, geo.b) if not tile.tma_fed]
     assert ("UTMALDG" in ops) == (len(copied) < 2)
     if any(tile.asynchronous for tile in copied):
         assert ops["LDGSTS"] > 0
@@ -103,7 +109,7 @@ def clustered():
         for problem in EVERY_PROBLEM
         for config in base_configs(problem, HOPPER)
         for one in (replace(config, cluster_k=count) for count in (2, 3, 8))
-        if illegal(problem, one, HOPPER) is None
+        if unsupported_reason(problem, one, HOPPER) is None
     ]
     if ALL:
         return plans
@@ -136,7 +142,7 @@ def test_an_artifact_holds_object_machine_code_and_ptx():
     assert files["kernel.cubin"][:4] == b"\x7fELF"
     ptx = files["kernel.ptx"].decode()
     assert ".target sm_90a" in ptx
-    assert "cp.async.ca.shared.global" in ptx, "A is K-major, and turned"
+    assert "cp.async.ca.shared.global" in ptx, "A is K-major, and transposed"
     assert "cp.async.bulk.tensor" in ptx, "B lies in aligned rows along N"
     assert "cutlass" not in ptx.split(".entry", 1)[1].split("(", 1)[0]
 
@@ -152,7 +158,7 @@ def test_a_split_product_brings_its_reduction():
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
 @pytest.mark.sample(5)
 def test_float32_sums_are_added_to_in_pairs_where_there_is_an_instruction(arch, majors):
-    """Of K-major operands, too: they are turned on their way into shared memory."""
+    """Of K-major operands, too: they are transposed on their way into shared memory."""
     problem, target = problem_of(DType.FLOAT32, *majors), named_target(arch)
     config = Config((128, 128, 16), stages=3, warps=(2, 4), thread=(8, 8))
     ops = instruction_mix(
@@ -175,7 +181,7 @@ def shared_of(majors, alignment, tile, warps, arch, schedule="stream"):
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
 @pytest.mark.sample(4)
-def test_shares_of_slabs_compile_without_spills(majors, arch):
+def test_ranges_of_k_tiles_compile_without_spills(majors, arch):
     """Of the tiles with the most sums a thread: nothing is left for what lives across pieces."""
     number = ["kn", "kk", "mn", "mk"].index(majors) + len(arch)
     alignment, tile = (16, 4)[number % 2], ALONE[number // 2 % 2]
@@ -196,11 +202,11 @@ def test_the_loop_over_a_share_has_no_more_issue_slots_than_that_over_a_tile(maj
     assert shared.share > 0.99 * plain.share
 
 
-def fed_of(majors, alignment, tile, schedule, split):
+def warp_specialized_of(majors, alignment, tile, schedule, split):
     tile, warps = ALONE[tile]
     config = Config(
-        tile, stages=FED_STAGES, warps=warps, thread=(8, 16), producers=PRODUCERS, occupancy=1,
-        schedule=schedule, split_k=split,
+        tile, stages=WARP_SPECIALIZED_STAGES, warps=warps, thread=(8, 16),
+        producers=PRODUCER_WARPS, occupancy=1, schedule=schedule, split_k=split,
     )  # fmt: skip
     problem = problem_of(DType.FLOAT32, *majors, alignment)
     return Plan("cute_simt", config, problem, EXTENTS, named_target("sm_90a"))
@@ -212,15 +218,15 @@ def fed_of(majors, alignment, tile, schedule, split):
 )
 @pytest.mark.sample(6)
 def test_warps_that_only_multiply_issue_little_else(majors, tile, schedule, split):
-    """2048 FMAs and 96 reads of shared memory a slab; few FMAs that cost more than their slot.
+    """2048 FMAs and 96 reads of shared memory a k_tile; few FMAs that cost more than their slot.
 
     How many is up to ptxas and the registers that it is told of (`geometry`): nearly half of them
     with others.
     """
     if schedule == "stream" and tile:
-        pytest.skip("tall tiles do not share slabs")
-    plan = fed_of(majors, 16, tile, schedule, split)
-    loop, turns = counted(plan), geometry(plan.problem, plan.config).turns
+        pytest.skip("tall tiles do not share k_tiles")
+    plan = warp_specialized_of(majors, 16, tile, schedule, split)
+    loop, turns = counted(plan), geometry(plan.problem, plan.config).k_tile_iterations
     assert turns == (2 if majors == "kk" and schedule != "stream" else 1)
     assert turns * loop.fmas == 2048
     assert turns * loop.instructions < 2048 + 96 + 60
@@ -236,7 +242,7 @@ def test_warps_that_only_multiply_issue_little_else(majors, tile, schedule, spli
 @pytest.mark.parametrize(("majors", "odd"), [("mk", "a"), ("mn", "a"), ("mn", "b"), ("mn", "ab")])
 def test_products_beside_copies_of_single_elements_read_registers_well(majors, odd):
     """Nearly half of them would not, with the registers of other classes."""
-    plan = fed_of(majors, 16, 0, "", 2)
+    plan = warp_specialized_of(majors, 16, 0, "", 2)
     operands = {name: replace(getattr(plan.problem, name), alignment=4) for name in odd}
     plan = replace(plan, problem=replace(plan.problem, **operands))
     assert counted(plan).same_parity < 60

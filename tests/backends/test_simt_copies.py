@@ -14,8 +14,14 @@ import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs, candidates, predict
 from unigemm.backends.cute_simt.coefficients import H200 as FIGURES
-from unigemm.backends.cute_simt.geometry import copied_bytes, geometry, is_copied, lies_well, seen
-from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.geometry import geometry
+from unigemm.backends.cute_simt.geometry_operands import (
+    effective_problem,
+    has_aligned_rows,
+    is_repacked,
+    repacked_bytes,
+)
+from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_simt.schedules import is_big
 from unigemm.cache.sass import instruction_mix
 from unigemm.planning.config import Config
@@ -34,31 +40,33 @@ LAYOUTS = ("kn", "kk", "mn", "mk")
 
 def test_a_product_sees_aligned_rows_along_m_and_n():
     for problem, config in COPIED:
-        product_of = seen(problem, config)
+        product_of = effective_problem(problem, config)
         assert (product_of.a.major, product_of.b.major) == ("m", "n")
         assert product_of.a.alignment == product_of.b.alignment == 16
         assert product_of.d == problem.d
-        assert seen(product_of, config) == product_of
+        assert effective_problem(product_of, config) == product_of
         for kind, other in ((problem.a, product_of.a), (problem.b, product_of.b)):
-            assert is_copied(kind, config) != lies_well(kind)
-            assert lies_well(other)
+            assert is_repacked(kind, config) != has_aligned_rows(kind)
+            assert has_aligned_rows(other)
     plain = replace(TILE, repacked=False)
-    assert all(seen(problem, plain) == problem for problem in FLOATS)
+    assert all(effective_problem(problem, plain) == problem for problem in FLOATS)
 
 
 def test_tiles_of_copies_are_those_of_aligned_operands_and_never_stick_out():
     for problem, config in COPIED:
         geo = geometry(problem, config)
-        aligned = geometry(seen(problem, config), replace(config, repacked=False))
-        padded = (is_copied(problem.a, config), is_copied(problem.b, config))
+        aligned = geometry(effective_problem(problem, config), replace(config, repacked=False))
+        padded = (is_repacked(problem.a, config), is_repacked(problem.b, config))
         assert (geo.a.padded, geo.b.padded) == padded
         bare = replace(geo, a=replace(geo.a, padded=False), b=replace(geo.b, padded=False))
         assert bare == aligned
-        assert (geo.a.copy, geo.b.copy) == (4, 4)
+        assert (geo.a.copy_width, geo.b.copy_width) == (4, 4)
 
 
 def test_copies_are_offered_for_big_tiles_wherever_some_operand_does_not_lie_well():
-    assert {p for p, _ in COPIED} == {p for p in FLOATS if not (lies_well(p.a) and lies_well(p.b))}
+    assert {p for p, _ in COPIED} == {
+        p for p in FLOATS if not (has_aligned_rows(p.a) and has_aligned_rows(p.b))
+    }
     assert all(is_big(config) for _, config in COPIED)
     assert {config.schedule for _, config in COPIED} == {"", "tail", "stream"}
     for problem in EVERY_PROBLEM:
@@ -74,26 +82,28 @@ def test_copies_are_offered_for_big_tiles_wherever_some_operand_does_not_lie_wel
         (problem_of(DType.FLOAT64, "k", "n"), {"thread": (8, 8), "warps": (2, 8)}, "sm_90a", "32"),
         (problem_of(DType.BFLOAT16, "k", "n", 2), {}, "sm_90a", "float32 only"),
         (ODD, {"tile": (32, 64, 16), "warps": (2, 2), "thread": (4, 4)}, "sm_90a", "64 sums"),
-        (ODD, {"schedule": "persistent", "occupancy": 1}, "sm_90a", "too few slabs"),
+        (ODD, {"schedule": "persistent", "occupancy": 1}, "sm_90a", "too few k_tiles"),
         (ODD, {"schedule": "dot"}, "sm_90a", "where they lie"),
         (ODD, {"schedule": "axpy"}, "sm_90a", "where they lie"),
         (ODD, {}, "sm_80", "not on sm_80"),
     ],
 )
 def test_what_has_no_copies_is_told_why(problem, change, arch, reason):
-    assert reason in illegal(problem, replace(TILE, **change), named_target(arch))
+    assert reason in unsupported_reason(problem, replace(TILE, **change), named_target(arch))
 
 
 def test_copies_keep_the_rules_of_their_schedules():
     stream = replace(TILE, schedule="stream", occupancy=1)
     tail = replace(TILE, schedule="tail", occupancy=1, split_k=2)
-    assert illegal(ODD, stream, H200) is illegal(ODD, tail, H200) is None
-    assert "how many CTAs" in illegal(ODD, replace(stream, occupancy=0), H200)
-    assert "as many sums" in illegal(ODD, replace(stream, tile=(128, 128, 16), thread=(8, 8)), H200)
+    assert unsupported_reason(ODD, stream, H200) is unsupported_reason(ODD, tail, H200) is None
+    assert "how many CTAs" in unsupported_reason(ODD, replace(stream, occupancy=0), H200)
+    assert "as many sums" in unsupported_reason(
+        ODD, replace(stream, tile=(128, 128, 16), thread=(8, 8)), H200
+    )
     # Where they lie it may not: there are no registers for two strides.
     strided = problem_of(DType.FLOAT32, "strided", "n")
-    assert illegal(strided, stream, H200) is None
-    assert "strides" in illegal(strided, replace(stream, repacked=False), H200)
+    assert unsupported_reason(strided, stream, H200) is None
+    assert "strides" in unsupported_reason(strided, replace(stream, repacked=False), H200)
 
 
 sizes = st.integers(1, 20000)
@@ -105,9 +115,9 @@ def test_the_copies_bytes_are_those_of_whole_tiles(case, m, n, k, batch):
     total = 0
     for kind, rows, tile in ((problem.a, m, config.tile[0]), (problem.b, n, config.tile[1])):
         tiles = -(-rows // tile)
-        total += not lies_well(kind) and -(-tiles * tile * 4 * k * batch // 256) * 256
-    assert copied_bytes(problem, Extents(m, n, k, batch), config) == total
-    assert copied_bytes(problem, Extents(m, n, k, batch), replace(config, repacked=False)) == 0
+        total += not has_aligned_rows(kind) and -(-tiles * tile * 4 * k * batch // 256) * 256
+    assert repacked_bytes(problem, Extents(m, n, k, batch), config) == total
+    assert repacked_bytes(problem, Extents(m, n, k, batch), replace(config, repacked=False)) == 0
 
 
 @given(st.sampled_from(COPIED), sizes, sizes, sizes, st.integers(1, 20))
@@ -115,9 +125,11 @@ def test_a_price_is_that_of_the_copies_and_of_what_the_product_sees(case, m, n, 
     problem, config = case
     extents = Extents(m, n, k, batch)
     found = predict(problem, extents, H200, config)
-    bare = predict(seen(problem, config), extents, H200, replace(config, repacked=False))
+    bare = predict(
+        effective_problem(problem, config), extents, H200, replace(config, repacked=False)
+    )
     assert found.us == pytest.approx(bare.us + found.parts.repack)
-    rows = m * (not lies_well(problem.a)) + n * (not lies_well(problem.b))
+    rows = m * (not has_aligned_rows(problem.a)) + n * (not has_aligned_rows(problem.b))
     gbs = H200.dram_gbs * FIGURES.repack_to_dram
     assert found.parts.repack == pytest.approx(1.4 + 2 * 4 * rows * k * batch / gbs / 1e3)
     assert replace(found.parts, repack=0.0) == bare.parts
@@ -131,7 +143,7 @@ def repacked(layout, *sizes, alignment=4):
 def test_copies_are_priced_where_they_may_pay():
     assert repacked("kn", 4095, 4097, 511)
     assert repacked("mk", 2049, 2047, 2050)
-    assert repacked("kk", 8192, 7168, 2048, alignment=16), "turned once, not in every tile"
+    assert repacked("kk", 8192, 7168, 2048, alignment=16), "transposed once, not in every tile"
     assert repacked("mn", 4096, 4096, 4096, alignment=16) == [], "nothing to copy"
     assert repacked("kn", 127, 255, 1000) == [], "a launch takes longer than it saves"
     assert repacked("kn", 128, 14336, 4096) == [], "to copy B takes half as long as to multiply"

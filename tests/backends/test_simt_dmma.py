@@ -23,9 +23,10 @@ from test_simt_geometry import (
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs, candidates, price, ranking
-from unigemm.backends.cute_simt.geometry import copy_schedule, geometry
-from unigemm.backends.cute_simt.legality import illegal
-from unigemm.backends.cute_simt.schedules import DMMA, DMMA_SLAB, WARP, is_dmma
+from unigemm.backends.cute_simt.geometry import geometry
+from unigemm.backends.cute_simt.geometry_operands import copy_schedule
+from unigemm.backends.cute_simt.legality import unsupported_reason
+from unigemm.backends.cute_simt.schedules import DMMA, DMMA_K_TILE, WARP, is_dmma
 from unigemm.backends.cute_simt.tiles import DMMA_SHAPES
 from unigemm.cache.sass import disassemble, instruction_mix
 from unigemm.cli.main import specs
@@ -42,7 +43,7 @@ CLASSES = [
     for a, b in product(MAJORS_A, MAJORS_B)
     for alignment in (8, 16)
 ]
-#: Those that all warps copy: of others see test_simt_dmma_fed.py.
+#: Those that all warps copy: of others see test_simt_dmma_tma.py.
 OFFERED = [
     (p, c) for p in CLASSES for c in base_configs(p, H200) if c.schedule == DMMA and not c.producers
 ]
@@ -55,9 +56,9 @@ OF_C = [lambda g, t, x=x, y=y: (g + 8 * x, 2 * t + y) for x in range(2) for y in
 
 
 def config_of(problem, tile, stages=None):
-    """Return what is offered with a tile, of the most stages or of so many; slabs of a line."""
+    """Return what is offered with a tile, of the most stages or of so many; k_tiles of a line."""
     every = base_configs(problem, H200)
-    whole = tile if len(tile) == 3 else (*tile, DMMA_SLAB)
+    whole = tile if len(tile) == 3 else (*tile, DMMA_K_TILE)
     found = [c for c in every if c.schedule == DMMA and c.tile == whole and not c.producers]
     return max((c for c in found if stages in (None, c.stages)), key=lambda c: c.stages)
 
@@ -67,7 +68,7 @@ def config_of(problem, tile, stages=None):
 
 def place(tile, row, k):
     """Where in a stage an element of an operand lies."""
-    return row * tile.pitch + (k ^ tile.twist(row)) if tile.k_major else k * tile.pitch + row
+    return row * tile.pitch + (k ^ tile.swizzle_xor(row)) if tile.k_major else k * tile.pitch + row
 
 
 def fragments(tile, extent):
@@ -85,7 +86,7 @@ def sides():
     for problem, config in OFFERED:
         geo = geometry(problem, config)
         for tile, extent in zip((geo.a, geo.b), geo.warp_tile, strict=True):
-            found[tile, extent, geo.copiers] = None
+            found[tile, extent, geo.copy_threads] = None
     return list(found)
 
 
@@ -102,22 +103,22 @@ def test_every_class_of_float64_is_offered_every_shape():
 
 
 def test_copies_put_each_element_once_where_it_is_read():
-    for tile, _, copiers in sides():
+    for tile, _, copy_threads in sides():
         filled = set()
-        for i, copy in enumerate(copy_schedule(tile, copiers)):
-            for thread in range(copiers):
-                if copy.partial and thread >= tile.copies - i * copiers:
+        for i, copy in enumerate(copy_schedule(tile, copy_threads)):
+            for thread in range(copy_threads):
+                if copy.partial and thread >= tile.copies - i * copy_threads:
                     continue
-                line, at = first_place(tile, thread, copiers)
-                first = line * tile.pitch + (at * tile.copy ^ tile.twist(line))
+                line, at = first_place(tile, thread, copy_threads)
+                first = line * tile.pitch + (at * tile.copy_width ^ tile.swizzle_xor(line))
                 begin = first + copy.line * tile.pitch + copy.position
-                assert begin % tile.copy == 0
-                for x in range(tile.copy):
-                    where = line + copy.line, at * tile.copy + copy.position + x
+                assert begin % tile.copy_width == 0
+                for x in range(tile.copy_width):
+                    where = line + copy.line, at * tile.copy_width + copy.position + x
                     assert begin + x == place(tile, *(where if tile.k_major else where[::-1]))
                     assert begin + x not in filled
                     filled.add(begin + x)
-        assert len(filled) == tile.extent * tile.slab
+        assert len(filled) == tile.extent * tile.k_tile
         assert max(filled) < tile.elements
 
 
@@ -127,7 +128,7 @@ def test_reads_of_fragments_have_no_bank_conflicts():
         width = tile.vector * SIZE
         for warp in range(0, tile.extent, extent):
             for rows in fragments(tile, extent)[:: tile.vector]:
-                for four in range(0, tile.slab, 4):
+                for four in range(0, tile.k_tile, 4):
                     at = [
                         SIZE * place(tile, warp + rows[lane // 4], four + lane % 4)
                         for lane in range(WARP)
@@ -194,7 +195,7 @@ def test_the_kernel_reads_and_stores_where_the_arithmetic_says():
                 found = first_places(geo, config, warp, lane)
                 for tile, first, places in zip((geo.a, geo.b), corner, found, strict=True):
                     row = first + group * tile.vector
-                    assert places == [place(tile, row, four + k) for k in range(0, tile.slab, 4)]
+                    assert places == [place(tile, row, four + k) for k in range(0, tile.k_tile, 4)]
                 own = (four, group) if geo.lanes_down else (group, four)
                 assert first_rows(geo, config, warp, lane) == tuple(
                     first + x * tile.run
@@ -234,21 +235,26 @@ LEGAL = Config((64, 64, 16), stages=4, warps=(2, 2), thread=(8, 4), schedule="dm
         ({"cluster": (2, 1)}, FLOAT64, "sm_90a", "along K only"),
         ({"producers": 4}, FLOAT64, "sm_90a", "1 warps copy, not 4"),
         ({"repacked": True}, FLOAT64, "sm_90a", "copied first in float32 only"),
-        ({"remainder": (Config((1, 8, 1), schedule="dot"),)}, FLOAT64, "sm_90a", "strips are for"),
+        (
+            {"remainder": (Config((1, 8, 1), schedule="dot"),)},
+            FLOAT64,
+            "sm_90a",
+            "remainder launches are for",
+        ),
         ({"tile": (128, 256, 16), "thread": (16, 16)}, FLOAT64, "sm_90a", "accumulator registers"),
     ],
 )
 def test_what_tensor_cores_do_not_multiply_is_told_why(change, dtype, arch, reason):
     problem = problem_of(dtype, "k", "n")
-    assert illegal(problem_of(FLOAT64, "k", "n"), LEGAL, H200) is None
-    assert reason in illegal(problem, replace(LEGAL, **change), named_target(arch))
+    assert unsupported_reason(problem_of(FLOAT64, "k", "n"), LEGAL, H200) is None
+    assert reason in unsupported_reason(problem, replace(LEGAL, **change), named_target(arch))
 
 
 def test_all_that_tiles_of_tensor_cores_may_have():
     problem = problem_of(FLOAT64, "k", "n")
     for change in ({"thread": (4, 8)}, {"split_k": 3}, {"cluster_k": 3}, {"occupancy": 2}):
         for each in (problem, replace(problem, batch_invariant=True, deterministic=True)):
-            assert illegal(each, replace(LEGAL, **change), H200) is None
+            assert unsupported_reason(each, replace(LEGAL, **change), H200) is None
 
 
 SQUARES = [(size,) * 3 for size in (256, 512, 1024, 2048, 4096)]
@@ -338,7 +344,7 @@ def test_every_m_has_one_configuration_where_rows_are_to_keep_their_bits(n, k):
     ],
     ids=str,
 )
-def test_a_slab_is_so_many_instructions_of_the_largest_product(majors, alignment, tile, more):
+def test_a_k_tile_is_so_many_instructions_of_the_largest_product(majors, alignment, tile, more):
     """16x8x8 at once: smaller ones have half of the rate."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     problem = problem_of(FLOAT64, *majors, alignment)
@@ -354,7 +360,7 @@ def test_a_slab_is_so_many_instructions_of_the_largest_product(majors, alignment
 
 # -- products on an emulated GPU -------------------------------------------------------------------
 
-#: Tiles, each with sizes that no tile nor slab ends with: of a few CTAs, some stick out.
+#: Tiles, each with sizes that no tile nor k_tile ends with: of a few CTAs, some stick out.
 TILES = [
     ((128, 128), (70, 131, 37)),
     ((8, 128), (9, 140, 50)),
@@ -367,7 +373,7 @@ TILES = [
     ((256, 16), (300, 17, 33)),
 ]
 PLACES = [(16, 0), (3, 1)]  # lines of whole vectors, and those an element off
-#: One kernel; parts of K that a second one adds, and a cluster: of three some have no slab.
+#: One kernel; parts of K that a second one adds, and a cluster: of three some have no k_tile.
 WAYS = [{}, {"split_k": 2}, {"cluster_k": 3}, {"split_k": 3}, {"cluster_k": 2}]
 
 
@@ -385,7 +391,7 @@ def cases():
 def stacked(layout, sizes, place, d_place, count, seed):
     """Return a stack of products among poison; between its matrices there is more."""
     m, n, k = sizes
-    orders = [(1, 2, 0) if turned == "t" else (2, 1, 0) for turned in layout]
+    orders = [(1, 2, 0) if transposed == "t" else (2, 1, 0) for transposed in layout]
     shapes, pads = [(count, m, k), (count, k, n)], (place[0], 16, 0)
     a, b = (lay_out(*each, pads, 1, place[1]) for each in zip(shapes, orders, strict=True))
     d = lay_out((count, m, n), (2, 1, 0), (d_place[0], 2, 0), 1, d_place[1])
@@ -403,7 +409,7 @@ def drawn(layout, sizes, place, d_place, seed):
 
 def configured(first, config):
     """Return a plan with another configuration, which can run."""
-    assert illegal(first.problem, config, first.target) is None
+    assert unsupported_reason(first.problem, config, first.target) is None
     found = price(first.problem, first.extents, first.target, config)
     return first.taking(Alternative.of("cute_simt", found))
 
@@ -417,12 +423,12 @@ def check_with(case, planned):
     return gpu, plan
 
 
-def check_in(tile, case, change, turned=False):
+def check_in(tile, case, change, transposed=False):
     """Multiply a case with an offered tile, or with its lanes the other way round."""
 
     def planned(first):
         config = replace(config_of(first.problem, tile), **change)
-        if turned:
+        if transposed:
             (m, n), down = config.thread, geometry(first.problem, config).lanes_down
             config = replace(config, thread=(m // 2, 2 * n) if down else (2 * m, n // 2))
         return configured(first, config)
@@ -449,13 +455,13 @@ DEEP = [
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("layout", "tile", "sizes", "way"), DEEP, ids=str)
 @pytest.mark.sample(6)
-def test_slabs_of_two_lines_are_multiplied_as_those_of_one(layout, tile, sizes, way, place):
+def test_k_tiles_of_two_lines_are_multiplied_as_those_of_one(layout, tile, sizes, way, place):
     check_in(tile, drawn(layout, sizes, place, PLACES[0], sum(sizes)), way)
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize(("majors", "tile"), [("kk", (8, 128, 32)), ("kn", (128, 8, 32))])
-def test_slabs_of_two_lines_by_single_elements_have_registers_enough(majors, tile):
+def test_k_tiles_of_two_lines_by_single_elements_have_registers_enough(majors, tile):
     """With room left for a third and a fourth CTA, which find no shared memory, they spilled."""
     problem = problem_of(FLOAT64, *majors, 8)
     plan = Plan("cute_simt", config_of(problem, tile), problem, Extents(256, 256, 512), H200)
@@ -473,13 +479,13 @@ def test_products_are_right_and_nothing_else_is_written(layout, place, d_place, 
 @pytest.mark.parametrize(
     ("layout", "sizes"),
     [
-        ("nn", (64, 64, 96)),  # whole tiles, whole slabs
-        ("tt", (40, 24, 5)),  # less than a slab
+        ("nn", (64, 64, 96)),  # whole tiles, whole k_tiles
+        ("tt", (40, 24, 5)),  # less than a k_tile
         ("tn", (1, 1, 1)),
-        ("nt", (65, 3, 200)),  # more slabs than stages
+        ("nt", (65, 3, 200)),  # more k_tiles than stages
     ],
 )
-def test_tiles_and_slabs_that_are_whole_or_nearly_empty(layout, sizes):
+def test_tiles_and_k_tiles_that_are_whole_or_nearly_empty(layout, sizes):
     place = PLACES[layout[0] == "t"]
     check_in((64, 64), drawn(layout, sizes, place, (0, 0), 3), {"cluster_k": 2})
 
@@ -489,7 +495,7 @@ def test_tiles_and_slabs_that_are_whole_or_nearly_empty(layout, sizes):
 def test_neighbouring_lanes_may_lie_either_way(layout):
     """What is offered has them as it reads best; the other way is right as well."""
     case = drawn(layout, (70, 67, 37), PLACES[layout == "tt"], (3, 1), 4)
-    check_in((64, 64), case, {"cluster_k": 2 * (layout == "tt") or 1}, turned=True)
+    check_in((64, 64), case, {"cluster_k": 2 * (layout == "tt") or 1}, transposed=True)
 
 
 @pytest.mark.compile

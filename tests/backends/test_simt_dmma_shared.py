@@ -24,16 +24,16 @@ from test_simt_dmma import (
 
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs, price
-from unigemm.backends.cute_simt.geometry import tiles_of
-from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_simt.schedules import (
     DMMA,
     DMMA_STREAM,
     DMMA_TAIL,
     is_dmma,
-    is_stream,
+    is_stream_k,
     is_tail,
 )
+from unigemm.backends.cute_simt.work_split import tiles_of
 from unigemm.cache.sass import instruction_mix
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
@@ -54,21 +54,21 @@ def named():
         (problem, replace(config, **way))
         for problem, config in OFFERED
         for way in (TAIL, STREAM)
-        if illegal(problem, replace(config, **way), H200) is None
+        if unsupported_reason(problem, replace(config, **way), H200) is None
     ]
 
 
 def test_they_are_tiles_of_tensor_cores_and_the_biggest_are_offered():
     for config in (replace(config, **way) for _, config in OFFERED[:20] for way in (TAIL, STREAM)):
         assert is_dmma(config)
-        assert is_tail(config) != is_stream(config)
+        assert is_tail(config) != is_stream_k(config)
     for problem in CLASSES:
         every = [config for config in base_configs(problem, H200) if config.schedule in KERNELS]
         found = [config for config in every if not config.producers]
         assert all(is_tail(config) for config in every if config.producers)
         assert {config.occupancy for config in found} == {1}
         tails = {config.tile[:2] for config in found if is_tail(config)}
-        streams = {config.tile[:2] for config in found if is_stream(config)}
+        streams = {config.tile[:2] for config in found if is_stream_k(config)}
         assert tails == {(128, 128), (128, 64), (64, 128)}
         strided = "strided" in (problem.a.major, problem.b.major)
         assert streams == (set() if strided else tails - {BIGGEST})
@@ -106,7 +106,7 @@ def test_all_may_have_a_tail_and_all_but_the_biggest_stream():
     found = named()
     tails = [config for _, config in found if is_tail(config)]
     assert len(tails) == len(OFFERED)
-    streams = [config for _, config in found if is_stream(config)]
+    streams = [config for _, config in found if is_stream_k(config)]
     assert len(streams) == sum(
         config.tile[:2] != BIGGEST and "strided" not in (problem.a.major, problem.b.major)
         for problem, config in OFFERED
@@ -127,7 +127,7 @@ def test_all_may_have_a_tail_and_all_but_the_biggest_stream():
 def test_what_cannot_run_is_refused(tile, way, reason):
     problem = problem_of(FLOAT64, "k", "n")
     config = replace(config_of(problem, tile), **way)
-    assert reason in illegal(problem, config, H200)
+    assert reason in unsupported_reason(problem, config, H200)
     with pytest.raises(UnsupportedProblem, match=reason):
         BACKEND.estimate(problem, Extents(512, 512, 512), H200, config)
 
@@ -137,9 +137,9 @@ def test_where_m_must_not_matter_and_where_rows_lie_apart_there_are_none():
     for way in (TAIL, STREAM):
         config = replace(config_of(problem, (64, 64)), **way)
         same = replace(problem, batch_invariant=True)
-        assert "depends on M" in illegal(same, config, H200)
+        assert "depends on M" in unsupported_reason(same, config, H200)
     apart = replace(problem, a=MatrixType(FLOAT64, "strided", 8))
-    assert "strides of both" in illegal(apart, replace(config, **STREAM), H200)
+    assert "strides of both" in unsupported_reason(apart, replace(config, **STREAM), H200)
 
 
 @pytest.mark.compile
@@ -154,13 +154,13 @@ def test_they_compile_without_spills(problem, config):
     assert ops["DMMA"] > 0
 
 
-#: Tiles, with sizes that no tile nor slab ends with, and so many SMs that some tiles are in parts.
+#: Tiles, with sizes that no tile nor k_tile ends with, and SMs so few that some tiles are in parts.
 TILES = [
     ((64, 64), (131, 150, 70), 4),
     ((16, 128), (33, 260, 170), 5),
     ((128, 8), (133, 26, 170), 7),
-    ((32, 64), (33, 130, 333), 40),  # more CTAs than a tile has slabs
-    ((64, 32), (129, 65, 16), 3),  # a slab a tile
+    ((32, 64), (33, 130, 333), 40),  # more CTAs than a tile has k_tiles
+    ((64, 32), (129, 65, 16), 3),  # a k_tile a tile
     ((128, 64), (70, 200, 50), 2),  # fewer rows than a tile
     ((32, 32), (64, 96, 96), 4),  # whole tiles
 ]

@@ -14,7 +14,7 @@ import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import candidates
 from unigemm.backends.cute_simt.cost_gemv import DOT64_SHAPES, DOT_SHAPES, few_rows_configs
-from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_simt.schedules import AXPY, DOT_ROWS
 from unigemm.cache.sass import disassemble, instruction_mix
 from unigemm.planning.config import Config
@@ -44,7 +44,7 @@ def test_it_is_offered_for_few_rows_of_either_operand(m, n, k, dtype):
     for each in found:
         config = each.config
         assert config.oriented(extents).m <= config.tile[0] <= DOT_ROWS[-1]
-        assert illegal(config.oriented(problem), config, H200) is None
+        assert unsupported_reason(config.oriented(problem), config, H200) is None
         assert each.prediction.us > extents.bytes_moved(problem) / H200.dram_gbs / 1e3
 
 
@@ -85,14 +85,14 @@ def test_rows_of_b_are_added_for_one_row_of_an_n_major_b_or_its_transpose(m, n, 
         assert not found or m == 1
         assert found or m > 1 or n < 128
         for each in found:
-            assert illegal(problem, each.config, H200) is None
+            assert unsupported_reason(problem, each.config, H200) is None
             assert not each.config.swap_ab
             assert each.prediction.us > extents.bytes_moved(problem) / H200.dram_gbs / 1e3
         strided = MatrixType(dtype, "strided", dtype.itemsize)
         down = Problem(MatrixType(dtype, "m", alignment), strided, problem.d)
-        turned = axpys(down, Extents(n, m, k))
-        assert {c.config.swap_ab for c in turned} <= {True}
-        assert len(turned) == len(found)
+        transposed = axpys(down, Extents(n, m, k))
+        assert {c.config.swap_ab for c in transposed} <= {True}
+        assert len(transposed) == len(found)
 
 
 def test_one_configuration_for_every_m_is_never_of_one_row():
@@ -118,10 +118,10 @@ def test_one_configuration_for_every_m_is_never_of_one_row():
 def test_an_illegal_sum_of_rows_is_refused_with_its_reason(change, reason):
     problem = problem_of(DType.FLOAT32, majors="kn")
     config = Config((1, 512, 1), warps=(1, 4), thread=(1, 4), stages=8, slice_k=8, schedule=AXPY)
-    assert illegal(problem, config, H200) is None
-    assert reason in illegal(problem, replace(config, **change), H200)
-    assert "N-major" in illegal(problem_of(DType.FLOAT32), config, H200)
-    assert "spill" in illegal(problem_of(DType.BFLOAT16, majors="kn"), config, H200)
+    assert unsupported_reason(problem, config, H200) is None
+    assert reason in unsupported_reason(problem, replace(config, **change), H200)
+    assert "N-major" in unsupported_reason(problem_of(DType.FLOAT32), config, H200)
+    assert "spill" in unsupported_reason(problem_of(DType.BFLOAT16, majors="kn"), config, H200)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_an_illegal_sum_of_rows_is_refused_with_its_reason(change, reason):
 )
 def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
     config = Config((1, 4, 1), warps=(1, 4), schedule="dot", slice_k=2)
-    assert illegal(problem_of(DType.FLOAT32), config, H200) is None
-    assert reason in illegal(problem_of(DType.FLOAT32), replace(config, **change), H200)
+    assert unsupported_reason(problem_of(DType.FLOAT32), config, H200) is None
+    assert reason in unsupported_reason(problem_of(DType.FLOAT32), replace(config, **change), H200)
 
 
 def test_vectors_are_planned_with_it():
@@ -165,19 +165,19 @@ def plans():
                 split_k=1 + i % 2, swap_ab=rows == 2,
             )  # fmt: skip
             problem = problem_of(dtype, alignment)
-            if illegal(problem, config, H200) is None:
+            if unsupported_reason(problem, config, H200) is None:
                 for arch in ("sm_90a", "sm_80"):
                     yield Plan("cute_simt", config, problem, extents, named_target(arch))
-            turned = problem_of(DType.FLOAT32, (16, 8, 4)[(i + rows) % 3], "mk")
-            if illegal(turned, replace(config, swap_ab=False), H200) is None:
+            transposed = problem_of(DType.FLOAT32, (16, 8, 4)[(i + rows) % 3], "mk")
+            if unsupported_reason(transposed, replace(config, swap_ab=False), H200) is None:
                 arch = ("sm_90a", "sm_80", "sm_100a")[i % 3]
                 config = replace(config, swap_ab=False)
-                yield Plan("cute_simt", config, turned, extents, named_target(arch))
+                yield Plan("cute_simt", config, transposed, extents, named_target(arch))
     for (each, warps, slices), rows in product(DOT64_SHAPES, DOT_ROWS):
         tile = (rows, each * warps, 1)
         config = Config(tile, warps=(1, warps), slice_k=slices, schedule="dot")
         problem = problem_of(DType.FLOAT64)
-        if illegal(problem, config, H200) is None:
+        if unsupported_reason(problem, config, H200) is None:
             yield Plan("cute_simt", config, problem, extents, H200)
 
 

@@ -15,24 +15,25 @@ from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs, candidates
 from unigemm.backends.cute_simt.coefficients import H200 as H200_FIGURES
 from unigemm.backends.cute_simt.cost import measured
-from unigemm.backends.cute_simt.geometry import (
-    copy_schedule,
-    geometry,
-    resident_warps,
-    scratch_bytes,
-    whole_tiles,
-)
-from unigemm.backends.cute_simt.legality import illegal
+from unigemm.backends.cute_simt.geometry import geometry
+from unigemm.backends.cute_simt.geometry_operands import copy_schedule
+from unigemm.backends.cute_simt.geometry_resources import resident_warps
+from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_simt.schedules import (
     WARP,
-    has_roles,
+    has_producer_warpgroup,
     is_dmma,
     is_persistent,
-    is_specialised,
-    is_stream,
+    is_stream_k,
     is_tail,
+    is_warp_specialized,
 )
-from unigemm.backends.cute_simt.shares import begin_of, share_of
+from unigemm.backends.cute_simt.work_split import (
+    range_begin,
+    range_of,
+    scratch_bytes,
+    tiles_before_tail,
+)
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import ARCHITECTURES, CPU, named_target
@@ -73,33 +74,33 @@ def test_every_problem_has_a_legal_configuration_on_every_architecture(arch):
     for problem in EVERY_PROBLEM:
         offered = list(base_configs(problem, named_target(arch)))
         assert offered
-        assert all(illegal(problem, c, named_target(arch)) is None for c in offered)
+        assert all(unsupported_reason(problem, c, named_target(arch)) is None for c in offered)
 
 
 def first_place(tile, thread, threads):
     """Line and place in it of a thread's first copy."""
-    if tile.turned:
-        return thread % tile.slab, thread // tile.slab
-    if tile.by_warps:
+    if tile.transposed:
+        return thread % tile.k_tile, thread // tile.k_tile
+    if tile.line_per_warp:
         return divmod(thread, WARP)
-    per_line = tile.line // tile.copy
+    per_line = tile.line // tile.copy_width
     return divmod(thread, per_line) if per_line <= threads else (0, thread)
 
 
 def test_the_copies_of_all_threads_fill_each_tile_exactly_once():
     for problem, config in OFFERED:
         geo = geometry(problem, config)
-        for tile in (tile for tile in (geo.a, geo.b) if not tile.boxed):
+        for tile in (tile for tile in (geo.a, geo.b) if not tile.tma_fed):
             filled = set()
-            for i, copy in enumerate(copy_schedule(tile, geo.copiers)):
-                for thread in range(geo.copiers):
-                    if copy.partial and thread >= tile.copies - i * geo.copiers:
+            for i, copy in enumerate(copy_schedule(tile, geo.copy_threads)):
+                for thread in range(geo.copy_threads):
+                    if copy.partial and thread >= tile.copies - i * geo.copy_threads:
                         continue
-                    line, at = first_place(tile, thread, geo.copiers)
-                    place = (line + copy.line, at * tile.copy + copy.position)
+                    line, at = first_place(tile, thread, geo.copy_threads)
+                    place = (line + copy.line, at * tile.copy_width + copy.position)
                     assert place not in filled
                     filled.add(place)
-            assert filled == set(product(range(tile.lines), range(0, tile.line, tile.copy)))
+            assert filled == set(product(range(tile.lines), range(0, tile.line, tile.copy_width)))
 
 
 def test_the_accumulators_of_all_lanes_cover_the_tile_exactly_once():
@@ -145,19 +146,21 @@ def test_fragment_reads_have_no_bank_conflicts():
 
 
 def test_copies_that_turn_a_tile_have_no_bank_conflicts():
-    turned = 0
+    transposed = 0
     for problem, config in OFFERED:
         geo = geometry(problem, config)
-        for tile in (tile for tile in (geo.a, geo.b) if tile.turned):
-            assert tile.copy == 1
-            assert geo.copiers // tile.slab % 4 == 0, "a step keeps its place in a vector of rows"
-            for first in range(0, geo.copiers, WARP):
-                places = [first_place(tile, first + lane, geo.copiers) for lane in range(WARP)]
-                at = [k * tile.pitch + (row ^ tile.twist(k)) for k, row in places]
+        for tile in (tile for tile in (geo.a, geo.b) if tile.transposed):
+            assert tile.copy_width == 1
+            assert geo.copy_threads // tile.k_tile % 4 == 0, (
+                "a step keeps its place in a vector of rows"
+            )
+            for first in range(0, geo.copy_threads, WARP):
+                places = [first_place(tile, first + lane, geo.copy_threads) for lane in range(WARP)]
+                at = [k * tile.pitch + (row ^ tile.swizzle_xor(k)) for k, row in places]
                 assert wavefronts([4 * each for each in at], 4) == 1
                 assert len(set(at)) == WARP
-            turned += 1
-    assert turned > 100
+            transposed += 1
+    assert transposed > 100
 
 
 def test_every_shared_memory_access_is_aligned_to_its_width():
@@ -166,22 +169,22 @@ def test_every_shared_memory_access_is_aligned_to_its_width():
         for tile in (geo.a, geo.b):
             size = tile.dtype.itemsize
             assert tile.bytes % 16 == 0
-            assert tile.pitch * size % (tile.copy * size) == 0
+            assert tile.pitch * size % (tile.copy_width * size) == 0
             steps = [tile.run, *(tile.row(i) for i in range(0, tile.rows, tile.run))]
             if tile.k_major:
                 assert tile.pitch * size % (tile.vector * size) == 0
-                assert tile.slab % tile.vector == 0
+                assert tile.k_tile % tile.vector == 0
             else:
                 assert all(step % tile.vector == 0 for step in steps)
-        assert geo.stage_pitch * problem.accumulator.itemsize % 16 == 0
-        assert geo.warp_tile[1] % geo.store == 0
-        assert geo.lanes[0] * geo.warp_tile[1] // geo.store % WARP == 0
+        assert geo.patch_pitch * problem.accumulator.itemsize % 16 == 0
+        assert geo.warp_tile[1] % geo.store_width == 0
+        assert geo.lanes[0] * geo.warp_tile[1] // geo.store_width % WARP == 0
 
 
 def test_split_k_stores_whole_vectors_to_the_workspace():
     for problem, config in OFFERED:
         geo = geometry(problem, replace(config, split_k=2))
-        assert geo.store * problem.accumulator.itemsize <= 16
+        assert geo.store_width * problem.accumulator.itemsize <= 16
 
 
 @pytest.mark.parametrize(
@@ -200,8 +203,8 @@ def test_split_k_stores_whole_vectors_to_the_workspace():
 def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
     problem = problem_of(DType.FLOAT32, "k", "n")
     config = Config((128, 128, 16), stages=3, warps=(2, 4), thread=(8, 8))
-    assert illegal(problem, config, H200) is None
-    assert reason in illegal(problem, replace(config, **change), H200)
+    assert unsupported_reason(problem, config, H200) is None
+    assert reason in unsupported_reason(problem, replace(config, **change), H200)
 
 
 @pytest.mark.parametrize(
@@ -222,29 +225,35 @@ def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
 def test_a_cluster_along_k_that_cannot_run_is_refused_with_its_reason(change, arch, reason):
     problem = problem_of(DType.FLOAT32, "k", "n")
     config = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), cluster_k=3)
-    assert illegal(problem, config, H200) is None
-    assert illegal(replace(problem, batch_invariant=True), config, H200) is None
-    assert reason in illegal(problem, replace(config, **change), named_target(arch))
+    assert unsupported_reason(problem, config, H200) is None
+    assert unsupported_reason(replace(problem, batch_invariant=True), config, H200) is None
+    assert reason in unsupported_reason(problem, replace(config, **change), named_target(arch))
 
 
 def test_a_cluster_along_k_has_room_for_the_sums_and_no_workspace():
     for problem, config in OFFERED:
         clustered = replace(config, cluster_k=3)
-        if illegal(problem, clustered, H200) is None:
+        if unsupported_reason(problem, clustered, H200) is None:
             m, n, _ = config.tile
             whole, shared = geometry(problem, config), geometry(problem, clustered)
             assert (
                 shared.smem_bytes >= whole.a.bytes * config.stages + whole.b.bytes * config.stages
             )
-            patches = shared.in_lines * shared.shares * shared.threads * 16
+            patches = shared.stores_elements * shared.cluster_vectors * shared.threads * 16
             assert shared.smem_bytes >= m * n * problem.accumulator.itemsize + patches
-            assert 3 * shared.shares * shared.left >= config.thread[0] * config.thread[1]
+            assert (
+                3 * shared.cluster_vectors * shared.exchange_width
+                >= config.thread[0] * config.thread[1]
+            )
             # D is written in whole vectors, or lanes write neighbours.
-            whole_vectors = shared.store % shared.left == 0 and shared.run_out == shared.left
-            assert whole_vectors + shared.in_lines + (shared.run_out == 1) == 1
-            assert shared.a.rows * shared.b.rows % shared.left == 0
+            whole_vectors = (
+                shared.store_width % shared.exchange_width == 0
+                and shared.patch_width == shared.exchange_width
+            )
+            assert whole_vectors + shared.stores_elements + (shared.patch_width == 1) == 1
+            assert shared.a.rows * shared.b.rows % shared.exchange_width == 0
             # The vectors of a thread are neighbours in a row, or a lane's width apart.
-            assert shared.run_out in (1, shared.left)
+            assert shared.patch_width in (1, shared.exchange_width)
             assert shared.registers == whole.registers
             assert scratch_bytes(problem, Extents(500, 500, 500), clustered, H200) == scratch_bytes(
                 problem, Extents(500, 500, 500), config, H200
@@ -269,7 +278,7 @@ def test_every_candidate_is_legal_and_never_beats_the_memory_floor(problem, exte
     assert found
     floor = extents.bytes_moved(problem) / target.dram_gbs / 1e3
     for each in found:
-        assert illegal(each.config.oriented(problem), each.config, target) is None
+        assert unsupported_reason(each.config.oriented(problem), each.config, target) is None
         assert each.prediction.us >= floor
         assert each.workspace_bytes == scratch_bytes(problem, extents, each.config, target)
 
@@ -328,16 +337,16 @@ def test_tiles_of_odd_rows_begin_anywhere_and_all_others_where_vectors_do():
     config = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8))
     split = replace(config, split_k=2)
     whole, odd = (problem_of(DType.FLOAT32, "k", "n", alignment) for alignment in (16, 4))
-    assert [geometry(whole, c).column for c in (config, split)] == [4, 4]
-    assert [geometry(odd, c).column for c in (config, split)] == [1, 1]
-    assert geometry(odd, split).direct
-    assert not geometry(odd, config).direct
-    # Of a K-major B that is not turned a lane has no neighbours: vectors come from the patch.
+    assert [geometry(whole, c).column_step for c in (config, split)] == [4, 4]
+    assert [geometry(odd, c).column_step for c in (config, split)] == [1, 1]
+    assert geometry(odd, split).stores_directly
+    assert not geometry(odd, config).stores_directly
+    # Of a K-major B that is not transposed a lane has no neighbours: vectors come from the patch.
     small = Config((32, 64, 16), stages=4, warps=(2, 2), thread=(4, 4), split_k=2)
-    assert geometry(problem_of(DType.FLOAT32, "k", "k", 4), small).column == 4
+    assert geometry(problem_of(DType.FLOAT32, "k", "k", 4), small).column_step == 4
 
 
-def test_persistent_ctas_are_for_few_slabs_of_more_tiles_than_fit_at_once():
+def test_persistent_ctas_are_for_few_k_tiles_of_more_tiles_than_fit_at_once():
     def persistent(dtype, *sizes):
         found = candidates(problem_of(dtype, "k", "n"), Extents(*sizes), H200)
         return [c.config for c in found if is_persistent(c.config)]
@@ -352,14 +361,16 @@ def test_persistent_ctas_are_for_few_slabs_of_more_tiles_than_fit_at_once():
     assert persistent(DType.FLOAT32, 512, 64, 64) == []
     assert persistent(DType.BFLOAT16, 65536, 64, 64) == []
     problem = problem_of(DType.FLOAT32, "k", "n")
-    assert "told how many" in illegal(problem, replace(found[0], occupancy=0), H200)
+    assert "told how many" in unsupported_reason(problem, replace(found[0], occupancy=0), H200)
     wide = Config((128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), schedule="persistent")
     wide = replace(wide, occupancy=1)
-    assert illegal(problem, wide, H200) is None
-    assert "pairs of sums" in illegal(problem, wide, named_target("sm_100a"))
-    assert "strides" in illegal(problem_of(DType.FLOAT32, "strided", "n"), found[0], H200)
+    assert unsupported_reason(problem, wide, H200) is None
+    assert "pairs of sums" in unsupported_reason(problem, wide, named_target("sm_100a"))
+    assert "strides" in unsupported_reason(
+        problem_of(DType.FLOAT32, "strided", "n"), found[0], H200
+    )
     spilling = replace(found[0], tile=(128, 64, 16), warps=(2, 1), thread=(8, 16))
-    assert "spill" in illegal(problem, spilling, H200)
+    assert "spill" in unsupported_reason(problem, spilling, H200)
 
 
 def test_tails_are_for_tiles_that_do_not_fill_the_last_round():
@@ -380,9 +391,9 @@ def test_tails_are_for_tiles_that_do_not_fill_the_last_round():
     assert wide.prediction.us < 0.93 * other.prediction.us
     for k in (100, 3000, 5120):
         for each in tails(5120, 5120, k):
-            slabs, split = -(-k // 16), each.config.split_k
-            assert slabs >= 2 * split
-            assert -(-slabs // -(-slabs // split)) == split, "no part is empty"
+            k_tiles, split = -(-k // 16), each.config.split_k
+            assert k_tiles >= 2 * split
+            assert -(-k_tiles // -(-k_tiles // split)) == split, "no part is empty"
     full = {c.config.tile for c in tails(128 * 132 * 2, 256, 512)}
     assert (64, 128, 16) in full
     assert (128, 256, 16) not in full, "two rounds, both full"
@@ -410,16 +421,16 @@ def test_a_tile_by_another_schedule_is_what_would_be_measured(arch):
 
 
 def test_whole_tiles_are_those_before_the_last_round():
-    assert [whole_tiles(n, 4) for n in (1, 3, 4, 5, 8, 9)] == [0, 0, 0, 4, 4, 8]
+    assert [tiles_before_tail(n, 4) for n in (1, 3, 4, 5, 8, 9)] == [0, 0, 0, 4, 4, 8]
 
 
 def streams(m, n, k, problem=None, target=H200):
     problem = problem or problem_of(DType.FLOAT32, "k", "n")
     found = candidates(problem, Extents(m, n, k), target)
-    return [c for c in found if is_stream(c.config) and not c.config.repacked]
+    return [c for c in found if is_stream_k(c.config) and not c.config.repacked]
 
 
-def test_slabs_are_shared_out_where_tiles_leave_sms_without_work():
+def test_k_tiles_are_shared_out_where_tiles_leave_sms_without_work():
     other = {c.config.tile for c in streams(2048, 2048, 2048, target=named_target("sm_100a"))}
     assert other == {(128, 256, 16), (256, 128, 16)}, "the tiles of which an SM holds one"
     found = {c.config.tile: c for c in streams(2048, 2048, 2048)}
@@ -432,7 +443,7 @@ def test_slabs_are_shared_out_where_tiles_leave_sms_without_work():
     long = Extents(512, 8192, 8192)
     whole, shared = BACKEND.estimate_all(problem, long, H200, [plain, wide.config])
     assert 0.97 < shared.prediction.us / whole.prediction.us < 1
-    assert streams(2048, 2048, 240) == [], "shares of less than 16 slabs"
+    assert streams(2048, 2048, 240) == [], "ranges of less than 16 k_tiles"
     assert streams(128 * 132, 256, 4096) == [], "a tile for each SM"
     assert streams(5120, 5120, 5120) == [], "more tiles than CTAs"
     assert streams(512, 512, 32768) == [], "one CTA would add 17 pieces"
@@ -449,24 +460,26 @@ def test_what_cannot_stream_is_told_why():
     config = Config(
         (128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), occupancy=1, schedule="stream"
     )
-    assert illegal(problem, config, H200) is None
-    assert "how many CTAs" in illegal(problem, replace(config, occupancy=0), H200)
-    assert "share ends" in illegal(problem, replace(config, split_k=2), H200)
-    assert "strides" in illegal(problem_of(DType.FLOAT32, "strided", "n"), config, H200)
-    assert "depends on M" in illegal(replace(problem, batch_invariant=True), config, H200)
+    assert unsupported_reason(problem, config, H200) is None
+    assert "how many CTAs" in unsupported_reason(problem, replace(config, occupancy=0), H200)
+    assert "range ends" in unsupported_reason(problem, replace(config, split_k=2), H200)
+    assert "strides" in unsupported_reason(problem_of(DType.FLOAT32, "strided", "n"), config, H200)
+    assert "depends on M" in unsupported_reason(
+        replace(problem, batch_invariant=True), config, H200
+    )
     less = replace(config, tile=(128, 128, 16), thread=(8, 8))
-    assert "as many sums" in illegal(problem, less, H200)
+    assert "as many sums" in unsupported_reason(problem, less, H200)
 
 
 @given(st.integers(1, 300), st.integers(1, 10**12))
-def test_shares_follow_each_other_and_differ_by_a_slab(ctas, total):
-    begins = [begin_of(share, total, ctas) for share in range(ctas + 1)]
+def test_ranges_follow_each_other_and_differ_by_a_k_tile(ctas, total):
+    begins = [range_begin(share, total, ctas) for share in range(ctas + 1)]
     assert (begins[0], begins[-1]) == (0, total)
     sizes = {after - before for before, after in pairwise(begins)}
     assert max(sizes) - min(sizes) <= 1
     for share in range(ctas) if total >= ctas else ():
-        assert share_of(begins[share], total, ctas) == share
-        assert share_of(begins[share + 1] - 1, total, ctas) == share
+        assert range_of(begins[share], total, ctas) == share
+        assert range_of(begins[share + 1] - 1, total, ctas) == share
 
 
 def test_the_host_is_refused_with_the_backend_that_would_do():
@@ -478,15 +491,15 @@ def test_the_registers_of_all_roles_are_what_a_cta_is_launched_with():
     """Warps that ask for more would wait for ever; all that are there are used but for a rest."""
     seen = set()
     for problem, config in [*OFFERED, *OFFERED_BESIDE_ODD_ROWS]:
-        if has_roles(config):
+        if has_producer_warpgroup(config):
             geo = geometry(problem, config)
-            of_producers, of_consumers = geo.roles
+            of_producers, of_consumers = geo.role_registers
             held = geo.registers * geo.block
-            taken = of_producers * geo.copiers + of_consumers * geo.threads
+            taken = of_producers * geo.copy_threads + of_consumers * geo.threads
             assert held - 8 * geo.threads < taken <= held <= 65536
-            assert all(24 <= each <= 256 and each % 8 == 0 for each in geo.roles)
+            assert all(24 <= each <= 256 and each % 8 == 0 for each in geo.role_registers)
             assert geo.block == geo.threads + WARP * config.producers
-            seen.add(geo.roles)
+            seen.add(geo.role_registers)
     assert seen == {(40, 232), (48, 224), (56, 224), (64, 216), (80, 208)}
 
 
@@ -497,9 +510,9 @@ def test_operands_are_brought_by_tma_where_they_lie_in_aligned_rows():
         ("m", "n", 8, (False, False)),
     ):  # fmt: skip
         problem = problem_of(DType.FLOAT32, a, b, alignment)
-        config = next(c for c in base_configs(problem, target) if is_specialised(c))
+        config = next(c for c in base_configs(problem, target) if is_warp_specialized(c))
         geo = geometry(problem, config)
-        assert (geo.a.boxed, geo.b.boxed) == boxed
+        assert (geo.a.tma_fed, geo.b.tma_fed) == boxed
         assert geo.a.pitch % 4 == geo.b.pitch % 4 == 0
         assert geo.a.bytes % 128 == geo.b.bytes % 128 == 0, "TMA writes to multiples of 128 bytes"
 
@@ -518,7 +531,7 @@ def test_warps_that_only_copy_are_refused_where_they_were_not_measured(change, a
     config = Config(
         (128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), producers=4, occupancy=1
     )
-    found = illegal(
+    found = unsupported_reason(
         problem_of(DType.FLOAT32, "k", "n"), replace(config, **change), named_target(arch)
     )
     assert found is not None

@@ -23,7 +23,8 @@ from test_emulator_simt import (
 from test_emulator_stream import dirty_workspaces
 
 import unigemm
-from unigemm.backends.cute_simt.geometry import copied_bytes, is_copied, scratch_bytes
+from unigemm.backends.cute_simt.geometry_operands import is_repacked, repacked_bytes
+from unigemm.backends.cute_simt.work_split import scratch_bytes
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.planning.config import Config, Raster
@@ -104,7 +105,7 @@ def test_an_operand_that_lies_well_stays_where_it_is():
             plan = configured(*arrays, PLAIN)
             check_case(NUMPY, case, plan=plan)
         problem = plan.problem
-        assert [is_copied(x, PLAIN) for x in (problem.a, problem.b)] == [
+        assert [is_repacked(x, PLAIN) for x in (problem.a, problem.b)] == [
             copied == "a", copied == "b"
         ]  # fmt: skip
         rows = {"a": 256, "b": 192}[copied]
@@ -173,7 +174,7 @@ def test_the_workspace_holds_the_copies_and_then_the_sums():
                 -(-(-(-rows // tile) * tile * 77 * 4) // 256) * 256
                 for rows, tile in ((131, tile_m), (70, tile_n))
             )
-            assert copied_bytes(plan.problem, plan.extents, config) == copies
+            assert repacked_bytes(plan.problem, plan.extents, config) == copies
             bare = replace(config, repacked=False)
             sums = scratch_bytes(plan.problem, plan.extents, bare, plan.target)
             assert plan.workspace_bytes == copies + sums

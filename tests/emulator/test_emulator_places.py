@@ -31,11 +31,11 @@ def drawn(dtype, layout, sizes, seed):
     native = numpy_dtype(dtype)
     m, n, k = sizes
 
-    def one(rows, columns, turned):
-        shape = (columns, rows) if turned else (rows, columns)
+    def one(rows, columns, transposed):
+        shape = (columns, rows) if transposed else (rows, columns)
         values = rng.standard_normal(shape)
         values = rng.integers(-120, 120, shape) if dtype is DType.INT8 else values
-        return values.astype(native).T if turned else values.astype(native)
+        return values.astype(native).T if transposed else values.astype(native)
 
     return one(m, k, layout[0] == "t"), one(k, n, layout[1] == "t")
 
@@ -135,7 +135,7 @@ def test_one_tile_of_fewer_rows_and_columns_stays_where_it_is():
     assert report.tma_filled == (24 + 40) * 128 * 2
 
 
-def test_tiles_that_take_their_slabs_in_turns_stay_where_they_are():
+def test_tiles_that_take_their_k_tiles_in_turns_stay_where_they_are():
     """One that a cluster has beyond the last: it would begin elsewhere along K than that did."""
     a, b = drawn(DType.FLOAT16, "nt", (32, 448, 2048), 3)
     wanted = {"tile": (32, 64, 64), "cluster": (1, 4), "split": False}
@@ -178,6 +178,6 @@ def test_what_tma_brings_to_cuda_cores_stays_where_it_is(layout):
     d = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
     with device("sm_90a") as gpu:
         unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
-    assert gpu.launches[0][0].kernel.startswith("simt_specialised")
+    assert gpu.launches[0][0].kernel.startswith("simt_warp_specialized")
     assert gpu.launches[0][1].tma_loaded > 0
     np.testing.assert_allclose(d, a.astype("f8") @ b.astype("f8"), rtol=1e-4, atol=1e-4)

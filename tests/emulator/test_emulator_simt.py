@@ -17,8 +17,8 @@ from reference import cases as draw_cases
 import unigemm
 from unigemm.backends.cute_simt.candidates import candidates, price
 from unigemm.backends.cute_simt.cost_gemv import DOT64_SHAPES
-from unigemm.backends.cute_simt.geometry import scratch_bytes
 from unigemm.backends.cute_simt.tiles import SHAPES
+from unigemm.backends.cute_simt.work_split import scratch_bytes
 from unigemm.emulator import EmulatorError, KernelFault, device
 from unigemm.emulator.launch.host import missing
 from unigemm.planning.config import Config, Raster
@@ -209,7 +209,7 @@ BIG = [shape for shape in SHAPES if shape.thread[0] * shape.thread[1] >= 64]
 
 @pytest.mark.parametrize("number", range(len(BIG)))
 @pytest.mark.sample(4)
-def test_big_sums_of_turned_and_moved_tiles_give_the_product(number):
+def test_big_sums_of_transposed_and_moved_tiles_give_the_product(number):
     """A tile that sticks out moves back where it can; fewer rows than a tile are checked."""
     shape, rng = BIG[number], np.random.default_rng(number)
     layout, pad = ("nn", "tn", "nt", "tt")[number % 4], (4, 1, 3)[number % 3]
@@ -294,7 +294,7 @@ def test_rows_of_b_are_added_in_every_shape(number, swap):
 @pytest.mark.parametrize(
     ("layout", "sizes", "split", "pad", "occupancy"),
     [
-        ("nt", (300, 70, 70), 1, 1, 2),  # five tiles on four CTAs; K ends within a slab
+        ("nt", (300, 70, 70), 1, 1, 2),  # five tiles on four CTAs; K ends within a k_tile
         ("tn", (190, 130, 20), 1, 4, 1),  # less K than is copied ahead
         ("nn", (190, 100, 90), 3, 3, 1),  # parts of K, the last one shorter
     ],
@@ -320,7 +320,7 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
     [
         ("nn", (300, 200, 100), 2, 0, 5),  # 10 of 12 tiles are whole
         ("nt", (257, 190, 131), 3, 1, 4),  # odd rows; tiles that move back over others
-        ("tn", (256, 192, 64), 4, 0, 4),  # whole tiles, whole slabs
+        ("tn", (256, 192, 64), 4, 0, 4),  # whole tiles, whole k_tiles
         ("tt", (140, 130, 90), 5, 2, 5),  # one of 6 in parts, the last one shorter
         ("nn", (130, 70, 70), 2, 0, 9),  # fewer tiles than places: all in parts
         ("nn", (128, 256, 70), 2, 0, 2),  # the last round is a full one

@@ -39,7 +39,7 @@ FLAT = Config((8, 128, 16), stages=4, warps=(1, 4), thread=(2, 4))
         (BIG, 5, "tt", (128, 130, 160), 4),
         (BIG, 8, "nt", (150, 66, 131), 1),
         (BIG, 7, "tn", (60, 190, 300), 2),
-        (BIG, 6, "nn", (129, 64, 30), 4),  # parts without a slab
+        (BIG, 6, "nn", (129, 64, 30), 4),  # parts without a k_tile
         (SMALL, 4, "tn", (20, 70, 5), 1),
     ],
     ids=str,

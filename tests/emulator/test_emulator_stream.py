@@ -16,7 +16,7 @@ from test_emulator_simt import configured, framed_product, on_fewer_sms
 
 import unigemm
 from unigemm.arrays.library import KNOWN
-from unigemm.backends.cute_simt.shares import begin_of
+from unigemm.backends.cute_simt.work_split import range_begin
 from unigemm.emulator import device
 from unigemm.emulator.core.rounding import fma32
 from unigemm.emulator.launch.host import missing
@@ -65,10 +65,10 @@ def dirty_workspaces():
         ("tn", (128, 64, 700), 4, 7, SMALL),  # one tile: shares within it
         ("tt", (300, 60, 100), 2, 2, SMALL),  # whole tiles between two pieces
         ("nn", (70, 260, 90), 3, 11, WIDE),  # moved along both; single elements of D
-        ("tn", (70, 190, 50), 1, 40, WIDE),  # fewer slabs than CTAs
+        ("tn", (70, 190, 50), 1, 40, WIDE),  # fewer k_tiles than CTAs
         ("nt", (128, 256, 96), 0, 2, WIDE),  # shares of whole tiles: no pieces
         ("tt", (33, 40, 333), 1, 6, WIDE),  # fewer rows than a tile
-        ("tt", (100, 130, 16), 1, 3, SMALL),  # a slab a tile
+        ("tt", (100, 130, 16), 1, 3, SMALL),  # a k_tile a tile
         ("nt", (257, 70, 131), 1, 11, SMALL),
         ("nn", (128, 128, 330), 4, 7, SMALL),
     ],
@@ -147,7 +147,7 @@ def test_pieces_are_added_in_the_order_of_k():
 
     The second tile moves back over the first one, whose elements it must leave alone.
     """
-    m, n, k, slabs, sms = 150, 60, 250, 16, 5
+    m, n, k, k_tiles, sms = 150, 60, 250, 16, 5
     a, b = drawn((m, n, k))
     d = np.full((m, n), np.nan, "f4")
     with device("sm_90a"):
@@ -155,8 +155,8 @@ def test_pieces_are_added_in_the_order_of_k():
     for tile, rows in enumerate((slice(0, 128), slice(128, m))):
         total = None
         for share in range(sms):
-            ends = [begin_of(x, 2 * slabs, sms) - tile * slabs for x in (share, share + 1)]
-            first, last = (16 * min(max(end, 0), slabs) for end in ends)
+            ends = [range_begin(x, 2 * k_tiles, sms) - tile * k_tiles for x in (share, share + 1)]
+            first, last = (16 * min(max(end, 0), k_tiles) for end in ends)
             if first == last:
                 continue
             piece = np.zeros(d[rows].shape, np.float32)

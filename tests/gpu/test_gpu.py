@@ -13,8 +13,12 @@ from reference import cases as draw_cases
 
 import unigemm
 from unigemm.backends.cute_simt.candidates import base_configs, candidates, price
-from unigemm.backends.cute_simt.geometry import scratch_bytes
-from unigemm.backends.cute_simt.schedules import FED_STAGES, PRODUCERS, is_stream
+from unigemm.backends.cute_simt.schedules import (
+    PRODUCER_WARPS,
+    WARP_SPECIALIZED_STAGES,
+    is_stream_k,
+)
+from unigemm.backends.cute_simt.work_split import scratch_bytes
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.prediction import Alternative
 from unigemm.problem.dtypes import DType, numpy_dtype
@@ -72,7 +76,7 @@ def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
     expected = cupy.asnumpy(a.astype("f8")) @ cupy.asnumpy(b.astype("f8"))
     first = unigemm.plan(a, b, dtype="float32", backend="cute_simt")
     for i, base in enumerate(base_configs(first.problem, first.target)):
-        if is_stream(base) and split > 1:
+        if is_stream_k(base) and split > 1:
             continue
         raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
         out = cupy.full((m, n), cupy.nan, "f4")
@@ -162,8 +166,8 @@ def stripped_of(schedule, split, layout, pad, k, count, columns=False):
         strip = Config((count, 8, 1), warps=(1, 4), slice_k=2, schedule="dot")
     left = (0, count) if columns else (count, 0)
     return uneven(
-        (FED[0][0], FED[0][1], (8, 16)), layout, pad, k, 12, schedule, split, producers=PRODUCERS,
-        left=left, remainder=(replace(strip, swap_ab=columns),),
+        (FED[0][0], FED[0][1], (8, 16)), layout, pad, k, 12, schedule, split,
+        producers=PRODUCER_WARPS, left=left, remainder=(replace(strip, swap_ab=columns),),
     )  # fmt: skip
 
 
@@ -195,7 +199,7 @@ def uneven(
     buffer, d = framed(m, n, False)
     first = unigemm.plan(a, b, d, backend="cute_simt")
     config = Config(
-        (*tile, 16), stages=FED_STAGES if producers else 3, warps=warps, thread=thread,
+        (*tile, 16), stages=WARP_SPECIALIZED_STAGES if producers else 3, warps=warps, thread=thread,
         occupancy=1, split_k=split, raster=Raster("m", 8), schedule=schedule, repacked=repacked,
         producers=producers, remainder=remainder, cluster_k=cluster_k,
     )  # fmt: skip
@@ -276,7 +280,7 @@ FED = [
 def fed_of(tile, warps, schedule, split, layout, pad, k, repacked=False):
     """Return `uneven` operands and a plan by warps that only copy and others that only multiply."""
     shape, rows = (tile, warps, (8, 16)), 10 if schedule == "stream" else 12
-    return uneven(shape, layout, pad, k, rows, schedule, split, repacked, producers=PRODUCERS)
+    return uneven(shape, layout, pad, k, rows, schedule, split, repacked, producers=PRODUCER_WARPS)
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])

@@ -1,22 +1,105 @@
-"""Sums to D, or to the workspace where K is split."""
+"""The epilogue: accumulators to D, or to the workspace where K is split.
+
+`store_results` is the only function of this backend that writes elements of D; a fused epilogue
+belongs there. Who calls it:
+
+    store_runs, store_tile    here: the tiles of the GEMM, persistent, warp-specialized and stream-K
+                              kernels
+    cluster_split_k           `store_elements` and `store_vectors`: a CTA's part of a cluster's tile
+    tail_split_k              `tail_kernel`, when the parts of a tile are added
+    gemv_dot, gemv_axpy       the few-row kernels
+
+With split-K, and in the parts of a tail, they write partial sums: the type is then that of the
+accumulators, and what finishes D is `tail_kernel`, or `reduce_kernel` of `cute/reduction.py`.
+
+A tile goes out in one of two ways. Where a lane's run of columns is one vector store and the tile
+lies inside D, the lanes store at once (`store_runs`). Else each warp goes through a patch of shared
+memory of its own, one row of every lane at a time (`store_tile`), and neighbouring lanes store
+neighbouring columns.
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
-from ...cute.device import global_vector, read_parts, shared_vector, store_vector, write
-from ..schedules import WARP, patches_apart
+from ...cute.device import global_vector, read_parts, shared_vector, write
+from ...cute.reduction import store_total
+from ..schedules import WARP, patches_beside_stages
+from .spec import Spec
 from .tile_coords import lane_column, lane_row
 
-__all__ = ["own_registers", "store_runs", "store_sums", "store_tile"]
+__all__ = [
+    "Destination",
+    "own_registers",
+    "store_results",
+    "store_runs",
+    "store_sums",
+    "store_tile",
+]
+
+
+class Destination(NamedTuple):
+    """Where the sums of a tile go.
+
+    Attributes
+    ----------
+    address
+        Of the first element of the batch's D, or of partial sums.
+    strides
+        Elements between rows and between columns.
+    origin
+        Row and column of the tile's first element.
+    extents
+        Rows and columns that there are.
+    """
+
+    address: Int64
+    strides: tuple[Int64, Int64]
+    origin: tuple[Int32, Int32]
+    extents: tuple[Int32, Int32]
+
+
+def store_results(
+    spec: Spec, sums: list | cute.Tensor, address: Int64, place: tuple[Int32, Int32],
+    existing: Int32 | None = None, stride: Int64 | int = 1, apart: int = 1, together: bool = True,
+) -> None:  # fmt: skip
+    """Convert sums of a row to the output's type, and store them.
+
+    Parameters
+    ----------
+    spec
+        What the kernel is compiled for.
+    sums
+        Accumulators; a tensor where not all may exist.
+    address
+        Of the first one in D, or in the workspace for partial sums.
+    place
+        Row and column of the first one in D: what an epilogue with a bias or C reads by.
+    existing
+        How many of them lie inside D; None for all.
+    stride
+        Elements of memory from one column to the next.
+    apart
+        Columns from one sum to the next.
+    together
+        Whether they are stored as one vector where all exist.
+    """
+    if existing is None:
+        write(sums, global_vector(address, spec.output, len(sums)))
+    else:
+        step = stride if apart == 1 else stride * apart
+        store_total(sums, address, step, existing, spec.output, together)
 
 
 def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
     """Return the sums in registers of their own; `zero` is 0, and the compiler must not know.
 
     A store wants four neighbours. ptxas gives the accumulators such registers in the main loop as
-    well if it can, and then many FMAs there read two of the same parity (bench/NOTES.md).
+    well if it can, and then many FMAs there read two registers of one parity
+    (docs/lab-notes/2026-11-21-float32-issue-slots.md).
     """
     if sums.element_type is not Float32:
         return sums
@@ -33,93 +116,88 @@ def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
 
 @cute.jit
 def store_sums(
-    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, out: Int64,
-    steps: tuple, tile: tuple, extents: tuple, warp: Int32, lane: Int32,
-    begin: cutlass.Constexpr = None,
+    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, to: Destination,
+    warp: Int32, lane: Int32, begin: cutlass.Constexpr = None,
 ) -> None:  # fmt: skip
-    """Write a CTA's accumulators; `tile` is its first element of D, `patch` this warp's.
+    """Write a CTA's accumulators; `patch` is this warp's.
 
-    With a `begin` (M, N) those before it are left out: they are another CTA's.
+    Rows and columns before `begin` (M, N) are left out, if it is given: they are another CTA's.
     """
     geo = spec.geometry
-    first_m, first_n = tile
-    m, n = extents
-    corner_m = first_m + warp // spec.config.warps[1] * geo.warp_tile[0]
-    corner_n = first_n + warp % spec.config.warps[1] * geo.warp_tile[1]
+    first_m, first_n = to.origin
+    m, n = to.extents
+    corner = (
+        first_m + warp // spec.config.warps[1] * geo.warp_tile[0],
+        first_n + warp % spec.config.warps[1] * geo.warp_tile[1],
+    )
     sums = own_registers(sums, m >> 31)
-    if const_expr(geo.direct):
+    if const_expr(geo.stores_directly):
         inside = (first_m + spec.config.tile[0] <= m) & (first_n + spec.config.tile[1] <= n)
         if const_expr(begin is not None):
             inside = inside & (first_m >= begin[0]) & (first_n >= begin[1])
-        if inside & (first_n % geo.store == 0):
-            store_runs(spec, sums, out, steps[0], corner_m, corner_n, lane)
+        if inside & (first_n % geo.store_width == 0):
+            store_runs(spec, sums, to, corner, lane)
         else:
-            store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane, begin)
+            store_tile(spec, sums, patch, to, corner, lane, begin)
     else:
-        store_tile(spec, sums, patch, out, *steps, corner_m, corner_n, m, n, lane, begin)
+        store_tile(spec, sums, patch, to, corner, lane, begin)
 
 
 @cute.jit
 def store_runs(
-    spec: cutlass.Constexpr, sums: cute.Tensor, out: Int64, row_step: Int64, corner_m: Int32,
-    corner_n: Int32, lane: Int32,
-) -> None:  # fmt: skip
-    """Write a warp's accumulators from where they are, a run at a time; all lie inside D."""
+    spec: cutlass.Constexpr, sums: cute.Tensor, to: Destination, corner: tuple, lane: Int32
+) -> None:
+    """Write a warp's accumulators straight from registers, a run at a time; all lie inside D.
+
+    `corner` is the warp's first row and column.
+    """
     geo = spec.geometry
     size = spec.output.width // 8
-    row = corner_m + lane_row(geo, lane) * geo.a.run
-    column = corner_n + lane_column(geo, lane) * geo.b.run
-    first = out + (Int64(row) * row_step + Int64(column)) * size
+    row = corner[0] + lane_row(geo, lane) * geo.a.run
+    column = corner[1] + lane_column(geo, lane) * geo.b.run
+    first = to.address + (Int64(row) * to.strides[0] + Int64(column)) * size
     for i in range_constexpr(geo.a.rows):
-        line = first + Int64(geo.a.row(i)) * row_step * size
-        for j in range_constexpr(0, geo.b.rows, geo.store):
-            values = [sums[i, j + x] for x in range(geo.store)]
-            write(values, global_vector(line + geo.b.row(j) * size, spec.output, geo.store))
+        line = first + Int64(geo.a.row(i)) * to.strides[0] * size
+        for j in range_constexpr(0, geo.b.rows, geo.store_width):
+            values = [sums[i, j + x] for x in range(geo.store_width)]
+            place = (row + geo.a.row(i), column + geo.b.row(j))
+            store_results(spec, values, line + geo.b.row(j) * size, place)
 
 
 @cute.jit
 def store_tile(
-    spec: cutlass.Constexpr,
-    sums: cute.Tensor,
-    patch: cute.Pointer,
-    out: Int64,
-    row_step: Int64,
-    column_step: Int64,
-    corner_m: Int32,
-    corner_n: Int32,
-    m: Int32,
-    n: Int32,
-    lane: Int32,
-    begin: cutlass.Constexpr,
-) -> None:
-    """Write a warp's accumulators; `corner` is its first element of D. For `begin` see above."""
+    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, to: Destination,
+    corner: tuple, lane: Int32, begin: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Write a warp's accumulators through its patch, wherever the tile lies; see `store_runs`."""
     geo = spec.geometry
-    if const_expr(not patches_apart(spec.config)):  # patches lie where the stages were
+    if const_expr(not patches_beside_stages(spec.config)):  # patches lie over the stages
         cute.arch.sync_threads()
-    dtype = spec.output
-    size = dtype.width // 8
+    size = spec.output.width // 8
     lane_m, lane_n = lane_row(geo, lane), lane_column(geo, lane)
-    per_row = geo.warp_tile[1] // geo.column
+    per_row = geo.warp_tile[1] // geo.column_step
     for i in range_constexpr(geo.a.rows):
         # Registers to the patch, (LanesM, WarpN): one row of every lane.
-        for j in range_constexpr(0, geo.b.rows, geo.run_out):
+        for j in range_constexpr(0, geo.b.rows, geo.patch_width):
             column = lane_n * geo.b.run + geo.b.row(j)
             write(
-                [sums[i, j + x] for x in range(geo.run_out)],
-                shared_vector(patch, lane_m * geo.stage_pitch + column, geo.run_out),
+                [sums[i, j + x] for x in range(geo.patch_width)],
+                shared_vector(patch, lane_m * geo.patch_pitch + column, geo.patch_width),
             )
         cute.arch.sync_warp()
         # The patch to device memory, neighbouring lanes along N.
         for step in range_constexpr(geo.lanes[0] * per_row // WARP):
             index = step * WARP + lane
             line = index // per_row
-            column = (index - line * per_row) * geo.column
-            row = corner_m + geo.a.row(i) + line * geo.a.run
-            fragment = read_parts(patch, line * geo.stage_pitch + column, geo.column)
-            address = out + (Int64(row) * row_step + Int64(corner_n + column) * column_step) * size
-            there = row < m
+            column = (index - line * per_row) * geo.column_step
+            row = corner[0] + geo.a.row(i) + line * geo.a.run
+            fragment = read_parts(patch, line * geo.patch_pitch + column, geo.column_step)
+            offset = Int64(row) * to.strides[0] + Int64(corner[1] + column) * to.strides[1]
+            address = to.address + offset * size
+            column = corner[1] + column
+            there = row < to.extents[0]
             if const_expr(begin is not None):  # tiles begin where vectors do
-                there = there & (row >= begin[0]) & (corner_n + column >= begin[1])
+                there = there & (row >= begin[0]) & (column >= begin[1])
             if there:
-                store_vector(fragment, address, n - (corner_n + column), dtype)
+                store_results(spec, fragment, address, (row, column), to.extents[1] - column)
         cute.arch.sync_warp()

@@ -1,4 +1,9 @@
-"""The kernel in which each CTA computes one tile, or one part of its K."""
+"""The plain kernel: each CTA computes one tile of D, or one part of its K.
+
+All warps copy, multiply and store; `docs/kernels.md` has the timeline. The loop is that of
+`mainloop_fma.py` or `mainloop_dmma.py`. It also serves split-K (a part a CTA, to the workspace),
+the tail (`tail_split_k.py`) and clusters along K (`cluster_split_k.py`).
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 import cutlass
@@ -6,13 +11,13 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ...cute.device import Divisor, wait_with
-from ..schedules import WARP, in_cluster, is_tail
+from ..schedules import WARP, is_cluster_split_k, is_tail
 from .cluster_split_k import store_cluster
-from .epilogue import own_registers, store_sums
+from .epilogue import Destination, own_registers, store_sums
 from .mainloop import loop_of
-from .producer import corner, sources_of
+from .producer import sources_of, unit_coords
 from .spec import stages_of, sync_consumers
-from .tail_split_k import sums_of_tail, unit_of_tail
+from .tail_split_k import destination_of_tail, unit_of_tail
 
 __all__ = ["gemm_kernel"]
 
@@ -29,18 +34,18 @@ def gemm_kernel(
     a_strides: tuple,
     b_strides: tuple,
     d_strides: tuple,
-    slabs: Int32,
+    k_tiles: Int32,
     order: tuple,
     split_k: Divisor,
     l0: Divisor,
     workspace: Int64,
     tail: tuple,
 ) -> None:
-    """One tile of D (of one K part, of one batch) a CTA. Strides are (row, column, L0, L1).
+    """Compute one tile of D (of one part of K, of one batch) a CTA.
 
-    In a cluster along K the CTA's rank is its part. A part has up to `slabs` slabs; `order` is the
-    raster of the tiles. For `tail` see `unit_of_tail`; the parts of other schedules are what `d`
-    is.
+    Strides are (row, column, L0, L1), and of partial sums the part's. A part has up to `k_tiles`
+    k_tiles; `order` is the raster of the tiles. With split-K `d` is the workspace. In a cluster
+    along K the CTA's rank is its part. For `tail` see `unit_of_tail`.
     """
     geo, config = spec.geometry, spec.config
     tile_k = config.tile[2]
@@ -48,15 +53,16 @@ def gemm_kernel(
     block, _, rank = cute.arch.block_idx()
     warp, lane = thread // WARP, thread % WARP
 
-    # -- where this CTA works
-    index, part = Int32(block), Int32(rank) if const_expr(in_cluster(config)) else None
+    # -- which tile and which part
+    index, part = Int32(block), Int32(rank) if const_expr(is_cluster_split_k(config)) else None
     if const_expr(is_tail(config)):
-        index, part, slabs = unit_of_tail(block, tail, slabs, (k + tile_k - 1) // tile_k)
-    (first_m, within_a), (first_n, within_b), (first_k, end_k, remaining), (i0, i1, part) = corner(
-        spec, index, (m, n, k), slabs, order, split_k, l0, part
+        index, part, k_tiles = unit_of_tail(block, tail, k_tiles, (k + tile_k - 1) // tile_k)
+    rows, columns, (first_k, end_k, remaining), (i0, i1, part) = unit_coords(
+        spec, index, (m, n, k), k_tiles, order, split_k, l0, part
     )
+    (first_m, within_a), (first_n, within_b) = rows, columns
 
-    # -- shared memory: (stages) of A, then (stages) of B; the epilogue's patches reuse all of it
+    # -- shared memory: (Stages) of A, then (Stages) of B; the epilogue's patches reuse all of it
     smem, shared = stages_of(spec)
     source_a, source_b = sources_of(
         spec, (a, b), (a_strides, b_strides), (first_m, first_n), (m, n), (i0, i1, first_k), thread
@@ -72,17 +78,20 @@ def gemm_kernel(
     )  # fmt: skip
 
     # -- epilogue
-    patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.stage_pitch)
+    patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.patch_pitch)
     size = spec.output.width // 8
     out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
-    into = (out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n))
+    to = Destination(out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n))
     if const_expr(is_tail(config)):
-        into = sums_of_tail(spec, workspace, block, tail[0], into)
+        to = destination_of_tail(spec, workspace, block, tail[0], to)
     elif const_expr(spec.split):
-        into = (out + Int64(part) * d_strides[4] * size, *into[1:])
-    if const_expr(in_cluster(config)):
+        to = to._replace(address=out + Int64(part) * d_strides[4] * size)
+    if const_expr(is_cluster_split_k(config)):
         own = own_registers(sums, m >> 31)
         sync_consumers(spec)
-        store_cluster(spec, own, Int32(smem.toint()), part, *into, (warp, lane))
+        store_cluster(spec, own, Int32(smem.toint()), part, to, (warp, lane))
     else:
-        store_sums(spec, sums, patch, *into, warp, lane)
+        store_sums(spec, sums, patch, to, warp, lane)
+
+
+gemm_kernel.set_name_prefix("simt_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

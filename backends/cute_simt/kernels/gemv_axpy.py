@@ -1,9 +1,14 @@
-"""Device code for one row of A beside an N-major B: rows of B, scaled and added.
+"""The axpy kernel: one row of A, an N-major B, whose rows are scaled and added.
 
-Lanes lie along N, each with 16 bytes of a row of B, and read several rows straight to registers
-before they multiply the first. The row of A is read by all lanes alike. Where a warp has more lanes
-than its columns take, the others have rows of their own, and so have groups of warps (`slice_k`):
-first the lanes of a column add up, then the groups, in shared memory, in their order.
+Lanes lie along N, each with 16 bytes of a row of B. The row of A is read by all lanes alike. Where
+a warp has more lanes than its columns take, the others have rows of B of their own, and so have
+groups of warps (`slice_k`).
+
+    loop      load `stages` rows of B straight to registers, then multiply them; the rows left over
+              at the end of K four at a time
+    lanes     those of a column add up by shuffles
+    groups    leave their sums in shared memory; one barrier
+    store     each thread adds the groups' sums of a column in order
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -25,12 +30,15 @@ from ...cute.device import (
     wait_with,
     write,
 )
-from ..geometry import BANK_VECTOR
 from ..geometry_gemv import axpy_lanes, few_rows_step, few_rows_threads
+from ..geometry_operands import BANK_VECTOR
 from ..schedules import WARP
-from .gemv_dot import WHOLE, place_of, start_kernel, turns_of
+from .epilogue import store_results
+from .gemv_dot import WHOLE, iterations_of, start_kernel, unit_of_block
 
-TAIL_ROWS = 4  # on their way at once where K ends: they have addresses of their own, and more spill
+__all__ = ["axpy_kernel", "start"]
+
+TAIL_ROWS = 4  # in flight where K ends: each has an address of its own, and more would spill
 
 
 def read_factors(spec: Spec, address: Int64, step: Int64, rows: list, whole: bool) -> list:
@@ -62,7 +70,7 @@ def add_rows(
     """Add some rows of B, each times its element of A: `count` neighbours at each column.
 
     `factor` is the address of the first of those elements, `steps` are the bytes between them and
-    between rows of B. Of rows that are not `whole`, `left` exist: the last one is read instead of
+    between rows of B. Of rows that are not `whole`, `left` exist: the last one is read in place of
     the others, and counts as zeros.
     """
     _, b_type = spec.inputs
@@ -86,14 +94,14 @@ def add_rows(
 @cute.jit
 def add_part(
     spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple, steps: tuple,
-    turns: Int32, left: Int32, count: cutlass.Constexpr,
+    iterations: Int32, left: Int32, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
-    """Add the rows of this lane: those of whole turns, and `left` that are behind them."""
-    a_turn, b_turn = (x * few_rows_step(spec.problem, spec.config) for x in steps)
-    for _ in cutlass.range(turns, unroll=1):
+    """Add the rows of this lane: those of whole iterations, then the `left` ones behind them."""
+    a_step_bytes, b_step_bytes = (x * few_rows_step(spec.problem, spec.config) for x in steps)
+    for _ in cutlass.range(iterations, unroll=1):
         add_rows(spec, sums, factor, columns, steps, Int32(0), count, True)
-        factor += a_turn
-        columns = tuple(x + b_turn for x in columns)
+        factor += a_step_bytes
+        columns = tuple(x + b_step_bytes for x in columns)
     left = cutlass.min(left, spec.config.stages)
     for done in cutlass.range(0, left, TAIL_ROWS, unroll=1):
         ahead = tuple(x + Int64(done) * steps[1] for x in columns)
@@ -105,12 +113,12 @@ def add_part(
 @cute.jit
 def store_columns(
     spec: cutlass.Constexpr, sums: cute.Tensor, places: tuple, group: Int32, thread: Int32,
-    out: Int64, step: Int64, left: Int32,
+    out: Int64, step: Int64, left: Int32, first: tuple,
 ) -> None:  # fmt: skip
-    """Add up what there is of the same columns, and store those of the tile that exist.
+    """Add up the sums of the same columns, and store the columns of the tile that exist.
 
     `places` are the columns of this lane's vectors in the tile, `step` the bytes between elements
-    of D, of which `left` exist.
+    of D, of which `left` exist; `first` is the row and the first column of the tile.
     """
     tile_n, threads = spec.config.tile[1], few_rows_threads(spec.config)
     lanes = axpy_lanes(spec.config)
@@ -134,7 +142,7 @@ def store_columns(
             total = area[column]
             for other in range_constexpr(1, spec.config.slice_k):
                 total = total + area[other * tile_n + column]
-            write([total], global_vector(out + Int64(column) * step, spec.output, 1))
+            store_results(spec, [total], out + Int64(column) * step, (first[0], first[1] + column))
 
 
 @cute.kernel
@@ -144,7 +152,7 @@ def axpy_kernel(
     a_steps: tuple, b_steps: tuple, out_steps: tuple,
     tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor,
 ) -> None:  # fmt: skip
-    """Multiply one row of A with one tile of columns, one part of K."""
+    """Compute one row and one tile of columns, one part of K, a CTA."""
     config = spec.config
     tile_n, each, lanes = config.tile[1], config.thread[1], axpy_lanes(config)
     vector = const_expr(min(spec.problem.b.vector, each))
@@ -152,16 +160,16 @@ def axpy_kernel(
     thread, _, _ = cute.arch.thread_idx()
     lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
     member, group = warp % config.warps[1], warp // config.warps[1]
-    row, tn, i0, i1, part = place_of(tiles_m, tiles_n, split_k, l0)
+    row, tn, i0, i1, part = unit_of_block(tiles_m, tiles_n, split_k, l0)
 
     # Of K: each lane of a column has as many neighbouring rows of B as are on their way at once.
     step = const_expr(few_rows_step(spec.problem, config))
     whole = k // step
-    first, turns = turns_of(whole, part, split_k)
+    first, iterations = iterations_of(whole, part, split_k)
     own = group * (WARP // lanes) + lane // lanes
     at = first * step + own * config.stages
     left = Int32(0)
-    if part == split_k.divisor - 1:  # what is left of K, from where the last turn ends
+    if part == split_k.divisor - 1:  # what is left of K, behind the last iteration
         left = k - whole * step - own * config.stages
     a_step = const_expr(1) if const_expr(spec.problem.a.major == "k") else a_steps[1]
     steps = (Int64(a_step) * a_size, b_steps[0] * b_size)
@@ -169,8 +177,8 @@ def axpy_kernel(
     from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
     factor = pinned(from_a + Int64(row) * a_steps[0] * a_size + Int64(at) * steps[0])
     line = from_b + Int64(at) * steps[1]
-    # Of N: vectors of neighbouring lanes are neighbours. Columns that do not exist repeat the last
-    # ones; they are not stored.
+    # Of N: vectors of neighbouring lanes are neighbours. Columns that do not exist repeat the last,
+    # and are not stored.
     of_warp = member * (lanes * each)
     places = tuple(of_warp + (j * lanes + lane % lanes) * vector for j in range(each // vector))
     column = tn * tile_n
@@ -180,30 +188,34 @@ def axpy_kernel(
     sums = cute.make_rmem_tensor(each, spec.sums)
     sums.fill(0.0)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
-        wait_with(factor, *columns, turns)
+        wait_with(factor, *columns, iterations)
         cute.arch.griddepcontrol_launch_dependents()
     if (n % vector == 0) | (column + of_warp + lanes * each <= n):
-        add_part(spec, sums, factor, columns, steps, turns, left, vector)
+        add_part(spec, sums, factor, columns, steps, iterations, left, vector)
     else:  # a vector of this warp ends behind N
         singles = tuple(
             line + Int64(cutlass.min(column + x + e, n - 1)) * b_size
             for x in places for e in range(vector)
         )  # fmt: skip
-        add_part(spec, sums, factor, singles, steps, turns, left, 1)
+        add_part(spec, sums, factor, singles, steps, iterations, left, 1)
     size = spec.output.width // 8
     out += (Int64(i0) * out_steps[2] + Int64(i1) * out_steps[3]) * size
     out += (Int64(row) * out_steps[0] + Int64(column) * out_steps[1]) * size
     if const_expr(spec.split):
         out += Int64(part) * out_steps[4] * size
-    store_columns(spec, sums, places, group, thread, out, out_steps[1] * size, n - column)
+    store_columns(
+        spec, sums, places, group, thread, out, out_steps[1] * size, n - column, (row, column)
+    )  # fmt: skip
 
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    knobs: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
     """Launch the product."""
-    start_kernel(axpy_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, knobs[0], stream)
+    start_kernel(
+        axpy_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, parameters[0], stream
+    )
 
 
 axpy_kernel.set_name_prefix("simt_axpy", remove_cutlass_symbol=True, keep_mangled_name=False)

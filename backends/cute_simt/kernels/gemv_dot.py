@@ -1,9 +1,16 @@
-"""Device code for few rows of A beside a K-major B, both straight to registers.
+"""The dot kernel: few rows of A, a K-major B, both straight to registers.
 
-Each warp has `tile` M rows of A and a few columns of B; its lanes lie along K and read 16 bytes
-each, of an M-major A all rows of each of these K. Nothing is shared until the lanes add up, so the
-loads of many steps are in flight: what such products cost is reading the larger operand once.
-Groups of warps may take turns along K (`slice_k`); they add up in shared memory, in their order.
+Each warp has `tile` M rows of A and a few columns of B. Its lanes lie along K and read 16 bytes
+each, of an M-major A all rows of each of these K. There is no pipeline in shared memory and no
+barrier in the loop: the loads of many steps are in flight, and the time is that of reading B once.
+Groups of warps may alternate along K (`slice_k`).
+
+    loop      load step 0..u-1 of A and B, multiply; then the rest of K by single elements
+    lanes     add up by shuffles, each giving half of its sums away at a step
+    groups    add up in shared memory, in order
+    store     each lane its totals
+
+Rows and columns that do not exist repeat the last one, and are not stored.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -25,7 +32,6 @@ from ...cute.device import (
     read,
     select,
     wait_with,
-    write,
 )
 from ...cute.reduction import reduce_parts, target_of_sums
 from ..geometry_gemv import (
@@ -38,11 +44,14 @@ from ..geometry_gemv import (
     few_rows_wide,
 )
 from ..schedules import WARP
+from .epilogue import store_results
 
-WHOLE = 0xFFFFFFFF
+__all__ = ["WHOLE", "dot_kernel", "iterations_of", "start", "start_kernel", "unit_of_block"]
+
+WHOLE = 0xFFFFFFFF  # all lanes of a warp
 
 
-def place_of(tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor) -> tuple:
+def unit_of_block(tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor) -> tuple:
     """Return the tile (m, n) of this CTA, its batch (l0, l1), and its part of K."""
     block, _, _ = cute.arch.block_idx()
     rest, tn = divmod(block, tiles_n)
@@ -52,8 +61,8 @@ def place_of(tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor) 
     return tm, tn, i0, i1, part
 
 
-def turns_of(whole: Int32, part: Int32, split_k: Divisor) -> tuple[Int32, Int32]:
-    """Return the first of the whole steps along K that are a part's, and how many they are."""
+def iterations_of(whole: Int32, part: Int32, split_k: Divisor) -> tuple[Int32, Int32]:
+    """Return the first of the whole iterations along K that are a part's, and how many."""
     mine = (whole + split_k.divisor - 1) // split_k
     first = cutlass.min(part * mine, whole)
     return first, cutlass.min(mine, whole - first)
@@ -67,9 +76,9 @@ class Rows(NamedTuple):
     at
         Addresses of its rows at K = 0; of an M-major A those of `wide` rows each, side by side.
     wide
-        Rows of an address.
+        Rows that one load brings.
     k_bytes
-        From one K to the next.
+        Bytes from one K to the next.
     """
 
     at: tuple
@@ -78,9 +87,9 @@ class Rows(NamedTuple):
 
 
 def rows_of(spec: Spec, from_a: Int64, row: Int32, m: Int32, steps: tuple) -> Rows:
-    """Return the rows of a tile that begins at a row. Those that do not exist repeat the last ones.
+    """Return the rows of a tile that begins at `row`; those that do not exist repeat the last.
 
-    Rows side by side are read as vectors: M is a multiple of what they hold.
+    Rows side by side are read as vectors: M is a multiple of their length.
     """
     tile_m, size = spec.config.tile[0], spec.problem.a.dtype.itemsize
     wide = few_rows_wide(spec.problem, tile_m)
@@ -126,10 +135,10 @@ def add_products(
 
 
 def add_lanes(sums: cute.Tensor, lane: Int32) -> tuple:
-    """Add up over the lanes; returns the sums that this lane has then, and which the first is.
+    """Add up over the lanes; return the totals that this lane has then, and which the first is.
 
     At each step a lane gives half of its sums away and adds what it gets to the other half, as long
-    as it has several; below 32 sums some lanes have the same.
+    as it has several. Of fewer than 32 sums some lanes have the same.
     """
     values = elements(sums, 0, cute.size(sums))
     first = Int32(0)
@@ -151,7 +160,7 @@ def add_groups(
     spec: cutlass.Constexpr, values: list, first: Int32, count: cutlass.Constexpr, group: Int32,
     member: Int32,
 ) -> list:  # fmt: skip
-    """Return the sums of the first group of warps with those of the others added."""
+    """Add up over the groups of warps; the first group has the totals."""
     members = spec.config.warps[1]
     smem = cutlass.memory.SmemAllocator()
     layout = cute.make_layout(spec.config.slice_k * members * count)
@@ -176,7 +185,7 @@ def dot_kernel(
     a_steps: tuple, b_steps: tuple, out_steps: tuple,
     tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor,
 ) -> None:  # fmt: skip
-    """Multiply one tile, one part of K."""
+    """Compute one tile, one part of K, a CTA."""
     config = spec.config
     tile_m, tile_n, _ = config.tile
     each = const_expr(tile_n // config.warps[1])
@@ -186,12 +195,12 @@ def dot_kernel(
     lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
     member, group = warp % config.warps[1], warp // config.warps[1]
 
-    tm, tn, i0, i1, part = place_of(tiles_m, tiles_n, split_k, l0)
+    tm, tn, i0, i1, part = unit_of_block(tiles_m, tiles_n, split_k, l0)
     row, column = tm * tile_m, tn * tile_n + member * each
 
     step = const_expr(few_rows_step(spec.problem, config))
     whole = k // step
-    first, turns = turns_of(whole, part, split_k)
+    first, iterations = iterations_of(whole, part, split_k)
     at = pinned(Int64(first) * step + (group * WARP + lane) * vector)
     # Rows and columns that do not exist repeat the last one; they are not stored.
     from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
@@ -204,14 +213,14 @@ def dot_kernel(
     sums = cute.make_rmem_tensor(tile_m * each, spec.sums)
     sums.fill(0.0)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
-        if turns > 0:  # 1x4096x4096 16.8 to 16.4 us
+        if iterations > 0:  # B into the L2 while the kernel before runs
             fetch_ahead(*[x + at * b_size for x in columns])
-        wait_with(*rows.at, *columns, turns)
+        wait_with(*rows.at, *columns, iterations)
         cute.arch.griddepcontrol_launch_dependents()
-    for _ in cutlass.range(turns, unroll=dot_unroll(config)):
+    for _ in cutlass.range(iterations, unroll=dot_unroll(config)):
         add_products(spec, sums, rows, columns, at, vector)
         at += step
-    if part == split_k.divisor - 1:  # what is left of K
+    if part == split_k.divisor - 1:  # the rest of K, by elements
         at = Int64(whole) * step + group * WARP + lane
         for _ in cutlass.range(vector, unroll=1):
             if at < k:
@@ -230,14 +239,14 @@ def dot_kernel(
             i, j = row + (index + v) // each, column + (index + v) % each
             if i < m and j < n:
                 where = Int64(i) * out_steps[0] + Int64(j) * out_steps[1]
-                write([values[v]], global_vector(out + where * size, spec.output, 1))
+                store_results(spec, [values[v]], out + where * size, (i, j))
 
 
 def start_kernel(
     kernel: Callable, spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple,
     d_steps: tuple, split_k: Int32, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
-    """Launch a kernel for few rows, and the reduction of its parts."""
+    """Launch a kernel for few rows, and the sum of its parts."""
     a, b, d, workspace = addresses
     m, n, k, l0, l1 = sizes
     tile_m, tile_n, _ = spec.config.tile
@@ -257,10 +266,12 @@ def start_kernel(
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    knobs: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
     """Launch the product."""
-    start_kernel(dot_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, knobs[0], stream)
+    start_kernel(
+        dot_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, parameters[0], stream
+    )
 
 
 dot_kernel.set_name_prefix("simt_dot", remove_cutlass_symbol=True, keep_mangled_name=False)

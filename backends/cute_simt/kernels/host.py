@@ -1,33 +1,17 @@
-"""Device code of the CUDA-core GEMM.
+"""The host side: what is launched for a product, in which order, with which grid.
 
-The story of one CTA
---------------------
-Every thread is producer and consumer. A tile of D is computed in slabs of K:
+    1. remainder launches    what M or N has beyond whole tiles            remainder.py
+    2. repacking             operands that do not lie in aligned rows      prepack.py
+    3. the product           one of
+                               gemm.py               a tile, or a part of its K, a CTA
+                               persistent.py         several tiles a CTA, for short K
+                               warp_specialized.py   warps that only copy beside others (Hopper)
+                               stream_k.py           equally many k_tiles a CTA
+                               gemv_dot.py, gemv_axpy.py   few rows of A
+    4. the sum of partial sums   cute/reduction.py, or `tail_kernel` of tail_split_k.py
 
-    prologue   copy slabs 0 .. stages-2 into their stages (cp.async, one group a slab)
-    main loop  wait for slab t; one barrier; multiply slab t out of shared memory, and in between
-               start copying slab t+stages-1 into the stage that slab t-1 has just left
-    epilogue   each lane stores its accumulators in runs of 16 bytes, where it has such and the
-               tile lies inside D; else warp by warp, one row of accumulators of every lane at a
-               time: through a patch of shared memory that only this warp uses, out along N
-
-Persistent CTAs take several tiles: while the last slabs of one are multiplied, the first of the
-next are copied. That is for few slabs, where CTAs that begin and end together leave either the FMAs
-or the memory idle.
-
-A slab that lies inside its operand is copied as it is. What lies outside is filled with zeros by
-the copies themselves (cp.async copies `src-size` bytes and zeroes the rest), in K as well, so that
-the main loop has no tail; a tile that would stick out of D moves back where it can (`placed`). Big
-tiles of float32 have K-major operands turned by copies of single elements: the loop then reads
-neighbours along M and N, whatever the layout. With split-K each CTA writes its partial sums to a
-workspace, and `reduce_kernel` adds them in a fixed order; where only the tiles of the last round
-have parts, see `tail`; where all CTAs have equally many slabs, `stream`; where the CTAs of a
-cluster have a part each and add up among themselves, `cluster`. Where tensor cores multiply, in
-float64, the loop is that of `dmma`. Operands may be copied first, so
-that they lie well: see `copies`. Rows beyond whole tiles may have a kernel of their own: see
-`strip`.
-
-Sizes are 32-bit; strides (elements) and addresses are 64-bit. `T*` in comments are tile extents.
+Sizes are 32-bit; strides (elements) and addresses are 64-bit. What a kernel computes beyond the end
+of K or of an operand is multiplied with zeros: copies fill with zeros what lies outside.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -44,66 +28,60 @@ from unigemm.problem.problem import Problem
 from ...cute import device
 from ...cute.device import Divisor, raster
 from ...cute.reduction import reduce_parts, target_of_sums
-from ..geometry import launched_smem, whole_tiles
-from ..schedules import AXPY, DOT, in_cluster, is_persistent, is_specialised, is_stream, is_tail
-from . import gemv_axpy as axpy
-from . import gemv_dot as dot
+from ..geometry import launched_smem
+from ..schedules import (
+    AXPY,
+    DOT,
+    is_cluster_split_k,
+    is_persistent,
+    is_stream_k,
+    is_tail,
+    is_warp_specialized,
+)
+from ..work_split import tiles_before_tail
+from . import gemv_axpy, gemv_dot, stream_k, warp_specialized
 from .gemm import gemm_kernel
 from .persistent import persistent_kernel
-from .prepack import start_copied
-from .remainder import start_stripped
+from .prepack import start_repacked
+from .remainder import start_with_remainders
 from .spec import Spec
 from .tail_split_k import add_tail
 
-# -- producer: device memory to shared memory ------------------------------------------------------
-
-
-# -- consumer: shared memory to accumulators -------------------------------------------------------
-
-
-# -- epilogue: accumulators to device memory -------------------------------------------------------
-
-
-# -- kernels ---------------------------------------------------------------------------------------
-
-
-# -- host ------------------------------------------------------------------------------------------
+__all__ = ["Spec", "example_arguments", "make_host", "start"]
 
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    knobs: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
-    """Launch the product, and the reduction of its parts."""
+    """Launch the product of tiles (but for stream-K), and the sum of its parts."""
     a, b, d, workspace = addresses
     m, n, k, l0, l1 = sizes
-    split_k, along_n, group, sm_count = knobs
+    split_k, along_n, group, sm_count = parameters
     geo = spec.geometry
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     parts, together = split_k * spec.config.cluster_k, spec.config.cluster_k
-    slabs = ((k + tile_k - 1) // tile_k + parts - 1) // parts
+    k_tiles = ((k + tile_k - 1) // tile_k + parts - 1) // parts
     out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
     order = raster(tiles_m, tiles_n, along_n, group)
     tiles = tiles_m * tiles_n * l0 * l1
     units, whole = tiles * split_k, Int32(0)
     if const_expr(is_tail(spec.config)):
-        whole = whole_tiles(tiles, sm_count * spec.config.occupancy)
+        whole = tiles_before_tail(tiles, sm_count * spec.config.occupancy)
         units = whole + (tiles - whole) * split_k
     tail = (whole, Divisor(tiles - whole))
     ctas = units
     if const_expr(is_persistent(spec.config)):
         ctas = cutlass.min(units, sm_count * spec.config.occupancy)
-    if const_expr(is_specialised(spec.config)):
-        from . import warp_specialized as specialised
-
-        specialised.launch(
+    if const_expr(is_warp_specialized(spec.config)):
+        warp_specialized.launch(
             spec, (a, b, out, workspace), sizes, (a_steps, b_steps), out_steps,
-            (slabs, order, split_k, units, ctas, tail), stream,
+            (k_tiles, order, split_k, units, ctas, tail), stream,
         )  # fmt: skip
     elif const_expr(is_persistent(spec.config)):
         persistent_kernel(
-            spec, a, b, out, (m, n, k), a_steps, b_steps, out_steps, slabs, order,
+            spec, a, b, out, (m, n, k), a_steps, b_steps, out_steps, k_tiles, order,
             Divisor(split_k), Divisor(l0), units, ctas,
         ).launch(
             grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
@@ -113,11 +91,11 @@ def start(
         )  # fmt: skip
     else:
         gemm_kernel(
-            spec, a, b, out, m, n, k, a_steps, b_steps, out_steps, slabs, order,
+            spec, a, b, out, m, n, k, a_steps, b_steps, out_steps, k_tiles, order,
             Divisor(split_k), Divisor(l0), workspace, tail,
         ).launch(
             grid=(units, 1, together), block=(geo.threads, 1, 1),
-            cluster=(1, 1, together) if const_expr(in_cluster(spec.config)) else None,
+            cluster=(1, 1, together) if const_expr(is_cluster_split_k(spec.config)) else None,
             smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
         )  # fmt: skip
@@ -129,18 +107,16 @@ def start(
 def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream.
 
-    `launch` launches other kernels than those of the schedule.
+    `launch` launches other kernels than those of the schedule: the rungs of bench/ladder.py.
     """
-    from . import stream_k as stream
-
-    few = {DOT: dot.start, AXPY: axpy.start}
+    few = {DOT: gemv_dot.start, AXPY: gemv_axpy.start}
     if launch is None:
-        shared_out = stream.start if is_stream(spec.config) else start
-        launch = few.get(spec.config.schedule, shared_out)
+        tiled = stream_k.start if is_stream_k(spec.config) else start
+        launch = few.get(spec.config.schedule, tiled)
     if spec.config.repacked:
-        launch = partial(start_copied, launch)
+        launch = partial(start_repacked, launch)
     if spec.config.remainder:
-        launch = partial(start_stripped, launch, few)
+        launch = partial(start_with_remainders, launch, few)
 
     @cute.jit
     def gemm(
@@ -164,9 +140,3 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
     return device.example_arguments(extra=1)
-
-
-gemm_kernel.set_name_prefix("simt_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)
-persistent_kernel.set_name_prefix(
-    "simt_persistent", remove_cutlass_symbol=True, keep_mangled_name=False
-)

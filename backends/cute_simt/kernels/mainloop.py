@@ -3,17 +3,18 @@
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 
-from ..schedules import (
-    is_dmma,
-)
-from .mainloop_fma import sum_slabs
+from ..schedules import is_dmma
+from . import mainloop_dmma, mainloop_dmma_tma, mainloop_fma, mainloop_fma_consumer
 from .spec import Spec
 
-__all__ = ["loop_of"]
+__all__ = ["consumer_loop_of", "loop_of"]
 
 
 def loop_of(spec: Spec) -> Callable:
-    """Return what sums slabs: on CUDA cores, or on tensor cores."""
-    from . import mainloop_dmma as dmma
+    """Return the loop of warps that copy and multiply: on CUDA cores, or on tensor cores."""
+    return (mainloop_dmma if is_dmma(spec.config) else mainloop_fma).sum_k_tiles
 
-    return dmma.sum_slabs if is_dmma(spec.config) else sum_slabs
+
+def consumer_loop_of(spec: Spec) -> Callable:
+    """Return the loop of warps that only multiply: on CUDA cores, or on tensor cores."""
+    return (mainloop_dmma_tma if is_dmma(spec.config) else mainloop_fma_consumer).sum_k_tiles

@@ -1,13 +1,20 @@
-"""Device code of float64 on tensor cores: a slab's products, out of shared memory.
+"""The main loop of float64 on tensor cores, of warps that copy and multiply (Hopper).
 
-A warp multiplies 16 rows by 8 columns at a time, eight K of them (mma.sync.m16n8k8). Rows are those
-of A and columns those of B, or the other way round where neighbouring lanes lie along M. Lane
-`4 g + t` has row g of eight for K t of four, and owns the sums of columns 2 t and 2 t + 1.
+A warp multiplies 16 rows by 8 columns at a time, eight K of them (mma.sync.m16n8k8). The rows are
+A's and the columns B's, or the other way round where neighbouring lanes lie along M. Lane `4 g + t`
+has row g of eight for K t of four, and owns the sums of columns 2 t and 2 t + 1.
 
 What an instruction takes lies in neighbouring registers, and a read that leaves it elsewhere costs
-a move for each product (4096 cubed in nn 2826 us for 2476). So rows that lie side by side are read
-in pairs, 2 g and 2 g + 1: the two halves of an instruction's rows. All else is read one by one.
-Both are free of conflicts: see `parted` and `pitch` of geometry.py.
+a move for each product (docs/lab-notes/2026-11-26-cuda-core-code-choices.md). So rows that lie side
+by side are read in pairs, 2 g and 2 g + 1: the two halves of an instruction's rows. All else is
+read one by one. Both are free of bank conflicts, by the `pitch` and the `swizzle_parts` of the
+tile.
+
+    k_tile t of two steps a, b
+    copies t+s-1 | read t.b, multiply t.a | wait, barrier | read (t+1).a, multiply t.b
+
+The fragments of a step are read before the step before is multiplied, across the barrier too: else
+all warps would wait there for their reads.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -20,51 +27,50 @@ from cutlass import Float64, Int16, Int32, const_expr, range_constexpr
 from unigemm.planning.config import Config
 
 from ...cute.device import read, select, shared_vector
-from ..geometry import Geometry, OperandTile
+from ..geometry import Geometry
+from ..geometry_operands import OperandTile
 from ..schedules import DMMA_K, FRAGMENT_K, FRAGMENT_ROWS
-from .producer import start_first, start_now, start_slab
+from .producer import start_all, start_k_tile, start_prologue
 from .spec import stage_at
 
 #: Fragments of four K that an instruction takes.
 FRAGMENTS = DMMA_K // FRAGMENT_K
 
 
-def first_places(geo: Geometry, config: Config, warp: Int32, lane: Int32) -> tuple:
-    """Return where a lane begins to read the tiles of A and of B, for each four K of a slab."""
+def first_offsets(geo: Geometry, config: Config, warp: Int32, lane: Int32) -> tuple:
+    """Return the offsets at which a lane begins to read of A and of B, for each four K."""
     warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
     return (
-        _places(geo.a, warp_m * geo.warp_tile[0], lane),
-        _places(geo.b, warp_n * geo.warp_tile[1], lane),
+        _offsets(geo.a, warp_m * geo.warp_tile[0], lane),
+        _offsets(geo.b, warp_n * geo.warp_tile[1], lane),
     )
 
 
-def _places(tile: OperandTile, first: Int32, lane: Int32) -> list[Int32]:
+def _offsets(tile: OperandTile, first: Int32, lane: Int32) -> list[Int32]:
     row, k = lane // FRAGMENT_K, lane % FRAGMENT_K
-    fours = range(0, tile.slab, FRAGMENT_K)
+    fours = range(0, tile.k_tile, FRAGMENT_K)
     if tile.k_major:
-        return [(first + row) * tile.pitch + k + (four ^ tile.twist(row)) for four in fours]
+        return [(first + row) * tile.pitch + k + (four ^ tile.swizzle_xor(row)) for four in fours]
     place = k * tile.pitch + first + row * tile.vector
     return [place + four * tile.pitch for four in fours]
 
 
 @cute.jit
-def sum_slabs(
+def sum_k_tiles(
     spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
     ends: tuple, remaining: Int32, within: tuple, meanwhile: cutlass.Constexpr = None,
 ) -> cute.Tensor:  # fmt: skip
-    """Return the sums of the products between two `ends` of K, as `kernel.sum_slabs`.
-
-    What is multiplied next is read before: across the barrier too, else all warps would wait there
-    for their reads.
-    """
+    """Return the sums of the products between two `ends` of K; see `mainloop_fma.sum_k_tiles`."""
     geo, config = spec.geometry, spec.config
     stages, tile_k = config.stages, config.tile[2]
     steps = tile_k // DMMA_K
     held = cute.make_rmem_tensor(1, Int16)  # copies need none: all are asynchronous
-    firsts = first_places(geo, config, *thread)
+    firsts = first_offsets(geo, config, *thread)
 
     # -- prologue
-    slab_a, slab_b, remaining = start_first(spec, sources, shared, remaining, within, (held, held))
+    offset_a, offset_b, remaining = start_prologue(
+        spec, sources, shared, remaining, within, (held, held)
+    )
     if const_expr(meanwhile is not None):
         meanwhile()
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
@@ -74,45 +80,45 @@ def sum_slabs(
     right = cute.make_rmem_tensor(FRAGMENTS * geo.warp_tile[1] // FRAGMENT_ROWS, Float64)
     cute.arch.cp_async_wait_group(stages - 2)
     cute.arch.sync_threads()
-    keep(left, fragments(geo.a, shared[0], firsts[0][:FRAGMENTS], geo.warp_tile[0]))
-    keep(right, fragments(geo.b, shared[1], firsts[1][:FRAGMENTS], geo.warp_tile[1]))
+    hold(left, fragments(geo.a, shared[0], firsts[0][:FRAGMENTS], geo.warp_tile[0]))
+    hold(right, fragments(geo.b, shared[1], firsts[1][:FRAGMENTS], geo.warp_tile[1]))
 
     # -- main loop
     reading, writing = Int32(0), Int32(stages - 1)
-    slabs = (ends[1] - ends[0] + tile_k - 1) // tile_k
-    for slab in cutlass.range(slabs, unroll=1):
+    k_tiles = (ends[1] - ends[0] + tile_k - 1) // tile_k
+    for k_tile in cutlass.range(k_tiles, unroll=1):
         into_a, into_b = stage_at(spec, shared, writing)
         copies = chain(
-            start_slab(sources[0], into_a, slab_a, remaining, within[0], held),
-            start_slab(sources[1], into_b, slab_b, remaining, within[1], held),
+            start_k_tile(sources[0], into_a, offset_a, remaining, within[0], held),
+            start_k_tile(sources[1], into_b, offset_b, remaining, within[1], held),
         )
-        start_now(copies)
+        start_all(copies)
         cute.arch.cp_async_commit_group()
         for step in range_constexpr(steps):
             if const_expr(step == steps - 1):
                 cute.arch.cp_async_wait_group(stages - 2)
                 cute.arch.sync_threads()
-                coming = select(reading == stages - 1, Int32(0), reading + 1)
-                # Of the last slab its own are read once more: nothing comes.
-                reading = select(slab + 1 < slabs, coming, reading)
+                following = select(reading == stages - 1, Int32(0), reading + 1)
+                # Behind the last k_tile nothing comes: its own are read once more.
+                reading = select(k_tile + 1 < k_tiles, following, reading)
             first = (step + 1) % steps * FRAGMENTS
             fours = slice(first, first + FRAGMENTS)
             from_a, from_b = stage_at(spec, shared, reading)
             next_left = fragments(geo.a, from_a, firsts[0][fours], geo.warp_tile[0])
             next_right = fragments(geo.b, from_b, firsts[1][fours], geo.warp_tile[1])
             add_products(geo, sums, left, right)
-            keep(left, next_left)
-            keep(right, next_right)
-        slab_a += sources[0].slab_bytes
-        slab_b += sources[1].slab_bytes
+            hold(left, next_left)
+            hold(right, next_right)
+        offset_a += sources[0].k_tile_bytes
+        offset_b += sources[1].k_tile_bytes
         remaining -= tile_k
         writing = select(writing == stages - 1, Int32(0), writing + 1)
     cute.arch.cp_async_wait_group(0)
     return sums
 
 
-def keep(held: cute.Tensor, values: list[list]) -> None:
-    """Keep what was read of rows, each for each four K."""
+def hold(held: cute.Tensor, values: list[list]) -> None:
+    """Hold what was read of rows, a value for each four K."""
     for i, value in enumerate(chain.from_iterable(values)):
         held[i] = value
 
@@ -120,7 +126,7 @@ def keep(held: cute.Tensor, values: list[list]) -> None:
 def fragments(
     tile: OperandTile, stage: cute.Pointer, places: list[Int32], extent: int
 ) -> list[list]:
-    """Read each eighth row of a warp's, a value for each four K."""
+    """Read each eighth row of a warp's `extent`, a value for each four K."""
     line = tile.pitch if tile.k_major else 1
     rows = []
     for first in range(0, extent, FRAGMENT_ROWS * tile.vector):

@@ -1,16 +1,18 @@
-"""Device code of float64 on tensor cores, of slabs that TMA brings: what `dmma` does, read so.
+"""The consumers' main loop of float64 on tensor cores, of k_tiles that TMA brings (Hopper).
 
-TMA leaves 16 elements a row, and exchanges their eight units of 16 bytes: unit u of row r lies
-where u ^ (r % 8) would. A K-major operand has a row for each M or N and K along it; another one has
-boxes of 16 M or N, one after the other, a row for each K. So that what a warp reads at once lies in
-as many banks as there are, lanes t of four do not take K t and t + 4 of each eight, but those of
-`k_of`: which K an instruction adds first is all the same, as long as A and B agree.
+The products are those of `mainloop_dmma.py`; the reads are other ones. TMA leaves 16 elements a row
+and exchanges their eight units of 16 bytes: unit u of row r lies where u ^ (r % 8) would. A K-major
+operand has a row for each M or N and K along it; another one has boxes of 16 M or N, one after the
+other, a row for each K. So that what a warp reads at once lies in as many banks as there are, lanes
+t of four do not take K t and t + 4 of each eight, but those of `k_of`: which K an instruction adds
+first does not matter, as long as A and B agree.
 
     sixteen rows side by side (not K-major)   rows 2 g and 2 g + 1 of a K: 16 bytes a lane
     eight rows, K-major                       two K of row g: 16 bytes, where the sixteen lie so
     all else                                  8 bytes
 
-tests/backends/test_simt_dmma_fed.py counts what these reads take.
+A stage is left as soon as its last fragments are in registers, before they are multiplied.
+tests/backends/test_simt_dmma_tma.py counts the bank conflicts of these reads.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -20,27 +22,28 @@ from cutlass import Float64, Int32
 
 from ...cute.device import arrive_once_read, read, shared_vector
 from ...cute.tile_scheduler import advance
-from ..geometry import Geometry, OperandTile
-from ..schedules import DMMA_K, DMMA_SLAB, FRAGMENT_K, FRAGMENT_ROWS, SWIZZLE_ROWS
-from .mainloop_dmma import FRAGMENTS, add_products, keep
+from ..geometry import Geometry
+from ..geometry_operands import OperandTile
+from ..schedules import DMMA_K, DMMA_K_TILE, FRAGMENT_K, FRAGMENT_ROWS, SWIZZLE_ROWS
+from .mainloop_dmma import FRAGMENTS, add_products, hold
 from .spec import Spec, stage_at
 
-STEPS = DMMA_SLAB // DMMA_K  # of a slab: a row of TMA's
+STEPS = DMMA_K_TILE // DMMA_K  # of a k_tile: a row of TMA's
 UNIT = 2  # elements of what TMA exchanges
-BOX = SWIZZLE_ROWS * DMMA_SLAB  # elements
+BOX = SWIZZLE_ROWS * DMMA_K_TILE  # elements
 
 
 def in_pairs(geo: Geometry) -> bool:
-    """Whether lanes take two K that lie side by side: of eight K-major rows, one read."""
+    """Whether lanes take two K that lie side by side, in one read: of eight K-major rows."""
     sixteen, eight = (geo.b, geo.a) if geo.lanes_down else (geo.a, geo.b)
     return eight.k_major and not sixteen.k_major
 
 
 def k_of(pairs: bool, t: Int32, step: int, which: int) -> Int32:
-    """Return the K of a slab that lanes t of four take in a step, the first or the second.
+    """Return the K of a k_tile that lanes t of four take in a step, the first or the second.
 
-    The middle two bits differ in all lanes, and the upper two (in pairs) or the outer two: see
-    `unit_of`.
+    Their middle two bits differ in all lanes, and so do the upper two (in pairs) or the outer two:
+    with `unit_of` they meet different banks.
     """
     low, high = t % 2, t // 2
     if pairs:
@@ -59,9 +62,9 @@ class Side:
     def __init__(
         self, tile: OperandTile, sixteen: bool, pairs: bool, first: Int32, lane: Int32
     ) -> None:
-        """`first` is the warp's first row; `sixteen` if an instruction has so many of it."""
+        """Take a warp's `first` row; `sixteen` if an instruction has so many rows of it."""
         self.tile = tile
-        self.boxed_pairs = sixteen and not tile.k_major
+        self.row_pairs = sixteen and not tile.k_major
         self.k_pairs = pairs and tile.k_major
         g, t = lane // FRAGMENT_K, lane % FRAGMENT_K
         self.places = [
@@ -70,15 +73,15 @@ class Side:
         ]
 
     def _places(self, k: Int32, first: Int32, g: Int32) -> tuple[Int32, Int32]:
-        """Return where a lane reads of an even and of an odd eight rows; of sixteen at once both.
+        """Return where a lane reads of an even and of an odd eight rows; the same twice of sixteen.
 
-        Eight rows of a box are half of its rows, exchanged for the other half where K says so.
+        Eight rows are half of a box; the swizzle exchanges the halves where K says so.
         """
         if self.tile.k_major:
-            place = (first + g) * DMMA_SLAB + unit_of(k // UNIT, g) + k % UNIT
-            return place, place + FRAGMENT_ROWS * DMMA_SLAB
+            place = (first + g) * DMMA_K_TILE + unit_of(k // UNIT, g) + k % UNIT
+            return place, place + FRAGMENT_ROWS * DMMA_K_TILE
         box = first // SWIZZLE_ROWS * BOX + k * SWIZZLE_ROWS
-        if self.boxed_pairs:
+        if self.row_pairs:
             place = box + unit_of(g, k)
             return place, place
         half = first % SWIZZLE_ROWS // FRAGMENT_ROWS  # 1 where warps have eight rows alone
@@ -87,12 +90,12 @@ class Side:
         return even, odd
 
     def rows(self, stage: cute.Pointer, step: int, extent: int) -> list[list]:
-        """Read each eighth row of a warp's `extent`, a value for each four K, as `dmma`."""
+        """Read each eighth row of a warp's `extent`, a value for each four K."""
         found = []
-        of_step, double = self.places[step], SWIZZLE_ROWS * DMMA_SLAB
+        of_step, double = self.places[step], SWIZZLE_ROWS * DMMA_K_TILE
         for first in range(0, extent, FRAGMENT_ROWS):
             whole, odd = divmod(first // FRAGMENT_ROWS, 2)
-            if self.boxed_pairs:
+            if self.row_pairs:
                 if not odd:
                     found += self._of_sixteen(stage, of_step, whole * double)
                 continue
@@ -106,10 +109,10 @@ class Side:
         return found
 
     def one_of_each(self, rows: list[list]) -> list:
-        """Return of what `rows` has found one value of each read."""
+        """Return one value of each read that `rows` has made."""
         if self.k_pairs:
             return [row[0] for row in rows]
-        return [value for row in rows[:: 1 + self.boxed_pairs] for value in row]
+        return [value for row in rows[:: 1 + self.row_pairs] for value in row]
 
     def _of_sixteen(self, stage: cute.Pointer, places: list, box: int) -> list[list]:
         pairs = [read(shared_vector(stage, place[0] + box, UNIT), UNIT) for place in places]
@@ -128,14 +131,11 @@ def sides_of(geo: Geometry, warps: tuple[int, int], warp: Int32, lane: Int32) ->
 
 
 @cute.jit
-def take(
+def sum_k_tiles(
     spec: cutlass.Constexpr, sums: cute.Tensor, shared: tuple, barriers: tuple, thread: tuple,
     count: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Sum the products of so many slabs, as `specialised.take`.
-
-    A stage is left when the last of it is in registers, before that is multiplied.
-    """
+    """Sum the products of `count` k_tiles; see `mainloop_fma_consumer.sum_k_tiles`."""
     geo, config = spec.geometry, spec.config
     full, empty = barriers
     sides = sides_of(geo, config.warps, *thread)
@@ -146,15 +146,15 @@ def take(
     sums.fill(Float64(0.0))
     if count > 0:
         cute.arch.mbarrier_wait(full + stage, phase)
-        hold(held, fragments(geo, sides, stage_at(spec, shared, stage), 0))
+        hold_both(held, fragments(geo, sides, stage_at(spec, shared, stage), 0))
         for _ in cutlass.range(count - 1, unroll=1):
-            coming, turned = advance(stage, phase, config.stages)
+            next_stage, next_phase = advance(stage, phase, config.stages)
             multiply_rest(spec, sums, held, sides, stage_at(spec, shared, stage), empty + stage)
-            cute.arch.mbarrier_wait(full + coming, turned)
-            ahead = fragments(geo, sides, stage_at(spec, shared, coming), 0)
+            cute.arch.mbarrier_wait(full + next_stage, next_phase)
+            ahead = fragments(geo, sides, stage_at(spec, shared, next_stage), 0)
             add_products(geo, sums, *held)
-            hold(held, ahead)
-            stage, phase = coming, turned
+            hold_both(held, ahead)
+            stage, phase = next_stage, next_phase
         multiply_rest(spec, sums, held, sides, stage_at(spec, shared, stage), empty + stage)
         add_products(geo, sums, *held)
         stage, phase = advance(stage, phase, config.stages)
@@ -164,26 +164,26 @@ def take(
 def multiply_rest(
     spec: Spec, sums: cute.Tensor, held: tuple, sides: tuple, stages: tuple, empty: cute.Pointer
 ) -> None:
-    """Multiply all steps of a slab but the last, which is held then; leave the stage."""
+    """Multiply all steps of a k_tile but the last, which is held then, and leave the stage."""
     geo = spec.geometry
     for step in range(1, STEPS):
         ahead = fragments(geo, sides, stages, step)
         add_products(geo, sums, *held)
-        hold(held, ahead)
+        hold_both(held, ahead)
     reads = zip(sides, ahead, strict=True)
-    # Each lane, as in `specialised.take`.
+    # Each lane, as in `mainloop_fma_consumer`.
     arrive_once_read(empty, [x for side, rows in reads for x in side.one_of_each(rows)])
 
 
 def fragments(geo: Geometry, sides: tuple[Side, Side], stages: tuple, step: int) -> tuple:
-    """Read what a lane multiplies in a step of a slab."""
+    """Read what a lane multiplies in a step of a k_tile."""
     return tuple(
         side.rows(stage, step, extent)
         for side, stage, extent in zip(sides, stages, geo.warp_tile, strict=True)
     )
 
 
-def hold(held: tuple, found: tuple) -> None:
-    """Keep what was read of A and of B."""
+def hold_both(held: tuple, found: tuple) -> None:
+    """Hold what was read of A and of B."""
     for into, values in zip(held, found, strict=True):
-        keep(into, values)
+        hold(into, values)

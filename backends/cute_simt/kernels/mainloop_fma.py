@@ -1,4 +1,12 @@
-"""The main loop on CUDA cores: fragments from shared memory, products by FMA."""
+"""The main loop on CUDA cores, of warps that copy and multiply.
+
+    prologue    start k_tiles 0 .. stages-2 (cp.async, one group a k_tile)
+    k_tile t    wait for it; one barrier; multiply it out of shared memory, and in between start
+                copying k_tile t+stages-1 into the stage that k_tile t-1 has just left
+
+One barrier a k_tile serves both directions: behind it k_tile t is visible to all, and all have left
+k_tile t-1. The products of a step of K are outer: a column of A times a row of B.
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Iterator
@@ -9,19 +17,34 @@ import cutlass.cute as cute
 from cutlass import Int16, Int32, const_expr
 
 from ...cute.device import read, select, shared_vector
-from ..geometry import OperandTile, copy_schedule
+from ..geometry_operands import OperandTile, copy_schedule
 from ..schedules import is_big, is_biggest
-from .producer import finish_slab, start_first, start_now, start_slab
+from .producer import finish_k_tile, start_all, start_k_tile, start_prologue
 from .spec import Spec
 from .tile_coords import first_rows
 
-__all__ = ["add_pairs", "add_product", "load_fragment", "multiply", "product_order", "sum_slabs"]
+__all__ = [
+    "add_pairs",
+    "add_product",
+    "fresh_sums",
+    "load_fragment",
+    "multiply",
+    "product_order",
+    "sum_k_tiles",
+]
+
+
+def fresh_sums(spec: Spec) -> cute.Tensor:
+    """Return a thread's accumulators, (rows of A, rows of B)."""
+    geo = spec.geometry
+    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
+    return cute.make_rmem_tensor(row_major, spec.sums)
 
 
 def load_fragment(
     tile: OperandTile, stage: cute.Pointer, first: Int32, k: int, step: int, sums: type
 ) -> list[list]:
-    """Read a lane's rows for K k .. k+step-1; returns values[kk][row] in the accumulator type."""
+    """Read a lane's rows for K k .. k+step-1: values[kk][row] in the accumulators' type."""
     values = [[None] * tile.rows for _ in range(step)]
     width = tile.vector
     if tile.k_major:
@@ -37,7 +60,7 @@ def load_fragment(
                 offset = (k + kk) * tile.pitch + first + tile.row(row)
                 fragment = read(shared_vector(stage, offset, width), width)
                 for i in range(width):
-                    values[kk][row + (i ^ tile.twist(k + kk))] = fragment[i].to(sums)
+                    values[kk][row + (i ^ tile.swizzle_xor(k + kk))] = fragment[i].to(sums)
     return values
 
 
@@ -50,28 +73,29 @@ def multiply(
     sums: cute.Tensor,
     *copies: Iterator[None],
 ) -> None:
-    """Add one slab's products to the accumulators (rows of A, rows of B).
+    """Add one k_tile's products to the accumulators (rows of A, rows of B).
 
-    In between the copies of a later slab are started: all at once they would wait for each other.
-    Few products do not hide that, and have them started first.
+    The copies of a later k_tile are started in between: all at once they would queue up. Small
+    tiles have too few products for that, and start them first.
     """
     geo = spec.geometry
     steps = spec.config.tile[2] // geo.step
     starting = sum(len(copy_schedule(tile, geo.threads)) for tile in (geo.a, geo.b))
     each, rest = -(-starting // steps) if spec.pipelined else 0, chain(*copies)
-    # ptxas puts three reads of nothing before copies that follow reads. Where B is turned half as
-    # many such places are better (4096 cubed in nt and tt: 1 percent), elsewhere not.
-    turns = 2 if geo.b.turned and is_biggest(spec.config) and each <= 2 else 1
+    # ptxas puts three dummy reads before copies that follow reads. Where B is transposed, half as
+    # many places with twice the copies are better, elsewhere not
+    # (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
+    steps_between = 2 if geo.b.transposed and is_biggest(spec.config) and each <= 2 else 1
     if not is_big(spec.config):
-        start_now(rest)
+        start_all(rest)
     for k in range(0, spec.config.tile[2], geo.step):
         left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
         right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
         for kk in range(geo.step):
             add_product(spec, sums, left[kk], right[kk])
-        if (k // geo.step + 1) % turns == 0:
-            start_now(islice(rest, turns * each))
-    start_now(rest)
+        if (k // geo.step + 1) % steps_between == 0:
+            start_all(islice(rest, steps_between * each))
+    start_all(rest)
 
 
 def add_product(spec: Spec, sums: cute.Tensor, left: list, right: list) -> None:
@@ -88,8 +112,9 @@ def add_product(spec: Spec, sums: cute.Tensor, left: list, right: list) -> None:
 def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
     """Return in which order to make the products of a column of A and a row of B.
 
-    There and back along the shorter side, so that each product has an operand of the one before:
-    an FMA that reads three registers takes two issue slots on an H200 (bench/NOTES.md).
+    There and back along the shorter side, so that each product shares an operand with the one
+    before: an FMA that reads three registers takes two issue slots on an H200
+    (docs/lab-notes/2026-11-21-float32-issue-slots.md).
     """
     if rows > columns:
         return [(i, j) for j, i in product_order(columns, rows)]
@@ -97,7 +122,7 @@ def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
 
 
 def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None:
-    """Add the products of a column of A and a row of B two at a time, each rounded as ever.
+    """Add the products of a column of A and a row of B two at a time, rounded as one by one.
 
     `first` is the index of the sums that runs along `single`.
     """
@@ -110,15 +135,15 @@ def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None
 
 
 @cute.jit
-def sum_slabs(
+def sum_k_tiles(
     spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
     ends: tuple, remaining: Int32, within: tuple, meanwhile: cutlass.Constexpr = None,
 ) -> cute.Tensor:  # fmt: skip
     """Return the sums of the products between two `ends` of K: the prologue and the main loop.
 
     `sources`, `shared` and `within` are of A and of B: where copies come from and go to, and the K
-    that must be left for a slab not to be checked. `thread` is (warp, lane). `meanwhile` is called
-    while the first slabs are on their way.
+    that must be left for a k_tile not to be checked. `thread` is (warp, lane). `meanwhile` is
+    called while the first k_tiles are in flight.
     """
     geo, config = spec.geometry, spec.config
     tile_k = config.tile[2]
@@ -128,7 +153,7 @@ def sum_slabs(
     held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
     held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
 
-    slab_a, slab_b, remaining = start_first(
+    offset_a, offset_b, remaining = start_prologue(
         spec, sources, shared, remaining, within, (held_a, held_b)
     )
     if const_expr(meanwhile is not None):
@@ -136,8 +161,7 @@ def sum_slabs(
 
     # -- main loop
     first_a, first_b = first_rows(geo, config, *thread)
-    row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
-    sums = cute.make_rmem_tensor(row_major, spec.sums)
+    sums = fresh_sums(spec)
     sums.fill(0.0)
     reading, writing = Int32(0), Int32(config.stages - 1)
     for _ in cutlass.range((ends[1] - ends[0] + tile_k - 1) // tile_k, unroll=1):
@@ -148,14 +172,14 @@ def sum_slabs(
         multiply(
             spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
             first_a, first_b, sums,
-            start_slab(source_a, into_a, slab_a, remaining, within_a, held_a),
-            start_slab(source_b, into_b, slab_b, remaining, within_b, held_b),
+            start_k_tile(source_a, into_a, offset_a, remaining, within_a, held_a),
+            start_k_tile(source_b, into_b, offset_b, remaining, within_b, held_b),
         )  # fmt: skip
         cute.arch.cp_async_commit_group()
-        finish_slab(source_a, into_a, held_a)
-        finish_slab(source_b, into_b, held_b)
-        slab_a += source_a.slab_bytes
-        slab_b += source_b.slab_bytes
+        finish_k_tile(source_a, into_a, held_a)
+        finish_k_tile(source_b, into_b, held_b)
+        offset_a += source_a.k_tile_bytes
+        offset_b += source_b.k_tile_bytes
         remaining -= tile_k
         reading = select(reading == config.stages - 1, Int32(0), reading + 1)
         writing = select(writing == config.stages - 1, Int32(0), writing + 1)

@@ -1,4 +1,17 @@
-"""Copies of k_tiles into shared memory: asynchronous, plain, checked at the edges."""
+"""Copies of k_tiles from device memory to shared memory, by the threads.
+
+What a thread copies of a tile is worked out in `Source`: the address of its first copy, and
+constant steps to the others (`copy_schedule`). A k_tile that lies inside its operand is copied as
+it is. Otherwise each copy is checked, and cp.async fills with zeros what lies outside (it copies
+`src-size` bytes), in K as well, so that the main loops need no special last step. Three kinds of
+copies:
+
+    whole      cp.async of all bytes; single elements may be left out one by one behind K
+    checked    cp.async of the bytes that exist: a loop, out of the way of the others' registers
+    plain      2-byte elements at odd addresses, through registers: there is no such cp.async
+
+Copies are generators: the main loop starts some between its products, and the rest at the end.
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Iterator
@@ -17,29 +30,29 @@ from ...cute.device import (
     select,
     shared_vector,
 )
-from ..geometry import Copy, OperandTile, copy_schedule, copy_step
+from ..geometry_operands import Copy, OperandTile, copy_schedule, copy_step
 from ..schedules import WARP
 from .spec import Spec
-from .tile_coords import placed_tile
+from .tile_coords import tile_origins
 
 __all__ = [
     "Source",
     "advanced",
     "batch_offset",
     "copy_async",
-    "corner",
-    "finish_slab",
+    "finish_k_tile",
     "load_element",
     "load_plain",
-    "moved",
+    "source_at",
     "sources_of",
+    "start_all",
     "start_checked",
-    "start_checked_slab",
-    "start_first",
-    "start_now",
-    "start_slab",
+    "start_checked_k_tile",
+    "start_k_tile",
+    "start_prologue",
     "store_element",
     "store_plain",
+    "unit_coords",
     "whole_copies",
 ]
 
@@ -58,45 +71,45 @@ class Source:
         thread: Int32,
         threads: int,
     ) -> None:
-        """`strides` are (row, K); `first_row` is the tile's, of `rows` in all."""
+        """Take `strides` of (row, K), and a tile that begins at `first_row`, of `rows` in all."""
         self.tile = tile
         self.dtype = CUTE_TYPES[tile.dtype]
         self.size = tile.dtype.itemsize
         self.schedule = copy_schedule(tile, threads)
         self.thread, self.threads = thread, threads
-        per_line = tile.line // tile.copy
-        if tile.turned:
-            self.line, self.position = thread % tile.slab, thread // tile.slab
-        elif tile.by_warps:
-            self.line, self.position = thread // WARP, thread % WARP * tile.copy
+        per_line = tile.line // tile.copy_width
+        if tile.transposed:
+            self.line, self.position = thread % tile.k_tile, thread // tile.k_tile
+        elif tile.line_per_warp:
+            self.line, self.position = thread // WARP, thread % WARP * tile.copy_width
         elif per_line <= threads:
-            self.line, self.position = thread // per_line, (thread % per_line) * tile.copy
+            self.line, self.position = thread // per_line, (thread % per_line) * tile.copy_width
         else:
-            self.line, self.position = Int32(0), thread * tile.copy
+            self.line, self.position = Int32(0), thread * tile.copy_width
         row, k = (self.line, self.position) if tile.k_major else (self.position, self.line)
         k_step = Int64(1) if kind.major == "k" else strides[1]
         row_step = Int64(1) if kind.major in ("m", "n") else strides[0]
         self.line_bytes = (row_step if tile.k_major else k_step) * self.size
         self.position_bytes = (k_step if tile.k_major else row_step) * self.size
-        self.slab_bytes = k_step * (tile.slab * self.size)
+        self.k_tile_bytes = k_step * (tile.k_tile * self.size)
         offset = Int64(first_row + row) * row_step + Int64(k) * k_step
         self.address = base + offset * self.size
-        self.first_place = self.line * tile.pitch + (self.position ^ tile.twist(self.line))
+        self.first_offset = self.line * tile.pitch + (self.position ^ tile.swizzle_xor(self.line))
         self.row = row
         self.first = first_row + row
         self.rows = rows
 
     @property
     def worked_out(self) -> tuple:
-        """What copies begin with."""
-        return self.address, self.first_place, self.line_bytes, self.slab_bytes
+        """The numbers that copies begin with."""
+        return self.address, self.first_offset, self.line_bytes, self.k_tile_bytes
 
     def existing(self, line: Int32, position: Int32, remaining: Int32) -> Int32:
-        """Bytes of a copy that lie inside the operand and inside `remaining` K.
+        """Return how many bytes of a copy lie inside the operand and inside `remaining` K.
 
         `line` and `position` are steps from the thread's first copy.
         """
-        limit = Int32(self.tile.copy * self.size)
+        limit = Int32(self.tile.copy_width * self.size)
         zero = Int32(0)
         if self.tile.k_major:
             inside = (remaining - (self.position + position)) * self.size
@@ -107,48 +120,48 @@ class Source:
         return select(self.line + line < remaining, inside, zero)
 
     def until(self, line: int, position: int, remaining: Int32) -> Int32:
-        """Bytes of a copy of one element: none where it lies behind the `remaining` K."""
+        """Return the bytes of a copy of one element: none where it lies behind `remaining` K."""
         k = self.position + position if self.tile.k_major else self.line + line
         return select(k < remaining, Int32(self.size), Int32(0))
 
-    def place(self, line: Int32, position: Int32) -> Int32:
-        """Element offset of a copy in a stage."""
-        return self.first_place + line * self.tile.pitch + position
+    def stage_offset(self, line: Int32, position: Int32) -> Int32:
+        """Return the element offset of a copy in a stage."""
+        return self.first_offset + line * self.tile.pitch + position
 
     def step(self, line: Int32, position: Int32) -> Int64:
-        """Bytes in device memory of steps in lines and along them."""
+        """Return the bytes of device memory of steps in lines and along them."""
         return Int64(line) * self.line_bytes + Int64(position) * self.position_bytes
 
     def owns(self, copy: Copy) -> cutlass.Boolean | None:
-        """Whether this thread takes part in a copy that not all threads are needed for."""
+        """Whether this thread takes part in a copy that needs not all threads; None if it does."""
         index = self.schedule.index(copy)
         return self.thread < self.tile.copies - index * self.threads if copy.partial else None
 
 
-def moved(source: Source, address: Int64, first_row: Int32) -> Source:
+def source_at(source: Source, address: Int64, first_row: Int32) -> Source:
     """Return the copies of a tile that begins elsewhere."""
     other = copy_of(source)
     other.address, other.first = address, first_row + source.row
     return other
 
 
-def corner(
-    spec: Spec, index: Int32, extents: tuple, slabs: Int32, order: tuple, split_k: Divisor,
+def unit_coords(
+    spec: Spec, index: Int32, extents: tuple, k_tiles: Int32, order: tuple, split_k: Divisor,
     l0: Divisor, part: Int32 | None = None,
 ) -> tuple:  # fmt: skip
-    """Return where a unit of work begins along M and N (see `placed`), its K, its batch and part.
+    """Return a work unit's `tile_origin` along M and along N, its K, its batch and part.
 
     Its K is (first, end, how much), the batch and part (L0, L1, part). Without a part given, the
     index counts the parts of all tiles.
     """
     tile_k = spec.config.tile[2]
     m, n, k = extents
-    rows, columns, batch = placed_tile(spec.geometry, index, (m, n), order)
+    rows, columns, batch = tile_origins(spec.geometry, index, (m, n), order)
     if part is None:
         batch, part = divmod(batch, split_k)
     i1, i0 = divmod(batch, l0)
-    first_k = part * slabs * tile_k
-    end_k = cutlass.min(k, first_k + slabs * tile_k)
+    first_k = part * k_tiles * tile_k
+    end_k = cutlass.min(k, first_k + k_tiles * tile_k)
     depth = cutlass.max(end_k - first_k, Int32(0))
     return rows, columns, (first_k, end_k, depth), (i0, i1, part)
 
@@ -156,7 +169,7 @@ def corner(
 def batch_offset(
     strides: tuple, i0: Int32, i1: Int32, first_k: Int32, k_stride: Int64, size: int
 ) -> Int64:
-    """Bytes from an operand's start to its batch and its part of K."""
+    """Return the bytes from an operand's start to its batch and its part of K."""
     return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
 
 
@@ -171,60 +184,61 @@ def sources_of(
     geo = spec.geometry
     (a, b), (a_strides, b_strides), (m, n) = bases, strides, sizes
     source_a = Source(
-        geo.a, spec.seen.a,
+        geo.a, spec.effective.a,
         a + batch_offset(a_strides, *where, a_strides[1], geo.a.dtype.itemsize),
-        (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.copiers,
+        (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.copy_threads,
     )  # fmt: skip
     source_b = Source(
-        geo.b, spec.seen.b,
+        geo.b, spec.effective.b,
         b + batch_offset(b_strides, *where, b_strides[0], geo.b.dtype.itemsize),
-        (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.copiers,
+        (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.copy_threads,
     )  # fmt: skip
     return source_a, source_b
 
 
 def whole_copies(
-    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, whole: cutlass.Boolean
+    source: Source, stage: cute.Pointer, offset: Int64, remaining: Int32, whole: cutlass.Boolean
 ) -> Iterator[None]:
-    """Start, one at a time, the cp.async copies of a slab where it lies inside its operand.
+    """Start, one at a time, the cp.async copies of a k_tile that is `whole`.
 
-    Copies of one element each may lie behind K: no other way is so cheap for a slab that K ends in.
+    Copies of one element each may lie behind K and copy nothing: the cheapest way for a k_tile that
+    K ends within.
     """
-    begin, first = source.address + slab, source.schedule[0]
+    begin, first = source.address + offset, source.schedule[0]
     for copy in source.schedule:
         where = begin
-        if source.tile.by_warps and copy.line == first.line:
+        if source.tile.line_per_warp and copy.line == first.line:
             where = begin + source.step(0, copy.position - first.position)
         elif copy != first:
             step = source.step(copy.line - first.line, copy.position - first.position)
             begin, first = advanced(begin, step), copy
             where = begin
         owns = source.owns(copy)
-        target = stage + source.place(copy.line, copy.position)
+        target = stage + source.stage_offset(copy.line, copy.position)
         size = None
-        if not source.tile.checked:
+        if not source.tile.checks_k_end:
             size = source.until(copy.line, copy.position, remaining)
         copy_async(source, target, where, size, whole if owns is None else whole & owns)
         yield
 
 
 def advanced(where: Int64, step: Int64) -> Int64:
-    """Add to an address, in a way that LLVM does not turn into products with the first one."""
+    """Add to an address so that LLVM does not replace the sums by products with the first step."""
     return cute.arch.inline_ptx(
         "add.s64 {$w0}, {$r0}, {$r1};", write_only_types=[Int64], read_only_args=[where, step]
     )
 
 
 def start_checked(
-    source: Source, stage: cute.Pointer, slab: Int64, remaining: Int32, index: Int32
+    source: Source, stage: cute.Pointer, offset: Int64, remaining: Int32, index: Int32
 ) -> None:
-    """Start copy `index` of one slab; zeros stand for what is not there."""
+    """Start copy `index` of one k_tile; what does not exist becomes zeros."""
     line, position = copy_step(source.tile, source.threads, index)
     line, position = Int32(line), Int32(position)
     copy_async(
         source,
-        stage + source.place(line, position),
-        source.address + slab + source.step(line, position),
+        stage + source.stage_offset(line, position),
+        source.address + offset + source.step(line, position),
         source.existing(line, position, remaining),
         source.thread < source.tile.copies - index * source.threads,
     )
@@ -237,8 +251,8 @@ def copy_async(
     size: Int32 | None,
     takes_part: cutlass.Boolean | None,
 ) -> None:
-    """Start one copy of `size` bytes, or of all that it has; the rest becomes zeros."""
-    width = source.tile.copy * source.size
+    """Start one copy of `size` bytes, or of all if it is None; the rest becomes zeros."""
+    width = source.tile.copy_width * source.size
     cache = "cg" if width == 16 else "ca"
     some = "" if size is None else ", {$r2}"
     sizes = [] if size is None else [size]
@@ -267,89 +281,90 @@ def store_element(
         cute.recast_tensor(shared_vector(pointer, offset, 1), Int16)[0] = bits
 
 
-def load_plain(source: Source, slab: Int64, remaining: Int32, held: cute.Tensor) -> None:
-    """Load one slab of a 2-byte operand at odd addresses into registers, as bits."""
+def load_plain(source: Source, offset: Int64, remaining: Int32, held: cute.Tensor) -> None:
+    """Load one k_tile of a 2-byte operand at odd addresses into registers, as bits."""
     for i, copy in enumerate(source.schedule):
         exists = source.existing(copy.line, copy.position, remaining) > 0
         if copy.partial:
             exists = exists & source.owns(copy)
-        where = source.address + slab + source.step(copy.line, copy.position)
+        where = source.address + offset + source.step(copy.line, copy.position)
         held[i] = load_element(where, exists)
 
 
 def store_plain(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
-    """Store what `load_plain` brought."""
+    """Store to a stage what `load_plain` has loaded."""
     for i, copy in enumerate(source.schedule):
         owns = source.owns(copy) if copy.partial else cutlass.Boolean(True)
-        store_element(stage, source.place(copy.line, copy.position), held[i], owns)
+        store_element(stage, source.stage_offset(copy.line, copy.position), held[i], owns)
 
 
 @cute.jit
-def start_checked_slab(
+def start_checked_k_tile(
     source: cutlass.Constexpr,
     stage: cute.Pointer,
-    slab: Int64,
+    offset: Int64,
     remaining: Int32,
     whole: cutlass.Boolean,
     least: cutlass.Constexpr,
 ) -> None:
-    """Start the copies of one slab of one operand that is not whole, with more than `least` left.
+    """Start the checked copies of one k_tile, if it is not `whole` and more than `least` is left.
 
     That is rare: a loop keeps it out of the way of the others' registers.
     """
     if (remaining > least) & (not whole):
         for index in cutlass.range(len(source.schedule), unroll=1):
-            start_checked(source, stage, slab, remaining, index)
+            start_checked(source, stage, offset, remaining, index)
 
 
-def start_slab(
+def start_k_tile(
     source: Source,
     stage: cute.Pointer,
-    slab: Int64,
+    offset: Int64,
     remaining: Int32,
     within: Int32,
     held: cute.Tensor,
     least: int = 0,
 ) -> Iterator[None]:
-    """Start bringing one slab of one operand; return what starts the rest of it, bit by bit.
+    """Start copying one k_tile of one operand; return what starts the rest of it, bit by bit.
 
-    With less K left than `within` it is checked, and with no more than `least` not copied.
+    `offset` is its place in bytes behind the first k_tile. With less K left than `within` it is
+    checked, and with no more than `least` not copied.
     """
     if not source.tile.asynchronous:
-        load_plain(source, slab, remaining, held)
+        load_plain(source, offset, remaining, held)
         return iter(())
     whole = remaining >= within
-    start_checked_slab(source, stage, slab, remaining, whole, least)
-    return whole_copies(source, stage, slab, remaining, whole)
+    start_checked_k_tile(source, stage, offset, remaining, whole, least)
+    return whole_copies(source, stage, offset, remaining, whole)
 
 
-def start_now(copies: Iterator[None]) -> None:
+def start_all(copies: Iterator[None]) -> None:
     """Start all of some copies."""
     for _ in copies:
         pass
 
 
-def finish_slab(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
-    """Complete what `start_slab` could not leave to the hardware."""
+def finish_k_tile(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
+    """Complete the copies that `start_k_tile` could not leave to the hardware."""
     if not source.tile.asynchronous:
         store_plain(source, stage, held)
 
 
-def start_first(
+def start_prologue(
     spec: Spec, sources: tuple, shared: tuple, remaining: Int32, within: tuple, held: tuple
 ) -> tuple:
-    """Bring the first slabs, all but one of the stages: where the next are, and what K is left."""
+    """Start the first k_tiles, in all stages but one; return the next offsets and the K left."""
     source_a, source_b = sources
-    slab_a, slab_b = Int64(0), Int64(0)
+    offset_a, offset_b = Int64(0), Int64(0)
     for stage in range(spec.config.stages - 1):
         to_a = shared[0] + stage * spec.geometry.a.elements
         to_b = shared[1] + stage * spec.geometry.b.elements
-        start_now(start_slab(source_a, to_a, slab_a, remaining, within[0], held[0]))
-        start_now(start_slab(source_b, to_b, slab_b, remaining, within[1], held[1]))
-        finish_slab(source_a, to_a, held[0])
-        finish_slab(source_b, to_b, held[1])
+        start_all(start_k_tile(source_a, to_a, offset_a, remaining, within[0], held[0]))
+        start_all(start_k_tile(source_b, to_b, offset_b, remaining, within[1], held[1]))
+        finish_k_tile(source_a, to_a, held[0])
+        finish_k_tile(source_b, to_b, held[1])
         cute.arch.cp_async_commit_group()
-        slab_a += source_a.slab_bytes
-        slab_b += source_b.slab_bytes
+        offset_a += source_a.k_tile_bytes
+        offset_b += source_b.k_tile_bytes
         remaining -= spec.config.tile[2]
-    return slab_a, slab_b, remaining
+    return offset_a, offset_b, remaining

@@ -1,8 +1,8 @@
-"""Device code for strips: what M or N has more than whole tiles, by launches of their own.
+"""Remainder launches: what M or N has beyond whole tiles, by the kernels for few rows.
 
-A tile of one row takes as long as one of 128: 2049 rows are 17 tiles high where 16 and a strip
-would do. A strip's kernel is one of those for few rows; columns are rows of the transposed product.
-Strips are launched first, and have read an operand when the tiles' kernel begins.
+A tile of one row takes as long as one of 128: 2049 rows are 17 tiles high where 16 and a remainder
+would do. Columns are rows of the transposed product. Remainders are launched first, and have read
+an operand into the L2 when the tiles' kernel begins.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -17,50 +17,52 @@ from unigemm.problem.dtypes import DType
 
 from ...cute.device import Spec
 
+__all__ = ["start_with_remainders"]
 
-def start_stripped(
+
+def start_with_remainders(
     launch: Callable, launch_few: Mapping[str, Callable], spec: Spec, addresses: tuple,
-    sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple, knobs: tuple,
+    sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple, parameters: tuple,
     stream: cuda.CUstream,
 ) -> None:  # fmt: skip
-    """Launch the strips, and by `launch` what is left to the tiles.
+    """Launch the remainders, and by `launch` what is left to the tiles.
 
-    `launch_few` launches, by its name, a schedule for few rows. There are such rows and others: see
-    `geometry.misfit`.
+    `launch_few` has the launches of the schedules for few rows, by name. The caller has made sure
+    that there are such rows: see `legality.unsupported_launch`.
     """
-    of_strips = (Int32(1), *knobs[1:])  # K is whole
-    for strip in spec.config.remainder:
-        sizes = start_strip(
-            launch_few[strip.schedule], spec, strip, addresses, sizes,
-            (a_steps, b_steps, d_steps), of_strips, stream,
+    whole_k = (Int32(1), *parameters[1:])
+    for config in spec.config.remainder:
+        sizes = start_remainder(
+            launch_few[config.schedule], spec, config, addresses, sizes,
+            (a_steps, b_steps, d_steps), whole_k, stream,
         )  # fmt: skip
-    launch(spec, addresses, sizes, a_steps, b_steps, d_steps, knobs, stream)
+    launch(spec, addresses, sizes, a_steps, b_steps, d_steps, parameters, stream)
 
 
-def start_strip(
-    launch: Callable, spec: Spec, strip: Config, addresses: tuple, sizes: tuple, steps: tuple,
-    knobs: tuple, stream: cuda.CUstream,
+def start_remainder(
+    launch: Callable, spec: Spec, config: Config, addresses: tuple, sizes: tuple, steps: tuple,
+    parameters: tuple, stream: cuda.CUstream,
 ) -> tuple:  # fmt: skip
-    """Launch a strip, and return the sizes of what is left."""
+    """Launch one remainder, by its own configuration, and return the sizes of what is left."""
     a, b, d, workspace = addresses
     m, n, *others = sizes
     a_steps, b_steps, d_steps = steps
-    if strip.swap_ab:
+    if config.swap_ab:
         a, b, m, n = b, a, n, m
-        a_steps, b_steps, d_steps = turned(b_steps), turned(a_steps), turned(d_steps)
-    left = m % spec.config.tile[strip.swap_ab]
+        a_steps, b_steps, d_steps = (transposed_steps(each) for each in (b_steps, a_steps, d_steps))
+    left = m % spec.config.tile[config.swap_ab]
     whole = m - left
-    few = replace(spec, problem=strip.oriented(spec.problem), config=strip)
+    few = replace(spec, problem=config.oriented(spec.problem), config=config)
     a = behind(a, whole, a_steps, few.problem.a.dtype)
     d = behind(d, whole, d_steps, few.problem.d.dtype)
     launch(
-        few, (a, b, d, workspace), (left, n, *others), a_steps, b_steps, d_steps, knobs, stream
+        few, (a, b, d, workspace), (left, n, *others), a_steps, b_steps, d_steps, parameters, stream
     )  # fmt: skip
-    return (n, whole, *others) if strip.swap_ab else (whole, n, *others)
+    return (n, whole, *others) if config.swap_ab else (whole, n, *others)
 
 
-def turned(steps: tuple) -> tuple:
-    """Return the steps of a matrix as the transposed product has them."""
+def transposed_steps(steps: tuple) -> tuple:
+    """Return the steps of a matrix in the transposed product."""
     return steps[1], steps[0], *steps[2:]
 
 

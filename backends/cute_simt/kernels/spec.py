@@ -1,4 +1,4 @@
-"""What a kernel is specialised on, and its pipeline stages."""
+"""What a kernel is compiled for, its stages in shared memory, and the barrier of its consumers."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from typing import ClassVar, Literal
@@ -11,28 +11,37 @@ from unigemm.problem.problem import Problem
 
 from ...cute import device
 from ...cute.device import CUTE_TYPES
-from ..geometry import Geometry, geometry, seen
-from ..schedules import in_parts, is_specialised
+from ..geometry import Geometry, geometry
+from ..geometry_operands import effective_problem
+from ..schedules import WARP, is_split_k, is_warp_specialized
 
-__all__ = ["CONSUMERS_BARRIER", "NO_UNIT", "Spec", "stage_at", "stages_of", "sync_consumers"]
+__all__ = [
+    "CONSUMERS_BARRIER",
+    "NO_UNIT",
+    "Spec",
+    "is_consumer",
+    "stage_at",
+    "stages_of",
+    "sync_consumers",
+]
 
 
-#: K left of a unit that is none: its slabs are not copied. Those of a unit behind its K are zeros.
+#: K left where no work unit is left, so that nothing is copied: behind a unit's own K are zeros.
 NO_UNIT = -(1 << 24)
 
-CONSUMERS_BARRIER = 1  # a named one: of the warps that multiply, where others only copy
+CONSUMERS_BARRIER = 1  # a named barrier of the warps that multiply, where others only copy
 
 
 class Spec(device.Spec):
-    """What is compiled in, with the numbers derived from it."""
+    """What a kernel is compiled for, with the numbers derived from it."""
 
-    #: Whether a slab is copied while another is multiplied; bench/ladder.py switches that off.
+    #: Whether copies are issued between the products; bench/ladder.py switches that off.
     pipelined: ClassVar[bool] = True
 
     @property
     def split(self) -> bool:
-        """Whether partial sums of all of D go to the workspace; those of a tail are its own."""
-        return in_parts(self.config)
+        """Whether all tiles leave partial sums in the workspace; a tail has its own."""
+        return is_split_k(self.config)
 
     @property
     def geometry(self) -> Geometry:
@@ -40,16 +49,16 @@ class Spec(device.Spec):
         return geometry(self.problem, self.config)
 
     @property
-    def seen(self) -> Problem:
-        """The problem with copies of operands that are copied first."""
-        return seen(self.problem, self.config)
+    def effective(self) -> Problem:
+        """The problem that is multiplied: repacked operands are their copies."""
+        return effective_problem(self.problem, self.config)
 
     @property
     def pairs(self) -> Literal["m", "n"] | None:
-        """Along which index two sums are added to at once: one whose values lie side by side.
+        """Along which index one instruction adds to two sums: one whose values lie side by side.
 
-        None where there is no such instruction, or none such index: to bring pairs together costs
-        more than they save.
+        None where there is no such instruction or index: bringing pairs together costs more than
+        they save.
         """
         geo = self.geometry
         if not self.packed or self.sums is not Float32:
@@ -62,7 +71,9 @@ class Spec(device.Spec):
 def stages_of(spec: Spec) -> tuple[cute.Pointer, tuple[cute.Pointer, cute.Pointer]]:
     """Return a CTA's shared memory, and where in it the stages of A and of B begin."""
     geo = spec.geometry
-    smem = cutlass.memory.SmemAllocator().allocate(geo.smem_bytes, 1024 if geo.a.swizzled else 128)
+    smem = cutlass.memory.SmemAllocator().allocate(
+        geo.smem_bytes, 1024 if geo.a.tma_swizzled else 128
+    )
     second = smem + spec.config.stages * geo.a.bytes
     of_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
     return smem, (of_a, cute.recast_ptr(second, dtype=CUTE_TYPES[geo.b.dtype]))
@@ -74,9 +85,14 @@ def stage_at(spec: Spec, shared: tuple, stage: Int32) -> tuple:
     return shared[0] + stage * geo.a.elements, shared[1] + stage * geo.b.elements
 
 
+def is_consumer(spec: Spec, warp: Int32) -> cutlass.Boolean:
+    """Whether a warp multiplies."""
+    return warp < spec.geometry.threads // WARP
+
+
 def sync_consumers(spec: Spec) -> None:
-    """Wait for all threads that multiply."""
-    if is_specialised(spec.config):
+    """Wait for all threads that multiply: a CTA barrier where there are no others."""
+    if is_warp_specialized(spec.config):
         cute.arch.barrier(barrier_id=CONSUMERS_BARRIER, number_of_threads=spec.geometry.threads)
     else:
         cute.arch.sync_threads()

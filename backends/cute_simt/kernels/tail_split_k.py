@@ -1,12 +1,12 @@
-"""Device code of the schedule "tail": whole rounds of tiles, then the rest of them in parts of K.
+"""The schedule "tail": whole waves of tiles, then the tiles of the last wave in parts of K.
 
-As many tiles as fill the device once or several times are computed whole, by a CTA each, and go
-straight to D. Those that are left would keep some of the SMs busy for as long again: they are cut
-along K into `split_k` parts, a CTA each. Parts go to the workspace, all tiles' first ones, then
-their second ones and so on, each tile row by row, and `tail_kernel` adds them in their order.
+Whole waves are computed whole, by a CTA a tile, and go straight to D. The tiles that are left would
+keep some of the SMs busy for as long again: they are cut along K into `split_k` parts, a CTA each.
+Parts go to the workspace as dense tiles, all tiles' first ones, then their second ones and so on,
+and `tail_kernel` adds them in this order.
 
 Tiles at an edge of D move back over their neighbours. Where one of two such tiles is whole and the
-other in parts, what both compute is that of the parts in the end: they are added up afterwards.
+other in parts, D ends up with the sums of the parts, since these are added last.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -16,19 +16,22 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ...cute.device import Divisor, Spec, select, wait_with
-from ...cute.reduction import add_parts, store_total
-from ..geometry import part_bytes
-from .tile_coords import placed_tile
+from ...cute.reduction import add_parts
+from ..work_split import part_bytes
+from .epilogue import Destination, store_results
+from .tile_coords import tile_origins
 
-_THREADS = 128
+__all__ = ["add_tail", "destination_of_tail", "either", "tail_kernel", "unit_of_tail"]
+
+_THREADS = 128  # of `tail_kernel`, each with 16 bytes
 
 
 def unit_of_tail(
-    block: Int32, tail: tuple, slabs: Int32, all_slabs: Int32
+    block: Int32, tail: tuple, k_tiles: Int32, all_k_tiles: Int32
 ) -> tuple[Int32, Int32, Int32]:
-    """Return the number of a CTA's tile, its part of K, and the slabs of such a part.
+    """Return the number of a CTA's tile, its part of K, and the k_tiles of such a part.
 
-    `tail` is (whole tiles, tiles in parts); a part has `slabs` slabs, a whole tile `all_slabs`.
+    `tail` is (whole tiles, tiles in parts). A part has `k_tiles`, a whole tile `all_k_tiles`.
     """
     whole, count = tail
     in_parts = block >= whole
@@ -36,22 +39,19 @@ def unit_of_tail(
     return (
         select(in_parts, whole + tile, block),
         select(in_parts, part, Int32(0)),
-        select(in_parts, slabs, all_slabs),
+        select(in_parts, k_tiles, all_k_tiles),
     )
 
 
-def sums_of_tail(
-    spec: Spec, workspace: Int64, block: Int32, whole: Int32, in_d: tuple
-) -> tuple[Int64, tuple, tuple, tuple]:
-    """Return where a CTA's sums go: `in_d` if its tile is whole, else a place in the workspace.
-
-    Both are (address, strides, first element of the tile, extents).
-    """
+def destination_of_tail(
+    spec: Spec, workspace: Int64, block: Int32, whole: Int32, in_d: Destination
+) -> Destination:
+    """Return where a CTA's sums go: `in_d` if its tile is whole, else into the workspace."""
     m, n, _ = spec.config.tile
     in_parts = block >= whole
     at = workspace + Int64(block - whole) * part_bytes(spec.problem, spec.config)
     out, (row_step, column_step), (first_m, first_n), (rows, columns) = in_d
-    return (
+    return Destination(
         either(in_parts, at, out),
         (either(in_parts, Int64(n), row_step), either(in_parts, Int64(1), column_step)),
         (select(in_parts, Int32(0), first_m), select(in_parts, Int32(0), first_n)),
@@ -76,9 +76,9 @@ def tail_kernel(
     tail: tuple,
     split_k: Int32,
 ) -> None:
-    """Add the parts of the tiles that have some, and write D; for `tail` see `unit_of_tail`."""
+    """Add the parts of the tiles in parts, and write D; for `tail` see `unit_of_tail`."""
     tile_m, tile_n, _ = spec.config.tile
-    sums, dtype, stored, overlap, _ = spec.reduction
+    sums, _, stored, overlap, _ = spec.reduction
     count = const_expr(128 // sums.width)
     size = const_expr(sums.width // 8)
     whole, tiles = tail
@@ -89,7 +89,7 @@ def tail_kernel(
     inside = index - tile * (tile_m * tile_n // count)
     line = inside // (tile_n // count)
     column = (inside - line * (tile_n // count)) * count
-    (first_m, _), (first_n, _), batch = placed_tile(spec.geometry, whole + tile, sizes, order)
+    (first_m, _), (first_n, _), batch = tile_origins(spec.geometry, whole + tile, sizes, order)
     i1, i0 = divmod(batch, l0)
     row, column_in_d = first_m + line, first_n + column
     at = (row, column_in_d, i0, i1)
@@ -103,8 +103,12 @@ def tail_kernel(
     total.fill(0.0)
     add_parts(total, where, apart, split_k)
     m, n = sizes
+    together = const_expr(stored == count)
     if row < m:
-        store_total(total, address, d_strides[1], n - column_in_d, dtype, stored == count)
+        left = n - column_in_d
+        store_results(
+            spec, total, address, (row, column_in_d), left, stride=d_strides[1], together=together
+        )
 
 
 def add_tail(

@@ -1,4 +1,4 @@
-"""float64 on tensor cores, of slabs that TMA brings: where lanes read, SASS, products."""
+"""float64 on tensor cores, of k_tiles that TMA brings: where lanes read, SASS, products."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.geometry import geometry
-from unigemm.backends.cute_simt.legality import illegal
-from unigemm.backends.cute_simt.schedules import DMMA, WARP, brings_two, producers_of
-from unigemm.backends.cute_simt.tiles import FED_DMMA_SHAPES
+from unigemm.backends.cute_simt.legality import unsupported_reason
+from unigemm.backends.cute_simt.schedules import DMMA, WARP, loads_two_k_tiles, producer_warps_of
+from unigemm.backends.cute_simt.tiles import TMA_FED_DMMA_SHAPES
 from unigemm.cache.sass import disassemble, instruction_mix
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
@@ -32,11 +32,11 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents
 
 FLOAT64 = DType.FLOAT64
-SIZE, SLAB = 8, 16  # bytes of an element; K of a slab
+SIZE, K_TILE = 8, 16  # bytes of an element; K of a k_tile
 CLASSES = [problem_of(FLOAT64, a, b, 16) for a, b in product(MAJORS_A, MAJORS_B)]
 OFFERED = [(p, c) for p in CLASSES for c in base_configs(p, H200) if c.producers]
 PLAIN = [(p, c) for p, c in OFFERED if c.schedule == DMMA]
-#: Tiles and warps, each with sizes that no tile nor slab ends with.
+#: Tiles and warps, each with sizes that no tile nor k_tile ends with.
 TILES = [
     ((128, 64), (4, 2), (132, 46, 100)),
     ((64, 128), (2, 4), (66, 130, 34)),
@@ -64,15 +64,15 @@ def fed(problem, tile, warps, stages=4, down=None, **more):
         (*tile, 16), stages=stages, warps=warps, thread=thread, raster=Raster("m", 8),
         schedule=DMMA, occupancy=1 if more.get("schedule") else 0,
     )  # fmt: skip
-    return replace(config, producers=producers_of(config), **more)
+    return replace(config, producers=producer_warps_of(config), **more)
 
 
 def in_stage(tile, row, k):
     """Where TMA leaves an element: rows of 128 bytes, units of 16 exchanged (128B swizzle)."""
     if tile.k_major:
-        return row * SLAB + (k // 2 ^ row % 8) * 2 + k % 2
+        return row * K_TILE + (k // 2 ^ row % 8) * 2 + k % 2
     box, inside = divmod(row, 16)
-    return box * 16 * SLAB + k * 16 + (inside // 2 ^ k % 8) * 2 + inside % 2
+    return box * 16 * K_TILE + k * 16 + (inside // 2 ^ k % 8) * 2 + inside % 2
 
 
 def rows_of_lane(tile, sixteen, group, extent):
@@ -141,7 +141,7 @@ def test_lanes_read_each_element_once_and_without_conflicts(reads):
                         assert found == [[in_stage(tile, *x) for x in row] for row in wanted]
                         seen[i] |= {x for row in wanted for x in row}
             for i in range(2):
-                assert len(seen[i]) == geo.warp_tile[i] * SLAB
+                assert len(seen[i]) == geo.warp_tile[i] * K_TILE
                 for each in at[i].values():
                     (count,) = {count for _, count in each}
                     places = [SIZE * place for place, _ in each]
@@ -162,12 +162,12 @@ def test_an_instruction_takes_the_two_halves_of_its_k_from_a_lane():
 
 @pytest.mark.compile
 @pytest.mark.parametrize("pairs", [False, True])
-def test_four_lanes_take_every_k_of_a_slab_once(pairs):
+def test_four_lanes_take_every_k_of_a_k_tile_once(pairs):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     from unigemm.backends.cute_simt.kernels.mainloop_dmma_tma import k_of
 
     found = [k_of(pairs, t, step, which) for t, step, which in product(range(4), *[range(2)] * 2)]
-    assert sorted(found) == list(range(SLAB))
+    assert sorted(found) == list(range(K_TILE))
 
 
 # -- what may run ----------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_every_class_in_aligned_rows_is_offered_every_shape():
         boxes = [16 if x.major != "k" else 1 for x in (problem.a, problem.b)]
         assert [(c.tile, c.warps, c.stages) for p, c in PLAIN if p is problem] == [
             shape
-            for shape in FED_DMMA_SHAPES
+            for shape in TMA_FED_DMMA_SHAPES
             if not any(side % box for side, box in zip(shape[0], boxes, strict=False))
             and (boxes != [1, 16] or shape[0][0] * shape[0][1] <= 64 * 112)
         ]
@@ -194,7 +194,7 @@ def test_every_class_in_aligned_rows_is_offered_every_shape():
     [
         ({}, "kn", "sm_100a", "Hopper only"),
         ({"producers": 4}, "kn", "sm_90a", "1 warps copy, not 4"),
-        ({"tile": (64, 64, 32), "stages": 4}, "kn", "sm_90a", "slabs of 16"),
+        ({"tile": (64, 64, 32), "stages": 4}, "kn", "sm_90a", "k_tiles of 16"),
         ({"schedule": "dmma-stream", "occupancy": 1}, "kn", "sm_90a", "copied by all warps"),
         ({"cluster_k": 2, "split_k": 2}, "kn", "sm_90a", "split-K would be others"),
         ({"cluster_k": 2, "schedule": "dmma-tail", "occupancy": 1}, "kn", "sm_90a", "one tile"),
@@ -209,10 +209,10 @@ def test_every_class_in_aligned_rows_is_offered_every_shape():
 def test_what_is_not_brought_by_tma_is_told_why(change, majors, arch, reason):
     problem = problem_of(FLOAT64, *majors, 16)
     config = Config((64, 64, 16), stages=4, warps=(2, 2), thread=(8, 4), schedule=DMMA, producers=1)
-    assert illegal(problem_of(FLOAT64, "k", "n", 16), config, H200) is None
-    assert reason in illegal(problem, replace(config, **change), named_target(arch))
+    assert unsupported_reason(problem_of(FLOAT64, "k", "n", 16), config, H200) is None
+    assert reason in unsupported_reason(problem, replace(config, **change), named_target(arch))
     for other in (problem_of(FLOAT64, "k", "n", 8), problem_of(FLOAT64, "strided", "n", 16)):
-        assert illegal(other, config, H200) is not None
+        assert unsupported_reason(other, config, H200) is not None
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -227,7 +227,7 @@ def test_few_rows_of_float64_are_planned_so(layout):
 
 @pytest.mark.compile
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
-@pytest.mark.parametrize("shape", FED_DMMA_SHAPES, ids=str)
+@pytest.mark.parametrize("shape", TMA_FED_DMMA_SHAPES, ids=str)
 @pytest.mark.sample(12)
 def test_a_stage_is_left_when_its_reads_have_ended(majors, shape):
     """An arrival behind reads alone overtakes them: here it depends on a value of each read."""
@@ -241,9 +241,9 @@ def test_a_stage_is_left_when_its_reads_have_ended(majors, shape):
     assert made.info.spill_bytes == 0
     assert {"LDL", "STL", "DFMA", "LDGSTS"}.isdisjoint(ops)
     m, n = geo.warp_tile
-    assert ops["DMMA"] == 2 * m * n * SLAB // (16 * 8 * 8), "in the loop, and for the last slab"
+    assert ops["DMMA"] == 2 * m * n * K_TILE // (16 * 8 * 8), "in the loop, and for the last k_tile"
     boxes = sum(1 if x.k_major else x.extent // 16 for x in (geo.a, geo.b))
-    assert ops["UTMALDG"] == boxes * (1 + brings_two(found[0])), "of one slab, or of two"
+    assert ops["UTMALDG"] == boxes * (1 + loads_two_k_tiles(found[0])), "of one k_tile, or of two"
     lines = disassemble(made.files["kernel.cubin"]).splitlines()
     arrivals = [line for line in lines if "SYNCS.ARRIVE.TRANS64.A1T0" in line]
     assert len(arrivals) == 2
@@ -258,7 +258,7 @@ def check_fed(case, tile, warps, down=None, **more):
         return configured(first, fed(first.problem, tile, warps, down=down, **more))
 
     gpu, _ = check_with(case, planned)
-    assert any("simt_specialised" in str(launch) for launch in gpu.launches)
+    assert any("simt_warp_specialized" in str(launch) for launch in gpu.launches)
 
 
 @pytest.mark.compile
@@ -286,14 +286,14 @@ def test_lanes_the_other_way_round_give_the_product(number):
 
 @pytest.mark.compile
 @pytest.mark.parametrize("way", WAYS[:3], ids=str)
-def test_stacks_and_more_slabs_than_stages_give_the_products(way):
+def test_stacks_and_more_k_tiles_than_stages_give_the_products(way):
     case = stacked("nt", (37, 42, 150), (2, 0), (0, 0), 3, 5)
     check_fed(case, (32, 64), (2, 2), stages=3, **way)
 
 
 @pytest.mark.compile
-def test_a_part_of_k_may_have_no_slab():
-    """Four slabs in three parts: two, two and none."""
+def test_a_part_of_k_may_have_no_k_tile():
+    """Four k_tiles in three parts: two, two and none."""
     check_fed(drawn("nn", (34, 66, 50), (2, 0), (0, 0), 1), (32, 64), (2, 2), split_k=3)
 
 
@@ -301,7 +301,7 @@ def test_a_part_of_k_may_have_no_slab():
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("number", range(len(TILES)))
 def test_clusters_along_k_give_the_product(layout, number):
-    """In two to eight parts; of the last ones some have no slab."""
+    """In two to eight parts; of the last ones some have no k_tile."""
     tile, warps, sizes = TILES[(number + 3) % len(TILES)]
     count = (2, 3, 4, 5, 8)[number % 5]
     case = drawn(layout, sizes, (2 * (number % 3), 0), (3, 1), number)

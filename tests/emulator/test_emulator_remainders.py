@@ -21,7 +21,7 @@ from test_emulator_simt import (
 from test_emulator_stream import dirty_workspaces
 
 import unigemm
-from unigemm.backends.cute_simt.schedules import FED_STAGES, PRODUCERS
+from unigemm.backends.cute_simt.schedules import PRODUCER_WARPS, WARP_SPECIALIZED_STAGES
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.planning.config import Config, Raster
@@ -36,8 +36,13 @@ PARTS = replace(PLAIN, split_k=3)
 TAIL = replace(PLAIN, split_k=2, occupancy=1, schedule="tail")
 STREAM = replace(WIDE, occupancy=1, schedule="stream")
 SEVERAL = replace(PLAIN, occupancy=1, schedule="persistent")
-FED = replace(
-    WIDE, tile=(128, 256, 16), warps=(2, 4), stages=FED_STAGES, producers=PRODUCERS, occupancy=1
+SPECIALIZED = replace(
+    WIDE,
+    tile=(128, 256, 16),
+    warps=(2, 4),
+    stages=WARP_SPECIALIZED_STAGES,
+    producers=PRODUCER_WARPS,
+    occupancy=1,
 )
 REPACKED = replace(PLAIN, repacked=True)
 AFTER = {
@@ -58,8 +63,8 @@ def dot(rows):
 AXPY = Config((1, 64, 1), warps=(1, 2), thread=(1, 4), slice_k=4, stages=8, schedule="axpy")
 
 
-def strip_of(layout, left, columns):
-    """Return a strip of rows, or of columns, that the layout has."""
+def remainder_of(layout, left, columns):
+    """Return a remainder of rows, or of columns, that the layout has."""
     k_major = layout[0] == "n" if columns else layout[1] == "t"
     rows = next(x for x in (1, 2, 4, 8) if x >= left)
     return replace(dot(rows) if k_major else AXPY, swap_ab=columns)
@@ -76,11 +81,11 @@ def sizes_of(config, left, columns, k):
 )
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.sample(7)
-def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, columns):
+def test_remainders_beside_tiles_of_every_schedule_give_the_product(layout, config, columns):
     """Among not-a-numbers, at odd addresses."""
     number = ["nn", "nt", "tn", "tt"].index(layout)
-    left = (1, 3)[strip_of(layout, 1, columns).schedule == "dot"]
-    stripped = replace(config, remainder=(strip_of(layout, left, columns),))
+    left = (1, 3)[remainder_of(layout, 1, columns).schedule == "dot"]
+    stripped = replace(config, remainder=(remainder_of(layout, left, columns),))
     sizes = sizes_of(config, left, columns, (77, 51, 50, 33)[number])
     a, b, d, buffer = framed_product(layout, sizes, 2)
     with device("sm_90a", seed=number, lockstep=number % 2 == 0) as gpu, dirty_workspaces():
@@ -93,28 +98,28 @@ def test_strips_beside_tiles_of_every_schedule_give_the_product(layout, config, 
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_strips_beside_warps_that_only_copy_give_the_product(layout):
+def test_remainders_beside_warps_that_only_copy_give_the_product(layout):
     columns = layout in ("nn", "tt")
-    left = (1, 2)[strip_of(layout, 1, columns).schedule == "dot"]
-    config = replace(FED, remainder=(strip_of(layout, left, columns),))
-    a, b, d, buffer = framed_product(layout, sizes_of(FED, left, columns, 53), 4)
+    left = (1, 2)[remainder_of(layout, 1, columns).schedule == "dot"]
+    config = replace(SPECIALIZED, remainder=(remainder_of(layout, left, columns),))
+    a, b, d, buffer = framed_product(layout, sizes_of(SPECIALIZED, left, columns, 53), 4)
     with device("sm_90a") as gpu:
         unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
-    assert kernels(gpu) == [f"simt_{config.remainder[0].schedule}", "simt_specialised"]
+    assert kernels(gpu) == [f"simt_{config.remainder[0].schedule}", "simt_warp_specialized"]
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
 
 
-def test_strips_are_beside_what_tma_brings():
+def test_remainders_are_beside_what_tma_brings():
     """Its boxes end where the tiles do; A's lines are those of all rows."""
-    strips = (strip_of("tn", 1, False), strip_of("tn", 1, True))
+    remainders = (remainder_of("tn", 1, False), remainder_of("tn", 1, True))
     a, b, d, buffer = framed_product("tn", (257, 257, 53), 3)
     with device("sm_90a") as gpu:
-        plan = configured(a, b, d, replace(FED, remainder=strips))
+        plan = configured(a, b, d, replace(SPECIALIZED, remainder=remainders))
         assert plan.problem.a.alignment == plan.problem.b.alignment == 16
         unigemm.matmul(a, b, d, plan=plan)
-    assert kernels(gpu) == ["simt_axpy", "simt_axpy", "simt_specialised"]
+    assert kernels(gpu) == ["simt_axpy", "simt_axpy", "simt_warp_specialized"]
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
@@ -123,12 +128,12 @@ def test_strips_are_beside_what_tma_brings():
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_rows_and_columns_may_both_be_left_over(layout):
     """What is in both has one of them; whichever is first."""
-    rows, columns = strip_of(layout, 1, False), strip_of(layout, 1, True)
-    for strips in ((rows, columns), (columns, rows)):
+    rows, columns = remainder_of(layout, 1, False), remainder_of(layout, 1, True)
+    for remainders in ((rows, columns), (columns, rows)):
         a, b, d, buffer = framed_product(layout, (257, 65, 45), 2)
         with device("sm_90a") as gpu:
-            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, remainder=strips)))
-        assert kernels(gpu) == [*(f"simt_{x.schedule}" for x in strips), "simt_gemm"]
+            unigemm.matmul(a, b, d, plan=configured(a, b, d, replace(PLAIN, remainder=remainders)))
+        assert kernels(gpu) == [*(f"simt_{x.schedule}" for x in remainders), "simt_gemm"]
         assert gpu.launches[2][0].grid == (2, 1, 1)
         np.testing.assert_array_equal(d, a @ b)
         d[...] = np.nan
@@ -156,18 +161,21 @@ def test_one_kernel_serves_every_number_of_rows_that_a_strip_takes(left):
     assert grids == {(1, 2), (2, 4)}
 
 
-def test_batches_and_steps_of_every_index_have_strips():
+def test_batches_and_steps_of_every_index_have_remainders():
     """A stack of two by three; D with steps along both of its indices; backward rows of A."""
     rng = np.random.default_rng(3)
-    for sizes, strip in (((130, 66, 50), dot(2)), ((70, 66, 50), replace(dot(2), swap_ab=True))):
+    for sizes, remainder in (
+        ((130, 66, 50), dot(2)),
+        ((70, 66, 50), replace(dot(2), swap_ab=True)),
+    ):
         m, n, k = sizes
         a = rng.integers(-4, 5, (2, 3, m, k)).astype("f4")[..., ::-1, :]
         b = rng.integers(-4, 5, (3, n, k)).astype("f4").swapaxes(1, 2)
         d = np.full((2, 3, m, n, 2), np.nan, "f4")[..., 0]
-        if strip.swap_ab:
+        if remainder.swap_ab:
             b = b.copy("C")  # N-major: as rows of the transposed product M-major
         with device("sm_90a", seed=1) as gpu:
-            plan = configured(a, b, d, replace(PLAIN, remainder=(strip,)))
+            plan = configured(a, b, d, replace(PLAIN, remainder=(remainder,)))
             unigemm.matmul(a, b, d, plan=plan)
         assert kernels(gpu) == ["simt_dot", "simt_gemm"]
         np.testing.assert_array_equal(d, a @ b)

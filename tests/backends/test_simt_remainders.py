@@ -1,4 +1,4 @@
-"""cute_simt's strips without a GPU: who may have them, their price, what is planned, SASS."""
+"""cute_simt's remainders without a GPU: who may have them, their price, what is planned, SASS."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from unigemm.backends.cute_simt import cost_gemv as few_rows
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs, candidates, predict, price, ranking
 from unigemm.backends.cute_simt.coefficients import H200 as FIGURES
-from unigemm.backends.cute_simt.geometry import scratch_bytes
-from unigemm.backends.cute_simt.legality import illegal, misfit
+from unigemm.backends.cute_simt.legality import unsupported_launch, unsupported_reason
 from unigemm.backends.cute_simt.schedules import is_big
-from unigemm.backends.cute_simt.work_split import of_tiles, shared_out
+from unigemm.backends.cute_simt.work_split import extents_of_tiles, scratch_bytes, split_remainders
 from unigemm.cache.sass import instruction_mix
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Config
@@ -35,9 +34,9 @@ LAYOUTS = ("kn", "kk", "mn", "mk")
 ODD = problem_of(DType.FLOAT32, "k", "k", 4)
 
 
-def of(strip, **change):
-    """Return a change of a configuration: another strip."""
-    return {"remainder": (replace(strip, **change),)}
+def of(remainder, **change):
+    """Return a change of a configuration: another remainder."""
+    return {"remainder": (replace(remainder, **change),)}
 
 
 @pytest.mark.parametrize(
@@ -57,24 +56,24 @@ def of(strip, **change):
         (ODD, of(TILE, schedule="dot"), "sm_90a", "of its own"),
         (ODD, of(DOT, repacked=True), "sm_90a", "where they lie"),
         (ODD, of(DOT, tile=(3, 8, 1)), "sm_90a", "no tile of 3x8"),
-        (ODD, {"remainder": (DOT, DOT)}, "sm_90a", "one strip of rows"),
+        (ODD, {"remainder": (DOT, DOT)}, "sm_90a", "one remainder launch of rows"),
         (ODD, {}, "sm_80", "not on sm_80"),
         (ODD, {}, "sm_100a", "not on sm_100a"),
     ],
 )
-def test_what_has_no_strips_is_told_why(problem, change, arch, reason):
-    assert reason in illegal(problem, replace(TILE, **change), named_target(arch))
+def test_what_has_no_remainders_is_told_why(problem, change, arch, reason):
+    assert reason in unsupported_reason(problem, replace(TILE, **change), named_target(arch))
 
 
-def test_every_schedule_of_big_tiles_may_have_strips():
+def test_every_schedule_of_big_tiles_may_have_remainders():
     for schedule, more in (
         ("", {}), ("", {"split_k": 3}), ("", {"repacked": True}), ("stream", {"occupancy": 1}),
         ("tail", {"occupancy": 1, "split_k": 2}), ("persistent", {"occupancy": 1}),
     ):  # fmt: skip
         config = replace(TILE, schedule=schedule, **more)
-        assert illegal(ODD, config, H200) is None
+        assert unsupported_reason(ODD, config, H200) is None
         both = replace(config, remainder=(DOT, replace(AXPY, swap_ab=True)))
-        assert illegal(problem_of(DType.FLOAT32, "m", "k", 4), both, H200) is None
+        assert unsupported_reason(problem_of(DType.FLOAT32, "m", "k", 4), both, H200) is None
     for problem in EVERY_PROBLEM:
         assert not any(config.remainder for config in base_configs(problem, H200))
 
@@ -87,17 +86,17 @@ sizes = st.integers(1, 9000)
     st.permutations([DOT, replace(AXPY, swap_ab=True)]),
     st.integers(1, 2),
 )
-def test_strips_and_tiles_have_every_element_once(extents, strips, count):
-    config = replace(TILE, remainder=tuple(strips[:count]))
-    found, tiles = shared_out(extents, config)
-    assert tiles == of_tiles(extents, config)
+def test_remainders_and_tiles_have_every_element_once(extents, remainders, count):
+    config = replace(TILE, remainder=tuple(remainders[:count]))
+    found, tiles = split_remainders(extents, config)
+    assert tiles == extents_of_tiles(extents, config)
     assert len(found) == count
     every = [*found, tiles]
     assert sum(x.m * x.n for x in every) == extents.m * extents.n
     assert {(x.k, x.batch) for x in every} == {(extents.k, extents.batch)}
-    for strip, rows in zip(config.remainder, found, strict=True):
-        assert rows.m < config.tile[strip.swap_ab]
-        assert (tiles.m, tiles.n)[strip.swap_ab] % config.tile[strip.swap_ab] == 0
+    for remainder, rows in zip(config.remainder, found, strict=True):
+        assert rows.m < config.tile[remainder.swap_ab]
+        assert (tiles.m, tiles.n)[remainder.swap_ab] % config.tile[remainder.swap_ab] == 0
 
 
 @pytest.mark.parametrize(
@@ -116,44 +115,44 @@ def test_strips_and_tiles_have_every_element_once(extents, strips, count):
     ],
 )
 def test_a_strip_is_for_as_many_rows_as_it_holds(extents, rows, problem, fits):
-    strip = replace(DOT, tile=(rows, 8, 1))
-    rows_of = replace(TILE, remainder=(strip,))
-    turned = replace(TILE, tile=(256, 128, 16), warps=(4, 2))
-    columns_of = replace(turned, remainder=(replace(strip, swap_ab=True),))
+    remainder = replace(DOT, tile=(rows, 8, 1))
+    rows_of = replace(TILE, remainder=(remainder,))
+    transposed = replace(TILE, tile=(256, 128, 16), warps=(4, 2))
+    columns_of = replace(transposed, remainder=(replace(remainder, swap_ab=True),))
     cases = [(problem, extents, rows_of), (problem.transposed, extents.transposed, columns_of)]
     for each, its, config in cases:
-        assert (misfit(each, its, config) is None) == fits
+        assert (unsupported_launch(each, its, config) is None) == fits
         if not fits:
-            with pytest.raises(UnsupportedProblem, match="a strip"):
+            with pytest.raises(UnsupportedProblem, match="a remainder launch"):
                 price(each, its, H200, config)
             with pytest.raises(UnsupportedProblem, match="plan again"):
                 BACKEND.arguments(Plan("cute_simt", config, each, its, H200))
 
 
 def offers(problem, *extents):
-    """Return what is offered with strips, and without, the cheapest first."""
+    """Return what is offered with remainders, and without, the cheapest first."""
     found = candidates(problem, Extents(*extents), H200)
     return [[x for x in found if bool(x.config.remainder) == have] for have in (True, False)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_strips_are_offered_for_rows_and_columns_that_are_left_over(layout):
+def test_remainders_are_offered_for_rows_and_columns_that_are_left_over(layout):
     problem = problem_of(DType.FLOAT32, *layout, 4)
     for m, n in ((2049, 2047), (1025, 1024), (2047, 2049), (2049, 2049), (4100, 520)):
         found, _ = offers(problem, m, n, 1000)
-        kinds = {tuple(strip.swap_ab for strip in x.config.remainder) for x in found}
+        kinds = {tuple(remainder.swap_ab for remainder in x.config.remainder) for x in found}
         rows = 0 < m % 32 <= (8 if layout[1] == "k" else 1)
         columns = 0 < n % 32 <= (8 if layout[0] == "k" else 1)
         wanted = [((False,), rows), ((True,), columns), ((False, True), rows and columns)]
         assert kinds == {kind for kind, there in wanted if there}
         assert all(is_big(x.config) for x in found)
         for each in found:
-            assert illegal(problem, each.config, H200) is None
+            assert unsupported_reason(problem, each.config, H200) is None
     for m, n in ((2048, 2048), (2060, 2060), (8, 2048), (1, 1)):
         assert offers(problem, m, n, 1000)[0] == []
 
 
-def test_no_strips_are_offered_where_they_were_not_priced():
+def test_no_remainders_are_offered_where_they_were_not_priced():
     extents = Extents(*SIZES)
     for problem, arch in (
         (ODD, "sm_80"), (ODD, "sm_100a"), (problem_of(DType.FLOAT64, "k", "k"), "sm_90a"),
@@ -181,19 +180,19 @@ def test_a_ranking_is_the_top_of_all_and_a_price_is_that_of_a_named_one(layout, 
     assert stripped or extents.batch * extents.m < 64
     for each in stripped[:40]:
         assert price(problem, extents, H200, each.config) == each
-        whole = of_tiles(extents, each.config)
+        whole = extents_of_tiles(extents, each.config)
         bare = replace(each.config, remainder=())
         assert each.workspace_bytes == scratch_bytes(problem, whole, bare, H200)
 
 
 def test_a_price_is_that_of_the_strip_and_of_the_tiles_that_are_left():
     extents = Extents(*SIZES)
-    for layout, strip in (("kk", DOT), ("mk", DOT), ("kn", AXPY), ("mn", AXPY)):
+    for layout, remainder in (("kk", DOT), ("mk", DOT), ("kn", AXPY), ("mn", AXPY)):
         problem = problem_of(DType.FLOAT32, *layout, 4)
-        config = replace(TILE, remainder=(strip,))
+        config = replace(TILE, remainder=(remainder,))
         found = predict(problem, extents, H200, config)
         alone = few_rows.few_rows_times(
-            problem, Extents(1, 2047, 2050), H200, strip, FIGURES.dot, strip=True
+            problem, Extents(1, 2047, 2050), H200, remainder, FIGURES.dot, strip=True
         )
         bare = predict(problem, Extents(2048, 2047, 2050), H200, replace(config, remainder=()))
         assert found.parts.remainder == alone.total
@@ -230,9 +229,9 @@ def plan_of(layout, m, n, k):
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_one_row_more_than_2048_is_a_strip_and_twelve_are_not(layout):
     plan = plan_of(layout, *SIZES)
-    (strip,) = plan.config.remainder
-    assert strip.schedule == ("axpy" if layout[1] == "n" else "dot")
-    assert strip.tile[0] == 1
+    (remainder,) = plan.config.remainder
+    assert remainder.schedule == ("axpy" if layout[1] == "n" else "dot")
+    assert remainder.tile[0] == 1
     assert 0 < plan.parts.remainder < 0.05 * plan.predicted_us
     _, (bare, *_) = offers(plan.problem, *SIZES)
     assert plan.predicted_us < 0.98 * bare.prediction.us
@@ -241,7 +240,7 @@ def test_one_row_more_than_2048_is_a_strip_and_twelve_are_not(layout):
         assert not any(x.config.remainder for x in (found, *found.alternatives))
 
 
-def test_a_plan_with_strips_reads_well_and_comes_back_from_json():
+def test_a_plan_with_remainders_reads_well_and_comes_back_from_json():
     plan = plan_of("nt", 2049, 2049, 2049)
     rows, columns = plan.config.remainder
     assert (rows.swap_ab, columns.swap_ab) == (False, True)
@@ -256,7 +255,7 @@ def test_a_plan_with_strips_reads_well_and_comes_back_from_json():
     assert Plan.from_json(text.replace('"remainder": [], ', "")) == old, "plans of before have none"
 
 
-def test_strips_are_in_the_key_of_a_kernel_and_no_others_key_has_changed():
+def test_remainders_are_in_the_key_of_a_kernel_and_no_others_key_has_changed():
     plan = Plan("cute_simt", TILE, ODD, Extents(*SIZES), H200)
     others = [
         replace(TILE, remainder=()), replace(TILE, remainder=(replace(DOT, swap_ab=True),)),
@@ -275,7 +274,7 @@ def test_strips_are_in_the_key_of_a_kernel_and_no_others_key_has_changed():
     ("nn", (2049, 2047, 2050)), ("nt", (2049, 2049, 2049)), ("tn", (2047, 2049, 2050)),
     ("tt", (2049, 2047, 2050)),
 ])  # fmt: skip
-def test_what_is_planned_with_strips_compiles_without_spills(layout, sizes):
+def test_what_is_planned_with_remainders_compiles_without_spills(layout, sizes):
     """And every kernel waits for the one before it: else a third would not wait for the first."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     from test_dependent_launches import kernels
@@ -286,6 +285,6 @@ def test_what_is_planned_with_strips_compiles_without_spills(layout, sizes):
     assert artifact.info.spill_bytes == 0
     assert {"LDL", "STL"}.isdisjoint(instruction_mix(artifact.files))
     found = kernels("cute_simt", "float32", layout, sizes)
-    assert {f"simt_{strip.schedule}" for strip in plan.config.remainder} < set(found)
+    assert {f"simt_{remainder.schedule}" for remainder in plan.config.remainder} < set(found)
     for code in found.values():
         assert any("ACQBULK" in text for text in code)

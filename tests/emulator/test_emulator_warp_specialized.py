@@ -15,7 +15,7 @@ from test_emulator_simt import configured, framed_product, kernels, on_fewer_sms
 from test_emulator_stream import dirty_workspaces
 
 import unigemm
-from unigemm.backends.cute_simt.schedules import FED_STAGES, PRODUCERS
+from unigemm.backends.cute_simt.schedules import PRODUCER_WARPS, WARP_SPECIALIZED_STAGES
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.planning.config import Config, Raster
@@ -26,8 +26,8 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 WIDE = Config(
-    (128, 256, 16), stages=FED_STAGES, warps=(2, 4), thread=(8, 16), producers=PRODUCERS,
-    occupancy=1, raster=Raster("m", 2),
+    (128, 256, 16), stages=WARP_SPECIALIZED_STAGES, warps=(2, 4), thread=(8, 16),
+    producers=PRODUCER_WARPS, occupancy=1, raster=Raster("m", 2),
 )  # fmt: skip
 TALL = replace(WIDE, tile=(256, 128, 16), warps=(4, 2))
 PARTS, TAIL = replace(WIDE, split_k=3), replace(TALL, split_k=2, schedule="tail")
@@ -40,7 +40,7 @@ AFTER = {PARTS: ["split_reduce"], TAIL: ["simt_tail"]}
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.sample(8)
 def test_every_schedule_gives_the_product_of_every_layout(layout, config, repacked):
-    """Of odd sizes among not-a-numbers; tiles that move back, K that ends within a slab."""
+    """Of odd sizes among not-a-numbers; tiles that move back, K that ends within a k_tile."""
     number = ["nn", "nt", "tn", "tt"].index(layout)
     sizes = [(133, 259, 117), (260, 131, 100), (119, 262, 67), (257, 300, 35)][number]
     pad = [1, 4, 3, 0][(number + (config is STREAM)) % 4]
@@ -52,9 +52,9 @@ def test_every_schedule_gives_the_product_of_every_layout(layout, config, repack
     with device("sm_90a", seed=number, lockstep=number % 2 == 0) as gpu, dirty_workspaces():
         plan = on_fewer_sms(configured(a, b, d, config), 3)
         unigemm.matmul(a, b, d, plan=plan)
-    product = ["simt_clear", "simt_specialised_stream"]
+    product = ["simt_clear", "simt_warp_specialized_stream"]
     if config.schedule != "stream":
-        product = ["simt_specialised", *AFTER.get(replace(config, repacked=False), [])]
+        product = ["simt_warp_specialized", *AFTER.get(replace(config, repacked=False), [])]
     assert kernels(gpu) == ["repack"] * repacked + product
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
@@ -63,13 +63,13 @@ def test_every_schedule_gives_the_product_of_every_layout(layout, config, repack
 
 @pytest.mark.parametrize(("config", "sizes"), [(WIDE, (128, 256, 200)), (STREAM, (256, 256, 96))])
 def test_what_tma_brings_needs_no_copies_by_threads(config, sizes):
-    """More slabs than stages: the ring turns; whole tiles, and stores straight from registers."""
+    """More k_tiles than stages: the ring turns; whole tiles, and stores straight from registers."""
     a, b, d, buffer = framed_product("tn", sizes, 0)
     with device("sm_90a", seed=1) as gpu, dirty_workspaces():
         plan = on_fewer_sms(configured(a, b, d, config), 5)
         assert (plan.problem.a.alignment, plan.problem.b.alignment) == (16, 16)
         unigemm.matmul(a, b, d, plan=plan)
-    assert kernels(gpu)[-1].startswith("simt_specialised")
+    assert kernels(gpu)[-1].startswith("simt_warp_specialized")
     np.testing.assert_array_equal(d, a @ b)
     d[...] = np.nan
     assert np.isnan(buffer).all(), "nothing else was written"
@@ -85,7 +85,7 @@ def test_stacks_and_operands_that_repeat_give_the_products(config):
     case = Case(a, b, d, d.shape, DType.FLOAT32, DType.FLOAT32, False, 1)
     with device("sm_90a", seed=2) as gpu:
         check_case(NUMPY, case, plan=on_fewer_sms(configured(*views_of(case), config), 4))
-    assert any(name.startswith("simt_specialised") for name in kernels(gpu))
+    assert any(name.startswith("simt_warp_specialized") for name in kernels(gpu))
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -98,4 +98,4 @@ def test_drawn_operands_in_poison_give_the_product(layout):
     with device("sm_90a", seed=3) as gpu:
         plan = configured(*views_of(case), WIDE if layout[0] == "n" else TALL)
         check_case(NUMPY, case, plan=plan)
-    assert kernels(gpu) == ["simt_specialised"]
+    assert kernels(gpu) == ["simt_warp_specialized"]

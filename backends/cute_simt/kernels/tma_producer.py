@@ -1,0 +1,240 @@
+"""The producers of warp-specialized kernels: k_tiles into the stages, by TMA or by cp.async.
+
+Each stage has two mbarriers. `full` completes when a stage's boxes are there and all producers
+whose copies go to it have arrived; `empty` when every consumer's lane has left the stage.
+
+    for each k_tile   wait `empty` | one lane starts the boxes (it announces their bytes at `full`)
+                                   | all start the cp.async of an operand that TMA does not bring,
+                                     which arrive at `full` when they are done
+
+TMA brings an operand whose rows lie along M or N and begin at multiples of 16 bytes, one box a
+k_tile; in float64 K-major operands too, in rows of 128 bytes with TMA's swizzle. The others are
+copied as in the plain kernel, and transposed on the way if they are K-major.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass.cute.nvgpu import cpasync
+
+from ...cute.device import CUTE_TYPES, select
+from ...cute.repack import depth
+from ...cute.tile_scheduler import advance, batched, bring
+from ..geometry_operands import OperandTile
+from ..geometry_resources import BARRIER_BYTES
+from ..schedules import SWIZZLE_ROWS, loads_two_k_tiles
+from .producer import start_all, start_k_tile
+from .spec import Spec, stages_of
+
+__all__ = [
+    "await_previous_kernel",
+    "await_stage",
+    "end_copies",
+    "init_barriers",
+    "load_k_tiles",
+    "shared_memory_of",
+    "tma_loads",
+]
+
+
+# -- shared memory and barriers --------------------------------------------------------------------
+
+
+def shared_memory_of(spec: Spec) -> tuple:
+    """Return where stages of A and of B, the epilogue's patches, and barriers begin."""
+    geo, stages = spec.geometry, spec.config.stages
+    smem, shared = stages_of(spec)
+    patches = smem + stages * (geo.a.bytes + geo.b.bytes)
+    barriers = smem + (geo.smem_bytes - 2 * stages * BARRIER_BYTES)
+    full = cute.recast_ptr(barriers, dtype=cutlass.Int64)
+    return shared, cute.recast_ptr(patches, dtype=spec.sums), (full, full + stages)
+
+
+def tma_fed(spec: Spec) -> tuple[bool, bool]:
+    """Whether A and B are brought by TMA."""
+    return spec.geometry.a.tma_fed, spec.geometry.b.tma_fed
+
+
+@cute.jit
+def init_barriers(spec: cutlass.Constexpr, barriers: tuple, thread: Int32) -> None:
+    """Initialise the barriers of all stages."""
+    geo = spec.geometry
+    full, empty = barriers
+    arrivals = any(tma_fed(spec)) + (0 if all(tma_fed(spec)) else geo.copy_threads)
+    if thread == 0:
+        for i in range_constexpr(spec.config.stages):
+            cute.arch.mbarrier_init(full + i, arrivals)
+            cute.arch.mbarrier_init(empty + i, geo.threads)
+        cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def await_stage(barrier: cute.Pointer, phase: Int32, needed: cutlass.Boolean) -> None:
+    """Wait for a stage to be full or empty, if it is needed."""
+    if needed:
+        cute.arch.mbarrier_wait(barrier, phase)
+
+
+def await_previous_kernel() -> None:
+    """Wait for what an earlier kernel writes; the next one may be made ready."""
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
+
+
+# -- TMA's boxes -----------------------------------------------------------------------------------
+
+
+def tma_layout(tile: OperandTile, stages: int) -> cute.Layout:
+    """Return the layout (extent, K, Stages) of what TMA brings, its swizzle left out."""
+    if not tile.tma_swizzled or tile.k_major:
+        steps = (tile.pitch, 1) if tile.k_major else (1, tile.pitch)
+        return cute.make_layout((tile.extent, tile.k_tile, stages), stride=(*steps, tile.elements))
+    boxes = tile.extent // SWIZZLE_ROWS  # one after the other
+    return cute.make_layout(
+        ((SWIZZLE_ROWS, boxes), tile.k_tile, stages),
+        stride=((1, SWIZZLE_ROWS * tile.k_tile), SWIZZLE_ROWS, tile.elements),
+    )
+
+
+def tma_swizzle() -> cute.Swizzle:
+    """Return TMA's swizzle of rows of 128 bytes: 16-byte units by the lowest bits of the row."""
+    return cute.make_swizzle(3, 4, 3)
+
+
+def tma_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple) -> tuple:
+    """Return on the host what TMA needs of A and of B: (atom, tensor, batch flags), or nothing."""
+    m, n, k, l0, l1 = sizes
+    geo = spec.geometry
+    found: list[tuple] = []
+    of_b = (b_steps[1], b_steps[0], *b_steps[2:])
+    for tile, address, rows, each in (
+        (geo.a, addresses[0], m, a_steps), (geo.b, addresses[1], n, of_b)
+    ):  # fmt: skip
+        if tile.tma_fed:
+            batches = (depth(each[2], l0), depth(each[3], l1))
+            view = batched(address, CUTE_TYPES[tile.dtype], rows, k, each, batches, tile.k_major)
+            box = cute.select(tma_layout(tile, 1), mode=[0, 1])
+            if tile.tma_swizzled:
+                box = cute.make_composed_layout(tma_swizzle(), 0, box)
+            op = cpasync.CopyBulkTensorTileG2SOp()
+            atom, tensor = cpasync.make_tiled_tma_atom(op, view, box, (tile.extent, tile.k_tile))
+            flags = tuple(select(step != 0, Int32(1), Int32(0)) for step in each[2:])
+            found.append((atom, tensor, flags))
+        else:
+            found.append(())
+    return tuple(found)
+
+
+def partition(tile: OperandTile, load: tuple, shared: cute.Pointer, stages: int) -> tuple:
+    """Return what boxes are copied from, by (extent, K, L0, L1), and to, by stages."""
+    atom, tensor, _ = load
+    if tile.tma_swizzled:
+        shared = cute.recast_ptr(shared, tma_swizzle(), dtype=CUTE_TYPES[tile.dtype])
+    stage = cute.make_tensor(shared, tma_layout(tile, stages))
+    tiles = cute.local_tile(tensor, (tile.extent, tile.k_tile), (None, None, None, None))
+    into, source = cpasync.tma_partition(
+        atom, 0, cute.make_layout(1), cute.group_modes(stage, 0, 2), cute.group_modes(tiles, 0, 2)
+    )
+    return source, into
+
+
+@cute.jit
+def start_tma(
+    spec: cutlass.Constexpr, loads: tuple, parts: cutlass.Constexpr, firsts: tuple, batch: tuple,
+    at: Int32, stage: Int32, full: cute.Pointer, leads: cutlass.Boolean,
+) -> None:  # fmt: skip
+    """Start the boxes of k_tile `at`, by the warp that `leads`."""
+    tiles = (spec.geometry.a, spec.geometry.b)
+    if leads:
+        with cute.arch.elect_one():
+            size = sum(tile.bytes for tile in tiles if tile.tma_fed)
+            cute.arch.mbarrier_arrive_and_expect_tx(full, size)
+        for i in range_constexpr(2):
+            if const_expr(tiles[i].tma_fed):
+                source, into = parts[i]
+                atom, _, flags = loads[i]
+                i0, i1 = batch[0] * flags[0], batch[1] * flags[1]
+                box = source[None, firsts[i] // tiles[i].extent, at, i0, i1]
+                bring(atom, box, into[None, stage], full, Int32(0), 1)
+
+
+# -- k_tiles ---------------------------------------------------------------------------------------
+
+
+@cute.jit
+def load_k_tiles(
+    spec: cutlass.Constexpr, loads: tuple, sources: cutlass.Constexpr, shared: tuple,
+    barriers: tuple, firsts: tuple, within: tuple, ends: tuple, batch: tuple,
+    leads: cutlass.Boolean, stage: Int32, phase: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Bring the k_tiles of a work unit between two `ends` of K; return the stage behind them.
+
+    `firsts`, `within` and `batch` say where its tile lies: see `unit_coords`. The warp that `leads`
+    starts the boxes.
+    """
+    geo, tile_k = spec.geometry, spec.config.tile[2]
+    full, empty = barriers
+    tiles = (geo.a, geo.b)
+    held = cute.make_rmem_tensor(1, cutlass.Int16)  # 4-byte copies hold nothing back
+    parts = [
+        partition(tile, load, to, spec.config.stages) if tile.tma_fed else ((), ())
+        for tile, load, to in zip(tiles, loads, shared, strict=True)
+    ]
+    remaining = ends[1] - ends[0]
+    at = ends[0] // tile_k
+    if const_expr(loads_two_k_tiles(spec.config)):
+        stage, phase = load_k_tile_pairs(
+            spec, loads, parts, firsts, batch, barriers, leads, at,
+            (remaining + tile_k - 1) // tile_k, stage, phase,
+        )  # fmt: skip
+    else:
+        offset_a, offset_b = Int64(0), Int64(0)
+        for _ in cutlass.range((remaining + tile_k - 1) // tile_k, unroll=1):
+            cute.arch.mbarrier_wait(empty + stage, phase)
+            if const_expr(any(tma_fed(spec))):
+                start_tma(spec, loads, parts, firsts, batch, at, stage, full + stage, leads)
+            if const_expr(not all(tma_fed(spec))):
+                for i in range_constexpr(2):
+                    if const_expr(not tiles[i].tma_fed):
+                        offset = offset_a if const_expr(i == 0) else offset_b
+                        into = shared[i] + stage * tiles[i].elements
+                        start_all(
+                            start_k_tile(sources[i], into, offset, remaining, within[i], held)
+                        )
+                cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
+                offset_a += sources[0].k_tile_bytes
+                offset_b += sources[1].k_tile_bytes
+            remaining -= tile_k
+            at += 1
+            stage, phase = advance(stage, phase, spec.config.stages)
+    return stage, phase
+
+
+@cute.jit
+def load_k_tile_pairs(
+    spec: cutlass.Constexpr, loads: tuple, parts: cutlass.Constexpr, firsts: tuple, batch: tuple,
+    barriers: tuple, leads: cutlass.Boolean, at: Int32, k_tiles: Int32, stage: Int32, phase: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Bring `k_tiles` from k_tile `at` on, by TMA alone, two at a time: see `loads_two_k_tiles`."""
+    full, empty = barriers
+    where = (spec, loads, parts, firsts, batch)
+    for _ in cutlass.range((k_tiles + 1) // 2, unroll=1):
+        next_stage, next_phase = advance(stage, phase, spec.config.stages)
+        cute.arch.mbarrier_wait(empty + stage, phase)
+        await_stage(empty + next_stage, next_phase, k_tiles > 1)
+        start_tma(*where, at, stage, full + stage, leads)
+        stage, phase = next_stage, next_phase
+        if k_tiles > 1:
+            start_tma(*where, at + 1, stage, full + stage, leads)
+            stage, phase = advance(stage, phase, spec.config.stages)
+        at += 2
+        k_tiles -= 2
+    return stage, phase
+
+
+def end_copies(spec: Spec) -> None:
+    """Wait for what a thread has copied: it must not end before."""
+    if not all(tma_fed(spec)):
+        cute.arch.cp_async_wait_group(0)
