@@ -94,8 +94,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "backends":  # the package, which is callable (see there)
-        return import_module(".backends", __name__)
+    if name in ("backends", "epilogue"):  # modules; the first is callable (see there)
+        return import_module(f".{name}", __name__)
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,7 @@ from .planning.target import Target
 from .planning.validation import checked, typed
 from .runtime.bind import Bound, bind, store
 from .runtime.call import addresses, run, run_foreign
+from .runtime.fused import matmul_fused
 from .runtime.loader import kernel_entry
 from .runtime.options import Options, check_options
 from .runtime.plan_call import plan_call
@@ -80,6 +81,7 @@ def matmul(
     scale_b: Scale | None = None,
     axes: Axes | None = None,
     casting: str | None = None,
+    **fused: Any,
 ) -> Any:
     """Multiply two arrays of one library, by the rules of `numpy.matmul`.
 
@@ -208,24 +210,21 @@ def matmul(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
+    if fused:
+        options = Options(
+            dtype, precision, deterministic, backend, plan, False, batch_invariant, casting=casting
+        )
+        return matmul_fused(a, b, out, fused, options, stream, (scale_a, scale_b), axes)
     kind = type(a)
     library = KNOWN.get(kind)
     if library is None or type(b) is not kind or (out is not None and type(out) is not kind):
         library, a, b, out = gather(a, b, out)
     if axes is not None:
         call = partial(
-            matmul,
-            dtype=dtype,
-            precision=precision,
-            deterministic=deterministic,
-            batch_invariant=batch_invariant,
-            backend=backend,
-            plan=plan,
-            stream=stream,
-            scale_a=scale_a,
-            scale_b=scale_b,
-            casting=casting,
-        )
+            matmul, dtype=dtype, precision=precision, deterministic=deterministic,
+            batch_invariant=batch_invariant, backend=backend, plan=plan, stream=stream,
+            scale_a=scale_a, scale_b=scale_b, casting=casting,
+        )  # fmt: skip
         return along_axes(call, library, a, b, out, axes)
     scaled = scale_a is not None or scale_b is not None
     if library.foreign:
@@ -294,6 +293,7 @@ def plan(
     scale_b: Scale | ArraySpec | None = None,
     keep: int = KEPT,
     tuned: bool = True,
+    **fused: Any,
 ) -> Plan:
     """Decide which kernel computes ``a @ b``, and why, without running it.
 
@@ -310,6 +310,9 @@ def plan(
         `matmul` will be given `scale_a` or `scale_b` of whole operands.
     scale_a, scale_b : optional
         As in `matmul`, where blocks have scales; an `ArraySpec` stands for an array.
+    **fused
+        What `matmul` takes for an epilogue (alpha, bias, activation, ...); an `ArraySpec` stands
+        for an array, and any number for a number.
     keep : int
         How many of the candidates that lost `Plan.alternatives` holds.
     tuned : bool
@@ -341,7 +344,7 @@ def plan(
     check_options(options)
     if keep < 0:
         raise UnsupportedProblem(f"keep counts candidates and is {keep}; pass 0 or more")
-    return plan_call(a, b, out, options, target, keep=keep, tuned=tuned)
+    return plan_call(a, b, out, options, target, fused, keep=keep, tuned=tuned)
 
 
 @dataclass(frozen=True)

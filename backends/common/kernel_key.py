@@ -13,11 +13,13 @@ from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
+from unigemm.problem.epilogue import Epilogue
 from unigemm.problem.problem import BlockScales, Extents, Problem
 
 __all__ = [
     "INT32_MAX",
     "one_by_one",
+    "oriented_beside",
     "oriented_scales",
     "oriented_strides",
     "out_of_bounds",
@@ -172,9 +174,17 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         **_knobs(config),
         # How many threads share the parts depends on the size of D, but where no M may change sums.
         "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
+        **({"epilogue": _plain(problem.epilogue)} if problem.epilogue else {}),
         # Under its older name, and only where there is one: so compiled kernels are still found.
         **({"strips": [_of_strip(each) for each in config.remainder]} if config.remainder else {}),
     }
+
+
+def _plain(epilogue: Epilogue) -> dict[str, Any]:
+    """Return an epilogue as plain data."""
+    import msgspec
+
+    return msgspec.to_builtins(epilogue)
 
 
 def _of_strip(config: Config) -> dict[str, Any]:
@@ -216,3 +226,12 @@ def oriented_scales(gemm: Gemm, config: Config) -> tuple[Steps, ...]:
     """Return the strides of the scales of A and B as the kernel sees them; none without scales."""
     strides = gemm.scale_strides or ()
     return strides[::-1] if config.swap_ab else strides
+
+
+def oriented_beside(gemm: Gemm, config: Config) -> list[int]:
+    """Return the strides of the epilogue's arrays as the kernel sees them, one after the other."""
+    found: list[int] = []
+    for row, column, inner, outer in gemm.beside_strides:
+        first, second = (column, row) if config.swap_ab else (row, column)
+        found += (first, second, inner, outer)
+    return found

@@ -22,6 +22,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_key import (
+    oriented_beside,
     oriented_scales,
     oriented_strides,
     out_of_bounds,
@@ -227,8 +228,9 @@ class CuteBackend(Backend):
         fixed = (
             extents.m, extents.n, extents.k, *gemm.batch, *strides,
             plan.split_k, int(config.raster.order == "n"), config.raster.group,
-            *self.arguments(plan), *scale_strides,
+            *self.arguments(plan), *scale_strides, *oriented_beside(gemm, config),
         )  # fmt: skip
+        of_operands = 2 if plan.problem.scaled or plan.problem.blocks else 0  # of A and of B
 
         def launch(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
             run(a, b, d, workspace, *fixed, *scales, stream)
@@ -236,7 +238,8 @@ class CuteBackend(Backend):
         def launch_swapped(
             a: int, b: int, d: int, workspace: int, stream: int, *scales: float
         ) -> None:
-            run(b, a, d, workspace, *fixed, *scales[1::-1], *scales[2:], stream)
+            swapped = scales[:of_operands][::-1]
+            run(b, a, d, workspace, *fixed, *swapped, *scales[of_operands:], stream)
 
         return launch_swapped if gemm.swapped != config.swap_ab else launch
 

@@ -1,6 +1,7 @@
 """Device-side pieces that every CuTe backend uses: vectors and tile order."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,26 +80,35 @@ class Spec:
 
     @property
     def reduction(self) -> tuple:
-        """What `reduce_kernel` is specialised on, for this problem's D."""
+        """What `reduce_kernel` is specialised on, for this problem's D.
+
+        The last is the problem as it sees it, lines along D's, if there is an epilogue.
+        """
         whole = 128 // self.sums.width
         stored = whole if self.problem.d.vector >= whole else 1
         sliced = not self.problem.batch_invariant
-        return self.sums, CUTE_TYPES[self.problem.d.dtype], stored, self.overlap, sliced
+        fused = None
+        if self.problem.epilogue is not None:
+            fused = self.problem.transposed if self.down else self.problem
+        return self.sums, CUTE_TYPES[self.problem.d.dtype], stored, self.overlap, sliced, fused
 
 
-def example_arguments(extra: int = 0, scaled: bool = False, in_blocks: bool = False) -> list:
+def example_arguments(
+    extra: int = 0, scaled: bool = False, in_blocks: bool = False, more: Sequence[Any] = ()
+) -> list:
     """Return arguments of a host function's types, for compiling.
 
     Four addresses, five sizes, twelve strides, three integers of every plan and `extra` ones of the
     backend's; eight strides and two addresses where blocks have scales; two addresses and a factor
-    where they do or the product is scaled; and the stream: what `CuteBackend.bind` passes.
+    where they do or the product is scaled; `more` of an epilogue; and the stream: what
+    `CuteBackend.bind` passes.
     """
     scales = [Int64(1), Int64(1), Float64(1)] if scaled or in_blocks else []
     scales = [*[Int64(1)] * 10, *scales] if in_blocks else scales
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
     wide, narrow = Int64(1), Int32(1)
     numbers = [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra)]
-    return [*numbers, *scales, stream]
+    return [*numbers, *scales, *more, stream]
 
 
 def pinned(value: Any) -> Any:

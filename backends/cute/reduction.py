@@ -21,6 +21,7 @@ from .device import (
     wait_with,
     write,
 )
+from .epilogue import Run, Site, finished
 from .scaling import scale_of, scale_sums
 
 REDUCE_THREADS_LOG = 7
@@ -43,6 +44,7 @@ def reduce_kernel(
     split_k: Int32,
     slices_log: Int32,
     scales: tuple,
+    taken: tuple,
 ) -> None:
     """Add the parts of each element, multiply by the scales, if there are any, and write D.
 
@@ -51,7 +53,7 @@ def reduce_kernel(
     writes, whether the launch may overlap the kernel before it (sm_90 and newer), and whether there
     may be slices: their number, and so the order of the sums, depends on the size of D.
     """
-    sums, dtype, stored, overlap, _ = types
+    sums, dtype, stored, overlap, _, fused = types
     count = const_expr(128 // sums.width)  # rows of the workspace are padded to 16 bytes
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -82,8 +84,27 @@ def reduce_kernel(
         add_slices(total, sums, count, thread, wide)
     if inside & (part == 0):
         scale_sums(total, scale_of(scales))
-        where = d + offset * const_expr(dtype.width // 8)
-        store_total(total, where, d_strides[1], n - column, dtype, stored == count)
+        if const_expr(fused is not None):
+            runs = [Run(at[0], column, count)]
+            site = Site((m, n), (at[2], at[3]), aligned=True)
+            values = finished(fused, taken, elements(total, 0, count), runs, site)
+            gate = const_expr(2 if fused.epilogue.gate else 1)
+            done = as_fragment(values)
+            offset += Int64(column // gate - column) * d_strides[1]
+            where = d + offset * const_expr(dtype.width // 8)
+            left = (n - column) // gate
+            store_total(done, where, d_strides[1], left, dtype, const_expr(stored == count))
+        else:
+            where = d + offset * const_expr(dtype.width // 8)
+            store_total(total, where, d_strides[1], n - column, dtype, stored == count)
+
+
+def as_fragment(values: list) -> cute.Tensor:
+    """Return values in registers."""
+    fragment = cute.make_rmem_tensor(len(values), type(values[0]))
+    for i, value in enumerate(values):
+        fragment[i] = value
+    return fragment
 
 
 @cute.jit
@@ -144,9 +165,10 @@ def launch_reduction(
     split_k: Int32,
     scales: tuple,
     stream: cuda.CUstream,
+    taken: tuple = (),
 ) -> None:
     """Reduce a workspace of `split_k` parts, rows padded to 16 bytes, into D."""
-    sums, _, _, overlap, sliced = types
+    sums, _, _, overlap, sliced, _ = types
     count = const_expr(128 // sums.width)
     row_pitch, part_pitch = workspace_pitches(sums, m, n, batch[0] * batch[1])
     work = Int64(batch[0]) * batch[1] * m * ((n + count - 1) // count)
@@ -158,7 +180,7 @@ def launch_reduction(
     wide = Int32(REDUCE_THREADS) >> slices_log
     reduce_kernel(
         types, workspace, d, m, n, batch[0], batch[0] * batch[1], part_pitch, row_pitch,
-        d_strides, split_k, slices_log, scales,
+        d_strides, split_k, slices_log, scales, taken,
     ).launch(  # a block an SM: else ptxas spares registers, and waits for two loads at a time
         grid=(Int32((work + wide - 1) // wide), 1, 1),
         block=(REDUCE_THREADS, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=overlap,
@@ -187,14 +209,17 @@ def target_of_sums(
 
 def reduce_parts(
     spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: tuple, split_k: Int32,
-    scales: tuple, stream: cuda.CUstream,
+    scales: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
-    """Launch the reduction of the parts, if there are any, into D, multiplied by scales."""
+    """Launch the reduction of the parts, if there are any, into D, with scales and epilogue."""
     if not spec.split:
         return
     m, n, l0, l1 = sizes
     d_m, d_n, d_l0, d_l1 = d_steps
     lines, line, steps = (n, m, (d_n, d_m)) if spec.down else (m, n, (d_m, d_n))
+    if spec.down and taken:  # columns of D are the lines here
+        places, beside, *rest = taken
+        taken = (places, tuple((n, m, *of) for m, n, *of in beside), *rest)
     launch_reduction(
         spec.reduction,
         parts,
@@ -206,6 +231,7 @@ def reduce_parts(
         split_k,
         scales,
         stream,
+        taken,
     )
 
 

@@ -19,6 +19,7 @@ from unigemm.problem.problem import MatrixType, Problem
 from ..common.workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
 from .device import GMEM, Divisor, raster, select, tile_coordinates
+from .epilogue import arguments_of, parted
 from .repack import Repack, depth, launch_repack, packed_pitch
 
 TURNED_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
@@ -352,6 +353,25 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
             ), stream,
         )  # fmt: skip
 
+    @cute.jit
+    def fused(
+        a: Int64, b: Int64, d: Int64, workspace: Int64,
+        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
+        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
+        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
+        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
+        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
+        turn_m: Int32, turn_n: Int32, *more: tuple,
+    ) -> None:  # fmt: skip
+        scales, taken, stream = parted(spec.problem, more)
+        start(
+            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
+            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
+            (split_k, along_n, group, multiprocessors, turn_m, turn_n), scales, stream, taken,
+        )  # fmt: skip
+
+    if spec.problem.epilogue is not None:
+        return fused
     if spec.problem.blocks is not None:
         return in_blocks
     return scaled if spec.problem.scaled else gemm
@@ -360,5 +380,7 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
     in_blocks = problem.blocks is not None
+    if problem.epilogue is not None:
+        return device.example_arguments(extra=3, more=arguments_of(problem))
     # Three: multiprocessors and turns.
     return device.example_arguments(extra=3, scaled=problem.scaled, in_blocks=in_blocks)

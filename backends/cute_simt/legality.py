@@ -13,6 +13,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
+from ..common.epilogue import no_epilogue
 from ..common.kernel_key import refuse_blocks, without_meaning
 from ..common.workspace import LINE_BYTES
 from .geometry_gemv import (
@@ -81,7 +82,7 @@ _UNUSED_BY_ROWS = ("occupancy", "producers", "repacked", "remainder", "cluster_k
 
 def unsupported_product(problem: Problem, extents: Extents) -> str | None:
     """Say why no configuration can compute a product; None where some may."""
-    reason = refuse_blocks(problem)
+    reason = refuse_blocks(problem) or no_epilogue(problem)
     if reason is not None:
         return reason
     if problem.a.dtype not in _DTYPES:

@@ -10,6 +10,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
+from ..common.epilogue import no_epilogue
 from ..common.kernel_key import without_meaning
 from .geometry import (
     COLUMNS,
@@ -38,6 +39,9 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
             f"tcgen05 is an instruction of {', '.join(_ARCHITECTURES)}, not of {target.arch}; use "
             "another backend"
         )
+    reason = no_epilogue(problem)
+    if reason is not None:
+        return reason
     dtype = problem.a.dtype
     if dtype is DType.FLOAT64:
         return "tcgen05 does not multiply float64; use another backend"

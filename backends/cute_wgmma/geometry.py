@@ -319,7 +319,8 @@ def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows"
     not make that faster.
     """
     d = problem.d
-    turned = d.major == "m" or from_registers(problem, rows)
+    turned = d.major == "m" or from_registers(problem, rows) or d.dtype.itemsize == 1
+    turned = turned or (problem.epilogue is not None and bool(problem.epilogue.gate))
     if turned or store_is_direct(rows, adding):
         return "direct"
     if d.alignment == TMA_BYTES:

@@ -7,6 +7,7 @@ from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.epilogue import no_epilogue
 from ..common.kernel_key import refuse_blocks, without_meaning
 from ..common.workspace import parts_filled
 from .geometry import ANY_MAJOR, config_of, features, seen
@@ -32,6 +33,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     """Say why cuTile does not take a product, or would be slow at it; None where it does."""
     return (
         refuse_blocks(problem)
+        or no_epilogue(problem)
         or _unsupported_architecture(target)
         or _unsupported_dtype(problem, target)
         or _unsupported_majors(problem, target)

@@ -28,8 +28,10 @@ from unigemm.planning.backend import Launcher
 from unigemm.problem.block_scales import blocked_count, blocks_of, row_and_block_places
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.epilogue import Epilogue, Gate
 
 from ..common.factors import LARGE, SMALL
+from .epilogue import finisher
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,15 +93,20 @@ def bind_product(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
     if not gemm.swapped:
         return launch
 
-    def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
-        launch(b, a, d, workspace, stream, *scales[1::-1], *scales[2:])
+    of_operands = 2 if gemm.problem.scaled or gemm.problem.blocks else 0  # of A and of B
+
+    def launch_swapped(a: int, b: int, d: int, workspace: int, stream: int, *more: float) -> None:
+        scales, rest = more[:of_operands], more[of_operands:]
+        launch(b, a, d, workspace, stream, *scales[::-1], *rest)
 
     return launch_swapped
 
 
 def _matrix(gemm: Gemm, which: str) -> _Matrix:
     e, (l0, l1) = gemm.extents, gemm.batch
-    rows, columns = {"a": (e.m, e.k), "b": (e.k, e.n), "d": (e.m, e.n)}[which]
+    gate = gemm.problem.epilogue.gate if gemm.problem.epilogue else ""
+    of_d = (e.m // 2 if gate == "m" else e.m, e.n // 2 if gate == "n" else e.n)
+    rows, columns = {"a": (e.m, e.k), "b": (e.k, e.n), "d": of_d}[which]
     down, along, step0, step1 = getattr(gemm, f"{which}_strides")
     dtype = getattr(gemm.problem, which).dtype
     return _Matrix((l1, l0, rows, columns), (step1, step0, down, along), dtype)
@@ -107,6 +114,8 @@ def _matrix(gemm: Gemm, which: str) -> _Matrix:
 
 def _goes_straight(gemm: Gemm, *matrices: _Matrix) -> bool:
     e = gemm.extents
+    if gemm.problem.epilogue is not None:
+        return False
     if any(x.dtype is not gemm.problem.accumulator for x in matrices):
         return False
     return all(x.ready for x in matrices) or e.m * e.n * e.k <= _TINY
@@ -155,19 +164,24 @@ def _blocked(
     e, (l0, l1) = gemm.extents, gemm.batch
     m, n, k = (min(t, x) for t, x in zip(tile, (e.m, e.n, e.k), strict=True))
     k = min(k, _EXACT_K) if whole else k
+    epilogue = gemm.problem.epilogue
+    m, n = _whole_pairs(epilogue, (m, n), (e.m, e.n))
+    gate = epilogue.gate if epilogue else ""
+    prepared = finisher(gemm) if epilogue else None
     matrices = max(1, _BUDGET // (m * k + k * n + m * n))
     chunk0 = min(l0, matrices)
     chunk1 = min(l1, max(1, matrices // chunk0))
-    in_place = d.dtype is factors and d.ready and k == e.k
+    in_place = d.dtype is factors and d.ready and k == e.k and epilogue is None
     a, b = a.shared(), b.shared()
     assert blocks is None or k % blocks.block == 0 or k == e.k, "parts of K begin with a scale"
     scales_of = [_block_scales(gemm, i) for i in range(2)] if in_blocks else []
     views = [viewer(x.shape, x.strides, x.dtype) for x in (a, b, d)]
+    of_scales = (2 if in_blocks else 0) + (3 if gemm.problem.scaled or in_blocks else 0)
 
-    def launch(
-        a_at: int, b_at: int, d_at: int, workspace: int, stream: int, *scales: float
-    ) -> None:
+    def launch(a_at: int, b_at: int, d_at: int, workspace: int, stream: int, *more: float) -> None:
+        scales, brought = more[:of_scales], more[of_scales:]
         factor = _factor(scales[-3:]) if gemm.problem.scaled else None
+        finish = prepared(brought) if prepared else None
         x, y, z = (view(at) for view, at in zip(views, (a_at, b_at, d_at), strict=True))
         stage_x = _stage(a, x, (chunk1, chunk0, m, k), native)
         stage_y = _stage(b, y, (chunk1, chunk0, k, n), native)
@@ -181,9 +195,15 @@ def _blocked(
         for i1, i0, rows, columns in product(
             _parts(l1, chunk1), _parts(l0, chunk0), _parts(e.m, m), _parts(e.n, n)
         ):
-            block = z[i1, i0, rows, columns]
-            partial = block if part is None else _corner(part, block.shape)
-            into = partial if total is None else _corner(total, block.shape)
+            at = (i1, i0, *_gated((rows, columns), gate))
+            block = z[at]
+            shape = (
+                i1.stop - i1.start,
+                i0.stop - i0.start,
+                *(x.stop - x.start for x in (rows, columns)),
+            )
+            partial = block if part is None else _corner(part, shape)
+            into = partial if total is None else _corner(total, shape)
             for step in _parts(e.k, k):
                 np.matmul(stage_x((i1, i0, rows, step)), stage_y((i1, i0, step, columns)), partial)
                 if total is None:
@@ -194,10 +214,31 @@ def _blocked(
                     np.add(into, partial, into, dtype=sums, casting="unsafe")
             if factor is not None:
                 _multiply(into, factor)
-            if into is not block:
+            if finish is not None:
+                finish(into, (i1, i0, rows, columns), block)
+            elif into is not block:
                 block[...] = into
 
     return launch
+
+
+def _whole_pairs(
+    epilogue: Epilogue | None, block: tuple[int, int], whole: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the rows and columns of a block that holds both elements of each gated pair."""
+    sides = list(block)
+    if epilogue is not None and epilogue.gate:
+        i = "mn".index(epilogue.gate)
+        sides[i] = whole[i] if epilogue.halves else max(2, sides[i] - sides[i] % 2)
+    return sides[0], sides[1]
+
+
+def _gated(parts: tuple[slice, slice], gate: Gate) -> tuple[slice, ...]:
+    """Return the rows and columns of D that rows and columns of the sums become."""
+    return tuple(
+        slice(x.start // 2, x.stop // 2) if name == gate else x
+        for name, x in zip("mn", parts, strict=True)
+    )
 
 
 def _stage(

@@ -17,6 +17,7 @@ from ..problem.dtypes import (
     INPUTS,
     DType,
     dtype_named,
+    fused_output_dtypes,
     may_multiply,
     numpy_dtype,
     output_dtypes,
@@ -334,7 +335,12 @@ def _named(name: str) -> DType:
 
 
 def output_dtype(
-    asked: Any, a: Operand | Layout, b: Operand | Layout, *, on_host: bool = False
+    asked: Any,
+    a: Operand | Layout,
+    b: Operand | Layout,
+    *,
+    on_host: bool = False,
+    fused: bool = False,
 ) -> DType:
     """Return the dtype of a product: `asked`, or the inputs' default where it is None.
 
@@ -346,6 +352,8 @@ def output_dtype(
         The inputs.
     on_host
         NumPy's own matmul is there for what no kernel multiplies.
+    fused
+        There is an epilogue, which may also round to fewer bits.
 
     Raises
     ------
@@ -358,6 +366,11 @@ def output_dtype(
             raise UnsupportedDtype(
                 f"{x.dtype} is a type of scales only; pass such arrays as scale_a and scale_b, "
                 "beside float8_e4m3fn or float8_e5m2"
+            )
+        if x.dtype in HOST_INPUTS and fused:
+            raise UnsupportedDtype(
+                f"{name} is {x.dtype}, and alpha, bias, activation and the like are for "
+                f"{', '.join(d.value for d in INPUTS)}; compute them behind the product"
             )
         if x.dtype in HOST_INPUTS and not on_host:
             raise UnsupportedDtype(
@@ -374,6 +387,8 @@ def output_dtype(
     dtype = parse_dtype(asked)
     if dtype is DType.INT8 and a.dtype is DType.INT8 and on_host:
         return dtype
+    if fused:
+        offered = fused_output_dtypes(a.dtype)
     if dtype not in offered:
         raise UnsupportedDtype(
             f"{a.dtype} inputs do not give a {dtype} result; "

@@ -14,7 +14,15 @@ from typing import Any
 
 from ..errors import UnsupportedProblem
 from ..problem.block_scales import BLOCKS, refuse_elements
-from ..problem.dtypes import FLOAT8, HOST_INPUTS, DType, may_multiply, output_dtypes
+from ..problem.dtypes import (
+    FLOAT8,
+    HOST_INPUTS,
+    DType,
+    fused_output_dtypes,
+    may_multiply,
+    output_dtypes,
+)
+from ..problem.epilogue import flaw
 from ..problem.problem import BlockScales, Extents, MatrixType, Problem
 from . import strict_json as strictjson
 from .backend import unsupported_by
@@ -182,7 +190,8 @@ def _built(data: dict[str, Any]) -> Plan:
 def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
     """Say why no call has such a problem; None where one may have it."""
     a, b, d = problem.a, problem.b, problem.d
-    offered = () if a.dtype is DType.FLOAT8_E8M0FNU else output_dtypes(a.dtype)
+    outputs = output_dtypes if problem.epilogue is None else fused_output_dtypes
+    offered = () if a.dtype is DType.FLOAT8_E8M0FNU else outputs(a.dtype)
     if a.dtype in HOST_INPUTS and not on_host:
         return f"{a.dtype} is multiplied on the host only"
     if a.dtype is DType.INT8 and on_host:
@@ -197,6 +206,12 @@ def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
         return f"precision {problem.precision} is for float32, not for {a.dtype}"
     if problem.scaled and problem.blocks is None and a.dtype not in FLOAT8:
         return f"{a.dtype} has no scales"
+    if problem.epilogue is not None:
+        if a.dtype in HOST_INPUTS:
+            return f"products of {a.dtype} have no epilogue"
+        reason = flaw(problem.epilogue)
+        if reason is not None:
+            return reason
     return _blocks_flaw(problem.blocks, a.dtype, b.dtype)
 
 
@@ -225,6 +240,9 @@ def _blocks_flaw(blocks: BlockScales | None, *elements: DType) -> str | None:
 def _extents_flaw(extents: Extents, problem: Problem) -> str | None:
     if min(extents.m, extents.n, extents.k, extents.batch) < 1:
         return f"{extents} multiplies nothing"
+    gate = problem.epilogue.gate if problem.epilogue else ""
+    if (gate == "n" and extents.n % 2) or (gate == "m" and extents.m % 2):
+        return f"{extents} has no pairs along {gate}"
     if extents.bytes_moved(problem) >= 2**63:
         return f"{extents} does not fit into 64 bits"
     return None

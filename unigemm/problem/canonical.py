@@ -13,36 +13,29 @@ from itertools import product
 
 from ..errors import OverlapError, ShapeMismatch, UnsupportedProblem
 from .block_scales import BLOCKS, block_scales, scale_steps
-from .dtypes import DType
+from .classes import (
+    MAX_ALIGNMENT,
+    Layout,
+    classify,
+    classify_beside,
+    classify_rows,
+    stacked,
+)
+from .epilogue import Beside, Epilogue, Gate
 from .overlap import overlaps_itself
-from .problem import BlockScales, Extents, Major, MatrixType, Precision, Problem
+from .problem import BlockScales, Extents, Major, Precision, Problem
 
-__all__ = ["MAX_ALIGNMENT", "Gemm", "Layout", "broadcast_shape", "canonical", "result_shape"]
+__all__ = [
+    "MAX_ALIGNMENT",
+    "Gemm",
+    "Layout",
+    "broadcast_shape",
+    "canonical",
+    "gated_shape",
+    "result_shape",
+]
 
-MAX_ALIGNMENT = 16  # bytes: the widest load, store or cp.async of a thread (PTX ISA, cp.async)
 _INNER_BATCH_DIMS = 2  # what one launch takes
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the elements of one array lie.
-
-    Attributes
-    ----------
-    shape
-        Extents of each dimension.
-    strides
-        Elements (not bytes) between neighbours in each dimension; may be zero or negative.
-    dtype
-        Element type.
-    alignment
-        Bytes, a power of two up to 16, that divides the address of the first element.
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: DType
-    alignment: int = MAX_ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -64,6 +57,10 @@ class Gemm:
         dimensions than two that do not fold together.
     scale_strides
         Of the scales of A and of B, where blocks have scales: (row, block, L0, L1), bytes.
+    beside_strides
+        Of the arrays of the epilogue, in its order: (row, column, L0, L1), elements.
+    beside_offsets
+        Element offsets of these arrays of each launch.
     """
 
     problem: Problem
@@ -75,6 +72,8 @@ class Gemm:
     d_strides: tuple[int, int, int, int]
     offsets: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)
     scale_strides: tuple[tuple[int, int, int, int], tuple[int, int, int, int]] | None = None
+    beside_strides: tuple[tuple[int, int, int, int], ...] = ()
+    beside_offsets: tuple[tuple[int, ...], ...] = ()
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -132,6 +131,8 @@ def canonical(
     scaled: bool = False,
     batch_invariant: bool = False,
     scales: tuple[Layout, Layout] | None = None,
+    epilogue: Epilogue | None = None,
+    beside: Sequence[Layout] = (),
 ) -> Gemm:
     """State ``d = a @ b`` as one canonical product.
 
@@ -147,6 +148,10 @@ def canonical(
     scales
         Layouts of the scales of blocks of `a` and `b` (see `unigemm.problem.block_scales`). Stacks
         of such products never become rows or columns.
+    epilogue
+        What is done to the sums; its arrays have no classes yet, and get those of `beside`.
+    beside
+        Layouts of its arrays, broadcast to the shape of ``a @ b``.
 
     Raises
     ------
@@ -158,9 +163,7 @@ def canonical(
         `batch_invariant`, and the rows of `a` or `d` are not contiguous or not aligned as those of
         a compact array. Or `scales`, and more dimensions of a stack than one launch takes.
     """
-    shape = result_shape(a.shape, b.shape)
-    if d.shape != shape:
-        raise ShapeMismatch(f"out has shape {d.shape}, the product has shape {shape}")
+    _refuse_shape(a, b, d, epilogue)
     _refuse_self_overlap(d)
     am, ak = (1, a.shape[-1]) if len(a.shape) == 1 else a.shape[-2:]
     n = b.shape[-1] if len(b.shape) > 1 else 1
@@ -168,33 +171,113 @@ def canonical(
     a_mat = _matrix_strides(a, row_vector=True)
     b_mat = _matrix_strides(b, row_vector=False)
     rows, columns = len(a.shape) > 1, len(b.shape) > 1
-    d_tail = d.strides[len(batch) :]
-    d_mat = (d_tail[0] if rows else 0, d_tail[-1] if columns else 0)
-    a_mat, b_mat, d_mat = _free_strides(am, n, ak, a_mat, b_mat, d_mat)
+
+    def of_result(x: Layout) -> tuple[int, int]:
+        tail = x.strides[len(batch) :]
+        return (tail[0] if rows else 0, tail[-1] if columns else 0)
+
+    a_mat, b_mat, *d_mats = _free_strides(
+        am, n, ak, a_mat, b_mat, [of_result(x) for x in (d, *beside)]
+    )
     blocks, along = (None, ()) if scales is None else _scales(scales, a, b, batch)
     dims = list(
         zip(
             batch,
             _batch_strides(a, batch),
             _batch_strides(b, batch),
-            d.strides[: len(batch)],
+            *(x.strides[: len(batch)] for x in (d, *beside)),
             *(steps[2:] for steps in along),
             strict=True,
         )
     )
-    columns_grow = not batch_invariant
-    m, n, a_mat, b_mat, d_mat, dims = _fold(am, n, a_mat, b_mat, d_mat, dims, columns_grow)
+    gated = epilogue is not None and bool(epilogue.gate)
+    columns_grow = not batch_invariant and not gated
+    m, n, a_mat, b_mat, d_mats, dims = _fold(
+        am, n, a_mat, b_mat, d_mats, dims, columns_grow, rows_grow=scales is None
+    )
+    d_mat, *beside_mats = d_mats
 
-    swapped = not batch_invariant and _prefers_transpose((m, n), d_mat)
+    d_shape = (m, n // 2) if gated else (m, n)
+    swapped = not batch_invariant and _prefers_transpose(d_shape, d_mat)
     if swapped:
         m, n = n, m
         a, b = b, a
         a_mat, b_mat, d_mat = b_mat[::-1], a_mat[::-1], d_mat[::-1]
-        dims = [(e, sb, sa, sd, *more[::-1]) for e, sa, sb, sd, *more in dims]
+        beside_mats = [x[::-1] for x in beside_mats]
+        scaled_from = 4 + len(beside)
+        dims = [
+            (e, sb, sa, *rest[: scaled_from - 3], *rest[scaled_from - 3 :][::-1])
+            for e, sa, sb, *rest in dims
+        ]
         blocks, along = blocks and blocks.transposed, along[::-1]
+        epilogue = epilogue and epilogue.transposed
     asked = (precision, deterministic, scaled, batch_invariant)
-    gemm = _assemble((m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked)
+    gemm = _assemble(
+        (m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked, _gate_of(epilogue)
+    )
+    if epilogue is not None:
+        gemm = _with_epilogue(gemm, epilogue, beside, beside_mats, dims)
     return gemm if blocks is None else _with_scales(gemm, blocks, along, dims)
+
+
+def _gate_of(epilogue: Epilogue | None) -> Gate:
+    return epilogue.gate if epilogue is not None else ""
+
+
+def _refuse_shape(a: Layout, b: Layout, d: Layout, epilogue: Epilogue | None) -> None:
+    """Refuse an output of another shape than the result's; a gated one has half the columns."""
+    shape = result_shape(a.shape, b.shape)
+    if _gate_of(epilogue):
+        shape = gated_shape(shape, b.shape)
+    if d.shape != shape:
+        raise ShapeMismatch(f"out has shape {d.shape}, the product has shape {shape}")
+
+
+def gated_shape(shape: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a gated result.
+
+    Raises
+    ------
+    ShapeMismatch
+        There are no pairs of columns.
+    """
+    if len(b) < 2 or shape[-1] % 2:
+        raise ShapeMismatch(
+            f"a gated activation takes pairs of columns, and the product has shape {shape}; pass b "
+            "with an even number of columns"
+        )
+    return (*shape[:-1], shape[-1] // 2)
+
+
+def _with_epilogue(
+    gemm: Gemm, epilogue: Epilogue, beside: Sequence[Layout], mats: Sequence[tuple[int, int]],
+    dims: list[tuple[int, ...]],
+) -> Gemm:  # fmt: skip
+    """Return a product with an epilogue whose arrays lie so; `dims` are folded, fastest first."""
+    shape = (gemm.extents.m, gemm.extents.n)
+    inner, outer = dims[:_INNER_BATCH_DIMS], dims[_INNER_BATCH_DIMS:]
+    classes: list[Beside] = []
+    strides: list[tuple[int, int, int, int]] = []
+    for i, (layout, mat) in enumerate(zip(beside, mats, strict=True)):
+        steps = [dim[4 + i] for dim in dims]
+        classes.append(classify_beside(layout, shape, mat, steps))
+        own = [dim[4 + i] for dim in inner]
+        first, second = (*own, 0, 0)[:_INNER_BATCH_DIMS]
+        strides.append((*mat, first, second))
+    offsets = tuple(
+        tuple(
+            sum(at * dim[4 + i] for at, dim in zip(index, outer, strict=True))
+            for i in range(len(beside))
+        )
+        for index in product(*(range(dim[0]) for dim in outer))
+    )
+    problem = _with_classes(gemm.problem, epilogue, tuple(classes))
+    return replace(gemm, problem=problem, beside_strides=tuple(strides), beside_offsets=offsets)
+
+
+@lru_cache(maxsize=1024)
+def _with_classes(problem: Problem, epilogue: Epilogue, classes: tuple[Beside, ...]) -> Problem:
+    return replace(problem, epilogue=epilogue.seen(classes))
 
 
 def _scales(
@@ -221,9 +304,9 @@ def _with_scales(
             "the stack of a product with scales of blocks has more dimensions than "
             f"{_INNER_BATCH_DIMS} that do not fold together; loop over the others"
         )
-    full = [*dims, *[(1, 0, 0, 0, 0, 0)] * (_INNER_BATCH_DIMS - len(dims))]
+    full = [*dims, *[(1, 0, 0)] * (_INNER_BATCH_DIMS - len(dims))]
     of_a, of_b = (
-        (steps[0], steps[1], full[0][4 + i], full[1][4 + i]) for i, steps in enumerate(along)
+        (steps[0], steps[1], full[0][i - 2], full[1][i - 2]) for i, steps in enumerate(along)
     )
     return replace(gemm, problem=replace(gemm.problem, blocks=blocks), scale_strides=(of_a, of_b))
 
@@ -235,10 +318,11 @@ def _assemble(
     dims: list[tuple[int, ...]],
     swapped: bool,
     asked: tuple[Precision, bool, bool, bool],
+    gate: Gate = "",
 ) -> Gemm:
     m, n, k = sizes
     names: tuple[tuple[Major, Major], ...] = (("m", "k"), ("k", "n"), ("m", "n"))
-    shapes = ((m, k), (k, n), (m, n))
+    shapes = ((m, k), (k, n), (m // 2 if gate == "m" else m, n // 2 if gate == "n" else n))
     types = []
     fixed = []
     for index in range(3):
@@ -246,8 +330,8 @@ def _assemble(
         rows_only = asked[-1] and index != 1
         own = strides[index]
         if asked[-1] and index == 1:
-            own = _stacked(shapes[index], own)
-        kind, pair = (_classify_rows if rows_only else _classify)(
+            own = stacked(shapes[index], own)
+        kind, pair = (classify_rows if rows_only else classify)(
             layouts[index], shapes[index], own, names[index], batch_steps
         )
         types.append(kind)
@@ -299,14 +383,14 @@ def _free_strides(
     k: int,
     a: tuple[int, int],
     b: tuple[int, int],
-    d: tuple[int, int],
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    ds: Sequence[tuple[int, int]],
+) -> list[tuple[int, int]]:
     """Zero the stride of each index of extent one: it is never taken, so it binds nothing."""
 
     def free(pair: tuple[int, int], rows: int, columns: int) -> tuple[int, int]:
         return (0 if rows == 1 else pair[0]), (0 if columns == 1 else pair[1])
 
-    return free(a, m, k), free(b, k, n), free(d, m, n)
+    return [free(a, m, k), free(b, k, n), *(free(d, m, n) for d in ds)]
 
 
 def _fold(
@@ -314,19 +398,21 @@ def _fold(
     n: int,
     a: tuple[int, int],
     b: tuple[int, int],
-    d: tuple[int, int],
+    ds: list[tuple[int, int]],
     dims: list[tuple[int, ...]],
     columns_grow: bool,
-) -> tuple[int, int, tuple[int, int], tuple[int, int], tuple[int, int], list]:
+    rows_grow: bool,
+) -> tuple[int, int, tuple[int, int], tuple[int, int], list[tuple[int, int]], list]:
     """Fold batch dimensions into M or N (one operand shared), or into each other.
 
     Parameters
     ----------
     dims
-        (extent, A stride, B stride, D stride), slowest first. Those that go on with the strides of
-        scales fold into each other only.
-    columns_grow
-        Whether N may take up a dimension.
+        (extent, A stride, B stride, strides of `ds`, and of scales), slowest first.
+    ds
+        (row, column) strides of D, and of what is seen in its shape.
+    columns_grow, rows_grow
+        Whether N may take up a dimension; M and N. Else they fold into each other only.
 
     Returns
     -------
@@ -336,14 +422,30 @@ def _fold(
     left = [dim for dim in reversed(dims) if dim[0] != 1]
     merged: list[tuple[int, ...]] = []
     for extent, *steps in left:
-        sa, sb, sd, *scales = steps
-        if not merged and not scales:
-            if sb == 0 and (m == 1 or (sa == m * a[0] and sd == m * d[0])):
-                a, d = ((sa, a[1]), (sd, d[1])) if m == 1 else (a, d)
+        sa, sb, *rest = steps
+        sds = rest[: len(ds)]
+        if not merged and rows_grow:
+            if sb == 0 and (
+                m == 1
+                or (sa == m * a[0] and all(sd == m * d[0] for sd, d in zip(sds, ds, strict=True)))
+            ):
+                if m == 1:
+                    a, ds = (sa, a[1]), [(sd, d[1]) for sd, d in zip(sds, ds, strict=True)]
                 m *= extent
                 continue
-            if columns_grow and sa == 0 and (n == 1 or (sb == n * b[1] and sd == n * d[1])):
-                b, d = ((b[0], sb), (d[0], sd)) if n == 1 else (b, d)
+            if (
+                columns_grow
+                and sa == 0
+                and (
+                    n == 1
+                    or (
+                        sb == n * b[1]
+                        and all(sd == n * d[1] for sd, d in zip(sds, ds, strict=True))
+                    )
+                )
+            ):
+                if n == 1:
+                    b, ds = (b[0], sb), [(d[0], sd) for sd, d in zip(sds, ds, strict=True)]
                 n *= extent
                 continue
         inner, *before = merged[-1] if merged else (1,)
@@ -351,7 +453,7 @@ def _fold(
             merged[-1] = (inner * extent, *before)
         else:
             merged.append((extent, *steps))
-    return m, n, a, b, d, merged
+    return m, n, a, b, ds, merged
 
 
 def _prefers_transpose(shape: tuple[int, int], strides: tuple[int, int]) -> bool:
@@ -360,94 +462,6 @@ def _prefers_transpose(shape: tuple[int, int], strides: tuple[int, int]) -> bool
     if n == 1:
         return m > 1 and strides[0] == 1
     return strides[1] != 1 and (m == 1 or strides[0] == 1)
-
-
-def _classify(
-    layout: Layout,
-    shape: tuple[int, int],
-    strides: tuple[int, int],
-    names: tuple[Major, Major],
-    batch_steps: Sequence[int],
-) -> tuple[MatrixType, tuple[int, int]]:
-    """Choose the majorness that allows the widest access, the column index winning ties."""
-    size = layout.dtype.itemsize
-    best: tuple[int, MatrixType, tuple[int, int]] | None = None
-    for unit in (1,) if names == ("m", "n") else (1, 0):
-        other = 1 - unit
-        if shape[unit] == 1:
-            if shape[other] > 1 and strides[other] == 1:
-                continue  # the other index is the contiguous one
-        elif strides[unit] != 1:
-            continue
-        steps = [strides[other], *batch_steps]
-        if names == ("m", "n") and strides[other] < 0:
-            continue  # so that who stores whole tiles can tell
-        # TMA steps forward: 16 promises that no stride is negative and that rows do not repeat.
-        widest = MAX_ALIGNMENT if _is_forward(steps, shape[other]) else MAX_ALIGNMENT // 2
-        if names == ("m", "n"):
-            # TMA stores whole 16-byte units: a row of D must end at the end of one (seen on an
-            # H200: zeros in the padding after N).
-            steps.append(shape[unit])
-        alignment = _alignment(min(layout.alignment, widest), size, steps)
-        if best is None or alignment > best[0]:
-            pair = (strides[0], 1) if unit == 1 else (1, strides[1])
-            best = (alignment, MatrixType(layout.dtype, names[unit], alignment), pair)
-    if best is None:
-        return MatrixType(layout.dtype, "strided", size), strides
-    return best[1], best[2]
-
-
-def _classify_rows(
-    layout: Layout,
-    shape: tuple[int, int],
-    strides: tuple[int, int],
-    names: tuple[Major, Major],
-    batch_steps: Sequence[int],
-) -> tuple[MatrixType, tuple[int, int]]:
-    """Return the class of compact rows, which does not depend on how many there are.
-
-    Raises
-    ------
-    UnsupportedProblem
-        A kernel of that class cannot take the matrix.
-    """
-    size, name = layout.dtype.itemsize, "a" if names == ("m", "k") else "out"
-    alignment = _alignment(MAX_ALIGNMENT, size, [shape[1]])
-    steps = [strides[0], *batch_steps]
-    if (shape[1] > 1 and strides[1] != 1) or not _is_forward(steps, shape[0]):
-        raise UnsupportedProblem(
-            f"batch_invariant=True takes contiguous rows, one behind the other, and {name} has "
-            f"strides {layout.strides} (elements); pass a compact copy"
-        )
-    if _alignment(layout.alignment, size, steps) < alignment:
-        raise UnsupportedProblem(
-            f"batch_invariant=True takes rows aligned as compact ones are, to {alignment} bytes, "
-            f"and those of {name} are not; pass a compact copy"
-        )
-    return MatrixType(layout.dtype, names[1], alignment), (strides[0], 1)
-
-
-def _stacked(shape: tuple[int, int], strides: tuple[int, int]) -> tuple[int, int]:
-    """Step over a compact line where there is only one: so do the products of a stack."""
-    (rows, columns), (down, along) = shape, strides
-    if columns == 1 and (down == 1 or rows == 1):
-        along = rows
-    if rows == 1 and (strides[1] == 1 or columns == 1):
-        down = columns
-    return down, along
-
-
-def _is_forward(steps: Sequence[int], rows: int) -> bool:
-    """Whether no step is negative and rows, the first step apart, do not repeat."""
-    return min(steps) >= 0 and (steps[0] > 0 or rows == 1)
-
-
-def _alignment(base: int, itemsize: int, steps: Sequence[int]) -> int:
-    alignment = min(base, MAX_ALIGNMENT)
-    for step in steps:
-        while alignment > itemsize and (step * itemsize) % alignment:
-            alignment //= 2
-    return max(alignment, itemsize)
 
 
 def _refuse_self_overlap(d: Layout) -> None:

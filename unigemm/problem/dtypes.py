@@ -18,6 +18,7 @@ __all__ = [
     "DType",
     "accumulator",
     "dtype_named",
+    "fused_output_dtypes",
     "may_multiply",
     "numpy_dtype",
     "output_dtypes",
@@ -195,6 +196,18 @@ def output_dtypes(dtype: DType) -> tuple[DType, ...]:
     if dtype in FLOAT8 or dtype is DType.FLOAT4_E2M1FN_X2:
         return (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
     return (accumulator(dtype),)
+
+
+def fused_output_dtypes(dtype: DType) -> tuple[DType, ...]:
+    """Return the same of a product with an epilogue, which may also round to eight bits."""
+    if dtype is DType.FLOAT64:
+        return (DType.FLOAT64,)
+    halves = (DType.FLOAT16, DType.BFLOAT16)
+    own = output_dtypes(dtype)
+    more: tuple[DType, ...] = halves if dtype in (*FLOAT8, DType.FLOAT32) else ()
+    if dtype is DType.INT8:
+        more = (DType.FLOAT32, *halves)
+    return tuple(dict.fromkeys((*own, *more, *FLOAT8, DType.INT8)))
 
 
 def unit_roundoff(dtype: DType) -> float:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from ..forks import cached_property
 from .dtypes import DType, accumulator
+from .epilogue import Epilogue
+from .matrix import Major, MatrixType
 
 __all__ = [
     "PRECISIONS",
@@ -19,9 +21,6 @@ __all__ = [
     "ScaleOrder",
 ]
 
-#: Which index is contiguous in memory. "k": K-major (row-major A, column-major B). "m" and "n":
-#: the other way round. "strided": neither index has stride one, or D's other one runs backwards.
-Major = Literal["k", "m", "n", "strided"]
 #: The coarsest arithmetic that a caller accepts for float32 inputs, which a kernel may surpass.
 #: "ieee": multiplied as they are. "tf32": cut to TF32, whose significand has 10 explicit bits (a
 #: relative error of each below 2**-10). "3xtf32": each split into two TF32 numbers, and three of
@@ -30,43 +29,6 @@ Precision = Literal["ieee", "tf32", "3xtf32"]
 PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32", "3xtf32")
 #: How the scales of an operand lie (see `unigemm.problem.block_scales`).
 ScaleOrder = Literal["plain", "blocked"]
-
-
-@dataclass(frozen=True)
-class MatrixType:
-    """What a kernel is specialised on, for one matrix of the product.
-
-    Attributes
-    ----------
-    dtype
-        Element type.
-    major
-        The contiguous index: for A "k" or "m", for B "k" or "n", for D "n"; or "strided".
-    alignment
-        Bytes, a power of two from the item size to 16, that divides the base address and every
-        stride (in bytes) except the unit one, and for D the length of a row. Vector accesses along
-        the contiguous index may be this wide at every row and in every batch. 16 also promises
-        that no stride is negative and that rows do not repeat (stride zero). The item size where
-        `major` is "strided".
-    """
-
-    dtype: DType
-    major: Major
-    alignment: int
-
-    @property
-    def vector(self) -> int:
-        """Elements in the widest aligned access along the contiguous index."""
-        return max(1, self.alignment // self.dtype.itemsize)
-
-    @property
-    def transposed(self) -> MatrixType:
-        """The same matrix as the product's transpose sees it: M and N change their names."""
-        names: dict[Major, Major] = {"m": "n", "n": "m"}
-        return MatrixType(self.dtype, names.get(self.major, self.major), self.alignment)
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {self.major}-major /{self.alignment}"
 
 
 @dataclass(frozen=True)
@@ -108,7 +70,8 @@ class Problem:
     A `scaled` one multiplies its sums by a number for each operand before they are rounded. One
     with `blocks` multiplies elements by the scales of their blocks before they are summed. A
     `batch_invariant` one has one configuration for every M and batch (see
-    `unigemm.planning.planner`), and classes of A and D that depend on neither.
+    `unigemm.planning.planner`), and classes of A and D that depend on neither. One with an
+    `epilogue` computes something of its sums before they are rounded, and D is the outcome.
 
     D is never "m"-major: `unigemm.problem.canonical` states such a product as its transpose, D' =
     B' A'. (A backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
@@ -122,6 +85,7 @@ class Problem:
     scaled: bool = False
     batch_invariant: bool = False
     blocks: BlockScales | None = None
+    epilogue: Epilogue | None = None
 
     @property
     def accumulator(self) -> DType:
@@ -142,9 +106,13 @@ class Problem:
     @cached_property  # all products of a class share it (see `gemm`)
     def transposed(self) -> Problem:
         """Return the class of D' = B' A'."""
-        blocks = self.blocks and self.blocks.transposed
         return replace(
-            self, a=self.b.transposed, b=self.a.transposed, d=self.d.transposed, blocks=blocks
+            self,
+            a=self.b.transposed,
+            b=self.a.transposed,
+            d=self.d.transposed,
+            blocks=self.blocks and self.blocks.transposed,
+            epilogue=self.epilogue and self.epilogue.transposed,
         )
 
     @property
@@ -158,6 +126,7 @@ class Problem:
         more = ", scaled" if self.scaled else ""
         more += f", scales {self.blocks}" if self.blocks else ""
         more += ", batch-invariant" if self.batch_invariant else ""
+        more += f", {self.epilogue}" if self.epilogue else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
             f"({self.precision}, sums in {self.accumulator}{more})"
@@ -183,16 +152,21 @@ class Extents:
         return 2 * self.batch * self.m * self.n * self.k
 
     def bytes_moved(self, problem: Problem) -> int:
-        """Least traffic with device memory: A, B and their scales read once, D written once."""
+        """Least traffic with device memory: all that is read once, and all that is written once."""
         scales = 0
         if problem.blocks:
             each = -(-self.k // problem.blocks.block) * problem.blocks.dtype.itemsize
             scales = (self.m + self.n) * each
+        elements, beside = self.m * self.n, 0
+        if problem.epilogue is not None:
+            elements //= 2 if problem.epilogue.gate else 1
+            beside = sum(problem.epilogue.bytes_moved(self.m, self.n))
         return self.batch * (
             self.m * self.k * problem.a.dtype.itemsize
             + self.k * self.n * problem.b.dtype.itemsize
-            + self.m * self.n * problem.d.dtype.itemsize
+            + elements * problem.d.dtype.itemsize
             + scales
+            + beside
         )
 
     @property

@@ -13,7 +13,7 @@ from .host import launch_apart
 from .options import Options
 from .scale_arguments import Scales, read_scales
 
-__all__ = ["addresses", "run", "run_foreign"]
+__all__ = ["addresses", "launch_with_workspace", "run", "run_foreign", "stream_for"]
 
 
 def addresses(library: Library, a: Any, b: Any, out: Any) -> tuple[int, int, int]:
@@ -71,7 +71,7 @@ def run(
         low, high = bound.d_span
         span = None if out is None else (d_at + low, d_at + high)
         scaling = read_scales(device, scales, span)
-    handle = 0 if stream is None else _stream_for(device, stream)
+    handle = 0 if stream is None else stream_for(device, stream)
     if out is not None:
         low, high = bound.d_span
         low, high = d_at + low, d_at + high
@@ -128,13 +128,13 @@ def _run_here(
         if bound.workspace is None:
             launch(a_at, b_at, d_at, 0, stream, *scaling)
         else:
-            _launch_with_workspace(library, bound, a_at, b_at, d_at, stream, scaling)
+            launch_with_workspace(library, bound, a_at, b_at, d_at, stream, scaling)
     elif bound.fill:
         library.zero(result)
     return library.scalar(result) if bound.scalar and out is None else result
 
 
-def _launch_with_workspace(
+def launch_with_workspace(
     library: Library, bound: Bound, a_at: int, b_at: int, d_at: int, stream: int, scaling: tuple
 ) -> None:
     """Launch with a workspace, which in a graph capture belongs to the graph, not to a pool."""
@@ -150,7 +150,7 @@ def _launch_with_workspace(
         bound.launch(a_at, b_at, d_at, address, stream, *scaling)
 
 
-def _stream_for(device: int, stream: Any) -> int:
+def stream_for(device: int, stream: Any) -> int:
     """Return the address of the CUDA stream that a caller named."""
     if device < 0:
         raise UnsupportedProblem(

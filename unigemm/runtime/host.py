@@ -60,7 +60,7 @@ def host_product(
     a, b, out = hosts["a"], hosts["b"], hosts.get("out")
     if a is None or b is None or ("out" in hosts and out is None):
         return None
-    if options.scaled or options.blocks:
+    if options.scaled or options.blocks or options.epilogue:
         return None
     if is_for_kernels(a, b, out, options.dtype):
         if options.casting is not None:

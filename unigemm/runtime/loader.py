@@ -68,7 +68,9 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     """Return the bound kernel of a plan; one load for each kernel and device."""
     # Launchers see one product at the addresses that they are given; `_each_launch` moves those.
     if gemm.offsets != ((0, 0, 0),):
-        gemm = replace(gemm, offsets=((0, 0, 0),))
+        gemm = replace(
+            gemm, offsets=((0, 0, 0),), beside_offsets=((0,) * len(gemm.beside_strides),)
+        )
     backend = usable_backend(plan.backend)
     if not backend.compiles:
         dump(plan, "", {})
@@ -133,13 +135,21 @@ def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> 
     if gemm.offsets == ((0, 0, 0),):
         return launch
     moves = []
-    for first, second, d in gemm.offsets:
+    kinds = gemm.problem.epilogue.beside if gemm.problem.epilogue else ()
+    sizes = [x.matrix.dtype.itemsize for x in kinds]
+    offsets = gemm.beside_offsets or ((),) * len(gemm.offsets)
+    for (first, second, d), beside in zip(gemm.offsets, offsets, strict=True):
         a, b = (second, first) if gemm.swapped else (first, second)
-        moves.append((a * inputs.itemsize, b * inputs.itemsize, d * output.itemsize))
+        steps = tuple(at * size for at, size in zip(beside, sizes, strict=True))
+        moves.append((a * inputs.itemsize, b * inputs.itemsize, d * output.itemsize, steps))
+    of_scales = 3 if gemm.problem.scaled else 0
+    behind = of_scales + len(kinds)
 
-    def launch_each(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
-        for to_a, to_b, to_d in moves:
-            launch(a + to_a, b + to_b, d + to_d, workspace, stream, *scales)
+    def launch_each(a: int, b: int, d: int, workspace: int, stream: int, *more: Any) -> None:
+        for to_a, to_b, to_d, steps in moves:
+            beside = (at + step for at, step in zip(more[of_scales:behind], steps, strict=True))
+            rest = (*more[:of_scales], *beside, *more[behind:])
+            launch(a + to_a, b + to_b, d + to_d, workspace, stream, *rest)
 
     return launch_each
 

@@ -25,8 +25,9 @@ from ..planning.plan import Plan
 from ..planning.registry import backend_names
 from ..planning.target import Target
 from ..problem.block_scales import refuse_elements
-from ..problem.canonical import Gemm, Layout, canonical, result_shape
+from ..problem.canonical import Gemm, Layout, canonical, gated_shape, result_shape
 from ..problem.dtypes import FLOAT8, DType
+from ..problem.epilogue import Epilogue
 from ..problem.problem import PRECISIONS
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Options:
     batch_invariant: bool = False
     blocks: tuple[Layout, Layout] | None = None  # of the scales of blocks
     casting: str | None = None
+    epilogue: Epilogue | None = None  # without the classes of its arrays
+    beside: tuple[Layout, ...] = ()  # these arrays
 
 
 def describe(
@@ -80,7 +83,7 @@ def describe(
         are not float8.
     """
     asked = out.dtype if options.dtype is None and out is not None else options.dtype
-    dtype = output_dtype(asked, a, b, on_host=on_host)
+    dtype = output_dtype(asked, a, b, on_host=on_host, fused=options.epilogue is not None)
     if options.precision != "ieee" and a.dtype is not DType.FLOAT32:
         raise UnsupportedProblem(
             f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
@@ -93,6 +96,8 @@ def describe(
             "result, or an input"
         )
     shape = result_shape(a.shape, b.shape)
+    if options.epilogue is not None and options.epilogue.gate:
+        shape = gated_shape(shape, b.shape)
     if out is None:
         return Layout(shape, compact_strides(shape), dtype)
     if out.shape != shape:
@@ -113,6 +118,8 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
         scaled=options.scaled,
         batch_invariant=bool(options.batch_invariant),
         scales=options.blocks,
+        epilogue=options.epilogue,
+        beside=options.beside,
     )
 
 
@@ -194,6 +201,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("deterministic", plan.problem.deterministic, gemm.problem.deterministic),
         ("scaled", plan.problem.scaled, gemm.problem.scaled),
         ("scales of blocks", plan.problem.blocks, gemm.problem.blocks),
+        ("epilogue", plan.problem.epilogue, gemm.problem.epilogue),
         ("batch_invariant", plan.problem.batch_invariant, gemm.problem.batch_invariant),
         ("size", plan.extents, gemm.extents),
         ("architecture", plan.target.arch, target.arch),

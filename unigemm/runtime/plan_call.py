@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, device_target, named_target
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
+from .fusion import fusion_for, named_arguments
 from .host import host_gemm, host_product
 from .options import Options, blaming, describe, stated, with_named_backend
 
@@ -28,6 +30,7 @@ def plan_call(
     out: Any,
     options: Options,
     target: str | Target | None,
+    fused: Mapping[str, Any],
     *,
     keep: int,
     tuned: bool,
@@ -42,6 +45,8 @@ def plan_call(
         What the call asks for.
     target
         Where it is to run; None for the arrays' own device.
+    fused
+        The arguments of the epilogue.
     keep
         How many candidates that lost the plan holds.
     tuned
@@ -62,6 +67,9 @@ def plan_call(
         named["a"], named["b"] = promoted(a, b)
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
     place = _target_for(target, named, hosts)
+    given = named_arguments(fused)
+    if given:
+        options = _with_epilogue(options, given, named, on_host=not place.is_gpu)
     if not place.is_gpu:
         hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
         promotes = all(library.promotes for library in libraries.values())
@@ -84,6 +92,23 @@ def plan_call(
         return plan_gemm(
             gemm, place, options.backend, usable=target is None, keep=keep, tuned=tuned
         )
+
+
+def _with_epilogue(
+    options: Options, given: Mapping[str, Any], named: Mapping[str, Any], *, on_host: bool
+) -> Options:
+    """Return the options of a call with an epilogue; an `ArraySpec` stands for any array."""
+
+    def see(x: Any, name: str) -> Layout:
+        return x.layout if isinstance(x, ArraySpec) else view(x, name).layout
+
+    layouts = {name: see(x, name) for name, x in named.items()}
+    out = layouts.get("out")
+    in_place = "c" in given and given["c"] is named.get("out")
+    fusion = fusion_for(
+        given, (layouts["a"], layouts["b"], out), see, options.dtype, in_place, on_host=on_host
+    )
+    return replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
 
 
 def _plan_on_host(

@@ -78,7 +78,7 @@ def tail_kernel(
 ) -> None:
     """Add the parts of the tiles in parts, and write D; for `tail` see `unit_of_tail`."""
     tile_m, tile_n, _ = spec.config.tile
-    sums, _, stored, overlap, _ = spec.reduction
+    sums, _, stored, overlap, *_ = spec.reduction
     count = const_expr(128 // sums.width)
     size = const_expr(sums.width // 8)
     whole, tiles = tail

@@ -23,6 +23,7 @@ def consume(
     spec: cutlass.Constexpr, extents: tuple, order: tuple, mma: cute.TiledMma, shared: tuple,
     barriers: tuple, store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
     first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple, scales: tuple,
+    taken: tuple,
 ) -> None:  # fmt: skip
     """Multiply and store the units of one group of warpgroups.
 
@@ -84,6 +85,7 @@ def consume(
         used = store_tile(
             spec, total, scale, store, out, d_strides, sizes, fields, corner,
             (consumer, group, wg_m, wg_n), (thread, in_wg), shared[0].iterator, ranks, used,
+            taken,
         )  # fmt: skip
         unit += step
         if const_expr(geo.groups == 2):

@@ -7,7 +7,9 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ...cute.device import elements, global_vector, read, select, write
+from ...cute.epilogue import Run, Site, finished
 from ...cute.exchange import added, fetch, vector_at
+from ...cute.reduction import as_fragment
 from ...cute.scaling import scale_sums
 from ...cute.tile_scheduler import Work
 from ...cute.tma_boxes import pack, send_box, swizzled_unit
@@ -45,7 +47,7 @@ def store_matrices(address: Int32, words: list) -> None:
 def store_tile(
     spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple, store: tuple, out: Int64,
     d_strides: tuple, sizes: tuple, fields: tuple, corner: tuple, place: tuple, threads: tuple,
-    area: cute.Pointer, ranks: tuple, used: Int32,
+    area: cute.Pointer, ranks: tuple, used: Int32, taken: tuple,
 ) -> Int32:  # fmt: skip
     """Scale, round and store a warpgroup's part of a tile: all that kernels write to D.
 
@@ -71,6 +73,8 @@ def store_tile(
         The shared memory of the pipeline.
     used
         Boxes ever used; returned with those that are used here.
+    taken
+        What the epilogue of a call takes; see `cute.epilogue`.
     """
     geo, work = spec.geometry, Work(*fields)
     atom, target, boxes = store
@@ -80,6 +84,7 @@ def store_tile(
     row, column = corner[0] + wg_m * MMA_M, corner[1] + wg_n * geo.mma_n
     if const_expr(geo.store == "tma"):
         scale_sums(sums, scale)
+        finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
         used = store_by_tma(
             spec, sums, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1, used
         )
@@ -92,6 +97,7 @@ def store_tile(
             below = cutlass.min(below, row + spec.config.tile[0])
         if const_expr(geo.store == "rows"):
             scale_sums(sums, scale)
+            finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
             line = base + (Int64(row) * d_strides[0] + column) * size
             there = (below - row, sizes[1] - column)
             store_rows(spec, sums, boxes, line, d_strides[0], there, in_wg)
@@ -103,7 +109,7 @@ def store_tile(
             steps = (d_strides[0], d_strides[1])
             store_sums(
                 spec, sums, scale, base, steps, first, column, (below, sizes[1]), work.tile_n,
-                group, threads, area, ranks,
+                group, threads, area, ranks, taken, (work.i0, work.i1),
             )  # fmt: skip
     return used
 
@@ -112,7 +118,7 @@ def store_tile(
 def store_sums(
     spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple, base: Int64, steps: tuple,
     first: tuple, column: Int32, extents: tuple, tile_n: Int32, group: Int32, threads: tuple,
-    area: cute.Pointer, ranks: tuple,
+    area: cute.Pointer, ranks: tuple, taken: tuple, batch: tuple,
 ) -> None:  # fmt: skip
     """Store from registers, behind the sums over slices of K and over a cluster along K.
 
@@ -137,7 +143,10 @@ def store_sums(
         least = tile_n * spec.config.tile[1]
     at = (first[0], first[1] + begin * 8)
     inside = (extents[0], cutlass.min(extents[1], column + last * 8))
-    if const_expr(spec.down):
+    own = finish(spec, own, blocks, taken, at, inside, batch, least)
+    if const_expr(is_gated(spec)):
+        store_gated(spec, own, blocks, base, steps, at, inside, least)
+    elif const_expr(spec.down):
         store_down(spec, own, blocks, base, steps[1], at, inside, least)
     else:
         store_direct(spec, own, blocks, base, steps, at, in_wg % 32, inside, least)
@@ -262,6 +271,78 @@ def add_cluster(
                     total[4 * v + x] = values[x]
     cute.arch.cluster_arrive()
     return total, each, begin
+
+
+# -- the epilogue of a call ------------------------------------------------------------------------
+
+
+def is_gated(spec: Spec) -> bool:
+    """Whether two sums become one element of D; not in partial sums."""
+    epilogue = spec.problem.epilogue
+    return epilogue is not None and bool(epilogue.gate) and not spec.split
+
+
+def finish(
+    spec: Spec, sums: cute.Tensor, blocks: int, taken: tuple, first: tuple, extents: tuple,
+    batch: tuple, least: Int32 | None,
+) -> cute.Tensor:  # fmt: skip
+    """Carry out the epilogue of a call on so many blocks of eight columns; partial sums stay.
+
+    `first` is the row and column of this thread's first element; what lies before a `least` column,
+    or not before the `extents`, is another's. Returns `sums`, which hold what is
+    to be stored, or with a gate others, half as many.
+    """
+    if spec.problem.epilogue is None or spec.split:
+        return sums
+    geo = spec.geometry
+    places, runs = [], []
+    columns = [first[1] + 8 * j for j in range(blocks)]
+    for i in range(geo.repeats_m):
+        for half in range(1 if spec.config.tile[0] == 8 else 2):
+            row = first[0] + (i * geo.row_steps[0] + half * geo.row_steps[1])
+            for j in range(blocks):
+                places += [4 * (blocks * i + j) + 2 * half + x for x in range(2)]
+                runs.append(Run(row, columns[j], 2))
+    site = Site(extents, batch, aligned=True, together=True, least=least)
+    values = finished(spec.problem, taken, [sums[i] for i in places], runs, site)
+    if is_gated(spec):
+        return as_fragment(values)
+    for i, value in zip(places, values, strict=True):
+        sums[i] = value
+    return sums
+
+
+def finish_tile(
+    spec: Spec, sums: cute.Tensor, taken: tuple, corner: tuple, thread: Int32, extents: tuple,
+    batch: tuple,
+) -> None:  # fmt: skip
+    """Carry out the epilogue of a call on all sums of a warpgroup, whose first lies at a corner."""
+    if spec.problem.epilogue is not None:
+        row = corner[0] + thread // 32 * 16 + thread % 32 // 4
+        first = (row, corner[1] + thread % 4 * 2)
+        finish(spec, sums, spec.geometry.mma_n // 8, taken, first, extents, batch, None)
+
+
+@cute.jit
+def store_gated(
+    spec: cutlass.Constexpr, values: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
+    steps: tuple, first: tuple, extents: tuple, least: Int32 | None,
+) -> None:  # fmt: skip
+    """Store what `finish` returned, one element for each pair of columns of the sums."""
+    row, column = first
+    m, n = extents
+    geo, dtype = spec.geometry, spec.output
+    size = dtype.width // 8
+    index = 0
+    for i in range_constexpr(geo.repeats_m):
+        for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
+            at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
+            for j in range_constexpr(blocks):
+                c = column + j * 8
+                where = out + (Int64(at) * steps[0] + Int64(c // 2) * steps[1]) * size
+                if (at < m) & between(least, c, n):
+                    write([values[index]], global_vector(where, dtype, 1))
+                index += 1
 
 
 # -- stores ----------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ def gemm_kernel(
     order: tuple,
     units: Int32,
     scales: tuple,
+    taken: tuple,
 ) -> None:
     """Multiply the units that fall to this CTA."""
     config, geo = spec.config, spec.geometry
@@ -131,5 +132,5 @@ def gemm_kernel(
             spec, (sizes, lasts), order, mma, (whole_a, shared_b), barriers,
             (atom_d, tensor_d, boxes), out, d_strides,
             cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
-            cluster_index, first, units, clusters, ranks, scales,
+            cluster_index, first, units, clusters, ranks, scales, taken,
         )  # fmt: skip

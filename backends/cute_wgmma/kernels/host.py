@@ -70,7 +70,7 @@ SLABS_AHEAD, MOST_AHEAD = 4, 2 << 20
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    knobs: tuple, scales: tuple, stream: cuda.CUstream,
+    knobs: tuple, scales: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the copies that are needed, the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
@@ -111,13 +111,13 @@ def start(
     gemm_kernel(
         spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
         layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,
-        order, units, () if spec.split else scales,
+        order, units, () if spec.split else scales, () if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
         cluster=(cm, cn, config.cluster_k),
         stream=stream, min_blocks_per_mp=geo.residents, preferred_smem_carveout=100, use_pdl=True,
     )  # fmt: skip
-    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream)
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream, taken)
 
 
 def make_host(spec: Spec) -> Callable:

@@ -12,6 +12,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync
 
+from ...common.epilogue import in_place
 from ...cute.device import select
 from ...cute.tile_scheduler import Work
 from ..geometry import TMA_BYTES
@@ -26,7 +27,7 @@ def last_places(spec: Spec, sizes: tuple, turns: tuple) -> tuple[Int32, Int32]:
 
     Operands that lie along M or N are read from whole lines of shared memory on, and so the last
     tiles stick out by less than one. Where neighbours take their slabs in turns none moves: other
-    sums would come out.
+    sums would come out. Nor where C is D itself: a neighbour would read what has been written.
     """
     swizzles = (spec.geometry.a_swizzle, spec.geometry.b_swizzle)
     found = []
@@ -35,6 +36,8 @@ def last_places(spec: Spec, sizes: tuple, turns: tuple) -> tuple[Int32, Int32]:
         unit = STORED_AT if spec.k_major[mode] else max(STORED_AT, line)
         last = sizes[mode] - spec.config.tile[mode]
         moves = (last >= 0) & (turns[mode] == 0)
+        if in_place(spec.problem):
+            moves = moves & (turns[mode] != 0)
         found.append(select(moves, (last + (unit - 1)) & -unit, Int32(NEVER)))
     return found[0], found[1]
 

@@ -135,12 +135,12 @@ def float_op(function: Any, kind: str, b: Builder, i: Instruction) -> Op:
     return computed(packed(function, kind), kind, kind, b, i)
 
 
-def _simple(function: Any, floats: Any = None, known: frozenset[str] = frozenset({"rn"})) -> Any:
+def _simple(function: Any, floats: Any = None) -> Any:
     def make(b: Builder, i: Instruction) -> Op:
-        check(b, i, set(known))
+        check(b, i, {"rn", "NaN"} if floats else {"rn"})
         kind = i.parts[-1]
-        if kind in _FLOATS:
-            return float_op(floats or function, kind, b, i)
+        if kind in _FLOATS:  # with .NaN a NaN wins
+            return float_op(function if "NaN" in i.parts else floats or function, kind, b, i)
         return ufunc(function, kind, b, i)
 
     return make
@@ -285,11 +285,13 @@ def dp4a(b: Builder, i: Instruction) -> Op:
 @instruction("div")
 def div(b: Builder, i: Instruction) -> Op:
     """Quotients: of integers towards zero (all ones for a zero divisor), of floats rounded."""
-    check(b, i, {"rn"}, 3)
+    check(b, i, {"rn", "full"}, 3)
     kind = i.parts[-1]
+    if "full" in i.parts and kind == "f32":
+        return computed(rounding.full_quotient, kind, kind, b, i)
     if kind in ("f32", "f64"):
         if "rn" not in i.parts:
-            raise b.error("only the exact division .rn is implemented")
+            raise b.error("only the exact division .rn, and .full, are implemented")
         return ufunc(np.divide, kind, b, i)
     return computed(_quotient, kind, kind, b, i)
 
@@ -321,8 +323,12 @@ def _quotient(x: Any, y: Any) -> Any:
 
 @instruction("fma")
 def fma(b: Builder, i: Instruction) -> Op:
-    """``fma.rn``; ``fma.rn.f32.f16`` multiplies narrow numbers and adds a float32."""
-    check(b, i, {"rn"}, 4)
+    """``fma.rn``; ``fma.rn.f32.f16`` multiplies narrow numbers and adds a float32; ``fma.rm``."""
+    check(b, i, {"rn", "rm"}, 4)
+    if "rm" in i.parts:
+        if i.parts[-1] != "f32":
+            raise b.error("fma.rm is implemented of .f32 only")
+        return computed(rounding.fma32_down, "f32", "f32", b, i)
     kinds = [part for part in i.parts if part in _FLOATS]
     kind, narrow_kind = kinds[0], kinds[-1]
     d = b.target(i.operands[0], kind)
@@ -373,15 +379,6 @@ def _odd32(x: Any) -> Any:
     cut = np.where(over, np.nextafter(near, np.float32(0)), near)
     inexact = (cut.astype(np.float64) != x) & np.isfinite(x)
     return (cut.view(np.uint32) | inexact.astype(np.uint32)).view(np.float32)
-
-
-@instruction("sqrt", "rcp")
-def exact_root(b: Builder, i: Instruction) -> Op:
-    """Compile the correctly rounded ``sqrt.rn`` and ``rcp.rn``."""
-    check(b, i, {"rn"}, 2)
-    if "rn" not in i.parts:
-        raise b.error("only the correctly rounded form .rn is implemented")
-    return ufunc(np.sqrt if i.parts[0] == "sqrt" else np.reciprocal, i.parts[-1], b, i)
 
 
 @instruction("shl", "shr")

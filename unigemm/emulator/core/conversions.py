@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ptx.ptx import Instruction, Register
 from . import rounding
-from .arithmetic import check, instruction
+from .arithmetic import check, computed, instruction, ufunc
 from .program import DTYPES, Builder, Op, width_of
 
 __all__: list[str] = []
@@ -95,6 +95,8 @@ def _conversion(b: Builder, to: str, what: str, modes: list[str]) -> Any:
         return _both(to[:-2], saturate)
     if to == "f16x2" and what in ("e4m3x2", "e5m2x2"):
         return _spread(what[:-2])
+    if to == what == "f32" and modes == ["sat"]:  # NaN becomes 0
+        return lambda x: np.clip(np.where(np.isnan(x), np.float32(0), x), 0, 1).astype(np.float32)
     if to in _PACKED or what in _PACKED or "sat" in modes:
         raise b.error("this conversion is not implemented")
     if to_float:  # from a float or an integer, NumPy rounds to nearest even
@@ -151,3 +153,34 @@ def _spread(kind: str) -> Any:
         return out
 
     return function
+
+
+@instruction("ex2")
+def ex2(b: Builder, i: Instruction) -> Op:
+    """Compile ``ex2.approx.f32``, here the nearest power of two, with .ftz without denormals."""
+    check(b, i, {"approx", "ftz"}, 2)
+    if i.parts[-1] != "f32" or "approx" not in i.parts:
+        raise b.error("only ex2.approx of .f32 is implemented")
+    flush = rounding.flush if "ftz" in i.parts else lambda x: x
+    return computed(lambda x: flush(np.exp2(flush(x)).astype(np.float32)), "f32", "f32", b, i)
+
+
+@instruction("copysign")
+def copysign(b: Builder, i: Instruction) -> Op:
+    """Compile ``copysign``: the sign of the first operand, the magnitude of the second."""
+    check(b, i, set(), 3)
+    kind = i.parts[-1]
+    return computed(lambda sign, x: np.copysign(x, sign), kind, kind, b, i)
+
+
+@instruction("sqrt", "rcp")
+def exact_root(b: Builder, i: Instruction) -> Op:
+    """Compile the correctly rounded ``sqrt.rn`` and ``rcp.rn``, and ``rcp.approx.ftz.f32``."""
+    check(b, i, {"rn", "approx", "ftz"}, 2)
+    if i.parts == ("rcp", "approx", "ftz", "f32"):  # here the nearest number
+        return computed(
+            lambda x: rounding.flush(np.float32(1) / rounding.flush(x)), "f32", "f32", b, i
+        )
+    if "rn" not in i.parts:
+        raise b.error("only the correctly rounded form .rn, and rcp.approx.ftz, are implemented")
+    return ufunc(np.sqrt if i.parts[0] == "sqrt" else np.reciprocal, i.parts[-1], b, i)

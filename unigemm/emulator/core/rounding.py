@@ -48,6 +48,28 @@ def fma32(a: Any, b: Any, c: Any) -> Any:
     return total.astype(np.float32)
 
 
+def fma32_down(a: Any, b: Any, c: Any) -> Any:
+    """Return ``a * b + c`` of float32, rounded towards minus infinity."""
+    x, y, z = (np.asarray(each, np.float64) for each in (a, b, c))
+    product = x * y
+    total = _to_odd(product, np.broadcast_to(z, product.shape), product + z)
+    near = total.astype(np.float32)
+    over = near.astype(np.float64) > total
+    return np.where(over, np.nextafter(near, np.float32(-np.inf)), near)
+
+
+def full_quotient(x: Any, y: Any) -> Any:
+    """``div.full.f32``: 0 for divisors above 2**126, NaN where infinity is divided by such."""
+    huge = (np.abs(y) > np.float32(2.0**126)) & np.isfinite(y)
+    lost = np.where(np.isinf(x), np.float32(np.nan), np.float32(0))
+    return np.where(huge, lost, x / y).astype(np.float32)
+
+
+def flush(x: Any) -> Any:
+    """Make zeros of numbers too small to be normal, with their signs."""
+    return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
+
+
 def _to_odd(x: Any, y: Any, total: Any) -> Any:
     """Return x + y with its last bit set where the sum was inexact (rounding to odd).
 

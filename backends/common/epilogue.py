@@ -1,0 +1,55 @@
+"""Which epilogues GPU kernels carry out, and why they do not others."""
+
+from __future__ import annotations
+
+from unigemm.planning.config import Config
+from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.problem.problem import Problem
+
+__all__ = ["in_place", "no_epilogue", "unsupported_config_epilogue", "unsupported_epilogue"]
+
+
+def unsupported_epilogue(problem: Problem) -> str | None:
+    """Say why kernels do not carry out a problem's epilogue; None where they do."""
+    epilogue = problem.epilogue
+    if epilogue is None:
+        return None
+    if epilogue.totals:
+        return (
+            "kernels do not add up bias gradients; leave bias_grad_out= out and sum the result, or "
+            "use host memory"
+        )
+    if epilogue.halves:
+        return (
+            "kernels take gated pairs of neighbouring columns; pass gate_layout='interleaved' and "
+            "the columns of b in that order, or use host memory"
+        )
+    kinds = [x.matrix.dtype for x in epilogue.beside]
+    for dtype in (problem.d.dtype, *kinds):
+        if dtype in FLOAT8:
+            return f"kernels do not convert to or from {dtype} in an epilogue; use bfloat16"
+    if problem.accumulator is DType.FLOAT64 and problem.d.dtype is not DType.FLOAT64:
+        return "sums in float64 are not rounded to other types"
+    return None
+
+
+def in_place(problem: Problem) -> bool:
+    """Whether an array that the epilogue reads is D itself, so that no tile may be stored twice."""
+    return problem.epilogue is not None and problem.epilogue.in_place is not None
+
+
+def no_epilogue(problem: Problem) -> str | None:
+    """Say that a backend does not carry out epilogues; None where a problem has none."""
+    if problem.epilogue is None:
+        return None
+    return "it does not carry out epilogues yet; use another backend, or compute behind the product"
+
+
+def unsupported_config_epilogue(problem: Problem, config: Config) -> str | None:
+    """Say why a configuration cannot carry out the epilogue of a problem as the kernel sees it."""
+    epilogue = problem.epilogue
+    if epilogue is None:
+        return None
+    if epilogue.gate == "m":
+        return "gated pairs are neighbours along N, and it computes the transposed product"
+    return None

@@ -1,0 +1,384 @@
+"""Epilogues in CuTe DSL: what all kernels do to sums before they are rounded and stored.
+
+Sums come in runs of neighbours along N. Arrays are read, and results beside D written, element by
+element at the place of each sum; places outside of D are moved to its last row and column first, so
+that loads need no branch, and are not written.
+"""
+
+# mypy: ignore-errors
+# As other device code: what the DSL makes of these operators is not in its types.
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32
+
+from unigemm.problem.dtypes import DType
+from unigemm.problem.epilogue import Beside, Epilogue, arithmetic, evaluate
+from unigemm.problem.problem import Problem
+
+from .device import CUTE_TYPES, global_vector, read, select, write
+
+__all__ = ["Run", "Site", "arguments_of", "finished", "parted"]
+
+_WARP = 32
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where neighbours along N lie: a row, the first column, and how many they are.
+
+    The `first` run of a row or a column has the object that stands for it: what is the same object
+    is read once.
+    """
+
+    row: Int32
+    column: Int32
+    count: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is the same for all sums of a thread.
+
+    Attributes
+    ----------
+    extents
+        Rows and columns of the sums.
+    batch
+        (L0, L1) of the product.
+    aligned
+        Runs begin at multiples of their length.
+    together
+        All lanes of a warp are here, with as many sums each.
+    least
+        The first column that is this thread's to write; None for all.
+    """
+
+    extents: tuple[Int32, Int32]
+    batch: tuple[Int32, Int32]
+    aligned: bool = False
+    together: bool = False
+    least: Int32 | None = None
+
+
+def arguments_of(problem: Problem) -> list:
+    """Return what a host function takes behind the integers of a plan, for compiling.
+
+    With an epilogue: strides of the scales of blocks, and of its arrays, scales, the addresses of
+    its arrays and of the largest magnitude, and its numbers. See `parted`.
+    """
+    epilogue = problem.epilogue
+    assert epilogue is not None
+    blocks = problem.blocks is not None
+    places = len(epilogue.beside) + (1 if epilogue.largest is not None else 0)
+    return [
+        *[Int64(1)] * ((8 if blocks else 0) + 4 * len(epilogue.beside)),
+        *[Int64(1)] * (2 if blocks else 0),
+        *([Int64(1), Int64(1), Float64(1)] if blocks or problem.scaled else []),
+        *[Int64(1)] * places,
+        *[Float64(1)] * epilogue.numbers,
+    ]
+
+
+def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple, Any]:
+    """Return the scales, what `finished` takes, and the stream, of what `arguments_of` lists.
+
+    The second is the addresses of the epilogue's arrays, their strides, the address of the largest
+    magnitude or nothing, and the numbers.
+    """
+    epilogue = problem.epilogue
+    assert epilogue is not None
+    left = list(more)
+
+    def take(count: int) -> tuple:
+        taken = tuple(left[:count])
+        del left[:count]
+        return taken
+
+    blocks, count = problem.blocks is not None, len(epilogue.beside)
+    of_scales = (take(4), take(4)) if blocks else ()
+    steps = tuple(take(4) for _ in range(count))
+    of_blocks = take(2) if blocks else ()
+    scales = take(3) if blocks or problem.scaled else ()
+    scales = (*scales, of_blocks, of_scales) if blocks else scales
+    places, largest = take(count), take(1 if epilogue.largest is not None else 0)
+    return scales, (places, steps, largest, take(epilogue.numbers)), left[0]
+
+
+def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site: Site) -> list:
+    """Return D's elements of sums, in the type of the arithmetic, and write what is beside D.
+
+    Parameters
+    ----------
+    problem
+        As the kernel sees it.
+    taken
+        From `parted`.
+    values
+        The sums, run by run.
+    runs, site
+        Where they lie. With a gate along N two neighbours of a run become one element.
+    """
+    epilogue = problem.epilogue
+    assert epilogue is not None
+    kind = CUTE_TYPES[arithmetic(problem.accumulator, problem.d.dtype)]
+    exact = problem.d.dtype.itemsize >= 4 or problem.d.dtype is DType.INT32
+    places, steps, largest, numbers = taken
+    arrays = _Arrays(problem, epilogue, places, steps, runs, site, kind)
+    found = evaluate(
+        epilogue,
+        _lists(_operations(kind, exact)),
+        [value.to(kind) for value in values],
+        arrays.read,
+        lambda i: [numbers[i].to(kind)] * len(values),
+        lambda value: [kind(value)] * len(values),
+    )
+    for i, step in enumerate(epilogue.stores):
+        arrays.write(len(epilogue.arrays) + i, found[step])
+    if epilogue.largest is not None:
+        _note_largest(largest[0], found[epilogue.largest], arrays, epilogue, site)
+    result = found[epilogue.result]
+    half = len(values) // 2 if epilogue.gate else len(values)
+    return [_rounded(x, problem.d.dtype) for x in result[:half]]
+
+
+def _lists(operations: dict[str, Callable]) -> dict[str, Callable]:
+    """Return operations on lists of values; constants and numbers may be longer behind a gate."""
+
+    def lifted(operation: Callable) -> Callable:
+        return lambda *lists: [operation(*each) for each in zip(*lists, strict=False)]
+
+    found = {name: lifted(operation) for name, operation in operations.items()}
+    found["even"] = lambda values: values[0::2]
+    found["odd"] = lambda values: values[1::2]
+    return found
+
+
+def _operations(kind: type, exact: bool) -> dict[str, Callable]:
+    """Return the operations on numbers of float32 or float64.
+
+    Where the result has 16 bits or fewer, exp and the division are the ones with an error of some
+    units of float32's last place.
+    """
+    math = cute.math
+    quick = kind is Float32 and not exact
+    log2_e = 1.4426950408889634
+
+    def choose(condition: Any, yes: Any, no: Any) -> Any:
+        return kind(cutlass.select_(condition, yes, no))
+
+    def extreme(name: str) -> Callable:
+        if kind is Float32:  # one instruction, in which NaN wins
+            return lambda x, y: cute.arch.inline_ptx(
+                f"{name}.NaN.f32 {{$w0}}, {{$r0}}, {{$r1}};",
+                write_only_types=[Float32],
+                read_only_args=[x, y],
+            )
+        if name == "max":
+            return lambda x, y: choose((x >= y) | (x != x), x, y)
+        return lambda x, y: choose((x <= y) | (x != x), x, y)
+
+    def divide(x: Any, y: Any) -> Any:
+        if not quick:
+            return x / y
+        return cute.arch.inline_ptx(
+            "div.full.f32 {$w0}, {$r0}, {$r1};",
+            write_only_types=[Float32],
+            read_only_args=[x, y],
+        )
+
+    def exponential(x: Any) -> Any:
+        if quick:
+            return math.exp2(x * Float32(log2_e), fastmath=True)
+        return math.exp(x)
+
+    return {
+        "neg": lambda x: -x,
+        "abs": math.absf,
+        "exp": exponential,
+        "exp2": lambda x: math.exp2(x, fastmath=quick),
+        "log": math.log,
+        "log2": math.log2,
+        "sqrt": math.sqrt,
+        "tanh": math.tanh,
+        "erf": math.erf,
+        "floor": math.floor,
+        "ceil": math.ceil,
+        "rint": math.roundeven,
+        "add": lambda x, y: x + y,
+        "sub": lambda x, y: x - y,
+        "mul": lambda x, y: x * y,
+        "div": divide,
+        "max": extreme("max"),
+        "min": extreme("min"),
+        "lt": lambda x, y: x < y,
+        "le": lambda x, y: x <= y,
+        "eq": lambda x, y: x == y,
+        "ne": lambda x, y: x != y,
+        "and": lambda x, y: x & y,
+        "or": lambda x, y: x | y,
+        "not": lambda x: x ^ Boolean(True),
+        "where": choose,
+    }
+
+
+def _rounded(value: Any, dtype: DType) -> Any:
+    """Return a value that the conversion to D's type takes: integers are rounded and clamped."""
+    if dtype not in (DType.INT8, DType.INT32):
+        return value
+    kind = type(value)
+    least, most = (-128, 127) if dtype is DType.INT8 else (-(2**31), 2**31 - 1)
+    near = cute.math.roundeven(value)
+    near = kind(cutlass.select_(near > kind(least), near, kind(least)))  # NaN becomes the least
+    near = kind(cutlass.select_(near < kind(most), near, kind(most)))
+    return kind(cutlass.select_(value == value, near, kind(0)))
+
+
+class _Arrays:
+    """The arrays of an epilogue at the places of a thread's sums."""
+
+    def __init__(
+        self, problem: Problem, epilogue: Epilogue, places: tuple, steps: tuple, runs: list[Run],
+        site: Site, kind: type,
+    ) -> None:  # fmt: skip
+        self.problem, self.epilogue, self.kind = problem, epilogue, kind
+        self.runs, self.site = runs, site
+        self.steps = steps
+        i0, i1 = site.batch
+        self.bases = [
+            place + (Int64(i0) * step[2] + Int64(i1) * step[3]) * x.matrix.dtype.itemsize
+            for place, step, x in zip(places, steps, epilogue.beside, strict=True)
+        ]
+        self.rows: dict[int, Int32] = {}
+        self.columns: dict[tuple[int, int, int], Int32] = {}
+
+    def width(self, x: Beside, run: Run) -> int:
+        """Return how many elements of a run are read at once: rows of D are that many long."""
+        if x.matrix.major != "n" or not self.site.aligned or self.problem.d.major != "n":
+            return 1
+        whole = self.problem.d.vector * (2 if self.epilogue.gate == "n" else 1)
+        width = min(x.matrix.vector, whole, run.count)
+        return width if run.count % width == 0 else 1
+
+    def read(self, i: int) -> list:
+        """Return an array's elements, in the type of the arithmetic."""
+        x = self.epilogue.arrays[i]
+        known: dict[Any, list] = {}
+        found: list = []
+        for run in self.runs:
+            row = id(run.row) if "m" in x.along else 0
+            column = id(run.column) if "n" in x.along else 0
+            if (row, column, run.count) not in known:
+                known[row, column, run.count] = self._read_run(i, x, run)
+            found += known[row, column, run.count]
+        return found
+
+    def _read_run(self, i: int, x: Beside, run: Run) -> list:
+        dtype = CUTE_TYPES[x.matrix.dtype]
+        if "n" not in x.along:
+            return self._read_at(i, x, run, 0, dtype, 1) * run.count
+        width = self.width(x, run)
+        found = []
+        for first in range(0, run.count, width):
+            found += self._read_at(i, x, run, first, dtype, width)
+        return found
+
+    def _read_at(self, i: int, x: Beside, run: Run, first: int, dtype: type, width: int) -> list:
+        where = self.address(i, x, run, first, width)
+        loaded = read(global_vector(where, dtype, width), width)
+        return [loaded[e].to(self.kind) for e in range(width)]
+
+    def row_of(self, run: Run) -> Int32:
+        """Return a run's row, or the last one of D."""
+        if id(run.row) not in self.rows:
+            self.rows[id(run.row)] = cutlass.min(run.row, self.site.extents[0] - 1)
+        return self.rows[id(run.row)]
+
+    def column_of(self, run: Run, first: int, width: int) -> Int32:
+        """Return the first of some columns of a run, or of the last ones of D."""
+        key = id(run.column), first, width
+        if key not in self.columns:
+            last = self.site.extents[1] - width
+            self.columns[key] = cutlass.min(run.column + first, last)
+        return self.columns[key]
+
+    def address(self, i: int, x: Beside, run: Run, first: int, width: int) -> Int64:
+        """Return where so many elements lie, at a place inside of D."""
+        offset = Int64(0)
+        if "m" in x.along:
+            row = Int64(self.row_of(run))
+            offset += row if x.matrix.major == "m" else row * self.steps[i][0]
+        if "n" in x.along:
+            column = Int64(self.column_of(run, first, width))
+            offset += column if x.matrix.major == "n" else column * self.steps[i][1]
+        return self.bases[i] + offset * x.matrix.dtype.itemsize
+
+    def inside(self, run: Run, x: int) -> Boolean:
+        """Whether an element of a run lies in D, and is this thread's."""
+        m, n = self.site.extents
+        there = (run.row < m) & (run.column + x < n)
+        return there if self.site.least is None else there & (run.column + x >= self.site.least)
+
+    def write(self, i: int, values: list) -> None:
+        """Write an array of results, of those that lie in D."""
+        x = self.epilogue.beside[i]
+        dtype = CUTE_TYPES[x.matrix.dtype]
+        at = 0
+        for run in self.runs:
+            width = self.width(x, run)
+            for first in range(0, run.count, width):
+                some = [_rounded(v, x.matrix.dtype) for v in values[at : at + width]]
+                where = self.address(i, x, run, first, width)
+                _write_if(self.inside(run, first), where, tuple(some), dtype)
+                at += width
+
+
+@cute.jit
+def _write_if(there: Boolean, where: Int64, values: tuple, dtype: cutlass.Constexpr) -> None:
+    if there:
+        write(list(values), global_vector(where, dtype, len(values)))
+
+
+def _note_largest(
+    where: Int64, values: list, arrays: _Arrays, epilogue: Epilogue, site: Site
+) -> None:
+    """Raise a float32 to the largest magnitude of values in D; NaN counts as larger than all.
+
+    As integers magnitudes have the order that they have as floats, and NaN lies above.
+    """
+    pairs = bool(epilogue.gate)
+    most, at = Uint32(0), 0
+    for run in arrays.runs:
+        for x in range(0, run.count, 2 if pairs else 1):
+            bits = _bits(values[at].to(Float32)) & Uint32(0x7FFFFFFF)
+            there = select(arrays.inside(run, x), Int32(-1), Int32(0))
+            most = cutlass.max(most, bits & Uint32(there))
+            at += 1
+    if site.together:
+        for step in (16, 8, 4, 2, 1):
+            most = cutlass.max(most, cute.arch.shuffle_sync_bfly(most, step))
+        _raise_once(where, most)
+    else:
+        _raise(where, most)
+
+
+def _bits(value: Float32) -> Uint32:
+    return cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[Uint32], read_only_args=[value]
+    )
+
+
+def _raise(where: Int64, bits: Uint32) -> None:
+    cute.arch.inline_ptx("red.global.max.u32 [{$r0}], {$r1};", read_only_args=[where, bits])
+
+
+@cute.jit
+def _raise_once(where: Int64, bits: Uint32) -> None:
+    """Raise by the first lane of a warp, whose lanes have the same number."""
+    thread, _, _ = cute.arch.thread_idx()
+    if thread % _WARP == 0:
+        _raise(where, bits)

@@ -1,0 +1,178 @@
+"""Epilogues in NumPy: what the CPU backend does to its sums, and the reference of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unigemm.arrays.numpy_arrays import viewer
+from unigemm.problem.canonical import Gemm
+from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.epilogue import Beside, Epilogue, arithmetic, evaluate
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Finish", "compute", "finisher", "operations", "rounded"]
+
+_Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
+#: Takes the sums of a block, where it lies among all sums, and D's block.
+Finish = Callable[["np.ndarray", _Block, "np.ndarray"], None]
+#: The largest finite numbers (OCP 8-bit Floating Point Specification, table 1).
+_LARGEST = {DType.FLOAT8_E4M3FN: 448.0, DType.FLOAT8_E5M2: 57344.0}
+
+
+def operations(axis: int, halves: bool) -> dict[str, Callable[..., Any]]:
+    """Return the operations on arrays; a gate takes its two elements along an axis."""
+    import numpy as np
+
+    from unigemm.epilogue import erf
+
+    def first(x: Any) -> Any:
+        along = np.moveaxis(x, axis, -1)
+        along = along[..., : along.shape[-1] // 2] if halves else along[..., 0::2]
+        return np.moveaxis(along, -1, axis)
+
+    def second(x: Any) -> Any:
+        along = np.moveaxis(x, axis, -1)
+        along = along[..., along.shape[-1] // 2 :] if halves else along[..., 1::2]
+        return np.moveaxis(along, -1, axis)
+
+    return {
+        **{name: getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh")},
+        **{name: getattr(np, name) for name in ("floor", "ceil", "rint", "where")},
+        **{"neg": np.negative, "abs": np.abs, "add": np.add, "sub": np.subtract},
+        **{"mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum},
+        **{"lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal},
+        **{"and": np.logical_and, "or": np.logical_or, "not": np.logical_not},
+        **{"erf": erf, "even": first, "odd": second},
+    }
+
+
+def compute(
+    epilogue: Epilogue, kind: DType, sums: Any, arrays: Sequence[Any], numbers: Sequence[float]
+) -> list[Any]:
+    """Return the values of all steps, in the type of the arithmetic.
+
+    Parameters
+    ----------
+    epilogue
+        What to compute.
+    kind
+        float32 or float64 (see `arithmetic`).
+    sums, arrays
+        Of any type; the arrays broadcast to the sums.
+    numbers
+        Those of the call.
+    """
+    import numpy as np
+
+    native = numpy_dtype(kind)
+    axis = -2 if epilogue.gate == "m" else -1
+    shape = np.shape(sums)
+
+    def array(i: int) -> Any:
+        return np.broadcast_to(np.asarray(arrays[i]).astype(native), shape)
+
+    with np.errstate(all="ignore"):
+        return evaluate(
+            epilogue,
+            operations(axis, epilogue.halves),
+            np.asarray(sums).astype(native, copy=False),
+            array,
+            lambda i: native.type(numbers[i]),
+            native.type,
+        )
+
+
+def rounded(values: Any, dtype: DType) -> Any:
+    """Round to the nearest numbers of a type; eight bits, and integers, hold the nearest of theirs.
+
+    NaN becomes 0 in integers.
+    """
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        if dtype in _LARGEST:
+            values = np.clip(values, -_LARGEST[dtype], _LARGEST[dtype])
+        if dtype in (DType.INT8, DType.INT32):
+            info = np.iinfo(numpy_dtype(dtype))
+            values = np.clip(np.rint(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)),
+                             info.min, info.max)  # fmt: skip
+        return np.asarray(values).astype(numpy_dtype(dtype))
+
+
+def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
+    """Return what makes, of the numbers that a launch brings, what finishes a block of sums.
+
+    A launch brings the addresses of the arrays read, of those written, of totals, of the largest
+    magnitude if that is asked for, and the numbers.
+    """
+    import numpy as np
+
+    problem, e, (l0, l1) = gemm.problem, gemm.extents, gemm.batch
+    epilogue = problem.epilogue
+    assert epilogue is not None
+    kind = arithmetic(problem.accumulator, problem.d.dtype)
+    shape = (l1, l0, e.m, e.n)
+
+    def view(x: Beside, steps: tuple[int, int, int, int]) -> Callable[[int], Any]:
+        down, along, step0, step1 = steps
+        strides = (step1, step0, down, along)
+        own = tuple(1 if step == 0 else extent for step, extent in zip(strides, shape, strict=True))
+        return viewer(own, strides, x.matrix.dtype)
+
+    views = [view(x, steps) for x, steps in zip(epilogue.beside, gemm.beside_strides, strict=True)]
+    counts = len(epilogue.arrays), len(epilogue.arrays) + len(epilogue.stored)
+
+    def prepared(brought: Sequence[Any]) -> Finish:
+        held = [make(int(at)) for make, at in zip(views, brought, strict=False)]
+        read, stored, totals = held[: counts[0]], held[counts[0] : counts[1]], held[counts[1] :]
+        rest = list(brought[len(views) :])
+        largest = None
+        if epilogue.largest is not None:
+            largest = viewer((), (), DType.FLOAT32)(int(rest.pop(0)))
+            largest[...] = 0
+        sums_of = [np.zeros(x.shape, np.float64) for x in totals]
+
+        def finish(sums: np.ndarray, at: _Block, target: np.ndarray) -> None:
+            values = compute(epilogue, kind, sums, [_cut(x, at) for x in read], rest)
+            for x, step in zip(stored, epilogue.stores, strict=True):
+                x[at] = rounded(_filled(values[step], sums.shape), x_dtype(x))
+            for x, total, step in zip(totals, sums_of, epilogue.totals, strict=True):
+                _add_up(total, values[step], at)
+                x[...] = rounded(total.astype(numpy_dtype(kind)), x_dtype(x))
+            if largest is not None and values[epilogue.largest].size:  # type: ignore[index]
+                most = np.max(np.abs(values[epilogue.largest]))  # type: ignore[index]
+                largest[...] = np.maximum(largest, most.astype(np.float32))
+            target[...] = rounded(values[epilogue.result], problem.d.dtype)
+
+        return finish
+
+    kinds = {numpy_dtype(x.matrix.dtype): x.matrix.dtype for x in epilogue.beside}
+
+    def x_dtype(x: np.ndarray) -> DType:
+        return kinds[x.dtype]
+
+    return prepared
+
+
+def _cut(x: np.ndarray, at: _Block) -> np.ndarray:
+    """Return the part of an array that a block needs; an extent of one is for all of it."""
+    return x[tuple(slice(1) if extent == 1 else part for extent, part in zip(x.shape, at))]  # noqa: B905
+
+
+def _filled(values: Any, shape: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    return np.broadcast_to(values, shape)
+
+
+def _add_up(total: np.ndarray, values: Any, at: _Block) -> None:
+    """Add a block to totals, over the indices that these do not have."""
+    import numpy as np
+
+    axes = tuple(i for i, extent in enumerate(total.shape) if extent == 1)
+    with np.errstate(all="ignore"):
+        part = np.sum(values, axis=axes, keepdims=True, dtype=np.float64)
+        _cut(total, at)[...] += part

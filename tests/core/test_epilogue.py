@@ -1,0 +1,289 @@
+"""Epilogues as plain data: traced functions, what is refused, and what is the same."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import unigemm
+from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
+from unigemm.epilogue import erf, fingerprint, traced
+from unigemm.errors import UnsupportedProblem
+from unigemm.problem.dtypes import DType
+from unigemm.problem.epilogue import Beside, Epilogue, Step, flaw
+from unigemm.problem.matrix import MatrixType
+
+
+def compute(function, x):
+    """Return a function of an array, by way of what was traced of it."""
+    a = np.asarray(x, np.float64).reshape(-1, 1)
+    return unigemm.matmul(a, np.ones((1, 1)), epilogue=function).ravel()
+
+
+X = np.concatenate([np.linspace(-6, 6, 97), [0.0, -0.0, 1e-8, 40.0, -40.0]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.exp(x) + np.exp2(x) - np.tanh(x),
+        lambda x: np.log(np.abs(x) + 1) * np.log2(x * x + 1) / np.sqrt(x**2 + 1),
+        lambda x: np.where((x > -1) & (x <= 2) | (x == 3), np.floor(x), np.ceil(-x)),
+        lambda x: np.maximum(x, 0.5) - np.minimum(2.0, x) + np.rint(x) * np.sign(x),
+        lambda x: np.clip(x, -1, 1) + abs(x) ** 3 + 2.0**x + x**0.5 * 0,
+        lambda x: np.where(~np.isnan(x), np.square(x), 7) + np.reciprocal(x + 100),
+        lambda x: np.fmax(x, 1) - np.fmin(x, 1) + (x < 0) * 3 + x // 2,
+        lambda x: np.where(np.logical_and(x, x > 1), 1.0, x) + np.isfinite(x) - np.isinf(x),
+    ],
+)
+def test_traced_functions_compute_what_numpy_computes(function):
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(compute(function, X), function(X), rtol=1e-14, atol=1e-15)
+
+
+def test_erf_is_that_of_the_standard_library():
+    assert [erf(0.5), erf(-2.0)] == [math.erf(0.5), math.erf(-2.0)]
+    np.testing.assert_array_equal(compute(erf, X), [math.erf(x) for x in X])
+
+
+def test_activations_are_their_formulas():
+    def normal(x):
+        return 0.5 * (1 + math.erf(x / math.sqrt(2)))
+
+    tanh_gelu = [
+        0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) for x in X
+    ]
+    wanted = {
+        "relu": [max(x, 0) for x in X],
+        "relu2": [max(x, 0) ** 2 for x in X],
+        "sigmoid": [1 / (1 + math.exp(-x)) for x in X],
+        "tanh": [math.tanh(x) for x in X],
+        "silu": [x / (1 + math.exp(-x)) for x in X],
+        "gelu": [x * normal(x) for x in X],
+        "gelu_tanh": tanh_gelu,
+    }
+    assert set(wanted) == set(ACTIVATIONS)
+    for name, values in wanted.items():
+        np.testing.assert_allclose(compute(ACTIVATIONS[name], X), values, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", sorted(GRADIENTS))
+def test_gradients_are_slopes_of_their_activations(name):
+    at, step = np.linspace(-4, 4, 80), 1e-6
+    function = ACTIVATIONS[name.removeprefix("d")]
+    slope = (compute(function, at + step) - compute(function, at - step)) / (2 * step)
+    np.testing.assert_allclose(compute(GRADIENTS[name], at), slope, rtol=1e-6, atol=1e-8)
+
+
+def test_nan_goes_through_every_activation():
+    for name, function in {**ACTIVATIONS, **GRADIENTS, **GATED}.items():
+        if name != "drelu":  # a comparison, and so 0
+            assert np.isnan(compute(function, [np.nan])), name
+
+
+def branch(acc):
+    if acc > 0:
+        return acc
+    return -acc
+
+
+def loop(acc):
+    for x in acc:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "said"),
+    [
+        (branch, 1, "a branch"),
+        (loop, 1, "elements are computed alone"),
+        (lambda acc: np.arctan(acc), 0, "arctan is not one of the operations"),
+        (lambda acc: np.sum(acc), 0, "numpy.sum is not one of the operations"),
+        (lambda acc: float(acc), 0, "not known while it is traced"),
+        (lambda acc: acc.T, 0, "have no T"),
+        (lambda acc: np.add.reduce(acc), 0, "add.reduce"),
+        (lambda acc: np.add(acc, 1, dtype="f4"), 0, "add with dtype="),
+        (lambda acc: acc**2.5, 0, "powers are"),
+        (lambda acc: acc + np.ones(3), 0, "not one of"),
+        (lambda acc: acc % 2, 0, "% is not"),
+        (lambda acc: acc & 1, 0, "truth values"),
+        (lambda acc: acc[0], 0, "elements are computed alone"),
+        (lambda acc: acc + "x", 0, "a str is not one"),
+        (lambda acc: acc @ acc, 0, "elements are computed alone"),
+    ],
+)
+def test_what_an_epilogue_cannot_do_names_the_line(function, line, said):
+    with pytest.raises(UnsupportedProblem) as error:
+        traced(function, {})
+    first = function.__code__.co_firstlineno
+    assert said in str(error.value)
+    assert f"{__file__}, line {first + line}:" in str(error.value)
+
+
+@pytest.mark.parametrize("returned", [None, "x", (), [1], {}])
+def test_what_a_function_returns_is_checked(returned):
+    with pytest.raises(UnsupportedProblem, match="the epilogue returned"):
+        traced(lambda acc: returned, {})
+
+
+def test_arguments_that_a_function_does_not_take_are_refused():
+    with pytest.raises(UnsupportedProblem, match="does not take its arguments"):
+        traced(lambda acc: acc, {"x": ("array", 0)})
+
+
+def test_errors_of_the_function_itself_are_its_own():
+    def function(acc):
+        return len(3)
+
+    with pytest.raises(TypeError, match="has no len"):
+        traced(function, {})
+
+
+def test_a_value_kept_from_another_call_is_refused():
+    kept = []
+
+    def function(acc):
+        kept.append(acc)
+        return acc + kept[0]
+
+    traced(function, {})
+    with pytest.raises(UnsupportedProblem, match="another call"):
+        traced(function, {})
+
+
+def test_renamed_and_moved_functions_are_the_same_expression():
+    def one(acc, x):
+        return np.maximum(acc + x, 0)
+
+    other = lambda total, x: np.maximum(total + x, 0)  # noqa: E731
+    taken = {"x": ("array", 0)}
+    assert traced(one, taken) == traced(other, taken)
+
+
+def test_steps_that_nothing_needs_are_left_out():
+    def function(acc):
+        np.exp(acc)
+        return acc + 1
+
+    steps, ends = traced(function, {})
+    assert [step.op for step in steps] == ["sums", "constant", "add"]
+    assert ends == (2,)
+
+
+SCALE = 2.0
+
+
+def by_global(acc):
+    return acc * SCALE
+
+
+def test_fingerprints_change_with_all_that_decides_what_a_function_does(monkeypatch):
+    def made(value, default=1.0, *, only=2.0):
+        return lambda acc, d=default, *, k=only: acc * value + d + k
+
+    keys = [
+        fingerprint(f)
+        for f in (
+            made(1.0), made(2.0), made(1), made(True), made(-0.0), made(0.0),
+            made(1.0, 3.0), made(1.0, only=3.0), by_global,
+        )
+    ]  # fmt: skip
+    monkeypatch.setattr(f"{__name__}.SCALE", 3.0)
+    keys.append(fingerprint(by_global))
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+    assert fingerprint(made(1.0)) == keys[0]
+
+
+def test_what_may_change_unseen_has_no_fingerprint():
+    state, table = [1.0], {"x": 1.0}
+
+    class Callable:
+        def __call__(self, acc):
+            return acc
+
+    for function in (
+        lambda acc: acc * state[0],
+        lambda acc: acc * table.get("x"),
+        Callable(),
+        Callable().__call__,
+        np.tanh,
+    ):
+        assert fingerprint(function) is None
+
+
+def test_state_that_changes_is_seen_by_the_next_call():
+    state = [1.0]
+    a, b = np.eye(2), np.eye(2)
+
+    def function(acc):
+        return acc * state[0]
+
+    assert unigemm.matmul(a, b, epilogue=function)[0, 0] == 1
+    state[0] = 5.0
+    assert unigemm.matmul(a, b, epilogue=function)[0, 0] == 5
+
+
+def test_a_closure_whose_value_changes_is_traced_again():
+    factor = 1.0
+
+    def function(acc):
+        return acc * factor
+
+    a = np.eye(2)
+    assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 1
+    factor = 7.0
+    assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 7
+
+
+FULL = Beside(MatrixType(DType.FLOAT32, "n", 16), "mn")
+BASE = Epilogue((Step("sums"), Step("array", (0,)), Step("add", (0, 1))), 2, (FULL,))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(BASE, steps=()),
+        replace(BASE, steps=(Step("array", (0,)),)),
+        replace(BASE, result=3),
+        replace(BASE, result=-1),
+        replace(BASE, arrays=()),
+        replace(BASE, steps=(*BASE.steps, Step("add", (0, 3)))),
+        replace(BASE, steps=(*BASE.steps, Step("add", (0, -1)))),
+        replace(BASE, steps=(*BASE.steps, Step("add", (0,)))),
+        replace(BASE, steps=(*BASE.steps, Step("system", (0,)))),
+        replace(BASE, steps=(*BASE.steps, Step("constant", (), "import os"))),
+        replace(BASE, steps=(*BASE.steps, Step("constant", (), "1.0"))),
+        replace(BASE, steps=(*BASE.steps, Step("number", (0,)))),
+        replace(BASE, steps=(*BASE.steps, Step("sums"))),
+        replace(BASE, steps=(*BASE.steps, Step("lt", (0, 1)), Step("add", (3, 0)))),
+        replace(BASE, steps=(*BASE.steps, Step("where", (0, 1, 2)))),
+        replace(BASE, steps=(*BASE.steps, Step("even", (0,)))),
+        replace(BASE, steps=(*BASE.steps, *(Step("neg", (0,)) for _ in range(600)))),
+        replace(BASE, steps=(*BASE.steps, Step("lt", (0, 1))), result=3),
+        replace(BASE, stores=(1,)),
+        replace(BASE, totals=(1,)),
+        replace(BASE, largest=9),
+        replace(BASE, largest=-1),
+        replace(BASE, gate="n"),
+        replace(BASE, halves=True),
+        replace(BASE, in_place=1),
+        replace(BASE, in_place=-1),
+        replace(BASE, numbers=-1),
+        replace(BASE, arrays=(replace(FULL, along="m"),)),
+        replace(BASE, arrays=(Beside(MatrixType(DType.COMPLEX64, "n", 8), "mn"),)),
+    ],
+)
+def test_no_epilogue_that_is_none_passes(wrong):
+    assert flaw(BASE) is None
+    assert flaw(wrong) is not None
+
+
+def test_transposed_twice_is_the_same():
+    gated = replace(BASE, gate="n", arrays=(FULL, Beside(MatrixType(DType.FLOAT32, "n", 4), "n")))
+    assert gated.transposed.gate == "m"
+    assert gated.transposed.arrays[1].along == "m"
+    assert gated.transposed.transposed == gated

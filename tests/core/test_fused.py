@@ -1,0 +1,342 @@
+"""Products with an epilogue on the host: what they compute, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unigemm
+from unigemm.errors import (
+    DeviceMismatch,
+    LibraryMismatch,
+    OverlapError,
+    ShapeMismatch,
+    UnsupportedDtype,
+    UnsupportedProblem,
+)
+
+RNG = np.random.default_rng(44)
+TYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
+
+
+def drawn(shape, dtype=np.float32):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def gelu(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
+
+
+FORMULAS = {
+    None: lambda x: x,
+    "relu": lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)),
+    "gelu": gelu,
+    "gelu_tanh": lambda x: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+@st.composite
+def placed(draw, shape, dtype):
+    """Return an array that broadcasts to a shape, in some layout."""
+    kept = tuple(extent if draw(st.booleans()) else 1 for extent in shape)
+    dropped = draw(st.integers(0, len(shape)))
+    while dropped and any(extent != 1 for extent in kept[:dropped]):
+        dropped -= 1
+    own = kept[dropped:]
+    order = draw(st.sampled_from(["C", "F", "step", "back"]))
+    values = drawn(own, dtype)
+    if order == "F":
+        return np.asfortranarray(values)
+    if order == "step" and own:
+        wide = np.full((*own[:-1], 2 * own[-1]), np.nan, dtype)
+        wide[..., ::2] = values
+        return wide[..., ::2]
+    return values[..., ::-1] if order == "back" and own else values
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_epilogues_are_their_formulas(data):
+    dtype = data.draw(st.sampled_from(TYPES))
+    stack = data.draw(st.sampled_from([(), (2,), (3, 2), (2, 1, 3)]))
+    m, n, k = (data.draw(st.integers(1, 6)) for _ in range(3))
+    k = data.draw(st.sampled_from([k, 0, 1500]))
+    a, b = drawn((*stack, m, k), dtype), drawn((k, n), dtype)
+    if data.draw(st.booleans()):
+        b = drawn((*stack, k, n), dtype)
+    shape = (*stack, m, n)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    options = {}
+    x = exact
+    if data.draw(st.booleans()):
+        options["alpha"] = data.draw(st.sampled_from([2, -0.5, np.float32(3)]))
+        x = float(options["alpha"]) * x
+    c = data.draw(placed(shape, dtype))
+    if data.draw(st.booleans()):
+        options["c"] = c
+        beta = data.draw(st.sampled_from([None, 0.0, 0.25, np.asarray([2.0], np.float32)]))
+        if beta is not None:
+            options["beta"] = beta
+        x = x + (1.0 if beta is None else float(np.asarray(beta).ravel()[0])) * c.astype(float)
+    if data.draw(st.booleans()):
+        options["bias"] = data.draw(placed(shape, dtype))
+        x = x + options["bias"].astype(float)
+    name = data.draw(st.sampled_from(list(FORMULAS)))
+    pre = None
+    if name is not None:
+        options["activation"] = name
+        if data.draw(st.booleans()):
+            pre = options["preact_out"] = np.full(shape, np.nan)
+    amax = options["amax_out"] = np.full((1,), np.nan, np.float32)
+    wide = np.float64 if dtype is np.float64 else np.float32
+    if not set(options) - {"amax_out"}:
+        options["alpha"] = 2
+        x = 2 * x
+    got = unigemm.matmul(a, b, **options)
+    wanted = FORMULAS[name](x)
+    assert got.dtype == dtype
+    assert got.shape == shape
+    eps = max(float(ml_dtypes.finfo(dtype).eps), 1e-6 if wide is np.float32 else 1e-14)
+    slack = eps * 4 * (1 + np.abs(x))
+    slack += np.abs(exact).max(initial=0) * float(np.finfo(wide).eps) * 64
+    assert np.all(np.abs(got.astype(float) - wanted) <= slack + eps * np.abs(wanted))
+    np.testing.assert_allclose(amax[0], np.abs(wanted).max(), rtol=1e-4, atol=1e-4)
+    if pre is not None:
+        np.testing.assert_allclose(pre, x, rtol=1e-4, atol=1e-3)
+
+
+def test_c_may_be_out_itself():
+    a, b, c = drawn((5, 7)), drawn((7, 6)), drawn((5, 6))
+    wanted = a @ b + c
+    assert unigemm.matmul(a, b, out=c, c=c) is c
+    np.testing.assert_allclose(c, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (3, 5, 6)])
+def test_in_place_accumulation_may_be_repeated(shape):
+    a, b = drawn((*shape[:-1], 7)), drawn((7, 6))
+    out = np.zeros(shape, np.float32)
+    for _ in range(3):
+        unigemm.matmul(a, b, out=out, c=out)
+    np.testing.assert_allclose(out, 3 * (a @ b), rtol=1e-5, atol=1e-5)
+
+
+def test_beta_of_zero_does_not_read_c():
+    a, b, c = drawn((5, 7)), drawn((7, 6)), np.full((5, 6), np.nan, np.float32)
+    for beta in (0, 0.0, -0.0, np.float32(0), np.zeros((), np.float32)):
+        got = unigemm.matmul(a, b, c=c, beta=beta)
+        np.testing.assert_allclose(got, a @ b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("name", ["swiglu", "geglu"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_gated_activations_halve_the_columns(layout, name, order):
+    a, b, bias = drawn((2, 5, 7)), drawn((7, 2050)), drawn(2050)
+    x = (a @ b + bias).astype(np.float64)
+    first, second = (x[..., ::2], x[..., 1::2]) if layout == "interleaved" else np.split(x, 2, -1)
+    wanted = (FORMULAS["silu"] if name == "swiglu" else gelu)(first) * second
+    pre = np.empty((2, 5, 2050), np.float32)
+    out = np.empty((2, 5, 1025), np.float32)
+    if order == "F":
+        out = np.empty((2, 1025, 5), np.float32).swapaxes(-1, -2)
+    options = {"activation": name, "gate_layout": layout, "preact_out": pre}
+    assert unigemm.matmul(a, b, out=out, bias=bias, **options) is out
+    np.testing.assert_allclose(out, wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(pre, x, rtol=1e-3, atol=1e-3)
+
+
+def test_gradients_multiply_by_the_slope_and_sum_for_the_bias():
+    a, b, pre = drawn((2, 5, 7)), drawn((7, 6)), drawn((2, 5, 6))
+    columns, rows = np.empty(6, np.float32), np.empty((2, 5, 1), np.float32)
+    wanted = (a @ b) * (pre > 0)
+    got = unigemm.matmul(a, b, activation="drelu", preact=pre, bias_grad_out=columns)
+    unigemm.matmul(a, b, activation="drelu", preact=pre, bias_grad_out=rows)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(columns, wanted.sum((0, 1)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(rows, wanted.sum(-1, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"), [("float8_e4m3fn", 448.0), ("float8_e5m2", 57344.0), ("int8", 127)]
+)
+def test_eight_bits_hold_the_nearest_number(dtype, most):
+    a = np.array([[1e6, -1e6, 2.5, np.inf, 3.49, np.nan]], np.float32).T
+    got = unigemm.matmul(a, np.ones((1, 1), np.float32), dtype=dtype, scale_d=1.0).ravel()
+    got = got.astype(float)
+    assert list(got[:2]) == [most, -128 if dtype == "int8" else -most]
+    assert got[2] == (2 if dtype == "int8" else 2.5)
+    assert got[3] == most
+    assert (got[5] == 0) if dtype == "int8" else np.isnan(got[5])
+
+
+def test_int8_sums_stay_exact_where_the_result_is_int32():
+    a = np.full((1, 4000), 127, np.int8)
+    c = np.array([[(1 << 24) + 1]], np.int32)
+    assert unigemm.matmul(a, a.T, c=c)[0, 0] == 4000 * 127 * 127 + (1 << 24) + 1
+    assert unigemm.matmul(a, a.T, alpha=1000)[0, 0] == 2**31 - 1
+
+
+def test_a_function_may_return_several_results():
+    a, b, v = drawn((5, 7)), drawn((7, 6)), drawn((5, 1))
+
+    def function(acc, v, s):
+        return np.maximum(acc, 0), acc * s + v, 1.0
+
+    args = {"v": v, "s": 3}
+    first, second, third = unigemm.matmul(a, b, epilogue=function, epilogue_args=args)
+    np.testing.assert_allclose(first, np.maximum(a @ b, 0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(second, (a @ b) * 3 + v, rtol=1e-5, atol=1e-5)
+    assert (third == 1).all()
+    out = tuple(np.empty((5, 6), np.float32) for _ in range(3))
+    got = unigemm.matmul(a, b, out=out, epilogue=function, epilogue_args=args)
+    assert [x is y for x, y in zip(got, out, strict=True)] == [True] * 3
+    np.testing.assert_array_equal(out[1], second)
+
+
+def test_numbers_are_arguments_and_do_not_plan_again():
+    a, b = drawn((5, 7)), drawn((7, 6))
+    table = unigemm.arrays.library.KNOWN[np.ndarray].table
+    unigemm.matmul(a, b, alpha=2.0)
+    count = len(table)
+    np.testing.assert_allclose(unigemm.matmul(a, b, alpha=5.0), 5 * (a @ b), rtol=1e-4, atol=1e-4)
+    assert len(table) == count
+
+
+def test_k_of_zero_and_empty_results_have_their_epilogue():
+    bias, amax = drawn(6), np.full((), np.nan, np.float32)
+    got = unigemm.matmul(np.empty((5, 0)), np.empty((0, 6)), bias=bias.astype(float))
+    np.testing.assert_array_equal(got, np.broadcast_to(bias.astype(float), (5, 6)))
+    got = unigemm.matmul(drawn((0, 7)), drawn((7, 6)), bias=bias, amax_out=amax)
+    assert got.shape == (0, 6)
+    assert amax == 0
+
+
+def test_vectors_give_what_they_give_without():
+    a, b = drawn(7), drawn((7, 6))
+    np.testing.assert_allclose(unigemm.matmul(a, b, alpha=2), 2 * (a @ b), rtol=1e-5, atol=1e-5)
+    assert unigemm.matmul(a, drawn(7), alpha=2).shape == ()
+
+
+def test_results_that_share_memory_with_operands_are_right_on_the_host():
+    x = drawn((6, 6))
+    wanted = np.maximum(x @ x + 1, 0)
+    unigemm.matmul(x, x, out=x, bias=np.ones(6, np.float32), activation="relu")
+    np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-5)
+
+
+A, B = drawn((5, 7)), drawn((7, 6))
+SHARED = drawn(64)
+
+
+def read_only(shape):
+    x = np.empty(shape, np.float32)
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"biass": 1}, TypeError, "unexpected keyword argument 'biass'"),
+        ({"activation": "swish"}, UnsupportedProblem, "use one of relu"),
+        ({"activation": ["relu"]}, UnsupportedProblem, "use one of relu"),
+        ({"beta": 2.0}, UnsupportedProblem, "pass c"),
+        ({"bias": drawn(5)}, ShapeMismatch, "does not broadcast"),
+        ({"bias": drawn((1, 1, 1, 5, 6))}, ShapeMismatch, "does not broadcast"),
+        ({"c": drawn((2, 5, 6))}, ShapeMismatch, "does not broadcast"),
+        ({"c": drawn((5, 6)).astype(complex)}, UnsupportedDtype, "c is complex128"),
+        ({"bias": np.ones(6, bool)}, UnsupportedDtype, "bias is bool"),
+        ({"bias": [1] * 6}, LibraryMismatch, "bias"),
+        ({"alpha": 1j}, UnsupportedProblem, "real number"),
+        ({"alpha": 10**400}, UnsupportedProblem, "no float"),
+        ({"alpha": drawn(2)}, ShapeMismatch, "one element"),
+        ({"preact_out": drawn((5, 6))}, UnsupportedProblem, "name one"),
+        ({"activation": "relu", "preact_out": drawn((5, 5))}, ShapeMismatch, "preact_out has"),
+        ({"activation": "relu", "preact_out": read_only((5, 6))}, UnsupportedProblem, "read-only"),
+        ({"activation": "relu", "preact": drawn((5, 6))}, UnsupportedProblem, "drelu"),
+        ({"activation": "drelu"}, UnsupportedProblem, "preact="),
+        ({"activation": "swiglu"}, UnsupportedProblem, "gate_layout="),
+        ({"activation": "swiglu", "gate_layout": "x"}, UnsupportedProblem, "interleaved"),
+        ({"activation": "relu", "gate_layout": "halves"}, UnsupportedProblem, "swiglu"),
+        ({"amax_out": np.empty(2, np.float32)}, ShapeMismatch, "one float32"),
+        ({"amax_out": np.empty((), np.float64)}, UnsupportedDtype, "amax_out is float64"),
+        ({"epilogue": 3}, UnsupportedProblem, "pass a function"),
+        ({"epilogue": np.tanh, "bias": drawn(6)}, UnsupportedProblem, "in the function"),
+        ({"epilogue_args": {"x": 1}}, UnsupportedProblem, "pass it as epilogue="),
+        ({"epilogue": np.tanh, "epilogue_args": [1]}, UnsupportedProblem, "pass a dict"),
+        ({"alpha": 2, "axes": [(0, 1)] * 3}, UnsupportedProblem, "axes="),
+        ({"alpha": 2, "stream": 1}, UnsupportedProblem, "stream="),
+        ({"alpha": 2, "dtype": "float8_e8m0fnu"}, UnsupportedDtype, "use float32"),
+        ({"alpha": 2, "batch_invariant": True}, UnsupportedProblem, "BLAS"),
+        ({"alpha": 2, "backend": "cutile"}, DeviceMismatch, "on the CPU"),
+        (
+            {"activation": "relu", "preact_out": np.broadcast_to(drawn(6), (5, 6))},
+            UnsupportedProblem,
+            "read-only",
+        ),
+        (
+            {"c": SHARED[:30].reshape(5, 6), "activation": "relu",
+             "preact_out": SHARED[6:36].reshape(5, 6)},
+            OverlapError,
+            "preact_out shares memory with c",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_has_no_meaning_is_refused_before_anything_runs(options, error, said):
+    out = np.full((5, 6), 7.0, np.float32)
+    with pytest.raises(error, match=said):
+        unigemm.matmul(A, B, out=None if "dtype" in options else out, **options)
+    assert (out == 7).all()
+
+
+def test_gates_need_pairs_of_columns():
+    with pytest.raises(ShapeMismatch, match="pairs of columns"):
+        unigemm.matmul(A, B[:, :5], activation="swiglu", gate_layout="halves")
+
+
+def test_types_that_kernels_do_not_multiply_have_no_epilogue():
+    x = np.eye(2, dtype=np.int32)
+    with pytest.raises(UnsupportedDtype, match="behind the product"):
+        unigemm.matmul(x, x, alpha=2)
+
+
+def test_defaults_that_are_spelt_out_are_the_plain_product():
+    nothing = dict.fromkeys(
+        ("beta", "c", "bias", "activation", "preact_out", "amax_out", "epilogue", "epilogue_args")
+    )
+    np.testing.assert_array_equal(unigemm.matmul(A, B, alpha=1.0, **nothing), A @ B)
+    assert isinstance(DeviceMismatch("x"), UnsupportedProblem)
+
+
+def test_a_plan_is_for_its_epilogue_alone():
+    plan = unigemm.plan(A, B)
+    with pytest.raises(UnsupportedProblem, match="epilogue is None in the plan"):
+        unigemm.matmul(A, B, alpha=2, plan=plan)
+
+
+def test_plans_with_an_epilogue_are_json_and_may_be_used_again():
+    spec = unigemm.ArraySpec((5, 6), "float32")
+    asked = {"c": drawn((5, 6)), "activation": "gelu", "alpha": 2}
+    plan = unigemm.plan(A, B, **asked)
+    assert plan.problem.epilogue == unigemm.plan(A, B, **{**asked, "c": spec}).problem.epilogue
+    again = unigemm.Plan.from_json(plan.to_json())
+    assert again == plan
+    got = unigemm.matmul(A, B, plan=again, **asked)
+    np.testing.assert_array_equal(got, unigemm.matmul(A, B, **asked))
+    assert "erf" in str(plan.problem)
+
+
+def test_plans_with_a_broken_epilogue_are_refused():
+    data = unigemm.plan(A, B, alpha=2).to_dict()
+    data["problem"]["epilogue"]["result"] = 9
+    with pytest.raises(UnsupportedProblem, match="none of its steps"):
+        unigemm.Plan.from_dict(data)

@@ -1,0 +1,98 @@
+"""The activations that `unigemm.matmul` knows by name, and their gradients.
+
+Each is a function of what goes into it, as a user could write it for ``epilogue=``: to add one, add
+a function here. float32 overflows where it must: exp of a large number is infinite, 1 / infinity 0.
+
+Sources: GELU: Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415, section 2.
+SiLU: the same paper, and Elfwing, Uchibe and Doya, arXiv:1702.03118. Squared ReLU: So et al.,
+"Primer", arXiv:2109.08668. SwiGLU, GeGLU: Shazeer, "GLU Variants Improve Transformer",
+arXiv:2002.05202, equation 5. The gradients follow by the chain rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from .epilogue import erf
+
+__all__ = ["ACTIVATIONS", "GATED", "GRADIENTS"]
+
+_CUBIC = 0.044715  # of GELU's approximation by tanh
+
+
+def relu(x: Any) -> Any:
+    """Return max(x, 0); NaN stays NaN."""
+    return np.maximum(x, 0)
+
+
+def relu2(x: Any) -> Any:
+    """Return max(x, 0)**2."""
+    return relu(x) * relu(x)
+
+
+def sigmoid(x: Any) -> Any:
+    """Return 1 / (1 + exp(-x))."""
+    return 1 / (1 + np.exp(-x))
+
+
+def tanh(x: Any) -> Any:
+    """Return the hyperbolic tangent."""
+    return np.tanh(x)
+
+
+def silu(x: Any) -> Any:
+    """Return x sigmoid(x), as x / (1 + exp(-x)): -0 far below, where x times 0 is."""
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x: Any) -> Any:
+    """Return x times the normal distribution's share below x: x (1 + erf(x / sqrt(2))) / 2."""
+    return 0.5 * x * (1 + erf(x * sqrt(0.5)))
+
+
+def gelu_tanh(x: Any) -> Any:
+    """Return GELU's approximation: x (1 + tanh(u)) / 2, u = sqrt(2 / pi) (x + 0.044715 x**3).
+
+    As x / (1 + exp(-2 u)), which is the same, and nothing cancels far below.
+    """
+    return x / (1 + np.exp(-2 * sqrt(2 / pi) * (x + _CUBIC * (x * x * x))))
+
+
+def drelu(x: Any) -> Any:
+    """Return ReLU's derivative, 0 at 0."""
+    return np.where(x > 0, 1.0, 0.0)
+
+
+def dsilu(x: Any) -> Any:
+    """Return SiLU's derivative: s + x s (1 - s), s = sigmoid(x)."""
+    s = sigmoid(x)
+    return s + x * s * (1 - s)
+
+
+def dgelu(x: Any) -> Any:
+    """Return GELU's derivative: the normal distribution's share below x, plus x its density."""
+    density = np.exp(-0.5 * (x * x)) * (1 / sqrt(2 * pi))
+    return 0.5 * (1 + erf(x * sqrt(0.5))) + x * density
+
+
+def dgelu_tanh(x: Any) -> Any:
+    """Return the derivative of `gelu_tanh`: (1 + t) / 2 + x (1 - t**2) u' / 2, t = tanh(u)."""
+    t = np.tanh(sqrt(2 / pi) * (x + _CUBIC * (x * x * x)))
+    slope = sqrt(2 / pi) * (1 + 3 * _CUBIC * (x * x))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope
+
+
+def _named(*functions: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    return {function.__name__: function for function in functions}
+
+
+#: Of what goes into them.
+ACTIVATIONS = _named(relu, gelu, gelu_tanh, silu, sigmoid, tanh, relu2)
+#: Of what went into the activation: what a gradient is multiplied by.
+GRADIENTS = _named(drelu, dgelu, dgelu_tanh, dsilu)
+#: Of the first of two neighbours, which is then multiplied by the other.
+GATED = {"swiglu": silu, "geglu": gelu}

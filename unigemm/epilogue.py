@@ -1,0 +1,483 @@
+"""Functions of a product's sums: ``matmul(..., epilogue=fn)`` calls ``fn(acc, **args)`` once.
+
+`acc` and the arguments are tracers: Python's operators, NumPy's ufuncs and `numpy.where` write down
+what is done with them, element by element. What comes out is an `Epilogue`, the same for every
+function that does the same in the same order.
+
+>>> import numpy as np, unigemm
+>>> def leaky(acc, slope):
+...     return np.where(acc > 0, acc, slope * acc)
+>>> a, b = np.array([[1.0, -2.0]]), np.eye(2)
+>>> unigemm.matmul(a, b, epilogue=leaky, epilogue_args={"slope": 0.5})
+array([[ 1., -1.]])
+"""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .errors import UnsupportedProblem
+from .problem.epilogue import BOOLEANS, Step
+
+__all__ = ["Tracer", "erf", "fingerprint", "pair", "traced"]
+
+_ALLOWED = (
+    "use operators, numpy's ufuncs (exp, tanh, maximum, ...), numpy.where, numpy.clip and "
+    "unigemm.epilogue.erf"
+)
+
+
+class _Trace:
+    """The steps of one function, each written down once."""
+
+    def __init__(self, arrays: int = 0, numbers: int = 0) -> None:
+        self.steps: dict[Step, int] = {}
+        self.add("sums")
+
+    def add(self, op: str, *of: int, value: str = "") -> Tracer:
+        index = self.steps.setdefault(Step(op, of, value), len(self.steps))
+        return Tracer(self, index, boolean=op in BOOLEANS)
+
+    def constant(self, value: float) -> Tracer:
+        return self.add("constant", value=value.hex())
+
+
+class Tracer:
+    """What stands for the sums, or for an argument, while a function is traced."""
+
+    __slots__ = ("_boolean", "_index", "_trace")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, trace: _Trace, index: int, *, boolean: bool = False) -> None:
+        self._trace, self._index, self._boolean = trace, index, boolean
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        name = ufunc.__name__
+        if method != "__call__" or options:
+            what = f"{name}.{method}" if method != "__call__" else f"{name} with {min(options)}="
+            _refuse(f"{what} is not one of the operations of an epilogue", _ALLOWED)
+        function = _UFUNCS.get(name)
+        if function is None or getattr(np, name, None) is not ufunc:
+            _refuse(f"{name} is not one of the operations of an epilogue", _ALLOWED)
+        return function(*inputs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is np.where and len(args) == 3 and not kwargs:
+            return _where(*args)
+        if function is np.clip and len(args) == 3 and not kwargs:
+            return _apply("min", _apply("max", args[0], args[1]), args[2])
+        name = getattr(function, "__name__", "this function")
+        _refuse(f"numpy.{name} is not one of the operations of an epilogue", _ALLOWED)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse("the values of an epilogue's arguments are not known while it is traced", _ALLOWED)
+
+    def __bool__(self) -> NoReturn:
+        _refuse(
+            "a branch (if, and, or, not, while, min, max) depends on data that is not there while "
+            "the epilogue is traced",
+            "use numpy.where, numpy.minimum, numpy.maximum, & and |",
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _refuse(f"an epilogue's arguments have no {name}: elements are computed alone", _ALLOWED)
+
+    def _no_value(self, *args: Any) -> NoReturn:
+        _refuse(
+            "the values of an epilogue's arguments are not known while it is traced, and elements "
+            "are computed alone",
+            _ALLOWED,
+        )
+
+    __float__ = __int__ = __complex__ = __index__ = __len__ = __iter__ = __getitem__ = _no_value
+    __setitem__ = __contains__ = __round__ = __trunc__ = __format__ = _no_value
+    __matmul__ = __rmatmul__ = __lshift__ = __rshift__ = _no_value
+
+    def __add__(self, other: Any) -> Any:
+        return _apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _apply("div", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return _power(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return _power(other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _apply("floor", _apply("div", self, other))
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _apply("floor", _apply("div", other, self))
+
+    def __mod__(self, other: Any) -> Any:
+        return _refuse("% is not one of the operations of an epilogue", _ALLOWED)
+
+    __rmod__ = __divmod__ = __rdivmod__ = __mod__
+
+    def __neg__(self) -> Any:
+        return _apply("neg", self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return _apply("abs", self)
+
+    def __lt__(self, other: Any) -> Any:
+        return _apply("lt", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return _apply("le", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return _apply("lt", other, self)
+
+    def __ge__(self, other: Any) -> Any:
+        return _apply("le", other, self)
+
+    def __eq__(self, other: object) -> Any:
+        return _apply("eq", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _apply("ne", self, other)
+
+    def __and__(self, other: Any) -> Any:
+        return _apply("and", self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return _apply("or", self, other)
+
+    def __invert__(self) -> Any:
+        return _apply("not", self)
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __repr__(self) -> str:
+        return f"<step {self._index} of an epilogue>"
+
+
+def erf(x: Any) -> Any:
+    """Return the error function of an argument of an epilogue, or of an array."""
+    if isinstance(x, Tracer):
+        return _apply("erf", x)
+    from math import erf as of_number
+
+    values = np.asarray(x)
+    kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float64)
+    found = np.asarray(np.frompyfunc(of_number, 1, 1)(values.astype(np.float64)))
+    return found.astype(kind)[()]
+
+
+def pair(x: Tracer) -> tuple[Tracer, Tracer]:
+    """Return the first and the second of the two sums that make one element of a gated D."""
+    return x._trace.add("even", x._index), x._trace.add("odd", x._index)
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    """Raise the error that names the line of the function."""
+    own, frame = {__file__, np.__file__}, sys._getframe(1)
+    here = str(Path(__file__).parent)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename in own
+        or frame.f_code.co_filename.startswith(str(Path(np.__file__).parent))
+    ):
+        frame = frame.f_back
+    where = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+    if frame.f_code.co_filename.startswith(here + "/epilogue"):
+        where = "the epilogue"
+    raise UnsupportedProblem(f"{where}: {what}; {instead}")
+
+
+def _trace_of(*values: Any) -> _Trace:
+    traces = {id(x._trace): x._trace for x in values if isinstance(x, Tracer)}
+    if len(traces) > 1:
+        _refuse("a value of another call's epilogue is used", "use the arguments of the function")
+    return next(iter(traces.values()))
+
+
+def _lifted(trace: _Trace, value: Any) -> Tracer:
+    if isinstance(value, Tracer):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, numbers.Real | np.bool_):
+        return trace.constant(float(value))
+    _refuse(
+        f"a {type(value).__name__} is not one of an epilogue's arguments",
+        "pass arrays by name in epilogue_args=, numbers as they are",
+    )
+
+
+def _apply(op: str, *values: Any) -> Tracer:
+    """Write down an operation; truth values become 0 and 1 where numbers are meant."""
+    trace = _trace_of(*values)
+    of = [_lifted(trace, x) for x in values]
+    logical = op in ("and", "or", "not")
+    for i, x in enumerate(of):
+        if logical and not x._boolean:
+            _refuse(
+                f"{op} is of truth values, and this is one of numbers", "compare, as in (x > 0)"
+            )
+        if x._boolean and not logical and not (op == "where" and i == 0):
+            of[i] = trace.add("where", x._index, *(trace.constant(v)._index for v in (1.0, 0.0)))
+    return trace.add(op, *(x._index for x in of))
+
+
+def _where(condition: Any, yes: Any, no: Any) -> Any:
+    if isinstance(condition, bool | np.bool_):
+        return yes if condition else no
+    if isinstance(condition, Tracer) and not condition._boolean:
+        condition = _apply("ne", condition, 0)
+    elif not isinstance(condition, Tracer):
+        _refuse(f"a {type(condition).__name__} decides in numpy.where", "compare arguments")
+    return _apply("where", condition, yes, no)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Raise to a small whole power, or to 0.5: others have no operation of their own."""
+    if isinstance(exponent, numbers.Real) and not isinstance(base, numbers.Real):
+        power = float(exponent)
+        if power == 0.5:
+            return _apply("sqrt", base)
+        if power.is_integer() and 1 <= abs(power) <= 8:
+            result = base
+            for _ in range(abs(int(power)) - 1):
+                result = _apply("mul", result, base)
+            return result if power > 0 else _apply("div", 1.0, result)
+    if isinstance(base, numbers.Real) and float(base) == 2:
+        return _apply("exp2", exponent)
+    _refuse(
+        "powers are of whole numbers from 1 to 8, of 0.5, or of 2",
+        "use multiplications, numpy.exp and numpy.log",
+    )
+
+
+def _plain(op: str) -> Callable[..., Any]:
+    return lambda *values: _apply(op, *values)
+
+
+def _nan_last(op: str) -> Callable[..., Any]:
+    """Return fmax or fmin: of a number and NaN the number."""
+
+    def function(x: Any, y: Any) -> Any:
+        trace = _trace_of(x, y)
+        x, y = _lifted(trace, x), _lifted(trace, y)
+        least = _where(_apply("eq", x, x), _apply(op, x, y), y)
+        return _where(_apply("eq", y, y), least, x)
+
+    return function
+
+
+def _logical(op: str) -> Callable[..., Any]:
+    def function(*values: Any) -> Any:
+        truths = [
+            _apply("ne", x, 0) if isinstance(x, Tracer) and not x._boolean else x for x in values
+        ]
+        return _apply(op, *truths)
+
+    return function
+
+
+_INFINITY = float("inf")
+_UFUNCS: dict[str, Callable[..., Any]] = {
+    **{name: _plain(name) for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh")},
+    **{name: _plain(name) for name in ("floor", "ceil", "rint")},
+    "add": _plain("add"),
+    "subtract": _plain("sub"),
+    "multiply": _plain("mul"),
+    "divide": _plain("div"),
+    "true_divide": _plain("div"),
+    "negative": _plain("neg"),
+    "positive": lambda x: x,
+    "absolute": _plain("abs"),
+    "fabs": _plain("abs"),
+    "square": lambda x: _apply("mul", x, x),
+    "reciprocal": lambda x: _apply("div", 1.0, x),
+    "power": _power,
+    "float_power": _power,
+    "maximum": _plain("max"),
+    "minimum": _plain("min"),
+    "fmax": _nan_last("max"),
+    "fmin": _nan_last("min"),
+    "sign": lambda x: _where(
+        _apply("lt", x, 0), -1.0, _where(_apply("lt", 0, x), 1.0, _apply("add", x, 0.0))
+    ),
+    "less": _plain("lt"),
+    "less_equal": _plain("le"),
+    "greater": lambda x, y: _apply("lt", y, x),
+    "greater_equal": lambda x, y: _apply("le", y, x),
+    "equal": _plain("eq"),
+    "not_equal": _plain("ne"),
+    "logical_and": _logical("and"),
+    "logical_or": _logical("or"),
+    "logical_not": _logical("not"),
+    "bitwise_and": _plain("and"),
+    "bitwise_or": _plain("or"),
+    "invert": _plain("not"),
+    "isnan": lambda x: _apply("ne", x, x),
+    "isinf": lambda x: _apply("eq", _apply("abs", x), _INFINITY),
+    "isfinite": lambda x: _apply("lt", _apply("abs", x), _INFINITY),
+}
+
+
+def traced(
+    function: Callable[..., Any], arguments: Mapping[str, tuple[str, int]]
+) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    """Return the steps of a function, and which of them it returns: those that these need.
+
+    Parameters
+    ----------
+    function
+        Takes the sums, and arguments by their names.
+    arguments
+        What stands for each: ("array", which of those of the call) or ("number", likewise).
+
+    Raises
+    ------
+    UnsupportedProblem
+        It does what an epilogue cannot, and the message names the line; or returns no tracers.
+    """
+    trace = _Trace()
+    tracers = {name: trace.add(kind, index) for name, (kind, index) in arguments.items()}
+    try:
+        returned = function(Tracer(trace, 0), **tracers)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise UnsupportedProblem(
+                f"the epilogue does not take its arguments ({error}); it is called as "
+                "epilogue(acc, **epilogue_args)"
+            ) from None
+        raise
+    values = returned if isinstance(returned, tuple) else (returned,)
+    ends = []
+    for value in values:
+        if not isinstance(value, Tracer | numbers.Real) or not values:
+            raise UnsupportedProblem(
+                f"the epilogue returned a {type(value).__name__}; return what is computed of "
+                "acc, or a tuple of such"
+            )
+        if isinstance(value, Tracer) and value._trace is not trace:
+            raise UnsupportedProblem(
+                "the epilogue returned a value of another call's; return what is computed of acc"
+            )
+        lifted = _lifted(trace, value)
+        if lifted._boolean:
+            lifted = _where(lifted, 1.0, 0.0)
+        ends.append(lifted._index)
+    if not ends:
+        raise UnsupportedProblem("the epilogue returned an empty tuple; return what D is to be")
+    return pruned(tuple(trace.steps), tuple(ends))
+
+
+def pruned(
+    steps: tuple[Step, ...], ends: tuple[int, ...]
+) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    """Leave out the steps that nothing needs; the sums, and what a call brings, stay."""
+    needed = {0, *ends}
+    for i in reversed(range(len(steps))):
+        if i in needed and steps[i].op not in ("array", "number"):
+            needed.update(steps[i].of)
+    place = {old: new for new, old in enumerate(sorted(needed))}
+    kept = []
+    for old in sorted(needed):
+        step = steps[old]
+        of = step.of if step.op in ("array", "number") else tuple(place[i] for i in step.of)
+        kept.append(Step(step.op, of, step.value))
+    return tuple(kept), tuple(place[i] for i in ends)
+
+
+#: Modules whose functions do the same today and tomorrow.
+_KNOWN_MODULES = ("numpy", "math", "unigemm.epilogue", "unigemm.activations", "unigemm")
+
+
+def fingerprint(function: Any) -> Any:
+    """Return a key of all that decides what a function does; None where that cannot be told.
+
+    Its code, its defaults, what it closes over and the globals that it names, if these are plain
+    numbers, texts, tuples of such, functions of the same kind, or parts of NumPy.
+    """
+    try:
+        return _of_function(function, ())
+    except _Unknown:
+        return None
+
+
+class _Unknown(Exception):
+    pass
+
+
+def _of_function(function: Any, inside: tuple[Any, ...]) -> Any:
+    if type(function) is not FunctionType or function.__dict__:
+        raise _Unknown
+    if function in inside:
+        return "itself"
+    inside = (*inside, function)
+    code = function.__code__
+    try:
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a cell that is still empty
+        raise _Unknown from None
+    defaults = function.__defaults__, tuple(sorted((function.__kwdefaults__ or {}).items()))
+    space = function.__globals__
+    named = sorted({name for each in _codes(code) for name in each.co_names if name in space})
+    return (
+        code,
+        _of_value(defaults, inside),
+        tuple(_of_value(x, inside) for x in cells),
+        tuple((name, _of_value(space[name], inside)) for name in named),
+    )
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    found = [code]
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            found += _codes(each)
+    return found
+
+
+def _of_value(value: Any, inside: tuple[Any, ...]) -> Any:
+    if value is None or type(value) in (bool, int, str, float):
+        return type(value).__name__, repr(value)  # 0.0 and -0.0 are equal, 1 and True too
+    if type(value) is tuple:
+        return tuple(_of_value(x, inside) for x in value)
+    if isinstance(value, np.generic):
+        return value.dtype.str, value.tobytes()
+    if isinstance(value, ModuleType) and value.__name__ in _KNOWN_MODULES:
+        return "module", value.__name__
+    if isinstance(value, np.ufunc) or (isinstance(value, type) and value.__module__ == "builtins"):
+        return "known", id(value)
+    if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType):
+        return "known", id(value)
+    if value is erf or value is np.where or value is np.clip:
+        return "known", id(value)
+    return _of_function(value, inside)

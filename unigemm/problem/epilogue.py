@@ -1,0 +1,390 @@
+"""What is done to the sums of a product before they are rounded: an expression, as plain data.
+
+An `Epilogue` is a list of steps, each of which works element by element on earlier ones. The first
+is the sums. It has no names, no arrays and no extents: two calls whose expressions are the same
+share a kernel. `unigemm.epilogue` makes them of Python functions; each backend carries them out
+(`evaluate`) with operations of its own, and NumPy's are the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any, Literal
+
+from ..forks import cached_property
+from .dtypes import DType
+from .matrix import Major, MatrixType
+
+__all__ = [
+    "BOOLEANS",
+    "OPERATIONS",
+    "RESULTS",
+    "Beside",
+    "Epilogue",
+    "Gate",
+    "Step",
+    "arithmetic",
+    "evaluate",
+    "flaw",
+]
+
+#: Operations by their number of operands. Comparisons and what combines them give booleans.
+OPERATIONS: dict[str, int] = {
+    **dict.fromkeys(("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "tanh", "erf"), 1),
+    **dict.fromkeys(("floor", "ceil", "rint", "not"), 1),
+    **dict.fromkeys(("add", "sub", "mul", "div", "max", "min"), 2),
+    **dict.fromkeys(("lt", "le", "eq", "ne", "and", "or"), 2),
+    "where": 3,
+}
+BOOLEANS = frozenset(("lt", "le", "eq", "ne", "and", "or", "not"))
+_OF_BOOLEANS = frozenset(("and", "or", "not"))
+#: Where steps begin: the sums, an array or number of the call, a constant; and what makes one
+#: element of two neighbours along the gated index.
+_SOURCES = frozenset(("sums", "array", "number", "constant"))
+_HALVES = frozenset(("even", "odd"))
+#: What an epilogue may write. Eight bits hold the nearest number of theirs: nothing overflows.
+RESULTS: tuple[DType, ...] = (
+    DType.FLOAT64,
+    DType.FLOAT32,
+    DType.FLOAT16,
+    DType.BFLOAT16,
+    DType.FLOAT8_E4M3FN,
+    DType.FLOAT8_E5M2,
+    DType.INT8,
+    DType.INT32,
+)
+_MOST_STEPS, _MOST_ARRAYS = 512, 16
+
+#: The index of D along which two neighbours of the sums make one element.
+Gate = Literal["", "m", "n"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation on earlier steps.
+
+    Attributes
+    ----------
+    op
+        One of `OPERATIONS`; "sums", "constant"; "array" or "number" of the call; "even" or "odd" of
+        the neighbours along the gated index.
+    of
+        Which steps it works on; which array or number it is.
+    value
+        A constant, as `float.hex` writes it.
+    """
+
+    op: str
+    of: tuple[int, ...] = ()
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The class of an array that is read or written beside D, seen in D's shape.
+
+    Attributes
+    ----------
+    matrix
+        Its type, as that of a D.
+    along
+        The indices of a product that it has: "mn", "m" (a column), "n" (a row) or none.
+    """
+
+    matrix: MatrixType
+    along: Literal["", "m", "n", "mn"]
+
+    @property
+    def transposed(self) -> Beside:
+        """The same array as the product's transpose sees it."""
+        names: dict[str, Any] = {"m": "n", "n": "m"}
+        return Beside(self.matrix.transposed, names.get(self.along, self.along))
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to sums before they are rounded and stored.
+
+    Attributes
+    ----------
+    steps
+        In their order; the first is the sums.
+    result
+        The step that D is.
+    arrays
+        What is read, in the order of a launch.
+    numbers
+        How many numbers a launch brings.
+    stores
+        The step that each further array of results is, in the order of a launch.
+    stored
+        Their classes.
+    largest
+        The step whose largest magnitude is written as one float32; None for none.
+    totals
+        The step that is added up into each array of totals, in the order of a launch.
+    totalled
+        Their classes: what they do not have ("m", "n" or both) is added up.
+    gate
+        The index along which two sums make one element of D: it has half the extent there.
+    halves
+        The two are not neighbours but in either half of that index.
+    in_place
+        The array that is D itself; None for none.
+    """
+
+    steps: tuple[Step, ...]
+    result: int
+    arrays: tuple[Beside, ...] = ()
+    numbers: int = 0
+    stores: tuple[int, ...] = ()
+    stored: tuple[Beside, ...] = ()
+    largest: int | None = None
+    totals: tuple[int, ...] = ()
+    totalled: tuple[Beside, ...] = ()
+    gate: Gate = ""
+    halves: bool = False
+    in_place: int | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property  # it is part of the key of each call
+    def _hash(self) -> int:
+        return hash(tuple(self.__getstate__().values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: dtypes hash to something else in another process."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @property
+    def transposed(self) -> Epilogue:
+        """The same as the product's transpose sees it: M and N change places."""
+        names: dict[str, Any] = {"m": "n", "n": "m", "": ""}
+        return replace(
+            self,
+            arrays=tuple(x.transposed for x in self.arrays),
+            stored=tuple(x.transposed for x in self.stored),
+            totalled=tuple(x.transposed for x in self.totalled),
+            gate=names[self.gate],
+        )
+
+    @property
+    def beside(self) -> tuple[Beside, ...]:
+        """All arrays that are seen in D's shape: those read, those written, those of totals."""
+        return self.arrays + self.stored + self.totalled
+
+    def seen(self, beside: Sequence[Beside]) -> Epilogue:
+        """Return the same with the classes of all of these arrays, in their order."""
+        first, second = len(self.arrays), len(self.arrays) + len(self.stored)
+        arrays, stored, totalled = beside[:first], beside[first:second], beside[second:]
+        return replace(self, arrays=tuple(arrays), stored=tuple(stored), totalled=tuple(totalled))
+
+    def bytes_moved(self, m: int, n: int) -> tuple[int, int]:
+        """Return the bytes read and written beside D for each product of a stack."""
+        read, written = (
+            sum(
+                (m if "m" in x.along else 1)
+                * (n if "n" in x.along else 1)
+                * x.matrix.dtype.itemsize
+                for x in some
+            )
+            for some in (self.arrays, self.stored + self.totalled)
+        )
+        return read, written + (4 if self.largest is not None else 0)
+
+    def __str__(self) -> str:
+        names = [_written(step, i) for i, step in enumerate(self.steps)]
+        said = [f"D = {_formula(self, self.result, names)}"]
+        said += [f"and {_formula(self, step, names)}" for step in self.stores]
+        said += [f"sums of {_formula(self, step, names)}" for step in self.totals]
+        said += ["its largest magnitude"] if self.largest is not None else []
+        return ", ".join(said)
+
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!=",
+    "and": "&", "or": "|",
+}  # fmt: skip
+_LONGEST_FORMULA = 200
+
+
+def _written(step: Step, index: int) -> str:
+    if step.op == "constant":
+        return f"{float.fromhex(step.value):g}"
+    return {"sums": "AB", "array": f"X{step.of[:1]}", "number": f"s{step.of[:1]}"}.get(step.op, "")
+
+
+def _formula(epilogue: Epilogue, index: int, names: list[str]) -> str:
+    """Return what a step computes, on one line."""
+
+    def of(i: int, room: int) -> str:
+        step = epilogue.steps[i]
+        if step.op in _SOURCES:
+            number = str(step.of[0]) if step.of else ""
+            return {"array": f"X{number}", "number": f"s{number}"}.get(step.op, names[i])
+        if room <= 0:
+            return "..."
+        parts = [of(j, room - 1) for j in step.of]
+        if step.op in _SIGNS:
+            return f"({parts[0]} {_SIGNS[step.op]} {parts[1]})"
+        return f"{step.op}({', '.join(parts)})"
+
+    text = of(index, 8)
+    return text if len(text) <= _LONGEST_FORMULA else f"{text[: _LONGEST_FORMULA - 3]}..."
+
+
+def arithmetic(sums: DType, result: DType) -> DType:
+    """Return the type that steps compute in.
+
+    float32, but for sums in float64, and for sums of integers that stay such: float64 holds them.
+    """
+    wide = sums is DType.FLOAT64 or (sums is DType.INT32 and result is DType.INT32)
+    return DType.FLOAT64 if wide else DType.FLOAT32
+
+
+def evaluate(
+    epilogue: Epilogue,
+    operations: Mapping[str, Callable[..., Any]],
+    sums: Any,
+    array: Callable[[int], Any],
+    number: Callable[[int], Any],
+    constant: Callable[[float], Any],
+    wanted: Sequence[int] | None = None,
+) -> list[Any]:
+    """Carry out the steps with a backend's own operations, and return their values.
+
+    Parameters
+    ----------
+    epilogue
+        What to compute.
+    operations
+        Each of `OPERATIONS`, "even" and "odd", by name.
+    sums
+        The value of the first step.
+    array, number, constant
+        Return what a step that begins with one of these is.
+    wanted
+        Steps whose values are needed; all if left out. Others are None.
+    """
+    needed = _needed(epilogue, wanted)
+    values: list[Any] = []
+    for i, step in enumerate(epilogue.steps):
+        value = None
+        if i in needed:
+            if step.op == "sums":
+                value = sums
+            elif step.op == "array":
+                value = array(step.of[0])
+            elif step.op == "number":
+                value = number(step.of[0])
+            elif step.op == "constant":
+                value = constant(float.fromhex(step.value))
+            else:
+                value = operations[step.op](*(values[j] for j in step.of))
+        values.append(value)
+    return values
+
+
+def _needed(epilogue: Epilogue, wanted: Sequence[int] | None) -> set[int]:
+    if wanted is None:
+        return set(range(len(epilogue.steps)))
+    needed, left = set(), list(wanted)
+    while left:
+        i = left.pop()
+        if i not in needed:
+            needed.add(i)
+            if epilogue.steps[i].op not in _SOURCES:
+                left.extend(epilogue.steps[i].of)
+    return needed
+
+
+def flaw(epilogue: Epilogue) -> str | None:
+    """Say why an epilogue that comes from outside is none; None where it may be one.
+
+    Its fields have their types.
+    """
+    steps = epilogue.steps
+    if not 1 <= len(steps) <= _MOST_STEPS or steps[0] != Step("sums"):
+        return f"an epilogue has 1 to {_MOST_STEPS} steps, the first the sums"
+    if len(epilogue.beside) > _MOST_ARRAYS or not 0 <= epilogue.numbers <= _MOST_ARRAYS:
+        return f"an epilogue has at most {_MOST_ARRAYS} arrays and as many numbers"
+    sides: list[str] = []  # of each step: "whole", "half" (behind the gate) or "any"
+    for i, step in enumerate(steps):
+        reason, side = _step_flaw(epilogue, i, sides)
+        if reason is not None:
+            return f"step {i} of the epilogue, {step.op[:20]!r}, {reason}"
+        sides.append(side)
+    return _outcome_flaw(epilogue, sides)
+
+
+def _step_flaw(epilogue: Epilogue, i: int, sides: list[str]) -> tuple[str | None, str]:
+    step, steps = epilogue.steps[i], epilogue.steps
+    if step.op in _SOURCES:
+        counts = {"array": len(epilogue.arrays), "number": epilogue.numbers}
+        of = counts.get(step.op, 0)
+        there = len(step.of) == 1 and 0 <= step.of[0] < of if of else not step.of
+        there = there and (step.op not in counts or bool(of)) and (i == 0) == (step.op == "sums")
+        if (step.op == "constant") != bool(step.value) or not there:
+            return "is none that a call has", ""
+        return _constant_flaw(step), "any" if step.op in ("constant", "number") else "whole"
+    count = 1 if step.op in _HALVES else OPERATIONS.get(step.op)
+    if count is None or step.value or len(step.of) != count:
+        return "is not known", ""
+    if not all(0 <= j < i for j in step.of):
+        return "is of steps that are not before it", ""
+    booleans = [steps[j].op in BOOLEANS for j in step.of]
+    asked = [step.op in _OF_BOOLEANS or (step.op == "where" and k == 0) for k in range(count)]
+    if booleans != asked:
+        return "mixes numbers and truth values", ""
+    found = {sides[j] for j in step.of} - {"any"}
+    if step.op in _HALVES:
+        wrong = not epilogue.gate or "half" in found
+        return ("has no gate" if wrong else None), "half"
+    if len(found) > 1:
+        return "mixes what is behind the gate with what is before it", ""
+    return None, found.pop() if found else "any"
+
+
+def _constant_flaw(step: Step) -> str | None:
+    if step.op != "constant":
+        return None
+    try:
+        value = float.fromhex(step.value)
+    except (ValueError, OverflowError):
+        return "is no number"
+    return (
+        None if value.hex() == step.value or not isfinite(value) else "is not as Python writes it"
+    )
+
+
+def _outcome_flaw(epilogue: Epilogue, sides: list[str]) -> str | None:
+    ends = [epilogue.result, *epilogue.stores, *epilogue.totals]
+    ends += [epilogue.largest] if epilogue.largest is not None else []
+    if not all(0 <= end < len(sides) for end in ends):
+        return "a result of the epilogue is none of its steps"
+    if any(epilogue.steps[end].op in BOOLEANS for end in ends):
+        return "a result of the epilogue is a truth value"
+    if (len(epilogue.stores), len(epilogue.totals)) != (
+        len(epilogue.stored),
+        len(epilogue.totalled),
+    ):
+        return "each further result of the epilogue has an array"
+    if epilogue.gate and sides[epilogue.result] == "whole":
+        return "D of a gated epilogue is behind the gate"
+    if any(sides[end] == "half" for end in (*epilogue.stores, *epilogue.totals)):
+        return "what is stored beside a gated D is before the gate"
+    if epilogue.halves and not epilogue.gate:
+        return "halves are of a gated epilogue"
+    if epilogue.in_place is not None and not 0 <= epilogue.in_place < len(epilogue.arrays):
+        return "the array that is D itself is none of the epilogue's"
+    for x in epilogue.beside:
+        majors: dict[str, tuple[Major, ...]] = {"m": ("m", "strided"), "n": ("n", "strided")}
+        allowed = majors.get(x.along, ("m", "n", "strided"))
+        if x.matrix.major not in allowed or x.matrix.dtype not in RESULTS:
+            return f"{x.matrix} is no array of an epilogue"
+    if any(x.along != "mn" for x in epilogue.stored):
+        return "results of an epilogue have all of D's elements"
+    return None

@@ -1,0 +1,458 @@
+"""What a call asks for beside its product: checked, and stated as an `Epilogue`."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..arrays.array_spec import ArraySpec
+from ..arrays.operands import Operand, output_dtype
+from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..problem.canonical import Layout, gated_shape, result_shape
+from ..problem.dtypes import DType
+from ..problem.epilogue import RESULTS, Beside, Epilogue, Step
+from ..problem.matrix import MatrixType
+from ..problem.overlap import overlaps_itself
+
+__all__ = ["NAMES", "Fusion", "fusion_for", "named_arguments", "number"]
+
+#: The keyword arguments of `unigemm.matmul` that are of its epilogue.
+NAMES = (
+    *("alpha", "beta", "c", "bias", "activation", "preact_out", "preact", "gate_layout"),
+    *("scale_d", "amax_out", "bias_grad_out", "epilogue", "epilogue_args"),
+)
+_LAYOUTS = ("interleaved", "halves")
+_FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+_PREFIX = "epilogue_args."  # of the names of a traced function's arguments
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The epilogue of a call, and what it reads and writes.
+
+    Attributes
+    ----------
+    epilogue
+        Without the classes of its arrays: `unigemm.problem.canonical` finds those.
+    names
+        Of the arrays, in its order: those read, written, of totals.
+    layouts
+        Theirs, broadcast to the shape of the sums.
+    largest
+        A float32 is to hold the largest magnitude.
+    numbers
+        Names of the numbers, in its order.
+    returned
+        How many more results the caller's function returns, which are the last of those written.
+    """
+
+    epilogue: Epilogue
+    names: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    largest: bool
+    numbers: tuple[str, ...]
+    returned: int = 0
+
+
+def named_arguments(fused: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an epilogue that are given, those of a function by longer names.
+
+    Raises
+    ------
+    TypeError
+        `unigemm.matmul` has no argument of that name.
+    UnsupportedProblem
+        ``epilogue_args`` are no names and values.
+    """
+    given: dict[str, Any] = {}
+    for name, value in fused.items():
+        if name not in NAMES:
+            raise TypeError(f"matmul() got an unexpected keyword argument {name!r}")
+        if name == "epilogue_args":
+            if value is not None and not isinstance(value, Mapping):
+                raise UnsupportedProblem(
+                    f"epilogue_args is a {type(value).__name__}; pass a dict of names and arrays "
+                    "or numbers"
+                )
+            for key, each in (value or {}).items():
+                if each is None:
+                    raise UnsupportedProblem(
+                        f"epilogue_args[{key!r}] is None; pass an array or a number"
+                    )
+                given[f"{_PREFIX}{key}"] = each
+        elif value is not None:
+            given[name] = value
+    for name, there in (("alpha", True), ("beta", "c" in given)):
+        if there and isinstance(given.get(name), numbers.Real) and given[name] == 1:
+            del given[name]
+    return given
+
+
+def fusion_of(
+    given: Mapping[str, Any],
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    see: Callable[[Any, str], Operand | Layout],
+    in_place: bool,
+    dtype: DType | None = None,
+) -> Fusion:
+    """Check the arguments of an epilogue, and state what they ask for.
+
+    Parameters
+    ----------
+    given
+        From `named_arguments`.
+    shapes
+        Of `a` and `b`.
+    see
+        Views an array; its second argument is the name for errors.
+    in_place
+        `c` is `out`.
+    dtype
+        Of the results that a function returns beside the first.
+
+    Raises
+    ------
+    UnsupportedProblem
+        They do not go together, or one of them is none; see its subclasses.
+    """
+    shape = result_shape(*shapes)
+    _refuse_mixtures(given)
+    builder = _Builder(given, shape, see)
+    if "epilogue" in given:
+        return _of_function(builder, dtype)
+    gated = given.get("activation") in _gated()
+    if gated:
+        gated_shape(shape, shapes[1])
+    return _of_names(builder, in_place and not gated)
+
+
+def fusion_for(
+    given: Mapping[str, Any],
+    layouts: tuple[Layout, Layout, Layout | None],
+    see: Callable[[Any, str], Operand | Layout],
+    asked: Any,
+    in_place: bool,
+    *,
+    on_host: bool,
+) -> Fusion:
+    """Return `fusion_of` for the layouts of `a`, `b` and `out`, and the dtype that is asked for."""
+    a, b, out = layouts
+    dtype = None
+    if "epilogue" in given:  # which may return more results of that type
+        asked = out.dtype if asked is None and out is not None else asked
+        dtype = output_dtype(asked, a, b, on_host=on_host, fused=True)
+    return fusion_of(given, (a.shape, b.shape), see, in_place, dtype)
+
+
+def _gated() -> Mapping[str, Any]:
+    from ..activations import GATED
+
+    return GATED
+
+
+def _refuse_mixtures(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that have no meaning beside, or without, each other."""
+    from ..activations import ACTIVATIONS, GATED, GRADIENTS
+
+    activation = given.get("activation")
+    known = (*ACTIVATIONS, *GATED, *GRADIENTS)
+    if activation is not None and (not isinstance(activation, str) or activation not in known):
+        raise UnsupportedProblem(
+            f"activation {str(activation)[:40]!r} is not known; use one of {', '.join(known)}, or "
+            "write a function and pass it as epilogue="
+        )
+    if "epilogue" in given:
+        more = [name for name in given if name != "epilogue" and not name.startswith(_PREFIX)]
+        if more:
+            raise UnsupportedProblem(
+                f"epilogue= is a function of the sums alone, and {more[0]}= is given too; compute "
+                "that in the function, of an array in epilogue_args="
+            )
+        if not callable(given["epilogue"]):
+            raise UnsupportedProblem(
+                f"epilogue= is a {type(given['epilogue']).__name__}; pass a function of the sums"
+            )
+    elif any(name.startswith(_PREFIX) for name in given):
+        raise UnsupportedProblem("epilogue_args= are of a function; pass it as epilogue=")
+    needs = [
+        ("beta", "c" in given, "pass c, which it multiplies"),
+        ("preact", activation in GRADIENTS, f"it is for {', '.join(GRADIENTS)}"),
+        ("gate_layout", activation in GATED, f"it is for {', '.join(GATED)}"),
+        (
+            "preact_out",
+            activation is not None and activation not in GRADIENTS,
+            "it is what goes into an activation; name one",
+        ),
+    ]
+    for name, there, advice in needs:
+        if name in given and not there:
+            raise UnsupportedProblem(f"{name}= is given and has no meaning here: {advice}")
+    if activation in GRADIENTS and "preact" not in given:
+        raise UnsupportedProblem(
+            f"activation {activation!r} is a gradient; pass what went into it as preact="
+        )
+    if activation in GATED and given.get("gate_layout") not in _LAYOUTS:
+        raise UnsupportedProblem(
+            f"activation {activation!r} is gated; pass gate_layout='interleaved' (columns 2 j and "
+            "2 j + 1 of the product are a pair) or 'halves' (columns j and N / 2 + j)"
+        )
+    if activation in GATED and "bias_grad_out" in given:
+        raise UnsupportedProblem("bias_grad_out= is not for gated activations; sum D yourself")
+
+
+class _Builder:
+    """Collects the arrays and numbers of an epilogue, in the order in which they are used."""
+
+    def __init__(
+        self, given: Mapping[str, Any], shape: tuple[int, ...], see: Callable[[Any, str], Any]
+    ) -> None:
+        self.given, self.shape, self.see = given, shape, see
+        self.read: dict[str, Layout] = {}
+        self.written: dict[str, Layout] = {}
+        self.totals: dict[str, Layout] = {}
+        self.numbers: list[str] = []
+        self.largest = False
+        self.arguments: dict[str, tuple[str, int]] = {}
+
+    def take(self, name: str, argument: str, dtypes: tuple[DType, ...], *, one: bool) -> None:
+        """Take a number, or an array that is read: of one element, or that broadcasts."""
+        value = self.given[name]
+        if isinstance(value, numbers.Number) and not hasattr(value, "__array_interface__"):
+            number(value, name)
+        if isinstance(value, numbers.Real):
+            self.arguments[argument] = ("number", len(self.numbers))
+            self.numbers.append(name)
+            return
+        layout = _layout(self.see(value, name))
+        if layout.dtype not in dtypes:
+            raise UnsupportedDtype(
+                f"{name} is {layout.dtype}; use {', '.join(d.value for d in dtypes)}"
+            )
+        if one and any(extent != 1 for extent in layout.shape):
+            raise ShapeMismatch(
+                f"{name} has shape {layout.shape}; pass a number, or an array of one element"
+            )
+        if one:
+            layout = Layout((), (), layout.dtype, layout.alignment)
+        self.arguments[argument] = ("array", len(self.read))
+        self.read[name] = broadcast(layout, self.shape, name)
+
+    def result(self, name: str, dtypes: tuple[DType, ...]) -> Layout:
+        """Return the layout of an array that is written, of the sums' shape."""
+        layout = self.seen_to_write(name, dtypes)
+        if layout.shape != self.shape:
+            raise ShapeMismatch(f"{name} has shape {layout.shape}; the product has {self.shape}")
+        if overlaps_itself(list(zip(layout.strides, layout.shape, strict=True))):
+            raise OverlapError(
+                f"{name} with strides {layout.strides} (elements) overlaps itself; pass an array "
+                "whose elements have addresses of their own"
+            )
+        return layout
+
+    def seen_to_write(self, name: str, dtypes: tuple[DType, ...]) -> Layout:
+        seen = self.see(self.given[name], name)
+        if isinstance(seen, Operand) and seen.readonly:
+            raise UnsupportedProblem(f"{name} is read-only; pass an array that may be written")
+        layout = _layout(seen)
+        if layout.dtype not in dtypes:
+            raise UnsupportedDtype(
+                f"{name} is {layout.dtype}; use {', '.join(d.value for d in dtypes)}"
+            )
+        return layout
+
+    def fusion(
+        self, steps: tuple[Step, ...], ends: tuple[int, ...], *, gate: str = "",
+        halves: bool = False, in_place: int | None = None, returned: int = 0,
+    ) -> Fusion:  # fmt: skip
+        """Return what was collected; `ends` are D, what is written, totals, the largest."""
+        written, totals = len(self.written), len(self.totals)
+        blank = Beside(MatrixType(DType.FLOAT32, "strided", 4), "mn")
+        epilogue = Epilogue(
+            steps=steps,
+            result=ends[0],
+            arrays=(blank,) * len(self.read),
+            numbers=len(self.numbers),
+            stores=ends[1 : 1 + written],
+            stored=(blank,) * written,
+            totals=ends[1 + written : 1 + written + totals],
+            totalled=(blank,) * totals,
+            largest=ends[1 + written + totals] if self.largest else None,
+            gate=gate,  # type: ignore[arg-type]
+            halves=halves,
+            in_place=in_place,
+        )
+        arrays = {**self.read, **self.written, **self.totals}
+        return Fusion(
+            epilogue, tuple(arrays), tuple(arrays.values()), self.largest, tuple(self.numbers),
+            returned,
+        )  # fmt: skip
+
+
+def _of_names(builder: _Builder, in_place: bool) -> Fusion:
+    """Return what the arguments with names of their own ask for."""
+    from ..activations import ACTIVATIONS, GATED, GRADIENTS
+    from ..epilogue import pair, traced
+
+    given, activation = builder.given, builder.given.get("activation")
+    beta_is_zero = isinstance(given.get("beta"), numbers.Real) and given["beta"] == 0
+    for name, dtypes, one in (
+        ("alpha", _FLOATS, True),
+        ("beta", _FLOATS, True),
+        ("c", RESULTS, False),
+        ("bias", RESULTS, False),
+        ("preact", RESULTS, False),
+        ("scale_d", _FLOATS, True),
+    ):
+        if name in given:
+            builder.take(name, name, dtypes, one=one)
+    if beta_is_zero:  # C has been checked, and is not read
+        builder = _without(builder, "c", "beta")
+    if "preact_out" in given:
+        builder.written["preact_out"] = builder.result("preact_out", _FLOATS)
+    if "bias_grad_out" in given:
+        layout = builder.seen_to_write("bias_grad_out", _FLOATS)
+        builder.totals["bias_grad_out"] = summed(layout, builder.shape)
+    builder.largest = "amax_out" in given
+    if builder.largest:
+        amax = builder.seen_to_write("amax_out", (DType.FLOAT32,))
+        if any(extent != 1 for extent in amax.shape):
+            raise ShapeMismatch(f"amax_out has shape {amax.shape}; pass one float32")
+
+    def function(acc: Any, **arguments: Any) -> Any:
+        x = acc
+        if "alpha" in arguments:
+            x = arguments["alpha"] * x
+        if "c" in arguments:
+            c = arguments["c"]
+            if "beta" in arguments:  # that of 0 on the device keeps what is not a number out
+                import numpy as np
+
+                beta, times = arguments["beta"], arguments["beta"] * c
+                on_device = not isinstance(given["beta"], numbers.Real)
+                c = np.where(beta == 0, 0.0, times) if on_device else times
+            x = x + c
+        if "bias" in arguments:
+            x = x + arguments["bias"]
+        before = y = x
+        if activation in ACTIVATIONS:
+            y = ACTIVATIONS[activation](x)
+        elif activation in GRADIENTS:
+            y = x * GRADIENTS[activation](arguments["preact"])
+        elif activation in GATED:
+            first, second = pair(x)
+            y = GATED[activation](first) * second
+        ends = [y * arguments["scale_d"] if "scale_d" in arguments else y]
+        ends += [before] * len(builder.written) + [y] * (len(builder.totals) + builder.largest)
+        return tuple(ends)
+
+    steps, ends = traced(function, builder.arguments)
+    at = list(builder.read).index("c") if in_place and "c" in builder.read else None
+    return builder.fusion(
+        steps,
+        ends,
+        gate="n" if activation in GATED else "",
+        halves=given.get("gate_layout") == "halves",
+        in_place=at,
+    )
+
+
+def _without(builder: _Builder, *names: str) -> _Builder:
+    """Return a builder that has not taken some of the arguments."""
+    given = {name: value for name, value in builder.given.items() if name not in names}
+    fresh = _Builder(given, builder.shape, builder.see)
+    for argument in builder.arguments:
+        if argument in given:
+            fresh.take(argument, argument, RESULTS, one=False)
+    return fresh
+
+
+_TRACED: dict[Hashable, tuple[tuple[Step, ...], tuple[int, ...]]] = {}
+_MOST_TRACED = 1024
+
+
+def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
+    """Return what a caller's function asks for; it is called once for each state that it has."""
+    from ..epilogue import fingerprint, traced
+
+    function = builder.given["epilogue"]
+    for name in builder.given:
+        if name.startswith(_PREFIX):
+            builder.take(name, name.removeprefix(_PREFIX), RESULTS, one=False)
+    own = fingerprint(function)
+    key = None if own is None else (own, tuple(builder.arguments.items()))
+    found = None if key is None else _TRACED.get(key)
+    if found is None:
+        found = traced(function, builder.arguments)
+        if key is not None:
+            if len(_TRACED) >= _MOST_TRACED:
+                _TRACED.clear()
+            _TRACED[key] = found
+    steps, ends = found
+    for i in range(len(ends) - 1):  # arrays of the library's own, of which nothing is promised
+        strides, step = [], 1
+        for extent in reversed(builder.shape):
+            strides.append(step)
+            step *= extent
+        kind = dtype or DType.FLOAT32
+        builder.written[f"result {i + 1}"] = Layout(
+            builder.shape, tuple(reversed(strides)), kind, kind.itemsize
+        )
+    return builder.fusion(steps, ends, returned=len(ends) - 1)
+
+
+def number(value: Any, name: str) -> float:
+    """Return a number as Python's float.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is complex, or too large.
+    """
+    if isinstance(value, numbers.Number) and not isinstance(value, numbers.Real):
+        raise UnsupportedProblem(f"{name} is a {type(value).__name__}; pass a real number")
+    try:
+        return float(value)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise UnsupportedProblem(
+            f"{name} is a {type(value).__name__} that is no float ({error}); pass a number up to "
+            "3.4e38"
+        ) from error
+
+
+def broadcast(layout: Layout, shape: tuple[int, ...], name: str) -> Layout:
+    """Return a layout as it is seen in a result's shape, by NumPy's rules.
+
+    Raises
+    ------
+    ShapeMismatch
+        It does not broadcast to that.
+    """
+    own = layout.shape
+    missing = len(shape) - len(own)
+    if missing < 0 or any(x not in (1, y) for x, y in zip(own, shape[missing:], strict=True)):
+        raise ShapeMismatch(
+            f"{name} has shape {own}, which does not broadcast to the product's {shape}; its "
+            "dimensions, from the last on, must be equal or 1"
+        )
+    steps = (0 if extent == 1 else step for extent, step in zip(own, layout.strides, strict=True))
+    return Layout(shape, (*(0,) * missing, *steps), layout.dtype, layout.alignment)
+
+
+def summed(layout: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout of bias gradients as it is seen in the product's shape: zeros are summed.
+
+    Raises
+    ------
+    ShapeMismatch
+        It is not of rows' or columns' sums.
+    """
+    seen = broadcast(layout, shape, "bias_grad_out")
+    if overlaps_itself(list(zip(layout.strides, layout.shape, strict=True))):
+        raise OverlapError("bias_grad_out overlaps itself; pass a compact array")
+    return seen
+
+
+def _layout(seen: Operand | Layout | ArraySpec) -> Layout:
+    return seen.layout if isinstance(seen, Operand | ArraySpec) else seen
