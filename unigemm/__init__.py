@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         UnsupportedDtype,
         UnsupportedProblem,
     )
-    from .info import BackendInfo, Capabilities, DeviceInfo, backends, capabilities
+    from .info import BackendInfo, Capabilities, DeviceInfo, backend_info, capabilities
     from .planning.plan import Plan
     from .planning.target import Target, named_target
     from .tuning.autotune import autotune
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "api": ("CompiledKernel", "compile", "matmul", "plan"),
-    "info": ("BackendInfo", "Capabilities", "DeviceInfo", "capabilities"),
+    "info": ("BackendInfo", "Capabilities", "DeviceInfo", "backend_info", "capabilities"),
     "errors": (
         "BackendUnavailable",
         "BackendWarning",
@@ -84,7 +84,7 @@ __all__ = [
     "UnsupportedProblem",
     "__version__",
     "autotune",
-    "backends",
+    "backend_info",
     "capabilities",
     "compile",
     "matmul",
@@ -94,7 +94,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("backends", "epilogue"):  # modules; the first is callable (see there)
+    if name == "epilogue":  # a module
         return import_module(f".{name}", __name__)
     module = _MODULE_OF.get(name)
     if module is None:

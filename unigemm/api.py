@@ -128,8 +128,8 @@ def matmul(
         is, and tuning files are left aside. The rows of `a` and of `out` must be contiguous, and
         aligned as those of compact arrays are. For GPUs: BLAS promises no such thing.
     backend : str
-        A name from `backends`, or "auto" for the one that ``UNIGEMM_BACKEND`` names, else for the
-        one with the least predicted time.
+        A name from `backend_info`, or "auto" for the one that ``UNIGEMM_BACKEND`` names, else for
+        the one with the least predicted time.
     plan : Plan, optional
         From `unigemm.plan`, for arrays of the same class and extents.
     stream : int or stream object, optional

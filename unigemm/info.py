@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .errors import BackendUnavailable, UnigemmError
 from .planning.registry import backend_named, backend_names, compiler_missing_of, missing_of
 from .planning.target import Target, device_count, device_target
 
-if TYPE_CHECKING:
-    pass
-
-
-__all__ = ["BackendInfo", "Capabilities", "DeviceInfo", "backends", "capabilities"]
+__all__ = ["BackendInfo", "Capabilities", "DeviceInfo", "backend_info", "capabilities"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class Capabilities:
     backends: tuple[BackendInfo, ...]
 
 
-def backends() -> tuple[BackendInfo, ...]:
+def backend_info() -> tuple[BackendInfo, ...]:
     """Return all backends, and what each one is missing here."""
     found = []
     for name in backend_names():
@@ -71,4 +66,4 @@ def capabilities() -> Capabilities:
             devices.append(DeviceInfo(index, device_target(index)))
         except UnigemmError as error:
             devices.append(DeviceInfo(index, None, str(error)))
-    return Capabilities(tuple(devices), backends())
+    return Capabilities(tuple(devices), backend_info())

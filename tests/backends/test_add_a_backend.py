@@ -24,7 +24,7 @@ import contextlib, io, json, math
 from unigemm import cli, UnsupportedProblem
 
 rng = np.random.default_rng(0)
-found = {"backends": [[x.name, x.available] for x in unigemm.backends()]}
+found = {"backends": [[x.name, x.available] for x in unigemm.backend_info()]}
 
 
 def agrees(a, b, out=None, **asked):

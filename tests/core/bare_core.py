@@ -88,7 +88,7 @@ def check():
         reason = str(error)
     assert reason is not None, "a kernel was compiled with no compiler"
     assert 'pip install "unigemm[cute]"' in reason, reason
-    lacking = {each.name: each.missing or each.compiler_missing for each in unigemm.backends()}
+    lacking = {each.name: each.missing or each.compiler_missing for each in unigemm.backend_info()}
     assert lacking.pop("numpy") is None
     for name, reason in lacking.items():
         extra = "cutile" if name == "cutile" else "cute"

@@ -274,7 +274,7 @@ def test_a_backend_that_lacks_something_says_what(gpu):
         unigemm.compile(plan)
     with pytest.raises(unigemm.BackendUnavailable, match="pip install fake"):
         unigemm.matmul(a, b, plan=plan)
-    (info,) = (x for x in unigemm.backends() if x.name == "fake")
+    (info,) = (x for x in unigemm.backend_info() if x.name == "fake")
     assert not info.available
     assert info.missing == backend.lacks
     assert driver.launches == []

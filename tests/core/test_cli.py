@@ -187,7 +187,7 @@ def test_sentences_are_printed_as_they_are(capsys):
 
 def test_info_tells_versions_devices_backends_and_cache(tmp_path):
     data = run_json("info", cache=tmp_path)
-    named = [backend.name for backend in unigemm.backends()]
+    named = [backend.name for backend in unigemm.backend_info()]
     assert [backend["name"] for backend in data["backends"]] == named
     assert len(data["devices"]) == device_count()
     assert data["versions"]["python"].startswith("3.")

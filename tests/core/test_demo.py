@@ -170,7 +170,7 @@ def test_every_backend_is_used_on_a_gpu_or_named_with_its_reason_except_the_host
     names, notes = demo._gpu_backends()
     explained = {note.split(":")[0].removeprefix("not ") for note in notes}
     assert "numpy" not in {*names, *explained}
-    assert {*names, *explained, "numpy"} == {backend.name for backend in info.backends()}
+    assert {*names, *explained, "numpy"} == {backend.name for backend in info.backend_info()}
 
 
 def test_a_backend_that_writes_nothing_is_found_out(gpu, monkeypatch, capsys):

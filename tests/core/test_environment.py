@@ -427,7 +427,7 @@ def test_without_sources_products_run_on_the_host_and_kernels_are_refused_in_wor
         source.unlink()
     code = (
         f"{PRODUCT}\n"
-        "for each in unigemm.backends(): print(each.name, each.missing)\n"
+        "for each in unigemm.backend_info(): print(each.name, each.missing)\n"
         "s = unigemm.ArraySpec((64, 64), 'float16')\n"
         "plan = unigemm.plan(s, s, target='sm_90a')\n"
         "try: unigemm.compile(plan)\n"
@@ -474,7 +474,7 @@ def test_products_do_not_depend_on_pythons_flags(flags):
 
 
 def test_cutile_says_that_it_compiles_nothing_without_docstrings():
-    code = "import unigemm; print([x.compiler_missing for x in unigemm.backends()])"
+    code = "import unigemm; print([x.compiler_missing for x in unigemm.backend_info()])"
     assert "run Python without -OO" in python(code, "-OO").stdout
 
 

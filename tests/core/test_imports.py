@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -335,8 +336,11 @@ def test_every_public_name_exists():
         unigemm.nothing  # noqa: B018
 
 
-def test_backends_is_a_package_and_a_function():
+def test_every_public_name_stays_what_it_is_when_a_backend_is_imported():
     import unigemm
-    import unigemm.backends.numpy
 
-    assert "numpy" in [backend.name for backend in unigemm.backends()]
+    before = {name: getattr(unigemm, name) for name in unigemm.__all__}
+    for name in ("numpy", "cute_simt", "cutile"):
+        importlib.import_module(f"unigemm.backends.{name}")
+    assert {name: getattr(unigemm, name) for name in unigemm.__all__} == before
+    assert "numpy" in [backend.name for backend in unigemm.backend_info()]

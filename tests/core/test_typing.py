@@ -37,7 +37,7 @@ plan = unigemm.plan(spec, spec, target="sm_90a")
 reveal_type(plan)  # Plan
 reveal_type(unigemm.compile(plan))  # CompiledKernel
 reveal_type(unigemm.autotune(a, b))  # Plan
-reveal_type(unigemm.backends()[0].name)  # str
+reveal_type(unigemm.backend_info()[0].name)  # str
 
 unigemm.matmul(t, [[1.0]])  # wrong
 unigemm.matmul(t, t, deterministic="yes")  # wrong

@@ -195,7 +195,7 @@ def _on_the_gpu(index: int, quiet: bool) -> tuple[list[_Row], list[str]]:
 def _gpu_backends() -> tuple[list[str], list[str]]:
     """Return the backends that compute on a GPU, and why others of them cannot be used here."""
     names, notes = [], []
-    for backend in info.backends():
+    for backend in info.backend_info():
         if not backend.available:
             notes.append(f"not {backend.name}: {backend.missing}")
         elif backend_named(backend.name).compiles:
@@ -213,7 +213,7 @@ def _compile_for_absent_gpus(quiet: bool) -> dict[str, Any]:
         for target in DEMO_TARGETS
         for m, n, k, dtype in DEMO_PROBLEMS
     ]
-    lacking = {each.name: each.missing or each.compiler_missing for each in info.backends()}
+    lacking = {each.name: each.missing or each.compiler_missing for each in info.backend_info()}
     made = show.compile_all([x for x in plans if lacking[x.backend] is None], quiet=quiet)
     left = sorted({x.backend for x in plans if lacking[x.backend] is not None})
     if not quiet and left:
