@@ -1,4 +1,4 @@
-"""The public functions: `matmul`, `plan`, `compile`, `capabilities` and `backends`."""
+"""The public functions `matmul`, `plan` and `compile`."""
 
 from __future__ import annotations
 
@@ -88,72 +88,77 @@ def matmul(
     Parameters
     ----------
     a : array, shape (..., M, K) or (K,)
-        A NumPy, CuPy or PyTorch array, or one of any library with DLPack (JAX, ...). Any strides,
-        any offset: transposes, slices, steps, broadcast views. float64, float32, float16,
-        bfloat16, float8_e4m3fn, float8_e5m2 (ml_dtypes in NumPy and CuPy; float8 does not pass
-        through DLPack) or int8; with scales of blocks also PyTorch's float4_e2m1fn_x2, or uint8,
-        which hold two float4_e2m1fn that are neighbours along K, the first in the low half of a
-        byte; K then counts bytes. It is never written, but for an `out` that shares its memory.
+        A NumPy, CuPy or PyTorch array, or one of any library with DLPack (JAX, ...). It may have
+        any strides and any offset: transposes, slices, steps and broadcast views are read where
+        they lie. The dtype is float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2 or
+        int8. NumPy and CuPy take bfloat16 and float8 from ml_dtypes; float8 does not pass through
+        DLPack. With block scales the dtype may also be PyTorch's float4_e2m1fn_x2, or uint8: each
+        byte then holds two float4_e2m1fn that are neighbours along K, the first in the low half,
+        and K counts bytes.
 
-        In host memory also all other numbers that `numpy.matmul` multiplies: booleans, integers,
-        complex numbers, long doubles. For NumPy also lists, numbers of another byte order, and
-        unaligned ones.
+        In host memory every other type that `numpy.matmul` multiplies works too: booleans,
+        integers, complex numbers and long doubles. NumPy's may also be lists, numbers of another
+        byte order, and unaligned arrays.
+
+        Inputs are never written, except where `out` shares their memory.
     b : array, shape (..., K, N) or (K,)
-        Of the same library, device and dtype as `a`; the two kinds of float8 also multiply each
-        other. In host memory mixed dtypes are promoted by the library's own rule; PyTorch has
-        none. Leading dimensions broadcast.
+        An array of the same library, device and dtype as `a`; the two kinds of float8 also multiply
+        each other. In host memory mixed dtypes are promoted by the library's own rule, which
+        PyTorch does not have. Leading dimensions broadcast.
     out : array, optional
-        Where to put the result: of the result's shape, on the same device. Any strides that give
-        each element an address of its own. On a GPU it shares no memory with `a` or `b`; on the
-        host it may, and the result is right.
+        Where to put the result: an array of the result's shape, on the same device. It may have any
+        strides that give each element an address of its own. On a GPU it must not share memory with
+        `a` or `b`; in host memory it may, and the result is still right.
     dtype : dtype or str, optional
-        Of the result, by default that of `out`, or that of the inputs. float16 and bfloat16 inputs
-        also give float32. float8 gives float32 (the default), bfloat16 or float16. int8 gives
-        int32, so that nothing of the sums is lost; on the host ``dtype="int8"`` gives their low
-        eight bits, as `numpy.matmul` does. Sums are in float64 for float64, in int32 for int8
-        (they wrap around, as NumPy's and cuBLAS's do), else in float32; of what only the host
-        multiplies in the type itself, as NumPy has it.
+        Type of the result. The default is that of `out`, or else that of the inputs, with float32
+        for float8 and int32 for int8. float16 and bfloat16 inputs also give float32, and float8
+        also gives bfloat16 and float16. In host memory int8 also gives int8, the low eight bits of
+        each sum, as `numpy.matmul` does.
+
+        Sums are in float64 for float64, in int32 for int8 (where they wrap around, as NumPy's and
+        cuBLAS's do) and otherwise in float32. Types that only the host multiplies are summed in the
+        type itself, as NumPy sums them.
     precision : {"ieee", "tf32", "3xtf32"}
-        The coarsest arithmetic to accept for float32 inputs; other inputs take "ieee" only.
-        "ieee" multiplies them as they are; "tf32" may cut each to TF32 (a relative error below
-        2**-10); "3xtf32" may split each into two TF32 numbers (a relative error of about 2**-21
-        for each product), which tensor cores do at more than twice the speed of "ieee". Sums are
-        in float32 always, and a kernel may be better than what is accepted. Notes say what becomes
-        of very large and very small numbers.
+        The coarsest arithmetic to accept for float32 inputs; other inputs take "ieee" only. A
+        kernel may be more accurate than that. "ieee" multiplies float32 as it is. "tf32" may cut
+        each input to TF32, a relative error below 2**-10. "3xtf32" may split each input into two
+        TF32 numbers, a relative error of about 2**-21 for each product, which on tensor cores is
+        more than twice as fast as "ieee". Sums are always in float32. The notes say what happens
+        to very large and very small numbers.
     deterministic : bool
         Ask for bitwise equal results from run to run.
     batch_invariant : bool
-        Ask for rows of the result that are bitwise the same however many rows (and products of a
-        stack) are computed with them. The configuration is then the best for 128 rows, whatever M
-        is, and tuning files are left aside. The rows of `a` and of `out` must be contiguous, and
-        aligned as those of compact arrays are. For GPUs: BLAS promises no such thing.
+        Ask for rows of the result that are bitwise the same however many rows and stacked products
+        are computed with them. The configuration is then the best one for 128 rows, whatever M is,
+        and tuning files are not used. The rows of `a` and `out` must be contiguous and aligned as
+        those of a compact array. This is for GPUs only: BLAS makes no such promise.
     backend : str
-        A name from `backend_info`, or "auto" for the one that ``UNIGEMM_BACKEND`` names, else for
-        the one with the least predicted time.
+        A name from `backend_info`, or "auto". "auto" takes the backend that ``UNIGEMM_BACKEND``
+        names, or else the one with the shortest estimated time.
     plan : Plan, optional
-        From `unigemm.plan`, for arrays of the same class and extents.
+        A plan from `unigemm.plan` for arrays of the same kind and size.
     stream : int or stream object, optional
-        CUDA stream to queue the work on; by default the library's current one. New results and
-        workspaces are then allocated on that stream too, and the caller orders it with others.
-    scale_a, scale_b : float, array, or pair of an array and one of these, optional
-        Numbers or arrays of one float32, for float8 inputs: the result is ``scale_a * scale_b * (a
-        @ b)``, the float32 sums being multiplied before they are rounded. The product of the two
-        may be too large or too small for a float32 (and is made in float64). An array is of the
-        library and on the device of `a`; on a GPU it is read when the work runs, so that a captured
-        graph sees its new contents.
+        CUDA stream to queue the work on; the default is the library's current stream. New results
+        and workspaces are allocated on that stream too, and the caller orders it with others.
+    scale_a, scale_b : float, array, or pair of arrays or of an array and a float, optional
+        For float8 inputs: numbers, or arrays of one float32. The result is ``scale_a * scale_b * (a
+        @ b)``, and the float32 sums are multiplied before they are rounded. The product of the two
+        scales is made in float64, so it may be too large or too small for a float32. An array is
+        of the library and on the device of `a`. On a GPU it is read when the work runs, so that a
+        captured graph sees its new contents.
 
-        Two arrays of float8_e8m0fnu are the scales of blocks (MXFP8): each multiplies 32 elements
-        along K. They have the shape of the operand with ceil(K / 32) in place of K, (..., M, K /
-        32) and (..., K / 32, N), any strides, and are then copied first; or they are flat, (...,
-        count), in the tiles of 128 rows and 4 blocks that cuBLAS and ``torch._scaled_mm`` take
-        (see `unigemm.problem.block_scales`), and are read where they lie. Two of float8_e4m3fn are
-        for pairs of float4 (NVFP4), and each multiplies 16 elements, 8 of such an array. On GPUs
-        Blackwell's tensor cores multiply these (sm_100a, sm_103a, sm_110a).
+        Block scales are two arrays, and come in two formats. For MXFP8 both are float8_e8m0fnu, and
+        each scale multiplies 32 elements along K. For NVFP4 both are float8_e4m3fn, and each scale
+        multiplies 16 float4, which are 8 elements of the array. Either has the shape of its operand
+        with ceil(K / 32) (for NVFP4 ceil(K / 8)) in place of K, with any strides, and is copied
+        first; or it is flat, (..., count), in the tiles of 128 rows and 4 blocks that cuBLAS and
+        ``torch._scaled_mm`` take (see `unigemm.problem.block_scales`), and is read in place. On
+        GPUs only Blackwell's tensor cores multiply these (sm_100a, sm_103a, sm_110a).
 
-        A pair has both: scales of blocks and one of the whole operand.
+        A pair holds block scales and a scale of the whole operand.
     axes : list of tuples, optional
-        As in `numpy.matmul`: the dimensions of the matrices of `a`, of `b` and of the result. For
-        NumPy and CuPy arrays, which are viewed so and not copied.
+        Which dimensions hold the matrices of `a`, `b` and the result, as in `numpy.matmul`. NumPy
+        and CuPy arrays only; they are viewed this way and not copied.
     casting : {"no", "equiv", "safe", "same_kind", "unsafe"}, optional
         Which conversions of NumPy arrays are allowed, by default "same_kind".
 
@@ -168,14 +173,14 @@ def matmul(
     ShapeMismatch
         The shapes do not fit, or `out` has another shape than the product.
     UnsupportedDtype
-        A dtype that is not supported, mixed ones on a GPU, or a conversion that `casting` forbids;
-        a scale that is not one float32.
+        The dtype is not supported, the dtypes are mixed on a GPU, `casting` forbids a conversion,
+        or a scale is not one float32.
     LibraryMismatch, DeviceMismatch
-        The arrays are not of one library, not on one device, or no arrays.
+        The arrays belong to different libraries or devices, or are no arrays.
     OverlapError
-        `out` shares memory with a scale or itself, or on a GPU with an input.
+        `out` shares memory with a scale, with itself, or on a GPU with an input.
     UnsupportedProblem
-        Anything else that cannot be done; also the base of all the above.
+        Anything else that cannot be done. It is also the base class of all the above.
     BackendUnavailable
         The named backend does not exist or cannot be used here.
     CompilationError
@@ -183,25 +188,28 @@ def matmul(
 
     Notes
     -----
-    A kernel may need scratch memory (`Plan.workspace_bytes`), allocated by the library of `a` for
-    the call: for partial sums, and for copies of operands that tensor cores cannot read in place.
+    All errors come before anything is launched.
 
-    All errors come before anything is launched. The first call of a kind plans, and may compile;
-    do that before capturing a CUDA graph. No gradients are recorded.
+    The first call of a kind makes a plan, and may compile a kernel. Do that before capturing a CUDA
+    graph. Gradients are not recorded.
 
-    A captured launch has its workspace as long as the graph lives: in a capture of CuPy arrays, or
-    through DLPack, the graph allocates and frees it (``cudaMallocAsync``); PyTorch keeps it in the
-    graph's private pool. Operands and results are the caller's to keep while a graph is replayed.
+    A kernel may need scratch memory (`Plan.workspace_bytes`) for partial sums, and for copies of
+    operands that tensor cores cannot read in place. The library of `a` allocates it for the call.
+    In a captured graph it lives as long as the graph: in a capture of CuPy arrays, or through
+    DLPack, the graph allocates and frees it (``cudaMallocAsync``), and PyTorch keeps it in the
+    graph's private pool. The caller keeps operands and results alive while a graph is replayed.
 
-    Infinities and NaN give what they give in float32, and so do the largest and smallest numbers,
-    with these exceptions. Sums that leave the range of float32 in between are infinite or NaN.
-    "tf32" makes 0 of numbers below 2**-136; where operands are rounded to TF32 on their way (by TMA
-    on Hopper, by cutile before it), it makes infinity of numbers above 3.4019e38. "3xtf32" has an
-    absolute error of up to 2**-137 in each number, which is more than the relative one below
-    2**-114; products beyond 2**139 may give NaN in place of infinity.
+    Infinities, NaN and the largest and smallest numbers give what they give in float32, with these
+    exceptions:
 
-    Hopper's tensor cores add the products of float8 with about 14 bits, all that are summed at once
-    being cut at one place; cute_wgmma moves the sums to float32 every 128 of K.
+    - A sum that leaves the range of float32 on the way is infinite or NaN.
+    - "tf32" turns numbers below 2**-136 into 0. Where operands are rounded to TF32 on their way, by
+      TMA on Hopper and by cutile before it, it turns numbers above 3.4019e38 into infinity.
+    - "3xtf32" has an absolute error of up to 2**-137 in each number, which exceeds the relative
+      error below 2**-114. Products beyond 2**139 may give NaN instead of infinity.
+
+    Hopper's tensor cores add the products of float8 with about 14 bits, because they cut all terms
+    of one instruction at the same place. cute_wgmma moves the sums to float32 every 128 of K.
 
     Examples
     --------
@@ -300,36 +308,44 @@ def plan(
     Parameters
     ----------
     a, b, out : array or ArraySpec
-        As in `matmul`; an `ArraySpec` stands for an array that is not there.
+        As in `matmul`; an `ArraySpec` describes an array that does not exist.
     dtype, precision, deterministic, batch_invariant, backend
         As in `matmul`.
     target : str or Target, optional
-        An architecture such as ``"sm_90a"``, ``"cpu"``, or a `Target`. By default the arrays'
-        device; for an `ArraySpec` the current GPU, or the host where there is none.
+        An architecture such as ``"sm_90a"``, a device such as ``"h100"``, ``"cpu"``, or a `Target`.
+        The default is the arrays' own device; for an `ArraySpec` it is the current GPU, or the host
+        where there is none.
     scaled : bool
-        `matmul` will be given `scale_a` or `scale_b` of whole operands.
+        Whether `matmul` will be given `scale_a` or `scale_b` of whole operands.
     scale_a, scale_b : optional
-        As in `matmul`, where blocks have scales; an `ArraySpec` stands for an array.
+        Block scales, as in `matmul`; an `ArraySpec` describes an array.
     **fused
-        What `matmul` takes for an epilogue (alpha, bias, activation, ...); an `ArraySpec` stands
-        for an array, and any number for a number.
+        What `matmul` takes for an epilogue (alpha, bias, activation, ...). An `ArraySpec` describes
+        an array, and any number stands for a number.
     keep : int
-        How many of the candidates that lost `Plan.alternatives` holds.
+        How many of the candidates that lost to keep in `Plan.alternatives`.
     tuned : bool
-        Take what `autotune` has found for this product, where it has (never where
-        `batch_invariant`).
+        Whether to take what `autotune` has found for this product. Products with `batch_invariant`
+        never do.
 
     Returns
     -------
     Plan
-        Prints as an explanation. For a named target no GPU and no compiler is needed.
+        The choice, which prints as an explanation. A named target needs no GPU and no compiler.
 
     Raises
     ------
     UnsupportedProblem
         The product cannot be planned, or it is empty and needs no kernel.
     BackendUnavailable
-        The named backend does not exist, or is to run here and cannot.
+        The named backend does not exist, or it cannot be used on the device that is here.
+
+    Examples
+    --------
+    >>> import unigemm
+    >>> x = unigemm.ArraySpec((4096, 4096), "bfloat16")
+    >>> unigemm.plan(x, x, target="h100").backend
+    'cute_wgmma'
     """
     scales = planned_scales(scale_a, scale_b, view)
     options = Options(
@@ -349,31 +365,44 @@ def plan(
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """What `compile` made or found: the plan, and its entry in the cache (None on the host)."""
+    """What `compile` returns.
+
+    Attributes
+    ----------
+    plan
+        The plan that was compiled.
+    entry
+        Its kernel in the cache; None for a plan that needs none, on the host.
+    """
 
     plan: Plan
     entry: Entry | None
 
     @property
     def cached(self) -> bool:
-        """Whether nothing had to be compiled."""
+        """Whether the kernel was there before, so that nothing was compiled."""
         return self.entry is None or self.entry.cached
 
 
 def compile(plan: Plan, cache: Cache | None = None) -> CompiledKernel:
-    """Compile the kernel of a plan into the cache, for a GPU that need not be there.
+    """Compile the kernel of a plan into the cache. The GPU that it is for need not be here.
 
     Parameters
     ----------
-    plan
+    plan : Plan
         From `unigemm.plan`.
-    cache
-        Where to keep it; the process's default cache if None.
+    cache : Cache, optional
+        Where to keep the kernel; by default the process's own cache.
+
+    Returns
+    -------
+    CompiledKernel
+        The plan and its entry in the cache.
 
     Raises
     ------
     UnsupportedProblem
-        The plan cannot run: it did not come from the planner as it is.
+        The plan cannot run: something has changed it since it was made.
     BackendUnavailable
         The plan's backend has no compiler here.
     CompilationError

@@ -1,4 +1,4 @@
-"""Plain text for a terminal of some width: sentences and tables that break between words only."""
+"""Sentences and tables laid out for the width of a terminal; lines break between words only."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Folded", "folded", "wrapped"]
 Folded = list[list[str]]
 
 _GAP = "  "
-_INDENT = "    "  # of what continues a row
+_INDENT = "    "  # of lines that continue a row
 _NARROWEST = 24  # a last column keeps at least this many characters, or moves below
 _NUMBER = re.compile(r"[-+]?\d[\d.]*( ?[a-zA-Z%]{1,3})?|-|")
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """Break the lines of a text at spaces; what continues a line is indented by two more.
+    """Break the lines of a text at spaces, and indent what continues a line by two more.
 
-    A word that is longer than a line keeps its own line, whole: it may be a path to copy.
+    A word that is longer than a line stays whole on a line of its own, as it may be a path to copy.
     """
     if width is None:
         return text
@@ -39,11 +39,20 @@ def _wrapped(line: str, width: int, further: int = 2) -> list[str]:
 
 
 def folded(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Folded:
-    """Lay out a table: the lines of the headings, then those of each row.
+    """Lay out a table: the lines of the headings, then the lines of each row.
 
-    Where a row is wider than the terminal its last column is wrapped in place if that leaves it
-    some room; otherwise the columns that do not fit go to lines below, as many as each has room
-    for. Columns of numbers are flush right.
+    If a row is wider than the terminal, its last column is wrapped in place where that leaves it
+    enough room. Otherwise the columns that do not fit continue on lines below. Columns of numbers
+    are flush right.
+
+    Parameters
+    ----------
+    headings
+        One text for each column.
+    rows
+        The cells, as many as headings in each row.
+    width
+        Width of the terminal in characters; None for no limit.
     """
     cells = [list(headings), *(list(row) for row in rows)]
     sizes = [max(len(row[i]) for row in cells) for i in range(len(headings))]
@@ -102,7 +111,7 @@ def _below(
     cells = [row[i] for i in group]
     if not any(cells):
         return []
-    # A column that starts a line of its own is read from its start, numbers too.
+    # A column that starts a line is flush left, even one of numbers.
     flush = (
         [right[i] and i > group.start for i in group] if group.start else [right[i] for i in group]
     )

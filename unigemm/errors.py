@@ -1,4 +1,4 @@
-"""What unigemm raises: one base class, each error a sentence that ends with what would work."""
+"""The errors and warnings of unigemm. Each is a sentence that ends with what would work."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class UnigemmError(Exception):
     """Base class of every error that unigemm raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By what an error holds, not by its constructor's arguments: these differ from class to
-        # class, and a process pool waits for ever for a result that it cannot read.
+        # From what an error holds, as constructors take different arguments: a process pool waits
+        # for ever for an exception that it cannot unpickle.
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
@@ -38,11 +38,11 @@ def _rebuild(kind: type[UnigemmError], args: tuple[Any, ...], state: dict[str, A
 
 
 class UnsupportedProblem(UnigemmError, ValueError):
-    """The call cannot be done: what is unsupported, by which backend, and what would do."""
+    """The product cannot be computed as asked; the base class of errors about its arrays."""
 
 
 class ShapeMismatch(UnsupportedProblem):
-    """Shapes that `numpy.matmul` would refuse too, or an `out` of the wrong shape."""
+    """The shapes do not fit, as for `numpy.matmul`, or `out` has the wrong shape."""
 
 
 class UnsupportedDtype(UnsupportedProblem, TypeError):
@@ -50,11 +50,11 @@ class UnsupportedDtype(UnsupportedProblem, TypeError):
 
 
 class LibraryMismatch(UnsupportedProblem, TypeError):
-    """Operands of different array libraries, or an object that is no array."""
+    """The operands belong to different array libraries, or one is no array."""
 
 
 class DeviceMismatch(UnsupportedProblem):
-    """Operands on different devices, or a backend that cannot run on theirs."""
+    """The operands are on different devices, or the backend does not run on theirs."""
 
 
 class OverlapError(UnsupportedProblem):
@@ -62,28 +62,28 @@ class OverlapError(UnsupportedProblem):
 
 
 class BackendUnavailable(UnigemmError, RuntimeError):
-    """A backend was named whose toolchain or device is missing: what it is and how to get it."""
+    """A backend cannot be used because something is missing; says what, and how to get it."""
 
 
 class CompilationError(UnigemmError, RuntimeError):
-    """A kernel did not compile; carries the compiler's own words."""
+    """A kernel did not compile; the message holds what the compiler said."""
 
 
 class CacheError(UnigemmError, OSError):
-    """A kernel can be written nowhere, or a bundle cannot be read or must not be trusted."""
+    """A cache, bundle or tuning file cannot be written, read or trusted."""
 
 
 class BackendWarning(UserWarning):
-    """The backend that was to compute a product cannot; the next best does."""
+    """The best backend failed to compile or load its kernel, so the next best one is used."""
 
 
 class TuningWarning(UserWarning):
-    """A tuning file, or one of its entries, cannot be used; the model plans instead."""
+    """A tuning file or one of its entries cannot be used, so the cost model plans instead."""
 
 
 class SettingWarning(UserWarning):
-    """A variable of the environment cannot be used as it is; the call goes on without it."""
+    """An environment variable has a value that cannot be used, so it is ignored."""
 
 
 class CacheWarning(UserWarning):
-    """The on-disk cache cannot be used as asked; the call goes on without it."""
+    """The cache on disk cannot be used as asked, so the call goes on without it."""

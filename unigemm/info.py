@@ -1,4 +1,4 @@
-"""What this machine has: devices and backends."""
+"""The devices and backends of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ __all__ = ["BackendInfo", "Capabilities", "DeviceInfo", "backend_info", "capabil
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A CUDA device: its index, and its target (None and the reason where it has no kernels)."""
+    """A CUDA device.
+
+    Attributes
+    ----------
+    index
+        Its CUDA device number.
+    target
+        What kernels for it are planned for; None if there are no kernels for its architecture.
+    problem
+        Why `target` is None, as a sentence.
+    """
 
     index: int
     target: Target | None
@@ -22,9 +32,17 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A backend's name, and what is missing before it can be used (None when nothing).
+    """A backend, and what must be installed before it can be used here.
 
-    With `compiler_missing` it has only the kernels that the cache holds.
+    Attributes
+    ----------
+    name
+        As `backend=` takes it.
+    missing
+        What is missing and how to get it; None if nothing is.
+    compiler_missing
+        What is missing to compile kernels; None if nothing is. Without a compiler a backend still
+        runs the kernels that the cache holds.
     """
 
     name: str
@@ -33,20 +51,20 @@ class BackendInfo:
 
     @property
     def available(self) -> bool:
-        """Whether it can be used here."""
+        """Whether the backend can be used here."""
         return self.missing is None
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What there is to compute with: CUDA devices and backends."""
+    """The CUDA devices and the backends of this machine."""
 
     devices: tuple[DeviceInfo, ...]
     backends: tuple[BackendInfo, ...]
 
 
 def backend_info() -> tuple[BackendInfo, ...]:
-    """Return all backends, and what each one is missing here."""
+    """Return all backends, with what each one is missing here."""
     found = []
     for name in backend_names():
         try:

@@ -1,4 +1,4 @@
-"""`unigemm demo`: real products, checked against float64, and the kernels behind them."""
+"""`unigemm demo`: products that are checked against float64, and their kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from . import render as show
 __all__ = ["DEMO_PROBLEMS", "DEMO_TARGETS", "run_demo"]
 
 DEMO_TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
-#: (M, N, K, dtype): squares, odd extents, few tiles with a long K, a thin one, double precision.
+#: (M, N, K, dtype): squares, odd sizes, few tiles with a long K, few rows, double precision.
 DEMO_PROBLEMS = (
     (1024, 1024, 1024, DType.FLOAT32),
     (1024, 1024, 1024, DType.BFLOAT16),
@@ -36,7 +36,7 @@ _HOST_RUNS = 5
 
 @dataclass(frozen=True)
 class _Row:
-    """One product: what was done, how long it took, and its error as a part of the bound."""
+    """One product: its plan, its time, and its largest error relative to the error bound."""
 
     problem: str
     plan: Plan
@@ -71,7 +71,7 @@ class _Row:
 
 
 def run_demo(*, as_json: bool) -> bool:
-    """Run the demo and print it; returns whether every problem was computed, and rightly."""
+    """Run and print the demo; return whether every product was computed, and right."""
     devices = [device for device in info.capabilities().devices if device.target is not None]
     data: dict[str, Any] = {}
     if devices:
@@ -102,12 +102,12 @@ def run_demo(*, as_json: bool) -> bool:
 
 
 def _say(text: str) -> None:
-    """Print sentences that fit 80 columns, in a file too."""
+    """Print sentences at the width of the terminal, or 80 columns in a file."""
     show.print_laid_out(wrapped(text, show.width() or 80))
 
 
 def _next(gpu: bool) -> str:
-    """Say what to try after the demo."""
+    """Return what to try after the demo."""
     target = "" if gpu else " --target sm_90a"
     tries = [
         (f"unigemm plan 512 512 512{target}", "why that kernel"),
@@ -144,11 +144,11 @@ def _on_the_host(m: int, n: int, k: int, dtype: DType) -> _Row:
 
 
 def _host_error(a: Any, b: Any, d: Any, dtype: DType) -> float:
-    """Return the largest error of an element as a part of its bound (see `measure.error_ratio`)."""
+    """Return the largest error of an element relative to its bound, see `measure.error_ratio`."""
     import numpy as np
 
     x, y = a.astype(np.float64), b.astype(np.float64)
-    # BLAS is what computed a float64 product: its reference must come from elsewhere.
+    # BLAS computed the float64 product, so einsum makes its reference.
     expected = np.einsum("mk,kn->mn", x, y) if dtype is DType.FLOAT64 else x @ y
     sums = accumulator(dtype)
     bound = 2 * (a.shape[1] + 8) * unit_roundoff(sums) * (np.abs(x) @ np.abs(y))
@@ -158,7 +158,7 @@ def _host_error(a: Any, b: Any, d: Any, dtype: DType) -> float:
 
 
 def _on_the_gpu(index: int, quiet: bool) -> tuple[list[_Row], list[str]]:
-    """Every available backend on every problem, against cuBLAS."""
+    """Run every available backend on every problem, and time it against cuBLAS."""
     from ..tuning.measure import Workload, best_device, error_ratio, measure, rotation
 
     device = best_device(index)
@@ -174,7 +174,7 @@ def _on_the_gpu(index: int, quiet: bool) -> tuple[list[_Row], list[str]]:
             found: dict[str, tuple[Plan, float]] = {}
             for name in names:
                 a, b, _ = sets[0]
-                out = device.empty((m, n), dtype)  # poisoned: nothing of another backend is left
+                out = device.empty((m, n), dtype)  # poisoned, so that no other result passes
                 try:
                     plan = api.plan(a, b, out, backend=name)
                     api.matmul(a, b, out, backend=name)
@@ -193,7 +193,7 @@ def _on_the_gpu(index: int, quiet: bool) -> tuple[list[_Row], list[str]]:
 
 
 def _gpu_backends() -> tuple[list[str], list[str]]:
-    """Return the backends that compute on a GPU, and why others of them cannot be used here."""
+    """Return the GPU backends that can be used here, and why the others cannot."""
     names, notes = [], []
     for backend in info.backend_info():
         if not backend.available:

@@ -1,6 +1,6 @@
 """The command line: `unigemm demo | info | plan | compile | tune | sweep | cache`, with ``--json``.
 
-Exit codes: 0 done, 1 something was found wrong (a product, a damaged kernel), 2 the request
+Exit codes: 0 if all went well, 1 if a product was wrong or a kernel damaged, 2 if the request
 cannot be met, which one sentence on stderr (or a JSON object on stdout) explains.
 """
 
@@ -40,7 +40,7 @@ app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kerne
 
 
 def _named(*names: str) -> Any:
-    """Return what a shell completes an option's value with."""
+    """Return a function that completes an option's value in a shell."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
@@ -51,8 +51,8 @@ DtypeName = Annotated[
     str,
     typer.Option(
         "--dtype",
-        help=f"Of the inputs: {', '.join(map(str, INPUTS))}; to plan and compile also "
-        f"{' and '.join(FORMATS)}, with scales of blocks in tiles.",
+        help=f"Type of the inputs: {', '.join(map(str, INPUTS))}; for plan and compile also "
+        f"{' and '.join(FORMATS)}, with block scales in tiles.",
         autocompletion=_named(*map(str, INPUTS), *FORMATS),
     ),
 ]
@@ -60,7 +60,7 @@ OutDtype = Annotated[
     str | None,
     typer.Option(
         "--out-dtype",
-        help="Of the result: that of the inputs, for 8 bits float32 or int32.",
+        help="Type of the result. Default: that of the inputs; float32 for float8, int32 for int8.",
         autocompletion=_named(*map(str, DType)),
     ),
 ]
@@ -68,7 +68,7 @@ Layout = Annotated[
     str,
     typer.Option(
         "--layout",
-        help="nn, nt, tn or tt: t is stored transposed.",
+        help="nn, nt, tn or tt, for A and B: t is stored transposed.",
         autocompletion=_named(*_LAYOUTS),
     ),
 ]
@@ -77,7 +77,7 @@ Target = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
-        help="sm_90a, h100, 'RTX 4090', cpu, ...; may be repeated. This machine if not named.",
+        help="sm_90a, h100, 'RTX 4090', cpu, ...; may be repeated. Default: this machine.",
         autocompletion=_named("cpu", *ARCHITECTURES),
     ),
 ]
@@ -93,37 +93,38 @@ Precision = Annotated[
     str,
     typer.Option(
         "--precision",
-        help=f"Coarsest for float32: {', '.join(PRECISIONS)}.",
+        help=f"Coarsest arithmetic for float32: {', '.join(PRECISIONS)}.",
         autocompletion=_named(*PRECISIONS),
     ),
 ]
 
 BatchInvariant = Annotated[
-    bool, typer.Option("--batch-invariant", help="One configuration for every M, rows bitwise.")
+    bool, typer.Option("--batch-invariant", help="Rows bitwise the same for every M.")
 ]
 Top = Annotated[
     int | None,
     typer.Option(
         "--top",
         min=1,
-        help="Configurations to rank, best first. Each predicted time (us) is split: parts left of "
-        "the bar add up, right of it is what bounds the main loop. One screen if left out.",
+        help="Rank this many configurations, best first, with the parts of their estimated times "
+        "in us: those left of | add up, those right of it are lower bounds of the main loop. "
+        "Default: what fits one screen.",
     ),
 ]
 
-# The base of all usage errors, of click or of the copy in newer Typers, which export its children.
+# The base class of usage errors: click's, or that of the copy of click in newer Typers.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]
 
 
 def main() -> None:
     """Run the command line with the arguments of the process, and exit."""
-    # A warning is for the user of a command, not for its author: no file and no line.
+    # The user of a command does not want to see its source: no file and no line.
     warnings.formatwarning = lambda message, *_, **__: f"unigemm: {message}\n"
     try:
         with show.guarded_streams():
             code = _run("--json" in sys.argv)
     except show.OutputLost as lost:
-        code = 141 if lost.closed else 2  # 128 + SIGPIPE, as of a program that the signal ends
+        code = 141 if lost.closed else 2  # 128 + SIGPIPE, as if the signal had ended us
     sys.exit(code)
 
 
@@ -135,18 +136,18 @@ def _run(as_json: bool) -> int:
         return _failed(as_json, type(error).__name__, str(error), 2)
     except _UsageProblem as error:
         context, message = getattr(error, "ctx", None), error.format_message()
-        if not as_json and not message:  # of no arguments at all: the help is printed
+        if not as_json and not message:  # no arguments at all: the help has been printed
             return error.exit_code
         if not as_json and context is not None:
             show.say(context.get_usage(), error=True)
             show.say(f"Try '{context.command_path} --help' for help.", error=True)
         return _failed(as_json, "UsageError", message or "no command", error.exit_code)
-    except OSError as error:  # of a file that the command names
+    except OSError as error:  # a file that the command names
         where = f" ({error.filename})" if error.filename else ""
         return _failed(as_json, type(error).__name__, f"{error.strerror or error}{where}", 2)
     except typer.Abort:  # Ctrl-C, in older Typers
         return 130
-    except SystemExit as exit:  # shell completion ends so
+    except SystemExit as exit:  # how shell completion ends
         code = exit.code
     return code if isinstance(code, int) else 0
 
@@ -167,7 +168,7 @@ def specs(
     Raises
     ------
     UnsupportedProblem
-        The layout is none of nn, nt, tn, tt, or the dtype is unknown.
+        The layout or the dtype is not known.
     """
     if layout not in _LAYOUTS:
         raise UnsupportedProblem(f"layout {layout!r} is not known; use nn, nt, tn or tt")
@@ -183,7 +184,7 @@ def specs(
 def block_scaled_specs(
     m: int, n: int, k: int, name: str, layout: str, batch: int
 ) -> tuple[ArraySpec, ArraySpec, dict[str, ArraySpec]]:
-    """Return the operands of a format with scales of blocks, and these, in tiles.
+    """Return the operands of a format with block scales, and the scales in tiles.
 
     Raises
     ------
@@ -226,7 +227,7 @@ def plans_of(
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan's JSON with the name of the architecture or device in place of its figures."""
+    """Return a plan's JSON, with the name of the target in place of its sizes and rates."""
     return {**plan.to_dict(), "target": name_of(plan.target)}
 
 
@@ -246,7 +247,7 @@ def plan_command(
     top: Top = None,
     as_json: Json = False,
 ) -> None:
-    """Say which kernel computes an M x N x K product, and why. Needs no GPU for a named target."""
+    """Show which kernel computes an M x N x K product, and why. A named target needs no GPU."""
     keep = KEPT if top is None else top - 1
     options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
     options["batch_invariant"] = batch_invariant
@@ -263,7 +264,7 @@ def plan_command(
 
 
 def _print_screen(plan: Plan, more: str) -> None:
-    """Print what fits one screen and a prompt; a small one is scrolled."""
+    """Print what fits one screen with a prompt; a screen under 24 lines scrolls."""
     lines = max(show.height() or 0, 24) - 1
     show.print_laid_out(screen(plan, show.width() or 80, lines, more))
 
@@ -305,14 +306,14 @@ def tune(
     batch: Batch = 1,
     backend: BackendName = "auto",
     precision: Precision = "ieee",
-    candidates: Annotated[int, typer.Option(min=1, help="Configurations to measure.")] = 8,
-    budget: Annotated[float, typer.Option(help="Seconds of device time, about.")] = 1.0,
+    candidates: Annotated[int, typer.Option(min=1, help="Measure this many configurations.")] = 8,
+    budget: Annotated[float, typer.Option(help="Device time to spend, in seconds.")] = 1.0,
     file: Annotated[
-        Path | None, typer.Option(help="Where to keep what was found; the user's file if left out.")
+        Path | None, typer.Option(help="Tuning file to add the result to. Default: your own.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure configurations for an M x N x K product; the fastest is used from then on."""
+    """Measure configurations of an M x N x K product, and use the fastest from then on."""
     from ..tuning.autotune import autotune
 
     a, b = specs(m, n, k, dtype, layout, batch)
@@ -358,7 +359,7 @@ def root(
 
 @app.command()
 def info(as_json: Json = False) -> None:
-    """Show versions, variables, devices, backends and the cache here, and what is missing."""
+    """Show versions, variables, devices, backends and the cache, and what is missing."""
     from .machine import look
 
     found = look()
@@ -372,7 +373,7 @@ def info(as_json: Json = False) -> None:
         if x.problem:
             show.say(f"{x.name}: {x.problem}")
     for name in found.unknown_variables:
-        show.say(f"{name} is set, and is no variable of unigemm")
+        show.say(f"{name} is set and is no variable of unigemm")
     rows = [(backend.name, _availability(backend)) for backend in found.backends]
     show.print_table(show.table("backends", ("name", "available"), rows))
     for device in found.devices:
@@ -404,7 +405,7 @@ def _availability(backend: BackendInfo) -> str:
 
 @app.command()
 def demo(as_json: Json = False) -> None:
-    """Multiply real matrices and show it; with no GPU, also compile the kernels of four GPUs."""
+    """Multiply matrices and check the results; without a GPU, also compile for four GPUs."""
     from .demo import run_demo
 
     if not run_demo(as_json=as_json):

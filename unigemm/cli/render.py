@@ -1,4 +1,4 @@
-"""What the command line prints, at the width of the terminal: JSON or text, and tables."""
+"""How the command line prints sentences, tables and JSON, at the width of the terminal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
     "width",
 ]
 
-# Opcodes worth a column, in the order arithmetic, loads and stores.
+# The opcodes that are shown: arithmetic, then loads, then stores.
 _ARITHMETIC = ("FFMA", "FFMA2", "DFMA", "FHFMA", "HMMA", "DMMA", "HGMMA", "UTCHMMA")
 _SHOWN = (
     *_ARITHMETIC,
@@ -54,12 +54,12 @@ _SHOWN = (
 
 
 class OutputLost(BaseException):
-    """What a command prints cannot be written: not an error of the command, so nothing catches it.
+    """Standard output cannot be written to. No error of the command, so no handler catches it.
 
     Attributes
     ----------
     reason
-        What the system says.
+        The error of the operating system.
     """
 
     def __init__(self, reason: OSError) -> None:
@@ -68,12 +68,12 @@ class OutputLost(BaseException):
 
     @property
     def closed(self) -> bool:
-        """Whether the reader went away, as `head` does: then nobody wants to hear of it."""
+        """Whether the reader has gone, as `head` does; nobody wants to hear of that."""
         return self.reason.errno == errno.EPIPE
 
 
 class _Guarded:
-    """A stream whose failures to write are `OutputLost`, or are passed over."""
+    """A stream that raises `OutputLost` where it cannot be written to, or ignores it."""
 
     def __init__(self, file: Any, *, needed: bool) -> None:
         self._file = file
@@ -102,12 +102,12 @@ class _Guarded:
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Let a failure to write to stdout be `OutputLost`, and one to write to stderr be nothing.
+    """Raise `OutputLost` where stdout cannot be written to, and ignore it for stderr.
 
     Raises
     ------
     OutputLost
-        Stdout is closed or full, which is said on stderr, or its reader has gone, which is not.
+        Stdout is closed or full, which stderr is told, or its reader has gone.
     """
     out, error = sys.stdout, sys.stderr
     _take_standard_descriptors()
@@ -139,7 +139,7 @@ def guarded_streams() -> Iterator[None]:
 
 
 def _discard(stream: Any) -> None:
-    """Let what a stream still holds go nowhere: Python flushes it once more at its exit."""
+    """Send what a stream still holds to the null device, as Python flushes it again at exit."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -147,8 +147,8 @@ def _discard(stream: Any) -> None:
 def _take_standard_descriptors() -> None:
     """Open the null device where stdin, stdout or stderr is closed.
 
-    The next file that is opened, one of the cache say, would get their number, and what a compiler
-    prints would go there.
+    Otherwise the next file that is opened, perhaps one of the cache, would get their number, and
+    what a compiler prints would go into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -178,15 +178,15 @@ def _size(stream: Any, index: int) -> int | None:
 
 
 def _print(text: Text | str, *, error: bool = False, style: str | None = None) -> None:
-    """Print lines that are laid out already."""
+    """Print lines as they are."""
     console = Console(stderr=error)
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Print sentences: brackets are no markup; at a terminal lines break between words.
+    """Print sentences, in which brackets are no markup.
 
-    In a pipe or a file a sentence is one line, whatever COLUMNS says.
+    At a terminal lines break between words; in a pipe or a file a sentence is one line.
     """
     terminal = _size(sys.stderr if error else sys.stdout, 0)
     text = wrapped(text, terminal and (_stated("COLUMNS") or terminal))
@@ -194,12 +194,12 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def print_laid_out(text: str) -> None:
-    """Print text whose lines are broken already."""
+    """Print text whose lines are already broken."""
     _print(text)
 
 
 def print_list(items: Iterable[str]) -> None:
-    """Print short things with commas between, on as many lines as the width needs."""
+    """Print short texts with commas between, on as many lines as needed."""
     _print(wrapped(", ".join(items), width()))
 
 
@@ -223,7 +223,7 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def print_table(made: Table) -> None:
-    """Print a table: where it does not fit, whole columns go below."""
+    """Print a table; columns that do not fit continue below."""
     columns = width()
     heading, *rows = folded(made.headings, made.rows, columns)
     text = Text()
@@ -239,7 +239,7 @@ def print_table(made: Table) -> None:
 def progress(quiet: bool) -> Iterator[Progress]:
     """Show a progress bar on stderr; an error takes its place, and does not follow half a bar."""
     bar = Progress(
-        # What does not fit is cut, not wrapped: a bar is one line, drawn again and again.
+        # Cut rather than wrapped, because a bar is redrawn in place and must be one line.
         TextColumn(
             "{task.description}",
             markup=False,
@@ -261,7 +261,7 @@ def progress(quiet: bool) -> Iterator[Progress]:
 
 
 def size(count: float) -> str:
-    """Return bytes in the unit that suits them."""
+    """Return a number of bytes with its unit."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -270,7 +270,7 @@ def size(count: float) -> str:
 
 
 def compile_all(plans: Sequence[Plan], *, quiet: bool) -> list[api.CompiledKernel]:
-    """Compile plans one after the other under a progress bar."""
+    """Compile plans one after the other, with a progress bar."""
     made = []
     with progress(quiet) as bar:
         task = bar.add_task("compiling", total=len(plans))
@@ -283,7 +283,7 @@ def compile_all(plans: Sequence[Plan], *, quiet: bool) -> list[api.CompiledKerne
 
 
 def compiled_json(made: Sequence[api.CompiledKernel]) -> dict[str, Any]:
-    """Return counts, and for each kernel what was made."""
+    """Return the JSON of compiled kernels: how many, and what each one is."""
     entries = [kernel.entry for kernel in made if kernel.entry is not None]
     return {
         "compiled": sum(not entry.cached for entry in entries),
@@ -317,12 +317,12 @@ def compiled_line(made: Sequence[api.CompiledKernel]) -> str:
 
 
 def _mix(entry: Entry) -> dict[str, int]:
-    """Return the opcodes of a kernel; none where nothing is installed that reads them."""
+    """Return the counts of a kernel's opcodes; empty if no disassembler is installed."""
     cubins = {name: data for name, data in entry.read().items() if name.endswith(".cubin")}
     return _mix_of(tuple(cubins.items()))
 
 
-@lru_cache(maxsize=256)  # what is shown as JSON may be shown as a table, too
+@lru_cache(maxsize=256)  # a kernel may be shown both as JSON and in a table
 def _mix_of(cubins: tuple[tuple[str, bytes], ...]) -> dict[str, int]:
     try:
         return instruction_mix(dict(cubins))
@@ -331,20 +331,20 @@ def _mix_of(cubins: tuple[tuple[str, bytes], ...]) -> dict[str, int]:
 
 
 def arithmetic(made: api.CompiledKernel) -> str:
-    """Return the opcode that does most of a kernel's arithmetic; "" where nothing tells it."""
+    """Return the opcode that does most of a kernel's arithmetic; "" if that is not known."""
     mix = {} if made.entry is None else _mix(made.entry)
     return max((op for op in _ARITHMETIC if op in mix), key=lambda op: mix[op], default="")
 
 
 def compile_time(made: api.CompiledKernel) -> str:
-    """Return how long a kernel took to compile, or that it did not have to be compiled."""
+    """Return how long a kernel took to compile, "cached", or "-" if there is none."""
     if made.entry is None:
         return "-"
     return "cached" if made.entry.cached else f"{made.entry.info.seconds:.1f} s"
 
 
 def kernel_table(made: Sequence[api.CompiledKernel]) -> Table:
-    """Return a table of what was compiled."""
+    """Return a table of compiled kernels."""
     headings = (
         *("problem", "target", "backend", "regs", "smem", "spills", "compile"),
         *("kernel", "instructions"),

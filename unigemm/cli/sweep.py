@@ -21,41 +21,42 @@ __all__ = ["lists_of", "sweep_command", "write_csv"]
 
 _PICTURES = (".svg", ".png", ".pdf")
 Extent = Annotated[int, typer.Argument(min=1)]
-Values = Annotated[str, typer.Option(help="Values to try, with commas between; all if left out.")]
+Values = Annotated[str, typer.Option(help="Values to try, with commas between. Default: all.")]
 
 
 def sweep_command(
     m: Extent,
     n: Extent,
     k: Extent,
-    dtype: Annotated[str, typer.Option(help="Of the inputs.")] = "float32",
-    out_dtype: Annotated[str | None, typer.Option(help="Of the result.")] = None,
+    dtype: Annotated[str, typer.Option(help="Type of the inputs.")] = "float32",
+    out_dtype: Annotated[str | None, typer.Option(help="Type of the result.")] = None,
     layout: Annotated[str, typer.Option(help="nn, nt, tn or tt: t is stored transposed.")] = "nn",
     batch: Annotated[int, typer.Option(min=1, help="Products in a stack.")] = 1,
-    precision: Annotated[str, typer.Option(help="Coarsest for float32.")] = "ieee",
+    precision: Annotated[str, typer.Option(help="Coarsest arithmetic for float32.")] = "ieee",
     backend: Annotated[str, typer.Option(help="Names with commas between, or auto.")] = "auto",
-    tile: Annotated[str, typer.Option(help="128x256x64,128x128,...: M, N and K or not.")] = "",
+    tile: Annotated[str, typer.Option(help="128x256x64,128x128,...: M, N and perhaps K.")] = "",
     stages: Values = "",
     cluster: Annotated[str, typer.Option(help="2x1,1x1,...: CTAs along M and N.")] = "",
     schedule: Values = "",
     raster: Annotated[str, typer.Option(help="m, n: order of the tiles.")] = "",
-    group: Annotated[str, typer.Option(help="Of the raster: 1,8,...")] = "",
+    group: Annotated[str, typer.Option(help="Width of the raster's bands: 1,8,...")] = "",
     split_k: Values = "",
     cluster_k: Values = "",
-    occupancy: Annotated[str, typer.Option(help="CTAs of an SM at once: 0,1,... (0: any)")] = "",
+    occupancy: Annotated[str, typer.Option(help="CTAs on an SM at once: 0,1,... (0: any).")] = "",
     top: Annotated[
-        int, typer.Option(min=1, help="Measure the best so many, by their estimated times.")
+        int, typer.Option(min=1, help="Measure this many, best estimated times first.")
     ] = 24,
-    others: Annotated[int, typer.Option(min=0, help="And so many of the others, at random.")] = 0,
+    others: Annotated[int, typer.Option(min=0, help="And this many of the others, at random.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the random choice.")] = 0,
     verify: Annotated[bool, typer.Option(help="Check each result against float64.")] = True,
     budget: Annotated[float, typer.Option(help="Milliseconds on the device for each.")] = 8.0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Compile in so many processes.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compile in this many processes.")] = None,
     out: Annotated[
-        Path, typer.Option(help="JSON lines, added to if there; the table is beside it in .csv.")
+        Path,
+        typer.Option(help="JSON lines are added to this file; a table goes beside it in .csv."),
     ] = Path("sweep.jsonl"),
     plot: Annotated[
-        Path | None, typer.Option(help="Draw times and rates there: .svg, .png or .pdf.")
+        Path | None, typer.Option(help="Draw times and rates into this file: .svg, .png or .pdf.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -182,15 +183,15 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _cells(each: dict[str, Any]) -> tuple[str, ...]:
-    def figure(name: str, digits: int) -> str:
+    def number(name: str, digits: int) -> str:
         return "-" if each[name] is None else f"{each[name]:.{digits}f}"
 
     return (
         f"{each['backend']} {each['config']}",
-        figure("us", 2),
-        figure("tflops", 1),
-        figure("vs_cublas", 3),
-        figure("predicted_us", 2),
-        figure("vs_predicted", 3),
+        number("us", 2),
+        number("tflops", 1),
+        number("vs_cublas", 3),
+        number("predicted_us", 2),
+        number("vs_predicted", 3),
         each["error"],
     )

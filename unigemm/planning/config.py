@@ -7,18 +7,19 @@ from typing import Any, Literal, TypeVar
 
 from ..problem.problem import Extents, Problem
 
-__all__ = ["Config", "Fields", "Raster", "Turnable", "copied"]
+__all__ = ["Config", "Fields", "Raster", "Transposable", "copied"]
 
 
-Turnable = TypeVar("Turnable", Problem, Extents)
+Transposable = TypeVar("Transposable", Problem, Extents)
 
 Fields = TypeVar("Fields")
 
 
 def copied(of: Fields, **fields: Any) -> Fields:
-    """Return a copy of a dataclass with some fields changed: `replace` takes five times as long.
+    """Return a copy of a dataclass with some fields changed, much faster than `replace`.
 
-    Of one whose fields are all that it holds: nothing that it has computed and kept.
+    The dataclass must hold its fields only: values that it has computed and kept are copied too,
+    and would then be wrong.
     """
     found: Fields = object.__new__(type(of))
     vars(found).update(vars(of), **fields)
@@ -32,9 +33,10 @@ class Raster:
     Attributes
     ----------
     order
-        "m": neighbours run down M first; "n": along N first.
+        "m": neighbouring CTAs take tiles along M first; "n": along N first.
     group
-        Tiles of the other index that one sweep spans (1: plain order).
+        Width of the band, in tiles of the other index, that is finished before the next (1: no
+        bands).
     """
 
     order: Literal["m", "n"] = "m"
@@ -43,45 +45,45 @@ class Raster:
 
 @dataclass(frozen=True)
 class Config:
-    """The knobs of one kernel launch; what its numbers mean beyond the tile is the backend's.
+    """The parameters of one kernel launch. Which values are legal is up to the backend.
 
     Attributes
     ----------
     tile
-        (M, N, K) of one CTA.
+        Rows, columns and elements of K that one CTA works on at a time, (M, N, K).
     cluster
-        CTAs (M, N) of one cluster.
+        CTAs of one cluster along M and N.
     cluster_k
-        CTAs of a cluster that share a tile, each with a part of K, and add up in their shared
-        memories.
+        CTAs of a cluster that work on one tile together, each with a part of K, and add up in
+        their shared memories.
     slice_k
-        Groups of warps of a CTA that share a tile, each with a part of K (sliced-K).
+        Groups of warps of a CTA that work on one tile together, each with a part of K.
     stages
-        Depth of the shared-memory pipeline; of `cutile`, whose compiler chooses it, how long it is
-        told that loads last, from 2 to 10, or 1 where it is told nothing.
+        Depth of the shared-memory pipeline. cutile's compiler chooses the depth; there it is the
+        latency of loads that the compiler is told, from 2 to 10, or 1 if it is told nothing.
     warps
-        Warps (M, N) of one CTA that do arithmetic.
+        Warps of one CTA along M and N that do arithmetic.
     producers
-        Warps of one CTA that only copy, where a backend has tiles with and without such.
+        Warps of one CTA that only copy, for backends that have tiles with and without them.
     thread
-        Accumulators (M, N) of one thread, where the backend chooses them; else (0, 0).
+        Accumulators of one thread along M and N, where the backend chooses them; else (0, 0).
     occupancy
-        CTAs that an SM is to hold at once, where a compiler is told; else 0.
+        CTAs that an SM is to hold at once, where the compiler can be told; else 0.
     split_k
-        Parts that K is cut into, summed in a fixed order through the workspace.
+        Parts that K is cut into. Their sums are added in a fixed order, through the workspace.
     swap_ab
-        The kernel computes D' = B' A', and its M is the product's N: the tile and the cluster are
-        those of D'.
+        Whether the kernel computes D' = B' A'. Its M is then the product's N, and the tile and the
+        cluster are those of D'.
     repacked
-        Operands that the kernel could read where they lie, but not well, are copied into the
-        workspace first; those that it cannot read there always are.
+        Whether operands are copied into the workspace first although the kernel could read them in
+        place, only slowly. Operands that it cannot read in place are always copied.
     raster
-        Order of the tiles.
+        The order in which CTAs take the tiles.
     schedule
-        How the warps of a CTA share the work, where the backend has several ways.
-    strips
-        What M or N has more than whole tiles has a launch of its own, by such a configuration:
-        rows of D, or with its `swap_ab` columns. All else that is said here is of the tiles.
+        How the warps of a CTA divide the work, where the backend has several ways.
+    remainder
+        Configurations of the remainder launches, which compute the rows beyond whole tiles, or with
+        `swap_ab` the columns. Everything else here is about the whole tiles.
     """
 
     tile: tuple[int, int, int]
@@ -100,8 +102,8 @@ class Config:
     producers: int = 0
     remainder: tuple[Config, ...] = ()
 
-    def oriented(self, product: Turnable) -> Turnable:
-        """Return a problem or its extents as the kernel sees them: transposed with `swap_ab`."""
+    def oriented(self, product: Transposable) -> Transposable:
+        """Return a problem or its extents as the kernel sees them, transposed if `swap_ab`."""
         return product.transposed if self.swap_ab else product
 
     def __str__(self) -> str:

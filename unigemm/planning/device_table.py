@@ -1,15 +1,18 @@
-"""Devices by name, with the figures that planning needs and that no driver tells without them.
+"""Known devices by name, with what planning needs to know of them where no driver tells it.
 
-Shared memory and lanes of an SM: CUDA C++ Programming Guide, technical specifications and
-arithmetic throughput by compute capability. SMs, level-2 cache, boost clocks and bandwidth: the
-maker's data sheets and architecture papers. Tensor cores: 16-bit multiply-adds with float32 sums,
-from the dense TFLOP/s of the same papers (GeForce cards have half of what workstations have, but
-those of sm_120 stand here with all of it, as its coefficients were chosen for that).
+Sources:
 
-Jetson T5000: SMs and L2 as the driver tells them (NVIDIA's developer forum, 356355); clock and
-memory from the module's data sheet, whose 2070 TFLOP/s of sparse FP4 make 4096 16-bit multiply-adds
-of an SM per clock; float64 lanes are assumed to be sm_103's. Rubin: SMs and bandwidth as announced,
-all else assumed to be sm_103's. GB10: tensor cores assumed to be those of sm_120's workstations.
+- Shared memory and lanes of an SM: CUDA C++ Programming Guide, technical specifications and
+  arithmetic throughput by compute capability.
+- SMs, level-2 cache, boost clocks and bandwidth: the maker's data sheets and architecture papers.
+- Tensor cores: the dense TFLOP/s of the same papers for 16-bit inputs and float32 sums. GeForce
+  cards do half of what workstations do; those of sm_120 are listed with the full rate, because the
+  coefficients of sm_120 were chosen for that.
+- Jetson T5000: SMs and L2 as the driver tells them (NVIDIA's developer forum, thread 356355), clock
+  and memory from the module's data sheet. Its 2070 TFLOP/s of sparse FP4 make 4096 16-bit
+  multiply-adds per SM and clock. float64 lanes are assumed to be those of sm_103.
+- Rubin: SMs and bandwidth as announced; all else is assumed to be as on sm_103.
+- GB10: tensor cores are assumed to be those of sm_120's workstations.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ __all__ = ["ARCHITECTURES", "CARDS", "Architecture", "Card"]
 
 
 class Architecture(NamedTuple):
-    """What all devices of an architecture have: KiB of shared memory of an SM, and its lanes."""
+    """What all devices of an architecture share: shared memory per SM in KiB, and lanes."""
 
     smem_kib: int
     fp32_lanes: int
@@ -28,7 +31,7 @@ class Architecture(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A device: level-2 cache in MiB, clock in MHz, bandwidth in GB/s, other names."""
+    """A device; the level-2 cache is in MiB, the clock in MHz and the bandwidth in GB/s."""
 
     arch: str
     name: str
@@ -54,7 +57,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "sm_121a": Architecture(100, 128, 2),
 }
 
-#: The first of each architecture stands for it.
+#: The first device of each architecture stands for the architecture.
 CARDS: tuple[Card, ...] = (
     Card("sm_80", "NVIDIA A100 80GB", 108, 40, 1410, 2039, 1024, ("A100", "A100-SXM4-80GB")),
     Card("sm_80", "NVIDIA A100 80GB PCIe", 108, 40, 1410, 1935, 1024, ("A100 PCIe",)),

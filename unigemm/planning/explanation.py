@@ -1,4 +1,4 @@
-"""A plan in words: what was chosen, what limits it, what lost to it, and what cannot run."""
+"""Plans in words: what was chosen, what limits it, what lost to it, and what cannot run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 __all__ = ["BOUNDS", "PARTS", "explained", "headline", "screen"]
 
-#: The parts of a `unigemm.planning.plan.Breakdown` that add up, and those that overlap.
+#: The parts of a `Breakdown` that add up to the estimated time, and its lower bounds.
 PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "remainder")
 BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
 
-_FEWEST = 3  # candidates that lost are shown before anything that cannot run
+_FEWEST = 3  # this many candidates that lost come before anything that cannot run
 
 
 def explained(plan: Plan, width: int | None = None) -> str:
-    """Return all that a plan holds, with the parts of each time as a table.
+    """Return everything that a plan says, with the parts of the estimated times as a table.
 
     Parameters
     ----------
     plan
         The plan.
     width
-        Columns of the terminal; lines are as long as they need to be if None.
+        Width of the terminal in characters; lines are as long as they need to be if None.
     """
     lines = [wrapped(line, width) for line in _head(plan)]
     if plan.alternatives or plan.parts.used(PARTS):
@@ -38,16 +38,16 @@ def explained(plan: Plan, width: int | None = None) -> str:
 
 
 def screen(plan: Plan, width: int = 80, lines: int = 23, more: str = "Plan.explain()") -> str:
-    """Return what fits one screen: the pick, where its time goes, and what lost to it.
+    """Return what fits one screen: the choice, where its time goes, and what lost to it.
 
     Parameters
     ----------
     plan
         The plan.
     width, lines
-        Of the screen.
+        Size of the screen in characters.
     more
-        What shows the rest, where some is left out.
+        What the last line names as the way to see the rest.
     """
     head = [wrapped(line, width) for line in (*_head(plan), *_split(plan.parts))]
     text = "\n".join(head)
@@ -61,7 +61,7 @@ def screen(plan: Plan, width: int = 80, lines: int = 23, more: str = "Plan.expla
     tall = [len(rows) for rows in lost]
     need = sum(tall) + bool(lost) + sum(_height(each) for each in refused)
     shown, last = len(lost), len(refused)
-    if need > room:  # a line says what is left out
+    if need > room:  # one line is kept to say how much is left out
         free = room - 1 - bool(lost)
         shown = _fitting(tall[:_FEWEST], free)
         free -= sum(tall[:shown])
@@ -85,7 +85,7 @@ def _height(text: str) -> int:
 
 
 def _fitting(heights: Sequence[int], free: int) -> int:
-    """Return how many of the first fit."""
+    """Return how many of the first texts fit into the free lines."""
     count = 0
     for height in heights:
         free -= height
@@ -100,7 +100,7 @@ def _name(each: Alternative | Plan) -> str:
 
 
 def headline(plan: Plan) -> str:
-    """Return the pick, its time and what limits it."""
+    """Return the choice, its estimated time and what limits it."""
     return f"{_name(plan)}: {plan.predicted_us:.1f} us predicted, limited by {plan.limiter}"
 
 
@@ -119,13 +119,13 @@ def _head(plan: Plan) -> list[str]:
 
 
 def _split(parts: Breakdown) -> list[str]:
-    """Say where the time of a pick goes."""
+    """Return lines that say where the time of the choice goes."""
     lines = []
     if used := _felt(parts, PARTS):
         lines.append(f"     {' + '.join(f'{name} {us:.1f}' for name, us in used.items())} us")
     if used := _felt(parts, BOUNDS):
         each = ", ".join(f"{name} {us:.1f}" for name, us in used.items())
-        lines.append(f"     bounds of the main loop: {each} us")
+        lines.append(f"     lower bounds of the main loop: {each} us")
     return lines
 
 
@@ -140,7 +140,7 @@ def _refusal(each: Rejection) -> str:
 
 
 def _table(ranked: Sequence[Alternative], width: int | None) -> list[str]:
-    """Return candidates with the parts of their times, in microseconds."""
+    """Return a table of candidates and the parts of their estimated times, in microseconds."""
     used = {name for each in ranked for name in each.parts.used((*PARTS, *BOUNDS))}
     parts, bounds = ([name for name in names if name in used] for names in (PARTS, BOUNDS))
     rows = [

@@ -1,4 +1,4 @@
-"""What was decided for one product, and why: `Plan` prints as a short explanation, and is JSON."""
+"""`Plan`: what was decided for one product and why, as an explanation and as JSON."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ class Plan:
 
     Attributes
     ----------
-    backend, config
-        Who computes it, and how.
+    backend
+        Name of the backend that computes the product.
+    config
+        Parameters of its kernel launch.
     problem, extents, target
-        What it was planned for.
-    priced
-        The extents that all its predictions are of, where they are not its own: those that stand
-        for a class of sizes (see `unigemm.planning.planner.size_class`).
+        The product and the device that it was planned for.
+    estimated_for
+        The extents that all estimated times are for, where they are not `extents`: sizes that are
+        nearly the same share one plan (see `unigemm.planning.size_buckets`).
     workspace_bytes
-        Scratch device memory of one call.
+        Scratch memory on the device for one call, in bytes.
     predicted_us, limiter, parts
-        See `Prediction`.
+        The estimated time in microseconds, what limits it, and its parts; see `Prediction`.
     measured_us
-        What it took where `unigemm.autotune` chose it; 0 where the model did.
+        The measured time in microseconds where `unigemm.autotune` made the choice, else 0.
     alternatives
         The best candidates that lost, best first.
     rejected
-        Backends that cannot take it, and configurations that would be among the best and cannot
-        run, each with its reason.
+        Backends that do not take the product, and configurations that would be among the best but
+        cannot run, each with its reason.
     """
 
     backend: str
@@ -64,17 +66,17 @@ class Plan:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """(M, N, K) of one CTA."""
+        """Rows, columns and elements of K that one CTA works on at a time, (M, N, K)."""
         return self.config.tile
 
     @property
     def split_k(self) -> int:
-        """Parts that K is cut into."""
+        """How many parts K is cut into."""
         return self.config.split_k
 
     @property
     def as_alternative(self) -> Alternative:
-        """What it would be among the alternatives of another plan."""
+        """The choice, as an alternative of another plan."""
         return Alternative(
             self.backend,
             self.config,
@@ -85,7 +87,7 @@ class Plan:
         )
 
     def taking(self, other: Alternative) -> Plan:
-        """Return the plan that would have been made had another one won, with nothing beside it."""
+        """Return the plan that would have been made if an alternative had won, without losers."""
         return replace(
             self,
             backend=other.backend,
@@ -100,7 +102,10 @@ class Plan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings; `config` is spread out at the top level."""
+        """Return the plan as plain lists, numbers and strings.
+
+        The fields of `config` stand at the top level, and `version` names the version of the keys.
+        """
         import msgspec
 
         data = msgspec.to_builtins(self)
@@ -109,10 +114,14 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
-        """Rebuild a plan from `to_dict`, checked; the target may also be an architecture's name.
+        """Return the plan that `to_dict` was called on, after checking that it can run.
 
-        Its configuration is held to what the planner's own are, and its workspace is computed
-        again. What is not of a plan is refused.
+        Parameters
+        ----------
+        data
+            From `to_dict`, of this version or an earlier one. `target` may also be the name of an
+            architecture or a device, as on the command line. Unknown keys are refused, and the
+            size of the workspace is computed again.
 
         Raises
         ------
@@ -126,12 +135,12 @@ class Plan:
         return from_plain(data)
 
     def to_json(self) -> str:
-        """Return the plan as one JSON object."""
+        """Return `to_dict` as one JSON object."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
-        """Rebuild a plan from `to_json`, checked as by `from_dict`.
+        """Return the plan that `to_json` was called on, checked as by `from_dict`.
 
         Raises
         ------
@@ -151,19 +160,20 @@ class Plan:
         return cls.from_dict(data)
 
     def explain(self, width: int | None = None) -> str:
-        """Say what was chosen, what lost to it, where their time goes, and what cannot run.
+        """Explain what was chosen, what lost to it, where the time goes, and what cannot run.
 
-        The first columns of the table add up to the predicted time, see `Breakdown`; those after
-        the bar are what bounds the main loop, and overlap. Columns of zeros are left out.
+        The table has a row for the choice and for each alternative, in microseconds. The columns
+        left of the ``|`` add up to the estimated time. The columns right of it are lower bounds on
+        the main loop, which overlap. Columns of zeros are left out. See `Breakdown`.
 
         Parameters
         ----------
         width
-            Columns of a terminal, to break lines between words and tables between columns; lines
-            are as long as they need to be if left out.
+            Width of the terminal in characters. Lines then break between words, and tables between
+            columns. Without it, lines are as long as they need to be.
         """
         return explained(self, width)
 
     def __str__(self) -> str:
-        """Return the pick and what lost to it, in one screen of 24 lines by 80 columns."""
+        """Return the choice and what lost to it, as one screen of 24 lines by 80 columns."""
         return screen(self)

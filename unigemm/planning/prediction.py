@@ -1,4 +1,4 @@
-"""Estimated times, and what a backend offers or cannot run."""
+"""Estimated times, and the candidates that a backend offers or cannot run."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ __all__ = ["Alternative", "Breakdown", "Candidate", "Prediction", "Ranking", "Re
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where the microseconds of a prediction go; 0 where a backend's model has no such part.
+    """The parts of an estimated time, in microseconds; 0 where a cost model has no such part.
 
     Attributes
     ----------
     launch
-        Until the main loop begins: launch, descriptors, first loads.
+        From the launch to the first step of the main loop: descriptors, barriers, first loads.
     mainloop
-        The loop over K, if the work were spread evenly over the device.
+        The loop over K, as if the work were spread evenly over the device.
     waves
-        What comes to it because work comes in whole tiles: the end of the last round of CTAs,
-        when many SMs have nothing to do, and the start of each further round.
+        The loss because work comes in whole tiles: SMs that idle in the last wave, and the start
+        of each further wave.
     epilogue
-        Stores that nothing hides.
+        Stores that do not overlap with anything else.
     reduction
-        Adding up partial sums: split-K, clusters and slices along K.
+        Adding up the partial sums of split-K, of clusters along K and of slices of K.
     repack
-        Copying operands that a kernel cannot read where they lie.
-    strips
-        Rows or columns that have a launch of their own.
+        Copying operands that the kernel cannot read in place.
+    remainder
+        The launches for rows or columns beyond whole tiles.
     tensor, fma, latency, shared, l2, dram
-        What the main loop and its waves would take if only this bounded them. They overlap: the
-        parts above add up to the whole, these do not.
+        Lower bounds on the main loop and its waves: the time if only the tensor cores, the FMA
+        units, latency, shared memory, the L2 or device memory limited them. They overlap, so that
+        only the parts above add up to the whole.
     """
 
     launch: float = 0.0
@@ -52,7 +53,7 @@ class Breakdown:
 
     @property
     def limiter(self) -> str:
-        """What to look at first: "launch" or "waves" where these are most of it, else a bound."""
+        """What limits the time most: "launch", "waves", or the name of the largest lower bound."""
         bounds = self.tensor, self.fma, self.latency, self.shared, self.l2, self.dram
         most = max(bounds)
         if most <= self.launch:
@@ -61,23 +62,23 @@ class Breakdown:
         return "waves" if self.waves > self.mainloop else name
 
     def used(self, names: tuple[str, ...]) -> dict[str, float]:
-        """Return those of some parts that are not 0, in the order of the names."""
+        """Return the named parts that are not 0, in the order of the names."""
         return {name: us for name in names if (us := getattr(self, name))}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Expected time of one launch.
+    """Estimated time of one product.
 
     Attributes
     ----------
     us
-        Microseconds, launch included.
+        Microseconds, including the launch.
     limiter
-        What bounds it: "tensor", "fma", "latency", "shared", "l2", "dram", "waves", "launch",
+        What limits it: "tensor", "fma", "latency", "shared", "l2", "dram", "waves", "launch" or
         "host".
     parts
-        Where they go.
+        The parts of the time.
     """
 
     us: float
@@ -87,7 +88,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal configuration with its price."""
+    """A legal configuration with its estimated time and the bytes of its workspace."""
 
     config: Config
     prediction: Prediction
@@ -96,7 +97,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A candidate that lost."""
+    """A candidate that lost; the fields are as in `Plan`."""
 
     backend: str
     config: Config
@@ -108,29 +109,31 @@ class Alternative:
     @classmethod
     def of(cls, backend: str, candidate: Candidate) -> Alternative:
         """Return a backend's candidate as an alternative."""
-        price = candidate.prediction
+        estimate = candidate.prediction
         return cls(
             backend,
             candidate.config,
-            price.us,
-            price.limiter,
-            price.parts,
+            estimate.us,
+            estimate.limiter,
+            estimate.parts,
             candidate.workspace_bytes,
         )
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A backend that cannot take the product, or configurations of it that cannot run.
+    """A backend that does not take the product, or fast configurations that cannot run.
 
     Attributes
     ----------
-    backend, reason
-        Who, and why not.
+    backend
+        Name of the backend.
+    reason
+        Why not, as a sentence.
     config
-        The one that would be the fastest if it could run; None where the backend is meant.
+        The fastest of the configurations with this reason; None where the whole backend is meant.
     others
-        How many more of the fast ones have this reason.
+        How many more fast configurations have the same reason.
     """
 
     backend: str
@@ -141,7 +144,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Ranking:
-    """What a backend offers for one product: candidates, and what it cannot run."""
+    """What a backend offers for one product: its candidates, and what it cannot run."""
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...] = ()

@@ -1,4 +1,4 @@
-"""The machines that kernels are planned for: read from the device, or named."""
+"""The devices that kernels are planned for, read from the driver or named."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture and the figures that planning needs.
+    """A device that kernels are planned for: its architecture, sizes, clocks and rates.
 
     Attributes
     ----------
     arch
-        What the compiler is told, such as ``"sm_90a"``; ``"cpu"`` for the host.
+        The compiler's name of the architecture, such as ``"sm_90a"``; ``"cpu"`` for the host.
     name
-        The device the figures belong to.
+        Name of the device.
     sm_count
-        Streaming multiprocessors.
+        Number of streaming multiprocessors.
     smem_per_sm, smem_per_block
-        Bytes of shared memory of one SM, and the most that one CTA may ask for (opt-in).
+        Shared memory of one SM, and the most that one CTA may ask for (opt-in), in bytes.
     l2_bytes
-        Bytes of level-2 cache.
+        Size of the level-2 cache in bytes.
     clock_mhz
-        Boost clock of the SMs.
+        Boost clock of the SMs in MHz.
     dram_gbs
-        Device-memory bandwidth, GB/s.
+        Bandwidth of device memory in GB/s.
     fp32_lanes, fp64_lanes
-        Fused multiply-adds that one SM starts per clock outside the tensor cores.
+        Fused multiply-adds that one SM starts per clock, outside the tensor cores.
     tensor_flops
-        Dense 16-bit multiply-adds (float32 sums) of one SM per clock on the tensor cores.
+        Dense 16-bit multiply-adds with float32 sums that the tensor cores of one SM do per clock.
     """
 
     arch: str
@@ -69,7 +69,7 @@ class Target:
         """Whether this is a CUDA device."""
         return self.arch != "cpu"
 
-    @cached_property  # planning asks for it all the time
+    @cached_property  # asked for many times in each plan
     def capability(self) -> tuple[int, int]:
         """Compute capability, (9, 0) for ``"sm_90a"``."""
         digits = self.arch[3:].rstrip("af")
@@ -77,11 +77,11 @@ class Target:
 
     @property
     def letter(self) -> str:
-        """What follows the number of the architecture: "a", or nothing."""
+        """The letter after the number of the architecture: "a", or ""."""
         return self.arch.lstrip("sm_0123456789")
 
     def __hash__(self) -> int:
-        return hash((self.arch, self.name))  # enough to tell most apart, and all plans look it up
+        return hash((self.arch, self.name))  # nearly unique, and fast: each plan looks it up
 
     def __str__(self) -> str:
         return f"{self.arch} ({self.name})"
@@ -99,7 +99,7 @@ def _of_card(card: Card) -> Target:
         card.name,
         card.sm_count,
         smem_per_sm=shared * _KIB,
-        smem_per_block=(shared - 1) * _KIB,  # a KiB of each CTA is the system's
+        smem_per_block=(shared - 1) * _KIB,  # CUDA reserves a KiB of each CTA
         l2_bytes=card.l2_mib << 20,
         clock_mhz=card.clock_mhz,
         dram_gbs=card.dram_gbs,
@@ -110,7 +110,7 @@ def _of_card(card: Card) -> Target:
 
 
 def _plain(name: str) -> str:
-    """Return a device's name without the maker's, spaces, hyphens and capitals."""
+    """Return a device's name in lower case, without its maker, spaces and hyphens."""
     return re.sub(r"nvidia|geforce|[\s_()-]+", "", name.lower())
 
 
@@ -122,14 +122,14 @@ _BY_NAME = {
     for card, target in zip(CARDS, _CARDS, strict=True)
     for name in (card.name, *card.other_names)
 }
-#: Architectures that products are planned for.
+#: Architectures that there are kernels for.
 ARCHITECTURES: tuple[str, ...] = tuple(CARD_ARCHITECTURES)
-#: Devices that products are planned for, by their full names.
+#: Full names of the devices that can be named.
 DEVICES: tuple[str, ...] = tuple(card.name for card in CARDS)
 
 _ARCHITECTURE = re.compile(r"(?:sm_?)?([0-9]{1,2})([0-9])([a-z]?)", re.IGNORECASE | re.ASCII)
 _NUMBERED = re.compile(r"(?:sm_)?([0-9]{1,3})([0-9])[af]?")
-#: The most that a figure of a target may be: far above all devices, far below what overflows.
+#: The largest values of a target: far above those of real devices, far below what overflows.
 _MOST = {
     "sm_count": 1 << 12,
     "smem_per_sm": 1 << 18,
@@ -144,18 +144,29 @@ _MOST = {
 
 
 def named_target(name: str) -> Target:
-    """Return the target of an architecture, by its representative device, or of a device.
+    """Return the target of a named device or architecture.
 
     Parameters
     ----------
-    name
-        ``"sm_90a"``, ``"sm_90"``, ``"90"`` or ``"cpu"``; or a device, such as ``"h100"``,
-        ``"NVIDIA H100 PCIe"`` or ``"rtx 4090"``.
+    name : str
+        An architecture: ``"sm_90a"``, ``"sm_90"``, ``"90"`` or ``"cpu"``, for which one device
+        stands. Or a device, such as ``"h100"``, ``"NVIDIA H100 PCIe"`` or ``"rtx 4090"``.
+
+    Returns
+    -------
+    Target
+        The target, with the sizes and rates of the device.
 
     Raises
     ------
     UnsupportedProblem
-        It is not known.
+        The name is not known.
+
+    Examples
+    --------
+    >>> import unigemm
+    >>> unigemm.named_target("h100").sm_count
+    132
     """
     known = f"cpu, {', '.join(ARCHITECTURES)}, or a device such as h100, rtx4090 or b200"
     if not isinstance(name, str):
@@ -179,17 +190,17 @@ def named_target(name: str) -> Target:
 
 
 def check_target(target: Target) -> None:
-    """Refuse a target that no device has: one that did not come from here.
+    """Refuse a target that describes no possible device.
 
     Raises
     ------
     UnsupportedProblem
-        An architecture without kernels, or figures that are none.
+        The architecture has no kernels, or a size or rate is out of range.
     """
     reason = _flaw(target)
     if reason is not None:
         raise UnsupportedProblem(
-            f"{reason}; take a target from unigemm.named_target, and change its figures to those "
+            f"{reason}; take a target from unigemm.named_target, and change its values to those "
             "of your device"
         )
 
@@ -198,7 +209,7 @@ def _flaw(target: Target) -> str | None:
     if not isinstance(target.arch, str) or not isinstance(target.name, str):
         return "a target's architecture and name are strings"
     if target.arch == CPU.arch:
-        return None if target == CPU else "the target cpu has figures, and plans for it need none"
+        return None if target == CPU else "the target cpu has sizes or rates and needs none"
     number = _NUMBERED.fullmatch(target.arch)
     try:
         known = number and _arch_of(int(number[1]), int(number[2]))
@@ -207,9 +218,9 @@ def _flaw(target: Target) -> str | None:
     if target.arch != known:
         return f"the target's architecture {target.arch[:40]!r} is not known"
     for name, most in _MOST.items():
-        figure = getattr(target, name)
-        if not isinstance(figure, int) or isinstance(figure, bool) or not 1 <= figure <= most:
-            shown = figure if isinstance(figure, int) and abs(figure) < 1 << 64 else type(figure)
+        value = getattr(target, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            shown = value if isinstance(value, int) and abs(value) < 1 << 64 else type(value)
             return f"the target's {name} is {shown}, and no device has that"
     if target.smem_per_block > target.smem_per_sm:
         return "the target's CTAs have more shared memory than its SMs"
@@ -217,27 +228,27 @@ def _flaw(target: Target) -> str | None:
 
 
 def _arch_of(major: int, minor: int) -> str:
-    """Return what the compiler is told for a device's compute capability, as `device_target` does.
+    """Return the compiler's name of the architecture with a compute capability.
 
     Raises
     ------
     UnsupportedProblem
-        It has no kernels here.
+        There are no kernels for the architecture.
     """
     base = _BY_NUMBER.get((major, minor)) or _nearest(major, minor)
     return base.arch if base.capability == (major, minor) else f"sm_{major}{minor}"
 
 
 def is_usual_memory(target: Target) -> bool:
-    """Whether an SM of a target has the shared memory that its architecture is known to have."""
+    """Whether a target has as much shared memory per SM as its architecture usually has."""
     known = _BY_NUMBER.get(target.capability)
     return known is not None and known.smem_per_sm == target.smem_per_sm
 
 
 def name_of(target: Target) -> str:
-    """Return what `named_target` takes for a target: its architecture, or the name of the device.
+    """Return the name that `named_target` takes for a target.
 
-    Of a device whose figures are its own, as a driver told them, it is the architecture.
+    It is the name of the device if that is known with exactly these values, else the architecture.
     """
     if target.is_gpu and target not in _NAMED and _BY_NAME.get(_plain(target.name)) == target:
         return target.name
@@ -252,22 +263,29 @@ def device_count() -> int:
         if driver.cuInit(0)[0]:
             return 0
         status, count = driver.cuDeviceGetCount()
-    except Exception:  # the driver's library is not there: each version has its own kind of error
+    except Exception:  # each version of cuda-bindings has another error for a missing driver
         return 0
     return 0 if status else int(count)
 
 
-#: Targets of devices that are not there, by index (see `unigemm.emulator`).
+#: Targets of emulated devices, by index (see `unigemm.emulator`).
 VIRTUAL: dict[int, Target] = {}
 
 
 def device_target(index: int) -> Target:
-    """Return the target of CUDA device `index`, its figures read from the driver.
+    """Return the target of a CUDA device, with its sizes and clocks read from the driver.
+
+    Parameters
+    ----------
+    index
+        CUDA device number.
 
     Raises
     ------
     UnsupportedProblem
-        The device's architecture has no kernels here.
+        There are no kernels for the device's architecture.
+    BackendUnavailable
+        cuda-core is not installed.
     """
     return VIRTUAL.get(index) or _read_target(index)
 
@@ -278,7 +296,7 @@ def _read_target(index: int) -> Target:
         from cuda.core import Device
     except ImportError as error:
         raise BackendUnavailable(
-            f"a GPU's figures are read through cuda-core, which does not import ({error}); "
+            f"a GPU is read through cuda-core, which does not import ({error}); "
             f"{install_command('cuda')}"
         ) from error
 
@@ -299,7 +317,7 @@ def _read_target(index: int) -> Target:
 
 
 def _nearest(major: int, minor: int) -> Target:
-    """Return the newest known target of the same generation (figures that no driver tells)."""
+    """Return the newest known target of the same generation, for what no driver tells."""
     older = [t for t in _NAMED if t.capability[0] == major and t.capability <= (major, minor)]
     if not older:
         raise UnsupportedProblem(
