@@ -1,4 +1,4 @@
-"""`axes=` of NumPy's ufuncs: which dimensions of each array are those of its matrices, as views."""
+"""The ``axes=`` argument, as of NumPy's ufuncs: matrices in any two dimensions, as views."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def along_axes(
     Parameters
     ----------
     matmul
-        The product of arrays whose matrices come last, of a, b and out.
+        Multiplies arrays whose matrices are in the last two dimensions.
     library, a, b, out
         The arrays; `out` may be None.
     axes
-        A list of a tuple for a, for b and for the result: the dimensions of rows and columns. Of a
-        vector one dimension, which may be a plain number; of a scalar result none.
+        A list of three tuples, for `a`, `b` and the result: the dimensions of rows and columns. A
+        vector has one dimension, which may be a plain number; a scalar result has none.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def along_axes(
 
 
 def _entries(axes: Any, cores: list[int]) -> list[tuple[int, ...]]:
-    """Return the dimensions of each array, as many as its matrices have."""
+    """Return the named dimensions of each array, after checking how many there are."""
     if not isinstance(axes, list) or len(axes) != 3:
         raise UnsupportedProblem(
             f"axes={axes!r} is no list of three; pass the two dimensions of each matrix, such as "
@@ -81,7 +81,7 @@ def _entries(axes: Any, cores: list[int]) -> list[tuple[int, ...]]:
 
 
 def _order(entry: tuple[int, ...], ndim: int, name: str) -> tuple[int, ...]:
-    """Return all dimensions, those that are named last."""
+    """Return all dimensions in an order that puts the named ones last."""
     last = [number + ndim if number < 0 else number for number in entry]
     if any(not 0 <= number < ndim for number in last) or len(set(last)) < len(last):
         raise UnsupportedProblem(

@@ -1,4 +1,4 @@
-"""What the core asks of an array library."""
+"""`Library`: the functions that the core needs of an array library."""
 
 from __future__ import annotations
 
@@ -22,49 +22,52 @@ class Library:
     name
         The import name, such as ``"torch"``.
     noun
-        For sentences: ``"a PyTorch tensor"``.
+        The name of one array in sentences, such as ``"a PyTorch tensor"``.
     read
-        Address of the first element, and all else of an array that decides which kernel runs,
-        hashable. Runs at each call; raises anything where `operand` would raise.
+        Takes an array and returns the address of its first element, and a hashable value of
+        everything else that decides which kernel runs. It runs on every call. It may raise any
+        exception where `operand` would raise.
     operand
-        The array, checked, as an `Operand`; its second argument is the array's name for errors.
+        Takes an array and its name for errors; checks it and returns an `Operand`.
     claim
-        Runs before an array is written at each call; raises where it must not be.
+        Runs on every call before an array is written, and raises if it must not be.
     maker
-        (shape, dtype or None for bytes, device) to a function that makes a new dense array, last
-        index contiguous, on the current CUDA device and stream.
+        Takes shape, dtype (None for bytes) and device. Returns a function that makes a new dense
+        array, last index contiguous, on the current CUDA device and stream.
     address
-        Address of such a new array.
+        Takes an array that `maker` made and returns its address.
     zero
         Fills an array with zeros, on the current stream.
     scalar
         Turns a new 0-dimensional result into what the library's own matmul returns.
     current_device
-        Index of the current CUDA device.
+        Returns the index of the current CUDA device.
     current_stream
-        Address of the current stream of a CUDA device.
+        Takes the index of a CUDA device and returns the address of its current stream.
     context
-        Makes a CUDA device current and, unless None, a stream of it (given by address).
+        Takes the index of a CUDA device and the address of a stream or None. Makes the device
+        current, and the stream too.
     graph_memory
-        (bytes, stream) to memory that belongs to the graph which a stream captures, given by its
-        address inside a context; None where it captures nothing. The whole is None where the
-        library's own allocator keeps what a graph uses.
+        Takes a number of bytes and a stream. Returns a context whose value is the address of memory
+        that belongs to the graph that the stream captures; None if it captures nothing. The field
+        is None for a library whose own allocator keeps the memory of a graph.
     ask
-        Runs once at each call, before `read`; raises where something of the library's own would
-        have to see the product, and tells whether `operand` is to look at each array even of a
-        known call. None where a library has no such thing.
+        Runs once on every call, before `read`. It raises if a mode of the library would have to
+        see the product, and returns whether `operand` must look at each array of a known call too.
+        None for a library without such modes.
     numpy_errors
-        NumPy's floating-point errors (`numpy.errstate`) are raised, ignored, ... as its user asks.
+        Whether `numpy.errstate` decides what becomes of floating-point errors.
     foreign
-        The arrays are reached through DLPack only.
+        Whether the arrays are reached through DLPack only.
     host
-        The array as NumPy sees it, None for one on a GPU; left out where `operand` says as much.
+        Takes an array and its name, and returns it as NumPy sees it, or None if it is on a GPU.
+        None where `operand` says the same.
     promotes
-        Mixed types on the host are converted, as NumPy does it.
+        Whether mixed types in host memory are converted, as NumPy does.
     transpose
-        A view with its dimensions in another order; None where ``axes=`` is not taken.
+        Returns a view with the dimensions in another order; None if ``axes=`` is not supported.
     table
-        Bound calls by key, kept by `unigemm.runtime.bind`.
+        Bound calls by key, filled by `unigemm.runtime.bind`.
     """
 
     name: str
@@ -89,5 +92,5 @@ class Library:
     table: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
 
-#: Types seen so far. Read without a lock: a type is added once and never changed.
+#: Array types met so far. No lock is needed: a type is added once and never changed.
 KNOWN: dict[type, Library] = {}

@@ -58,16 +58,16 @@ def library(kind: type, name: str) -> Library:
 
 
 def array_types() -> tuple[type, ...]:
-    """Return the types of NumPy's arrays: one that means its numbers, wherever they are kept."""
+    """Return the types of NumPy arrays that mean nothing beyond their numbers."""
     import numpy as np
 
     return np.ndarray, np.memmap
 
 
 def without_errors(launch: Callable[..., None]) -> Callable[..., None]:
-    """Return a launcher on the host that NumPy's floating-point state does not reach.
+    """Return a host launcher that ignores `numpy.errstate`.
 
-    What `numpy.errstate` asks for is for NumPy's own users: other libraries return Inf and NaN.
+    Other libraries return Inf and NaN whatever NumPy's users have asked NumPy for.
     """
     import numpy as np
 
@@ -82,16 +82,16 @@ def without_errors(launch: Callable[..., None]) -> Callable[..., None]:
     def launch_quietly(*arguments: Any) -> None:
         try:
             kept.run(launch, *arguments)
-        except RuntimeError:  # the thread is in its context already, in a signal's handler
+        except RuntimeError:  # a signal handler interrupted the same context
             launch_ignoring(*arguments)
 
     return launch_quietly
 
 
 class _Quiet(threading.local):
-    """For each thread a context in which NumPy ignores floating-point errors.
+    """A context for each thread in which NumPy ignores floating-point errors.
 
-    To run something in it takes a tenth of the time of `numpy.errstate`.
+    Running something in it is much cheaper than entering `numpy.errstate`.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class _Quiet(threading.local):
 
 @lru_cache(maxsize=1)
 def _quiet() -> _Quiet | None:
-    """Return the threads' contexts; None before NumPy 2, whose state is the thread's."""
+    """Return the contexts; None before NumPy 2, which keeps the state in the thread."""
     import numpy as np
 
     return _Quiet() if int(np.__version__.partition(".")[0]) >= 2 else None
@@ -166,8 +166,7 @@ def viewer(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> Ca
 
     Notes
     -----
-    The array does not keep the memory: it is for the length of one call. Making it takes a third of
-    a microsecond.
+    The array does not keep the memory alive, so it is for the length of one call.
     """
     size = dtype.itemsize
     return memory_viewer(shape, tuple(step * size for step in strides), numpy_dtype(dtype))
@@ -176,7 +175,7 @@ def viewer(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> Ca
 def memory_viewer(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype
 ) -> Callable[[int], Any]:
-    """Return the same as `viewer`, for strides in bytes and any dtype of NumPy's."""
+    """Return what `viewer` returns, for strides in bytes and any NumPy dtype."""
     import numpy as np
 
     low, high = byte_span(shape, strides, 1)
@@ -184,7 +183,7 @@ def memory_viewer(
     at = (ctypes.c_char * (high - low)).from_address
     ndarray = np.ndarray
     size = dtype.itemsize
-    if strides == tuple(step * size for step in compact_strides(shape)):  # a quarter less time
+    if strides == tuple(step * size for step in compact_strides(shape)):  # the faster constructor
 
         def view_compact(pointer: int) -> Any:
             return ndarray(shape, dtype, at(pointer))  # type: ignore[arg-type]
@@ -214,10 +213,10 @@ class _ArrayInterface(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def address_reader() -> Callable[[Any], int]:
-    """Return the fastest sound way to the address of a NumPy array's first element.
+    """Return the fastest safe function for the address of a NumPy array's first element.
 
-    The C side of the array interface takes half the time of ``x.ctypes.data``, which makes several
-    objects. It is used where it agrees with the latter on this interpreter.
+    ``x.ctypes.data`` makes several objects; the C side of the array interface makes one. It is used
+    only if both agree on this interpreter.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Where the scales of blocks lie: one for some elements along K of a row.
+"""Block scales: one scale for each block of elements along K, and where they lie in memory.
 
 =======  ==================  =======================================  ===========================
 format   elements            scales                                   elements that share one
@@ -7,18 +7,18 @@ mxfp8    float8, both kinds  float8_e8m0fnu, powers of two            32 (OCP Mi
 nvfp4    float4_e2m1fn_x2    float8_e4m3fn, of which no sign is read  16, which are 8 of the array
 =======  ==================  =======================================  ===========================
 
-An element of float4_e2m1fn_x2 is a byte with two neighbours along K, the first one in its low half.
-All counts along K are of the array's elements.
+An element of float4_e2m1fn_x2 is a byte that holds two neighbours along K, the first in its low
+half. All counts along K are of the array's elements.
 
 Scales are taken in two orders:
 
 plain
-    The array of the operand with a scale for each block in place of K; any strides.
+    An array of the operand's shape with one scale for each block in place of K; any strides.
 blocked
-    What tcgen05 and cuBLAS read: a flat array of tiles of 128 rows and 4 blocks of K, those along K
-    first. A tile has 512 bytes: row r and block j of it in byte 16 (r % 32) + 4 (r // 32) + j. Rows
-    and blocks are rounded up to whole tiles. What fills them does not matter, but of nvfp4, of
-    which four blocks are multiplied at once: there it must be no NaN along K.
+    What tcgen05 and cuBLAS read: a flat array of tiles of 128 rows by 4 blocks of K. Tiles along K
+    come first. A tile has 512 bytes; row r and block j of it are in byte 16 (r % 32) + 4 (r // 32)
+    + j. Rows and blocks are rounded up to whole tiles. The padding is ignored, except that for
+    nvfp4 the padding along K must not be NaN, because four blocks are multiplied at once.
 
 Rows are those of A, and the columns of B.
 """
@@ -47,19 +47,19 @@ __all__ = [
     "scale_steps",
 ]
 
-#: The formats: types of elements (of float8 one of the two) and of scales.
+#: Types of the elements and of the scales of each format; mxfp8 also takes the other float8.
 FORMATS = {
     "mxfp8": (DType.FLOAT8_E4M3FN, DType.FLOAT8_E8M0FNU),
     "nvfp4": (DType.FLOAT4_E2M1FN_X2, DType.FLOAT8_E4M3FN),
 }
-#: Elements of an array along K that share a scale, by its type.
+#: How many elements of an array along K share a scale, by the type of the scale.
 BLOCKS = {DType.FLOAT8_E8M0FNU: 32, DType.FLOAT8_E4M3FN: 8}
 _ELEMENTS = {DType.FLOAT8_E8M0FNU: FLOAT8, DType.FLOAT8_E4M3FN: (DType.FLOAT4_E2M1FN_X2,)}
 TILE_ROWS, TILE_BLOCKS = 128, 4
 TILE_BYTES = TILE_ROWS * TILE_BLOCKS
-_ALIGNMENT = 16  # bytes: what TMA reads begins at multiples of it (PTX ISA, tensor maps)
+_ALIGNMENT = 16  # bytes, of what TMA reads (PTX ISA, tensor maps)
 
-#: Elements (bytes): (row, block, then each dimension of the stack); zeros where "blocked".
+#: Strides in elements (bytes) of row, block and each dimension of the stack; 0 if "blocked".
 Steps = tuple[int, ...]
 
 
@@ -69,14 +69,14 @@ def blocks_of(k: int, block: int) -> int:
 
 
 def blocked_count(rows: int, blocks: int) -> int:
-    """Return the elements of the scales of a matrix in tiles."""
+    """Return how many scales a matrix has in tiles, padding included."""
     return -(-rows // TILE_ROWS) * -(-blocks // TILE_BLOCKS) * TILE_BYTES
 
 
 def row_and_block_places(row: Any, block: Any, blocks: int) -> tuple[Any, Any]:
-    """Return two numbers whose sum is where a scale lies among those of a matrix in tiles.
+    """Return two offsets whose sum is the place of a scale among those of a matrix in tiles.
 
-    One depends on the row alone, one on the block alone; arrays of either do as well.
+    The first depends on the row only, the second on the block only. Both may be arrays.
     """
     across = -(-blocks // TILE_BLOCKS) * TILE_BYTES
     inside = row % TILE_ROWS
@@ -85,31 +85,31 @@ def row_and_block_places(row: Any, block: Any, blocks: int) -> tuple[Any, Any]:
 
 
 def block_scales(dtype: DType, a: ScaleOrder, b: ScaleOrder) -> BlockScales:
-    """Return the class of scales of a type, in two orders."""
+    """Return the `BlockScales` of a type of scales, in the orders of A and B."""
     return BlockScales(dtype, BLOCKS[dtype], a, b)
 
 
 def elements_of(dtype: DType, scales: DType | None) -> DType:
-    """Return what the elements of an array are: uint8 holds float4 where blocks have such scales.
+    """Return the type of an array's elements: uint8 with NVFP4's scales holds float4.
 
     Parameters
     ----------
     dtype
-        Of the array.
+        Type of the array.
     scales
-        Of its blocks; None where there are none.
+        Type of its block scales; None if it has none.
     """
     pairs = dtype is DType.UINT8 and scales is DType.FLOAT8_E4M3FN
     return DType.FLOAT4_E2M1FN_X2 if pairs else dtype
 
 
 def refuse_elements(elements: DType, scales: DType | None) -> None:
-    """Refuse elements that have no scales of blocks of such a type; None where there are none.
+    """Refuse elements that do not go with a type of block scales (None for no scales).
 
     Raises
     ------
     UnsupportedDtype
-        They need others, or are for other elements.
+        The elements need other scales, or the scales other elements.
     """
     packed = DType.FLOAT4_E2M1FN_X2
     if elements is packed and scales is not DType.FLOAT8_E4M3FN:
@@ -133,25 +133,25 @@ def scale_steps(
     block: int,
     name: str,
 ) -> tuple[ScaleOrder, Steps]:
-    """Return the order of the scales of an operand, and their steps.
+    """Return the order of an operand's block scales, and their strides.
 
     Parameters
     ----------
     shape, strides, alignment
-        Of the scales; elements of one byte, and bytes.
+        Of the array of scales; strides in elements, alignment in bytes.
     operand
-        The shape of ``a`` or ``b``.
+        Shape of ``a`` or ``b``.
     block
-        Its elements that share a scale.
+        How many elements of the operand share a scale.
     name
         ``"scale_a"`` or ``"scale_b"``.
 
     Raises
     ------
     ShapeMismatch
-        They are not the scales of such an operand.
+        The shape is not that of such an operand's scales.
     UnsupportedProblem
-        Tiles that TMA cannot read.
+        TMA cannot read the tiles: they are not contiguous, or not aligned.
     """
     along = -2 if name == "scale_b" and len(operand) > 1 else -1
     whole = list(operand)
@@ -164,8 +164,8 @@ def scale_steps(
         row = 0 if len(operand) == 1 else strides[-1 if along == -2 else -2]
         return "plain", (row, strides[along], *steps)
     if shape != (*stack, count):
-        turned = (*stack, rows, blocks)
-        hint = f" (transposed: {name}.T)" if len(operand) > 1 and shape == turned else ""
+        transposed = (*stack, rows, blocks)
+        hint = f" (transposed: {name}.T)" if len(operand) > 1 and shape == transposed else ""
         raise ShapeMismatch(
             f"{name} has shape {shape}; one scale for each {block} along K of {operand} is "
             f"{tuple(whole)}{hint}, or {(*stack, count)} in tiles of {TILE_ROWS} x {TILE_BLOCKS}"

@@ -67,10 +67,10 @@ class DType(enum.Enum):
     FLOAT8_E4M3FN = "float8_e4m3fn"
     FLOAT8_E5M2 = "float8_e5m2"
     INT8 = "int8"
-    INT32 = "int32"  # of int8 products; an input on the host only
-    FLOAT8_E8M0FNU = "float8_e8m0fnu"  # of scales only
-    FLOAT4_E2M1FN_X2 = "float4_e2m1fn_x2"  # two in a byte, with scales only (see `blocks`)
-    # What follows is multiplied on the host only, by NumPy's own matmul.
+    INT32 = "int32"  # results of int8; an input on the host only
+    FLOAT8_E8M0FNU = "float8_e8m0fnu"  # scales only
+    FLOAT4_E2M1FN_X2 = "float4_e2m1fn_x2"  # two in a byte, with block scales only
+    # Only the host multiplies these, by NumPy's own matmul.
     BOOL = "bool"
     INT16 = "int16"
     INT64 = "int64"
@@ -83,7 +83,7 @@ class DType(enum.Enum):
     LONGDOUBLE = "longdouble"
     CLONGDOUBLE = "clongdouble"
 
-    __hash__ = object.__hash__  # that of Enum is in Python, and planning hashes dtypes all the time
+    __hash__ = object.__hash__  # Enum's own is slow, and planning hashes many dtypes
 
     def __init__(self, name: str) -> None:
         self.itemsize = _ITEMSIZE[name]
@@ -92,7 +92,7 @@ class DType(enum.Enum):
         return self.value
 
 
-#: What kernels multiply.
+#: The types that kernels multiply.
 INPUTS: tuple[DType, ...] = (
     DType.FLOAT64,
     DType.FLOAT32,
@@ -102,7 +102,7 @@ INPUTS: tuple[DType, ...] = (
     DType.FLOAT8_E5M2,
     DType.INT8,
 )
-#: What NumPy's own matmul multiplies on the host beside these, sums being of the same type.
+#: The types that only NumPy's own matmul multiplies, on the host, with sums of the same type.
 HOST_INPUTS: tuple[DType, ...] = (
     DType.BOOL,
     DType.INT16,
@@ -169,15 +169,15 @@ def dtype_named(name: str) -> DType:
 
 
 def may_multiply(a: DType, b: DType) -> bool:
-    """Whether a product may have these two types of inputs: the same, or two kinds of float8."""
+    """Whether two types of inputs go together: the same type, or two kinds of float8."""
     return a is b or (a in FLOAT8 and b in FLOAT8)
 
 
 def accumulator(dtype: DType) -> DType:
     """Return the type that products of `dtype` are summed in.
 
-    float64 for float64, int32 for int8 (it wraps around), else float32; on the host also what
-    NumPy sums in the type itself.
+    That is float64 for float64, int32 for int8 (sums wrap around), and else float32. The types of
+    `HOST_INPUTS` are summed in the type itself, as NumPy does.
     """
     if dtype is DType.INT8:
         return DType.INT32
@@ -189,7 +189,7 @@ def accumulator(dtype: DType) -> DType:
 def output_dtypes(dtype: DType) -> tuple[DType, ...]:
     """Return the output types offered for inputs of `dtype`, the default first.
 
-    What eight bits cannot hold is kept: float8 and float4 give float32, int8 gives int32.
+    The default loses nothing of the sums: float8 and float4 give float32, int8 gives int32.
     """
     if dtype in (DType.FLOAT16, DType.BFLOAT16):
         return (dtype, DType.FLOAT32)
@@ -224,10 +224,7 @@ def unit_roundoff(dtype: DType) -> float:
 
 
 def numpy_dtype(dtype: DType) -> np.dtype:
-    """Return the NumPy dtype; bfloat16 and float8 are those of the `ml_dtypes` package.
-
-    Pairs of float4 are uint8.
-    """
+    """Return the NumPy dtype: for bfloat16 and float8 that of `ml_dtypes`, for float4 uint8."""
     import numpy as np
 
     if dtype is DType.FLOAT4_E2M1FN_X2:

@@ -1,4 +1,4 @@
-"""Whether strided memory is shared, between two arrays or within one, told by addresses alone."""
+"""Whether two strided arrays, or two elements of one, share memory; from addresses alone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 __all__ = ["byte_span", "may_share", "overlaps_itself"]
 
-# Candidate solutions that NumPy's bounded Diophantine search may look at: some microseconds. What
-# is harder than this is treated as shared.
+# How many candidates NumPy's bounded Diophantine search may look at. A harder question is answered
+# with "may share".
 _MAX_WORK = 20_000
 
 
 def byte_span(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """Return the bytes, first and one past the last, that an array touches, from its first element.
+    """Return the first byte that an array touches and one past the last, from its first element.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def overlaps_itself(dims: Sequence[tuple[int, int]]) -> bool:
 
 
 class _Interface:
-    """What NumPy asks of an object that has memory."""
+    """An object with NumPy's array interface."""
 
     def __init__(self, description: dict[str, Any]) -> None:
         self.__array_interface__ = description
@@ -96,7 +96,7 @@ _BASE = 1 << 48
 
 
 def _phantom(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Any:
-    """Return a NumPy array that stands for memory which may not exist here; never read it."""
+    """Return a NumPy array over memory that may not exist; it must never be read."""
     import numpy as np
 
     return np.asarray(
