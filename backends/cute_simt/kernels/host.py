@@ -17,16 +17,18 @@ of K or of an operand is multiplied with zeros: copies fill with zeros what lies
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, const_expr
 
 from unigemm.problem.problem import Problem
 
 from ...cute import device
 from ...cute.device import Divisor, raster
+from ...cute.host_arguments import grouped
 from ...cute.reduction import reduce_parts, target_of_sums
 from ..geometry import launched_smem
 from ..schedules import (
@@ -48,6 +50,8 @@ from .spec import Spec
 from .tail_split_k import add_tail
 
 __all__ = ["Spec", "example_arguments", "make_host", "start"]
+
+_PARAMETERS = 4  # parts of K, tiles along N first, group of the raster, SMs
 
 
 def start(
@@ -119,19 +123,11 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
         launch = partial(start_with_remainders, launch, few)
 
     @cute.jit
-    def gemm(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32, sm_count: Int32,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
+    def gemm(*arguments: Any) -> None:
+        of = grouped(arguments, _PARAMETERS)
         launch(
-            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
-            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, sm_count), stream,
+            spec, of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
+            of.stream,
         )  # fmt: skip
 
     return gemm
@@ -139,4 +135,4 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments(extra=1)
+    return device.example_arguments(extra=1)  # the SMs
