@@ -148,13 +148,13 @@ def test_clocks_that_change_within_a_run_change_no_ratio():
 
 def test_host_time_waits_for_the_device_only_between_rounds():
     device = FakeDevice()
-    assert host_us(device.call("x", 0.0), device, calls=20, rounds=3) > 0
+    assert host_us(device.call("x", 0.0), device, calls=20, repetitions=3) > 0
     assert [name for name, _ in device.log].count("synchronize") == 4
 
 
 def test_host_time_queues_few_long_calls():
     device = FakeDevice()
-    host_us(device.call("x", 0.0), device, device_us=180_000.0, rounds=2)
+    host_us(device.call("x", 0.0), device, device_us=180_000.0, repetitions=2)
     assert [name for name, _ in device.log].count("x") == 3 + 2 * 3
 
 

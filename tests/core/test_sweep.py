@@ -123,7 +123,7 @@ def test_clusters_that_are_not_offered_have_a_price_too():
     ("lists", "reason"),
     [
         (Lists(stages=(99,)), "shared memory"),
-        (Lists(split_k=(65,)), "64 slabs of K do not make 65 parts"),
+        (Lists(split_k=(65,)), "64 tiles of K do not make 65 parts"),
         (Lists(schedule=("else",)), "neither cooperative nor pingpong"),
     ],
 )

@@ -1,4 +1,4 @@
-"""One configuration for every number of rows."""
+"""Batch-invariant products: one configuration for every number of rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from .config import Config
 from .plan import Plan
 from .prediction import Alternative
 
-__all__ = ["INVARIANT_M", "invariant_extents", "moved"]
+__all__ = ["INVARIANT_M", "invariant_extents", "with_extents"]
 
 
-#: Rows for which batch-invariant products are planned, whatever they have. Over the layers of
-#: bench/suites.py, 1 to 8192 rows of bfloat16, the estimated times are then 1.24 times the best on
-#: an H200 and 1.34 times on a B200 (geometric means); 64 rows give 1.36 and 1.48, 256 give 1.42 and
-#: 1.38.
+#: Batch-invariant products are planned for this many rows, however many they have: the best choice
+#: on average (docs/lab-notes/2026-11-22-one-row-and-batch-invariance.md).
 INVARIANT_M = 128
 
 
@@ -27,8 +25,8 @@ def invariant_extents(extents: Extents) -> Extents:
     return Extents(INVARIANT_M, extents.n, extents.k)
 
 
-def moved(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) -> Plan:
-    """Return a batch-invariant plan for another M and batch: its ranking stays, with new estimates.
+def with_extents(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) -> Plan:
+    """Return a batch-invariant plan for another M and batch: same ranking, new estimated times.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from ..problem.canonical import Gemm
 from ..problem.problem import Extents, Problem
 from . import tuned_plans as tuning
 from .backend import Backend
-from .batch_invariance import invariant_extents, moved
+from .batch_invariance import invariant_extents, with_extents
 from .plan import Plan
 from .planner import KEPT, choose
 from .registry import backend_named, backend_names, compiler_missing_of, missing_of
@@ -166,7 +166,7 @@ def _planner(
             if found is not None:
                 return found
         if problem.batch_invariant and extents != invariant_extents(extents):
-            return moved(planned(invariant_extents(extents)), extents, backend_named)
+            return with_extents(planned(invariant_extents(extents)), extents, backend_named)
         return choose(problem, extents, target, backends, missing=reasons, keep=keep)
 
     def of_class(sizes: Extents, extents: Extents) -> Plan | None:

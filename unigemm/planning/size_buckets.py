@@ -1,4 +1,4 @@
-"""Products of about the same sizes share a plan: which sizes, and how it is passed on."""
+"""Size buckets: products of nearly the same sizes share a plan."""
 
 from __future__ import annotations
 
@@ -14,35 +14,33 @@ from .prediction import Alternative
 __all__ = ["resized", "size_class", "size_classes"]
 
 
-_STEPS = 64  # at least, of a class of sizes from a power of two to the next
+_STEPS = 64  # buckets from one power of two to the next, at least
 
-_WIDEST = 64  # rows, at most: tiles are multiples of it, or few of them make a round
+_WIDEST = 64  # rows of a bucket, at most; most tiles are multiples of it
 
-_VECTOR = 8  # elements, at most, that are stored at once
+_VECTOR = 8  # elements of the widest store
 
-_SECTOR = 32  # bytes of the L2's sectors: lines that end within one are read in more of them
+_SECTOR = 32  # bytes of an L2 sector; rows that end within one touch more sectors
 
-_LEFT_OVER = 8  # rows beside whole tiles that may have a launch of their own
+_LEFT_OVER = 8  # rows beyond whole tiles that a remainder launch may compute
 
 
 def size_class(problem: Problem, extents: Extents) -> Extents:
-    """Return the extents that products of about these sizes are planned as; see `size_classes`."""
+    """Return the sizes that a product is planned as; see `size_classes`."""
     return size_classes(problem)(extents)
 
 
 def size_classes(problem: Problem) -> Callable[[Extents], Extents]:
-    """Return what tells the extents that products of about some sizes are planned as.
+    """Return a function from a product's sizes to the sizes that it is planned as.
 
-    M and N are rounded up, by less than a 64th, and by 63 at most, so that it takes as many tiles
-    but for small ones. Fewer than 128 rows, K and the batch stay. So does N where M must not
-    matter. And N is divided by 2, 4, 8 or what fills a sector only if the product's is: whether
-    rows of D are whole vectors depends on it, and how long those of B take to read. So is M where
-    lines lie along it. Up to eight rows more than a multiple of 64, which may have launches of
-    their own, stay so few.
+    M and N are rounded up, by less than a 64th and by 63 at most, which costs no more tiles unless
+    these are small. Some sizes stay as they are: fewer than 128 rows, K, the batch, and N of
+    batch-invariant products. Rounding does not change by which powers of two N is divisible, up to
+    8 elements or a sector, because the width of stores and the time to read B depend on it; the
+    same holds for M where memory is contiguous along it. Up to eight rows beyond a multiple of 64
+    stay up to eight, as a remainder launch may compute them.
 
-    Of 2407 products of random sizes that are not their class's, in six types for sm_90a and in two
-    for sm_80 and sm_100a, 2399 got the configuration with the least price of all for their own
-    sizes. The prices were 1.00004 times the least ones (geometric mean), and 1.065 times at most.
+    That this loses nothing is shown in docs/lab-notes/2026-11-23-size-buckets.md.
     """
     size = min(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
     along_n = max(_VECTOR, _SECTOR // size)
@@ -60,7 +58,7 @@ def size_classes(problem: Problem) -> Callable[[Extents], Extents]:
 
 
 def _rounded(rows: int, vector: int = 1) -> int:
-    """Round up to what is a multiple of no more powers of two than before, up to the vector."""
+    """Round up, but to nothing that more powers of two divide, up to the vector."""
     left, shift = rows % _WIDEST, rows.bit_length() - _STEPS.bit_length()
     if left == 0 or shift <= 0:
         return rows

@@ -1,4 +1,4 @@
-"""`unigemm.autotune`: the model's best few configurations, measured against each other."""
+"""`unigemm.autotune`: the cost model's best configurations, measured against each other."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Trial", "autotune", "decide", "race"]
 
-_LEAST_GAIN = 0.01  # of the pick's time: less is not worth another configuration
-#: Says what is done now, and how much of how much is done already.
+_LEAST_GAIN = 0.01  # of the pick's time; a smaller gain does not justify a change
+#: Takes what is being done, how many steps are done, and how many there are.
 Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration in a race.
+    """What one configuration took.
 
     Attributes
     ----------
     plan
-        Which.
+        The configuration, as a plan.
     us, low
-        Median and fastest replay of one call, microseconds.
+        Median and fastest replay, in microseconds for one call.
     fault
-        Why it has no time: it could not run, or its result is wrong.
+        Why there is no time: it could not run, or its result was wrong. None if there is one.
     """
 
     plan: Plan
@@ -67,13 +67,13 @@ def autotune(
     device: Device | None = None,
     report: Report | None = None,
 ) -> Plan:
-    """Measure the best configurations for ``a @ b``, and plan with the fastest from then on.
+    """Measure the best configurations for ``a @ b``, and use the fastest from then on.
 
-    Compact operands of the same shapes, dtypes and layouts are made and multiplied; the arrays
-    given are not touched. Each result is checked against float64. The model's own pick stays
-    unless another one is faster by more than the noise: its median is below the pick's fastest
-    replay and a hundredth below its median, in two races. `matmul` and `plan` then use what was
-    found for this product on equal devices, in this process and in later ones.
+    The measurement makes compact operands of the same shapes, dtypes and layouts; the given arrays
+    are not touched. Each result is checked against float64. The cost model's pick stays unless
+    another configuration is faster by more than the noise: in two runs its median must be below the
+    pick's fastest replay and at least 1 percent below the pick's median. `matmul` and `plan` then
+    use the result for this product on equal devices, in this process and in later ones.
 
     Parameters
     ----------
@@ -82,32 +82,32 @@ def autotune(
     dtype, precision, deterministic, backend
         As in `unigemm.matmul`.
     candidates : int
-        How many to measure, the best predictions first.
+        How many configurations to measure, best estimated times first.
     budget : float
-        Seconds of device time to measure for, about; compiling comes to it.
+        Device time to spend on measuring, in seconds; compiling takes time as well.
     file : path, optional
-        Where to keep what was found; by default ``tuning.json`` in the cache's folder. Other
-        machines take it from the paths in ``UNIGEMM_TUNING``.
+        Tuning file to add the result to; by default ``tuning.json`` in the cache's folder. Other
+        machines read files that ``UNIGEMM_TUNING`` names.
     device : Device, optional
-        What measures; by default PyTorch or CuPy, whichever is there.
+        The device to measure on; by default a GPU through PyTorch or CuPy, whichever is there.
     report : callable, optional
-        Is told what is being done, how many steps are done, and of how many.
+        Called with what is being done, how many steps are done, and how many there are.
 
     Returns
     -------
     Plan
-        The fastest; `Plan.measured_us` is its time.
+        The fastest configuration; `Plan.measured_us` is its time.
 
     Raises
     ------
     UnsupportedProblem
-        The product cannot be planned, or compact operands are not of its class.
+        The product cannot be planned, or its operands are not compact.
     BackendUnavailable
         There is no CUDA device to measure on, or no library to measure with.
     CacheError
-        What was found cannot be written.
+        The result cannot be written.
     UnigemmError
-        No candidate computed the product rightly.
+        No candidate computed the product correctly.
     """
     if candidates < 1 or not budget > 0:
         raise UnsupportedProblem(
@@ -146,19 +146,19 @@ def autotune(
 def decide(
     trials: Sequence[Trial], again: Callable[[Sequence[Plan]], Sequence[Trial]]
 ) -> tuple[Trial, Trial]:
-    """Return the trials of the fastest and of the model's pick, which may be the same.
+    """Return the trials of the fastest configuration and of the model's pick, perhaps the same.
 
     Parameters
     ----------
     trials
-        Of all candidates; the first one is the model's pick.
+        One for each candidate; the first one is the model's pick.
     again
-        Races some plans once more: what was fastest by chance is not so twice.
+        Measures some plans once more, as chance seldom makes the same one fastest twice.
 
     Raises
     ------
     UnigemmError
-        None has a time.
+        No trial has a time.
     """
     for each in trials:
         if each.fault is not None:
@@ -183,18 +183,18 @@ def _is_faster(one: Trial, pick: Trial) -> bool:
 
 
 def race(work: Workload, plans: Sequence[Plan], device: Device, budget_ms: float) -> list[Trial]:
-    """Check and time plans of one problem, in turn; a wrong one has no time.
+    """Check and time plans of one problem in turns. Plans with a wrong result get no time.
 
     Parameters
     ----------
     work
         The problem.
     plans
-        Of `work`, or of its class and extents.
+        Plans for it.
     device
         Where they run.
     budget_ms
-        Device time for each.
+        Device time for each plan, in milliseconds.
     """
     sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
     faults = {}
@@ -234,7 +234,7 @@ def _workload(plan: Plan) -> Workload:
     Raises
     ------
     UnsupportedProblem
-        None are of its class.
+        The plan is for operands that are not compact.
     """
     problem, extents = plan.problem, plan.extents
     work = Workload(
@@ -273,7 +273,7 @@ def _workload(plan: Plan) -> Workload:
 
 
 def _contenders(first: Plan) -> list[Plan]:
-    """Return the model's pick and what comes next, as plans."""
+    """Return the model's pick and its alternatives, as plans."""
     return [first.taking(each) for each in (first.as_alternative, *first.alternatives)]
 
 
@@ -281,7 +281,7 @@ def _compile(plan: Plan) -> None:
     try:
         api.compile(plan)
     except UnigemmError:
-        return  # the race says so, and leaves it out
+        return  # `race` will report it and leave it out
 
 
 def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:

@@ -1,12 +1,11 @@
-"""The one way that unigemm takes time: graph replays, inputs that outgrow the L2, medians.
+"""How unigemm measures: replays of CUDA graphs, inputs larger than the L2, medians.
 
-A contestant is a list of calls, one for each input set; a call works on its own operands. The calls
-of one contestant are captured into one CUDA graph, the contestants' graphs are replayed in turn
-(A B A B ...), so that clocks and heat meet all of them alike, and each replay is timed by events.
-Host time is another matter and measured apart: the device spins while a replay is being started
-(with busy host cores, the time of many short calls was up to twice too long).
+A contestant is a list of calls, one for each set of inputs. Its calls are captured into one CUDA
+graph. The graphs of all contestants are replayed in turns (A B A B ...), so that clocks and heat
+affect all of them alike, and events time each replay. The device spins while a replay is being
+started, because a busy host would otherwise count as device time. Host time is measured separately.
 
-What depends on the array library is a `Device` (`measure_device`): `measure_torch` and
+What depends on the array library is a `Device`, see `measure_device`; `measure_torch` and
 `measure_cupy` have one each.
 """
 
@@ -36,22 +35,22 @@ __all__ = [
     "rotation",
 ]
 
-# Relative error of one product. TF32 keeps 10 bits behind the point, and tensor cores cut the rest:
-# 2**-10 for each factor. Split in two TF32 numbers, each rounded, a float32 keeps an error of
-# 2**-23, and the product of the low halves, 2**-22, is left out.
+# Relative error of one product. TF32 keeps 10 bits behind the point and tensor cores cut the rest,
+# an error of 2**-10 for each factor. A float32 that is split into two rounded TF32 numbers has an
+# error of 2**-23, and the product of the two low halves, 2**-22, is left out.
 _PRODUCT_ERROR: dict[Precision, float] = {
     "ieee": 0.0,
     "tf32": 2 * 2.0**-10 + 2.0**-20,
     "3xtf32": 2.0**-21,
 }
-# Hopper's tensor cores add float8 products with 13 bits behind the point of the largest, 32 at a
-# time and four times before the sum moves to float32.
+# Hopper's tensor cores add float8 products with 13 bits behind the point of the largest one: 32
+# products at a time, four times before the sum moves to float32.
 _FLOAT8_ERROR = 2.0**-11
 
-_GRAPH_MS = 2.0  # one replay lasts at least this long, where a few hundred calls do
-_MAX_CALLS = 400  # of one graph
+_GRAPH_MS = 2.0  # a replay lasts at least this long, if `_MAX_CALLS` calls do
+_MAX_CALLS = 400  # in one graph
 _MAX_SETS = 200
-_QUEUED_US = 50_000  # device time that one round of host timing may queue
+_QUEUED_US = 50_000  # device time that one repetition of host timing may queue
 _MAX_MEMORY = 24 << 30  # bytes of all input sets together
 
 
@@ -62,17 +61,17 @@ class Workload:
     Attributes
     ----------
     m, n, k, batch
-        Extents.
+        Sizes of the product.
     dtype
-        Of the inputs.
+        Type of the inputs.
     layout
-        Two letters for A and B: "n" as it is (row-major), "t" stored transposed.
+        Two letters for A and B: "n" is row-major, "t" is stored transposed.
     offset
-        Elements that each operand starts after an aligned address.
+        Distance of each operand from an aligned address, in elements.
     precision
         As in `unigemm.matmul`.
     into
-        Type of the result; None for that of the inputs, or what models make of eight bits.
+        Type of the result. None stands for that of the inputs, bfloat16 for float8, int32 for int8.
     """
 
     m: int
@@ -87,7 +86,7 @@ class Workload:
 
     @property
     def flops(self) -> int:
-        """2 L M N K."""
+        """Floating-point operations, 2 L M N K."""
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
@@ -100,19 +99,19 @@ class Workload:
 
     @property
     def bytes(self) -> int:
-        """Operands and result, once each."""
+        """Bytes of the operands and the result."""
         read = (self.m * self.k + self.k * self.n) * self.dtype.itemsize
         return self.batch * (read + self.m * self.n * self.out_dtype.itemsize)
 
     def arrays(self, device: Device) -> tuple[Any, Any, Any]:
-        """Make A, B and a poisoned D on a device."""
+        """Make A, B and a D full of poison on a device."""
         lead = () if self.batch == 1 else (self.batch,)
         a = device.operand((*lead, self.m, self.k), self.dtype, self.layout[0] == "t", self.offset)
         b = device.operand((*lead, self.k, self.n), self.dtype, self.layout[1] == "t", self.offset)
         return a, b, self.result(device)
 
     def result(self, device: Device) -> Any:
-        """Make a poisoned D on a device."""
+        """Make a D full of poison on a device."""
         lead = () if self.batch == 1 else (self.batch,)
         return device.empty((*lead, self.m, self.n), self.out_dtype)
 
@@ -134,7 +133,7 @@ class Timing:
     calls
         How many calls each replay has.
     taken
-        What a call took in each replay, microseconds, in their order.
+        Microseconds for one call in each replay, in their order.
     """
 
     calls: int
@@ -142,30 +141,29 @@ class Timing:
 
     @property
     def us(self) -> float:
-        """Median over the replays, microseconds."""
+        """Median of the replays, in microseconds for one call."""
         return median(self.taken)
 
     @property
     def low(self) -> float:
-        """Fastest replay, microseconds a call."""
+        """Fastest replay, in microseconds for one call."""
         return min(self.taken)
 
     @property
     def high(self) -> float:
-        """Slowest replay, microseconds a call."""
+        """Slowest replay, in microseconds for one call."""
         return max(self.taken)
 
     @property
     def replays(self) -> int:
-        """How many replays."""
+        """Number of replays."""
         return len(self.taken)
 
     def times_slower(self, other: Timing) -> float:
         """Return how many times as long as `other` this took, measured in the same run.
 
-        The median over the pairs of replays that followed each other: where clocks change within a
-        run, both of a pair mostly have the same, while the medians of the two may have different
-        ones (an H200 was seen to move between two that are a tenth apart).
+        It is the median over pairs of replays that followed each other. Where clocks change within
+        a run, the two of a pair mostly had the same clock, but the two medians may not.
         """
         return median(mine / its for mine, its in zip(self.taken, other.taken, strict=True))
 
@@ -194,9 +192,16 @@ def best_device(index: int = 0) -> Device:
 
 
 def rotation(size: int, l2_bytes: int) -> int:
-    """Return how many input sets of `size` bytes one round needs to exceed twice the L2.
+    """Return how many sets of inputs exceed twice the L2 together.
 
-    At least 2; bounded by memory, where a set alone is far larger than the L2 anyway.
+    It is at least 2, unless memory allows only one, which is then far larger than the L2.
+
+    Parameters
+    ----------
+    size
+        Bytes of one set.
+    l2_bytes
+        Bytes of the L2.
     """
     sets = max(2, math.ceil(2 * l2_bytes / max(size, 1)) + 1)
     return max(1, min(sets, _MAX_SETS, _MAX_MEMORY // max(size, 1)))
@@ -214,13 +219,13 @@ def measure(
     Parameters
     ----------
     contestants
-        Name to calls, one call for each input set; every list is gone through in turn.
+        The calls of each contestant by its name, one call for each set of inputs.
     device
         Where they run.
     budget_ms
-        Device time to spend on each contestant.
+        Device time to spend on each contestant, in milliseconds.
     least_replays
-        Replays of each contestant, however long one takes.
+        How often each contestant is replayed, however long that takes.
     """
     graphs: dict[str, tuple[Call, int]] = {}
     replays = least_replays
@@ -229,7 +234,7 @@ def measure(
             call()
         once = max(device.seconds(calls[0]), 1e-7)
         count = max(len(calls), min(_MAX_CALLS, math.ceil(_GRAPH_MS / 1e3 / once)))
-        if once * count > budget_ms / 1e3:  # long calls: a few of them outgrow any cache
+        if once * count > budget_ms / 1e3:  # a few long calls exceed any cache
             count = max(1, min(count, math.ceil(budget_ms / 1e3 / least_replays / once)))
         graphs[name] = device.capture([calls[i % len(calls)] for i in range(count)]), count
         device.seconds(graphs[name][0])
@@ -243,27 +248,28 @@ def measure(
 
 
 def host_us(
-    call: Call, device: Device, *, device_us: float = 0.0, calls: int = 100, rounds: int = 5
+    call: Call, device: Device, *, device_us: float = 0.0, calls: int = 100, repetitions: int = 5
 ) -> float:
-    """Return the host's time to start one call, microseconds: the median of a few rounds.
+    """Return the host's time to start one call in microseconds, the median of some repetitions.
 
     Parameters
     ----------
     call
         What to start.
     device
-        Its queue is emptied before each round and never gets full, so it is not waited for.
+        The device. Its queue is emptied before each repetition and never gets full, so that the
+        host does not wait for it.
     device_us
-        What one call takes there: fewer long ones are queued.
-    calls, rounds
-        Calls of each round at most, and rounds.
+        Time of one call on the device; fewer long calls are queued.
+    calls, repetitions
+        Most calls in one repetition, and how many repetitions.
     """
     if device_us > 0:
         calls = max(3, min(calls, int(_QUEUED_US / device_us)))
     for _ in range(min(10, calls)):
         call()
     taken = []
-    for _ in range(rounds):
+    for _ in range(repetitions):
         device.synchronize()
         start = time.perf_counter()
         for _ in range(calls):
@@ -274,12 +280,13 @@ def host_us(
 
 
 def error_factor(k: int, dtype: DType, precision: Precision) -> float:
-    """Return what the error of a sum of `k` products may be, as a part of |A| |B|.
+    """Return the largest error that a sum of `k` products may have, relative to |A| |B|.
 
-    The sums: 2 (K + 8) u, with u the unit roundoff of their type. A sum of K products in any order
-    has a rounding error below about K u (Higham, Accuracy and Stability of Numerical Algorithms,
-    section 3.1); twice that covers a reference in the same type. Tensor cores cut where the formula
-    rounds, which doubles u. To this comes the error of each product. Integers have no error.
+    A sum of K products in any order has a rounding error below about K u, where u is the unit
+    roundoff of its type (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The
+    bound is 2 (K + 8) u, so that it also covers a reference in the same type. Tensor cores cut
+    where the formula rounds, which doubles u. The error of each product is added. Integers have no
+    error.
     """
     sums = accumulator(dtype)
     if sums is DType.INT32:
@@ -290,7 +297,7 @@ def error_factor(k: int, dtype: DType, precision: Precision) -> float:
 
 
 def error_ratio(workload: Workload, device: Device, a: Any, b: Any, out: Any) -> float:
-    """Return the largest error of a product as a part of its bound; above 1 it is wrong.
+    """Return the largest error of an element relative to its bound; above 1 it is wrong.
 
     The bound of an element is `error_factor` of |A| |B| plus one rounding to the output's type.
     """

@@ -1,8 +1,8 @@
 """`unigemm sweep`: many configurations of one problem, measured side by side.
 
-Configurations are what the backends offer, with the knobs of `Lists` varied. A sweep's file holds a
-JSON object a line, a launch each, with its plan; launches that are in it already, by the same
-kernel sources on the same kind of device, are not measured again.
+The configurations are those that the backends offer, with the parameters of `Lists` varied. The
+file of a sweep has a JSON object on each line: one launch, with its plan. A launch that is in the
+file already, from the same kernel sources on the same kind of device, is not measured again.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ __all__ = [
 ]
 
 _BASELINE = "cublas"
-_TOGETHER = 16  # configurations measured in one run, before they are written
+_TOGETHER = 16  # configurations that are measured before the file is written
 
 
 @dataclass(frozen=True)
 class Lists:
-    """Values to try of each knob; an empty one leaves it as the backend has it.
+    """Values to try for each parameter; an empty tuple leaves it as the backend has it.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Lists:
     stages, schedule, split_k, cluster_k, occupancy
         As in `unigemm.planning.plan.Config`.
     order, group
-        Of the raster.
+        Order and group of the raster.
     """
 
     tile: tuple[tuple[int, ...], ...] = ()
@@ -127,14 +127,14 @@ def starts(
     work
         The problem.
     backends
-        Names; "auto" stands for all that there are.
+        Names of backends; "auto" stands for all of them.
     target
         As in `unigemm.plan`.
 
     Raises
     ------
     UnigemmError
-        The only one cannot, or one that is named cannot be used here.
+        The only backend does not take the problem, or a named one cannot be used here.
     """
     names = dict.fromkeys(
         each for name in backends for each in (backend_names() if name == "auto" else (name,))
@@ -156,18 +156,18 @@ def starts(
 def contenders(
     plans: Sequence[Plan], top: int, others: int = 0, seed: int = 0, lists: Lists | None = None
 ) -> list[Plan]:
-    """Return plans of the `top` best priced configurations, then of some others, drawn.
+    """Return plans of the configurations with the best estimates, then of some others at random.
 
     Parameters
     ----------
     plans
-        Of one problem, one for each backend.
+        Plans of one problem, one for each backend.
     top, others
-        How many.
+        How many of the best, and how many of the others.
     seed
-        Of the draw: the same seed draws the same ones.
+        Seed of the random choice.
     lists
-        Values of knobs to try.
+        Values of parameters to try.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def contenders(
         No configuration with such values can run; the message says why the likeliest cannot.
     """
     refused: dict[str, int] = {}
-    found = [each for plan in plans for each in _priced(plan, lists or Lists(), refused)]
+    found = [each for plan in plans for each in _estimated(plan, lists or Lists(), refused)]
     if not found:
         reasons = sorted(refused, key=lambda each: -refused[each])[:3]
         raise UnsupportedProblem(
@@ -186,13 +186,13 @@ def contenders(
 
 
 def drawn(found: Sequence[Plan], top: int, others: int, seed: int) -> list[Plan]:
-    """Return the first of some plans, then of the others some, drawn; see `contenders`."""
+    """Return the first `top` plans, then some of the others at random; see `contenders`."""
     rest = found[top:]
     return [*found[:top], *random.Random(seed).sample(rest, min(others, len(rest)))]
 
 
-def _priced(plan: Plan, lists: Lists, refused: dict[str, int]) -> Iterator[Plan]:
-    """Yield a plan with each configuration of its backend, knobs varied; count what cannot run."""
+def _estimated(plan: Plan, lists: Lists, refused: dict[str, int]) -> Iterator[Plan]:
+    """Yield a plan for each configuration of its backend, varied; count why others cannot run."""
     backend = backend_named(plan.backend)
     product = plan.problem, plan.extents, plan.target
     offered = {each.config: each for each in backend.candidates(*product)}
@@ -214,11 +214,11 @@ def _priced(plan: Plan, lists: Lists, refused: dict[str, int]) -> Iterator[Plan]
 
 
 def _empty_parts(plan: Plan, config: Config) -> str | None:
-    """Say that some part of K would have no slab, or return None."""
+    """Say that some part of K would have no k_tile, or return None."""
     parts = config.split_k * config.cluster_k
-    slabs = -(-plan.extents.k // config.tile[2])
-    if parts < 1 or -(-slabs // -(-slabs // parts)) != parts:
-        return f"{slabs} slabs of K do not make {parts} parts"
+    k_tiles = -(-plan.extents.k // config.tile[2])
+    if parts < 1 or -(-k_tiles // -(-k_tiles // parts)) != parts:
+        return f"{k_tiles} tiles of K do not make {parts} parts"
     return None
 
 
@@ -230,7 +230,7 @@ def _try_compile(plan: Plan) -> bool:
     try:
         return _compile(plan)
     except UnigemmError:
-        return False  # its launch will say so
+        return False  # its launch will report it
 
 
 def compile_all(
@@ -244,13 +244,14 @@ def compile_all(
     Parameters
     ----------
     plans
-        Any.
+        Any plans.
     jobs
-        Processes; by default as many as there are cores. 1 compiles in this one.
+        How many processes compile; by default one for each core. 1 compiles in this process.
     report
-        Is told how many are done, and of how many.
+        Called with how many kernels are done, and how many there are.
     strict
-        Stop at a kernel that does not compile; else `sweep` notes it as that launch's error.
+        Whether to stop at a kernel that does not compile. Otherwise `sweep` records it as the error
+        of that launch.
 
     Raises
     ------
@@ -293,19 +294,19 @@ def sweep(
     work
         The problem.
     plans
-        Of it.
+        Plans for it.
     device
         Where they run.
     verify
-        Check each result against float64 first; a wrong one has no time.
+        Whether to check each result against float64 first. A wrong one gets no time.
     budget_ms
-        Device time for each.
+        Device time for each plan, in milliseconds.
 
     Returns
     -------
     list of dict
-        A record for each plan, see `key_of`. "us" is missing where the result is wrong or there
-        was an error, which "error" says; "cublas_us" where the library multiplies no such operands.
+        A record for each plan. It has "us", or "error" where the result is wrong or there was an
+        error. It has "cublas_us" if cuBLAS multiplies such operands.
     """
     sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
     contestants: dict[str, list[Callable[[], object]]] = {}
@@ -357,19 +358,19 @@ def _call(a: Any, b: Any, out: Any, plan: Plan) -> Callable[[], object]:
 
 
 def key_of(record: dict[str, Any]) -> tuple[str, ...]:
-    """Return what a record is the measurement of."""
+    """Return what was measured: problem, backend, configuration, device and sources."""
     return tuple(record.get(x, "") for x in ("problem", "backend", "config", "device", "source"))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a sweep's file, none where there is none.
+    """Return the records of a sweep's file; none if there is no file.
 
     A last line that a killed sweep has left unfinished is cut off.
 
     Raises
     ------
     UnsupportedProblem
-        It is another file.
+        The file is not that of a sweep.
     """
     if not path.exists():
         return []
@@ -398,7 +399,7 @@ def sweep_into(
     budget_ms: float = 8.0,
     report: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Sweep what a file does not hold yet, and write it there as it is measured.
+    """Measure the launches that a file does not hold yet, and add them to it.
 
     Parameters
     ----------
@@ -407,7 +408,7 @@ def sweep_into(
     work, plans, device, verify, budget_ms
         See `sweep`. With `verify`, launches that were not verified are measured again.
     report
-        Is told how many plans are done, and of how many.
+        Called with how many plans are done, and how many there are.
 
     Returns
     -------
@@ -427,14 +428,14 @@ def sweep_into(
             records = sweep(work, some, device, verify=verify, budget_ms=budget_ms)
             for line in map(json.dumps, records):
                 lines.write(line + "\n")
-                record = json.loads(line)  # as it will be read
+                record = json.loads(line)  # with tuples as lists, as it will be read
                 known[key_of(record)] = record
             lines.flush()
     say(len(plans), len(plans))
     return [known[key] for key in keys]
 
 
-#: What `row` gives, in its order.
+#: The keys of `row`, in its order.
 COLUMNS = (
     *("problem", "backend", "config", "us", "tflops", "vs_cublas", "predicted_us"),
     *("vs_predicted", "error"),
@@ -442,12 +443,12 @@ COLUMNS = (
 
 
 def row(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a launch as a row: ratios above 1 are faster than cuBLAS, and than predicted.
+    """Return a launch as a row of a table; a value that is missing is None.
 
-    A figure that there is not is None.
+    Ratios above 1 are faster than cuBLAS, or faster than estimated.
     """
     us, cublas, (batch, m, n, k) = record.get("us"), record.get("cublas_us"), record["shape"]
-    figures = (
+    values = (
         us,
         2 * batch * m * n * k / us / 1e6 if us else None,
         cublas / us if us and cublas else None,
@@ -456,4 +457,4 @@ def row(record: dict[str, Any]) -> dict[str, Any]:
         record.get("error", ""),
     )
     names = (record["problem"], record["backend"], record["config"])
-    return dict(zip(COLUMNS, (*names, *figures), strict=True))
+    return dict(zip(COLUMNS, (*names, *values), strict=True))
