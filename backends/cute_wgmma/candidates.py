@@ -66,16 +66,17 @@ def _config(
 ) -> tuple[Config, str | None]:
     """Return a tile's configuration with as many stages as fit, and why it cannot run.
 
-    It has two parts of K if there are to be several.
+    It has two parts of K if there are to be several, and as many stages for each slice.
     """
     problem, target = family.problem, family.target
     least = tile_config(family, shape, columns, slice_k, split or cluster_k * slice_k > 1)
     stage = (shape.rows + columns) * SWIZZLE_BYTES
     room = target.smem_per_block - spare_bytes(problem, least)
+    stages = max(LEAST_STAGES, min(_MOST_STAGES, room // stage))
     config = copied(
         least,
         cluster=cluster,
-        stages=max(LEAST_STAGES, min(_MOST_STAGES, room // stage)),
+        stages=stages - stages % slice_k,
         split_k=2 if split else 1,
         cluster_k=cluster_k,
         swap_ab=family.swap_ab,

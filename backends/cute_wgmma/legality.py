@@ -144,8 +144,14 @@ def _exchanged_bytes(config: Config, geo: Geometry) -> int:
 
 
 def _unsupported_pipeline(config: Config, geo: Geometry, target: Target) -> str | None:
-    if config.stages < 2:
-        return "the pipeline needs at least 2 stages"
+    slices = config.slice_k
+    if config.stages < 2 * slices:  # the next k_tile is waited for before a stage is left
+        each = f" for each of {slices} slices of K" if slices > 1 else ""
+        return f"the pipeline needs at least 2 stages{each}, not {config.stages}"
+    # Waiting tells even rounds of a stage from odd ones only: a slice that had it every other round
+    # would take what it got last for what is still on its way.
+    if config.stages % slices:
+        return f"{config.stages} stages are not equally many for each of {slices} slices of K"
     used = geo.smem_bytes
     if used > target.smem_per_block:
         return f"{used} bytes of shared memory exceed the {target.smem_per_block} of a CTA"

@@ -81,7 +81,9 @@ def test_every_offered_configuration_is_legal_and_fills_shared_memory(problem):
     for plan in plans:
         problem = plan.config.oriented(plan.problem)
         assert unsupported_reason(problem, plan.config, H200) is None
-        deeper = replace(plan.config, stages=plan.config.stages + 1)
+        stages, slices = plan.config.stages, plan.config.slice_k
+        assert stages % slices == 0, "a slice comes to the same stages in every round"
+        deeper = replace(plan.config, stages=stages + slices)
         assert plan.config.stages == 12 or unsupported_reason(problem, deeper, H200) is not None
 
 
@@ -288,6 +290,9 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(m, n, k, batch, 
         assert each.prediction.us > extents.bytes_moved(problem) / H200.dram_gbs / 1e3
 
 
+SLICED = {"tile": (64, 64, 64), "warps": (4, 1), "slice_k": 2}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -302,18 +307,11 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(m, n, k, batch, 
         ({"tile": (12, 256, 64), "warps": (4, 1)}, "neither 64"),
         ({"schedule": "pingpong", "tile": (64, 256, 64), "warps": (4, 1), "cluster_k": 2}, "coop"),
         ({"slice_k": 2}, "consumer warpgroups"),
-        (
-            {
-                "tile": (64, 64, 64),
-                "warps": (4, 1),
-                "slice_k": 2,
-                "cluster_k": 2,
-                "cluster": (1, 2),
-            },
-            "do not go together",
-        ),
+        (SLICED | {"cluster_k": 2, "cluster": (1, 2)}, "do not go together"),
         ({"stages": 2, "cluster_k": 2}, "exceed the pipeline"),
         ({"stages": 1}, "at least 2"),
+        (SLICED | {"stages": 2}, "at least 2 stages for each of 2 slices"),
+        (SLICED | {"stages": 7}, "7 stages are not equally many for each of 2 slices"),
         ({"stages": 9}, "shared memory"),
     ],
 )

@@ -301,6 +301,14 @@ def test_every_way_of_sharing_and_storing(dtype, layout, wanted):
     assert (report.tma_stored > 0) == (wanted.get("store") == "tma")
 
 
+@pytest.mark.parametrize("shared", [{"cluster_k": 2}, {"cluster": (1, 2)}], ids=str)
+def test_slices_of_k_wait_for_what_is_late_in_every_round(shared):
+    """K_tiles land in any order: of 11 stages, a slice took an old one for what was on its way."""
+    wanted = {"tile": (64, 96, 128), "slice_k": 2, "cluster_k": 1, "split": False, **shared}
+    for seed in range(2):
+        check_kind(DType.FLOAT8_E4M3FN, "nt", (8, 184, 128 * 30), wanted, seed=seed)
+
+
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("out", [DType.FLOAT32, DType.FLOAT16], ids=str)
 @pytest.mark.parametrize("columns", [69, 70])
