@@ -24,12 +24,12 @@ __all__ = [
     "oriented_strides",
     "out_of_bounds",
     "package_sources",
-    "refuse_blocks",
-    "refuse_sizes",
     "sources_missing",
     "specialisation",
     "too_many",
-    "without_meaning",
+    "unsupported_blocks",
+    "unsupported_parameter",
+    "unsupported_sizes",
 ]
 
 INT32_MAX = 2**31 - 1
@@ -92,14 +92,14 @@ def package_sources(package: str) -> dict[str, bytes]:
     }
 
 
-def refuse_sizes(extents: Extents) -> str | None:
+def unsupported_sizes(extents: Extents) -> str | None:
     """Say why no compiled kernel takes such sizes; None where one may."""
     if max(extents.m, extents.n, extents.k, extents.m * extents.batch) > INT32_MAX:
         return "M, N, K and M times the batch must be below 2**31; cut the product into blocks"
     return None
 
 
-def refuse_blocks(problem: Problem) -> str | None:
+def unsupported_blocks(problem: Problem) -> str | None:
     """Say why a backend that knows no scales of blocks does not take a problem that has some."""
     if problem.blocks is None:
         return None
@@ -120,7 +120,7 @@ def out_of_bounds(config: Config) -> str | None:
     return next(filter(None, map(out_of_bounds, config.remainder)), None)
 
 
-def without_meaning(config: Config, unused: Collection[str]) -> str | None:
+def unsupported_parameter(config: Config, unused: Collection[str]) -> str | None:
     """Say what a configuration asks for that its kernels do not have; None where nothing is."""
     for name in unused:
         value = getattr(config, name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["is_near"]
+__all__ = ["is_l2_resident"]
 
-_NEAR_BYTES = 64 << 10  # a few hundred input sets of so many bytes stay in an L2
+_MOST_BYTES = 64 << 10  # a few hundred input sets of so many bytes stay in an L2
 
 
-def is_near(moved: int) -> bool:
+def is_l2_resident(moved: int) -> bool:
     """Whether A, B and D are so few bytes together."""
-    return moved < _NEAR_BYTES
+    return moved < _MOST_BYTES

@@ -81,6 +81,6 @@ def cheapest_first(prices: np.ndarray) -> Iterator[int]:
 
 
 @lru_cache(maxsize=1 << 15)
-def changed(config: Config, **knobs: Any) -> Config:
-    """Return a configuration with some knobs changed; made once, since plans are kept."""
-    return copied(config, **knobs)
+def changed(config: Config, **parameters: Any) -> Config:
+    """Return a configuration with some parameters changed; made once, since plans are kept."""
+    return copied(config, **parameters)

@@ -19,14 +19,14 @@ __all__ = [
     "ROW_BYTES",
     "SECTOR_BYTES",
     "SLICED_PARTS",
-    "TURNED_BLOCK",
+    "TRANSPOSE_BLOCK",
     "aligned",
     "packed_bytes",
     "packed_row_bytes",
     "panel_bytes",
     "panel_rows",
     "parts_filled",
-    "parts_in_turn",
+    "parts_per_thread",
     "whole",
     "workspace_bytes",
 ]
@@ -35,7 +35,7 @@ ROW_BYTES = 16  # rows of partial sums are padded to whole vectors
 # Rows of a copy are padded to whole lines of the L2, or if they are shorter to its sectors: those
 # that begin within a sector cost five of them for four.
 LINE_BYTES, SECTOR_BYTES = 128, 32
-TURNED_BLOCK = 64  # rows and columns that are copied at once, where they are transposed
+TRANSPOSE_BLOCK = 64  # rows and columns that are copied at once, where they are transposed
 PANEL_ROWS = 8  # of 16 bytes: what wgmma reads as one matrix
 PART_ALIGNMENT = 256  # bytes
 # A reduction's slices of threads are doubled with so many parts each time: two for each at least.
@@ -54,7 +54,7 @@ def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
     return split_k * extents.batch * _padded(lines, line * size)
 
 
-def parts_in_turn(problem: Problem, part_bytes: int, split_k: int) -> int:
+def parts_per_thread(problem: Problem, part_bytes: int, split_k: int) -> int:
     """Return how many parts, of so many bytes each, a thread of the reduction adds in turn."""
     slices, threads = 1, part_bytes // ROW_BYTES
     if not problem.batch_invariant:  # else the order of the sums would depend on the size of D
@@ -63,9 +63,9 @@ def parts_in_turn(problem: Problem, part_bytes: int, split_k: int) -> int:
     return ceil(split_k / slices)
 
 
-def parts_filled(slabs: int, parts: int) -> int:
-    """Return how many of so many parts of K, each of as many slabs, are not empty."""
-    return ceil(slabs / ceil(slabs / parts))
+def parts_filled(k_tiles: int, parts: int) -> int:
+    """Return how many of so many parts of K, each of as many k_tiles, are not empty."""
+    return ceil(k_tiles / ceil(k_tiles / parts))
 
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:

@@ -27,10 +27,10 @@ from ..common.kernel_key import (
     oriented_strides,
     out_of_bounds,
     package_sources,
-    refuse_sizes,
     sources_missing,
     specialisation,
     too_many,
+    unsupported_sizes,
 )
 from . import toolchain
 
@@ -98,8 +98,8 @@ class CuteBackend(Backend):
     def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
         return (
-            refuse_sizes(extents)
-            or toolchain.refuse_architecture(target)
+            unsupported_sizes(extents)
+            or toolchain.unsupported_architecture(target)
             or self.unsupported_product(problem, extents, target)
         )
 

@@ -26,7 +26,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
 
-from ..common.workspace import LINE_BYTES, PANEL_ROWS, SECTOR_BYTES, TURNED_BLOCK
+from ..common.workspace import LINE_BYTES, PANEL_ROWS, SECTOR_BYTES, TRANSPOSE_BLOCK
 from .device import (
     Divisor,
     elements,
@@ -72,7 +72,7 @@ class Repack:
     """
 
     itemsize: int
-    way: Literal["gather", "panels", "turn", "transpose"]
+    way: Literal["gather", "panels", "transpose_registers", "transpose_shared"]
     contiguous: bool
     vector: int
     split: bool
@@ -122,19 +122,19 @@ def write_unit(
         write(words, global_vector(target, kind.raw, kind.unit))
 
 
-def after_the_kernel_before(*places: Int64 | Int32, early: bool = False) -> None:
+def after_the_kernel_before(*addresses: Int64 | Int32, early: bool = False) -> None:
     """Wait for what an earlier kernel writes; all before this may overlap it.
 
     Where the product may come early, its CTAs find room beside these, and wait, too.
     """
     if early:
         cute.arch.griddepcontrol_launch_dependents()
-    wait_with(*places)
+    wait_with(*addresses)
     if not early:
         cute.arch.griddepcontrol_launch_dependents()
 
 
-def place(kind: Repack, block: Int32, thread: Int32, columns: Int32) -> tuple[Int64, Int64]:
+def position_of(kind: Repack, block: Int32, thread: Int32, columns: Int32) -> tuple[Int64, Int64]:
     """Return a thread's group of lines that are turned, and its first column."""
     across = blocks_across(kind, columns)
     down = block // across
@@ -317,7 +317,7 @@ def read_granules(kind: Repack, starts: tuple, lows: list, highs: list, values: 
 
 
 @cute.jit
-def turn(
+def transpose_registers(
     kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
     target: Int64, pitch: Int64, part_bytes: Int64,
 ) -> None:  # fmt: skip
@@ -329,7 +329,7 @@ def turn(
     thread, _, _ = cute.arch.thread_idx()
     size = kind.itemsize
     groups = (rows + GROUP - 1) // GROUP
-    index, column = place(kind, block, thread, columns)
+    index, column = position_of(kind, block, thread, columns)
     if column < columns and index < Int64(groups) * l0 * l1:
         batch = Int32(index // groups)
         row = Int32(index - Int64(batch) * groups) * GROUP
@@ -365,7 +365,7 @@ def turn(
 
 
 @cute.jit
-def transpose(
+def transpose_shared(
     kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
     target: Int64, pitch: Int64, part_bytes: Int64, tile: cute.Tensor,
 ) -> None:  # fmt: skip
@@ -377,33 +377,33 @@ def transpose(
     thread, _, _ = cute.arch.thread_idx()
     size = kind.itemsize
     lane, warp = thread % LANES, thread // LANES
-    row_tiles = (rows + TURNED_BLOCK - 1) // TURNED_BLOCK
+    row_tiles = (rows + TRANSPOSE_BLOCK - 1) // TRANSPOSE_BLOCK
     across = blocks_across(kind, columns)
     down = block // across
-    column = (block - down * across) * TURNED_BLOCK
+    column = (block - down * across) * TRANSPOSE_BLOCK
     left = columns - column
     batch = down // row_tiles
-    row = (down - batch * row_tiles) * TURNED_BLOCK
+    row = (down - batch * row_tiles) * TRANSPOSE_BLOCK
     i1 = batch // l0
     i0 = batch - i1 * l0
     base = source + size * (Int64(i0) * steps[2] + Int64(i1) * steps[3])
-    places = []
-    for i in range_constexpr(TURNED_BLOCK // ROWS):
+    addresses = []
+    for i in range_constexpr(TRANSPOSE_BLOCK // ROWS):
         c = cutlass.min(i * ROWS + warp, left - 1)
-        for j in range_constexpr(TURNED_BLOCK // LANES):
+        for j in range_constexpr(TRANSPOSE_BLOCK // LANES):
             r = cutlass.min(row + j * LANES + lane, rows - 1)
-            places.append(
+            addresses.append(
                 pinned(base + (Int64(r) * steps[0] + Int64(column + c) * steps[1]) * size)
             )
-    after_the_kernel_before(*places, early=kind.early)
+    after_the_kernel_before(*addresses, early=kind.early)
     # All loads before the first store, and no branches.
-    loaded = [read(global_vector(place, kind.raw, 1), 1)[0] for place in places]
-    for i in range_constexpr(TURNED_BLOCK // ROWS):
-        for j in range_constexpr(TURNED_BLOCK // LANES):
-            tile[i * ROWS + warp, j * LANES + lane] = loaded[i * (TURNED_BLOCK // LANES) + j]
+    loaded = [read(global_vector(address, kind.raw, 1), 1)[0] for address in addresses]
+    for i in range_constexpr(TRANSPOSE_BLOCK // ROWS):
+        for j in range_constexpr(TRANSPOSE_BLOCK // LANES):
+            tile[i * ROWS + warp, j * LANES + lane] = loaded[i * (TRANSPOSE_BLOCK // LANES) + j]
     cute.arch.sync_threads()
-    units = const_expr(TURNED_BLOCK // kind.unit)
-    for i in range_constexpr(TURNED_BLOCK * units // THREADS):
+    units = const_expr(TRANSPOSE_BLOCK // kind.unit)
+    for i in range_constexpr(TRANSPOSE_BLOCK * units // THREADS):
         index = i * THREADS + thread
         r, u = index // units, index % units
         if r < rows - row and u * kind.unit < left:
@@ -417,15 +417,15 @@ def transpose(
 
 def blocks_across(kind: Repack, columns: Int32) -> Int32:
     """Return how many blocks lie side by side."""
-    span = TURNED_BLOCK if kind.way == "transpose" else LANES * kind.unit
+    span = TRANSPOSE_BLOCK if kind.way == "transpose_shared" else LANES * kind.unit
     return (columns + span - 1) // span
 
 
 def blocks_of(kind: Repack, sizes: tuple) -> Int32:
     """Return how many blocks turn an operand."""
     rows, columns, l0, l1 = sizes
-    if kind.way == "transpose":
-        down = Int64((rows + TURNED_BLOCK - 1) // TURNED_BLOCK) * l0 * l1
+    if kind.way == "transpose_shared":
+        down = Int64((rows + TRANSPOSE_BLOCK - 1) // TRANSPOSE_BLOCK) * l0 * l1
     else:  # so many lines for each warp
         down = (Int64((rows + GROUP - 1) // GROUP) * l0 * l1 + ROWS - 1) // ROWS
     return Int32(down) * blocks_across(kind, columns)
@@ -438,16 +438,18 @@ def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
     for i in range_constexpr(len(kinds)):
         if index >= starts[i] and index < starts[i + 1]:
             block = index - starts[i]
-            if const_expr(kinds[i].way == "turn"):
-                turn(kinds[i], block, *jobs[i])
-            elif const_expr(kinds[i].way == "transpose"):
+            if const_expr(kinds[i].way == "transpose_registers"):
+                transpose_registers(kinds[i], block, *jobs[i])
+            elif const_expr(kinds[i].way == "transpose_shared"):
                 smem = cutlass.memory.SmemAllocator()
                 tile = smem.allocate_tensor(
                     kinds[i].raw,
-                    cute.make_layout((TURNED_BLOCK, TURNED_BLOCK), stride=(TURNED_BLOCK + 1, 1)),
+                    cute.make_layout(
+                        (TRANSPOSE_BLOCK, TRANSPOSE_BLOCK), stride=(TRANSPOSE_BLOCK + 1, 1)
+                    ),
                     UNIT,
                 )
-                transpose(kinds[i], block, *jobs[i], tile)
+                transpose_shared(kinds[i], block, *jobs[i], tile)
             elif const_expr(kinds[i].way == "panels"):
                 gather_panels(kinds[i], block, *jobs[i])
             else:

@@ -20,7 +20,7 @@ def scale_of(scales: tuple) -> tuple:
 
 
 @cute.jit
-def product_of(place_a: Any, place_b: Any, factor: Float64) -> tuple:
+def product_of(address_a: Any, address_b: Any, factor: Float64) -> tuple:
     """Return two numbers whose product is that of the scales.
 
     It may be too large or too small for a float32 where what it multiplies makes up for that. So it
@@ -28,10 +28,10 @@ def product_of(place_a: Any, place_b: Any, factor: Float64) -> tuple:
     the second is 1.
     """
     product, more = factor, Float32(1)
-    if place_a != 0:
-        product = product * Float64(read(global_vector(place_a, Float32, 1), 1)[0])
-    if place_b != 0:
-        product = product * Float64(read(global_vector(place_b, Float32, 1), 1)[0])
+    if address_a != 0:
+        product = product * Float64(read(global_vector(address_a, Float32, 1), 1)[0])
+    if address_b != 0:
+        product = product * Float64(read(global_vector(address_b, Float32, 1), 1)[0])
     size = product if product >= 0 else -product
     if (size >= Float64(LARGE)) & (size <= Float64(FINITE)):
         more = Float32(LARGE)

@@ -22,8 +22,8 @@ from .device import GMEM, Divisor, raster, select, tile_coordinates
 from .epilogue import arguments_of, parted
 from .repack import Repack, depth, launch_repack, packed_pitch
 
-TURNED_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
-TURNS = 128  # places along K where tiles start that all read the same few rows
+REGISTER_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
+ROTATIONS = 128  # places along K where tiles start that all read the same few rows
 
 
 class TileSpec(Protocol):
@@ -81,46 +81,46 @@ class Work:
     part: Int32
     first: Int32
     step: Int32
-    slabs: Int32
-    turned: Int32
+    k_tiles: Int32
+    rotation: Int32
 
 
-def unit_order(spec: TileSpec, sizes: tuple, l0: Int32, knobs: tuple) -> tuple:
+def unit_order(spec: TileSpec, sizes: tuple, l0: Int32, parameters: tuple) -> tuple:
     """Work out on the host what `work_unit` counts and divides by."""
     m, n, k = sizes
-    split_k, along_n, group, turn_m, turn_n = knobs
+    split_k, along_n, group, rotate_m, rotate_n = parameters
     tile_m, tile_n, tile_k = spec.config.tile
     cm, cn = spec.config.cluster
     tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
     tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
-    slabs = (k + tile_k - 1) // tile_k
+    k_tiles = (k + tile_k - 1) // tile_k
     step = split_k * spec.config.cluster_k
     divisors = [Divisor(number) for number in (split_k, step, l0)]
-    return (raster(tiles_m, tiles_n, along_n, group), *divisors, slabs, turn_m, turn_n)
+    return (raster(tiles_m, tiles_n, along_n, group), *divisors, k_tiles, rotate_m, rotate_n)
 
 
 def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
-    """Decode a running number into the fields of `Work`: tile, part of K, batch, slabs.
+    """Decode a running number into the fields of `Work`: tile, part of K, batch, k_tiles.
 
-    The slabs are taken from the `turned` one on, then those before it: where all tiles read the
+    The k_tiles are taken from the `turned` one on, then those before it: where all tiles read the
     same few rows they should not want the same ones at once.
     """
-    tiles, split_k, step, l0, slabs_k, turn_m, turn_n = order
+    tiles, split_k, step, l0, k_tiles_k, rotate_m, rotate_n = order
     rank_m, rank_n, rank_k = ranks
     cm, cn = spec.config.cluster
     tm, tn, batch = tile_coordinates(unit, tiles)
     part = Int32(0)
     if spec.split:
         batch, part = divmod(batch, split_k)
-    slabs = slabs_k * spec.products
-    # Parts take slabs in turn: CTAs that run at once then read neighbours in device memory.
+    k_tiles = k_tiles_k * spec.products
+    # Parts take k_tiles in turn: CTAs that run at once then read neighbours in device memory.
     first, apart = Int32(0), Int32(1)
     if spec.split or spec.config.cluster_k > 1:
         first, apart = part * spec.config.cluster_k + rank_k, step.divisor
-        slabs = (slabs - first + apart - 1) // step
-    turned = ((tm * turn_m + tn * turn_n) % TURNS) * slabs // TURNS
+        k_tiles = (k_tiles - first + apart - 1) // step
+    rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * k_tiles // ROTATIONS
     i1, i0 = divmod(batch, l0)
-    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, slabs, turned
+    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, k_tiles, rotation
 
 
 # -- the ring of stages ----------------------------------------------------------------------------
@@ -129,39 +129,39 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
 def advance(stage: Int32, phase: Int32, stages: int, by: int = 1) -> tuple[Int32, Int32]:
     """Next stage, or the one `by` further on; the phase turns when the ring does."""
     coming = stage + by
-    turns = coming >= stages
+    wraps = coming >= stages
     begun = Int32(0) if by == 1 else coming - stages  # one by one, each ring begins with its first
-    return select(turns, begun, coming), phase ^ select(turns, Int32(1), Int32(0))
+    return select(wraps, begun, coming), phase ^ select(wraps, Int32(1), Int32(0))
 
 
-def skip(stage: Int32, phase: Int32, slabs: Int32, stages: int) -> tuple[Int32, Int32]:
-    """Return the stage `slabs` further on."""
-    total = stage + slabs
-    turns = total // stages
-    return total - turns * stages, phase ^ (turns & 1)
+def skip(stage: Int32, phase: Int32, k_tiles: Int32, stages: int) -> tuple[Int32, Int32]:
+    """Return the stage `k_tiles` further on."""
+    total = stage + k_tiles
+    wraps = total // stages
+    return total - wraps * stages, phase ^ (wraps & 1)
 
 
-def slab_source(spec: TileSpec, at: Int32) -> tuple[Int32, Int32, Int32]:
-    """Return where a running slab lies along K, and whether it is of A's and of B's low half.
+def k_tile_source(spec: TileSpec, at: Int32) -> tuple[Int32, Int32, Int32]:
+    """Return where a running k_tile lies along K, and whether it is of A's and of B's low half.
 
     Three products make one of split operands: low times high, high times low, high times high,
-    the small ones first. All three of a slab, then the next: what they share is still in the L2
+    the small ones first. All three of a k_tile, then the next: what they share is still in the L2
     (16384 cubed 82 against 90 to 94 ms).
     """
     if spec.products == 1:
         return at, Int32(0), Int32(0)
-    slab = at // spec.products
-    product = at - slab * spec.products
+    k_tile = at // spec.products
+    product = at - k_tile * spec.products
     low_a = select(product == 0, Int32(1), Int32(0))
     low_b = select(product == 1, Int32(1), Int32(0))
-    return slab, low_a, low_b
+    return k_tile, low_a, low_b
 
 
 def bring(
     atom: cute.CopyAtom, source: cute.Tensor, into: cute.Tensor, full: cute.Pointer, mask: Int32,
     sharers: int,
 ) -> None:  # fmt: skip
-    """Start the TMA load of one operand's slab, to all CTAs that share it."""
+    """Start the TMA load of one operand's k_tile, to all CTAs that share it."""
     if sharers > 1:
         cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask)
     else:
@@ -204,7 +204,7 @@ def operands(
     ):
         deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
         if repacked:
-            few = name == "a" and spec.config.tile[0] <= TURNED_ROWS
+            few = name == "a" and spec.config.tile[0] <= REGISTER_ROWS
             panels = name == "b" and spec.panels
             kind = repack_of(spec, getattr(problem, name), k_major, few, panels)
             if panels:
@@ -272,7 +272,9 @@ def repack_of(
     Through shared memory a copy takes 3 us however small; of eight rows by threads 1 to 1.5.
     """
     contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
-    way: Literal["gather", "panels", "turn", "transpose"] = "turn" if few else "transpose"
+    way: Literal["gather", "panels", "transpose_registers", "transpose_shared"] = (
+        "transpose_registers" if few else "transpose_shared"
+    )
     if contiguous or matrix.major == "strided":
         way = "panels" if panels else "gather"
     return Repack(
@@ -302,13 +304,13 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
         d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
         split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        turn_m: Int32, turn_n: Int32,
+        rotate_m: Int32, rotate_n: Int32,
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
         start(
             spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
             (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, turn_m, turn_n), (), stream,
+            (split_k, along_n, group, multiprocessors, rotate_m, rotate_n), (), stream,
         )  # fmt: skip
 
     @cute.jit
@@ -319,13 +321,13 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
         d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
         split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        turn_m: Int32, turn_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float64,
+        rotate_m: Int32, rotate_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float64,
         stream: cuda.CUstream,
     ) -> None:  # fmt: skip
         start(
             spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
             (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, turn_m, turn_n),
+            (split_k, along_n, group, multiprocessors, rotate_m, rotate_n),
             (scale_a, scale_b, factor), stream,
         )  # fmt: skip
 
@@ -337,7 +339,7 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
         d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
         split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        turn_m: Int32, turn_n: Int32,
+        rotate_m: Int32, rotate_n: Int32,
         of_a_m: Int64, of_a_k: Int64, of_a_l0: Int64, of_a_l1: Int64,
         of_b_n: Int64, of_b_k: Int64, of_b_l0: Int64, of_b_l1: Int64,
         blocks_a: Int64, blocks_b: Int64, scale_a: Int64, scale_b: Int64, factor: Float64,
@@ -346,7 +348,7 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         start(
             spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
             (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, turn_m, turn_n),
+            (split_k, along_n, group, multiprocessors, rotate_m, rotate_n),
             (
                 scale_a, scale_b, factor, (blocks_a, blocks_b),
                 ((of_a_m, of_a_k, of_a_l0, of_a_l1), (of_b_n, of_b_k, of_b_l0, of_b_l1)),
@@ -361,13 +363,13 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
         d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
         split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        turn_m: Int32, turn_n: Int32, *more: tuple,
+        rotate_m: Int32, rotate_n: Int32, *more: tuple,
     ) -> None:  # fmt: skip
         scales, taken, stream = parted(spec.problem, more)
         start(
             spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
             (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, turn_m, turn_n), scales, stream, taken,
+            (split_k, along_n, group, multiprocessors, rotate_m, rotate_n), scales, stream, taken,
         )  # fmt: skip
 
     if spec.problem.epilogue is not None:

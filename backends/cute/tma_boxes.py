@@ -81,8 +81,8 @@ def store_rows(
     rows, columns, size, aligned, pitch = box
     units = const_expr(columns * size // 16 + 1)  # that a row of D may touch
     below, across = cutlass.min(left[0], Int32(rows)), cutlass.min(left[1], Int32(columns)) * size
-    for turn in cutlass.range((rows * units + 31) // 32, unroll=2):
-        index = turn * 32 + lane
+    for iteration in cutlass.range((rows * units + 31) // 32, unroll=2):
+        index = iteration * 32 + lane
         row = index // units
         unit = (index - row * units) * 16
         target = line + row * row_step

@@ -36,7 +36,7 @@ __all__ = [
     "compile_kernel",
     "load_kernel",
     "missing",
-    "refuse_architecture",
+    "unsupported_architecture",
     "versions",
 ]
 
@@ -61,7 +61,7 @@ def missing() -> str | None:
     return None
 
 
-def refuse_architecture(target: Target) -> str | None:
+def unsupported_architecture(target: Target) -> str | None:
     """Say why nothing can be compiled for a target; None where it can."""
     major, minor = target.capability
     if major * 10 + minor in CAPABILITIES:

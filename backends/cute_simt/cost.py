@@ -19,7 +19,7 @@ from unigemm.problem.dtypes import DType, accumulator
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
 from ..common.device_limits import clusters_at_once
-from ..common.l2_residency import is_near
+from ..common.l2_residency import is_l2_resident
 from ..common.top_k import changed
 from ..common.workspace import LINE_BYTES, workspace_bytes
 from .coefficients import H200, DmmaFigures, Figures
@@ -306,7 +306,7 @@ def work_of(problem: Problem, extents: Extents, target: Target, f: Figures) -> W
         problem,
         target,
         extents,
-        begin_us=f.launch_us + f.latency_us - (f.near_us if is_near(moved) else 0.0),
+        begin_us=f.launch_us + f.latency_us - (f.near_us if is_l2_resident(moved) else 0.0),
         dram_us=traffic_us(moved, rate),
         operand_us=(
             traffic_us(extents.m * each * problem.a.dtype.itemsize, rate),

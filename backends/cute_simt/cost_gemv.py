@@ -15,7 +15,7 @@ from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
-from ..common.l2_residency import is_near
+from ..common.l2_residency import is_l2_resident
 from ..common.top_k import cheapest_first
 from ..common.workspace import LINE_BYTES
 from .coefficients import DotFigures
@@ -330,7 +330,7 @@ def _times(
     at_once = np.where(axpy, blocks, np.maximum(1, f.resident // threads))
     cta = f.cta_us + turns * f.turn_us + f.sum_us * rows * each
     moved = extents.bytes_moved(problem)
-    if is_near(moved):
+    if is_l2_resident(moved):
         cta = np.maximum(f.short_us, cta - f.near_us)
     cta = np.where(extents.k < least, f.short_us, cta)
     rounds = ctas / (target.sm_count * at_once)

@@ -14,7 +14,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import no_epilogue
-from ..common.kernel_key import refuse_blocks, without_meaning
+from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import LINE_BYTES
 from .geometry_gemv import (
     AXPY_ROWS,
@@ -82,7 +82,7 @@ _UNUSED_BY_ROWS = ("occupancy", "producers", "repacked", "remainder", "cluster_k
 
 def unsupported_product(problem: Problem, extents: Extents) -> str | None:
     """Say why no configuration can compute a product; None where some may."""
-    reason = refuse_blocks(problem) or no_epilogue(problem)
+    reason = unsupported_blocks(problem) or no_epilogue(problem)
     if reason is not None:
         return reason
     if problem.a.dtype not in _DTYPES:
@@ -130,7 +130,7 @@ def _unsupported_numbers(problem: Problem, extents: Extents, config: Config) -> 
         return "only schedules for few rows are transposed"
     if config.tile[2] * problem.a.dtype.itemsize > _MAX_K_TILE_BYTES:
         return f"a k_tile of {config.tile[2]} has more than {_MAX_K_TILE_BYTES} bytes of a row"
-    reason = without_meaning(config, ("slice_k",))
+    reason = unsupported_parameter(config, ("slice_k",))
     for each in config.remainder:
         reason = reason or _unsupported_rows(each.oriented(problem), None, each)
     return reason or unsupported_launch(problem, extents, config)
@@ -144,7 +144,7 @@ def _unsupported_rows(problem: Problem, extents: Extents | None, config: Config)
         wide = few_rows_wide(problem, config.tile[0])
         if extents.m % wide:
             return f"the dot schedule reads {wide} rows of an M-major A at once, not {extents.m}"
-    return without_meaning(config, _UNUSED_BY_ROWS)
+    return unsupported_parameter(config, _UNUSED_BY_ROWS)
 
 
 def unsupported_launch(problem: Problem, extents: Extents, config: Config) -> str | None:

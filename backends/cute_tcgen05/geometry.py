@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 ROWS = 128  # of a CTA's tile: the lanes of tensor memory
-SLAB_BYTES = 128  # of K: a row of the widest swizzle
+K_TILE_BYTES = 128  # of K: a row of the widest swizzle
 STORE_WARPS = 4  # each reads its own quarter of the lanes (PTX ISA, tcgen05.ld)
 MULTIPLY_WARP, LOAD_WARP, SCHEDULE_WARP = 4, 5, 6
 BARRIER = 8  # bytes
@@ -57,14 +57,14 @@ TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 ANSWERS = 2  # of the hardware's scheduler that are kept
 SCHEDULES = ("single", "pair", "single-dynamic", "pair-dynamic")
 BUFFERS = 2  # of sums in tensor memory, where they fit
-# Slabs brought to the L2 before the kernel before this one has ended, while tensor memory is
+# K_tiles brought to the L2 before the kernel before this one has ended, while tensor memory is
 # allocated. On an H200 each cost 80 to 160 clocks.
 PREFETCHED = 2
 BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
 BOXES = 2  # of a warp: one is filled while the other is stored
 K_BYTES = 32  # of one instruction
-SLAB_BLOCKS = SLAB_BYTES // K_BYTES  # instructions
+K_BLOCKS = K_TILE_BYTES // K_BYTES  # instructions
 COLUMNS = 512  # of tensor memory, 32 bits each
 TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
 HALF_TILE = TILE_ROWS // 2  # columns of B: where a tile may begin among those of scales, at best
@@ -173,8 +173,8 @@ def shared_major(problem: Problem, name: str) -> Major:
     So are pairs of float4, which are neighbours along K (PTX ISA, tcgen05.mma: transposes).
     """
     matrix: MatrixType = getattr(problem, name)
-    turned = matrix.major == "strided" or matrix.dtype is DType.FLOAT4_E2M1FN_X2
-    return "k" if turned else matrix.major
+    made_k_major = matrix.major == "strided" or matrix.dtype is DType.FLOAT4_E2M1FN_X2
+    return "k" if made_k_major else matrix.major
 
 
 def is_repacked(problem: Problem, name: str) -> bool:

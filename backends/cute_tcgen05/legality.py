@@ -11,13 +11,13 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import no_epilogue
-from ..common.kernel_key import without_meaning
+from ..common.kernel_key import unsupported_parameter
 from .geometry import (
     COLUMNS,
     HALF_TILE,
+    K_TILE_BYTES,
     ROWS,
     SCHEDULES,
-    SLAB_BYTES,
     STORE_WARPS,
     WIDEST,
     Geometry,
@@ -62,7 +62,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
     if config.warps != _WARPS:
         return f"its CTAs have warps {_WARPS} that store, not {config.warps}"
     reason = (
-        without_meaning(config, _UNUSED)
+        unsupported_parameter(config, _UNUSED)
         or _unsupported_schedule(config)
         or _unsupported_tile(problem, config)
     )
@@ -86,8 +86,8 @@ def _unsupported_tile(problem: Problem, config: Config) -> str | None:
     m, _, k = config.tile
     if m != ROWS:
         return f"tile M {m} is not {ROWS}, the rows of one CTA"
-    if k * problem.a.dtype.itemsize != SLAB_BYTES:
-        return f"a k_tile must be {SLAB_BYTES} bytes"
+    if k * problem.a.dtype.itemsize != K_TILE_BYTES:
+        return f"a k_tile must be {K_TILE_BYTES} bytes"
     return None
 
 
@@ -110,7 +110,7 @@ def _width_units(problem: Problem, ctas: int) -> Iterator[tuple[int, str]]:
     b = problem.b
     if b.dtype.itemsize == 4 and shared_major(problem, "b") == "n":
         rows = "rows of 128 bytes only (PTX ISA, tcgen05 matrix descriptors)"
-        yield SLAB_BYTES // b.dtype.itemsize * ctas, f": N-major TF32 is read in {rows}"
+        yield K_TILE_BYTES // b.dtype.itemsize * ctas, f": N-major TF32 is read in {rows}"
     if problem.blocks:
         yield HALF_TILE, ", half a tile of scales"
     if problem.accumulator is DType.INT32:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from unigemm.planning.config import Config
 
-from .geometry import ROWS, SLAB_BYTES, WIDEST
+from .geometry import K_TILE_BYTES, ROWS, WIDEST
 
 __all__ = ["MOST_SWAPPED", "SCHEDULE_OF", "widths", "with_clusters"]
 
@@ -42,7 +42,7 @@ def with_clusters(size: int, ctas: int, columns: int, swap_ab: bool) -> Iterator
         clusters += [(4, 1), (2, 2)]
     for cluster in clusters:
         yield Config(
-            (ROWS, columns, SLAB_BYTES // size),
+            (ROWS, columns, K_TILE_BYTES // size),
             cluster,
             _LEAST_STAGES,
             warps=(4, 1),

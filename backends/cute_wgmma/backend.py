@@ -72,9 +72,9 @@ class WgmmaBackend(CuteBackend):
     def arguments(self, plan: Plan) -> tuple[int, ...]:
         """Return how many CTAs run at once, and which operands are turned."""
         config = plan.config
-        turned = turns(config.oriented(plan.problem), config.oriented(plan.extents), config)
+        rotated = turns(config.oriented(plan.problem), config.oriented(plan.extents), config)
         ctas = config.cluster[0] * config.cluster[1]
-        return (clusters_at_once(plan.target, ctas) * ctas, *turned)
+        return (clusters_at_once(plan.target, ctas) * ctas, *rotated)
 
 
 BACKEND = WgmmaBackend()

@@ -18,7 +18,7 @@ from unigemm.planning.config import Config
 from unigemm.planning.prediction import Breakdown, Prediction
 from unigemm.planning.target import Target
 
-from ..common.workspace import parts_in_turn
+from ..common.workspace import parts_per_thread
 from .coefficients import Figures
 from .geometry import (
     FEW_ROWS,
@@ -642,6 +642,6 @@ def _joined(f: Figures, first: Us, *others: Us) -> Us:
 def _parts_us(work: Work, split_k: int) -> float:
     """Return the time of adding up split-K's parts."""
     f, problem = work.family.figures, work.family.problem
-    parts = parts_in_turn(problem, work.part_bytes, split_k)
+    parts = parts_per_thread(problem, work.part_bytes, split_k)
     written = 2 * split_k * work.part_bytes / f.reduce_gbs / 1e3
     return f.reduce_us + f.part_us * parts + written

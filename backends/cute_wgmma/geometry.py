@@ -3,7 +3,7 @@
 A CTA has one producer warpgroup and `groups` x (warps M / 4) x (warps N) x `slices` consumers. With
 the cooperative schedule (one group) all consumers share a tile; with ping-pong (two groups) each
 group has a tile of its own, and one multiplies while the other writes its result. With sliced-K the
-warpgroups share a tile's slabs: one warpgroup alone takes 64 clocks for each wgmma that reads A
+warpgroups share a tile's k_tiles: one warpgroup alone takes 64 clocks for each wgmma that reads A
 from shared memory, however few its columns (measured; 128 columns are worth that), two overlap.
 
 A tile of fewer rows than one wgmma has (64) loads and stores only those; what wgmma reads for the
@@ -88,14 +88,14 @@ class Geometry:
     accumulators
         float32 registers of one consumer thread.
     fragments
-        Registers of one consumer thread that hold slabs of A: two, or none.
+        Registers of one consumer thread that hold k_tiles of A: two, or none.
     row_steps
         Rows of D between the accumulators of one thread: to the next wgmma row block, and to the
         other half of one.
     a_bytes, b_bytes
         One stage of an operand.
     promote
-        Slabs after which partial sums are added to a second set of accumulators; 0 for never.
+        After how many k_tiles partial sums are added to a second set of accumulators; 0 for never.
     a_swizzle, b_swizzle
         Bytes of a swizzled row of an operand in shared memory; 16 is not swizzled.
     store
@@ -150,7 +150,7 @@ class Geometry:
 
     @property
     def sets(self) -> int:
-        """Sets of accumulators: those of wgmma, by turns where each slab's move, and the total."""
+        """Sets of accumulators: one or two that wgmma writes, and one for the total."""
         return {0: 1, 1: 3}.get(self.promote, 2)
 
     @property
@@ -319,9 +319,9 @@ def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows"
     not make that faster.
     """
     d = problem.d
-    turned = d.major == "m" or from_registers(problem, rows) or d.dtype.itemsize == 1
-    turned = turned or (problem.epilogue is not None and bool(problem.epilogue.gate))
-    if turned or store_is_direct(rows, adding):
+    by_columns = d.major == "m" or from_registers(problem, rows) or d.dtype.itemsize == 1
+    by_columns = by_columns or (problem.epilogue is not None and bool(problem.epilogue.gate))
+    if by_columns or store_is_direct(rows, adding):
         return "direct"
     if d.alignment == TMA_BYTES:
         return "tma" if d.dtype.itemsize == 2 else "direct"
@@ -333,8 +333,8 @@ def store_is_direct(rows: Any, adding: Any) -> Any:
     return adding | (rows < MMA_M)
 
 
-def _promotion(problem: Problem, slab: int) -> int:
-    return _PROMOTED_K // slab if is_promoted(problem) else 0
+def _promotion(problem: Problem, k_tile: int) -> int:
+    return _PROMOTED_K // k_tile if is_promoted(problem) else 0
 
 
 def _swizzle(row_bytes: int) -> int:

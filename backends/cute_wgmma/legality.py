@@ -11,7 +11,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import unsupported_config_epilogue, unsupported_epilogue
-from ..common.kernel_key import refuse_blocks, without_meaning
+from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from .geometry import (
     BARRIER_BYTES,
     FEW_ROWS,
@@ -33,7 +33,7 @@ _INTEGER_N = (8, 16, 24, *range(32, 257, 16))
 
 def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:
     """Say why no configuration can compute a product on the target; None where some may."""
-    reason = refuse_blocks(problem) or unsupported_epilogue(problem)
+    reason = unsupported_blocks(problem) or unsupported_epilogue(problem)
     if reason is not None:
         return reason
     if target.capability != (9, 0):
@@ -55,7 +55,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
     The problem is as the kernel sees it.
     """
     reason = (
-        without_meaning(config, _UNUSED)
+        unsupported_parameter(config, _UNUSED)
         or unsupported_config_epilogue(problem, config)
         or _unsupported_warps(config)
         or _unsupported_tile(problem, config)

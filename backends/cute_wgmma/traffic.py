@@ -10,12 +10,12 @@ import numpy as np
 
 from unigemm.problem.problem import Extents, Problem
 
-from ..common.l2_residency import is_near
+from ..common.l2_residency import is_l2_resident
 from ..common.workspace import (
     LINE_BYTES,
     ROW_BYTES,
     SECTOR_BYTES,
-    TURNED_BLOCK,
+    TRANSPOSE_BLOCK,
     packed_bytes,
     panel_bytes,
     workspace_bytes,
@@ -94,7 +94,7 @@ def work_of(family: Family, extents: Extents) -> Work:
     size = problem.a.dtype.itemsize
     each = extents.k * extents.batch * size
     moved = extents.bytes_moved(problem)
-    near = is_near(moved)
+    near = is_l2_resident(moved)
     b_rows = shared_major(problem, "b", MMA_M) == "n"
     repack_us, near_copies = np.zeros(MMA_M + 1), np.zeros(MMA_M + 1)
     copied: dict[int, int] = {}
@@ -190,8 +190,8 @@ def _block_bytes(copies: tuple[_Copy, ...], extents: Extents) -> int:
     total = 0
     for copy in copies:
         rows = copy.rows(extents)
-        blocks = -(-rows // TURNED_BLOCK) * -(-extents.k // TURNED_BLOCK) * extents.batch
-        total += blocks * TURNED_BLOCK**2 * copy.itemsize * copy.copies
+        blocks = -(-rows // TRANSPOSE_BLOCK) * -(-extents.k // TRANSPOSE_BLOCK) * extents.batch
+        total += blocks * TRANSPOSE_BLOCK**2 * copy.itemsize * copy.copies
     return total
 
 

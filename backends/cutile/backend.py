@@ -21,10 +21,10 @@ from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_key import (
     out_of_bounds,
     package_sources,
-    refuse_sizes,
     sources_missing,
     specialisation,
     too_many,
+    unsupported_sizes,
 )
 from . import launch_arguments as arguments
 from . import toolchain
@@ -56,7 +56,7 @@ class CutileBackend(Backend):
 
     def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target, or not well; None when it can."""
-        return refuse_sizes(extents) or unsupported_product(problem, extents, target)
+        return unsupported_sizes(extents) or unsupported_product(problem, extents, target)
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations with their estimated times."""

@@ -42,9 +42,9 @@ from .cost import (
     work_of,
 )
 from .geometry import config_of, copied_bytes, k_major
-from .launch_arguments import places_of, tail_of
+from .launch_arguments import slots_of, tail_of
 from .legality import unsupported_copies, varies
-from .tiles import NARROW, Shape, shapes, table_of, turned_tf32
+from .tiles import NARROW, Shape, shapes, table_of, transposed_tf32
 
 __all__ = [
     "candidates",
@@ -184,7 +184,7 @@ def _ways(problem: Problem, target: Target, m: int, n: int) -> list[Way]:
         found.append((True, False))
     if m <= NARROW:
         found.append((True, True))
-    if turned_tf32(problem, target) == (False, True):
+    if transposed_tf32(problem, target) == (False, True):
         found.append((False, True))
     return found
 
@@ -272,7 +272,7 @@ def _sides(
     tiles = [shape for shape in table_of(dtype, capability) if _is_narrow(shape) == narrow]
     sides: dict[tuple[int, int], tuple[int, int]] = {}
     for shape in tiles:
-        key = shape.slab_bytes, shape.ctas
+        key = shape.k_tile_bytes, shape.ctas
         m, n = sides.get(key, (shape.m, shape.n))
         sides[key] = min(m, shape.m), min(n, shape.n)
     return sides, min((shape.m * shape.n // shape.ctas for shape in tiles), default=0)
@@ -342,7 +342,7 @@ def _copied_first(
     for rate, config in tiles:
         m, n, k = config.tile
         count = -(-extents.m // m) * -(-extents.n // n) * extents.batch
-        if config.schedule != "tail" and count > places_of(config, target):  # K is whole
+        if config.schedule != "tail" and count > slots_of(config, target):  # K is whole
             round_of = target.sm_count // config.cluster[0]
             count = -(-count // round_of) * round_of
         tensor = count * m * n * extents.k / (rate * target.clock_mhz * target.sm_count)

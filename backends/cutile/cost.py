@@ -15,9 +15,9 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.workspace import workspace_bytes
 from .coefficients import FIGURES, FLOAT64_FIGURES, Figures
-from .geometry import ANY_MAJOR, is_copied, seen
-from .launch_arguments import places_of, tail_of
-from .tiles import ALIGNMENT, DEFAULT_WARPS, spans_of, turned_tf32
+from .geometry import ANY_MAJOR, effective_problem, is_copied
+from .launch_arguments import slots_of, tail_of
+from .tiles import ALIGNMENT, DEFAULT_WARPS, spans_of, transposed_tf32
 
 __all__ = [
     "BELOW",
@@ -209,7 +209,7 @@ def figures_of(problem: Problem, target: Target) -> Figures:
 
 def measured(problem: Problem, target: Target, config: Config, figures: Figures) -> Base:
     """Return the base of a configuration; the problem as the kernel sees it, but for copies."""
-    read = seen(problem, config)
+    read = effective_problem(problem, config)
     major = target.capability[0]
     hidden = config.schedule == "persistent" and major in _HIDES_STORES
     (m, n, k), ctas = config.tile, config.cluster[0]
@@ -221,20 +221,20 @@ def measured(problem: Problem, target: Target, config: Config, figures: Figures)
         copied=(is_copied(problem.a, config), is_copied(problem.b, config)),
         figures=figures,
         margin=margin_of(problem, target),
-        places=places_of(config, target),
+        places=slots_of(config, target),
         rate=rate,
         tensor_us=m * n * k / ctas / (rate * target.clock_mhz),
         latency_us=latency_us(k * problem.a.dtype.itemsize, figures),
         least_us=least_slab_us(read, target, config.tile, ctas, figures),
-        turns=turned_tf32(read, target),
+        turns=transposed_tf32(read, target),
         store_us=stores_us(problem, target, m * n // ctas, figures),
         hidden=figures.persistent_store if hidden else 1.0,
     )
 
 
-def latency_us(slab_bytes: int, figures: Figures) -> float:
+def latency_us(k_tile_bytes: int, figures: Figures) -> float:
     """Return the time of a slab of so many bytes by its instructions."""
-    us: float = figures.slab_us * (slab_bytes / _SWIZZLE) ** figures.depth
+    us: float = figures.slab_us * (k_tile_bytes / _SWIZZLE) ** figures.depth
     return us
 
 
@@ -245,12 +245,12 @@ def least_slab_us(
 
     The problem as a tile that so many CTAs share reads it. With more rows and columns not less.
     """
-    (m, n, k), turns = tile, turned_tf32(problem, target)
-    slab_bytes = k * problem.a.dtype.itemsize
-    latency = latency_us(slab_bytes, figures)
+    (m, n, k), turns = tile, transposed_tf32(problem, target)
+    k_tile_bytes = k * problem.a.dtype.itemsize
+    latency = latency_us(k_tile_bytes, figures)
     if not any(turns):
         return latency
-    clocked = slab_bytes / target.clock_mhz
+    clocked = k_tile_bytes / target.clock_mhz
     turn_a = turns[0] * m / ctas * clocked / figures.turned_a_bytes
     if not turns[1]:
         return max(latency, turn_a)
@@ -291,7 +291,7 @@ def parts_bytes(
     """Return what sums of parts of K need, of whole products or of the last round's tiles."""
     if config.schedule == "tail":
         m, n, _ = config.tile
-        return places_of(config, target) * m * n * problem.accumulator.itemsize
+        return slots_of(config, target) * m * n * problem.accumulator.itemsize
     return workspace_bytes(problem, sizes, split_k)
 
 
@@ -439,20 +439,20 @@ def _slab(base: Base, sizes: Extents, at_once: int) -> Slab:
     figures, target, config = base.figures, base.target, base.config
     (m, n, k), ctas = config.tile, config.cluster[0]
     per_sm = _fullest(base, at_once)
-    slab_bytes = k * base.problem.a.dtype.itemsize
+    k_tile_bytes = k * base.problem.a.dtype.itemsize
     read_a, read_b = _read_bytes(base, sizes)
     clocks = target.clock_mhz
     shared = (read_a + read_b) * per_sm / (figures.shared_bytes * clocks)
     tensor = base.tensor_us * per_sm
     latency = base.latency_us * max(1.0, per_sm / ctas) ** figures.crowding
     l2 = (read_a + read_b) * at_once / (figures.l2_bytes * target.sm_count * clocks)
-    turn_a = base.turns[0] * m / ctas * slab_bytes * per_sm / (figures.turned_a_bytes * clocks)
-    turn_b = base.turns[1] * n * slab_bytes * per_sm / (figures.turned_b_bytes * clocks)
+    turn_a = base.turns[0] * m / ctas * k_tile_bytes * per_sm / (figures.turned_a_bytes * clocks)
+    turn_b = base.turns[1] * n * k_tile_bytes * per_sm / (figures.turned_b_bytes * clocks)
     if per_sm > 1:
         turn_b *= figures.turned_apart
     # A turned B is behind a barrier of all warps, and then nothing hides the turning of A. Else
     # other warps of the SM multiply meanwhile, or the same ones the other half of a deep slab.
-    alone = config.warps[0] * per_sm <= DEFAULT_WARPS and slab_bytes <= _SWIZZLE
+    alone = config.warps[0] * per_sm <= DEFAULT_WARPS and k_tile_bytes <= _SWIZZLE
     if base.turns[1] or alone:
         us = _joined(figures.overlap, shared, tensor, latency, l2) + turn_a + turn_b
     else:

@@ -17,23 +17,23 @@ __all__ = [
     "ANY_MAJOR",
     "PIECE_ROWS",
     "REDUCE_TILE",
-    "TURN_TILE",
+    "TRANSPOSE_TILE",
     "Features",
     "config_of",
     "copied_bytes",
+    "effective_problem",
     "features",
     "gpu_code",
     "is_copied",
     "k_major",
     "kernel_problem",
-    "seen",
     "stored_directly",
 ]
 
 REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reduction adds up
-# Lines of a copy and elements of them that a block of `turn` writes: on both sides a warp moves two
-# lines of the L2 at a time, and five blocks an SM have 80 kB in flight (81 registers, 17 kB).
-TURN_TILE = (64, 64)
+# Lines of a copy and elements of them that a block of `transpose` writes: a warp moves two
+# lines of the L2 at a time on both sides, and five blocks an SM have 80 kB in flight.
+TRANSPOSE_TILE = (64, 64)
 PIECE_ROWS = 8  # of a shared tile that a block of `join` adds up: 16 bytes of a turned D
 ANY_MAJOR = (10, 11)  # major compute capabilities whose tcgen05 reads an operand as it lies
 
@@ -109,7 +109,7 @@ def k_major(problem: Problem) -> Problem:
     return replace(problem, a=a, b=b)
 
 
-def seen(problem: Problem, config: Config) -> Problem:
+def effective_problem(problem: Problem, config: Config) -> Problem:
     """Return the problem that is multiplied: with the copies of operands that have one.
 
     The problem is the kernel's, as with `swap_ab`.
@@ -132,7 +132,7 @@ def config_of(
 ) -> Config:
     """Return the configuration of a shape, K whole and tiles in no particular order."""
     return Config(
-        tile=(shape.m, shape.n, shape.slab_bytes // problem.a.dtype.itemsize),
+        tile=(shape.m, shape.n, shape.k_tile_bytes // problem.a.dtype.itemsize),
         stages=shape.latency,
         cluster=(shape.ctas, 1),
         warps=(shape.warps, 1),

@@ -16,7 +16,7 @@ from typing import Any
 from unigemm.errors import BackendUnavailable, UnigemmError
 from unigemm.planning.backend import Launcher
 
-from .launch_arguments import PLACES, Argument, Call, Divisor, Place
+from .launch_arguments import CALL_ARGUMENTS, Argument, Call, CallArgument, Divisor
 
 __all__ = ["DRIVER", "launcher", "load"]
 
@@ -70,18 +70,21 @@ def _done(driver: Any, answer: tuple[Any, ...], what: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch whose buffers a thread fills in: `places` are (slot, index of `PLACES`, offset)."""
+    """A launch whose buffers a thread fills in.
+
+    `per_call` are (index of the argument, index in `CALL_ARGUMENTS`, offset).
+    """
 
     config: Any
     function: Any
     values: Any
     pointers: Any
-    places: tuple[tuple[int, int, int], ...]
+    per_call: tuple[tuple[int, int, int], ...]
 
 
 def _bits(argument: Argument) -> int:
     """Return what stands for an argument until a call brings it, as an unsigned number."""
-    if isinstance(argument, Place):
+    if isinstance(argument, CallArgument):
         return 0
     return (argument.packed if isinstance(argument, Divisor) else argument) & (2**64 - 1)
 
@@ -104,12 +107,12 @@ def _prepare(call: Call, function: Any, overlap: bool) -> Launch:
         attribute.value.programmaticStreamSerializationAllowed = 1
         config.attrs = [attribute]
         config.numAttrs = 1
-    places = tuple(
-        (slot, PLACES.index(x.name), x.offset)
+    per_call = tuple(
+        (slot, CALL_ARGUMENTS.index(x.name), x.offset)
         for slot, x in enumerate(call.arguments)
-        if isinstance(x, Place)
+        if isinstance(x, CallArgument)
     )
-    return Launch(config, function, values, pointers, places)
+    return Launch(config, function, values, pointers, per_call)
 
 
 class _Prepared(threading.local):
@@ -118,7 +121,7 @@ class _Prepared(threading.local):
     def __init__(self, calls: Sequence[Call], kernels: Mapping[str, Any], overlap: bool) -> None:
         made = [_prepare(call, kernels[call.symbol], overlap) for call in calls]
         self.launches = [
-            (x.config, x.function, addressof(x.pointers), x.values, x.places) for x in made
+            (x.config, x.function, addressof(x.pointers), x.values, x.per_call) for x in made
         ]
         self.kept = made
         self.stream = 0  # that of a new configuration
@@ -154,8 +157,8 @@ def launcher(
     def run(brought: tuple[int, ...], stream: int) -> None:
         if stream != prepared.stream:
             prepared.to(stream)
-        for config, function, pointers, values, places in prepared.launches:
-            for slot, index, offset in places:
+        for config, function, pointers, values, per_call in prepared.launches:
+            for slot, index, offset in per_call:
                 values[slot] = brought[index] + offset
             status = start(config, function, pointers, 0)
             if status[0]:

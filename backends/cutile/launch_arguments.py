@@ -22,33 +22,44 @@ from unigemm.problem.problem import Extents, MatrixType
 
 from ..common.kernel_key import INT32_MAX, Steps, oriented_strides
 from ..common.workspace import ROW_BYTES, packed_bytes, packed_row_bytes, parts_filled
-from .geometry import PIECE_ROWS, REDUCE_TILE, TURN_TILE, features, is_copied
+from .geometry import PIECE_ROWS, REDUCE_TILE, TRANSPOSE_TILE, features, is_copied
 
 __all__ = [
-    "PLACES",
+    "CALL_ARGUMENTS",
     "Argument",
     "Call",
+    "CallArgument",
     "Divisor",
-    "Place",
     "calls",
     "order_of",
-    "places_of",
+    "slots_of",
     "tail_of",
     "units_of",
 ]
 
 #: What a launch brings, in its order: addresses (A and B the kernel's), extents, a float64's bits.
-PLACES = ("a", "b", "d", "workspace", "scale_a", "scale_b", "scales_a", "scales_b", "factor")
+CALL_ARGUMENTS = (
+    "a",
+    "b",
+    "d",
+    "workspace",
+    "scale_a",
+    "scale_b",
+    "scales_a",
+    "scales_b",
+    "factor",
+)
 
 
 @dataclass(frozen=True)
-class Place:
+class CallArgument:
     """An argument that each call brings.
 
     Attributes
     ----------
     name
-        One of `PLACES`: an address, how many scales lie at one (0 or 1), or the bits of the factor.
+        One of `CALL_ARGUMENTS`: an address, how many scales lie at one (0 or 1), or the bits of the
+        factor.
     offset
         Bytes added to an address.
     """
@@ -76,7 +87,7 @@ class Divisor:
         return shift << 32 | (1 << shift) // self.by + 1
 
 
-Argument = int | Place | Divisor
+Argument = int | CallArgument | Divisor
 
 
 @dataclass(frozen=True)
@@ -100,12 +111,12 @@ class Call:
 
 def units_of(config: Config, extents: Extents) -> int:
     """Return the units of work of a product: tiles, by parts of K, by the stack."""
-    seen = config.oriented(extents)
+    oriented = config.oriented(extents)
     m, n, _ = config.tile
-    return ceil(seen.m / m) * ceil(seen.n / n) * seen.batch * config.split_k
+    return ceil(oriented.m / m) * ceil(oriented.n / n) * oriented.batch * config.split_k
 
 
-def places_of(config: Config, target: Target) -> int:
+def slots_of(config: Config, target: Target) -> int:
     """Return how many tiles the device works on at once."""
     return max(1, target.sm_count // config.cluster[0]) * max(1, config.occupancy)
 
@@ -120,7 +131,7 @@ class Tail(NamedTuple):
     tiles
         How many.
     parts
-        Of K, that each is cut into: as many as there are places.
+        Of K, that each is cut into: as many as there are slots.
     """
 
     begin: int
@@ -128,12 +139,12 @@ class Tail(NamedTuple):
     parts: int
 
 
-def tail_of(config: Config, k: int, tiles: int, places: int) -> Tail:
+def tail_of(config: Config, k: int, tiles: int, slots: int) -> Tail:
     """Return what is left of the last round, in parts none of which is empty."""
-    left = tiles % places
-    slabs = ceil(k / config.tile[2])
-    parts = max(1, min(places // max(1, left), slabs))
-    return Tail(tiles - left, left, parts_filled(slabs, parts))
+    left = tiles % slots
+    k_tiles = ceil(k / config.tile[2])
+    parts = max(1, min(slots // max(1, left), k_tiles))
+    return Tail(tiles - left, left, parts_filled(k_tiles, parts))
 
 
 def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
@@ -177,22 +188,29 @@ def _calls(
         b, begin = _copied(b, begin, (n, k), plan, copies)
     d = _matrix("d", problem.d, problem.d.major == "m", (m, n), batch, strides[2], offsets[2])
     units = units_of(config, plan.extents) // extents.batch * products
-    places = places_of(config, plan.target)
-    blocks = min(units, places) if config.schedule == "persistent" else units
+    slots = slots_of(config, plan.target)
+    blocks = min(units, slots) if config.schedule == "persistent" else units
     scales: tuple[Argument, ...] = ()
     if problem.scaled:
         # Two arrays of at most one number: address, extent, stride.
-        scales = (Place("scale_a"), Place("scales_a"), 1, Place("scale_b"), Place("scales_b"), 1)
-        scales = (*scales, Place("factor"))
+        scales = (
+            CallArgument("scale_a"),
+            CallArgument("scales_a"),
+            1,
+            CallArgument("scale_b"),
+            CallArgument("scales_b"),
+            1,
+        )
+        scales = (*scales, CallArgument("factor"))
     stack = batch[0] if config.split_k == 1 else products
     order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
     if not features(plan.target).multiplies:
         order = order[:2]
     if config.schedule == "tail":
-        rest = tail_of(config, extents.k, units, places)
-        pieces = _pieces(plan, places, begin)
+        rest = tail_of(config, extents.k, units, slots)
+        pieces = _pieces(plan, slots, begin)
         main = (*a, *b, *d, *scales, batch[0], rest.begin, *order)
-        found = [_call("gemm", places, main, plan)] if rest.begin else []
+        found = [_call("gemm", slots, main, plan)] if rest.begin else []
         if rest.tiles:
             number = (rest.parts, rest.begin, *order)
             blocks = rest.tiles * rest.parts
@@ -217,7 +235,7 @@ def order_of(config: Config, down: int, across: int, stack: int) -> tuple[int | 
     """Return the order of a product's tiles: along M or N, in bands of so many, and its divisors.
 
     A unit of work is divided by the tiles of a product, that by a stack's inner extent, a tile by
-    those of a band, and its place there by the band's width, which may be less in the last.
+    those of a band, and its address there by the band's width, which may be less in the last.
     """
     along_n, group = config.raster.order == "n", config.raster.group
     swept, grouped = (across, down) if along_n else (down, across)
@@ -227,7 +245,7 @@ def order_of(config: Config, down: int, across: int, stack: int) -> tuple[int | 
 
 
 def _matrix(
-    name: str, kind: MatrixType, turned: bool, shape: tuple[int, int], batch: tuple[int, int],
+    name: str, kind: MatrixType, transposed: bool, shape: tuple[int, int], batch: tuple[int, int],
     steps: Steps, offset: int,
 ) -> tuple[Argument, ...]:  # fmt: skip
     """Return the arguments of a stack of matrices (L1, L0, lines, line).
@@ -235,13 +253,13 @@ def _matrix(
     An index that repeats the operand has an extent of one; strides that are never taken are
     replaced by some that keep the promises of the signature.
     """
-    lines, line = reversed(shape) if turned else shape
-    between, along = (steps[1], steps[0]) if turned else steps[:2]
+    lines, line = reversed(shape) if transposed else shape
+    between, along = (steps[1], steps[0]) if transposed else steps[:2]
     unit = kind.vector
     inner, outer = (extent if step else 1 for extent, step in zip(batch, steps[2:], strict=True))
     strides = (steps[3] or unit, steps[2] or unit, between if lines > 1 else unit, along)
     return (
-        Place(name, offset * kind.dtype.itemsize),
+        CallArgument(name, offset * kind.dtype.itemsize),
         *(outer, inner, lines, line),
         *strides,
     )
@@ -252,20 +270,20 @@ def _copied(
 ) -> tuple[tuple[Argument, ...], int]:
     """Add the launch that copies an operand, and return the copy's arguments and its end.
 
-    It has a matrix for each that there is of the operand; the product sees K as it is, and `turn`
-    also what pads the lines.
+    The copy has as many matrices as the operand. The product sees K as it is; `transpose` also
+    writes the padding of the lines.
     """
     (rows, k), itemsize = shape, plan.problem.a.dtype.itemsize
     outer, inner = (extent for extent in source[1:3] if isinstance(extent, int))
     pitch = packed_row_bytes(k * itemsize) // itemsize
     strides = (inner * rows * pitch, rows * pitch, pitch, 1)
-    place = Place("workspace", begin)
-    lines, line = TURN_TILE
+    address = CallArgument("workspace", begin)
+    lines, line = TRANSPOSE_TILE
     blocks = ceil(rows / lines) * ceil(pitch / line) * inner * outer
-    padded = (place, outer, inner, rows, pitch, *strides)
-    copies.append(_call("turn", blocks, (*source, *padded), plan))
+    padded = (address, outer, inner, rows, pitch, *strides)
+    copies.append(_call("transpose", blocks, (*source, *padded), plan))
     end = begin + packed_bytes(rows, k * itemsize, inner * outer, 1)
-    return (place, outer, inner, rows, k, *strides), end
+    return (address, outer, inner, rows, k, *strides), end
 
 
 def _parts(plan: Plan, lines: int, line: int, products: int, begin: int) -> tuple[Argument, ...]:
@@ -274,16 +292,16 @@ def _parts(plan: Plan, lines: int, line: int, products: int, begin: int) -> tupl
     pitch = ceil(line / unit) * unit
     strides = (products * lines * pitch, lines * pitch, pitch, 1)
     return (
-        Place("workspace", begin),
+        CallArgument("workspace", begin),
         *(plan.split_k, products, lines, pitch),
         *strides,
     )
 
 
-def _pieces(plan: Plan, places: int, begin: int) -> tuple[Argument, ...]:
+def _pieces(plan: Plan, slots: int, begin: int) -> tuple[Argument, ...]:
     """Return the arguments of the workspace of shared tiles: (1, pieces, rows, columns)."""
     m, n, _ = plan.config.tile
-    return (Place("workspace", begin), 1, places, m, n, places * m * n, m * n, n, 1)
+    return (CallArgument("workspace", begin), 1, slots, m, n, slots * m * n, m * n, n, 1)
 
 
 def _call(symbol: str, blocks: int, arguments: tuple[Argument, ...], plan: Plan) -> Call:

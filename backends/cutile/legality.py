@@ -8,9 +8,9 @@ from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.epilogue import no_epilogue
-from ..common.kernel_key import refuse_blocks, without_meaning
+from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import parts_filled
-from .geometry import ANY_MAJOR, config_of, features, seen
+from .geometry import ANY_MAJOR, config_of, effective_problem, features
 from .tiles import ALIGNMENT, SCHEDULES, shapes
 
 __all__ = [
@@ -32,7 +32,7 @@ _UNUSED = ("thread", "producers", "remainder")
 def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:
     """Say why cuTile does not take a product, or would be slow at it; None where it does."""
     return (
-        refuse_blocks(problem)
+        unsupported_blocks(problem)
         or no_epilogue(problem)
         or _unsupported_architecture(target)
         or _unsupported_dtype(problem, target)
@@ -135,7 +135,7 @@ def unsupported_reason(
     """
     return (
         _unsupported_schedule(problem, config)
-        or without_meaning(config, _UNUSED)
+        or unsupported_parameter(config, _UNUSED)
         or (unsupported_copies(problem, target) if config.repacked else None)
         or _unsupported_tile(problem, config, target)
         or (None if extents is None else _unsupported_parts(extents, config))
@@ -177,7 +177,7 @@ def unsupported_copies(problem: Problem, target: Target) -> str | None:
 
 def _unsupported_tile(problem: Problem, config: Config, target: Target) -> str | None:
     """Say that a tile is not in the table: any may be compiled, but few keep sums in registers."""
-    for shape in shapes(seen(problem, config), target):
+    for shape in shapes(effective_problem(problem, config), target):
         if config.schedule not in shape.schedules:
             continue
         known = config_of(shape, problem, config.schedule, config.swap_ab)

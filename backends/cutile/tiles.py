@@ -9,7 +9,7 @@ Sources of the sizes:
 
 - H: measured on an H200 beside cuBLAS (16 bits): 128x256 with eight warps 0.95 to 1.17, 256x256 on
   two CTAs 0.93 to 1.16, 128x128 on two CTAs 0.90 to 1.07 at 1024 cubed, 64x128 1.15 at
-  256x4096x4096, 64x64 in slabs of 256 bytes 1.07 at 64x4096x14336.
+  256x4096x4096, 64x64 in k_tiles of 256 bytes 1.07 at 64x4096x14336.
 - T: what NVIDIA's TileGym tunes among (src/tilegym/ops/cutile/matmul.py, at 242111c), by
   architecture and for float64.
 - N: narrow tiles for few rows or columns, the smallest N of wgmma, tcgen05 and mma.sync (PTX ISA:
@@ -36,7 +36,7 @@ __all__ = [
     "shapes",
     "spans_of",
     "table_of",
-    "turned_tf32",
+    "transposed_tf32",
 ]
 
 ALIGNMENT = 16  # bytes: base addresses and strides of TMA (PTX ISA, tensor maps), and cp.async
@@ -53,7 +53,7 @@ class Shape:
     ----------
     m, n
         Rows and columns, of spans that are powers of two (`spans_of`).
-    slab_bytes
+    k_tile_bytes
         Of K in one step of the loop.
     ctas
         CTAs of a cluster that share the tile (num_ctas).
@@ -68,12 +68,12 @@ class Shape:
         Offered with a loop over tiles, too; and with one whose last round is cut along K.
     latency
         How long the compiler is told that loads last, from 2 to 10 (`cuda.tile.load`), which
-        decides how many slabs are on their way at once; 1 leaves it to the compiler.
+        decides how many k_tiles are on their way at once; 1 leaves it to the compiler.
     """
 
     m: int
     n: int
-    slab_bytes: int = 128
+    k_tile_bytes: int = 128
     ctas: int = 1
     warps: int = DEFAULT_WARPS
     occupancy: int = 0
@@ -93,12 +93,12 @@ class Shape:
 
 
 _FEW = tuple(  # N
-    Shape(rows, columns, slab)
+    Shape(rows, columns, k_tile)
     for columns in (8, 16, 32)
-    for rows, slab in ((64, 128), (64, 256), (128, 128))
+    for rows, k_tile in ((64, 128), (64, 256), (128, 128))
 )
 
-# mma.sync and cp.async. TileGym tunes 64x64 to 128x128, slabs of 32 to 128, occupancy 1 and 2.
+# mma.sync and cp.async. TileGym tunes 64x64 to 128x128, k_tiles of 32 to 128, occupancy 1 and 2.
 _AMPERE_16 = (
     Shape(128, 256, 64, warps=8),  # S
     Shape(256, 128, 64, warps=8),  # S
@@ -140,26 +140,19 @@ _FLOAT64 = (
     Shape(16, 16, 256, occupancy=2),  # T
 )
 
-# The best of 1 to 4 in 286 problems, as of slabs of 256 bytes below (0.93 to 0.99 of the time,
-# 64x64 0.94): the compiler has more slabs on their way, and no room for two CTAs of an SM.
+# The best of 1 to 4 in 286 problems, as of k_tiles of 256 bytes below (0.93 to 0.99 of the time,
+# 64x64 0.94): the compiler has more k_tiles on their way, and no room for two CTAs of an SM.
 _HOPPER_FEW = tuple(
     replace(shape, latency=4)
-    if shape.slab_bytes == 256 or (shape.m == 128 and shape.n < 32)
+    if shape.k_tile_bytes == 256 or (shape.m == 128 and shape.n < 32)
     else shape
     for shape in _FEW
 )
 
-# wgmma and TMA. 128x128 on two CTAs, 256x128 and two 128x64 an SM were never the best of 77 to 120
-# problems on an H200; nor were 384x128, 192x256, 192x128 in slabs of 64 bytes and a tail of 128x256
-# of 33. Several spans in a loop over tiles are mostly multiplied one instruction at a time (seen in
-# the code). Of 24 tiles with several spans of columns in 151 problems the best of at least one are
-# here: 128x144 (1536 cubed in 132 tiles: 0.92 to 0.94 of cuBLAS, 192x128 0.83), 128x224 (layers of
-# 14336 columns, 3 to 6 percent), 256x192 (3000 cubed 0.92, 0.88 before), 128x192 (TF32). 384x192 is
-# for what makes one or two rounds of it: six of seven drawn sizes had 0.77 to 0.84 of cuBLAS
-# without it and have 0.86 to 0.96; 3000 cubed takes a fiftieth less, but in tn.
-# Latencies are the best of 1, 5, 6, 7 and 8 in 131 problems: 128x256 took 0.93 of what it does by
-# the compiler's own, 256x256 0.98, 128x128 with a tail 0.98, others 0.99. With 8 loops over tiles
-# spill.
+# wgmma and TMA. Which tiles with several spans are worth their place, and which others were tried
+# and never the best: docs/lab-notes/2026-11-24-cutile-spans.md. Products of several spans in a loop
+# over tiles are mostly issued one at a time (seen in the code). Latencies:
+# docs/lab-notes/2026-11-23-cutile-load-latency.md; with 8 loops over tiles spill.
 _HOPPER = (
     Shape(128, 256, warps=8, persistent=True, latency=6),  # H
     Shape(256, 256, ctas=2, warps=8, persistent=True, tail=True, latency=6),  # H
@@ -238,8 +231,8 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     aligned = problem.d.alignment == ALIGNMENT
     # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
-    turned = turned_tf32(problem, target)
-    return _shapes(problem.a.dtype, target.capability, aligned, least, turned)
+    transposed = transposed_tf32(problem, target)
+    return _shapes(problem.a.dtype, target.capability, aligned, least, transposed)
 
 
 @lru_cache(maxsize=256)
@@ -248,16 +241,16 @@ def _shapes(
     capability: tuple[int, int],
     aligned: bool,
     least: int,
-    turned: tuple[bool, bool],
+    transposed: tuple[bool, bool],
 ) -> tuple[Shape, ...]:
     """Return those of a type: for a D of whole vectors or not, of so many columns at least."""
     table = [
         shape
         for shape in table_of(dtype, capability)
         if (aligned or (not shape.aligned and shape.m * shape.n <= _UNALIGNED)) and shape.n >= least
-        if not (any(turned) and _slow_turned(shape, *turned))
+        if not (any(transposed) and _slow_transposed(shape, *transposed))
     ]
-    if any(turned):
+    if any(transposed):
         table = [copied(shape, persistent=False, tail=False, latency=1) for shape in table]
     elif not aligned and capability[0] == 9:
         # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
@@ -268,7 +261,7 @@ def _shapes(
     return tuple(table)
 
 
-def turned_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
+def transposed_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
     """Whether A and B are TF32 that Hopper turns on the way; in a loop over tiles that is slow.
 
     Persistent kernels took two or three times as long on an H200.
@@ -277,20 +270,20 @@ def turned_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
     return turns and problem.a.major != "k", turns and problem.b.major != "k"
 
 
-def _slow_turned(shape: Shape, a: bool, b: bool) -> bool:
+def _slow_transposed(shape: Shape, a: bool, b: bool) -> bool:
     """Whether a tile of turned TF32 is one that others beat by far on an H200.
 
     Two CTAs took longer than one with their half. Loops of 64x64 tiles around a turned B have two
-    stages only, and wait for each slab (42 and 67 kB of shared memory of 227): twice the time.
+    stages only, and wait for each k_tile (42 and 67 kB of shared memory of 227): twice the time.
     Bands of rows took 1.8 times as long as their price where A alone is turned, and 2.3 times where
     B is (73 us at 1536 cubed and 434 at 3072, 128x128 tiles 47 and 292), but not where both are.
-    Several spans of columns were not tried. 64x32 in slabs of 256 bytes took 58 us for 22 where B
+    Several spans of columns were not tried. 64x32 in k_tiles of 256 bytes took 58 us for 22 where B
     is (32x4096x4096 in tt, turned round).
     """
     bands, columns = len(spans_of(shape.m)) > 1, len(spans_of(shape.n)) > 1
     if shape.ctas > 1 or columns or (a != b and bands):
         return True
-    if b and (shape.m, shape.n) == (64, NARROW) and shape.slab_bytes > 128:
+    if b and (shape.m, shape.n) == (64, NARROW) and shape.k_tile_bytes > 128:
         return True
     return b and shape.m == shape.n == 64 and (shape.occupancy > 1 or not a)
 

@@ -35,9 +35,17 @@ from unigemm.backends.cutile.geometry import (
     k_major,
     kernel_problem,
 )
-from unigemm.backends.cutile.launch_arguments import Call, Divisor, Place, calls, order_of, tail_of
+from unigemm.backends.cutile.launch_arguments import (
+    Call,
+    CallArgument,
+    Divisor,
+    calls,
+    order_of,
+    tail_of,
+)
 from unigemm.backends.cutile.legality import unsupported_reason
-from unigemm.backends.cutile.tiles import NARROW, turned_tf32
+from unigemm.backends.cutile.tiles import NARROW, transposed_tf32
+from unigemm.planning.backend import unsupported_by
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import ARCHITECTURES, named_target
@@ -87,7 +95,7 @@ def test_each_architecture_multiplies_the_types_that_its_tensor_cores_have(arch)
 
 def refused(arch="sm_90a", extents=EXTENTS, **options):
     dtype = options.pop("dtype", DType.BFLOAT16)
-    return BACKEND.unsupported_reason(problem_of(dtype, **options), extents, named_target(arch))
+    return unsupported_by(BACKEND, problem_of(dtype, **options), extents, named_target(arch))
 
 
 def test_what_it_cannot_do_well_is_refused_with_what_would_do():
@@ -152,7 +160,7 @@ def test_every_offered_configuration_is_legal(arch):
                 own = config.oriented(kernel_problem(given_))
                 assert unsupported_reason(own, config, target) is None
                 wide = config.tile[1] > NARROW and config.swap_ab
-                assert not wide or turned_tf32(given_, target) == (False, True)
+                assert not wide or transposed_tf32(given_, target) == (False, True)
 
 
 def test_loops_over_tiles_that_spill_are_not_offered():
@@ -503,9 +511,9 @@ def test_arguments_follow_the_documented_layout():
         "gemm",
         3,
         (
-            Place("a"), 1, 3, 100, 200, 8, 100 * 208, 208, 1,
-            Place("b"), 1, 3, 200, 72, 8, 200 * 88, 88, 1,
-            Place("d"), 1, 3, 100, 72, 8, 100 * 96, 96, 1,
+            CallArgument("a"), 1, 3, 100, 200, 8, 100 * 208, 208, 1,
+            CallArgument("b"), 1, 3, 200, 72, 8, 200 * 88, 88, 1,
+            CallArgument("d"), 1, 3, 100, 72, 8, 100 * 96, 96, 1,
             3, 3, 1, 4, Divisor(1), Divisor(3), Divisor(4), Divisor(4), Divisor(1),
         ),
     )  # fmt: skip
@@ -515,14 +523,14 @@ def test_lines_lie_along_the_contiguous_index():
     gemm = gemm_of(96, 72, 200, "tt")
     plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
     (call,) = calls(plan, gemm)
-    assert call.arguments[:9] == (Place("a"), 1, 1, 200, 96, 8, 8, 96, 1)
-    assert call.arguments[9:18] == (Place("b"), 1, 1, 72, 200, 8, 8, 200, 1)
+    assert call.arguments[:9] == (CallArgument("a"), 1, 1, 200, 96, 8, 8, 96, 1)
+    assert call.arguments[9:18] == (CallArgument("b"), 1, 1, 72, 200, 8, 8, 200, 1)
     # Swapped, the kernel's A is the product's B, and D has its lines turned.
     swapped = replace(plan, config=replace(plan.config, swap_ab=True))
     (call,) = calls(swapped, gemm)
-    assert call.arguments[:9] == (Place("a"), 1, 1, 72, 200, 8, 8, 200, 1)
-    assert call.arguments[9:18] == (Place("b"), 1, 1, 200, 96, 8, 8, 96, 1)
-    assert call.arguments[18:27] == (Place("d"), 1, 1, 96, 72, 8, 8, 72, 1)
+    assert call.arguments[:9] == (CallArgument("a"), 1, 1, 72, 200, 8, 8, 200, 1)
+    assert call.arguments[9:18] == (CallArgument("b"), 1, 1, 200, 96, 8, 8, 96, 1)
+    assert call.arguments[18:27] == (CallArgument("d"), 1, 1, 96, 72, 8, 8, 72, 1)
 
 
 def test_an_operand_that_a_batch_shares_is_there_once():
@@ -532,9 +540,9 @@ def test_an_operand_that_a_batch_shares_is_there_once():
     assert gemm.batch == (2, 5)
     plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
     (call,) = calls(plan, gemm)
-    assert call.arguments[:5] == (Place("a"), 5, 2, 32, 64)
-    assert call.arguments[9:14] == (Place("b"), 1, 2, 64, 48)
-    assert call.arguments[18:23] == (Place("d"), 5, 2, 32, 48)
+    assert call.arguments[:5] == (CallArgument("a"), 5, 2, 32, 64)
+    assert call.arguments[9:14] == (CallArgument("b"), 1, 2, 64, 48)
+    assert call.arguments[18:23] == (CallArgument("d"), 5, 2, 32, 48)
 
 
 def dense(shape):
@@ -548,12 +556,12 @@ def test_split_k_writes_parts_with_padded_lines_and_reduces_them():
     gemm = gemm_of(100, 70, 4096)
     plan = Plan("cutile", plan_of(split_k=3).config, gemm.problem, gemm.extents, H200)
     main, reduction = calls(plan, gemm)
-    parts = (Place("workspace"), 3, 1, 100, 72, 7200, 7200, 72, 1)
+    parts = (CallArgument("workspace"), 3, 1, 100, 72, 7200, 7200, 72, 1)
     assert main.arguments[18:] == (*parts, 1, 3, *order_of(plan.config, 1, 1, 1))
     assert main.blocks == 3
     assert reduction.symbol == "reduce"
     assert reduction.arguments[:9] == parts
-    assert reduction.arguments[9:] == (Place("d"), 1, 1, 100, 70, 2, 2, 70, 1)
+    assert reduction.arguments[9:] == (CallArgument("d"), 1, 1, 100, 70, 2, 2, 70, 1)
     assert reduction.blocks == 25
     seen = workspace_bytes(gemm.problem, gemm.extents, 3)
     assert seen == 3 * 7200 * 4
@@ -565,23 +573,23 @@ def test_copies_are_launched_first_and_lie_before_the_parts():
     plan = Plan("cutile", config, gemm.problem, gemm.extents, H200)
     of_a, of_b, main, reduction = calls(plan, gemm)
     assert [call.symbol for call in (of_a, of_b, main, reduction)] == [
-        "turn", "turn", "gemm", "reduce",
+        "transpose", "transpose", "gemm", "reduce",
     ]  # fmt: skip
     # Lines of 331 elements are padded to 352, eleven lines of the L2.
-    at_a, at_b = Place("workspace"), Place("workspace", 3 * 100 * 352 * 4)
+    at_a, at_b = CallArgument("workspace"), CallArgument("workspace", 3 * 100 * 352 * 4)
     steps_a, steps_b = (3 * 100 * 352, 100 * 352, 352, 1), (72 * 352, 72 * 352, 352, 1)
-    assert of_a.arguments[:9] == (Place("a"), 1, 3, 331, 100, 4, 331 * 104, 104, 1)
+    assert of_a.arguments[:9] == (CallArgument("a"), 1, 3, 331, 100, 4, 331 * 104, 104, 1)
     assert of_a.arguments[9:] == (at_a, 1, 3, 100, 352, *steps_a)
     assert of_a.blocks == 3 * 2 * 6
     # What a batch shares is copied once.
-    assert of_b.arguments[:9] == (Place("b"), 1, 1, 331, 72, 4, 4, 80, 1)
+    assert of_b.arguments[:9] == (CallArgument("b"), 1, 1, 331, 72, 4, 4, 80, 1)
     assert of_b.arguments[9:] == (at_b, 1, 1, 72, 352, *steps_b)
     assert of_b.blocks == 2 * 6
     assert main.arguments[:9] == (at_a, 1, 3, 100, 331, *steps_a)
     assert main.arguments[9:18] == (at_b, 1, 1, 72, 331, *steps_b)
     begin = main.arguments[18].offset
     assert begin == 3 * 100 * 352 * 4 + 72 * 352 * 4
-    assert reduction.arguments[0] == Place("workspace", begin)
+    assert reduction.arguments[0] == CallArgument("workspace", begin)
     parts = workspace_bytes(gemm.problem, gemm.extents, 3)
     assert begin + parts <= scratch_bytes(gemm.problem, gemm.extents, H200, config)
 
@@ -606,7 +614,7 @@ def test_tiles_that_do_not_fill_a_round_are_cut_into_parts_that_do():
     assert (main.symbol, main.blocks, main.arguments[-9:]) == ("gemm", 132, (1, 132, *order))
     assert (tail.symbol, tail.blocks, tail.arguments[-9:]) == ("tail", 96, (8, 132, *order))
     assert (join.symbol, join.blocks, join.arguments[-9:]) == ("join", 192, (8, 132, *order))
-    pieces = (Place("workspace"), 1, 132, 128, 128, 132 * 16384, 16384, 128, 1)
+    pieces = (CallArgument("workspace"), 1, 132, 128, 128, 132 * 16384, 16384, 128, 1)
     assert tail.arguments[27:36] == join.arguments[:9] == pieces
     assert scratch_bytes(gemm.problem, gemm.extents, H200, config) == 132 * 16384 * 4
     # A product of whole rounds has none left.

@@ -239,7 +239,7 @@ def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, sc
         expected["tail"] = [*array * 4, *work]
         expected["join"] = [*array * 2, *work]
     if way == "repacked":
-        expected["turn"] = [*array * 2]
+        expected["transpose"] = [*array * 2]
     if way == "split":
         expected = {"gemm": [*array * 3, *work], "reduce": [*array * 2, *scales]}
     assert {name.removesuffix(".cubin") for name in files} == set(expected)

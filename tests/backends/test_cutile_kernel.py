@@ -22,10 +22,10 @@ from unigemm.backends.cutile.candidates import scratch_bytes
 from unigemm.backends.cutile.geometry import (
     PIECE_ROWS,
     REDUCE_TILE,
-    TURN_TILE,
-    seen,
+    TRANSPOSE_TILE,
+    effective_problem,
 )
-from unigemm.backends.cutile.launch_arguments import Divisor, Place, calls, order_of
+from unigemm.backends.cutile.launch_arguments import CallArgument, Divisor, calls, order_of
 from unigemm.backends.cutile.legality import unsupported_copies
 from unigemm.planning.config import Raster
 from unigemm.planning.plan import Plan
@@ -102,19 +102,19 @@ def run(kernels, plan, gemm, memories, scales=()):
         return take_array(left, memories, dtype.itemsize, dtype, dimensions, promised)
 
     def read_scales(left):
-        if not left or not isinstance(left[0], Place):
+        if not left or not isinstance(left[0], CallArgument):
             return ()
         pair = [array(left, 1, DType.FLOAT32) for _ in range(2)]
         left.pop(0)
         return (*pair, np.float64(brought["factor"]))
 
-    product = seen(problem, config)
+    product = effective_problem(problem, config)
     for call in calls(plan, gemm):
         left = list(call.arguments)
-        if call.symbol == "turn":
+        if call.symbol == "transpose":
             source, copy = array(left), array(left)
             for block in range(call.blocks):
-                kernels.turn_tile(block, source, copy, *TURN_TILE)
+                kernels.transpose_tile(block, source, copy, *TRANSPOSE_TILE)
             continue
         if call.symbol == "reduce":
             parts, d = array(left), array(left)
@@ -136,7 +136,7 @@ def run(kernels, plan, gemm, memories, scales=()):
         if call.symbol == "tail":
             pieces, (parts, begin, *order) = array(left), left
             for block in range(call.blocks):
-                kernels.cut(
+                kernels.multiply_part(
                     block, x, y, d, pieces, parts, begin, packed(order), *config.tile,
                     *turns, False, config.stages,
                 )  # fmt: skip
@@ -251,9 +251,9 @@ def test_a_copy_is_the_transpose_and_its_lines_end_in_zeros(kernels, rows, k, ou
         Array(x.reshape(-1), 0, shape, tuple(step // 4 for step in x.strides))
         for x, shape in ((memory, (outer, inner, k, rows)), (copy, copy.shape))
     )
-    lines, elements = TURN_TILE
+    lines, elements = TRANSPOSE_TILE
     for block in range(-(-rows // lines) * -(-pitch // elements) * inner * outer):
-        kernels.turn_tile(block, source, target, *TURN_TILE)
+        kernels.transpose_tile(block, source, target, *TRANSPOSE_TILE)
     np.testing.assert_array_equal(copy[..., :k], memory[..., :rows].swapaxes(-1, -2))
     assert (copy[..., k:] == 0).all()
 
@@ -336,4 +336,4 @@ def test_the_machine_is_strict():
     array = take_array(left, {0: memory}, 4, DType.FLOAT32)
     with pytest.raises(AssertionError, match="outside"):
         Machine.load(array, (0, 0, 1, 0), (1, 1, 4, 8), padding_mode="zero")
-    assert Place("a") == Place("a", 0)
+    assert CallArgument("a") == CallArgument("a", 0)

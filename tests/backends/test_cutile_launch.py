@@ -12,7 +12,7 @@ from test_cutile import H200, gemm_of, plan_of
 
 from unigemm.backends.cutile import launch, toolchain
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.launch_arguments import Call, Divisor, Place, calls
+from unigemm.backends.cutile.launch_arguments import Call, CallArgument, Divisor, calls
 from unigemm.errors import BackendUnavailable, UnigemmError
 from unigemm.planning.plan import Plan
 from unigemm.problem.dtypes import DType
@@ -45,7 +45,15 @@ class Recorder:
 def test_a_launch_passes_each_argument_in_its_own_bytes(monkeypatch):
     driver = Recorder(monkeypatch)
     arguments_ = (
-        *(Place("a"), 1, -3, Place("b", 16), Place("d"), Place("workspace"), 2**31 - 1),
+        *(
+            CallArgument("a"),
+            1,
+            -3,
+            CallArgument("b", 16),
+            CallArgument("d"),
+            CallArgument("workspace"),
+            2**31 - 1,
+        ),
         Divisor(3),
     )
     driver.count = len(arguments_)
@@ -81,7 +89,7 @@ def test_scales_reach_the_kernel_as_addresses_extents_and_bits(monkeypatch):
 
 def test_threads_do_not_share_what_the_driver_reads(monkeypatch):
     driver = Recorder(monkeypatch)
-    arguments_ = (Place("a"), Place("b"), Place("d"))
+    arguments_ = (CallArgument("a"), CallArgument("b"), CallArgument("d"))
     driver.count = 3
     run = launch.launcher(
         (Call("gemm", 1, arguments_),), {"gemm": "f"}, swapped=False, overlap=True
@@ -116,7 +124,7 @@ def test_threads_do_not_share_what_the_driver_reads(monkeypatch):
 def test_a_refused_launch_says_what_the_driver_said(monkeypatch):
     Recorder(monkeypatch, status=700).count = 1
     run = launch.launcher(
-        (Call("gemm", 1, (Place("a"),)),), {"gemm": "f"}, swapped=False, overlap=True
+        (Call("gemm", 1, (CallArgument("a"),)),), {"gemm": "f"}, swapped=False, overlap=True
     )
     with pytest.raises(UnigemmError, match="cuLaunchKernelEx gave CUDA_ERROR_STUB"):
         run(1, 2, 3, 0, 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import unigemm
 from unigemm.backends.common.top_k import Shortlist, cheapest_first
-from unigemm.backends.common.workspace import parts_in_turn, workspace_bytes
+from unigemm.backends.common.workspace import parts_per_thread, workspace_bytes
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
 from unigemm.backends.cute_simt.legality import unsupported_dmma
 from unigemm.backends.cute_simt.legality import unsupported_reason as simt_illegal
@@ -331,7 +331,7 @@ def test_a_thread_of_the_reduction_adds_the_parts_of_its_slice_alone():
 
     def in_turn(problem, m, n, split):
         part = workspace_bytes(problem, Extents(m, n, 8192), split) // split
-        return parts_in_turn(problem, part, split)
+        return parts_per_thread(problem, part, split)
 
     assert in_turn(problem, 64, 64, 66) == 5  # 16 slices
     assert in_turn(problem, 64, 64, 3) == 3

@@ -45,10 +45,10 @@ def ask(spec: cutlass.Constexpr, queue: tuple) -> None:
     geo = spec.geometry
     answers, answered, taken = queue
     lane = cute.arch.lane_idx()
-    slot, turn = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
+    slot, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     more = Int32(1)
     while more != 0:
-        cute.arch.mbarrier_wait(taken + slot, turn)
+        cute.arch.mbarrier_wait(taken + slot, phase)
         if lane < geo.cluster:
             if const_expr(geo.cluster > 1):
                 cute.arch.mbarrier_arrive_and_expect_tx(answered + slot, _BYTES, lane)
@@ -56,18 +56,18 @@ def ask(spec: cutlass.Constexpr, queue: tuple) -> None:
                 cute.arch.mbarrier_arrive_and_expect_tx(answered + slot, _BYTES)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
-            cute.arch.issue_clc_query(answered + slot, place(answers, slot), geo.cluster > 1)
-        cute.arch.mbarrier_wait(answered + slot, turn ^ 1)
-        _, _, _, found = cute.arch.clc_response(place(answers, slot))
+            cute.arch.issue_clc_query(answered + slot, answer_slot(answers, slot), geo.cluster > 1)
+        cute.arch.mbarrier_wait(answered + slot, phase ^ 1)
+        _, _, _, found = cute.arch.clc_response(answer_slot(answers, slot))
         more = cute.arch.make_warp_uniform(found)
-        slot, turn = advance(slot, turn, ANSWERS)
+        slot, phase = advance(slot, phase, ANSWERS)
     # All have read the last answers while this CTA is there to be told so.
     for _ in range_constexpr(ANSWERS):
-        cute.arch.mbarrier_wait(taken + slot, turn)
-        slot, turn = advance(slot, turn, ANSWERS)
+        cute.arch.mbarrier_wait(taken + slot, phase)
+        slot, phase = advance(slot, phase, ANSWERS)
 
 
-def place(answers: cute.Pointer, slot: Int32) -> cute.Pointer:
+def answer_slot(answers: cute.Pointer, slot: Int32) -> cute.Pointer:
     """Return where an answer lies."""
     return (answers + slot * (_BYTES // 4)).align(_BYTES)
 
@@ -75,15 +75,15 @@ def place(answers: cute.Pointer, slot: Int32) -> cute.Pointer:
 @cute.jit
 def following(
     spec: cutlass.Constexpr, queue: tuple, unit: Int32, units: Int32, step: Int32, slot: Int32,
-    turn: Int32,
+    phase: Int32,
 ) -> Int32:  # fmt: skip
     """Return the unit after one, from a place in the queue; `units` where there is none."""
     geo = spec.geometry
     coming = unit + step
     if const_expr(geo.dynamic):
         answers, answered, taken = queue
-        cute.arch.mbarrier_wait(answered + slot, turn)
-        x, _, _, found = cute.arch.clc_response(place(answers, slot))
+        cute.arch.mbarrier_wait(answered + slot, phase)
+        x, _, _, found = cute.arch.clc_response(answer_slot(answers, slot))
         # Orders this read before the next answer, which another proxy writes.
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
@@ -97,9 +97,9 @@ def following(
     return coming
 
 
-def next_place(geo: Geometry, slot: Int32, turn: Int32, ring: tuple) -> tuple[Int32, Int32]:
+def next_answer(geo: Geometry, slot: Int32, phase: Int32, ring: tuple) -> tuple[Int32, Int32]:
     """Return the place in the queue of the answer after one.
 
     `ring` is the next buffer of sums and its phase: where there are as many, they are in step.
     """
-    return ring if geo.buffers == ANSWERS else advance(slot, turn, ANSWERS)
+    return ring if geo.buffers == ANSWERS else advance(slot, phase, ANSWERS)

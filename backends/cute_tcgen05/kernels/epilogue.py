@@ -14,7 +14,7 @@ from ...cute.tile_scheduler import Work, advance, work_unit
 from ...cute.tma_boxes import pack, send_box, swizzled_unit
 from ...cute.tma_boxes import store_rows as store_box_rows
 from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
-from .clc_scheduler import following, next_place
+from .clc_scheduler import following, next_answer
 from .spec import Spec
 
 _CHUNK = 32  # columns of sums that a thread reads at once where it stores directly, or half as many
@@ -56,20 +56,20 @@ def store(
         cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
     ).get_slice(thread)
     pair = pair_rank(spec, ranks)
-    buffer, turn, used = Int32(0), Int32(0), Int32(0)
+    buffer, buffer_phase, used = Int32(0), Int32(0), Int32(0)
     answer, heard = Int32(0), Int32(0)
     unit = first_unit
     while unit < units:
         work = Work(*work_unit(spec, unit, order, ranks))
-        cute.arch.mbarrier_wait(summed + buffer, turn)
+        cute.arch.mbarrier_wait(summed + buffer, buffer_phase)
         after_sync()
         parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
-        reading = (read, read.partition_S(parts), work.slabs, drained + buffer, pair)
+        reading = (read, read.partition_S(parts), work.k_tiles, drained + buffer, pair)
         if const_expr(geo.store == "tma"):
-            place = (work.tile_m, work.tile_n, work.i0, work.i1)
+            at = (work.tile_m, work.tile_n, work.i0, work.i1)
             if const_expr(spec.split):  # the batches of a part follow one another
-                place = (work.tile_m, work.tile_n, work.i0 + work.i1 * order[3].divisor, work.part)
-            used = store_boxes(spec, reading, boxes, place, thread, scale, used)
+                at = (work.tile_m, work.tile_n, work.i0 + work.i1 * order[3].divisor, work.part)
+            used = store_boxes(spec, reading, boxes, at, thread, scale, used)
         else:
             base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
             if const_expr(spec.split):
@@ -82,8 +82,8 @@ def store(
             else:
                 store_direct(spec, reading, base, d_strides, corner, sizes, thread, scale)
         unit = following(spec, queue, unit, units, step, answer, heard)
-        buffer, turn = advance(buffer, turn, geo.buffers)
-        answer, heard = next_place(geo, answer, heard, (buffer, turn))
+        buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
+        answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase))
     if const_expr(geo.store == "tma"):
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -101,12 +101,12 @@ def chunk(spec: Spec) -> int:
 @cute.jit
 def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> cute.Tensor:
     """Start to read some columns of a thread's row; `finish` waits for them."""
-    read, source, slabs, _, _ = reading
+    read, source, k_tiles, _, _ = reading
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
     held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
     if const_expr(spec.split):
         held.fill(0)
-        if slabs > 0:  # else this part of K is empty, and nothing has been summed
+        if k_tiles > 0:  # else this part of K is empty, and nothing has been summed
             cute.copy(read, source[None, None, None, 0, part], held)
     else:
         cute.copy(read, source[None, None, None, 0, part], held)
@@ -147,7 +147,7 @@ def finish(
 
 @cute.jit
 def store_boxes(
-    spec: cutlass.Constexpr, reading: tuple, boxes: tuple, place: tuple, thread: Int32,
+    spec: cutlass.Constexpr, reading: tuple, boxes: tuple, at: tuple, thread: Int32,
     scale: tuple, used: Int32,
 ) -> Int32:  # fmt: skip
     """Store a tile by TMA, each warp its rows; returns the box of a warp that is the next.
@@ -163,7 +163,7 @@ def store_boxes(
     elements = const_expr(BOX_ROWS * columns)
     warp = cute.arch.make_warp_uniform(thread // 32)
     own = area + warp * (BOXES * elements)
-    tile_m, tile_n, i0, i1 = place
+    tile_m, tile_n, i0, i1 = at
     coming = begin(spec, reading, 0)
     for part in range_constexpr(count):
         held = coming

@@ -2,11 +2,11 @@
 
 The story of one CTA
 --------------------
-    load       one warp. For each work unit and slab of K: wait until the stage is free (`empty`),
+    load       one warp. For each work unit and k_tile: wait until the stage is free (`empty`),
                announce the bytes (`full`), start the TMA loads of A and B, and of their scales.
-    multiply   one warp. Wait until a buffer of sums is free (`drained`); for each slab wait `full`,
-               copy scales to tensor memory if there are any, issue the tcgen05 instructions, and
-               have their end announced at `empty`; the end of the unit at `summed`.
+    multiply   one warp. Wait until a buffer of sums is free (`drained`); for each k_tile wait
+               `full`, copy scales to tensor memory if there are any, issue the tcgen05
+               instructions, and have their end announced at `empty`; that of the unit at `summed`.
     store      four warps. Wait `summed`, read the sums from tensor memory some columns at a time,
                hand the buffer back (`drained`) with the last, and store them: by TMA out of a box
                in shared memory while the next columns are read, or straight from registers.
@@ -34,22 +34,22 @@ from ...cute.tile_scheduler import (
     Work,
     advance,
     bring,
-    slab_source,
+    k_tile_source,
     work_unit,
 )
 from ..geometry import (
     ANSWERS,
+    K_BLOCKS,
     LOAD_WARP,
     MULTIPLY_WARP,
     PREFETCHED,
-    SLAB_BLOCKS,
     STORE_WARPS,
     instruction_kind,
     instruction_word,
 )
 from . import clc_scheduler as scheduling
 from . import scale_factors as block_scales
-from .clc_scheduler import ask, following, next_place
+from .clc_scheduler import ask, following, next_answer
 from .epilogue import after_sync, before_sync, pair_rank, store
 from .pipeline import at_stage, next_stage, origin, ring_of
 from .spec import Spec
@@ -109,7 +109,7 @@ def sharing(spec: Spec, ranks: tuple) -> tuple:
 def partitions(
     spec: Spec, mma: cute.TiledMma, atoms: tuple, tensors: tuple, shared: tuple, ranks: tuple
 ) -> tuple:
-    """Return where this CTA's part of each slab of A and of B goes to, and comes from."""
+    """Return where this CTA's part of each k_tile of A and of B goes to, and comes from."""
     geo, tile_k = spec.geometry, spec.config.tile[2]
     mine = mma.get_slice(ranks[0] % geo.ctas)
     tiles_a = mine.partition_A(
@@ -137,18 +137,18 @@ def prefetch(
     spec: cutlass.Constexpr, order: tuple, loads: tuple, flags: tuple, unit: Int32, units: Int32,
     ranks: tuple,
 ) -> None:  # fmt: skip
-    """Have the first slabs brought to the L2 while the kernel before this one still runs; one warp.
+    """Prefetch the first k_tiles into the L2 while the kernel before still runs; one warp.
 
-    That kernel may write them meanwhile: the L2 holds what it writes. Not what a kernel of the same
-    launch repacks first.
+    That kernel may write them meanwhile: the L2 holds what it writes. Operands that the same launch
+    repacks first are left out.
     """
     atom_a, from_a, atom_b, from_b = loads
     if unit < units:
         work = Work(*work_unit(spec, unit, order, ranks))
-        end = work.first + work.slabs * work.step
-        at = work.first + work.turned * work.step
+        end = work.first + work.k_tiles * work.step
+        at = work.first + work.rotation * work.step
         for _ in range_constexpr(PREFETCHED):
-            k, _, _ = slab_source(spec, at)
+            k, _, _ = k_tile_source(spec, at)
             if const_expr(not spec.repacked[0]):
                 row = work.tile_m // spec.geometry.ctas
                 cute.prefetch(atom_a, from_a[None, row, k, work.i0 * flags[0], work.i1 * flags[1]])
@@ -165,7 +165,7 @@ def load(
     spec: cutlass.Constexpr, order: tuple, queue: tuple, loads: tuple, barriers: tuple,
     flags: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
-    """Bring every slab of every unit of this CTA; one warp."""
+    """Bring every k_tile of every unit of this CTA; one warp."""
     config, geo = spec.config, spec.geometry
     atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b, scales = loads
     full, empty = barriers
@@ -180,20 +180,20 @@ def load(
         batch = ()
         if const_expr(spec.problem.blocks is not None):
             batch = tuple((work.i0 * flags[i], work.i1 * flags[i + 1]) for i in (4, 6))
-        end = pinned(work.first + work.slabs * work.step)
-        at = work.first + work.turned * work.step
-        for _ in cutlass.range(work.slabs, unroll=1):
-            k, _, _ = slab_source(spec, at)
+        end = pinned(work.first + work.k_tiles * work.step)
+        at = work.first + work.rotation * work.step
+        for _ in cutlass.range(work.k_tiles, unroll=1):
+            k, _, _ = k_tile_source(spec, at)
             cute.arch.mbarrier_wait(empty + stage, phase)
             if leads:
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(
                         full + stage, geo.ctas * (geo.a_bytes + geo.b_bytes + geo.scale_bytes)
                     )
-            slab_a = from_a[None, work.tile_m // geo.ctas, k, a0, a1]
-            bring(atom_a, slab_a, into_a[None, stage], full + stage, mask_a, config.cluster[1])
-            slab_b = from_b[None, work.tile_n, k, b0, b1]
-            bring(atom_b, slab_b, into_b[None, stage], full + stage, mask_b, geo.pairs)
+            k_tile_a = from_a[None, work.tile_m // geo.ctas, k, a0, a1]
+            bring(atom_a, k_tile_a, into_a[None, stage], full + stage, mask_a, config.cluster[1])
+            k_tile_b = from_b[None, work.tile_n, k, b0, b1]
+            bring(atom_b, k_tile_b, into_b[None, stage], full + stage, mask_b, geo.pairs)
             if const_expr(spec.problem.blocks is not None):
                 block_scales.bring_tiles(
                     spec, scales, work.tile_m, work.tile_n, k, batch, stage, full + stage
@@ -229,10 +229,10 @@ def issue(
     spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32, block: int, scales: tuple = (),
     left: Int32 | None = None,
 ) -> None:  # fmt: skip
-    """Multiply block `block` of a slab, 32 bytes of K, added to the sums if they are kept.
+    """Multiply block `block` of a k_tile, 32 bytes of K, added to the sums if they are kept.
 
     One thread. `scales` says where those of A and of B are; if `left` is given, only so many
-    blocks of the slab are multiplied.
+    blocks of the k_tile are multiplied.
 
     In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
     to leave out.
@@ -253,22 +253,22 @@ def issue(
     )
 
 
-def multiply_slab(
-    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, left: Int32 | None = None
+def multiply_k_tile(
+    spec: Spec, into: Int32, sources: tuple, k_tile: Int32, stage: Int32, left: Int32 | None = None
 ) -> None:
     """Multiply what a stage holds, or its first `left` blocks; one warp.
 
-    The sums before it are kept, but for slab 0.
+    The sums before it are kept, but for k_tile 0.
 
     One thread is elected for each instruction: around all of them it would take a branch.
     """
     matrices, scaling = sources
-    scales: list[tuple] = [()] * SLAB_BLOCKS
+    scales: list[tuple] = [()] * K_BLOCKS
     if scaling:
         scales = block_scales.copy_tiles(spec, scaling, stage)
-    for block in range(SLAB_BLOCKS):
+    for block in range(K_BLOCKS):
         a, b = [(further(matrix, low, block, stage), high) for matrix, (low, high) in matrices]
-        keep = slab if block == 0 else Int32(1)
+        keep = k_tile if block == 0 else Int32(1)
         with cute.arch.elect_one():
             issue(spec, into, a, b, keep, block, scales[block], left)
 
@@ -280,8 +280,8 @@ def announce(spec: Spec, barrier: cute.Pointer, where: Int32 | None) -> None:
         tcgen05.commit(barrier, where, group)
 
 
-def take_slab(
-    spec: Spec, into: Int32, sources: tuple, slab: Int32, stage: Int32, phase: Int32, ring: tuple,
+def take_k_tile(
+    spec: Spec, into: Int32, sources: tuple, k_tile: Int32, stage: Int32, phase: Int32, ring: tuple,
     free: Int32 | None, left: Int32 | None = None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Wait for a stage, multiply it, and have its end announced; returns the next stage.
@@ -291,28 +291,28 @@ def take_slab(
     empty = cute.make_ptr(Int64, stage, SMEM)
     cute.arch.mbarrier_wait(empty - spec.config.stages, phase)  # `full` lie before `empty`
     after_sync()
-    multiply_slab(spec, into, sources, slab, stage, left)
+    multiply_k_tile(spec, into, sources, k_tile, stage, left)
     announce(spec, empty, free)
     return next_stage(stage, phase, ring)
 
 
 @cute.jit
 def multiply_to_the_end(
-    spec: cutlass.Constexpr, into: Int32, sources: tuple, slabs: Int32, whole: Int32, left: Int32,
+    spec: cutlass.Constexpr, into: Int32, sources: tuple, k_tiles: Int32, whole: Int32, left: Int32,
     stage: Int32, phase: Int32, ring: tuple, free: Int32 | None,
 ) -> tuple:  # fmt: skip
-    """Multiply slabs, after `whole` ones that which K ends in, if any; returns the next stage.
+    """Multiply k_tiles, after `whole` ones that which K ends in, if any; returns the next stage.
 
     Of that only `left` blocks: what fills a tile of scales behind them may be NaN. It is not in the
     loop of the others, whose instructions would all have predicates.
     """
     done = Int32(0)
-    while done < slabs:
-        for slab in cutlass.range(done, whole, unroll=1):
-            stage, phase = take_slab(spec, into, sources, slab, stage, phase, ring, free)
-        if whole < slabs:
-            stage, phase = take_slab(spec, into, sources, whole, stage, phase, ring, free, left)
-        done, whole = whole + 1, slabs
+    while done < k_tiles:
+        for k_tile in cutlass.range(done, whole, unroll=1):
+            stage, phase = take_k_tile(spec, into, sources, k_tile, stage, phase, ring, free)
+        if whole < k_tiles:
+            stage, phase = take_k_tile(spec, into, sources, whole, stage, phase, ring, free, left)
+        done, whole = whole + 1, k_tiles
     return stage, phase
 
 
@@ -322,7 +322,7 @@ def multiply(
     sums: cute.Tensor, scaling: tuple, barriers: tuple, first_unit: Int32, units: Int32,
     step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
-    """Multiply every slab of every unit; one warp, of the even CTA of a pair."""
+    """Multiply every k_tile of every unit; one warp, of the even CTA of a pair."""
     geo = spec.geometry
     empty, summed, drained = barriers
     both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
@@ -332,32 +332,32 @@ def multiply(
     if const_expr(spec.problem.blocks is not None):
         words, base = block_scales.origins(spec, scaling, ring)
     stage, phase = ring[0], Int32(0)
-    buffer, turn = Int32(0), Int32(1)
+    buffer, buffer_phase = Int32(0), Int32(1)
     answer, heard = Int32(0), Int32(0)
     unit = first_unit
     while unit < units:
         work = Work(*work_unit(spec, unit, order, ranks))
-        cute.arch.mbarrier_wait(drained + buffer, turn)
+        cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
         after_sync()
         into = sums[None, None, None, buffer].iterator.toint()
         if const_expr(spec.problem.blocks is None):
-            for slab in cutlass.range(work.slabs, unroll=1):
+            for k_tile in cutlass.range(work.k_tiles, unroll=1):
                 sources = (matrices, ())
-                stage, phase = take_slab(spec, into, sources, slab, stage, phase, ring, free)
+                stage, phase = take_k_tile(spec, into, sources, k_tile, stage, phase, ring, free)
         else:
             sources = (matrices, (words, base, work.tile_n))
-            whole, left = block_scales.whole_slabs(work, scaling[2])
+            whole, left = block_scales.whole_k_tiles(work, scaling[2])
             stage, phase = multiply_to_the_end(
-                spec, into, sources, work.slabs, whole, left, stage, phase, ring, free
+                spec, into, sources, work.k_tiles, whole, left, stage, phase, ring, free
             )
         announce(spec, summed + buffer, both)
-        buffer, turn = advance(buffer, turn, geo.buffers)
+        buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         unit = following(spec, queue, unit, units, step, answer, heard)
-        answer, heard = next_place(geo, answer, heard, (buffer, turn ^ 1))
+        answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase ^ 1))
     # The buffers are read to the end while this CTA is there to be told so.
     for _ in range_constexpr(geo.buffers):
-        cute.arch.mbarrier_wait(drained + buffer, turn)
-        buffer, turn = advance(buffer, turn, geo.buffers)
+        cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
+        buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
 
 
 # -- kernel ----------------------------------------------------------------------------------------

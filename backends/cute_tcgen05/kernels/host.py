@@ -33,12 +33,12 @@ __all__ = ["Spec", "example_arguments", "make_host"]
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    knobs: tuple, scales: tuple, stream: cuda.CUstream,
+    parameters: tuple, scales: tuple, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
     """Launch the copies that are needed, the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
     m, n, k, l0, l1 = sizes
-    split_k, along_n, group, multiprocessors, turn_m, turn_n = knobs
+    split_k, along_n, group, multiprocessors, rotate_m, rotate_n = parameters
     geo, config = spec.geometry, spec.config
     tiler = (*geo.mma, config.tile[2])
     mma = tiled_mma(spec)
@@ -63,7 +63,7 @@ def start(
     if const_expr(geo.store == "tma"):
         view_d = target_view(spec, out, (m, n, l0, l1), out_strides, split_k)
         atom_d, tensor_d = box_atom(view_d, (BOX_ROWS, geo.box_columns))
-    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
+    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n))
     units = order[0][2].divisor * split_k * l0 * l1
     cm, cn = config.cluster
     clusters = units

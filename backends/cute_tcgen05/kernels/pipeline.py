@@ -19,10 +19,10 @@ def ring_of(empty: cute.Pointer, stages: int) -> tuple[Int32, Int32]:
     return first, pinned(first + stages * BARRIER)
 
 
-def origin(place: Int32, apart: int, ring: tuple[Int32, Int32]) -> Int32:
-    """Return what `at_stage` counts from; `place` is the first stage's, `apart` from the next."""
+def origin(first: Int32, apart: int, ring: tuple[Int32, Int32]) -> Int32:
+    """Return what `at_stage` counts from; `first` is the first stage's, `apart` from the next."""
     assert apart % BARRIER == 0
-    return pinned(place - ring[0] * (apart // BARRIER))
+    return pinned(first - ring[0] * (apart // BARRIER))
 
 
 def at_stage(start: Int32, apart: int, stage: Int32) -> Int32:
@@ -34,5 +34,5 @@ def next_stage(stage: Int32, phase: Int32, ring: tuple[Int32, Int32]) -> tuple[I
     """Return the stage after one; the phase turns when the ring does."""
     first, end = ring
     coming = stage + BARRIER
-    turns = coming == end
-    return select(turns, first, coming), phase ^ select(turns, Int32(1), Int32(0))
+    wraps = coming == end
+    return select(wraps, first, coming), phase ^ select(wraps, Int32(1), Int32(0))

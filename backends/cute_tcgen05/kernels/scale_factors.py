@@ -20,7 +20,7 @@ from ...common.workspace import aligned
 from ...cute.device import GMEM, global_vector, pinned_tensor, read, select, write
 from ...cute.repack import after_the_kernel_before, depth
 from ...cute.tile_scheduler import Work
-from ..geometry import HALF_TILE, SLAB_BLOCKS, TILE_COLUMNS, scales_of_instruction
+from ..geometry import HALF_TILE, K_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .pipeline import at_stage, origin
 from .spec import Spec
 
@@ -51,12 +51,12 @@ def tile_kernel(
     i1 = batch // l0
     start = source + Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3]
     start += Int64(cutlass.min(row, rows - 1)) * steps[0]
-    places = []
+    addresses = []
     for j in range_constexpr(TILE_BLOCKS):
-        places.append(start + Int64(cutlass.min(first + j, blocks - 1)) * steps[1])
+        addresses.append(start + Int64(cutlass.min(first + j, blocks - 1)) * steps[1])
     where = target + Int64(tile) * TILE_BYTES + word * 4
-    after_the_kernel_before(*places, where)
-    found = [read(global_vector(place, Uint8, 1), 1)[0] for place in places]
+    after_the_kernel_before(*addresses, where)
+    found = [read(global_vector(address, Uint8, 1), 1)[0] for address in addresses]
     write(found, global_vector(where, Uint8, TILE_BLOCKS))
 
 
@@ -97,7 +97,7 @@ def loads(
     spec: Spec, scales: tuple, rows: tuple, k: Int32, batch: tuple, workspace: Int64,
     stream: cuda.CUstream,
 ) -> tuple:  # fmt: skip
-    """Return the TMA loads of a slab of A's scales and of B's, each an atom and what it reads.
+    """Return the TMA loads of a k_tile of A's scales and of B's, each an atom and what it reads.
 
     `scales` are those of a host function (see `persistent.make_host`). Also returns the workspace
     behind the tiles that are made.
@@ -147,10 +147,10 @@ def bring_tiles(
         # From any row of tiles on: those of a tile's columns may begin between two boxes.
         ahead = cute.domain_offset((0, k * deep, starts[operand], *batch[operand]), tensor)
         source = cute.local_tile(ahead, (_WORDS, deep, wide, 1, 1), (0,) * 5)
-        into, places = cpasync.tma_partition(
+        into, addresses = cpasync.tma_partition(
             atom, 0, cute.make_layout(1), held, cute.group_modes(source, 0, 5)
         )
-        cute.copy(atom, places, into[None, stage], tma_bar_ptr=full)
+        cute.copy(atom, addresses, into[None, stage], tma_bar_ptr=full)
 
 
 def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
@@ -209,11 +209,11 @@ def copy_tiles(spec: Spec, scaling: tuple, stage: Int32) -> list[tuple[Int32, In
                 f"tcgen05.cp.cta_group::{geo.ctas}.32x128b.warpx4 [{{$r0}}], tile; }}",
                 read_only_args=[into + column_of(spec, tile // deep, tile % deep), low, words[1]],
             )
-    return [scales_of_block(spec, into, block, tile_n) for block in range(SLAB_BLOCKS)]
+    return [scales_of_block(spec, into, block, tile_n) for block in range(K_BLOCKS)]
 
 
 def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tuple[Int32, Int32]:
-    """Return where the scales of A and of B begin for an instruction of a slab.
+    """Return where the scales of A and of B begin for an instruction of a k_tile.
 
     `first` is where the stage's begin, `block` counts instructions.
     """
@@ -225,14 +225,14 @@ def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tupl
     return first + column_of(spec, 0, along), first + column_of(spec, 1, along) + inside
 
 
-def whole_slabs(work: Work, blocks: Int32) -> tuple[Int32, Int32]:
-    """Return how many slabs are multiplied before the one that K ends in, and the blocks of that.
+def whole_k_tiles(work: Work, blocks: Int32) -> tuple[Int32, Int32]:
+    """Return how many k_tiles are multiplied before the one that K ends in, and the blocks of that.
 
-    All of them where K ends with a slab, or in another part. `blocks` are those of K.
+    All of them where K ends with a k_tile, or in another part. `blocks` are those of K.
     """
-    last = work.first + (work.slabs - 1) * work.step
-    ends = (last + 1) * SLAB_BLOCKS > blocks
-    return select(ends, work.slabs - 1 - work.turned, work.slabs), blocks % SLAB_BLOCKS
+    last = work.first + (work.k_tiles - 1) * work.step
+    ends = (last + 1) * K_BLOCKS > blocks
+    return select(ends, work.k_tiles - 1 - work.rotation, work.k_tiles), blocks % K_BLOCKS
 
 
 tile_kernel.set_name_prefix("scale_tiles", remove_cutlass_symbol=True, keep_mangled_name=False)

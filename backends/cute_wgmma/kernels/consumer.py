@@ -9,13 +9,13 @@ from ...cute.scaling import scale_of
 from ...cute.tile_scheduler import Work, skip, work_unit
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
 from .epilogue import store_tile
-from .mainloop import fragment_places, multiply
-from .tile_coords import place_of
+from .mainloop import fragment_offsets, multiply
+from .tile_coords import tile_origin
 
-__all__ = ["TURN_BARRIER", "consume"]
+__all__ = ["ORDER_BARRIER", "consume"]
 
 
-TURN_BARRIER = 1  # and the next: named barriers that pass the turn between ping-pong groups
+ORDER_BARRIER = 1  # and the next: named barriers that pass the turn between ping-pong groups
 
 
 @cute.jit
@@ -39,7 +39,7 @@ def consume(
     in_wg = thread % WARPGROUP
     partition = mma.get_slice(in_group)
     if const_expr(geo.fragments > 0):
-        a = (shared[0].iterator.toint(), fragment_places(spec, wg_m, in_wg))
+        a = (shared[0].iterator.toint(), fragment_offsets(spec, wg_m, in_wg))
     else:
         a = mma.make_fragment_A(partition.partition_A(shared[0]))
     b = mma.make_fragment_B(partition.partition_B(shared[1]))
@@ -58,30 +58,30 @@ def consume(
     scale = scale_of(scales)
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
-            stage, phase = skip(stage, phase, Work(*first).slabs, config.stages)
+            stage, phase = skip(stage, phase, Work(*first).k_tiles, config.stages)
             unit += step
             fields = work_unit(spec, unit, order, ranks)
             cute.arch.barrier_arrive(
-                barrier_id=TURN_BARRIER, number_of_threads=2 * WARPGROUP * per_group
+                barrier_id=ORDER_BARRIER, number_of_threads=2 * WARPGROUP * per_group
             )
     while unit < units:
         work = Work(*fields)
-        slabs = work.slabs
+        k_tiles = work.k_tiles
         if const_expr(geo.slices > 1):  # a CTA has one unit: the ring is at its start
-            slabs = (slabs - group + geo.slices - 1) // geo.slices
+            k_tiles = (k_tiles - group + geo.slices - 1) // geo.slices
             stage = group
         if const_expr(geo.groups == 2):
             cute.arch.barrier(
-                barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARPGROUP * per_group
+                barrier_id=ORDER_BARRIER + group, number_of_threads=2 * WARPGROUP * per_group
             )
         stage, phase = multiply(
-            spec, mma, sums, total, a, b, barriers, slabs, stage, phase, ranks, in_wg
+            spec, mma, sums, total, a, b, barriers, k_tiles, stage, phase, ranks, in_wg
         )
         if const_expr(geo.groups == 2):
             cute.arch.barrier_arrive(
-                barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP * per_group
+                barrier_id=ORDER_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP * per_group
             )
-        corner = place_of(spec, work, lasts)
+        corner = tile_origin(spec, work, lasts)
         used = store_tile(
             spec, total, scale, store, out, d_strides, sizes, fields, corner,
             (consumer, group, wg_m, wg_n), (thread, in_wg), shared[0].iterator, ranks, used,
@@ -91,7 +91,7 @@ def consume(
         if const_expr(geo.groups == 2):
             if unit < units:
                 other = Work(*work_unit(spec, unit, order, ranks))
-                stage, phase = skip(stage, phase, other.slabs, config.stages)
+                stage, phase = skip(stage, phase, other.k_tiles, config.stages)
             unit += step
         if unit < units:
             fields = work_unit(spec, unit, order, ranks)

@@ -46,7 +46,7 @@ def store_matrices(address: Int32, words: list) -> None:
 @cute.jit
 def store_tile(
     spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple, store: tuple, out: Int64,
-    d_strides: tuple, sizes: tuple, fields: tuple, corner: tuple, place: tuple, threads: tuple,
+    d_strides: tuple, sizes: tuple, fields: tuple, corner: tuple, position: tuple, threads: tuple,
     area: cute.Pointer, ranks: tuple, used: Int32, taken: tuple,
 ) -> Int32:  # fmt: skip
     """Scale, round and store a warpgroup's part of a tile: all that kernels write to D.
@@ -65,7 +65,7 @@ def store_tile(
         The work unit.
     corner
         Where the tile begins in D.
-    place
+    position
         This warpgroup among the consumers, its group or slice of K, and its place in the tile.
     threads
         This thread among the consumers, and in its warpgroup.
@@ -78,7 +78,7 @@ def store_tile(
     """
     geo, work = spec.geometry, Work(*fields)
     atom, target, boxes = store
-    consumer, group, wg_m, wg_n = place
+    consumer, group, wg_m, wg_n = position
     _, in_wg = threads
     size = spec.output.width // 8
     row, column = corner[0] + wg_m * MMA_M, corner[1] + wg_n * geo.mma_n
@@ -128,13 +128,13 @@ def store_sums(
     thread, in_wg = threads
     own, blocks, begin = sums, const_expr(geo.mma_n // 8), Int32(0)
     last = Int32(blocks)  # behind this warpgroup's range of the columns, in eights
-    place = area.toint()
+    free = area.toint()
     if const_expr(geo.slices > 1):
-        own, blocks, begin = add_slices(spec, own, place, group, thread)
-        place += geo.consumers * WARPGROUP * geo.accumulators * 4
+        own, blocks, begin = add_slices(spec, own, free, group, thread)
+        free += geo.consumers * WARPGROUP * geo.accumulators * 4
         last = cutlass.min(last, begin + blocks)
     if const_expr(spec.config.cluster_k > 1):
-        own, blocks, more = add_cluster(spec, own, blocks, place, ranks, thread)
+        own, blocks, more = add_cluster(spec, own, blocks, free, ranks, thread)
         begin += more
     scale_sums(own, scale)
     least = None
@@ -165,13 +165,13 @@ def has_rows(spec: Spec, thread: Int32) -> cutlass.Boolean:
     return thread % WARPGROUP // 32 * 16 < spec.config.tile[0]
 
 
-def share(blocks: int, members: int, member: Int32) -> tuple[int, Int32]:
+def column_range(blocks: int, members: int, member: Int32) -> tuple[int, Int32]:
     """Return how many column blocks each of the members gets, and the first of this one's."""
     each = -(-blocks // members)
     return each, member * each
 
 
-def share_index(blocks: int, members: int, begin: Int32, v: int) -> Int32:
+def block_of_range(blocks: int, members: int, begin: Int32, v: int) -> Int32:
     """Return which block of a thread's is the v-th of a share; behind the last, the last again."""
     each = -(-blocks // members)
     column = begin + v % each
@@ -204,7 +204,7 @@ def add_slices(
     blocks = const_expr(geo.mma_n // 8)
     threads = const_expr(geo.consumers * WARPGROUP)
     own = const_expr(threads // geo.slices)
-    each, begin = share(blocks, geo.slices, member)
+    each, begin = column_range(blocks, geo.slices, member)
     total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
     cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)  # all have multiplied
     busy = has_rows(spec, thread)
@@ -213,7 +213,7 @@ def add_slices(
     cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
     if busy:
         for v in range_constexpr(each * geo.repeats_m):
-            index = share_index(blocks, geo.slices, begin, v)
+            index = block_of_range(blocks, geo.slices, begin, v)
             parts = [
                 elements(
                     read(quad(spec.sums, area, index, threads, thread % own + s * own), 4), 0, 4
@@ -240,7 +240,7 @@ def add_cluster(
     cm, cn = spec.config.cluster
     rank_m, rank_n, rank = ranks
     threads = const_expr(geo.consumers * WARPGROUP)
-    each, begin = share(blocks, count, rank)
+    each, begin = column_range(blocks, count, rank)
     total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
     busy = has_rows(spec, thread)
     if const_expr(geo.slices == 1):
@@ -255,7 +255,7 @@ def add_cluster(
             last = const_expr(min(first + group, each * geo.repeats_m))
             fetched = []  # all loads of a group before its first sum
             for v in range_constexpr(first, last):
-                index = share_index(blocks, count, begin, v)
+                index = block_of_range(blocks, count, begin, v)
                 mine = read(quad(spec.sums, area, index, threads, thread), 4)
                 fetched.append(elements(mine, 0, 4))
                 for source in range_constexpr(1, count):

@@ -2,21 +2,21 @@
 
 The story of one CTA
 --------------------
-    producer   one warp. For each work unit and slab of K: wait until every CTA that receives the
-               slab has left the stage (`empty`), announce the bytes (`full`), start the TMA loads
+    producer   one warp. For each work unit and k_tile: wait until every CTA that receives the
+               k_tile has left the stage (`empty`), announce the bytes (`full`), start the TMA loads
                of A and B, multicast along the cluster.
-    consumers  warpgroups of 128 threads. Wait `full`, multiply the slab with wgmma out of shared
-               memory, keep one slab in flight, hand the stage before it back (`empty`, one arrival
-               of each warpgroup at each CTA whose producer wrote it).
+    consumers  warpgroups of 128 threads. Wait `full`, multiply the k_tile with wgmma out of shared
+               memory, keep one in flight, hand the stage before it back (`empty`, one arrival of
+               each warpgroup at each CTA whose producer wrote it).
     epilogue   by the consumers: accumulators through swizzled shared memory to TMA stores, or
                straight from registers where D is no TMA target.
 
 Cooperative: all consumers share a tile. Ping-pong: two groups take turns at the tensor cores; a
 pair of named barriers passes the turn, so that one group's epilogue hides under the other's maths.
-Sliced-K: the consumers share a tile's slabs and add up at the end.
+Sliced-K: the consumers share a tile's k_tiles and add up at the end.
 
 A work unit is a tile of D, one part of K and one batch. Units are dealt to clusters round robin.
-Where a cluster lies along K its CTAs share a unit's slabs and add up in their shared memories.
+Where a cluster lies along K its CTAs share a unit's k_tiles and add up in their shared memories.
 Coordinates are 32-bit, addresses and strides 64-bit.
 
 Operands that cannot be read where they lie are repacked into the workspace by a kernel before.
@@ -44,33 +44,18 @@ from ..geometry import STORE_ROWS
 from .gemm import gemm_kernel
 from .layouts import load_atom, loads_of_b, operand_layout, panels_layout, tiled_mma
 from .spec import Spec
-from .tile_coords import last_places
+from .tile_coords import last_origins
 
 __all__ = ["Spec", "example_arguments", "make_host"]
 
-# Slabs that are brought into the L2 while the kernel before still runs, where operands have so many
-# bytes at most: 256 cubed 2.0 to 1.65 us, 512 3.1 to 2.65; but 1024 5.6 to 5.9.
-SLABS_AHEAD, MOST_AHEAD = 4, 2 << 20
-
-
-# -- layouts and descriptors (host) ----------------------------------------------------------------
-
-
-# -- pipeline --------------------------------------------------------------------------------------
-
-
-# -- roles -----------------------------------------------------------------------------------------
-
-
-# -- kernel ----------------------------------------------------------------------------------------
-
-
-# -- host ------------------------------------------------------------------------------------------
+# The k_tiles that are prefetched into the L2 while the kernel before still runs, and the bytes of
+# all operands up to which that pays (docs/lab-notes/2026-11-21-between-two-kernels.md).
+K_TILES_AHEAD, MOST_AHEAD = 4, 2 << 20
 
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    knobs: tuple, scales: tuple, stream: cuda.CUstream, taken: tuple = (),
+    parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the copies that are needed, the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
@@ -78,7 +63,7 @@ def start(
     a_m, a_k, a_l0, a_l1 = a_steps
     b_k, b_n, b_l0, b_l1 = b_steps
     d_m, d_n, d_l0, d_l1 = d_steps
-    split_k, along_n, group, multiprocessors, turn_m, turn_n = knobs
+    split_k, along_n, group, multiprocessors, rotate_m, rotate_n = parameters
     geo, config = spec.geometry, spec.config
     tile_m, tile_n, tile_k = config.tile
     cm, cn = config.cluster
@@ -98,8 +83,8 @@ def start(
         deep = (depth(d_l0, l0), depth(d_l1, l1))
         view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
         atom_d, tensor_d = box_atom(view_d, (STORE_ROWS, geo.store_columns))
-    lasts = last_places(spec, (m, n), (turn_m, turn_n))
-    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, turn_m, turn_n))
+    lasts = last_origins(spec, (m, n), (rotate_m, rotate_n))
+    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n))
     units = order[0][2].divisor * split_k * l0 * l1
     clusters = units
     if const_expr(config.cluster_k * config.slice_k == 1):  # else a cluster has one unit
@@ -107,7 +92,7 @@ def start(
     flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
     flags += [depth(a_l1, l1), depth(b_l1, l1)]
     few = Int64(m + n) * k * l0 * l1 * spec.problem.a.dtype.itemsize <= MOST_AHEAD
-    flags += [select(few, Int32(SLABS_AHEAD), Int32(0))]
+    flags += [select(few, Int32(K_TILES_AHEAD), Int32(0))]
     gemm_kernel(
         spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
         layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,

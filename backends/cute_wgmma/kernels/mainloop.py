@@ -13,16 +13,16 @@ from .layouts import ATOM_BYTES, tiled_mma
 from .spec import Spec
 
 __all__ = [
-    "fragment_places",
+    "fragment_offsets",
     "fragment_row",
+    "k_tile_from_registers",
     "load_fragment",
     "multiply",
-    "multiply_slab",
+    "multiply_k_tile",
     "release",
     "run",
     "run_from_registers",
     "run_promoted",
-    "slab_from_registers",
 ]
 
 
@@ -47,10 +47,10 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 @cute.jit
 def multiply(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
-    a: cute.Tensor, b: cute.Tensor, barriers: tuple, slabs: Int32, stage: Int32, phase: Int32,
+    a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, stage: Int32, phase: Int32,
     ranks: tuple, in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply the slabs of one unit into the accumulators; returns the stage after them.
+    """Multiply the k_tiles of one unit into the accumulators; returns the stage after them.
 
     `sums` are those that wgmma adds to, `total` the unit's: the same tensor unless partial sums
     are promoted.
@@ -59,50 +59,50 @@ def multiply(
     promote = spec.geometry.promote
     if const_expr(promote == 1):
         at = run_promoted(
-            spec, mma, sums, total, a, b, barriers, slabs, (stage, phase), ranks, in_wg
+            spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg
         )
     elif const_expr(promote):
         total.fill(0)
         at = (stage, phase)
-        for _ in cutlass.range(slabs // promote, unroll=1):
+        for _ in cutlass.range(k_tiles // promote, unroll=1):
             at = run(spec, mma, sums, a, b, barriers, promote, at, ranks, in_wg)
             total.store(total.load() + sums.load())
-        if slabs % promote > 0:
-            at = run(spec, mma, sums, a, b, barriers, slabs % promote, at, ranks, in_wg)
+        if k_tiles % promote > 0:
+            at = run(spec, mma, sums, a, b, barriers, k_tiles % promote, at, ranks, in_wg)
             total.store(total.load() + sums.load())
     elif const_expr(spec.geometry.fragments > 0):
         at = run_from_registers(
-            spec, mma, sums, a, b, barriers, slabs, (stage, phase), ranks, in_wg
+            spec, mma, sums, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg
         )
     else:
-        at = run(spec, mma, sums, a, b, barriers, slabs, (stage, phase), ranks, in_wg)
+        at = run(spec, mma, sums, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg)
     return at
 
 
 @cute.jit
 def run(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor,
-    barriers: tuple, slabs: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+    barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply so many slabs into fresh accumulators, one of them in flight behind the next."""
+    """Multiply so many k_tiles into fresh accumulators, one of them in flight behind the next."""
     full, empty = barriers
     stage, phase = at
     previous = stage
     sums.fill(0)
-    for slab in cutlass.range(slabs, unroll=1):
+    for k_tile in cutlass.range(k_tiles, unroll=1):
         cute.arch.mbarrier_wait(full + stage, phase)
         warpgroup.fence()
         for k in range_constexpr(cute.size(a, mode=[2])):
             cute.gemm(mma, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
         warpgroup.commit_group()
         warpgroup.wait_group(1)
-        if slab > 0:
+        if k_tile > 0:
             if in_wg < 32:  # the warpgroup's first warp signals for all of it
                 release(empty + previous, ranks, in_wg, spec)
         previous = stage
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     warpgroup.wait_group(0)
-    if slabs > 0:
+    if k_tiles > 0:
         if in_wg < 32:
             release(empty + previous, ranks, in_wg, spec)
     return stage, phase
@@ -111,10 +111,10 @@ def run(
 @cute.jit
 def run_promoted(
     spec: cutlass.Constexpr, mma: cute.TiledMma, even: cute.Tensor, total: cute.Tensor,
-    a: cute.Tensor, b: cute.Tensor, barriers: tuple, slabs: Int32, at: tuple, ranks: tuple,
+    a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
     in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply slabs by twos, each with sums of its own: the first's move under the second.
+    """Multiply k_tiles by twos, each with sums of its own: the first's move under the second.
 
     No wgmma is in flight at the end of a turn: ptxas would wait for every one of them (C7514).
     """
@@ -124,13 +124,13 @@ def run_promoted(
     fresh = tiled_mma(spec)
     fresh.set(warpgroup.Field.ACCUMULATE, False)
     total.fill(0)
-    for _ in cutlass.range(slabs // 2, unroll=1):
+    for _ in cutlass.range(k_tiles // 2, unroll=1):
         before = stage
         cute.arch.mbarrier_wait(full + stage, phase)
-        multiply_slab((fresh, mma), even, a, b, stage)
+        multiply_k_tile((fresh, mma), even, a, b, stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
         cute.arch.mbarrier_wait(full + stage, phase)
-        multiply_slab((fresh, mma), odd, a, b, stage)
+        multiply_k_tile((fresh, mma), odd, a, b, stage)
         warpgroup.wait_group(1)
         total.store(total.load() + even.load())
         if in_wg < 32:  # the warpgroup's first warp signals for all of it
@@ -140,9 +140,9 @@ def run_promoted(
             release(empty + stage, ranks, in_wg, spec)
         total.store(total.load() + odd.load())
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
-    if slabs % 2 == 1:
+    if k_tiles % 2 == 1:
         cute.arch.mbarrier_wait(full + stage, phase)
-        multiply_slab((fresh, mma), even, a, b, stage)
+        multiply_k_tile((fresh, mma), even, a, b, stage)
         warpgroup.wait_group(0)
         if in_wg < 32:
             release(empty + stage, ranks, in_wg, spec)
@@ -152,17 +152,17 @@ def run_promoted(
 
 
 @cute.jit
-def multiply_slab(
+def multiply_k_tile(
     both: tuple, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32
 ) -> None:
-    """Start the wgmma of one slab; `both` begin fresh sums, and add to them."""
+    """Start the wgmma of one k_tile; `both` begin fresh sums, and add to them."""
     warpgroup.fence()
     for k in range_constexpr(cute.size(a, mode=[2])):
         cute.gemm(both[min(k, 1)], sums, a[None, None, k, stage], b[None, None, k, stage], sums)
     warpgroup.commit_group()
 
 
-def fragment_places(spec: Spec, wg_m: Int32, in_wg: Int32) -> tuple:
+def fragment_offsets(spec: Spec, wg_m: Int32, in_wg: Int32) -> tuple:
     """Return where a thread's part of A lies in a stage, for the lower and the upper four of K.
 
     A is M-major: atoms of 8 (K) x 32 (M) elements in which 16-byte units are swizzled by K, four
@@ -191,14 +191,14 @@ def fragment_row(spec: Spec, wg_m: Int32, in_wg: Int32) -> Int32:
 
 @cute.jit
 def load_fragment(
-    spec: cutlass.Constexpr, fragment: cute.Tensor, stage: Int32, places: tuple
+    spec: cutlass.Constexpr, fragment: cute.Tensor, stage: Int32, offsets: tuple
 ) -> None:
-    """Load a thread's part of a slab of A from shared memory to registers."""
+    """Load a thread's part of a k_tile of A from shared memory to registers."""
     repeats = spec.geometry.repeats_m
     words = cute.recast_tensor(fragment, cutlass.Float32)
     for k in range_constexpr(SWIZZLE_BYTES // 32):
         for upper in range_constexpr(2):
-            where = stage + places[upper] + k * ATOM_BYTES
+            where = stage + offsets[upper] + k * ATOM_BYTES
             pointer = cute.make_ptr(
                 cutlass.Float32, where, cute.AddressSpace.smem, assumed_align=8 * repeats
             )
@@ -211,9 +211,9 @@ def load_fragment(
 @cute.jit
 def run_from_registers(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: tuple, b: cute.Tensor,
-    barriers: tuple, slabs: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+    barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """`run` with A from registers: a slab's is loaded while the slab before it is multiplied."""
+    """`run` with A from registers, each k_tile's loaded while the one before is multiplied."""
     full, _ = barriers
     rows, _, columns = spec.config.tile
     shape = mma.partition_shape_A((rows, columns))
@@ -221,35 +221,35 @@ def run_from_registers(
     odd = cute.make_rmem_tensor(shape, spec.operands[0])
     sums.fill(0)
     state = (*at, at[0])  # stage, phase, the stage before
-    if slabs > 0:
+    if k_tiles > 0:
         cute.arch.mbarrier_wait(full + at[0], at[1])
         load_fragment(spec, even, a[0] + at[0] * spec.geometry.a_bytes, a[1])
-    for pair in cutlass.range(slabs // 2, unroll=1):
+    for pair in cutlass.range(k_tiles // 2, unroll=1):
         first = 2 * pair
-        state = slab_from_registers(
-            spec, mma, sums, (even, odd), a, b, barriers, first, slabs, state, ranks, in_wg
+        state = k_tile_from_registers(
+            spec, mma, sums, (even, odd), a, b, barriers, first, k_tiles, state, ranks, in_wg
         )
-        state = slab_from_registers(
-            spec, mma, sums, (odd, even), a, b, barriers, first + 1, slabs, state, ranks, in_wg
+        state = k_tile_from_registers(
+            spec, mma, sums, (odd, even), a, b, barriers, first + 1, k_tiles, state, ranks, in_wg
         )
-    if slabs % 2 == 1:
-        state = slab_from_registers(
-            spec, mma, sums, (even, odd), a, b, barriers, slabs - 1, slabs, state, ranks, in_wg
+    if k_tiles % 2 == 1:
+        state = k_tile_from_registers(
+            spec, mma, sums, (even, odd), a, b, barriers, k_tiles - 1, k_tiles, state, ranks, in_wg
         )
     warpgroup.wait_group(0)
-    if slabs > 0:
+    if k_tiles > 0:
         if in_wg < 32:
             release(barriers[1] + state[2], ranks, in_wg, spec)
     return state[0], state[1]
 
 
 @cute.jit
-def slab_from_registers(
+def k_tile_from_registers(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, fragments: tuple, a: tuple,
-    b: cute.Tensor, barriers: tuple, index: Int32, slabs: Int32, state: tuple, ranks: tuple,
+    b: cute.Tensor, barriers: tuple, index: Int32, k_tiles: Int32, state: tuple, ranks: tuple,
     in_wg: Int32,
 ) -> tuple[Int32, Int32, Int32]:  # fmt: skip
-    """Multiply one slab; load the next one's part of A as soon as its registers are free."""
+    """Multiply one k_tile; load the next one's part of A as soon as its registers are free."""
     now, coming = fragments
     full, empty = barriers
     stage, phase, previous = state
@@ -263,7 +263,7 @@ def slab_from_registers(
             release(empty + previous, ranks, in_wg, spec)
     previous = stage
     stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
-    if index + 1 < slabs:
+    if index + 1 < k_tiles:
         cute.arch.mbarrier_wait(full + stage, phase)
         load_fragment(spec, coming, a[0] + stage * spec.geometry.a_bytes, a[1])
     return stage, phase, previous

@@ -6,11 +6,11 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
 from ...cute.device import pinned, select
-from ...cute.tile_scheduler import Work, advance, bring, slab_source, work_unit
+from ...cute.tile_scheduler import Work, advance, bring, k_tile_source, work_unit
 from .spec import Spec
-from .tile_coords import place_of, sources
+from .tile_coords import sources, tile_origin
 
-__all__ = ["fetch_ahead", "produce", "slab_of_b"]
+__all__ = ["fetch_ahead", "k_tile_of_b", "produce"]
 
 
 @cute.jit
@@ -18,7 +18,7 @@ def produce(
     spec: cutlass.Constexpr, lasts: tuple, order: tuple, loads: cutlass.Constexpr, barriers: tuple,
     flags: tuple, first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
-    """Bring every slab of every unit of this CTA; one warp. `lasts` are as in `place_of`."""
+    """Bring every k_tile of every unit of this CTA; one warp. `lasts` are as in `tile_origin`."""
     config, geo = spec.config, spec.geometry
     cm, cn = config.cluster
     of_a, of_b, mask_a, mask_b = loads
@@ -32,29 +32,29 @@ def produce(
         work = Work(*fields)
         a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
         a_part, b_part = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
-        end = pinned(work.first + work.slabs * work.step)
-        at = work.first + work.turned * work.step
-        row, column = place_of(spec, work, lasts)
-        slabs_a, slabs_b = sources(spec, (of_a, of_b), (pinned(row), pinned(column)))
+        end = pinned(work.first + work.k_tiles * work.step)
+        at = work.first + work.rotation * work.step
+        row, column = tile_origin(spec, work, lasts)
+        k_tiles_a, k_tiles_b = sources(spec, (of_a, of_b), (pinned(row), pinned(column)))
         if unit == first_unit:  # all before this may overlap the kernel before this one
             # The next call's copies may begin at once: they find room beside half of the registers.
             if const_expr(early):
                 cute.arch.griddepcontrol_launch_dependents()
-            both = ((of_a.atom, slabs_a), (of_b.atom, slabs_b))
+            both = ((of_a.atom, k_tiles_a), (of_b.atom, k_tiles_b))
             fetch_ahead(spec, both, flags[6], work, (a0, a_part, b0, b_part), at, end)
             cute.arch.griddepcontrol_wait()
             if const_expr(not early):
                 cute.arch.griddepcontrol_launch_dependents()
-        for _ in cutlass.range(work.slabs, unroll=1):
-            k, low_a, low_b = slab_source(spec, at)
+        for _ in cutlass.range(work.k_tiles, unroll=1):
+            k, low_a, low_b = k_tile_source(spec, at)
             a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
-            slab_a = slabs_a[None, 0, k, a0, a1]
-            bring(of_a.atom, slab_a, into_a[None, stage], full + stage, mask_a, cn)
-            slab_b = slabs_b[slab_of_b(spec, k, b0, b1)]
-            bring(of_b.atom, slab_b, into_b[None, stage], full + stage, mask_b, cm)
+            k_tile_a = k_tiles_a[None, 0, k, a0, a1]
+            bring(of_a.atom, k_tile_a, into_a[None, stage], full + stage, mask_a, cn)
+            k_tile_b = k_tiles_b[k_tile_of_b(spec, k, b0, b1)]
+            bring(of_b.atom, k_tile_b, into_b[None, stage], full + stage, mask_b, cm)
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
             at = select(at >= end, work.first, at)
@@ -73,7 +73,7 @@ def fetch_ahead(
     spec: cutlass.Constexpr, loads: cutlass.Constexpr, most: Int32, work: cutlass.Constexpr,
     batch: tuple, at: Int32, end: Int32,
 ) -> None:  # fmt: skip
-    """Bring the first slabs of what lies in place into the L2, while a kernel before may run.
+    """Bring the first k_tiles of what lies in place into the L2, while a kernel before may run.
 
     `loads` are of A and B: by what, and from where. What that kernel still writes is seen all the
     same: it is written to the L2.
@@ -81,16 +81,16 @@ def fetch_ahead(
     (atom_a, from_a), (atom_b, from_b) = loads
     a0, a1, b0, b1 = batch
     in_place = const_expr(tuple(not copied for copied in spec.repacked))
-    for _ in cutlass.range(cutlass.min(work.slabs, most), unroll=1):
-        k, _, _ = slab_source(spec, at)
+    for _ in cutlass.range(cutlass.min(work.k_tiles, most), unroll=1):
+        k, _, _ = k_tile_source(spec, at)
         if const_expr(in_place[0]):
             cute.prefetch(atom_a, from_a[None, 0, k, a0, a1])
         if const_expr(in_place[1]):
-            cute.prefetch(atom_b, from_b[slab_of_b(spec, k, b0, b1)])
+            cute.prefetch(atom_b, from_b[k_tile_of_b(spec, k, b0, b1)])
         at += work.step
         at = select(at >= end, work.first, at)
 
 
-def slab_of_b(spec: Spec, k: Int32, b0: Int32, b1: Int32) -> tuple:
-    """Return the coordinates of a slab of B: of its bytes first, then of tiles: the first one."""
+def k_tile_of_b(spec: Spec, k: Int32, b0: Int32, b1: Int32) -> tuple:
+    """Return the coordinates of a k_tile of B: of its bytes first, then of tiles: the first one."""
     return (None, 0, k, 0, b0, b1) if spec.panels else (None, 0, k, b0, b1)

@@ -22,12 +22,12 @@ STORED_AT = 8  # rows and columns of D begin at multiples of so many, in a warpg
 NEVER = 2**31 - 1  # behind any tile
 
 
-def last_places(spec: Spec, sizes: tuple, turns: tuple) -> tuple[Int32, Int32]:
+def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int32]:
     """Return on the host where the last tiles begin that do not stick out, along M and along N.
 
     Operands that lie along M or N are read from whole lines of shared memory on, and so the last
-    tiles stick out by less than one. Where neighbours take their slabs in turns none moves: other
-    sums would come out. Nor where C is D itself: a neighbour would read what has been written.
+    tiles stick out by less than one. Where neighbours begin at different k_tiles none moves: other
+    sums would come out. Nor does one where C is D: a neighbour would read what has been written.
     """
     swizzles = (spec.geometry.a_swizzle, spec.geometry.b_swizzle)
     found = []
@@ -35,14 +35,14 @@ def last_places(spec: Spec, sizes: tuple, turns: tuple) -> tuple[Int32, Int32]:
         line = swizzle // spec.problem.a.dtype.itemsize
         unit = STORED_AT if spec.k_major[mode] else max(STORED_AT, line)
         last = sizes[mode] - spec.config.tile[mode]
-        moves = (last >= 0) & (turns[mode] == 0)
+        moves = (last >= 0) & (rotations[mode] == 0)
         if in_place(spec.problem):
-            moves = moves & (turns[mode] != 0)
+            moves = moves & (rotations[mode] != 0)
         found.append(select(moves, (last + (unit - 1)) & -unit, Int32(NEVER)))
     return found[0], found[1]
 
 
-def place_of(spec: Spec, work: Work, lasts: tuple) -> tuple[Int32, Int32]:
+def tile_origin(spec: Spec, work: Work, lasts: tuple) -> tuple[Int32, Int32]:
     """Return where a tile begins along M and N, not behind the `lasts`."""
     row, column = work.tile_m * spec.config.tile[0], work.tile_n * spec.config.tile[1]
     # `min` is no instruction of the uniform registers that TMA reads.

@@ -35,32 +35,32 @@ def finish(total, scales, dtype):  # noqa: ANN001, ANN201
 
 
 def write_spans(  # noqa: ANN201
-    total, d, d1, d0, at_m, at_n, scales, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
+    total, d, d1, d0, at_m, at_n, scales, tile_m: Size, tile_n: Size, d_transposed: Flag,  # noqa: ANN001
     direct: Flag,
 ):  # fmt: skip
     """Store a tile of D, or of the workspace, span by span."""
     m, n = ct.static_eval(spans_of(tile_m)[-1]), ct.static_eval(spans_of(tile_n)[-1])
     lines, line = d.shape[2], d.shape[3]
-    rows = spans_at(at_m, tile_m, ct.cdiv(line if d_turned else lines, m))
-    columns = spans_at(at_n, tile_n, ct.cdiv(lines if d_turned else line, n))
+    rows = spans_at(at_m, tile_m, ct.cdiv(line if d_transposed else lines, m))
+    columns = spans_at(at_n, tile_n, ct.cdiv(lines if d_transposed else line, n))
     for i in ct.static_iter(range(len(rows))):
         for j in ct.static_iter(range(len(columns))):
             some = total[i * len(columns) + j]
-            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, d_turned, direct)
+            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, d_transposed, direct)
 
 
 def write(  # noqa: ANN201
-    total, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, d_turned: Flag,  # noqa: ANN001
+    total, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, d_transposed: Flag,  # noqa: ANN001
     direct: Flag,
 ):  # fmt: skip
     """Store sums that begin at a multiple of some rows and of some columns."""
     tile = finish(total, scales, d.dtype)
     m, n = total.shape[0], total.shape[1]
     view = d.tiled_view(
-        (1, 1, n, m) if d_turned else (1, 1, m, n),
-        traversal_steps=(1, 1, step_n, step_m) if d_turned else (1, 1, step_m, step_n),
+        (1, 1, n, m) if d_transposed else (1, 1, m, n),
+        traversal_steps=(1, 1, step_n, step_m) if d_transposed else (1, 1, step_m, step_n),
     )
-    if d_turned:
+    if d_transposed:
         tile = ct.transpose(tile).reshape((1, 1, n, m))
         view.store((d1, d0, at_n, at_m), tile, allow_tma=False if direct else None)
     else:

@@ -19,16 +19,16 @@ from unigemm.problem.problem import MatrixType, Problem
 from ..geometry import (
     PIECE_ROWS,
     REDUCE_TILE,
-    TURN_TILE,
+    TRANSPOSE_TILE,
     Features,
+    effective_problem,
     is_copied,
-    seen,
     stored_directly,
 )
 from ..tiles import ALIGNMENT, DEFAULT_WARPS
 from .gemm import gemm, tail
 from .reduction import join, reduce
-from .transpose import turn
+from .transpose import transpose
 
 TYPES = {
     DType.FLOAT64: ct.float64,
@@ -56,7 +56,7 @@ class Spec:
         return self.config.split_k > 1
 
     @property
-    def turned(self) -> bool:
+    def d_transposed(self) -> bool:
         """Whether D is stored column by column."""
         return self.problem.d.major == "m"
 
@@ -98,7 +98,7 @@ def scales_constraint(spec: Spec) -> TupleConstraint:
     """Return two arrays of at most one number and a factor, or nothing."""
     if not spec.problem.scaled:
         return TupleConstraint(())
-    place = ArrayConstraint(
+    scale = ArrayConstraint(
         ct.float32,
         1,
         index_dtype=ct.int32,
@@ -108,7 +108,7 @@ def scales_constraint(spec: Spec) -> TupleConstraint:
         stride_constant=(1,),
         base_addr_divisible_by=4,
     )
-    return TupleConstraint((place, place, ScalarConstraint(ct.float64)))
+    return TupleConstraint((scale, scale, ScalarConstraint(ct.float64)))
 
 
 def parts_constraint(spec: Spec) -> ArrayConstraint:
@@ -125,20 +125,21 @@ def output_constraint(spec: Spec) -> ArrayConstraint:
     return matrix_constraint(d, line, TYPES[d.dtype])
 
 
-def turning(spec: Spec, convention: CallingConvention) -> tuple[ct.kernel, KernelSignature]:
+def transposing(spec: Spec, convention: CallingConvention) -> tuple[ct.kernel, KernelSignature]:
     """Return the kernel that copies either operand: both are aligned alike."""
     kind = spec.problem.a if is_copied(spec.problem.a, spec.config) else spec.problem.b
     source = matrix_constraint(kind, 1, TYPES[kind.dtype])
     copy = matrix_constraint(kind, kind.vector, TYPES[kind.dtype])  # whose lines are padded
-    arguments = [source, copy, *TURN_TILE, spec.features.overlaps]
-    return turn, KernelSignature(arguments, convention, symbol="turn")
+    arguments = [source, copy, *TRANSPOSE_TILE, spec.features.overlaps]
+    return transpose, KernelSignature(arguments, convention, symbol="transpose")
 
 
 def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     """Return the kernels of a specification and their signatures, by the names of their symbols."""
-    problem, config, features = seen(spec.problem, spec.config), spec.config, spec.features
-    cut = problem.a.dtype is DType.FLOAT32
-    inputs = ct.tfloat32 if cut and features.reads_tf32 else TYPES[problem.a.dtype]
+    config, features = spec.config, spec.features
+    problem = effective_problem(spec.problem, config)
+    is_tf32 = problem.a.dtype is DType.FLOAT32
+    inputs = ct.tfloat32 if is_tf32 and features.reads_tf32 else TYPES[problem.a.dtype]
     a, b = (
         matrix_constraint(kind, kind.vector if features.whole_vectors else 1, inputs)
         for kind in (problem.a, problem.b)
@@ -155,13 +156,13 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
         "occupancy": config.occupancy or None,
     }
     convention = CallingConvention.cutile_python_v2()
-    turns = problem.a.major == "m", problem.b.major == "k", spec.turned
-    rounded = cut and not features.reads_tf32
+    transposed = problem.a.major == "m", problem.b.major == "k", spec.d_transposed
+    rounded = is_tf32 and not features.reads_tf32
     latency = config.stages
     main = KernelSignature(
         [
             a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
-            *work, *config.tile, *turns, spec.split, rounded, spec.direct, latency,
+            *work, *config.tile, *transposed, spec.split, rounded, spec.direct, latency,
             config.schedule != "plain", features.overlaps,
         ],
         convention,
@@ -170,8 +171,8 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     found = {"gemm": (gemm.replace_hints(**hints), main)}
     if config.schedule == "tail":
         pieces, (m, n, _) = parts_constraint(spec), config.tile
-        arguments = [a, b, d, pieces, *work, *config.tile, *turns, rounded, latency]
-        joined = [pieces, d, scales, *work, m, n, PIECE_ROWS, spec.turned]
+        arguments = [a, b, d, pieces, *work, *config.tile, *transposed, rounded, latency]
+        joined = [pieces, d, scales, *work, m, n, PIECE_ROWS, spec.d_transposed]
         for name, kernel, taken in (
             ("tail", tail.replace_hints(**hints), arguments),
             ("join", join, joined),
@@ -182,5 +183,5 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
         arguments = [parts_constraint(spec), d, scales, *REDUCE_TILE, features.overlaps]
         found["reduce"] = (reduce, KernelSignature(arguments, convention, symbol="reduce"))
     if config.repacked:
-        found["turn"] = turning(spec, convention)
+        found["transpose"] = transposing(spec, convention)
     return found

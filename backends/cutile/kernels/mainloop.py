@@ -11,7 +11,7 @@ Size = ct.Constant[int]
 
 
 def spans(array, length: Size, tile_k: Size, k_major: Flag):  # noqa: ANN001, ANN201
-    """Return a view of an operand for each span of a tile: in slabs of K, and at any step."""
+    """Return a view of an operand for each span of a tile: in k_tiles of K, and at any step."""
     views = ()
     for span in ct.static_iter(spans_of(length)):
         step = ct.static_eval(spans_of(length)[-1])
@@ -25,39 +25,41 @@ def spans(array, length: Size, tile_k: Size, k_major: Flag):  # noqa: ANN001, AN
 
 
 def load_spans(  # noqa: ANN201
-    views, at, i1, i0, slab, k_major: Flag, turned: Flag, rounded: Flag, latency: Size,  # noqa: ANN001
+    views, at, i1, i0, k_tile, k_major: Flag, transposed: Flag, rounded: Flag, latency: Size,  # noqa: ANN001
 ):  # fmt: skip
-    """Load the spans of a slab, zeros outside of the matrix."""
+    """Load the spans of a k_tile, zeros outside of the matrix."""
     found = ()
     for i in ct.static_iter(range(len(at))):
-        index = (i1, i0, at[i], slab) if k_major else (i1, i0, slab, at[i])
+        index = (i1, i0, at[i], k_tile) if k_major else (i1, i0, k_tile, at[i])
         tile = views[i].load(index, latency=latency if latency > 1 else None)
         tile = tile.reshape((views[i].tile_shape[2], views[i].tile_shape[3]))
-        tile = ct.transpose(tile) if turned else tile
+        tile = ct.transpose(tile) if transposed else tile
         found = (*found, tile.astype(ct.tfloat32) if rounded else tile)
     return found
 
 
 def sum_of(  # noqa: ANN201
-    first, slabs, i1, i0, at_m, at_n, a, b,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, a_turned: Flag, b_turned: Flag,
+    first, k_tiles, i1, i0, at_m, at_n, a, b,  # noqa: ANN001
+    tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
     rounded: Flag, latency: Size,
 ):  # fmt: skip
-    """Return the sums of a tile over some slabs of K, those of each span of rows by columns."""
+    """Return the sums of a tile over some k_tiles of K, those of each span of rows by columns."""
     a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
     b1, b0 = min(i1, b.shape[0] - 1), min(i0, b.shape[1] - 1)
     whole = a.dtype == ct.int8
     sums = ct.int32 if whole else (ct.float64 if a.dtype == ct.float64 else ct.float32)
-    of_a, of_b = spans(a, tile_m, tile_k, not a_turned), spans(b, tile_n, tile_k, b_turned)
-    rows = spans_at(at_m, tile_m, of_a[0].num_tiles(3 if a_turned else 2))
-    columns = spans_at(at_n, tile_n, of_b[0].num_tiles(2 if b_turned else 3))
+    of_a, of_b = spans(a, tile_m, tile_k, not a_transposed), spans(b, tile_n, tile_k, b_transposed)
+    rows = spans_at(at_m, tile_m, of_a[0].num_tiles(3 if a_transposed else 2))
+    columns = spans_at(at_n, tile_n, of_b[0].num_tiles(2 if b_transposed else 3))
     total = ()
     for m in ct.static_iter(spans_of(tile_m)):
         for n in ct.static_iter(spans_of(tile_n)):
             total = (*total, ct.zeros((m, n), sums))
-    for slab in range(first, slabs):
-        ys = load_spans(of_b, columns, b1, b0, slab, b_turned, b_turned, rounded, latency)
-        xs = load_spans(of_a, rows, a1, a0, slab, not a_turned, a_turned, rounded, latency)
+    for k_tile in range(first, k_tiles):
+        ys = load_spans(of_b, columns, b1, b0, k_tile, b_transposed, b_transposed, rounded, latency)
+        xs = load_spans(
+            of_a, rows, a1, a0, k_tile, not a_transposed, a_transposed, rounded, latency
+        )
         added = ()
         for i in ct.static_iter(range(len(xs))):
             for j in ct.static_iter(range(len(ys))):

@@ -4,7 +4,7 @@
 import cuda.tile as ct
 
 from .epilogue import finish, write
-from .tile_coords import place, place_in
+from .tile_coords import tile_of_block, tile_of_unit
 
 Flag = ct.Constant[bool]
 Size = ct.Constant[int]
@@ -14,47 +14,49 @@ IN_FLIGHT = 4  # partial sums that are read at once
 
 def add_pieces(  # noqa: ANN201
     block, pieces, d, scales, parts, begin, order,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, rows: Size, d_turned: Flag,
+    tile_m: Size, tile_n: Size, rows: Size, d_transposed: Flag,
 ):  # fmt: skip
     """Add the pieces of some rows of a shared tile in the order of K, and write them."""
-    strips = tile_m // rows
-    at = block // strips
-    strip = block - at * strips
-    d1, d0, at_m, at_n = place(begin + at, d, order, tile_m, tile_n, d_turned)
+    row_blocks = tile_m // rows
+    at = block // row_blocks
+    row_block = block - at * row_blocks
+    d1, d0, at_m, at_n = tile_of_unit(begin + at, d, order, tile_m, tile_n, d_transposed)
     # Blocks of rows below the matrix write its last rows once more, in the same bits.
-    last = ct.cdiv(d.shape[3 if d_turned else 2], rows) - 1
-    strip = min(strip, last - at_m * strips)
+    last = ct.cdiv(d.shape[3 if d_transposed else 2], rows) - 1
+    row_block = min(row_block, last - at_m * row_blocks)
     total = ct.zeros((rows, tile_n), pieces.dtype)
     for part in range(0, parts, IN_FLIGHT):
         some = ()
         for i in ct.static_iter(range(IN_FLIGHT)):
             piece = at * parts + min(part + i, parts - 1)
             found = ct.load(
-                pieces, (0, piece, strip, 0), (1, 1, rows, tile_n),
+                pieces, (0, piece, row_block, 0), (1, 1, rows, tile_n),
                 padding_mode=ct.PaddingMode.ZERO, check_bounds=False,
             )  # fmt: skip
             some = (*some, found.reshape((rows, tile_n)))
         for i in ct.static_iter(range(IN_FLIGHT)):
             total = total + ct.where(part + i < parts, some[i], 0)
-    at_m = at_m * strips + strip
-    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, d_turned, False)
+    at_m = at_m * row_blocks + row_block
+    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, d_transposed, False)
 
 
 @ct.kernel
 def join(  # noqa: ANN201
     pieces, d, scales, parts, begin, order,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, rows: Size, d_turned: Flag, overlap: Flag,
+    tile_m: Size, tile_n: Size, rows: Size, d_transposed: Flag, overlap: Flag,
 ):  # fmt: skip
     """Add up the pieces of the tiles that blocks have shared."""
     if overlap:
         ct.grid_dependency_control_wait()
         ct.grid_dependency_control_launch_dependents()
-    add_pieces(ct.bid(0), pieces, d, scales, parts, begin, order, tile_m, tile_n, rows, d_turned)
+    add_pieces(
+        ct.bid(0), pieces, d, scales, parts, begin, order, tile_m, tile_n, rows, d_transposed
+    )
 
 
 def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
     """Add the parts of each element of a block in their order, and write D."""
-    product, at_lines, at_line = place_in(block, d, tile_lines, tile_line)
+    product, at_lines, at_line = tile_of_block(block, d, tile_lines, tile_line)
     i1 = product // d.shape[1]
     i0 = product - i1 * d.shape[1]
     shape = (1, 1, tile_lines, tile_line)

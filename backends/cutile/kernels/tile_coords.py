@@ -39,13 +39,13 @@ def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
     return tile_m, tile_n
 
 
-def place(  # noqa: ANN201
-    unit, d, order, tile_m: Size, tile_n: Size, d_turned: Flag,  # noqa: ANN001
+def tile_of_unit(  # noqa: ANN201
+    unit, d, order, tile_m: Size, tile_n: Size, d_transposed: Flag,  # noqa: ANN001
 ):  # fmt: skip
     """Return where a tile of D lies: the indices of its product (L1, L0), then the tile's."""
     lines, line = d.shape[2], d.shape[3]
-    tiles_m = ct.cdiv(line if d_turned else lines, tile_m)
-    tiles_n = ct.cdiv(lines if d_turned else line, tile_n)
+    tiles_m = ct.cdiv(line if d_transposed else lines, tile_m)
+    tiles_n = ct.cdiv(lines if d_transposed else line, tile_n)
     tiles = tiles_m * tiles_n
     if len(order) > 2:
         outer = quotient(unit, order[2])
@@ -57,7 +57,7 @@ def place(  # noqa: ANN201
     return d1, outer - d1 * d.shape[1], at_m, at_n
 
 
-def place_in(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
+def tile_of_block(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
     """Return which matrix of a stack a block has, and which tile of that: (lines, line)."""
     across = ct.cdiv(array.shape[3], tile_line)
     down = ct.cdiv(array.shape[2], tile_lines)
