@@ -1,7 +1,7 @@
-"""The environment: one table of all variables, and what each of them says.
+"""Environment variables: one table of all of them, and functions that return their values.
 
-A value that cannot be used is reported by a warning and never raises: `unigemm info` shows the same
-words. What a variable names is checked by whoever uses it.
+A value that cannot be used causes a warning, never an error, and `unigemm info` shows the same
+words. Whether a file or folder that a variable names exists is checked where it is used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LARGEST = 2**63 - 1  # bytes: what file systems count with
 _LEVELS = ("info", "debug")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
-#: Takes a sentence about what cannot be used.
+#: Called with a sentence about a value that cannot be used.
 Complain = Callable[[str], None]
 
 
@@ -54,15 +54,15 @@ class Variable:
     Attributes
     ----------
     name, meaning
-        What it is called, and what it is for.
+        Its name, and what it is for.
     default
-        What holds without it, in words.
+        The default in words.
     parse
         Returns the value of a text that is not blank, and complains of what it cannot use.
     absent
-        Returns the value where the variable is not set, or blank.
+        Returns the value if the variable is not set or blank.
     warning
-        The category of warnings about it.
+        Category of the warnings about it.
     """
 
     name: str
@@ -75,19 +75,19 @@ class Variable:
 
 @dataclass(frozen=True)
 class Setting:
-    """What holds for a variable, here and now.
+    """The current value of a variable.
 
     Attributes
     ----------
     name, meaning
-        Of the `Variable`.
+        As in `Variable`.
     value
-        What holds.
+        The value that is used.
     source
-        ``"environment"``; ``"default"`` where the variable is unset or blank; ``"refused"`` where
-        nothing of it can be used.
+        ``"environment"``; ``"default"`` if the variable is not set or blank; ``"refused"`` if its
+        value cannot be used at all.
     problem
-        What cannot be used, and what holds in its place; None where all is well.
+        What cannot be used, and what is used instead; None if all is well.
     """
 
     name: str
@@ -98,12 +98,12 @@ class Setting:
 
 
 def settings() -> tuple[Setting, ...]:
-    """Return what holds for all variables, in the order of the table; nothing is warned of."""
+    """Return the values of all variables in the order of the table, without warnings."""
     return tuple(setting(name) for name in VARIABLES)
 
 
 def setting(name: str) -> Setting:
-    """Return what holds for one variable; nothing is warned of."""
+    """Return the value of one variable, without warnings."""
     variable = VARIABLES[name]
     problems: list[str] = []
     text = os.environ.get(name, "").strip()
@@ -115,13 +115,13 @@ def setting(name: str) -> Setting:
 
 
 def unknown() -> tuple[str, ...]:
-    """Return the variables that begin as ours do and are none: misspelt ones, mostly."""
+    """Return variables that begin with ``UNIGEMM_`` but are unknown, most often misspelt."""
     ours = (name for name in os.environ if name.startswith("UNIGEMM_"))
     return tuple(sorted(x for x in ours if x not in VARIABLES and not x.startswith("UNIGEMM_TEST")))
 
 
 def _value(name: str) -> Any:
-    """Return a variable's value; says what cannot be used."""
+    """Return a variable's value, with a warning if it cannot be used."""
     found = setting(name)
     if found.problem is not None:
         text = f"{name}: {found.problem}" if found.source != "default" else found.problem
@@ -130,7 +130,7 @@ def _value(name: str) -> Any:
 
 
 def cache_dir() -> Path | None:
-    """Return the folder of the cache; None, and a `CacheWarning`, where none can be named."""
+    """Return the folder of the cache; None, with a `CacheWarning`, if there is none."""
     return _value("UNIGEMM_CACHE_DIR")
 
 
@@ -146,32 +146,32 @@ def own_tuning_file() -> Path | None:
 
 
 def tuning_files() -> tuple[Path, ...]:
-    """Return the files that plans are looked up in beside this user's: ``UNIGEMM_TUNING``."""
+    """Return the tuning files that ``UNIGEMM_TUNING`` names, beside this user's own."""
     return _value("UNIGEMM_TUNING")
 
 
 def cache_limit_bytes() -> int:
-    """Return the bytes that the cache may grow to: ``UNIGEMM_CACHE_SIZE``, else 4 GiB."""
+    """Return the largest size of the cache in bytes: ``UNIGEMM_CACHE_SIZE`` or 4 GiB."""
     return _value("UNIGEMM_CACHE_SIZE")
 
 
 def backend() -> str:
-    """Return the backend that stands in for "auto"; "auto" where none is named."""
+    """Return the backend to use for "auto"; "auto" itself if none is named."""
     return _value("UNIGEMM_BACKEND")
 
 
 def log_level() -> str | None:
-    """Return the level of the log on stderr, "info" or "debug"; None where none is wanted."""
+    """Return the level of the log on stderr, "info" or "debug"; None for no log."""
     return _value("UNIGEMM_LOG")
 
 
 def dump_dir() -> Path | None:
-    """Return the folder that takes the code and the plans of what runs, if any."""
+    """Return the folder for the code and the plans of what runs, if one is named."""
     return _value("UNIGEMM_DUMP")
 
 
 def always_compile() -> bool:
-    """Whether kernels that are on disk are compiled all the same."""
+    """Whether to compile kernels even if they are in the cache."""
     return _value("UNIGEMM_ALWAYS_COMPILE")
 
 
@@ -206,7 +206,7 @@ def _path(text: str) -> Path:
     Raises
     ------
     ValueError
-        It names none: there is no such home folder, or no working folder.
+        The text names no path: perhaps there is no such home folder, or no working folder.
     """
     if "\0" in text:
         raise ValueError(f"{_short(text)} holds a NUL character; name another path")
@@ -311,7 +311,7 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "UNIGEMM_BACKEND",
             'the backend in place of "auto"; an argument or option that names one wins',
-            "auto: the least predicted time",
+            "auto: the shortest estimated time",
             _name,
             lambda complain: "auto",
         ),

@@ -1,7 +1,7 @@
-"""What a fork must not leave behind: a lock whose holder is gone, work that is half done.
+"""Locks that survive `os.fork`, and work that forks wait for.
 
-`os.fork` copies one thread. A lock that another thread holds at that moment stays locked in the
-child for ever, and what that thread was changing stays half changed.
+`os.fork` copies one thread. A lock that another thread holds at that moment would stay locked in
+the child for ever, and what that thread was changing would stay half changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Lock", "cached_property", "held_back"]
 
 T = TypeVar("T")
 
-# A fork waits for no longer: what is held back may itself wait for the thread that forks.
+# The longest wait of a fork: the thread that it waits for may wait for the forking one.
 _PATIENCE_S = 5.0
 
 
@@ -28,8 +28,8 @@ class Lock:
     Attributes
     ----------
     abandoned
-        A fork found it held by a thread that is not in this process: what it guards may be half
-        changed here.
+        Whether a fork found the lock held by a thread that the child does not have. What it guards
+        may be half changed.
     """
 
     __slots__ = ("__weakref__", "_holder", "_lock", "abandoned")
@@ -61,15 +61,15 @@ class Lock:
 
 
 _LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
-# What holds forks back now: set when it is done, with the thread that does it.
+# Work that forks wait for, with its thread; the event is set when it is done.
 _holding: dict[threading.Event, int] = {}
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let forks wait, for a few seconds at most, until this is done.
+    """Let forks wait until the block is done, for a few seconds at most.
 
-    For what cannot be mended in the child: a module that is half imported.
+    For work that the child could not repair, such as a module that is half imported.
     """
     done = threading.Event()
     _holding[done] = threading.get_ident()
@@ -100,10 +100,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class cached_property(Generic[T]):  # named as the one that it stands in for
-    """`functools.cached_property` as it is since Python 3.12: without a lock.
+    """`functools.cached_property` without a lock, as in Python 3.12.
 
-    Before, one lock for all instances is held while a value is made, and no child gets a new one.
-    Two threads may make a value twice here.
+    Older versions hold one lock for all instances, which a forked child could inherit locked.
+    Without it, two threads may compute a value twice.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

@@ -1,6 +1,6 @@
-"""The log of what is decided and done once for each kind of call: the standard logger "unigemm".
+"""The logger "unigemm" of the standard library: what is decided once for each kind of call.
 
-Nothing is said unless a handler is there: one of the caller's, or that of ``UNIGEMM_LOG``.
+It prints nothing unless the caller adds a handler, or ``UNIGEMM_LOG`` asks for one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FORMAT = "%(asctime)s.%(msecs)03d %(name)s %(levelname)s: %(message)s"
 
 
 class Watch:
-    """Milliseconds that a step took, in words."""
+    """A stopwatch that prints the time of one step."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
         self._ms = 0.0
 
     def stop(self) -> None:
-        """Take the time."""
+        """Stop the watch."""
         self._ms = 1e3 * (time.perf_counter() - self._start)
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Watch:
 
 @contextmanager
 def watch() -> Iterator[Watch]:
-    """Time a step; the time stands when the block has ended."""
+    """Time the block; the watch shows its time after the end."""
     found = Watch()
     try:
         yield found
@@ -46,13 +46,13 @@ def watch() -> Iterator[Watch]:
 
 
 def is_info() -> bool:
-    """Whether anybody listens: what costs time to find out is found out for them only."""
+    """Whether anybody listens; what takes time to find out is worth it only then."""
     return LOG.isEnabledFor(logging.INFO)
 
 
 @cache
 def attach() -> None:
-    """Attach what ``UNIGEMM_LOG`` asks for, once a process."""
+    """Attach the handler that ``UNIGEMM_LOG`` asks for, once a process."""
     level = env.log_level()
     if level is None:
         return

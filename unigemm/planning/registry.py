@@ -1,4 +1,4 @@
-"""Names to backends: imported on first use, so that the core never imports a kernel language."""
+"""Backends by name, imported on first use: the core never imports a kernel language."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def backend_names() -> tuple[str, ...]:
 
 @cache
 def _outside() -> tuple[str, ...]:
-    # Reads the metadata of every installed distribution, about a millisecond: once a process.
+    # Slow, as it reads the metadata of every installed distribution: once a process.
     return tuple(sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)}))
 
 

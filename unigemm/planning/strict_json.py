@@ -1,4 +1,4 @@
-"""JSON that others have written: what readers differ about is refused."""
+"""JSON from outside, read strictly: whatever JSON readers disagree about is refused."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 __all__ = ["flaw", "loads", "unknown"]
 
 _LIMIT = 2**63
-_LONGEST = 1 << 16  # characters of a text
-_DEEPEST = 16  # lists and objects within each other
+_LONGEST = 1 << 16  # characters of one string
+_DEEPEST = 16  # levels of lists and objects
 
 
 def loads(text: str | bytes, most: int) -> Any:
-    """Return what JSON says.
+    """Return the data of a JSON text.
 
     Parameters
     ----------
     text
         The JSON, as UTF-8 if bytes.
     most
-        Characters or bytes of it, at most.
+        The most characters or bytes that it may have.
 
     Raises
     ------
     ValueError
-        It is none or too long, is nested more deeply than Python goes, names something twice, or
-        holds NaN or an infinity.
+        The text is no JSON, too long or too deeply nested, repeats a name in an object, or holds
+        NaN or an infinity.
     """
     if len(text) > most:
         raise ValueError(f"it is longer than {most} characters")
@@ -38,9 +38,9 @@ def loads(text: str | bytes, most: int) -> Any:
 
 
 def flaw(value: Any) -> str | None:
-    """Say what plain data holds that unigemm never writes; None where it may be its own.
+    """Say what plain data holds that unigemm never writes; None if it may be unigemm's own.
 
-    Integers are counts, from 0 on, of 64 bits; other numbers are finite; texts can be printed.
+    Integers must be counts below 2**63, other numbers finite, and strings printable.
     """
     level, depth = [value], 0
     while level:
@@ -72,14 +72,14 @@ def _plain_flaw(value: Any) -> str | None:
 
 
 def unknown(given: Any, known: Any, where: str = "") -> str | None:
-    """Return the name of something that is given and was not read; None where there is none.
+    """Return the name of a key that was given but not read; None if all were read.
 
     Parameters
     ----------
     given, known
-        Plain data, and the same as it was understood, with all that was left out.
+        Plain data, and the same data as it was understood, defaults included.
     where
-        Names of what both are in.
+        Name of the key that both are the value of, for the result.
     """
     if isinstance(given, dict):
         for name, value in given.items():

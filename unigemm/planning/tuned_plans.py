@@ -1,12 +1,12 @@
-"""What was measured to be the fastest: tuning files, and the plans that they give.
+"""Tuning files: plans that were measured to be the fastest.
 
-A file is one JSON object and says itself what it is: ``{"format": "unigemm tuning", "version": 1,
-"entries": [...]}``. An entry holds a plan (the problem, the extents, the device with its figures,
-the configuration), what it and the model's own pick took, and the versions it was measured with.
-It serves the same product on an equal device, as long as the kernel's sources are the same.
+A file is one JSON object: ``{"format": "unigemm tuning", "version": 1, "entries": [...]}``. Each
+entry holds a plan (with its own version), the times of the plan and of the cost model's pick, and
+the versions of what was measured. It applies to the same product on an equal device, as long as the
+kernel's sources are the same.
 
-Nothing of a file is believed: only one that no other user could have written is read, its plans are
-checked as those of a caller, and what cannot be used is left out, but stays in the file.
+Files are not trusted. A file that another user could have written is not read. Plans are checked as
+those of a caller are. Entries that cannot be used are ignored, and stay in the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .target import Target
 __all__ = ["Tuned", "check_writable", "forget", "lookup", "read", "record"]
 
 _FORMAT, _VERSION = "unigemm tuning", 1
-_LOCK_S = 60.0
+_LOCK_S = 60.0  # how long to wait for another process that writes the file
 _LIMIT = 64 << 20  # bytes of a file: some tens of thousands of entries
 
 
@@ -43,17 +43,17 @@ class Tuned:
     Attributes
     ----------
     plan
-        What was the fastest; `Plan.measured_us` is its time.
+        The fastest plan; `Plan.measured_us` is its time.
     asked
-        The backend that was asked for, or "auto": among what it was chosen.
+        The backend that it was chosen from, or "auto".
     source
-        Digest of the sources of its kernel, see `unigemm.cache.artifact.KernelKey`.
+        Digest of the kernel's sources, see `unigemm.cache.artifact.KernelKey`.
     pick, pick_us
-        What the model had picked, in words, and its time.
+        The cost model's pick in words, and its measured time in microseconds.
     versions
-        Of unigemm and of the kernel's compilers, by name.
+        Versions of unigemm and of the kernel's compilers, by name.
     date
-        When, as ``"2026-11-21"``.
+        The day of the measurement, as ``"2026-11-21"``.
     """
 
     plan: Plan
@@ -66,13 +66,13 @@ class Tuned:
 
     @property
     def key(self) -> tuple[Problem, Extents, Target, str]:
-        """What it is an answer to."""
+        """The question that it answers: problem, extents, target and the backend asked for."""
         return self.plan.problem, self.plan.extents, self.plan.target, self.asked
 
 
 def lookup(problem: Problem, extents: Extents, target: Target, asked: str) -> Tuned | None:
-    """Return what was measured for a product; of several files the first that knows."""
-    table = _table()  # mostly empty: to look up what was asked takes a microsecond
+    """Return what was measured for a product, from the first file that knows."""
+    table = _table()  # mostly empty, and hashing the key takes time
     return table.get((problem, extents, target, asked)) if table else None
 
 
@@ -127,7 +127,7 @@ def check_writable(path: Path | None = None) -> None:
 
 
 def _named(path: Path | None) -> Path:
-    """Return the file to write to; what a link of that name leads to."""
+    """Return the file to write to, with links resolved."""
     path = own_tuning_file() if path is None else path
     if path is None:
         raise CacheError("there is no folder for what was found; name a file, or UNIGEMM_CACHE_DIR")
@@ -135,14 +135,14 @@ def _named(path: Path | None) -> Path:
 
 
 def read(path: Path, owners: frozenset[int] | None = None) -> list[Tuned]:
-    """Return what a file holds, and say by a `TuningWarning` what of it cannot be used.
+    """Return the entries of a file, and warn of those that cannot be used.
 
     Parameters
     ----------
     path
-        The file; one that is not there holds nothing.
+        The file; if there is none, there are no entries.
     owners
-        Users whose files are trusted; this one alone if None.
+        Ids of the users whose files are trusted; only this user if None.
     """
     found = _opened(path, owners)
     if found.flaw is not None:
@@ -158,18 +158,18 @@ def read(path: Path, owners: frozenset[int] | None = None) -> list[Tuned]:
 
 @dataclass(frozen=True)
 class _File:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes
     ----------
     tuned
-        Entries that can be used.
+        The entries that can be used.
     left_out, reason
-        Those that cannot, as they stand there, and why the first one.
+        The entries that cannot be used, unchanged, and why the first one cannot.
     flaw
-        Why nothing of it can be read.
+        Why the whole file cannot be read; None if it can.
     ours
-        Whether it is a file of this version, if a damaged one.
+        Whether this version wrote the file, even if it is damaged now.
     """
 
     path: Path
@@ -181,7 +181,7 @@ class _File:
 
 
 def _opened(path: Path, owners: frozenset[int] | None = None) -> _File:
-    """Return what a file holds, whatever it is."""
+    """Return the contents of a file, whatever it is."""
     from ..cache.trust import Untrusted, own, read_trusted
 
     try:
@@ -207,7 +207,7 @@ def _opened(path: Path, owners: frozenset[int] | None = None) -> _File:
     for entry in data["entries"]:
         try:
             tuned.append(_decoded(entry))
-        except Exception as error:  # whatever is wrong with one: the others serve, and products run
+        except Exception as error:  # one bad entry must not disable the others
             left_out.append(entry)
             reason = reason or str(error)
     return _File(path, tuned, left_out, reason)
@@ -219,7 +219,7 @@ def _refuse_others(found: _File) -> None:
 
 
 def _set_aside(found: _File) -> None:
-    """Give a damaged file a name of its own."""
+    """Rename a damaged file, so that a new one can be begun."""
     for number in count(1):
         aside = found.path.with_name(f"{found.path.name}.damaged-{number}")
         if not os.path.lexists(aside):
@@ -292,5 +292,5 @@ def _table() -> dict[tuple[Problem, Extents, Target, str], Tuned]:
 
 
 def forget() -> None:
-    """Read the files again when they are next asked: they are read once a process."""
+    """Read the files again when they are next needed; normally they are read once."""
     _table.cache_clear()

@@ -1,9 +1,8 @@
-"""Plans from outside: taken only where they are as the planner's own would be.
+"""Checks of plans that come from outside: from JSON, a tuning file, or a caller who changed one.
 
-A plan comes back from JSON, from a tuning file, or from a caller who has changed one. Here, and in
-no other place, it is checked: that its fields have their types and nothing else is there, that a
-call could have its problem, that its backend would offer its configuration for these extents on
-this target. What follows from these, the workspace, is computed again.
+All checks are here. The fields must have their types, with no others beside them. A call must be
+able to have the problem. The backend must be able to run the configuration for these sizes on this
+target. The size of the workspace is computed again.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ __all__ = ["checked", "from_plain", "on_device", "typed"]
 
 #: Names that version 1 had, and what they are now.
 _NAMES_OF_VERSION_1 = {"strips": "remainder", "priced": "estimated_for"}
-_TOLD = ("alternatives", "rejected")  # what a plan tells beside itself: nothing is launched by it
+_TOLD = ("alternatives", "rejected")  # nothing is launched by these
 _ADVICE = "take what unigemm.plan() returns, or Plan.to_json()"
 
 
 def from_plain(data: Any) -> Plan:
-    """Return the plan that plain data describes, as `Plan.to_dict` gives it, checked.
+    """Return the plan that `Plan.to_dict` gave, after checking it.
 
     Raises
     ------
     UnsupportedProblem
-        It is no plan, or one that cannot run.
+        The data is not that of a plan, or the plan cannot run.
     BackendUnavailable
         There is no such backend.
     """
@@ -53,14 +52,14 @@ def from_plain(data: Any) -> Plan:
 
 
 def typed(plan: Any) -> Plan:
-    """Return a plan with fields of their own types; what they say is not looked at.
+    """Return a plan after checking the types of its fields, but not their values.
 
-    Nor are the alternatives: who takes one has a plan that is checked again.
+    Alternatives are not checked; a plan that takes one will be.
 
     Raises
     ------
     UnsupportedProblem
-        It is no plan, or has fields of other types.
+        The object is no plan, or a field has another type.
     """
     import msgspec
 
@@ -79,17 +78,17 @@ def typed(plan: Any) -> Plan:
 
 
 def checked(plan: Plan) -> Plan:
-    """Return a plan with all that follows from it computed again.
+    """Return a plan after checking that it can run, with its workspace computed again.
 
     Parameters
     ----------
     plan
-        With fields of their own types (see `typed`).
+        A plan whose fields have their types, see `typed`.
 
     Raises
     ------
     UnsupportedProblem
-        It cannot run.
+        The plan cannot run.
     BackendUnavailable
         There is no such backend.
     """
@@ -113,9 +112,9 @@ def checked(plan: Plan) -> Plan:
 
 
 def on_device(plan: Plan, device: Target) -> Plan:
-    """Return a plan for the device that is there: a plan knows its own device's figures only.
+    """Return a plan with the device that it is to run on as its target.
 
-    It may use fewer SMs than there are, as one for a smaller device does.
+    A plan for a smaller device uses no more SMs than that one has.
     """
     if not device.is_gpu:
         return copied(plan, target=device)
@@ -124,7 +123,7 @@ def on_device(plan: Plan, device: Target) -> Plan:
 
 
 def _number(value: Any) -> float:
-    """Return a number of NumPy, say, as Python's."""
+    """Return a number, perhaps one of NumPy, as one of Python."""
     return float(value) if isinstance(value, float) else operator.index(value)
 
 
@@ -188,7 +187,7 @@ def _built(data: dict[str, Any]) -> Plan:
 
 
 def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
-    """Say why no call has such a problem; None where one may have it."""
+    """Say why no call can have a problem; None if one can."""
     a, b, d = problem.a, problem.b, problem.d
     outputs = output_dtypes if problem.epilogue is None else fused_output_dtypes
     offered = () if a.dtype is DType.FLOAT8_E8M0FNU else outputs(a.dtype)

@@ -60,31 +60,33 @@ __all__ = ["Bound", "bind", "forget", "refuse_overlap", "replan", "shares"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """A call whose checks, plan and kernel are done with.
+    """A call that has been checked and planned, with its kernel loaded.
 
     Attributes
     ----------
     make
         Makes a new result array on the current device and stream.
     scalar
-        The result is 0-dimensional.
+        Whether the result is 0-dimensional.
     launch
-        Addresses of a, b, d, of the workspace, and the stream; None where nothing is to be
-        multiplied.
+        Launches the kernel; takes the addresses of a, b, d and the workspace, and the stream. None
+        if there is nothing to multiply.
     fill
-        The result is all zeros (K = 0).
+        Whether the result is all zeros (K = 0).
     device
         Index of the CUDA device, -1 for the host.
     workspace
-        Makes the workspace, None where there is none.
+        Makes the workspace; None if the kernel needs none.
     a_span, b_span, d_span
-        Bytes touched, from each array's address; none where shared memory is no matter.
+        First byte touched and one past the last, from each array's address. Empty where arrays may
+        share memory.
     plan
-        Why this kernel; None where nothing is to be multiplied, or NumPy's own matmul does it.
+        The plan. None if there is nothing to multiply, or NumPy's own matmul computes it.
     options
-        What the call asked for. Holding the caller's plan keeps its id, which is in the key.
+        The options of the call. They keep the caller's plan alive, so that its id, which is in the
+        key, stays its own.
     kept
-        Calls with the same key are the same; else each one is bound anew.
+        Whether calls with the same key are equal. If not, each call is bound anew.
     """
 
     make: Callable[[], Any]
@@ -179,7 +181,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
 
 
 def _log_pick(plan: Plan, took: object, by: tuple[str, ...]) -> None:
-    """Say what was picked for a call, and why."""
+    """Log what was chosen for a call, and why."""
     if not is_info():
         return
     why = f"{plan.predicted_us:.1f} us predicted, limited by {plan.limiter}"
@@ -197,7 +199,7 @@ def _log_pick(plan: Plan, took: object, by: tuple[str, ...]) -> None:
 def _planned(
     gemm: Gemm, target: Target, backend: str, index: int, by_environment: bool
 ) -> tuple[Plan, Launcher]:
-    """Plan a call and bind its kernel; of `auto` the next best, where the best cannot be had."""
+    """Plan a call and bind its kernel; "auto" falls back to the next best backend."""
     first: UnigemmError | None = None
     while True:
         try:
@@ -230,7 +232,7 @@ def _planned(
 
 
 def _bind_host(library: Library, product: HostProduct, options: Options) -> Bound:
-    """Bind a product of NumPy's own matmul."""
+    """Bind a product that NumPy's own matmul computes."""
     import numpy as np
 
     if options.backend not in ("auto", "numpy"):
@@ -244,8 +246,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
     if options.plan is not None:
         _fit(options.plan, host_gemm(product, options), CPU)
-    # A scalar's class tells C's long from its long long, which the key does not; and PyTorch's
-    # key does not tell whether a tensor is conjugated.
+    # Not in the key: whether a scalar is C's long or long long, and whether a tensor is conjugated.
     told = product.shape or dtype.kind not in "iu"
     make = (
         partial(np.empty, product.shape, dtype)
@@ -270,9 +271,9 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
 
 
 def shares(operands: dict[str, Operand]) -> str | None:
-    """Return the name of the input that an output shares memory with.
+    """Return the name of an input that `out` shares memory with, or may share it with.
 
-    So it is also said where that cannot be ruled out in bounded time.
+    None if it shares memory with neither. The search is bounded, so a hard case counts as shared.
     """
     out = operands["out"]
     target = (out.pointer, out.shape, out.strides, out.dtype.itemsize)
@@ -284,12 +285,12 @@ def shares(operands: dict[str, Operand]) -> str | None:
 
 
 def refuse_overlap(operands: dict[str, Operand]) -> None:
-    """Refuse an output that shares memory with an input.
+    """Refuse an `out` that shares memory with an input.
 
     Raises
     ------
     OverlapError
-        It does, or that cannot be ruled out.
+        It shares memory, or that cannot be ruled out.
     """
     name = shares(operands)
     if name is not None:
@@ -300,14 +301,14 @@ def refuse_overlap(operands: dict[str, Operand]) -> None:
 
 
 def replan() -> None:
-    """Drop all plans, and the calls that are bound to them; loaded kernels stay."""
+    """Drop all plans and bound calls; loaded kernels stay."""
     _planner.cache_clear()
     for library in KNOWN.values():
         library.table.clear()
 
 
 def forget() -> None:
-    """Drop all plans and loaded kernels that this process remembers (bound calls stay)."""
+    """Drop all plans and loaded kernels of this process; bound calls stay."""
     tuning.forget()
     _planner.cache_clear()
     _digest.cache_clear()
@@ -317,7 +318,7 @@ def forget() -> None:
 
 
 def store(table: dict[Hashable, Any], key: Hashable, bound: Bound) -> None:
-    """Remember a bound call; the table is emptied when it is full."""
+    """Keep a bound call; a full table is emptied first."""
     if len(table) >= MAX_BOUND:
         table.clear()
     table[key] = bound

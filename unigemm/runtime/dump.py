@@ -1,7 +1,7 @@
-"""``UNIGEMM_DUMP``: the code and the plans of what runs, written where they can be read.
+"""``UNIGEMM_DUMP``: write the code and the plans of everything that runs into a folder.
 
-Each kernel has a folder, ``<backend>-<architecture>-<digest>``, with its PTX (where the compiler
-makes some), its SASS, and one plan for each product that it was bound to.
+Each kernel has a folder, ``<backend>-<architecture>-<digest>``, with its PTX (if the compiler makes
+any), its SASS, and one plan for each product that it was bound to.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["dump"]
 
 
 def dump(plan: Plan, digest: str, files: Mapping[str, bytes]) -> None:
-    """Write what is about to run, if ``UNIGEMM_DUMP`` names a folder.
+    """Write the kernel that is about to run, and its plan, if ``UNIGEMM_DUMP`` names a folder.
 
     Parameters
     ----------
     plan
-        Of the product.
+        Plan of the product.
     digest, files
-        Of the kernel; empty on the host.
+        Digest and files of the kernel; empty on the host.
     """
     top = env.dump_dir()
     if top is None:
@@ -62,7 +62,7 @@ def _dump_code(folder: Path, name: str, data: bytes) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that appears at once; a link of that name is replaced, not followed."""
+    """Write a file atomically; a link of that name is replaced, not followed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".unigemm-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

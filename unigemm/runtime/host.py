@@ -1,4 +1,4 @@
-"""Products in host memory that no kernel takes: NumPy's own matmul computes them."""
+"""Products in host memory that NumPy's own matmul computes, because no kernel does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Seen = TypeVar("Seen", Operand, Layout)
 
 
 def _elements(x: Seen, options: Options) -> Seen:
-    """Return an operand by what its elements are beside the scales of a call."""
+    """Return an operand with the type that its elements have beside the call's block scales."""
     assert options.blocks is not None
     return replace(x, dtype=elements_of(x.dtype, options.blocks[0].dtype))
 
@@ -41,21 +41,21 @@ def _elements(x: Seen, options: Options) -> Seen:
 def host_product(
     hosts: Mapping[str, HostArray | None], options: Options, *, promotes: bool
 ) -> HostProduct | None:
-    """Return the product that NumPy's own matmul is asked for; None where it is for kernels.
+    """Return the product that NumPy's own matmul is to compute; None if kernels compute it.
 
     Parameters
     ----------
     hosts
         The arrays by their names; None for one that is on a GPU.
     options
-        What the call asks for.
+        The options of the call.
     promotes
-        The library's arrays may be of mixed types.
+        Whether the library takes mixed types.
 
     Raises
     ------
     UnsupportedProblem
-        NumPy cannot do as asked either.
+        NumPy does not compute the product as asked either.
     """
     a, b, out = hosts["a"], hosts["b"], hosts.get("out")
     if a is None or b is None or ("out" in hosts and out is None):
@@ -84,7 +84,7 @@ def host_product(
 
 
 def _refuse_casts(a: HostArray, b: HostArray, out: HostArray | None, options: Options) -> None:
-    """Refuse inputs that a wider result takes by a cast that the caller does not allow."""
+    """Refuse inputs that would need a cast to the result's type that `casting` forbids."""
     import numpy as np
 
     asked = out.dtype if options.dtype is None and out is not None else options.dtype
@@ -101,12 +101,12 @@ def _refuse_casts(a: HostArray, b: HostArray, out: HostArray | None, options: Op
 
 
 def host_gemm(product: HostProduct, options: Options) -> Gemm:
-    """State what NumPy multiplies, its inputs converted, in canonical form."""
+    """Return the canonical product that NumPy multiplies, after its inputs were converted."""
     return stated(*product.layouts, options)
 
 
 def launch_apart(launch: Launcher, a: int, b: int, out: Operand, *scales: float) -> None:
-    """Compute a product on the host into memory of its own, and copy it to `out`."""
+    """Compute a host product into new memory, then copy it to `out`, which shares memory."""
     import numpy as np
 
     low, high = out.span

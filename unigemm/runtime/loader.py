@@ -1,4 +1,4 @@
-"""From a plan to a loaded kernel: compiled or from the cache, once for each device."""
+"""From a plan to a loaded kernel, compiled or from the cache; once for each device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["LOADERS", "forget_device", "kernel_entry"]
 
 
 def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
-    """Return the cache's entry of a plan's kernel, compiled if need be; None on the host.
+    """Return a plan's kernel in the cache, after compiling it if needed; None on the host.
 
     Raises
     ------
@@ -59,14 +59,14 @@ _loading: dict[tuple[str, str, int], Lock] = {}
 
 @lru_cache(maxsize=1024)
 def _digest(backend: str, problem: Problem, config: Config, target: Target) -> str:
-    """Return the digest of a kernel's key, which holds no extents."""
+    """Return the digest of a kernel's key; it does not depend on the sizes."""
     plan = Plan(backend, config, problem, Extents(1, 1, 1), target)
     return backend_named(backend).key(plan).digest
 
 
 def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
-    """Return the bound kernel of a plan; one load for each kernel and device."""
-    # Launchers see one product at the addresses that they are given; `_each_launch` moves those.
+    """Return the bound kernel of a plan, loaded once for each device."""
+    # A launcher computes one product; `_each_launch` gives it the addresses of the others.
     if gemm.offsets != ((0, 0, 0),):
         gemm = replace(
             gemm, offsets=((0, 0, 0),), beside_offsets=((0,) * len(gemm.beside_strides),)
@@ -77,7 +77,7 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
         return backend.bind(plan, gemm, None)
     key = (plan.backend, _digest(plan.backend, plan.problem, plan.config, plan.target), device)
     with _loading.setdefault(key, Lock()):
-        kernel = _loaded.get(key)  # new extents need no look at the disk
+        kernel = _loaded.get(key)  # products of other sizes do not read the disk
         if kernel is None:
             kernel = _loaded[key] = _load(backend, plan, device)
         else:
@@ -85,12 +85,12 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     return backend.bind(plan, gemm, kernel)
 
 
-#: What loads kernels of devices that are not there, by index (see `unigemm.emulator`).
+#: Loaders of emulated devices, by index (see `unigemm.emulator`).
 LOADERS: dict[int, Callable[[Mapping[str, bytes], Plan], object]] = {}
 
 
 def _load(backend: Backend, plan: Plan, device: int = 0) -> object:
-    """Load a plan's kernel, from the very bytes that the cache has checked."""
+    """Load a plan's kernel, from the bytes that the cache has checked."""
     from ..cache import default_cache
 
     load = LOADERS.get(device, backend.load)
@@ -104,7 +104,7 @@ def _load(backend: Backend, plan: Plan, device: int = 0) -> object:
 
 
 def _loaded_from(load: Callable[[Any, Plan], object], files: Any, plan: Plan) -> object:
-    """Load a kernel, no fork in between; whatever goes wrong is a typed error."""
+    """Load a kernel while forks wait; whatever goes wrong is a typed error."""
     try:
         with held_back():
             return load(files, plan)
@@ -131,7 +131,7 @@ def _compiled(backend: Backend, plan: Plan) -> Artifact:
 
 
 def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:
-    """Repeat a launcher for batch dimensions that one launch does not take."""
+    """Return a launcher that also covers the batch dimensions that one launch does not."""
     if gemm.offsets == ((0, 0, 0),):
         return launch
     moves = []
@@ -155,6 +155,6 @@ def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> 
 
 
 def forget_device(index: int) -> None:
-    """Drop the loaded kernels of one device (bound calls stay)."""
+    """Drop the loaded kernels of one device; bound calls stay."""
     for key in [key for key in _loaded if key[2] == index]:
         del _loaded[key]

@@ -1,4 +1,4 @@
-"""What a caller asks of a product, checked, and the product that this makes of two arrays."""
+"""The options of a call: their checks, and the canonical product that they make of arrays."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Options:
-    """What a call asks for beside its arrays, as in `unigemm.matmul`."""
+    """The options of a call, as in `unigemm.matmul`."""
 
     dtype: Any = None
     precision: Any = "ieee"
@@ -56,7 +56,7 @@ class Options:
     plan: Plan | None = None
     scaled: bool = False
     batch_invariant: bool = False
-    blocks: tuple[Layout, Layout] | None = None  # of the scales of blocks
+    blocks: tuple[Layout, Layout] | None = None  # layouts of the block scales
     casting: str | None = None
     epilogue: Epilogue | None = None  # without the classes of its arrays
     beside: tuple[Layout, ...] = ()  # these arrays
@@ -108,7 +108,7 @@ def describe(
 
 
 def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
-    """State a call that was described in canonical form."""
+    """Return the canonical product of a call whose layouts are known."""
     return canonical(
         a,
         b,
@@ -129,7 +129,7 @@ def check_options(options: Options) -> None:
     Raises
     ------
     UnsupportedProblem
-        An unknown precision or casting rule, or a plan that is none.
+        The precision or the casting rule is unknown, or `plan` is no plan.
     BackendUnavailable
         There is no backend of that name.
     """
@@ -159,9 +159,9 @@ def check_options(options: Options) -> None:
 
 
 def with_named_backend(options: Options) -> Options:
-    """Return options with the backend that ``UNIGEMM_BACKEND`` names in place of "auto".
+    """Replace the backend "auto" by the one that ``UNIGEMM_BACKEND`` names.
 
-    A plan that the caller gives has a backend.
+    A call with a plan keeps the backend of the plan.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def with_named_backend(options: Options) -> Options:
 
 @contextmanager
 def blaming(asked: Options, options: Options) -> Iterator[None]:
-    """Name ``UNIGEMM_BACKEND`` in errors of a call whose backend it chose."""
+    """Mention ``UNIGEMM_BACKEND`` in errors of a call whose backend it chose."""
     try:
         yield
     except UnigemmError as error:
@@ -220,5 +220,5 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
     return gemm
 
 
-#: Calls remembered for each library: about 2 kB each.
+#: How many bound calls each library keeps.
 MAX_BOUND = 4096

@@ -1,7 +1,7 @@
-"""The scales of one call: of whole operands, and of the blocks of their rows.
+"""The arguments ``scale_a`` and ``scale_b``: scales of whole operands, and block scales.
 
-A scale of a whole operand is a number or an array of one float32; scales of blocks are an array
-(see `unigemm.problem.block_scales`). A pair has both: the scales of blocks, and that of the whole.
+A scale of a whole operand is a number or an array of one float32. Block scales are an array (see
+`unigemm.problem.block_scales`). A pair holds block scales and a scale of the whole operand.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Scales:
     Attributes
     ----------
     whole
-        Of whole operands: numbers, and arrays.
+        Scales of whole operands: numbers or arrays.
     blocks
-        Of blocks; both or none.
+        Block scales: of both operands, or of none.
     """
 
     whole: dict[str, float | Operand]
@@ -46,12 +46,12 @@ class Scales:
 
     @property
     def scaled(self) -> bool:
-        """Whether whole operands have any."""
+        """Whether a whole operand has a scale."""
         return bool(self.whole)
 
     @property
     def layouts(self) -> tuple[Layout, Layout] | None:
-        """The layouts of the scales of blocks."""
+        """The layouts of the block scales of A and B; None without any."""
         if not self.blocks:
             return None
         a, b = (x.layout if isinstance(x, Operand) else x for x in self.blocks.values())
@@ -61,13 +61,21 @@ class Scales:
 def see_scales(library: Library, scale_a: Any, scale_b: Any) -> Scales:
     """Return the scales of a call.
 
+    Parameters
+    ----------
+    library
+        The library of the operands.
+    scale_a, scale_b
+        As in `unigemm.matmul`.
+
     Raises
     ------
-    LibraryMismatch, UnsupportedProblem
-        An array of another library, or one that cannot be read; scales of blocks of one operand
-        alone.
+    LibraryMismatch
+        A scale is an array of another library.
+    UnsupportedProblem
+        A scale cannot be read, or only one operand has block scales.
     UnsupportedDtype
-        An array that is no scale.
+        An array is neither one float32 nor block scales.
     """
 
     def see(scale: Any, name: str) -> Operand:
@@ -82,7 +90,7 @@ def see_scales(library: Library, scale_a: Any, scale_b: Any) -> Scales:
 
 
 def planned_scales(scale_a: Any, scale_b: Any, view: Callable[[Any, str], Operand]) -> Scales:
-    """Return the scales of a call that is planned only: an `ArraySpec` stands for an array."""
+    """Return the scales of a call that is only planned; an `ArraySpec` describes an array."""
     return _sorted(
         {"scale_a": scale_a, "scale_b": scale_b},
         lambda x, name: x.layout if isinstance(x, ArraySpec) else view(x, name),
@@ -90,7 +98,7 @@ def planned_scales(scale_a: Any, scale_b: Any, view: Callable[[Any, str], Operan
 
 
 def _sorted(scales: dict[str, Any], see: Callable[[Any, str], Operand | Layout]) -> Scales:
-    """Tell scales of whole operands from those of blocks."""
+    """Sort scales into those of whole operands and block scales."""
     whole: dict[str, float | Operand] = {}
     blocks: dict[str, Operand | Layout] = {}
     for name, given in scales.items():
@@ -135,26 +143,26 @@ def _number(scale: numbers.Real, name: str) -> float:
 
 
 def read_scales(device: int, scales: Scales, d_span: tuple[int, int] | None) -> tuple[float, ...]:
-    """Return what a launcher of a product with scales takes.
+    """Return the arguments for scales that a launcher takes.
 
-    That is the addresses of the scales of blocks, if there are any; then two addresses of scales of
-    whole operands (0 for none) and a factor.
+    They are the two addresses of block scales, if there are any; then the two addresses of scales
+    of whole operands (0 for none), and the product of the scales that are numbers.
 
     Parameters
     ----------
     device
-        Of the other arrays.
+        Index of the other arrays' device, -1 for the host.
     scales
         From `see_scales`.
     d_span
-        Addresses that `out` covers; None where there is no `out`.
+        First address of `out` and one past the last; None without `out`.
 
     Raises
     ------
     DeviceMismatch
-        An array on another device.
+        A scale is on another device.
     OverlapError
-        It lies in `out`.
+        A scale shares memory with `out`.
     """
 
     def place(x: Any, name: str) -> int:
