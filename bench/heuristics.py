@@ -2,8 +2,8 @@
 
 Of each 16-bit or TF32 problem of a sweep its first picks (of CUTLASS 3 kernels on an H200, its
 performance model on) are looked up among the launches of `cute_wgmma`: the same tile, cluster and
-parts of K, with whatever schedule, stages and raster are the fastest then. Ours is what the prices
-put first. Needs no GPU, but the package nvidia-matmul-heuristics.
+parts of K, with whatever schedule, stages and raster are the fastest then. Ours is the one
+with the least estimated time. Needs no GPU, but the package nvidia-matmul-heuristics.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Rung:
     consumer, h100
         Published percent of cuBLAS on a consumer GPU and on an H100, where there are.
     tuned
-        Configured by `unigemm.autotune` rather than by the planner's prices.
+        Configured by `unigemm.autotune` rather than by the planner's estimates.
     """
 
     name: str
@@ -169,7 +169,7 @@ RUNGS = (
     ),
     Rung(
         "pipelined",
-        "cp.async into three stages: two slabs come while one is multiplied",
+        "cp.async into three stages: two k_tiles come while one is multiplied",
         _rung("pipelined"),
         consumer=64.3,
     ),
@@ -189,7 +189,7 @@ RUNGS = (
     ),
     Rung(
         "32 bits, in turn",
-        "accesses of 32 bits; slabs copied and multiplied in turn",
+        "accesses of 32 bits; k_tiles copied and multiplied in turn",
         _rung("32 bits, in turn", 2),
         h100=65.6,
     ),

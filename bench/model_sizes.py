@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from zlib import crc32
 
-__all__ = ["NAMES", "WIDTHS", "drawn_shapes", "is_held_out"]
+__all__ = ["NAMES", "WIDTHS", "is_held_out", "random_shapes"]
 
 Shape = tuple[int, ...]
 
@@ -33,7 +33,7 @@ def is_held_out(shape: Shape) -> bool:
     return crc32("x".join(map(str, shape)).encode()) % _HELD_OUT_OF == 0
 
 
-def drawn_shapes(name: str, seed: int, known: frozenset[Shape] = frozenset()) -> Iterator[Shape]:
+def random_shapes(name: str, seed: int, known: frozenset[Shape] = frozenset()) -> Iterator[Shape]:
     """Yield shapes without end, (M, N, K) or (L, M, N, K), none of them twice.
 
     Two of three are of models; skinny, deep, odd, small and batched ones take turns for the rest.

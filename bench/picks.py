@@ -1,8 +1,8 @@
-"""What other prices would pick, and what those launches were measured at.
+"""What other estimates would pick, and what those launches were measured at.
 
 ``python -m bench.picks before.json`` writes what is picked for every problem of the suites. With
-changed figures ``python -m bench.picks after.json --against before.json`` lists the picks that are
-others now, each beside the ratio to cuBLAS that it and its successor have had on an H200, and the
+other coefficients ``python -m bench.picks after.json --against before.json`` lists the picks that
+have changed, each beside the ratio to cuBLAS that it and its successor have had on an H200, and the
 mean of what that gains. A fit that lowers the regret of the swept problems can lose at the others
 (docs/lab-notes/2026-11-21-wide-ping-pong.md). Needs no GPU, and ten seconds.
 

@@ -1,14 +1,14 @@
-"""What the prices are worth, from sweeps: ``python -m bench.regret sweep.jsonl more.jsonl``.
+"""How good the cost models are, from sweeps: ``python -m bench.regret sweep.jsonl more.jsonl``.
 
-Reads the launches that `bench.sweep` and `unigemm sweep` have written, prices them by the model as
-it is now, and prints a Markdown table by suite and dtype. Needs no GPU. Of each problem the pick is
-what has the least price among all that was measured, of whatever backend, and its regret is what
-its time is above the best one's. Configurations that are not offered any more are left out; where
-the model would rather have one that was not measured, the pick is not the first choice ("first").
+It reads the launches that `bench.sweep` and `unigemm sweep` have written, estimates their times by
+today's cost models, and prints a Markdown table by suite and dtype. It needs no GPU. The pick of a
+problem is the measured launch with the least estimated time, of any backend; its regret is its time
+over that of the fastest launch, less one. Configurations that are not offered any more are left
+out. If the model prefers a configuration that was not measured, the pick is not the model's first
+choice ("first").
 
-Launches that were not measured in one run are compared by cuBLAS's time beside each: a GPU near
-its power limit has changed its clocks by a seventh from one run to the next (6144 cubed, 586 and
-669 us).
+Launches from different runs are compared by the time of cuBLAS in each run, because the clocks of a
+GPU near its power limit change (docs/lab-notes/2026-11-24-large-products.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from unigemm.planning.registry import backend_named
 from unigemm.tuning.sweep import read
 
 #: What `bench.sweep` found on an H200, of 809 problems: all that was offered for 159 of them, that
-#: which is priced near the best for the others (docs/lab-notes/2026-11-22-exhaustive-sweep.md).
+#: which is estimated near the best for the others (docs/lab-notes/2026-11-22-exhaustive-sweep.md).
 H200 = Path(__file__).with_name("data") / "h200.jsonl.xz"
 STEADY_US = 20.0  # shorter launches draw too little power for that
 WITHIN = 0.15  # of the measured time: a prediction that near is right
@@ -53,8 +53,8 @@ class Launch:
     us, cublas_us
         Its time, as if cuBLAS had taken in its run what it takes in the median of the problem's
         runs; and that time of cuBLAS, None where it was not measured.
-    price_us
-        What the model predicts now.
+    estimated_us
+        Its estimated time by the model of today.
     is_first
         No configuration of its backend is cheaper.
     """
@@ -62,7 +62,7 @@ class Launch:
     plan: Plan
     us: float
     cublas_us: float | None
-    price_us: float
+    estimated_us: float
     is_first: bool
 
     @property
@@ -99,7 +99,7 @@ def launches(paths: Iterable[Path], backend: str | None = None) -> list[Launch]:
     """
 
     @cache
-    def prices(name: str, *product: Any) -> dict[Config, float]:
+    def estimates(name: str, *product: Any) -> dict[Config, float]:
         found = backend_named(name).candidates(*product)
         return {each.config: each.prediction.us for each in found}
 
@@ -123,11 +123,12 @@ def launches(paths: Iterable[Path], backend: str | None = None) -> list[Launch]:
     for (name, *product, config), timed in runs.items():
         cublas = usual.get(tuple(product))
         us = median(_as_usual(*each, cublas) for each in timed)
-        offered = prices(name, *product)
+        offered = estimates(name, *product)
         if config in offered:
-            price = offered[config]
+            estimated = offered[config]
             plan = plans[(name, *product, config)]
-            found.append(Launch(plan, us, cublas, price, price == min(offered.values())))
+            is_first = estimated == min(offered.values())
+            found.append(Launch(plan, us, cublas, estimated, is_first))
     return found
 
 
@@ -139,16 +140,16 @@ def _as_usual(us: float, cublas_us: float | None, usual_us: float | None) -> flo
 
 
 def ranked(of_problem: Sequence[Launch]) -> list[Launch]:
-    """Return the launches of one problem as the prices rank them."""
-    return sorted(of_problem, key=lambda each: (each.price_us, str(each.plan.config)))
+    """Return the launches of one problem as the estimated times rank them."""
+    return sorted(of_problem, key=lambda each: (each.estimated_us, str(each.plan.config)))
 
 
 def judged(of_problem: Sequence[Launch]) -> dict[str, Any]:
-    """Return what the prices are worth for the launches of one problem.
+    """Return how good the estimated times of one problem's launches are.
 
-    "regret" and "eight" are what the pick, and the fastest of the first eight, take over the best;
-    "error" is the pick's price over its time; "ratio" is cuBLAS's time over the pick's, or None;
-    "first" says that the model would pick it among all that is offered.
+    "regret" is the pick's time over the best, "eight" that of the fastest of the first eight.
+    "error" is the pick's estimated time over its measured one. "ratio" is cuBLAS's time over the
+    pick's, or None. "first" tells whether the model would pick it among all that is offered.
     """
     order = ranked(of_problem)
     best, pick = min(each.us for each in order), order[0]
@@ -156,7 +157,7 @@ def judged(of_problem: Sequence[Launch]) -> dict[str, Any]:
         "problem": f"{pick.plan.extents} {pick.plan.problem.layout}",
         "regret": pick.us / best,
         "eight": min(each.us for each in order[:FEW]) / best,
-        "error": pick.price_us / pick.us,
+        "error": pick.estimated_us / pick.us,
         "ratio": pick.cublas_us / pick.us if pick.cublas_us else None,
         "first": pick.is_first,
     }
@@ -171,7 +172,7 @@ def by_problem(measured: Iterable[Launch]) -> list[list[Launch]]:
 
 
 def far(measured: Iterable[Launch], within: float) -> dict[str, Any]:
-    """Say what launches are worth that are priced above so much of the best price.
+    """Say what launches are worth whose estimated time exceeds the best by some factor.
 
     A sweep draws some of them: "launches" of them are the fastest of their problem in "best" of
     "problems", and "most" is the most that the fastest of the others takes over one, a factor.
@@ -179,9 +180,9 @@ def far(measured: Iterable[Launch], within: float) -> dict[str, Any]:
     count, gains = 0, []
     problems = by_problem(measured)
     for of_problem in problems:
-        most = within * min(each.price_us for each in of_problem)
-        near = [each.us for each in of_problem if each.price_us <= most]
-        beyond = [each.us for each in of_problem if each.price_us > most]
+        most = within * min(each.estimated_us for each in of_problem)
+        near = [each.us for each in of_problem if each.estimated_us <= most]
+        beyond = [each.us for each in of_problem if each.estimated_us > most]
         count += len(beyond)
         gains += [min(near) / min(beyond)] if beyond and min(beyond) < min(near) else []
     return {
@@ -265,7 +266,7 @@ def main() -> None:
     print(json.dumps(rows) if args.json else markdown(rows))
     for within in () if args.json else (1.3, 1.5):
         print(
-            "\n{launches} launches are priced above {within} times their problem's best price; "
+            "\n{launches} launches have estimated times above {within} times their problem's best; "
             "at {best} of {problems} problems one is the fastest, by a factor of {most:.3f} at "
             "most".format(**far(measured, within))
         )

@@ -3,10 +3,10 @@
     python -m bench.snapshot write before.json          # at the commit before
     python -m bench.snapshot compare before.json        # after each step
 
-Drawn by a fixed seed over all architectures, types, layouts and options: what is picked for 5,000
-products, with the estimated times of all that lost and what was rejected; the PTX of 200 kernels
-in CuTe DSL and the machine code of 60 of cuTile. Names of symbols, source lines and the wording of
-reasons are told apart: a difference there is reported and is no failure.
+It compares, over all architectures, types, layouts and options: the plans of 5,000 random products,
+with the estimated times of the candidates that lost and the rejections; the PTX of 200 kernels of
+the CuTe DSL; the machine code of 60 kernels of cuTile. The seed is fixed. Differences in names of
+symbols, in source lines and in the wording of reasons are reported, but are no failure.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _specs(rng: random.Random, dtype: str) -> tuple[unigemm.ArraySpec, unigemm.A
     )
 
 
-def drawn_plans(count: int) -> list[tuple[str, Plan | str]]:
-    """Draw products, and plan them; in place of a plan the kind of error that was raised."""
+def random_plans(count: int) -> list[tuple[str, Plan | str]]:
+    """Plan random products; in place of a plan stands the kind of error that was raised."""
     found: list[tuple[str, Plan | str]] = []
     rng = random.Random(42)
     while len(found) < count:
@@ -128,7 +128,7 @@ def kernel_text(plan: Plan) -> str:
     return re.sub(longest_first, lambda m: f"SYMBOL{numbers.setdefault(m[0], len(numbers))}", text)
 
 
-def drawn_kernels(plans: list[tuple[str, Plan | str]]) -> list[tuple[str, Plan]]:
+def random_kernels(plans: list[tuple[str, Plan | str]]) -> list[tuple[str, Plan]]:
     """Choose kernels of what was planned: of picks and of what lost to them."""
     rng = random.Random(43)
     cute: dict[str, Plan] = {}
@@ -146,11 +146,11 @@ def drawn_kernels(plans: list[tuple[str, Plan | str]]) -> list[tuple[str, Plan]]
 
 def snapshot(kernels: bool) -> dict[str, dict[str, dict[str, str]]]:
     """Return the record of all plans and kernels."""
-    plans = drawn_plans(PLANS)
+    plans = random_plans(PLANS)
     found = {"plans": {name: plan_record(plan) for name, plan in plans}}
     if kernels:
         compiled = found["kernels"] = {}
-        for number, (name, plan) in enumerate(drawn_kernels(plans)):
+        for number, (name, plan) in enumerate(random_kernels(plans)):
             compiled[name] = {"code": _hash(kernel_text(plan))}
             print(f"\r{number + 1} kernels", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)

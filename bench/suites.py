@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from bench.model_sizes import NAMES, drawn_shapes
+from bench.model_sizes import NAMES, random_shapes
 from unigemm.errors import UnsupportedProblem
 from unigemm.problem.dtypes import DType, dtype_named
 from unigemm.problem.problem import PRECISIONS, Precision
@@ -65,9 +65,9 @@ SUITES: dict[str, tuple[tuple[int, ...], ...]] = {
         (12, 1024, 1024, 64),
         (8, 2048, 2048, 128),
     ),
-    # Sides drawn from 64 to 8192, evenly by their logarithms, in eights; up to 4e11 flops. What no
-    # figure was fitted to, and no tile made for: most lines begin off those of the L2.
-    "drawn": (
+    # Random sides from 64 to 8192, evenly by their logarithms, in eights; up to 4e11 flops. No
+    # coefficient was fitted to these and no tile made for them: most rows begin within an L2 line.
+    "random": (
         (1024, 512, 1056),
         (176, 3312, 3480),
         (1528, 136, 800),
@@ -108,20 +108,20 @@ FIRST = (
 )
 
 
-_DRAWN = 24  # shapes of a suite that is drawn
+_RANDOM = 24  # shapes of a random suite
 
 
 def shapes_of(suite: str) -> tuple[tuple[int, ...], ...]:
-    """Return a suite's shapes; those of ``drawn:7`` are drawn anew, by the seed 7."""
+    """Return a suite's shapes; those of ``random:7`` are made from the seed 7."""
     if suite == "first":
         return FIRST
     name, _, seed = suite.partition(":")
-    if name == "drawn" and seed.isdecimal():
-        return _drawn(int(seed))
+    if name == "random" and seed.isdecimal():
+        return _random_shapes(int(seed))
     if name in NAMES and seed.isdecimal():
-        return tuple(islice(sizes_of_models(suite), _DRAWN))
+        return tuple(islice(sizes_of_models(suite), _RANDOM))
     if suite not in SUITES:
-        known = f"{', '.join(SUITES)}, drawn:SEED, models:SEED and heldout:SEED"
+        known = f"{', '.join(SUITES)}, random:SEED, models:SEED and heldout:SEED"
         raise UnsupportedProblem(f"no suite {suite!r}; choose from {known}")
     return SUITES[suite]
 
@@ -132,17 +132,17 @@ def sizes_of_models(suite: str, most_flops: float = 2e12) -> Iterator[tuple[int,
     if name not in NAMES or not seed.isdecimal():
         raise UnsupportedProblem(f"no sizes {suite!r}; name models:SEED or heldout:SEED")
     known = frozenset(shape for shapes in SUITES.values() for shape in shapes)
-    for shape in drawn_shapes(name, int(seed), known):
+    for shape in random_shapes(name, int(seed), known):
         if 2 * math.prod(shape) <= most_flops:
             yield shape
 
 
-def _drawn(seed: int, count: int = _DRAWN, largest: float = 4e11) -> tuple[tuple[int, ...], ...]:
-    """Draw shapes as those of "drawn" are: which no figure was fitted to."""
+def _random_shapes(seed: int, count: int = _RANDOM) -> tuple[tuple[int, ...], ...]:
+    """Return random shapes of the kind of the suite "random"."""
     rng, found = random.Random(seed), list[tuple[int, ...]]()
     while len(found) < count:
         shape = tuple(8 * round(2 ** rng.uniform(6, 13) / 8) for _ in range(3))
-        if 2 * math.prod(shape) <= largest:
+        if 2 * math.prod(shape) <= 4e11:
             found.append(shape)
     return tuple(found)
 

@@ -2,16 +2,16 @@
 
 For each problem the candidates with the best predictions and some of the others are compiled on all
 cores, checked against float64, and timed against cuBLAS in one run (`unigemm.tuning.sweep`). One
-JSON line a launch: what `bench.fit` fits the prices to, and `bench.regret` judges them by. A sweep
-that was stopped goes on where it was when it is started again.
+JSON line for each launch, which `bench.fit` fits coefficients to and `bench.regret` judges the cost
+models by. A sweep that was stopped continues when it is started again.
 
-``--backend auto --within 1.5`` measures all that any backend offers but what is priced at more
-than 1.5 times the best price, and some of that, drawn (`bench.regret` counts where the fastest is
-among these); ``--within inf`` all that is offered. ``--gpus 4``: once all is compiled, four GPUs
-share the problems, a process for each.
+``--backend auto --within 1.5`` measures every configuration of any backend whose estimated time is
+up to 1.5 times the best, and some of the others at random (`bench.regret` counts how often the
+fastest is among these). ``--within inf`` measures everything that is offered. ``--gpus 4`` divides
+the problems among four GPUs after compiling, with a process for each.
 
-``--schedule dmma-stream --occupancy 1,2,3 --split-k 1`` and the like name values of knobs, as those
-of `unigemm sweep` do: what is not offered is measured so.
+``--schedule dmma-stream --occupancy 1,2,3 --split-k 1`` and the like name values of parameters, as
+in `unigemm sweep`, which also measures configurations that are not offered.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target
 from unigemm.tuning.measure import Workload, best_device
-from unigemm.tuning.sweep import compile_all, contenders, drawn, starts, sweep_into
+from unigemm.tuning.sweep import compile_all, contenders, sampled, starts, sweep_into
 
-#: Knobs whose values may be named.
-KNOBS = ("tile", "stages", "schedule", "split_k", "cluster_k", "occupancy")
+#: Parameters whose values may be named.
+PARAMETERS = ("tile", "stages", "schedule", "split_k", "cluster_k", "occupancy")
 
 
 def parse() -> argparse.Namespace:
@@ -47,13 +47,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="problems of each suite and dtype")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="of these, those that start so: 256x256x65536-tn,1x1x1")
-    parser.add_argument("--top", type=int, default=14, help="best priced candidates")
+    parser.add_argument("--top", type=int, default=14, help="candidates, best estimates first")
     parser.add_argument(
-        "--within", type=float, help="instead, all that is priced below this much of the best"
+        "--within", type=float, help="instead, all estimated below this factor of the best"
     )
-    parser.add_argument("--others", type=int, default=8, help="of the rest, drawn")
-    for knob in KNOBS:
-        parser.add_argument(f"--{knob.replace('_', '-')}", default="", help="values to try")
+    parser.add_argument("--others", type=int, default=8, help="of the others, at random")
+    for name in PARAMETERS:
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help="values to try")
     parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
     parser.add_argument("--gpus", type=int, default=1, help="that share the problems")
     parser.add_argument("--shard", default="0/1", help="every n-th problem: 0/4, 1/4 ...")
@@ -78,15 +78,15 @@ def problems(args: argparse.Namespace) -> list[Workload]:
 
 
 def plans_of(work: Workload, args: argparse.Namespace, target: Target | None) -> list[Plan]:
-    """Return the plans of a problem that are to be measured, the best priced first."""
+    """Return the plans of a problem that are to be measured, best estimated times first."""
     first, _ = starts(work, args.backend.split(","), target)
-    lists = lists_of(**{knob: getattr(args, knob) for knob in KNOBS})
+    lists = lists_of(**{name: getattr(args, name) for name in PARAMETERS})
     if args.within is None:
         return contenders(first, args.top, args.others, args.seed, lists)
     found = contenders(first, sys.maxsize, lists=lists)
     most = args.within * found[0].predicted_us
     near = sum(plan.predicted_us <= most for plan in found)
-    return drawn(found, near, args.others, args.seed)
+    return sampled(found, near, args.others, args.seed)
 
 
 def main() -> None:

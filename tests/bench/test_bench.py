@@ -48,13 +48,13 @@ def test_the_suites_hold_the_shapes_that_are_compared():
         assert all(extent > 0 for shape in shapes for extent in shape)
 
 
-def test_shapes_are_drawn_anew_by_a_seed():
-    first = shapes_of("drawn:7")
-    assert first == shapes_of("drawn:7") != shapes_of("drawn:8")
-    assert shapes_of("drawn") == SUITES["drawn"]
+def test_a_seed_gives_random_shapes():
+    first = shapes_of("random:7")
+    assert first == shapes_of("random:7") != shapes_of("random:8")
+    assert shapes_of("random") == SUITES["random"]
     assert all(64 <= side <= 8192 and side % 8 == 0 for shape in first for side in shape)
-    with pytest.raises(ValueError, match="no suite 'drawn:x'; choose from squares"):
-        shapes_of("drawn:x")
+    with pytest.raises(ValueError, match="no suite 'random:x'; choose from squares"):
+        shapes_of("random:x")
 
 
 def test_problem_names_are_unique():
@@ -216,7 +216,7 @@ def launch(plan, us, **more):
     return {"backend": plan.backend, "plan": plan.to_dict(), "us": us, **more}
 
 
-def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tmp_path):
+def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_estimates_are(tmp_path):
     lines = []
     for m in (4096, 64):  # of two suites
         a = unigemm.ArraySpec((m, 4096), "bfloat16")
@@ -245,12 +245,12 @@ def test_the_regret_table_has_what_the_picks_lose_and_how_near_the_prices_are(tm
         assert row["ratio"] == pytest.approx(1)
     assert rows[-1]["problems"] == 2
     measured = regret.launches([path])
-    prices = [sorted(each.price_us for each in x) for x in regret.by_problem(measured)]
+    estimates = [sorted(each.estimated_us for each in x) for x in regret.by_problem(measured)]
     for within in (
-        prices[0][4] / prices[0][0],
+        estimates[0][4] / estimates[0][0],
         1e9,
     ):  # the third one is the fastest, then the tenth
-        count = sum(x > within * of_problem[0] for of_problem in prices for x in of_problem)
+        count = sum(x > within * of_problem[0] for of_problem in estimates for x in of_problem)
         assert regret.far(measured, within)["launches"] == count
     assert regret.far(measured, 1.0)["best"] == 2
     assert regret.far(measured, 1.0)["most"] == pytest.approx(1.6)
@@ -355,7 +355,7 @@ def test_everything_ends_with_the_worst_exit_code_and_cuts_a_sweep_short(monkeyp
 
 
 def test_picks_lose_little_on_the_launches_of_an_h200():
-    """The prices were fitted to them: a change that makes them worse is to be seen."""
+    """The estimates were fitted to them: a change that makes them worse is to be seen."""
     launches = regret.launches([regret.H200])
     (*_, row) = regret.table(launches)
     assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 830)

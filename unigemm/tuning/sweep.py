@@ -33,10 +33,10 @@ __all__ = [
     "Lists",
     "compile_all",
     "contenders",
-    "drawn",
     "key_of",
     "read",
     "row",
+    "sampled",
     "spec_of",
     "starts",
     "sweep",
@@ -182,10 +182,10 @@ def contenders(
             f"no configuration has these values: {'; '.join(reasons) or 'none is offered'}"
         )
     found.sort(key=lambda plan: (plan.predicted_us, plan.backend, str(plan.config)))
-    return drawn(found, top, others, seed)
+    return sampled(found, top, others, seed)
 
 
-def drawn(found: Sequence[Plan], top: int, others: int, seed: int) -> list[Plan]:
+def sampled(found: Sequence[Plan], top: int, others: int, seed: int) -> list[Plan]:
     """Return the first `top` plans, then some of the others at random; see `contenders`."""
     rest = found[top:]
     return [*found[:top], *random.Random(seed).sample(rest, min(others, len(rest)))]
