@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from unigemm.planning.config import Config, copied
+from unigemm.planning.config import Config
 
 __all__ = ["Shortlist", "changed", "cheapest_first"]
 
@@ -83,4 +84,4 @@ def cheapest_first(prices: np.ndarray) -> Iterator[int]:
 @lru_cache(maxsize=1 << 15)
 def changed(config: Config, **parameters: Any) -> Config:
     """Return a configuration with some parameters changed; made once, since plans are kept."""
-    return copied(config, **parameters)
+    return replace(config, **parameters)

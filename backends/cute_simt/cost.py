@@ -7,12 +7,12 @@ once. A new term belongs into one of the two, into the total, and into the `Brea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import NamedTuple
 
 from unigemm.forks import cached_property
-from unigemm.planning.config import Config, copied
+from unigemm.planning.config import Config
 from unigemm.planning.prediction import Breakdown, Prediction
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType, accumulator
@@ -501,7 +501,7 @@ def floor_of(config: Config, a: DType, b: DType, fma_lanes: int, smem_per_sm: in
     least, of_single = config, f.single_clocks
     fed = unsupported_tile_producers(a, config) is None
     if fed:  # less than without
-        least = copied(
+        least = replace(
             config, producers=PRODUCER_WARPS, stages=max(config.stages, WARP_SPECIALIZED_STAGES)
         )
         of_single = min(of_single, f.fed_single_clocks, f.stream_single_clocks)

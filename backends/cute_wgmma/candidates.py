@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import inf
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unigemm.planning.config import Config, Raster, copied
+from unigemm.planning.config import Config, Raster
 from unigemm.planning.prediction import Candidate, Prediction, Ranking, Rejection
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
@@ -73,7 +74,7 @@ def _config(
     stage = (shape.rows + columns) * SWIZZLE_BYTES
     room = target.smem_per_block - spare_bytes(problem, least)
     stages = max(LEAST_STAGES, min(_MOST_STAGES, room // stage))
-    config = copied(
+    config = replace(
         least,
         cluster=cluster,
         stages=stages - stages % slice_k,

@@ -18,12 +18,12 @@ Problems are as the kernel sees them: with `Config.swap_ab`, the transposed prod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import Any, Literal, NamedTuple
 
-from unigemm.planning.config import Config, copied
+from unigemm.planning.config import Config
 from unigemm.problem.dtypes import FLOAT8
 from unigemm.problem.problem import Major, MatrixType, Problem
 
@@ -265,7 +265,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
     repacked = is_repacked(problem, "a", m) or is_repacked(problem, "b", m)
     if m < MMA_M or (repacked and 2 * (geo.smem_bytes + _SYSTEM_BYTES) <= _SM_BYTES):
         return geo
-    half = copied(geo, residents=2, registers=_registers(consumers, 2))
+    half = replace(geo, residents=2, registers=_registers(consumers, 2))
     return half if fits_registers(config, half) else geo
 
 

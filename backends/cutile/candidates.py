@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from unigemm.forks import cached_property
-from unigemm.planning.config import Config, Raster, copied
+from unigemm.planning.config import Config, Raster
 from unigemm.planning.prediction import Candidate, Prediction, Ranking
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
@@ -208,7 +208,7 @@ class _Tile:
     def others(self) -> tuple[Base, ...]:
         """In these schedules, measured when asked for."""
         base = self.plain
-        configs = [copied(base.config, schedule=each) for each in self.schedules]
+        configs = [replace(base.config, schedule=each) for each in self.schedules]
         return tuple(measured(base.problem, base.target, x, base.figures) for x in configs)
 
 
@@ -308,7 +308,7 @@ def _copied_tiles(problem: Problem, target: Target) -> tuple[tuple[float, Config
             plain, *others = _schedules(problem, shape)
             config = config_of(shape, problem, plain, swap_ab=False, repacked=True)
             rate = rate_of(read, target, config, figures)
-            configs = config, *(copied(config, schedule=each) for each in others)
+            configs = config, *(replace(config, schedule=each) for each in others)
             found += [(rate, each) for each in configs]
     return tuple(found)
 

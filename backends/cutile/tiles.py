@@ -22,7 +22,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from unigemm.planning.config import copied
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Problem
@@ -251,11 +250,11 @@ def _shapes(
         if not (any(transposed) and _slow_transposed(shape, *transposed))
     ]
     if any(transposed):
-        table = [copied(shape, persistent=False, tail=False, latency=1) for shape in table]
+        table = [replace(shape, persistent=False, tail=False, latency=1) for shape in table]
     elif not aligned and capability[0] == 9:
         # Loops of four warps around the addresses of single elements spill (128x128: 192 to 256 B).
         table = [
-            shape if shape.warps > DEFAULT_WARPS else copied(shape, persistent=False, tail=False)
+            shape if shape.warps > DEFAULT_WARPS else replace(shape, persistent=False, tail=False)
             for shape in table
         ]
     return tuple(table)

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from ..problem.problem import Extents, Problem
 
-__all__ = ["Config", "Fields", "Raster", "Transposable", "copied"]
+__all__ = ["Config", "Raster"]
 
 
 Transposable = TypeVar("Transposable", Problem, Extents)
-
-Fields = TypeVar("Fields")
-
-
-def copied(of: Fields, **fields: Any) -> Fields:
-    """Return a copy of a dataclass with some fields changed, much faster than `replace`.
-
-    The dataclass must hold its fields only: values that it has computed and kept are copied too,
-    and would then be wrong.
-    """
-    found: Fields = object.__new__(type(of))
-    vars(found).update(vars(of), **fields)
-    return found
 
 
 @dataclass(frozen=True)

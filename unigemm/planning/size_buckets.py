@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..errors import UnsupportedProblem
 from ..problem.problem import Extents, Problem
 from .backend import Backend
-from .config import copied
 from .plan import Plan
 from .prediction import Alternative
 
@@ -95,13 +95,13 @@ def resized(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) 
     others = [
         (each, _workspace_bytes(plan, each, extents, backend_of)) for each in plan.alternatives
     ]
-    return copied(
+    return replace(
         plan,
         extents=extents,
         estimated_for=plan.extents,
         workspace_bytes=own,
         alternatives=tuple(
-            each if size == each.workspace_bytes else copied(each, workspace_bytes=size)
+            each if size == each.workspace_bytes else replace(each, workspace_bytes=size)
             for each, size in others
             if size is not None
         ),

@@ -25,7 +25,7 @@ from ..problem.epilogue import flaw
 from ..problem.problem import BlockScales, Extents, MatrixType, Problem
 from . import strict_json as strictjson
 from .backend import unsupported_by
-from .config import Config, copied
+from .config import Config
 from .plan import VERSION, Plan
 from .registry import backend_named
 from .target import Target, check_target, named_target
@@ -65,7 +65,7 @@ def typed(plan: Any) -> Plan:
 
     if not isinstance(plan, Plan):
         raise UnsupportedProblem(f"plan= is a {type(plan).__name__}; {_ADVICE}")
-    fields = {name: getattr(plan, name, None) for name in Plan.__dataclass_fields__}
+    fields: dict[str, Any] = {name: getattr(plan, name, None) for name in Plan.__dataclass_fields__}
     others = {name: fields.pop(name) for name in _TOLD}
     try:
         data = msgspec.to_builtins(fields, enc_hook=_number)
@@ -74,7 +74,7 @@ def typed(plan: Any) -> Plan:
     config = data.pop("config")
     if not isinstance(config, dict):
         raise _no_plan("its configuration is none")
-    return copied(_built(_plain({**config, **data})), **others)
+    return replace(_built(_plain({**config, **data})), **others)
 
 
 def checked(plan: Plan) -> Plan:
@@ -108,7 +108,7 @@ def checked(plan: Plan) -> Plan:
     reason = backend.unsupported_config_reason(*product, plan.config)
     if reason is not None:
         raise UnsupportedProblem(f"{plan.backend} cannot run {plan.config}: {reason}; plan again")
-    return copied(plan, workspace_bytes=backend.workspace_bytes(*product, plan.config))
+    return replace(plan, workspace_bytes=backend.workspace_bytes(*product, plan.config))
 
 
 def on_device(plan: Plan, device: Target) -> Plan:
@@ -117,9 +117,9 @@ def on_device(plan: Plan, device: Target) -> Plan:
     A plan for a smaller device uses no more SMs than that one has.
     """
     if not device.is_gpu:
-        return copied(plan, target=device)
+        return replace(plan, target=device)
     count = min(device.sm_count, max(1, plan.target.sm_count))
-    return copied(plan, target=replace(device, sm_count=count))
+    return replace(plan, target=replace(device, sm_count=count))
 
 
 def _number(value: Any) -> float:
