@@ -31,13 +31,14 @@ _WARP = 32
 class Run:
     """Where neighbours along N lie: a row, the first column, and how many they are.
 
-    The `first` run of a row or a column has the object that stands for it: what is the same object
-    is read once.
+    Runs of one row, or of one column, have the same object for it: what they share is read once.
+    Neighbours may be some columns `apart`.
     """
 
     row: Int32
     column: Int32
     count: int
+    apart: int = 1
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def arguments_of(problem: Problem) -> list:
     ]
 
 
-def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple, Any]:
-    """Return the scales, what `finished` takes, and the stream, of what `arguments_of` lists.
+def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple]:
+    """Return the scales, and what `finished` takes, of what `arguments_of` lists.
 
     The second is the addresses of the epilogue's arrays, their strides, the address of the largest
     magnitude or nothing, and the numbers.
@@ -106,7 +107,7 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple, Any]:
     scales = take(3) if blocks or problem.scaled else ()
     scales = (*scales, of_blocks, of_scales) if blocks else scales
     places, largest = take(count), take(1 if epilogue.largest is not None else 0)
-    return scales, (places, steps, largest, take(epilogue.numbers)), left[0]
+    return scales, (places, steps, largest, take(epilogue.numbers))
 
 
 def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site: Site) -> list:
@@ -260,6 +261,8 @@ class _Arrays:
         """Return how many elements of a run are read at once: rows of D are that many long."""
         if x.matrix.major != "n" or not self.site.aligned or self.problem.d.major != "n":
             return 1
+        if run.apart != 1:
+            return 1
         whole = self.problem.d.vector * (2 if self.epilogue.gate == "n" else 1)
         width = min(x.matrix.vector, whole, run.count)
         return width if run.count % width == 0 else 1
@@ -303,7 +306,7 @@ class _Arrays:
         key = id(run.column), first, width
         if key not in self.columns:
             last = self.site.extents[1] - width
-            self.columns[key] = cutlass.min(run.column + first, last)
+            self.columns[key] = cutlass.min(run.column + first * run.apart, last)
         return self.columns[key]
 
     def address(self, i: int, x: Beside, run: Run, first: int, width: int) -> Int64:
@@ -320,8 +323,9 @@ class _Arrays:
     def inside(self, run: Run, x: int) -> Boolean:
         """Whether an element of a run lies in D, and is this thread's."""
         m, n = self.site.extents
-        there = (run.row < m) & (run.column + x < n)
-        return there if self.site.least is None else there & (run.column + x >= self.site.least)
+        column = run.column + x * run.apart
+        there = (run.row < m) & (column < n)
+        return there if self.site.least is None else there & (column >= self.site.least)
 
     def write(self, i: int, values: list) -> None:
         """Write an array of results, of those that lie in D."""

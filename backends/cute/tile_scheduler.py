@@ -7,7 +7,7 @@ Operands that TMA or the tensor cores cannot read where they lie are repacked in
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import cuda.bindings.driver as cuda
 import cutlass.cute as cute
@@ -20,6 +20,7 @@ from ..common.workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
 from .device import GMEM, Divisor, raster, select, tile_coordinates
 from .epilogue import arguments_of, parted
+from .host_arguments import grouped
 from .repack import Repack, depth, launch_repack, packed_pitch
 
 REGISTER_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
@@ -356,20 +357,12 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         )  # fmt: skip
 
     @cute.jit
-    def fused(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        rotate_m: Int32, rotate_n: Int32, *more: tuple,
-    ) -> None:  # fmt: skip
-        scales, taken, stream = parted(spec.problem, more)
+    def fused(*arguments: Any) -> None:
+        of = grouped(arguments, 6)
+        scales, taken = parted(spec.problem, of.more)
         start(
-            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
-            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, rotate_m, rotate_n), scales, stream, taken,
+            spec, of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
+            scales, of.stream, taken,
         )  # fmt: skip
 
     if spec.problem.epilogue is not None:

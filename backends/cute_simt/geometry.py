@@ -124,6 +124,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     stores_directly = patch_width == store_width > 1
     # Where D's rows are odd, a tile of partial sums may begin anywhere too: by elements then.
     by_elements = stores_directly and partial and problem.d.vector == 1
+    gated = problem.epilogue is not None and bool(problem.epilogue.gate) and not partial
     return Geometry(
         a=a,
         b=b,
@@ -141,7 +142,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         stores_elements=stores_elements(problem, config, b),
         store_width=store_width,
         stores_directly=stores_directly,
-        column_step=1 if by_elements else store_width,
+        column_step=1 if by_elements else max(2, store_width) if gated else store_width,
         smem_bytes=needs.smem_bytes,
         registers=needs.registers,
         role_registers=role_registers(config, a, b, stores_directly),

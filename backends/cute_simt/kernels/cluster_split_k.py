@@ -163,7 +163,10 @@ def store_elements(
         right = const_expr(lane_column(geo, lane) * geo.b.run)
         if (row + down < to.extents[0]) & (column + right < to.extents[1]):
             at = where + (down * to.strides[0] + right * step) * size
-            store_results(spec, [total[v, part]], at, (row + down, column + right))
+            store_results(
+                spec, [total[v, part]], at, (row + down, column + right), extents=to.extents,
+                fused=to.fused,
+            )  # fmt: skip
 
 
 @cute.jit
@@ -189,5 +192,5 @@ def store_vectors(
         existing = (to.extents[1] - column + (apart - 1)) // apart
         store_results(
             spec, vector, where, (row, column), existing, stride=step, apart=apart,
-            together=together,
+            together=together, extents=to.extents, fused=to.fused,
         )  # fmt: skip

@@ -25,8 +25,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
-from ...cute.device import global_vector, read_parts, shared_vector, write
-from ...cute.reduction import store_total
+from ...common.epilogue import in_place
+from ...common.workspace import whole
+from ...cute.device import elements, global_vector, read_parts, shared_vector, write
+from ...cute.epilogue import Run, Site, finished
+from ...cute.reduction import as_fragment, store_total
 from ..schedules import WARP, patches_beside_stages
 from .spec import Spec
 from .tile_coords import lane_column, lane_row
@@ -54,17 +57,21 @@ class Destination(NamedTuple):
         Row and column of the tile's first element.
     extents
         Rows and columns that there are.
+    fused
+        What the epilogue of a call takes: see `cute.epilogue`; and the batch (L0, L1).
     """
 
     address: Int64
     strides: tuple[Int64, Int64]
     origin: tuple[Int32, Int32]
     extents: tuple[Int32, Int32]
+    fused: tuple = ()
 
 
 def store_results(
     spec: Spec, sums: list | cute.Tensor, address: Int64, place: tuple[Int32, Int32],
     existing: Int32 | None = None, stride: Int64 | int = 1, apart: int = 1, together: bool = True,
+    extents: tuple = (), fused: tuple = (), aligned: bool = False,
 ) -> None:  # fmt: skip
     """Convert sums of a row to the output's type, and store them.
 
@@ -77,7 +84,7 @@ def store_results(
     address
         Of the first one in D, or in the workspace for partial sums.
     place
-        Row and column of the first one in D: what an epilogue with a bias or C reads by.
+        Row and column of the first one in D: what the epilogue of a call reads by.
     existing
         How many of them lie inside D; None for all.
     stride
@@ -86,7 +93,21 @@ def store_results(
         Columns from one sum to the next.
     together
         Whether they are stored as one vector where all exist.
+    extents, fused
+        See `Destination`.
+    aligned
+        Whether the first column is a multiple of how many they are.
     """
+    if spec.problem.epilogue is not None and not spec.split:
+        count = len(sums) if existing is None else cute.size(sums)
+        taken, batch = fused
+        values = sums if existing is None else elements(sums, 0, count)
+        runs = [Run(*place, count, apart)]
+        sums = finished(spec.problem, taken, values, runs, Site(extents, batch, aligned))
+        if spec.problem.epilogue.gate:
+            address += (place[1] // 2 - place[1]) * Int64(stride) * (spec.output.width // 8)
+            existing = None if existing is None else existing // 2
+        sums = sums if existing is None else as_fragment(sums)
     if existing is None:
         write(sums, global_vector(address, spec.output, len(sums)))
     else:
@@ -131,6 +152,10 @@ def store_sums(
         first_n + warp % spec.config.warps[1] * geo.warp_tile[1],
     )
     sums = own_registers(sums, m >> 31)
+    if const_expr(begin is None and in_place(spec.problem)):
+        # C is D itself: a tile that has moved back does not store again what its neighbour did.
+        tile_m, tile_n, _ = spec.config.tile
+        begin = whole(first_m, tile_m), whole(first_n, tile_n)
     if const_expr(geo.stores_directly):
         inside = (first_m + spec.config.tile[0] <= m) & (first_n + spec.config.tile[1] <= n)
         if const_expr(begin is not None):
@@ -161,7 +186,10 @@ def store_runs(
         for j in range_constexpr(0, geo.b.rows, geo.store_width):
             values = [sums[i, j + x] for x in range(geo.store_width)]
             place = (row + geo.a.row(i), column + geo.b.row(j))
-            store_results(spec, values, line + geo.b.row(j) * size, place)
+            store_results(
+                spec, values, line + geo.b.row(j) * size, place, extents=to.extents, fused=to.fused,
+                aligned=True,
+            )  # fmt: skip
 
 
 @cute.jit
@@ -199,5 +227,8 @@ def store_tile(
             if const_expr(begin is not None):  # tiles begin where vectors do
                 there = there & (row >= begin[0]) & (column >= begin[1])
             if there:
-                store_results(spec, fragment, address, (row, column), to.extents[1] - column)
+                store_results(
+                    spec, fragment, address, (row, column), to.extents[1] - column,
+                    to.strides[1], extents=to.extents, fused=to.fused,
+                )  # fmt: skip
         cute.arch.sync_warp()

@@ -40,6 +40,7 @@ def gemm_kernel(
     l0: Divisor,
     workspace: Int64,
     tail: tuple,
+    taken: tuple,
 ) -> None:
     """Compute one tile of D (of one part of K, of one batch) a CTA.
 
@@ -81,7 +82,8 @@ def gemm_kernel(
     patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.patch_pitch)
     size = spec.output.width // 8
     out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
-    to = Destination(out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n))
+    fused = (taken, (i0, i1))
+    to = Destination(out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), fused)
     if const_expr(is_tail(config)):
         to = destination_of_tail(spec, workspace, block, tail[0], to)
     elif const_expr(spec.split):

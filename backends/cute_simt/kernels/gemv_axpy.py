@@ -113,7 +113,7 @@ def add_part(
 @cute.jit
 def store_columns(
     spec: cutlass.Constexpr, sums: cute.Tensor, places: tuple, group: Int32, thread: Int32,
-    out: Int64, step: Int64, left: Int32, first: tuple,
+    out: Int64, step: Int64, left: Int32, first: tuple, fused: tuple,
 ) -> None:  # fmt: skip
     """Add up the sums of the same columns, and store the columns of the tile that exist.
 
@@ -142,7 +142,10 @@ def store_columns(
             total = area[column]
             for other in range_constexpr(1, spec.config.slice_k):
                 total = total + area[other * tile_n + column]
-            store_results(spec, [total], out + Int64(column) * step, (first[0], first[1] + column))
+            store_results(
+                spec, [total], out + Int64(column) * step, (first[0], first[1] + column),
+                extents=(first[0] + 1, first[1] + left), fused=fused,
+            )  # fmt: skip
 
 
 @cute.kernel
@@ -150,7 +153,7 @@ def axpy_kernel(
     spec: cutlass.Constexpr, a: Int64, b: Int64, out: Int64,
     m: Int32, n: Int32, k: Int32,
     a_steps: tuple, b_steps: tuple, out_steps: tuple,
-    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor,
+    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor, taken: tuple,
 ) -> None:  # fmt: skip
     """Compute one row and one tile of columns, one part of K, a CTA."""
     config = spec.config
@@ -204,17 +207,18 @@ def axpy_kernel(
     if const_expr(spec.split):
         out += Int64(part) * out_steps[4] * size
     store_columns(
-        spec, sums, places, group, thread, out, out_steps[1] * size, n - column, (row, column)
+        spec, sums, places, group, thread, out, out_steps[1] * size, n - column, (row, column),
+        (taken, (i0, i1)),
     )  # fmt: skip
 
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the product."""
     start_kernel(
-        axpy_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, parameters[0], stream
+        axpy_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, parameters[0], stream, taken
     )
 
 

@@ -183,7 +183,7 @@ def dot_kernel(
     spec: cutlass.Constexpr, a: Int64, b: Int64, out: Int64,
     m: Int32, n: Int32, k: Int32,
     a_steps: tuple, b_steps: tuple, out_steps: tuple,
-    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor,
+    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor, taken: tuple,
 ) -> None:  # fmt: skip
     """Compute one tile, one part of K, a CTA."""
     config = spec.config
@@ -239,12 +239,15 @@ def dot_kernel(
             i, j = row + (index + v) // each, column + (index + v) % each
             if i < m and j < n:
                 where = Int64(i) * out_steps[0] + Int64(j) * out_steps[1]
-                store_results(spec, [values[v]], out + where * size, (i, j))
+                store_results(
+                    spec, [values[v]], out + where * size, (i, j), extents=(m, n),
+                    fused=(taken, (i0, i1)),
+                )  # fmt: skip
 
 
 def start_kernel(
     kernel: Callable, spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple,
-    d_steps: tuple, split_k: Int32, stream: cuda.CUstream,
+    d_steps: tuple, split_k: Int32, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch a kernel for few rows, and the sum of its parts."""
     a, b, d, workspace = addresses
@@ -254,23 +257,23 @@ def start_kernel(
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     kernel(
         spec, a, b, out, m, n, k, a_steps, b_steps, steps,
-        Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0),
+        Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0), taken,
     ).launch(
         grid=(tiles_m * tiles_n * split_k * l0 * l1, 1, 1),
         block=(few_rows_threads(spec.config), 1, 1), stream=stream, use_pdl=spec.overlap,
         min_blocks_per_mp=few_rows_blocks(spec.config),
         preferred_smem_carveout=few_rows_carveout(spec.problem, spec.config, spec.smem_per_sm),
     )  # fmt: skip
-    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream)
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream, taken)
 
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the product."""
     start_kernel(
-        dot_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, parameters[0], stream
+        dot_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, parameters[0], stream, taken
     )
 
 

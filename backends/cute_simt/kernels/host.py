@@ -28,6 +28,7 @@ from unigemm.problem.problem import Problem
 
 from ...cute import device
 from ...cute.device import Divisor, raster
+from ...cute.epilogue import arguments_of, parted
 from ...cute.host_arguments import grouped
 from ...cute.reduction import reduce_parts, target_of_sums
 from ..geometry import launched_smem
@@ -56,7 +57,7 @@ _PARAMETERS = 4  # parts of K, tiles along N first, group of the raster, SMs
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the product of tiles (but for stream-K), and the sum of its parts."""
     a, b, d, workspace = addresses
@@ -81,12 +82,12 @@ def start(
     if const_expr(is_warp_specialized(spec.config)):
         warp_specialized.launch(
             spec, (a, b, out, workspace), sizes, (a_steps, b_steps), out_steps,
-            (k_tiles, order, split_k, units, ctas, tail), stream,
+            (k_tiles, order, split_k, units, ctas, tail), stream, taken,
         )  # fmt: skip
     elif const_expr(is_persistent(spec.config)):
         persistent_kernel(
             spec, a, b, out, (m, n, k), a_steps, b_steps, out_steps, k_tiles, order,
-            Divisor(split_k), Divisor(l0), units, ctas,
+            Divisor(split_k), Divisor(l0), units, ctas, taken,
         ).launch(
             grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
             smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
@@ -96,7 +97,7 @@ def start(
     else:
         gemm_kernel(
             spec, a, b, out, m, n, k, a_steps, b_steps, out_steps, k_tiles, order,
-            Divisor(split_k), Divisor(l0), workspace, tail,
+            Divisor(split_k), Divisor(l0), workspace, tail, taken,
         ).launch(
             grid=(units, 1, together), block=(geo.threads, 1, 1),
             cluster=(1, 1, together) if const_expr(is_cluster_split_k(spec.config)) else None,
@@ -105,7 +106,7 @@ def start(
         )  # fmt: skip
     if const_expr(is_tail(spec.config)):
         add_tail(spec, (workspace, d), (m, n), d_steps, order, Divisor(l0), tail, split_k, stream)
-    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream)
+    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream, taken)
 
 
 def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
@@ -130,9 +131,19 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
             of.stream,
         )  # fmt: skip
 
-    return gemm
+    @cute.jit
+    def fused(*arguments: Any) -> None:
+        of = grouped(arguments, _PARAMETERS)
+        _, taken = parted(spec.problem, of.more)
+        launch(
+            spec, of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
+            of.stream, taken,
+        )  # fmt: skip
+
+    return gemm if spec.problem.epilogue is None else fused
 
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments(extra=1)  # the SMs
+    fused = arguments_of(problem) if problem.epilogue is not None else []
+    return device.example_arguments(extra=1, more=fused)  # the SMs

@@ -58,7 +58,7 @@ def unit_of(
 def persistent_kernel(
     spec: cutlass.Constexpr, a: Int64, b: Int64, d: Int64, extents: tuple, a_strides: tuple,
     b_strides: tuple, d_strides: tuple, k_tiles: Int32, order: tuple, split_k: Divisor,
-    l0: Divisor, units: Int32, ctas: Int32,
+    l0: Divisor, units: Int32, ctas: Int32, taken: tuple,
 ) -> None:  # fmt: skip
     """Compute every `ctas`-th work unit, of `units`; otherwise as `gemm_kernel`."""
     geo, config = spec.geometry, spec.config
@@ -138,7 +138,7 @@ def persistent_kernel(
                     )
                     at_a, at_b = source_a.address + of_a, source_b.address + of_b
 
-        to = destination_of(spec, (d, d_strides), unit_of(spec, done, *where), (m, n))
+        to = destination_of(spec, (d, d_strides), unit_of(spec, done, *where), (m, n), taken)
         store_sums(spec, sums, patch, to, warp, lane)
         done += ctas
     cute.arch.cp_async_wait_group(0)
@@ -157,7 +157,9 @@ def sources_from_zero(
     )
 
 
-def destination_of(spec: Spec, output: tuple, unit: tuple, extents: tuple) -> Destination:
+def destination_of(
+    spec: Spec, output: tuple, unit: tuple, extents: tuple, taken: tuple
+) -> Destination:
     """Return where the sums of a work unit go; `unit` is from `unit_of`."""
     _, first_m, _, _, first_n, _, _, i0, i1, part = unit
     d, strides = output
@@ -165,7 +167,8 @@ def destination_of(spec: Spec, output: tuple, unit: tuple, extents: tuple) -> De
     out = d + (Int64(i0) * strides[2] + Int64(i1) * strides[3]) * size
     if spec.split:
         out += Int64(part) * strides[4] * size
-    return Destination(out, (strides[0], strides[1]), (first_m, first_n), extents)
+    steps = strides[0], strides[1]
+    return Destination(out, steps, (first_m, first_n), extents, (taken, (i0, i1)))
 
 
 def start_unit(

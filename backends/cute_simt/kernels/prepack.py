@@ -26,7 +26,7 @@ __all__ = ["start_repacked"]
 
 def start_repacked(
     launch: Callable, spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple,
-    d_steps: tuple, parameters: tuple, stream: cuda.CUstream,
+    d_steps: tuple, parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the copies, and then by `launch` the product of these."""
     a, b, d, workspace = addresses
@@ -53,7 +53,17 @@ def start_repacked(
     launch_repack(tuple(kinds), tuple(jobs), stream)
     (a, of_a), (b, b_steps) = multiplied
     a_steps = (of_a[1], of_a[0], *of_a[2:])
-    launch(spec, (a, b, d, workspace), sizes, a_steps, b_steps, d_steps, parameters, stream)
+    launch(
+        spec,
+        (a, b, d, workspace),
+        sizes,
+        a_steps,
+        b_steps,
+        d_steps,
+        parameters,
+        stream,
+        *([taken] if taken else []),
+    )
 
 
 def _repack_of(matrix: MatrixType) -> Repack:

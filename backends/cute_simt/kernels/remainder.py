@@ -14,6 +14,7 @@ from cutlass import Int32, Int64
 
 from unigemm.planning.config import Config
 from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Problem
 
 from ...cute.device import Spec
 
@@ -23,7 +24,7 @@ __all__ = ["start_with_remainders"]
 def start_with_remainders(
     launch: Callable, launch_few: Mapping[str, Callable], spec: Spec, addresses: tuple,
     sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple, parameters: tuple,
-    stream: cuda.CUstream,
+    stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the remainders, and by `launch` what is left to the tiles.
 
@@ -34,14 +35,24 @@ def start_with_remainders(
     for config in spec.config.remainder:
         sizes = start_remainder(
             launch_few[config.schedule], spec, config, addresses, sizes,
-            (a_steps, b_steps, d_steps), whole_k, stream,
+            (a_steps, b_steps, d_steps), whole_k, stream, taken,
         )  # fmt: skip
-    launch(spec, addresses, sizes, a_steps, b_steps, d_steps, parameters, stream)
+    launch(
+        spec,
+        addresses,
+        sizes,
+        a_steps,
+        b_steps,
+        d_steps,
+        parameters,
+        stream,
+        *([taken] if taken else []),
+    )
 
 
 def start_remainder(
     launch: Callable, spec: Spec, config: Config, addresses: tuple, sizes: tuple, steps: tuple,
-    parameters: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> tuple:  # fmt: skip
     """Launch one remainder, by its own configuration, and return the sizes of what is left."""
     a, b, d, workspace = addresses
@@ -55,8 +66,11 @@ def start_remainder(
     few = replace(spec, problem=config.oriented(spec.problem), config=config)
     a = behind(a, whole, a_steps, few.problem.a.dtype)
     d = behind(d, whole, d_steps, few.problem.d.dtype)
+    if few.problem.epilogue is not None:
+        taken = taken_behind(few.problem, taken, whole, config.swap_ab)
     launch(
-        few, (a, b, d, workspace), (left, n, *others), a_steps, b_steps, d_steps, parameters, stream
+        few, (a, b, d, workspace), (left, n, *others), a_steps, b_steps, d_steps, parameters,
+        stream, taken,
     )  # fmt: skip
     return (n, whole, *others) if config.swap_ab else (whole, n, *others)
 
@@ -64,6 +78,20 @@ def start_remainder(
 def transposed_steps(steps: tuple) -> tuple:
     """Return the steps of a matrix in the transposed product."""
     return steps[1], steps[0], *steps[2:]
+
+
+def taken_behind(problem: Problem, taken: tuple, rows: Int32, swapped: bool) -> tuple:
+    """Return what an epilogue takes whose arrays go on behind some rows; `problem` is that of it.
+
+    With `swapped` it was that of the transposed product.
+    """
+    places, steps, *others = taken
+    steps = tuple(transposed_steps(each) if swapped else each for each in steps)
+    moved = tuple(
+        behind(place, rows, own, x.matrix.dtype)
+        for place, own, x in zip(places, steps, problem.epilogue.beside, strict=True)
+    )
+    return moved, steps, *others
 
 
 def behind(address: Int64, rows: Int32, steps: tuple, dtype: DType) -> Int64:

@@ -96,7 +96,7 @@ def finish_piece(
     `piece` is (range, tile, first k_tile); the tile was computed from `origin` on.
     """
     index, tile, k_tile = piece
-    d, workspace, d_strides = outputs
+    d, workspace, d_strides, taken = outputs
     tiles, l0, k_tiles, total, ctas = order
     if k_tile > 0:
         leave_sums(spec, sums, workspace, index, thread)
@@ -109,7 +109,8 @@ def finish_piece(
         offset = Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
         out = d + offset * (spec.output.width // 8)
         store_sums(
-            spec, sums, patch, Destination(out, (d_strides[0], d_strides[1]), origin, sizes),
+            spec, sums, patch,
+            Destination(out, (d_strides[0], d_strides[1]), origin, sizes, (taken, (i0, i1))),
             thread // WARP, thread % WARP, (tm * spec.config.tile[0], tn * spec.config.tile[1]),
         )  # fmt: skip
 
@@ -123,6 +124,7 @@ def stream_kernel(
     b_strides: tuple,
     d_strides: tuple,
     order: tuple,
+    taken: tuple,
 ) -> None:
     """Compute one range of the k_tiles a CTA.
 
@@ -163,8 +165,8 @@ def stream_kernel(
         patch = cute.recast_ptr(smem, dtype=spec.sums)
         patch += warp * (spec.geometry.lanes[0] * spec.geometry.patch_pitch)
         finish_piece(
-            spec, sums, (d, workspace, d_strides), flags, (index, tile, k_tile), (first_m, first_n),
-            (m, n), order, patch, thread,
+            spec, sums, (d, workspace, d_strides, taken), flags, (index, tile, k_tile),
+            (first_m, first_n), (m, n), order, patch, thread,
         )  # fmt: skip
         # All have read the stages that the next piece is copied to, and left their sums.
         cute.arch.sync_threads()
@@ -238,7 +240,7 @@ def consume_range(
 @cute.kernel
 def warp_specialized_stream_kernel(
     spec: cutlass.Constexpr, addresses: tuple, extents: tuple, a_strides: tuple, b_strides: tuple,
-    d_strides: tuple, order: tuple, loads: tuple,
+    d_strides: tuple, order: tuple, taken: tuple, loads: tuple,
 ) -> None:  # fmt: skip
     """Do the same as `stream_kernel`, with warps that only copy."""
     geo = spec.geometry
@@ -255,7 +257,7 @@ def warp_specialized_stream_kernel(
         cute.arch.setmaxregister_increase(geo.role_registers[1])
         patch = patches + warp * (geo.lanes[0] * geo.patch_pitch)
         consume_range(
-            spec, (d, workspace, d_strides), shared, patch, barriers, thread, flags, index,
+            spec, (d, workspace, d_strides, taken), shared, patch, barriers, thread, flags, index,
             extents, order,
         )  # fmt: skip
     else:
@@ -360,7 +362,7 @@ def clear_kernel(overlap: cutlass.Constexpr, flags: Int64, count: Int32) -> None
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the product behind the kernel that lowers its flags."""
     m, n, k, l0, l1 = sizes
@@ -376,7 +378,7 @@ def start(
     clear_kernel(spec.overlap, flags, ctas).launch(
         grid=(1, 1, 1), block=(_CLEARING, 1, 1), stream=stream, use_pdl=spec.overlap
     )
-    shared = (spec, addresses, (m, n, k), a_steps, b_steps, d_steps, order)
+    shared = (spec, addresses, (m, n, k), a_steps, b_steps, d_steps, order, taken)
     if const_expr(is_warp_specialized(spec.config)):
         loads = tma_loads(spec, addresses, sizes, a_steps, b_steps)
         launch = warp_specialized_stream_kernel(*shared, loads)

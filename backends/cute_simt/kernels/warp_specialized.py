@@ -85,7 +85,7 @@ def consume(
     thread: tuple, units: tuple, grid: tuple,
 ) -> None:  # fmt: skip
     """Multiply and store this CTA's work units: `units` is (first, end, step)."""
-    d, workspace, strides = outputs
+    d, workspace, strides, taken = outputs
     m, n, _ = grid[0]
     tile_k, size = spec.config.tile[2], spec.output.width // 8
     stage, phase = Int32(0), Int32(0)
@@ -100,7 +100,8 @@ def consume(
             spec, sums, shared, barriers, thread, (left + tile_k - 1) // tile_k, stage, phase
         )
         out = d + (Int64(i0) * strides[2] + Int64(i1) * strides[3]) * size
-        to = Destination(out, (strides[0], strides[1]), (first_m, first_n), (m, n))
+        fused = (taken, (i0, i1))
+        to = Destination(out, (strides[0], strides[1]), (first_m, first_n), (m, n), fused)
         if const_expr(is_tail(spec.config)):
             to = destination_of_tail(spec, workspace, Int32(unit), grid[-1][0], to)
         elif const_expr(spec.split):
@@ -115,7 +116,7 @@ def consume(
 @cute.kernel
 def warp_specialized_kernel(
     spec: cutlass.Constexpr, addresses: tuple, a_strides: tuple, b_strides: tuple,
-    d_strides: tuple, grid: tuple, units: Int32, ctas: Int32, loads: tuple,
+    d_strides: tuple, grid: tuple, units: Int32, ctas: Int32, loads: tuple, taken: tuple,
 ) -> None:  # fmt: skip
     """Compute every `ctas`-th work unit, of `units`; see `gemm_kernel`."""
     geo = spec.geometry
@@ -130,7 +131,8 @@ def warp_specialized_kernel(
         if const_expr(has_producer_warpgroup(spec.config)):
             cute.arch.setmaxregister_increase(geo.role_registers[1])
         patch = patches + warp * (geo.lanes[0] * geo.patch_pitch)
-        consume(spec, (d, workspace, d_strides), shared, patch, barriers, (warp, lane), own, grid)
+        outputs = (d, workspace, d_strides, taken)
+        consume(spec, outputs, shared, patch, barriers, (warp, lane), own, grid)
     else:
         if const_expr(has_producer_warpgroup(spec.config)):
             cute.arch.setmaxregister_decrease(geo.role_registers[0])
@@ -142,7 +144,7 @@ def warp_specialized_kernel(
 
 def launch(
     spec: Spec, addresses: tuple, sizes: tuple, steps: tuple, out_steps: tuple, parameters: tuple,
-    stream: cuda.CUstream,
+    stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the product alone: see `host.start`."""
     m, n, k, l0, _ = sizes
@@ -152,7 +154,7 @@ def launch(
     loads = tma_loads(spec, addresses, sizes, a_steps, b_steps)
     grid = ((m, n, k), k_tiles, order, Divisor(split_k), Divisor(l0), tail)
     warp_specialized_kernel(
-        spec, addresses, a_steps, b_steps, out_steps, grid, units, ctas, loads
+        spec, addresses, a_steps, b_steps, out_steps, grid, units, ctas, loads, taken
     ).launch(
         grid=(ctas, 1, cluster_k), block=(geo.block, 1, 1),
         cluster=(1, 1, cluster_k) if const_expr(is_cluster_split_k(spec.config)) else None,

@@ -162,7 +162,7 @@ def ex2(b: Builder, i: Instruction) -> Op:
     if i.parts[-1] != "f32" or "approx" not in i.parts:
         raise b.error("only ex2.approx of .f32 is implemented")
     flush = rounding.flush if "ftz" in i.parts else lambda x: x
-    return computed(lambda x: flush(np.exp2(flush(x)).astype(np.float32)), "f32", "f32", b, i)
+    return computed(lambda x: flush(np.exp2(flush(x).astype(np.float64)).astype(np.float32)), "f32", "f32", b, i)
 
 
 @instruction("copysign")
