@@ -99,6 +99,9 @@ def _conversion(b: Builder, to: str, what: str, modes: list[str]) -> Any:
         return lambda x: np.clip(np.where(np.isnan(x), np.float32(0), x), 0, 1).astype(np.float32)
     if to in _PACKED or what in _PACKED or "sat" in modes:
         raise b.error("this conversion is not implemented")
+    whole = next((_WHOLE[m] for m in modes if m in _WHOLE), None)
+    if to_float and from_float and whole is not None:
+        return lambda x: whole(x).astype(DTYPES[to])
     if to_float:  # from a float or an integer, NumPy rounds to nearest even
         return lambda x: np.asarray(x).astype(DTYPES[to])
     if from_float:
@@ -120,6 +123,7 @@ def _towards_zero(b: Builder, to: str, what: str) -> Any:
     return lambda x: rounding.cut(x, DTYPES[to])
 
 
+_WHOLE: dict[str, Any] = {"rni": np.rint, "rmi": np.floor, "rpi": np.ceil, "rzi": np.trunc}
 _NATIVE = (np.float16, np.float32, np.float64)
 _PACKED = ("bf16", "bf16x2", "f16x2", "e4m3x2", "e5m2x2")
 
@@ -162,7 +166,11 @@ def ex2(b: Builder, i: Instruction) -> Op:
     if i.parts[-1] != "f32" or "approx" not in i.parts:
         raise b.error("only ex2.approx of .f32 is implemented")
     flush = rounding.flush if "ftz" in i.parts else lambda x: x
-    return computed(lambda x: flush(np.exp2(flush(x).astype(np.float64)).astype(np.float32)), "f32", "f32", b, i)
+
+    def power(x: Any) -> Any:
+        return flush(np.exp2(flush(x).astype(np.float64)).astype(np.float32))
+
+    return computed(power, "f32", "f32", b, i)
 
 
 @instruction("copysign")
