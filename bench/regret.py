@@ -8,7 +8,7 @@ out. If the model prefers a configuration that was not measured, the pick is not
 choice ("first").
 
 Launches from different runs are compared by the time of cuBLAS in each run, because the clocks of a
-GPU near its power limit change (docs/lab-notes/2026-11-24-large-products.md).
+GPU near its power limit change (docs/lab-notes/2026-11-21-sweep-of-all-backends.md).
 """
 
 from __future__ import annotations

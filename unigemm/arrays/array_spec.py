@@ -22,7 +22,7 @@ _MAX_DIMENSIONS = 64  # the limit of NumPy's and PyTorch's arrays
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """An array that is not there, for `unigemm.plan`.
+    """The description of an array, which `unigemm.plan` takes instead of one.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class ArraySpec:
     Raises
     ------
     UnsupportedDtype
-        The dtype is none that unigemm multiplies.
+        unigemm does not multiply this dtype.
     ShapeMismatch
-        Extents or strides that are no integers (8.0 and True are none), a negative extent, strides
-        of another length than the shape, or more elements than have addresses.
+        An extent or a stride is no integer (8.0 and True are none), an extent is negative, there is
+        not one stride for each extent, or 64 bits do not address all elements.
     UnsupportedProblem
-        An unknown order, or an alignment that is no power of two between the item size and 16.
+        The order is unknown, or the alignment is no power of two from the item size to 16.
     """
 
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class ArraySpec:
     strides: tuple[int, ...] | None = None
     alignment: int = MAX_ALIGNMENT
 
-    if TYPE_CHECKING:  # what it takes is wider than what it holds
+    if TYPE_CHECKING:  # the arguments have wider types than the fields
 
         def __init__(
             self,
@@ -98,7 +98,7 @@ class ArraySpec:
         self._refuse_endless()
 
     def _refuse_endless(self) -> None:
-        """Refuse what no memory holds, and what 64 bits cannot address."""
+        """Refuse arrays that 64 bits cannot address."""
         steps, size = self.layout.strides, self.dtype.itemsize
         elements, furthest = 1, 0
         for extent, step in zip(self.shape, steps, strict=True):
@@ -112,7 +112,7 @@ class ArraySpec:
 
     @property
     def layout(self) -> Layout:
-        """The strided layout it stands for."""
+        """The layout of the described array."""
         strides = self.strides
         if strides is None:
             strides = compact_strides(self.shape)
@@ -127,7 +127,7 @@ def _integer(value: Any) -> int:
     Raises
     ------
     TypeError
-        It is none: a float, a string, a truth value.
+        The value is no integer: a float, a string, a truth value.
     """
     if isinstance(value, bool):
         raise TypeError("a truth value counts nothing")
@@ -140,7 +140,7 @@ def _integers(values: Any, name: str) -> tuple[int, ...]:
     Raises
     ------
     ShapeMismatch
-        They are none.
+        They are no integers.
     """
     wrong = isinstance(values, str | bytes | bytearray | Mapping | Set)
     try:

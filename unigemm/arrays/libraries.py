@@ -1,8 +1,8 @@
-"""The array libraries: which one an object belongs to, and what the core needs of it.
+"""Which array library an object belongs to.
 
-A library is found by what is already imported, remembered by type, and never imported first. Its
-functions live in a module of their own (`numpy_arrays`, `cupy_arrays`, `torch_arrays`; all others
-come through `dlpack_arrays`).
+A library is found among the modules that are already imported, and remembered by the array's type.
+This module never imports a library first. Each has a module of its own here (`numpy_arrays`,
+`cupy_arrays`, `torch_arrays`); all others go through `dlpack_arrays`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def library_of(x: Any, name: str) -> Library:
     Raises
     ------
     LibraryMismatch
-        It is no array, or of an array type that means more than its numbers (masks, units).
+        The object is no array, or of a type that means more than its numbers (masks, units).
     """
     kind = type(x)
     library = KNOWN.get(kind)
@@ -46,7 +46,7 @@ def one_library(a: Any, b: Any, out: Any = None) -> Library:
     Raises
     ------
     LibraryMismatch
-        They belong to different ones, or are no arrays.
+        The arrays belong to different libraries, or one is no array.
     """
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     libraries = {name: library_of(x, name) for name, x in named.items()}
@@ -59,12 +59,12 @@ def one_library(a: Any, b: Any, out: Any = None) -> Library:
 
 
 def gather(a: Any, b: Any, out: Any = None) -> tuple[Library, Any, Any, Any]:
-    """Return the library of a call's arrays, and these: lists and the like as NumPy arrays.
+    """Return the library of a call's arrays, and the arrays; lists become NumPy arrays.
 
     Raises
     ------
     LibraryMismatch
-        They belong to different libraries, or are no arrays.
+        The arrays belong to different libraries, or one is no array.
     """
     if type(out) is tuple and len(out) == 1:  # as NumPy's ufuncs take it
         out = out[0]
@@ -73,7 +73,7 @@ def gather(a: Any, b: Any, out: Any = None) -> tuple[Library, Any, Any, Any]:
 
 
 def as_array(x: Any, name: str) -> Any:
-    """Return what NumPy makes of a list, a number and the like; arrays as they are.
+    """Return the NumPy array of a list or a number; arrays are returned as they are.
 
     Raises
     ------
@@ -94,9 +94,9 @@ def as_array(x: Any, name: str) -> Any:
 
 
 def _is_like_an_array(kind: type) -> bool:
-    """Whether NumPy makes an array of it that means the same.
+    """Whether NumPy can make an array of a type that means the same.
 
-    A type with rules of its own for products is left to say so.
+    False for a type that has its own rules for products.
     """
     if issubclass(kind, (list, tuple, int, float, complex, memoryview)):
         return True
@@ -116,13 +116,13 @@ def view(x: Any, name: str) -> Operand:
     Raises
     ------
     UnsupportedProblem
-        It cannot be multiplied: see its subclasses.
+        The array cannot be multiplied; subclasses of the error say why.
     """
     return library_of(x, name).operand(x, name)
 
 
 def host_view(library: Library, x: Any, name: str) -> HostArray | None:
-    """Return an array in host memory as NumPy sees it; None where it is on a GPU.
+    """Return an array in host memory as NumPy sees it, or None if it is on a GPU.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Products on the host that no kernel computes: NumPy's own matmul does, from addresses.
+"""Host products that NumPy's own matmul computes, from addresses.
 
-It multiplies integers, booleans, complex numbers and long doubles, converts mixed types as NumPy
-promotes them, and reads memory that is unaligned or in another byte order. All that can go wrong is
-found when a call is bound; a launch then only multiplies.
+It multiplies integers, booleans, complex numbers and long doubles, converts mixed types by NumPy's
+promotion, and reads memory that is unaligned or in another byte order. All errors are raised when
+a call is bound, so that a launch only multiplies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CASTINGS", "HostProduct", "is_for_kernels", "numpy_product"]
 
-_FLOAT8 = {dtype.value for dtype in FLOAT8}  # converted, to what they are mixed with
+_FLOAT8 = {dtype.value for dtype in FLOAT8}  # converted to the type that they are mixed with
 #: The rules of `numpy.can_cast`.
 CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 
@@ -38,11 +38,11 @@ class HostProduct:
     a, b, out
         The arrays; `out` may be None.
     shape
-        Of the result.
+        Shape of the result.
     dtype
-        Of the result, but for `out`, which may have another one.
+        Type of the result; `out` may have another one.
     loop
-        The types that NumPy multiplies, after it has converted the inputs, and of its sums.
+        The types of the two inputs after NumPy has converted them, and the type of the sums.
     """
 
     a: HostArray
@@ -62,19 +62,20 @@ class HostProduct:
 
     @property
     def layouts(self) -> tuple[Layout, Layout, Layout]:
-        """What NumPy multiplies: the arrays where they lie, or compact ones of the loop's types."""
+        """The layouts that NumPy multiplies: those of the arrays, or compact copies."""
 
-        def seen(x: HostArray, shape: tuple[int, ...], dtype: np.dtype) -> Layout:
+        def effective(x: HostArray, shape: tuple[int, ...], dtype: np.dtype) -> Layout:
             if x.layout is not None and x.dtype == dtype and x.shape == shape:
                 return x.layout
             return Layout(shape, compact_strides(shape), parse_dtype(dtype))
 
         a, b, d = self.loop
         shape = result_shape(self.a.shape, self.b.shape)
-        return seen(self.a, self.a.shape, a), seen(self.b, self.b.shape, b), seen(self.d, shape, d)
+        x, y = effective(self.a, self.a.shape, a), effective(self.b, self.b.shape, b)
+        return x, y, effective(self.d, shape, d)
 
     def launcher(self) -> Launcher:
-        """Return what computes it, from the addresses of a, b and d."""
+        """Return a function that computes the product, from the addresses of a, b and d."""
         import numpy as np
 
         view_a, view_b, view_d = (
@@ -82,19 +83,19 @@ class HostProduct:
         )
         matmul = np.matmul
         loop: Any = self.loop
-        turn_a, turn_b = self.a.conjugated, self.b.conjugated
+        conjugate_a, conjugate_b = self.a.conjugated, self.b.conjugated
 
         def launch(a: int, b: int, d: int, workspace: int, stream: int) -> None:
             x, y = view_a(a), view_b(b)
-            x, y = x.conj() if turn_a else x, y.conj() if turn_b else y
-            # The casts were checked; NumPy itself takes care where d shares memory with a or b.
+            x, y = x.conj() if conjugate_a else x, y.conj() if conjugate_b else y
+            # The casts have been checked, and NumPy handles a d that shares memory with a or b.
             matmul(x, y, view_d(d), signature=loop, casting="unsafe")
 
         return launch
 
 
 def is_for_kernels(a: HostArray, b: HostArray, out: HostArray | None, dtype: Any) -> bool:
-    """Whether the numpy backend's own product takes the arrays: plain ones, of types it has."""
+    """Whether the numpy backend's kernel takes the arrays and the type of the result."""
     x, y, z = a.layout, b.layout, None if out is None else out.layout
     if x is None or y is None or (out is not None and z is None):
         return False
@@ -117,7 +118,7 @@ def numpy_product(
     *,
     promotes: bool,
 ) -> HostProduct | None:
-    """Return what NumPy computes for a call; None where its matmul does not take the types.
+    """Return the product that NumPy computes for a call; None if it does not take the types.
 
     Parameters
     ----------
@@ -126,14 +127,14 @@ def numpy_product(
     dtype, casting
         As in `unigemm.matmul`.
     promotes
-        Convert mixed types as NumPy does. Else all types are one, as the kernels want it.
+        Whether to convert mixed types as NumPy does. If not, all types must be the same.
 
     Raises
     ------
     ShapeMismatch
         The shapes do not fit.
     UnsupportedDtype
-        A cast that `casting` does not allow, or mixed types that are not to be converted.
+        `casting` forbids a cast, or mixed types must not be converted.
     OverlapError
         Two elements of `out` share an address.
     """
@@ -161,7 +162,7 @@ def numpy_product(
 def _refuse_shape(
     out: tuple[int, ...], shape: tuple[int, ...], core: int, broadcasts: bool
 ) -> None:
-    """Refuse an `out` that is not of the product's shape, nor one that NumPy broadcasts it to."""
+    """Refuse an `out` that has neither the product's shape nor one that it broadcasts to."""
     import numpy as np
 
     fits = out == shape
@@ -185,7 +186,7 @@ def _refuse_shape(
 def _asked(
     a: HostArray, b: HostArray, out: HostArray | None, dtype: Any, promotes: bool
 ) -> np.dtype | None:
-    """Return the type of the result where it is not for NumPy to say."""
+    """Return the type of the result where NumPy does not decide it, else None."""
     import numpy as np
 
     asked = None if dtype is None else numpy_dtype(parse_dtype(dtype))
@@ -195,7 +196,7 @@ def _asked(
         return asked
     kinds = {a.dtype, b.dtype}
     if np.dtype(np.int8) in kinds and kinds <= {np.dtype(np.int8), np.dtype(np.bool_)}:
-        asked = np.dtype(np.int32)  # as kernels do it: nothing of the sums is lost
+        asked = np.dtype(np.int32)  # as kernels do, so that nothing of the sums is lost
         if out is not None and not np.can_cast(asked, out.dtype, "safe"):
             raise UnsupportedDtype(
                 f"int8 inputs do not give a {out.dtype} result; use int32, or pass "
@@ -209,7 +210,7 @@ def _asked(
 def _loop(
     a: HostArray, b: HostArray, out: HostArray | None, asked: np.dtype | None, casting: str
 ) -> tuple[np.dtype, np.dtype, np.dtype] | None:
-    """Return the types that NumPy multiplies and sums, None where it does not."""
+    """Return the types that NumPy multiplies and sums; None if it does not take them."""
     import numpy as np
 
     arrays = (a, b) if out is None else (a, b, out)
@@ -231,7 +232,7 @@ def _loop(
 
 
 def _is_number(dtype: np.dtype) -> bool:
-    """Whether it is one of NumPy's own numbers, or bfloat16, which NumPy sums in float32."""
+    """Whether a type is one of NumPy's own, or bfloat16, which NumPy sums in float32."""
     import numpy as np
 
     own = issubclass(dtype.type, np.number | np.bool_) and dtype.type.__module__ == "numpy"
@@ -241,7 +242,7 @@ def _is_number(dtype: np.dtype) -> bool:
 def _one_type(
     a: HostArray, b: HostArray, out: HostArray | None, asked: np.dtype | None
 ) -> np.dtype:
-    """Return the type of a product of a library that converts nothing."""
+    """Return the type of a product of a library that does not convert types."""
     x, y = (Layout(each.shape, each.strides, parse_dtype(each.dtype)) for each in (a, b))
     given = asked if out is None or asked is not None else out.dtype
     found = output_dtype(None if given is None else parse_dtype(given), x, y, on_host=True)

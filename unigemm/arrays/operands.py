@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Device:
-    """Where memory lies: ``kind`` "cpu" or "cuda", and which of that kind."""
+    """A device that memory is on: "cpu" or "cuda", and its index."""
 
     kind: Literal["cpu", "cuda"]
     index: int = 0
@@ -98,13 +98,13 @@ class Operand:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Bytes touched, first and one past the last, counted from `pointer`."""
+        """First byte touched and one past the last, counted from `pointer`."""
         return byte_span(self.shape, self.strides, self.dtype.itemsize)
 
 
 @dataclass(frozen=True)
 class HostArray:
-    """An array in host memory as NumPy sees it: of any dtype and byte order, at any address.
+    """An array in host memory as NumPy sees it, of any dtype and byte order, at any address.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class HostArray:
     readonly
         Whether the library forbids writing.
     conjugated
-        The values are the complex conjugates of what the memory holds.
+        Whether the values are the complex conjugates of what is in memory.
     """
 
     pointer: int
@@ -131,7 +131,7 @@ class HostArray:
 
     @classmethod
     def of(cls, x: Operand | Layout) -> HostArray:
-        """Return an operand in host memory, or what a layout stands for, as one."""
+        """Return an operand in host memory, or an array with some layout, as a `HostArray`."""
         size = x.dtype.itemsize
         at = x.pointer if isinstance(x, Operand) else x.alignment % MAX_ALIGNMENT
         readonly = isinstance(x, Operand) and x.readonly
@@ -140,7 +140,7 @@ class HostArray:
 
     @property
     def layout(self) -> Layout | None:
-        """Where its elements lie, if kernels can address them; None where they cannot."""
+        """The layout in elements, if kernels can address these; else None."""
         try:
             dtype = parse_dtype(self.dtype)
             strides = element_strides(self.strides, self.shape, dtype, self.pointer, "")
@@ -152,7 +152,7 @@ class HostArray:
 
 
 def shown(value: Any) -> str:
-    """Return a value as an error shows it: not all of a long one."""
+    """Return a value as an error shows it, cut if it is long."""
     try:
         text = repr(value)
     except Exception:  # an integer of more digits than Python prints, say
@@ -198,10 +198,10 @@ def checked_operand(
     Raises
     ------
     UnsupportedProblem
-        An extent or stride is no plain integer, or no memory can lie so.
+        An extent or stride is no plain integer, or no memory can be laid out like this.
     """
     for number in (*shape, *strides):
-        if type(number) is not int:  # a tensor or a symbol, while PyTorch traces
+        if type(number) is not int:  # a tensor or a symbol of PyTorch's tracing
             raise UnsupportedProblem(
                 f"{name} has an extent or a stride of type {type(number).__qualname__}, no plain "
                 "integer; call unigemm outside of traced code"
@@ -232,7 +232,8 @@ def element_strides(
     Raises
     ------
     UnsupportedProblem
-        A stride that is taken, or the address, is no multiple of the item size.
+        The address, or a stride of a dimension with several elements, is no multiple of the item
+        size.
     """
     size = dtype.itemsize
     empty = 0 in shape
@@ -253,7 +254,7 @@ def element_strides(
 
 
 def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
-    """Return the error for an array whose dtype no backend takes: what it is, what would do."""
+    """Return the error for an array whose dtype no backend takes, with what would work."""
     text = getattr(dtype, "name", None) or str(dtype)
     bare = text.removeprefix("torch.")
     known = ", ".join(d.value for d in INPUTS)
@@ -277,12 +278,12 @@ def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:
 
 
 def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
-    """Return the `DType` that a name, a NumPy, ml_dtypes, PyTorch or JAX dtype stands for.
+    """Return the `DType` of a name, or of a dtype of NumPy, ml_dtypes, PyTorch or JAX.
 
     Raises
     ------
     UnsupportedDtype
-        It stands for none.
+        There is no such `DType`.
     """
     if isinstance(dtype, DType):
         return dtype
@@ -308,7 +309,7 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
                 f"{name} {found} is not in this machine's byte order; convert it with "
                 "x.astype(x.dtype.newbyteorder('='))"
             )
-        # Its name says how many bits they have, on this machine.
+        # The names of these types depend on the machine.
         text = {"g": "longdouble", "G": "clongdouble"}.get(found.char, found.name)
     try:
         return DType(text)
@@ -329,7 +330,7 @@ def _named(name: str) -> DType:
     except UnsupportedDtype:
         try:
             return parse_dtype(np.dtype(name))
-        except (TypeError, ValueError):  # UnsupportedDtype is one: the first sentence is better
+        except (TypeError, ValueError):  # also UnsupportedDtype; the first error says more
             pass
         raise
 
@@ -351,15 +352,15 @@ def output_dtype(
     a, b
         The inputs.
     on_host
-        NumPy's own matmul is there for what no kernel multiplies.
+        Whether NumPy's own matmul may compute what no kernel does.
     fused
         There is an epilogue, which may also round to fewer bits.
 
     Raises
     ------
     UnsupportedDtype
-        The inputs differ in dtype (but for two kinds of float8), are not multiplied, or do not give
-        the asked one.
+        The inputs have different dtypes (other than the two kinds of float8), a dtype that is not
+        multiplied, or one that does not give the requested result.
     """
     for x, name in ((a, "a"), (b, "b")):
         if x.dtype is DType.FLOAT8_E8M0FNU:
@@ -398,7 +399,7 @@ def output_dtype(
 
 
 def _in_its_place(dtype: DType) -> str:
-    """Say what to do with a type that only the host multiplies."""
+    """Say what to use instead of a type that only the host multiplies."""
     if dtype in (DType.COMPLEX64, DType.COMPLEX128, DType.CLONGDOUBLE):
         return "multiply its real and imaginary parts"
     if dtype is DType.LONGDOUBLE:
@@ -444,12 +445,12 @@ def stream_handle(stream: Any) -> int:
 
 
 def one_device(places: Mapping[str, Where]) -> Where:
-    """Return the device that arrays are on, from that of each; of ours, or of their library's.
+    """Return the device that all arrays are on, from the device of each.
 
     Raises
     ------
     DeviceMismatch
-        They are on different ones.
+        The arrays are on different devices.
     """
     first = next(iter(places.values()))
     if any(place != first for place in places.values()):

@@ -1,4 +1,4 @@
-"""What the public functions take and give, for type checkers: nothing here runs."""
+"""Types of the arguments and results of the public functions, for type checkers only."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class _Handle(Protocol):
 
 if TYPE_CHECKING:
     NumPyArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-    #: What NumPy makes an array of.
+    #: Everything that NumPy makes an array of.
     NumPyLike: TypeAlias = Union[  # noqa: UP007  (it names itself)
         NumPyArray, np.generic, complex, Sequence["NumPyLike"]
     ]
     ArrayLike: TypeAlias = Array | NumPyLike | ArraySpec
     #: A `DType`, a name, or a dtype of an array library: they have no more in common.
     DTypeLike: TypeAlias = Hashable
-    #: Of CUDA: an address, or an object that has it.
+    #: A CUDA stream: its address, or an object that has it.
     Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | _Handle
     Scale: TypeAlias = float | Array | tuple[Array, float | Array]
     Axes: TypeAlias = list[tuple[int, ...] | int] | list[tuple[int, int]] | list[int]

@@ -1,4 +1,4 @@
-"""What compiling makes: a key that names the content, and the files with what was read off them."""
+"""Compiled kernels: the key that names one, its files, and what was read off them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..forks import cached_property
 
 __all__ = ["ABI_VERSION", "Artifact", "KernelInfo", "KernelKey", "source_digest"]
 
-#: Raised whenever the arguments of compiled kernels change their meaning.
+#: Increased whenever the arguments of compiled kernels change their meaning.
 ABI_VERSION = 1
 
 
@@ -23,9 +23,9 @@ class KernelKey:
     Attributes
     ----------
     backend, arch
-        Who compiles it, for what architecture.
+        The backend that compiles it, and the architecture.
     kernel
-        The backend's specialisation (dtypes, majorness, alignment, tile, ...) as plain data.
+        What the backend specialises it on (dtypes, majorness, alignment, tile, ...), as plain data.
     source
         Digest of the device code and of what generates it.
     toolchain
@@ -48,7 +48,7 @@ class KernelKey:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, as stored beside the artifact."""
+        """Return the key as plain data, as it is stored beside the artifact."""
         import msgspec
 
         return msgspec.to_builtins(self)
@@ -59,7 +59,7 @@ class KernelKey:
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What can be read off a compiled kernel.
+    """Properties of a compiled kernel.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class KernelInfo:
     spill_bytes
         Local memory of one thread (stack frame).
     seconds
-        Time the compile took.
+        How long it took to compile.
     """
 
     registers: int
@@ -81,7 +81,7 @@ class KernelInfo:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled kernel: named files and what was read off them."""
+    """A compiled kernel: its files by name, and its properties."""
 
     files: Mapping[str, bytes]
     info: KernelInfo

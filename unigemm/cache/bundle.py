@@ -1,8 +1,8 @@
 """Bundles as files: archives of cache entries, written reproducibly and read with suspicion.
 
-An archive holds the layout of a cache folder. Nothing is ever unpacked to a path that an archive
-names: entries are read into memory, checked, and published by the cache like any other. What is
-read and held is bounded, whatever the archive claims of itself.
+An archive has the layout of a cache folder. Nothing is unpacked to a path that an archive names:
+entries are read into memory, checked, and published by the cache like any other. How much is read
+and held is bounded, whatever the archive claims.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["SUFFIXES", "is_archive", "read_archive", "write_archive"]
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip knows
 _TOTAL_LIMIT = 4 << 30  # bytes of all files: as many as a cache holds unless told otherwise
-# Unpacked, kernels take some five times the bytes of their archive: far more is no kernels.
+# Kernels unpack to a few times the bytes of their archive; a much larger ratio is an attack.
 _RATIO_LIMIT, _RATIO_FREE = 200, 64 << 20
 _MEMBER_LIMIT = 200_000
-_HELD_LIMIT = 256 << 20  # bytes of entries whose files have not all been met
+_HELD_LIMIT = 256 << 20  # bytes of entries that are not complete yet
 _HEADER_LIMIT = 64 << 10  # a tar's long names; longer than any path
 _DIRECTORY_LIMIT = 16 << 20  # a zip's table of contents
 _EXPORT = "make one with `unigemm cache export`"

@@ -1,7 +1,7 @@
-"""The on-disk cache of compiled kernels: content-addressed, checksummed, shared by processes.
+"""`Cache`: compiled kernels on disk, addressed by content, checksummed, shared by processes.
 
-The way of a look-up: what this process has loaded already, the bundles, the writable folder, the
-compiler. Only the last takes a lock. Upkeep (listing, pruning, bundles) is in `cache_upkeep`.
+A look-up asks the kernels that this process has loaded, then the bundles, the writable folder, and
+at last the compiler. Only compiling takes a lock. Listing, pruning and bundles are in `upkeep`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .trust import own, own_or_root
 
 __all__ = ["Cache", "Entry", "compile_count", "default_cache"]
 
-_NOWHERE = Path(os.devnull, "unigemm")  # stands for the folder where none can be named
-_MEMORY = "/dev/shm"  # Linux: files in memory, for when every disk is full
-# Between two looks at how large the folder is: one at 7000 kernels takes 1.6 s.
+_NOWHERE = Path(os.devnull, "unigemm")  # the path of a cache that has no folder
+_MEMORY = "/dev/shm"  # files in memory on Linux, for when every disk is full
+# The least time between two looks at the size of the folder, which are slow with many kernels.
 _UPKEEP_S = 60.0
 _KeptT = TypeVar("_KeptT", bound="Entry | None")
 _count_lock = Lock()
@@ -58,13 +58,13 @@ class Cache:
     Parameters
     ----------
     root
-        The writable folder, made (0700) when first written; `unigemm.env.cache_dir` if None. Where
-        that names none, kernels are kept for this process only.
+        The writable folder, which is made (0700) when it is first written;
+        `unigemm.env.cache_dir` if None. Without any folder, kernels are kept for this process only.
     bundles
         Read-only folders of the same layout; `unigemm.env.bundle_dirs` if None.
     limit_bytes
-        What the writable folder may grow to; `unigemm.env.cache_limit_bytes` if None. A process
-        that compiles sees to it with its first kernel, and then once a minute at most.
+        The largest size of the writable folder; `unigemm.env.cache_limit_bytes` if None. A process
+        that compiles prunes the folder after its first kernel, and then at most once a minute.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Cache:
         return frozenset(self._memo)
 
     def get(self, key: KernelKey) -> Entry | None:
-        """Return the entry of a key, checked, or None when it must be compiled.
+        """Return the entry of a key after checking it, or None if it must be compiled.
 
         The first call for a key reads and hashes its files; later ones read nothing.
         """
@@ -117,17 +117,17 @@ class Cache:
         return found[0]
 
     def get_or_compile(self, key: KernelKey, compile: Callable[[], Artifact]) -> Entry:
-        """Return the entry of a key; where there is none, compile it, once for all processes.
+        """Return the entry of a key; if there is none, compile it, once for all processes.
 
-        Where the disk is full or read-only, the kernel is kept in a private temporary folder until
-        the process ends, and `CacheWarning` says so once.
+        If the disk is full or read-only, the kernel is kept in a private temporary folder until the
+        process ends, with one `CacheWarning`.
 
         Parameters
         ----------
         key
-            What names the kernel.
+            The key of the kernel.
         compile
-            Called at most once, and by one process at a time for one key.
+            Compiles it; called at most once, and by one process at a time for one key.
 
         Raises
         ------
@@ -140,10 +140,10 @@ class Cache:
         return entry if entry is not None else self._obtain(key, compile, self._keep)[0]
 
     def contents(self, key: KernelKey, compile: Callable[[], Artifact]) -> dict[str, bytes]:
-        """Return the bytes of a kernel's files: those that were hashed, or that were just compiled.
+        """Return the bytes of a kernel's files that were checked, or have just been compiled.
 
-        What loads a kernel takes these: a path may lead to other bytes by the time it is opened.
-        Where nothing can be written at all, they are had nevertheless, and `CacheWarning` says so.
+        Kernels are loaded from these bytes, because a path may lead to other bytes by the time it
+        is opened. They are returned even if nothing can be written, with a `CacheWarning`.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class Cache:
         try:
             found = self._look_up(key)
         except Flaw:
-            found = None  # looked at again below, alone
+            found = None  # read again below, under the lock
         if found is not None:
             self._memo[digest] = found[0]
             return found
@@ -196,7 +196,7 @@ class Cache:
         return entry, dict(artifact.files)
 
     def forget(self, key: KernelKey) -> None:
-        """Make the next look-up of a key read the disk again (its files have gone, say)."""
+        """Make the next look-up of a key read the disk again, for example if its files are gone."""
         self.drop(key.digest)
 
     def entries(self, *, backend: str | None = None, arch: str | None = None) -> list[EntrySummary]:
@@ -295,7 +295,7 @@ class Cache:
         """
         return upkeep.import_bundle(self, source, expect)
 
-    # What follows is for `cache_upkeep` too.
+    # `upkeep` uses the methods below, too.
 
     def drop(self, digest: str) -> None:
         """Forget what this process took from the cache under a digest."""
@@ -332,7 +332,7 @@ class Cache:
 
     @contextmanager
     def exclusive(self, digest: str) -> Iterator[None]:
-        """Keep other threads and, where the folder can be written, other processes off a key.
+        """Lock a key against other threads and, if the folder is writable, other processes.
 
         A process that is stopped, or takes too long, is waited for no longer (see `waiting`).
         """
@@ -382,7 +382,7 @@ class Cache:
         return None
 
     def _is_upkeep_due(self) -> bool:
-        """Whether the one who asks is to look after the writable folder now."""
+        """Whether the caller must look after the writable folder now."""
         with self._guard:
             now = time.monotonic()
             if now < self._upkeep_due:
@@ -400,7 +400,7 @@ class Cache:
                 self.folder.publish(meta, artifact.files)
                 return entry_of(self.folder, row, meta, cached=False)
             except OSError as error:
-                # Where locks do not work, another process may have been first: take what it made.
+                # If locks do not work here, another process may have published it first.
                 with suppress(Flaw, OSError):
                     found, _ = self.folder.read(row)
                     return entry_of(self.folder, row, found, cached=False)
@@ -472,7 +472,7 @@ def _log_compile(key: KernelKey, artifact: Artifact, took: Watch) -> None:
 
 
 def _layer(path: Path | None, layer: str, owners: frozenset[int] | None) -> Folder:
-    """Return a folder itself: what a link leads to is what is trusted, or not."""
+    """Return a layer, with links resolved: trust depends on where they lead."""
     if path is None:
         return Folder(_NOWHERE, layer, owners, homeless=True)
     return Folder(Path(os.path.realpath(path)), layer, owners, named=path.absolute())

@@ -1,4 +1,4 @@
-"""What an entry of the cache says of itself (``meta.json``), and whether its bytes are still those.
+"""The manifest of a cache entry (``meta.json``), and the check of its files against it.
 
 Nothing in it is a path or names a host, so an entry is as good on another machine.
 """
@@ -28,7 +28,7 @@ __all__ = [
     "entry_parts",
 ]
 
-#: Raised whenever the layout or `Meta` changes.
+#: Increased whenever the layout or `Meta` changes.
 FORMAT = 2
 META = "meta.json"
 META_LIMIT = 1 << 20  # bytes; real ones take one or two thousand
@@ -38,7 +38,7 @@ FILES_LIMIT = 64  # files of one kernel
 LOCKS, STAGING, QUARANTINE = ".locks", ".tmp", "quarantine"
 OWN_FOLDERS = (LOCKS, STAGING, QUARANTINE)
 
-#: What names may be made of; ends an error.
+#: The end of errors about names.
 NAMES = "use letters, digits, _ . - (a file's name also +), and a SHA-256 in hexadecimal"
 
 _BACKEND = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -47,7 +47,7 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 
 
 class Flaw(Exception):
-    """Something that must not be loaded: `path` is what to set aside, `reason` ends a sentence."""
+    """A file or folder that must not be loaded; `path` is to be set aside, `reason` says why."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} {reason}")
@@ -59,7 +59,7 @@ class Flaw(Exception):
 
 
 class OtherFormat(Flaw):
-    """A whole entry that another version of unigemm wrote, and reads."""
+    """An undamaged entry that another version of unigemm wrote and can read."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class FileMeta:
 
 @dataclass(frozen=True)
 class Meta:
-    """What ``meta.json`` holds, beside a checksum of its own.
+    """The contents of ``meta.json``, apart from its checksum.
 
     Attributes
     ----------
     key
         The `KernelKey` as plain data; its digest names the folder.
     info
-        What was read off the kernel.
+        Properties of the kernel.
     files
         Every file of the entry.
     format
@@ -93,12 +93,12 @@ class Meta:
 
     @property
     def backend(self) -> str:
-        """Who compiled it."""
+        """The backend that compiled it."""
         return str(self.key.get("backend", ""))
 
     @property
     def arch(self) -> str:
-        """What it was compiled for."""
+        """The architecture that it was compiled for."""
         return str(self.key.get("arch", ""))
 
     @cached_property
@@ -122,7 +122,7 @@ class Meta:
 
 @dataclass(frozen=True)
 class Row:
-    """An entry by its place: its files have not been looked at."""
+    """The place of an entry, whose files have not been read."""
 
     backend: str
     digest: str
@@ -231,14 +231,14 @@ def entry_parts(parts: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def _render(payload: Mapping[str, Any]) -> bytes:
-    """Return the one text of a payload (its order kept), so that any other bytes are damaged."""
+    """Return the only valid text of a payload; any other bytes are damaged."""
     body = json.dumps(payload, separators=(",", ":"))
     checksum = hashlib.sha256(body.encode()).hexdigest()
     return json.dumps({**payload, "checksum": checksum}, indent=1).encode()
 
 
 def _problem(meta: Meta) -> str | None:
-    """Say what keeps an entry from being written, or from being believed."""
+    """Say why an entry cannot be written or trusted; None if it can."""
     if entry_parts((meta.backend, meta.digest[:2], meta.digest)) is None:
         return f"the backend's name {meta.backend!r:.80} is not allowed: {NAMES}"
     if not _BACKEND.fullmatch(meta.arch):
@@ -254,5 +254,5 @@ def _problem(meta: Meta) -> str | None:
 
 
 def bundle_digest(contents: Iterable[str]) -> str:
-    """Return one digest for the kernels of a bundle, by their `Meta.content`, in any order."""
+    """Return the digest of a bundle from the `Meta.content` of its kernels, in any order."""
     return hashlib.sha256("\n".join(sorted(contents)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What the cache's upkeep reports: plain data, ready for JSON and for tables."""
+"""Reports of the cache's methods: plain data for JSON and for tables."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class EntrySummary:
     Attributes
     ----------
     digest, backend, arch
-        Which kernel.
+        Digest of the kernel's key, its backend and its architecture.
     kernel
-        The backend's specialisation, from the key.
+        What the backend specialises the kernel on, from the key.
     layer, path
         "bundle" or "cache", and the entry's folder.
     size_bytes
         Bytes of all its files.
     last_used
-        Seconds since the epoch.
+        Time of the last use, in seconds since the epoch.
     registers, smem_bytes, spill_bytes, seconds
         As in `KernelInfo`.
     """
@@ -53,7 +53,7 @@ class EntrySummary:
 
 @dataclass(frozen=True)
 class LayerStats:
-    """One layer: "bundle" or "cache", its folder, why it cannot be used (or None), and its size."""
+    """One layer: "bundle" or "cache", its folder, what is wrong with it or None, and its size."""
 
     layer: str
     path: str
@@ -64,20 +64,20 @@ class LayerStats:
 
 @dataclass(frozen=True)
 class CacheStats:
-    """`Cache.stats`: `layers` in the order they are asked, the writable one last.
+    """Result of `Cache.stats`.
 
     Attributes
     ----------
     layers
-        Every layer.
+        Every layer in the order of look-up, the writable one last.
     groups
-        (backend, arch, entries, bytes) of the writable layer.
+        The groups of the writable layer: backend, architecture, entries and bytes.
     limit_bytes
-        What the writable layer may grow to.
+        The largest size of the writable layer.
     quarantined, quarantined_bytes
-        Entries set aside as damaged, and their bytes.
+        Number of entries that were set aside as damaged, and their bytes.
     compiled
-        Kernels that this process has compiled.
+        Number of kernels that this process has compiled.
     """
 
     layers: tuple[LayerStats, ...]
@@ -90,7 +90,7 @@ class CacheStats:
 
 @dataclass(frozen=True)
 class Damage:
-    """A path that must not be loaded, why, and whether it was moved to the quarantine."""
+    """A path that must not be loaded, why not, and whether it is in the quarantine now."""
 
     path: str
     layer: str
@@ -100,9 +100,9 @@ class Damage:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """`Cache.verify`: how many entries are sound, what is damaged, and entries of other versions.
+    """Result of `Cache.verify`: the number of sound entries, and the damaged ones.
 
-    The last are whole, and serve the version of unigemm that wrote them.
+    `other_versions` counts undamaged entries that only another version of unigemm can read.
     """
 
     sound: int
@@ -112,7 +112,7 @@ class VerifyReport:
 
 @dataclass(frozen=True)
 class Removal:
-    """`Cache.prune` and `Cache.clear`: entries and bytes removed, and entries left."""
+    """Result of `Cache.prune` and `Cache.clear`: entries and bytes removed, entries left."""
 
     entries: int
     size_bytes: int
@@ -121,21 +121,20 @@ class Removal:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """`Cache.export_bundle`: what was written, and what was too damaged to go.
+    """Result of `Cache.export_bundle`.
 
     Attributes
     ----------
     path
-        Where.
+        The folder or archive that was written.
     entries, size_bytes
-        Kernels written, and the bytes of their files.
+        Number of kernels written, and the bytes of their files.
     damaged
-        What was left out.
+        Damaged entries, which were left out.
     digest
-        Names all kernels that the bundle now holds: equal kernels in a folder and in any archive
-        have an equal digest.
+        Digest of all kernels in the bundle, the same for a folder and for an archive.
     kernels
-        For each of them its backend, the digest of its key, and the digest of its content.
+        Backend, digest of the key and digest of the content of each kernel.
     """
 
     path: str

@@ -1,8 +1,8 @@
 """Reading compiled kernels: registers and memory of a cubin, and the mix of its instructions.
 
-The work is done by cuobjdump and nvdisasm of the CUDA toolkit, which the packages
-nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm bring. To disassemble takes a third of a second at
-least, a fifth of a compile: only who asks for instructions waits for that.
+cuobjdump and nvdisasm of the CUDA toolkit do the work; the packages nvidia-cuda-cuobjdump and
+nvidia-cuda-nvdisasm contain them. Disassembling is slow, so it is done only for callers who ask for
+instructions (docs/lab-notes/2026-11-23-size-buckets.md).
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def inspect_cubin(cubin: bytes) -> CubinReport:
 
 
 def kernel_mixes(cubin: bytes) -> dict[str, Counter[str]]:
-    """Return for each kernel's symbol its SASS opcodes without modifiers, and how many there are.
+    """Return the counts of SASS opcodes, without modifiers, by the symbol of each kernel.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def kernel_mixes(cubin: bytes) -> dict[str, Counter[str]]:
     CompilationError
         The bytes are no cubin.
     """
-    # Where branches lead, which takes a quarter of the time to find out, does not matter.
+    # The targets of branches are not needed, and slow to find.
     text = _run("nvdisasm", cubin, "--no-dataflow", "--print-code")
     mix: dict[str, Counter[str]] = {}
     current: Counter[str] = Counter()

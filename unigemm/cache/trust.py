@@ -1,4 +1,4 @@
-"""Whether other users could have written a file: its owner, its mode, and the folders above it.
+"""Whether other users could have written a file: from its owner, its mode and its folders.
 
 The rule is that of sshd's StrictModes. A file is trusted when it belongs to a trusted user and no
 other may write it, and when the same holds of every folder and link on the way to it: who may write

@@ -1,4 +1,4 @@
-"""Looking after a cache: listing, verifying, pruning, clearing, and carrying entries elsewhere."""
+"""Upkeep of a cache: listing, verifying, pruning, clearing, and bundles."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ __all__ = [
     "verify",
 ]
 
-# Between its look-up and its load, another process has nothing that says an entry is in use but the
-# time of that look-up. Automatic pruning therefore spares what was used within this many seconds.
+# Automatic pruning spares what was used within this many seconds: another process may be between
+# its look-up and its load, when only the time of the look-up shows that the entry is in use.
 _GRACE_S = 300.0
 
 

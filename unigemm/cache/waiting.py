@@ -1,7 +1,7 @@
-"""Waiting for another process that compiles a kernel: it is said, and it ends.
+"""Waiting for another process that compiles a kernel, with a message and an end.
 
-A lock is free once its holder dies. A holder that is stopped (SIGSTOP, a debugger) or whose lock
-a living child has inherited would be waited for without end.
+A lock is free once its holder dies. But a holder may be stopped (SIGSTOP, a debugger), or a living
+child may have inherited its lock; waiting for these would never end.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["acquire"]
 
-#: Seconds until the wait is said; until a holder that is stopped or dead is waited for no longer;
-#: and until nobody is.
+#: Seconds until a message is logged, until a stopped or dead holder is given up, and until any is.
 NOTICE_S = 3.0
 UNWELL_S = 10.0
 PATIENCE_S = 600.0
@@ -29,7 +28,7 @@ _LOCKS = Path("/proc/locks")  # Linux
 
 
 def acquire(lock: BaseFileLock, digest: str) -> str | None:
-    """Acquire the lock of a key; otherwise say why its holder is waited for no longer.
+    """Acquire the lock of a key, or say why waiting for its holder has ended.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`unigemm cache`: look at the kernel cache, check it, trim it, carry it elsewhere."""
+"""`unigemm cache`: list, check, prune, export and import compiled kernels."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def _entry_row(entry: EntrySummary) -> tuple[str, ...]:
 
 
 def _printable(text: str) -> str:
-    """Leave out what would steer a terminal: a bundle may have come from anyone."""
+    """Leave out control characters, as a bundle may have come from anyone."""
     return "".join(c for c in text if c.isprintable())[:200]
 
 
 @cache_app.command()
 def stats(as_json: Json = False) -> None:
-    """Count what the cache holds."""
+    """Count the kernels in the cache, and their bytes."""
     report = default_cache().stats()
     lines = [
         f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"
@@ -92,7 +92,7 @@ def verify(
     repair: Annotated[bool, typer.Option(help="Set damaged kernels aside.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Hash every file again; exit code 1 where something is damaged or cannot be read."""
+    """Hash every file again; exit code 1 if something is damaged or cannot be read."""
     report = default_cache().verify(repair=repair)
     lines = [f"{report.sound} kernels are sound, {len(report.damaged)} damaged"]
     if report.other_versions:

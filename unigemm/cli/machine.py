@@ -1,4 +1,4 @@
-"""What `unigemm info` tells: versions, variables, devices, backends, the cache, what is missing."""
+"""The contents of `unigemm info`: versions, variables, devices, backends, the cache."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from ..version import __version__, package_version
 
 __all__ = ["Machine", "look"]
 
-# What a report of a fault should name. Of CuPy and JAX, whichever of their packages there is.
+# Packages whose versions a bug report should name.
 _PACKAGES = (
     *("numpy", "ml_dtypes", "msgspec", "filelock", "platformdirs", "rich", "typer"),
     *("cuda-bindings", "cuda-core", "cupy-cuda13x", "cupy-cuda12x", "torch", "jax"),
     *("nvidia-cutlass-dsl", "apache-tvm-ffi", "cuda-tile", "nvidia-cuda-tileiras"),
 )
-_OTHERWISE = {"cupy-cuda12x"}  # named only where they are installed
+_OTHERWISE = {"cupy-cuda12x"}  # listed only if they are installed
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is here, as plain data.
+    """Everything that `unigemm info` shows, as plain data.
 
     Attributes
     ----------
     versions
-        By package, None where it is not installed; Python, the system and the driver beside them.
+        Versions by package, None if it is not installed; also of Python, the system and the driver.
     variables
-        What holds for each variable of the environment, and where that comes from.
+        The value of each environment variable, and where it comes from.
     unknown_variables
-        Variables that begin with ``UNIGEMM_`` and are none.
+        Variables that begin with ``UNIGEMM_`` but are unknown.
     devices, backends
         As in `unigemm.capabilities`.
     cache
         As in `unigemm.cache.Cache.stats`.
     missing
-        Sentences on what is not here, each with what would bring it.
+        Sentences about what is missing, each with how to get it.
     """
 
     versions: dict[str, str | None]
@@ -58,7 +58,7 @@ class Machine:
 
 
 def look() -> Machine:
-    """Look at this process and this machine."""
+    """Return what there is in this process and on this machine."""
     from ..cache import default_cache
 
     found = info.capabilities()
@@ -80,7 +80,7 @@ def look() -> Machine:
 
 
 def _missing_tools() -> list[str]:
-    """Return what is said of the programs that read compiled kernels, where they are not here."""
+    """Return a sentence about the programs that read compiled kernels, if one is missing."""
     try:
         for name in sass.TOOLS:
             sass.tool(name)
@@ -103,11 +103,11 @@ def _versions() -> dict[str, str | None]:
 
 
 def _driver() -> str | None:
-    """Return the newest CUDA version that the driver serves."""
+    """Return the newest CUDA version that the driver supports."""
     try:
         from cuda.bindings import driver
 
         status, number = driver.cuDriverGetVersion()
-    except Exception:  # the driver's library is not there: each version has its own kind of error
+    except Exception:  # each version of cuda-bindings has another error for a missing driver
         return None
     return f"{number // 1000}.{number % 1000 // 10}" if not status and number else None

@@ -1,1 +1,1 @@
-"""What is multiplied: types, layouts, extents, scales."""
+"""The product itself: types, layouts, sizes and scales."""

@@ -1,4 +1,4 @@
-"""From three strided arrays to one canonical product: the arrow `describe` of the architecture.
+"""From three strided arrays to one canonical product.
 
 Everything that `numpy.matmul` allows (vectors, stacked batches, broadcasting, any strides) becomes
 D (L1, L0, M, N) = A (L1, L0, M, K) B (L1, L0, K, N), with transposes kept as strides and no copies.
@@ -35,7 +35,7 @@ __all__ = [
     "result_shape",
 ]
 
-_INNER_BATCH_DIMS = 2  # what one launch takes
+_INNER_BATCH_DIMS = 2  # of one launch
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Gemm:
     Attributes
     ----------
     problem, extents
-        The class and the sizes.
+        The class and the sizes of the product.
     swapped
-        The product is computed as its transpose: the caller's B is this A, and A is this B.
+        Whether the product is computed as its transpose: the caller's B is this A, and A this B.
     batch
         (L0, L1), L0 running fastest. `extents.batch` is L0 * L1.
     a_strides, b_strides, d_strides
-        Elements: (row, column, L0, L1); rows and columns are (M, K), (K, N) and (M, N).
+        Strides in elements of (row, column, L0, L1). Rows and columns are (M, K), (K, N), (M, N).
     offsets
-        Element offsets (a, b, d) of each launch. One launch unless there are more batch
-        dimensions than two that do not fold together.
+        Offsets of a, b and d in elements for each launch. There is one launch unless more than two
+        batch dimensions do not fold together.
     scale_strides
-        Of the scales of A and of B, where blocks have scales: (row, block, L0, L1), bytes.
+        Strides in bytes of the block scales of A and B, if there are any: (row, block, L0, L1).
     beside_strides
-        Of the arrays of the epilogue, in its order: (row, column, L0, L1), elements.
+        Strides in elements of the epilogue's arrays, in its order: (row, column, L0, L1).
     beside_offsets
         Element offsets of these arrays of each launch.
     """

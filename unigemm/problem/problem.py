@@ -1,4 +1,4 @@
-"""What the maths is: the class of a matrix product, and its extents. No pointers, no arrays."""
+"""The class of a matrix product and its sizes, without pointers or arrays."""
 
 from __future__ import annotations
 
