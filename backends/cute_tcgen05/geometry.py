@@ -252,7 +252,8 @@ def store_of(problem: Problem, split: bool) -> tuple[Store, int]:
     """Return how sums are stored, and the bytes of an element: those of D, or of a part's sums."""
     d = problem.d
     size = (problem.accumulator if split else d.dtype).itemsize
-    if d.major == "m":
+    gated = problem.epilogue is not None and bool(problem.epilogue.gate)
+    if d.major == "m" or (not split and (gated or size == 1)):
         return "direct", size
     if split or (d.major == "n" and d.alignment == TMA_BYTES):
         return "tma", size

@@ -10,7 +10,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
-from ..common.epilogue import no_epilogue
+from ..common.epilogue import unsupported_config_epilogue, unsupported_epilogue
 from ..common.kernel_key import unsupported_parameter
 from .geometry import (
     COLUMNS,
@@ -39,7 +39,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
             f"tcgen05 is an instruction of {', '.join(_ARCHITECTURES)}, not of {target.arch}; use "
             "another backend"
         )
-    reason = no_epilogue(problem)
+    reason = unsupported_epilogue(problem)
     if reason is not None:
         return reason
     dtype = problem.a.dtype
@@ -63,6 +63,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
         return f"its CTAs have warps {_WARPS} that store, not {config.warps}"
     reason = (
         unsupported_parameter(config, _UNUSED)
+        or unsupported_config_epilogue(problem, config)
         or _unsupported_schedule(config)
         or _unsupported_tile(problem, config)
     )

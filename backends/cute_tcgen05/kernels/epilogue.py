@@ -8,7 +8,9 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import tcgen05
 
-from ...cute.device import global_vector, shared_vector, write
+from ...cute.device import elements, global_vector, shared_vector, write
+from ...cute.epilogue import Run, Site, finished
+from ...cute.reduction import as_fragment
 from ...cute.scaling import scale_of, scale_sums
 from ...cute.tile_scheduler import Work, advance, work_unit
 from ...cute.tma_boxes import pack, send_box, swizzled_unit
@@ -40,7 +42,7 @@ def pair_rank(spec: Spec, ranks: tuple) -> Int32:
 def store(
     spec: cutlass.Constexpr, order: tuple, queue: tuple, sums: cute.Tensor, barriers: tuple,
     boxes: tuple, out: Int64, d_strides: tuple, sizes: tuple, first_unit: Int32, units: Int32,
-    step: Int32, ranks: tuple, thread: Int32, scales: tuple,
+    step: Int32, ranks: tuple, thread: Int32, scales: tuple, taken: tuple,
 ) -> None:  # fmt: skip
     """Store the sums of every unit; four warps, a row of D each thread."""
     geo = spec.geometry
@@ -64,7 +66,9 @@ def store(
         cute.arch.mbarrier_wait(summed + buffer, buffer_phase)
         after_sync()
         parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
-        reading = (read, read.partition_S(parts), work.k_tiles, drained + buffer, pair)
+        corner = (work.tile_m * tile_m, work.tile_n * tile_n)
+        fused = (taken, (corner[0] + thread, corner[1]), sizes, (work.i0, work.i1))
+        reading = (read, read.partition_S(parts), work.k_tiles, drained + buffer, pair, fused)
         if const_expr(geo.store == "tma"):
             at = (work.tile_m, work.tile_n, work.i0, work.i1)
             if const_expr(spec.split):  # the batches of a part follow one another
@@ -74,7 +78,6 @@ def store(
             base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
             if const_expr(spec.split):
                 base += Int64(work.part) * d_strides[4] * size
-            corner = (work.tile_m * tile_m, work.tile_n * tile_n)
             if const_expr(geo.store == "rows"):
                 store_rows(
                     spec, reading, boxes[2], base, d_strides[0], corner, sizes, thread, scale
@@ -101,7 +104,7 @@ def chunk(spec: Spec) -> int:
 @cute.jit
 def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> cute.Tensor:
     """Start to read some columns of a thread's row; `finish` waits for them."""
-    read, source, k_tiles, _, _ = reading
+    read, source, k_tiles, *_ = reading
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
     held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
     if const_expr(spec.split):
@@ -142,6 +145,21 @@ def finish(
     return coming
 
 
+def fuse(spec: Spec, reading: tuple, held: cute.Tensor, part: int) -> cute.Tensor:
+    """Carry out the epilogue of a call on columns that `finish` has returned from; if there is one.
+
+    Behind a gate they are half as many.
+    """
+    if spec.problem.epilogue is None or spec.split:
+        return held
+    taken, (row, column), extents, batch = reading[5]
+    count = cute.size(held)
+    runs = [Run(row, column + part * count, count)]
+    site = Site(extents, batch, aligned=True, together=True)
+    values = finished(spec.problem, taken, elements(held, 0, count), runs, site)
+    return as_fragment(values)
+
+
 # -- through shared memory -------------------------------------------------------------------------
 
 
@@ -160,15 +178,16 @@ def store_boxes(
     columns = geo.box_columns
     count = const_expr(spec.config.tile[1] // columns)
     box = const_expr((BOX_ROWS, columns))
-    elements = const_expr(BOX_ROWS * columns)
+    box_elements = const_expr(BOX_ROWS * columns)
     warp = cute.arch.make_warp_uniform(thread // 32)
-    own = area + warp * (BOXES * elements)
+    own = area + warp * (BOXES * box_elements)
     tile_m, tile_n, i0, i1 = at
     coming = begin(spec, reading, 0)
     for part in range_constexpr(count):
         held = coming
         coming = finish(spec, reading, held, part, count, scale, ahead=True)
-        slot = own + (used + part) % BOXES * elements
+        held = fuse(spec, reading, held, part)
+        slot = own + (used + part) % BOXES * box_elements
         cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)
         cute.arch.sync_warp()
         fill_box(spec, held, slot, thread % 32)
@@ -217,6 +236,7 @@ def store_rows(
     for part in range_constexpr(count):
         held = coming
         coming = finish(spec, reading, held, part, count, scale, ahead=True)
+        held = fuse(spec, reading, held, part)
         cute.arch.sync_warp()  # the rows of the box before are stored
         fill_box(spec, held, own, lane)
         cute.arch.sync_warp()
@@ -243,9 +263,11 @@ def store_direct(
     for part in range_constexpr(count):
         held = begin(spec, reading, part)
         finish(spec, reading, held, part, count, scale, ahead=False)
+        held = fuse(spec, reading, held, part)
         column = corner[1] + part * columns
+        pair = const_expr(columns // cute.size(held))  # columns of the sums for one of D
         if row < m:
-            store_row(spec, held, line, d_strides[1], column, n)
+            store_row(spec, held, line, d_strides[1], column // pair, n // pair)
 
 
 @cute.jit

@@ -468,6 +468,7 @@ def gemm_kernel(
     scales: tuple,
     blocks: Int32,
     of_blocks: tuple,
+    taken: tuple,
 ) -> None:
     """Multiply the units that fall to this CTA."""
     geo = spec.geometry
@@ -524,7 +525,7 @@ def gemm_kernel(
     elif warp < STORE_WARPS:
         store(
             spec, order, queue, sums, (summed, drained), (atom_d, tensor_d, boxes), out, d_strides,
-            sizes, cluster_index, units, clusters, ranks, thread, scales,
+            sizes, cluster_index, units, clusters, ranks, thread, scales, taken,
         )  # fmt: skip
     elif const_expr(geo.dynamic):
         if ranks[0] + ranks[1] == 0:

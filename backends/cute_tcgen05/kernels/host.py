@@ -33,7 +33,7 @@ __all__ = ["Spec", "example_arguments", "make_host"]
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, scales: tuple, stream: cuda.CUstream,
+    parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the copies that are needed, the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
@@ -74,11 +74,12 @@ def start(
         spec, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
         tuple(flags), (m, n), order, units,
         () if spec.split else scales, (k + K_BYTES - 1) // K_BYTES, of_blocks,
+        () if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
-    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream)
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream, taken)
 
 
 def target_view(spec: Spec, out: Int64, sizes: tuple, steps: tuple, split_k: Int32) -> cute.Tensor:

@@ -139,6 +139,9 @@ def _simple(function: Any, floats: Any = None) -> Any:
     def make(b: Builder, i: Instruction) -> Op:
         check(b, i, {"rn", "NaN"} if floats else {"rn"})
         kind = i.parts[-1]
+        if kind in ("f16", "bf16") and "f32" in i.parts:  # a narrow number and a float32
+            wide = rounding.from_bf16 if kind == "bf16" else (lambda x: np.asarray(x, np.float32))
+            return computed(lambda x, y: function(wide(x), y), (kind, "f32"), "f32", b, i)
         if kind in _FLOATS:  # with .NaN a NaN wins
             return float_op(function if "NaN" in i.parts else floats or function, kind, b, i)
         return ufunc(function, kind, b, i)
