@@ -46,6 +46,8 @@ class CuteBackend(Backend):
 
     compiles = True
     batch_invariant = True
+    takes_scales = True
+    takes_epilogues = True
     shares_plans = True
 
     @abstractmethod

@@ -44,6 +44,8 @@ class CutileBackend(Backend):
     batch_invariant = True
     name = "cutile"
     compiles = True
+    takes_scales = True
+    takes_epilogues = True
     shares_plans = True
 
     def missing(self) -> str | None:

@@ -32,6 +32,8 @@ class NumpyBackend(Backend):
     """NumPy's BLAS on the CPU."""
 
     name = "numpy"
+    takes_scales = True
+    takes_epilogues = True
 
     def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""

@@ -38,6 +38,9 @@ class Backend(ABC):
         It keeps the promise of that name: with the same problem class, configuration, N and K the
         order of a row's sums depends on nothing else, neither on M, the batch, the row's index nor
         the raster.
+    takes_scales, takes_epilogues
+        It multiplies by scales, of tensors and of blocks of K; it computes epilogues. Such problems
+        are else not offered to it. Which of them it does not take it says in `unsupported_reason`.
     shares_plans
         A configuration that was chosen for one size may run the others of its size class, see
         `unigemm.planning.size_buckets`. The backend then takes every size of a class if it takes
@@ -48,6 +51,8 @@ class Backend(ABC):
     name: str
     compiles: bool = False
     batch_invariant: bool = False
+    takes_scales: bool = False
+    takes_epilogues: bool = False
     shares_plans: bool = False
 
     def missing(self) -> str | None:
@@ -177,6 +182,10 @@ def unsupported_by(
         return "it runs on GPUs only; use backend='numpy' on the CPU"
     if target.is_gpu and not backend.compiles:
         return "it runs on the CPU only"
+    if (problem.scaled or problem.blocks is not None) and not backend.takes_scales:
+        return "it takes no scales; use another backend"
+    if problem.epilogue is not None and not backend.takes_epilogues:
+        return "it computes no epilogues; use another backend, or compute behind the product"
     reason = backend.unsupported_reason(problem, extents, target)
     if reason is None and problem.batch_invariant and not backend.batch_invariant:
         reason = "it does not promise that rows are the same whatever M is"

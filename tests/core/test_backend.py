@@ -1,0 +1,141 @@
+"""What the base class does for a backend that says only what it must."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from unigemm.errors import UnsupportedProblem
+from unigemm.planning.backend import Backend, unsupported_by
+from unigemm.planning.config import Config
+from unigemm.planning.planner import choose
+from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.planning.registry import BUILTIN, backend_named
+from unigemm.planning.size_buckets import resized, size_class
+from unigemm.planning.target import CPU, named_target
+from unigemm.planning.validation import checked
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import BlockScales, Extents, MatrixType, Problem
+
+ROWS = MatrixType(DType.FLOAT32, "k", 16)
+PRODUCT = (Problem(ROWS, replace(ROWS, major="n"), replace(ROWS, major="n")), Extents(96, 64, 32))
+OFFERED = Config((32, 32, 32)), Config((64, 64, 32), stages=3)
+H200 = named_target("sm_90a")
+
+
+class Least(Backend):
+    """A backend with what is needed, and nothing more."""
+
+    name = "least"
+
+    def unsupported_reason(self, problem, extents, target):
+        return None
+
+    def candidates(self, problem, extents, target):
+        return [Candidate(each, Prediction(5.0, "host"), 1024) for each in OFFERED]
+
+    def bind(self, plan, gemm, kernel):
+        raise AssertionError("nothing is launched here")
+
+
+class LeastOnGpus(Least):
+    """The same on GPUs."""
+
+    compiles = True
+
+
+def test_what_is_offered_is_ranked_estimated_and_taken_back_and_nothing_else():
+    backend, product = Least(), (*PRODUCT, CPU)
+    offered = backend.candidates(*product)
+    assert backend.ranking(*product, 1, inf).candidates == tuple(offered)
+    assert backend.estimate_all(*product, OFFERED) == offered
+    for each in offered:
+        assert backend.unsupported_config_reason(*product, each.config) is None
+        assert backend.workspace_bytes(*product, each.config) == 1024
+    other = replace(OFFERED[0], stages=2)
+    assert "that least offers" in backend.unsupported_config_reason(*product, other)
+    with pytest.raises(UnsupportedProblem, match="that least offers"):
+        backend.workspace_bytes(*product, other)
+    assert backend.missing() is backend.compiler_missing() is None
+    assert backend.lower_bound_us(*product) == 0.0
+
+
+def test_a_plan_from_outside_is_held_to_what_is_offered(monkeypatch):
+    from unigemm.planning import validation
+
+    monkeypatch.setattr(validation, "backend_named", lambda name: Least())
+    plan = choose(*PRODUCT, CPU, (Least(),))
+    assert checked(replace(plan, workspace_bytes=0)) == plan
+    with pytest.raises(UnsupportedProblem, match="that least offers; plan again"):
+        checked(replace(plan, config=replace(plan.config, stages=9)))
+
+
+@pytest.mark.parametrize(
+    ("backend", "target", "words"),
+    [(Least(), H200, "on the CPU only"), (LeastOnGpus(), CPU, "on GPUs only; use backend='numpy'")],
+)
+def test_nobody_asks_a_backend_about_a_target_that_it_does_not_run_on(
+    monkeypatch, backend, target, words
+):
+    monkeypatch.setattr(Least, "unsupported_reason", None)
+    assert words in unsupported_by(backend, *PRODUCT, target)
+    with pytest.raises(UnsupportedProblem, match=words):
+        choose(*PRODUCT, target, (backend,))
+
+
+def test_a_backend_promises_batch_invariance_or_is_not_asked_for_it():
+    problem, extents = PRODUCT
+    invariant = replace(problem, batch_invariant=True)
+    assert unsupported_by(Least(), problem, extents, CPU) is None
+    assert "does not promise" in unsupported_by(Least(), invariant, extents, CPU)
+    keeping = type("Keeping", (Least,), {"batch_invariant": True})()
+    assert unsupported_by(keeping, invariant, extents, CPU) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "attribute"),
+    [
+        ({"scaled": True}, "takes no scales", "takes_scales"),
+        (
+            {"blocks": BlockScales(DType.FLOAT8_E8M0FNU, 32, "plain", "plain")},
+            "takes no scales",
+            "takes_scales",
+        ),
+        ({"epilogue": "any"}, "computes no epilogues", "takes_epilogues"),
+    ],
+)
+def test_what_a_launcher_needs_more_arguments_for_is_offered_only_on_request(
+    asked, words, attribute
+):
+    problem, extents = PRODUCT
+    asked = replace(problem, **asked)
+    assert words in unsupported_by(Least(), asked, extents, CPU)
+    taking = type("Taking", (Least,), {attribute: True})()
+    assert unsupported_by(taking, asked, extents, CPU) is None
+
+
+def test_a_backend_shares_plans_only_if_it_says_so():
+    problem = PRODUCT[0]
+    sizes = Extents(4095, 4093, 512)
+    plan = choose(problem, size_class(problem, sizes), H200, (LeastOnGpus(),))
+    assert plan.extents != sizes
+    sharing = type("Sharing", (LeastOnGpus,), {"shares_plans": True})()
+    assert resized(plan, sizes, lambda _: sharing).extents == sizes
+    assert resized(plan, sizes, lambda _: LeastOnGpus()) is None
+
+
+def test_kernels_are_asked_only_of_a_backend_that_compiles():
+    plan = choose(*PRODUCT, CPU, (Least(),))
+    for ask in (Least().key, Least().compile, lambda plan: Least().load({}, plan)):
+        with pytest.raises(NotImplementedError, match="least compiles no kernels"):
+            ask(plan)
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_every_backend_of_our_own_is_of_the_base_class_and_of_its_name(name):
+    backend = backend_named(name)
+    assert isinstance(backend, Backend)
+    assert backend.name == name
+    assert backend.compiles == (name != "numpy")
