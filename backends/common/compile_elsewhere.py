@@ -1,7 +1,7 @@
 """Compiling in a new interpreter: for a process that was forked in the middle of a compile.
 
-A kernel language keeps its state in globals. Where a fork finds another thread compiling, the
-child has that state half changed: it was seen to make other code, or to wait for ever.
+A kernel language keeps its state in globals. If another thread compiles during a fork, the child
+has that state half changed, and then makes other code or waits for ever; both were seen.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ Steps = tuple[int, int, int, int]
 def one_by_one(
     price: Callable[[Problem, Extents, Target, Config], Candidate],
 ) -> Callable[[Problem, Extents, Target, Sequence[Config]], Sequence[Candidate]]:
-    """Return what prices configurations, each by itself."""
+    """Return a function that estimates configurations one by one."""
     return lambda problem, extents, target, configs: [
         price(problem, extents, target, config) for config in configs
     ]
@@ -171,12 +171,16 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         "precision": problem.precision,
         "scaled": problem.scaled,
         "blocks": None if problem.blocks is None else _blocks(problem.blocks),
-        **_knobs(config),
+        **_parameters(config),
         # How many threads share the parts depends on the size of D, but where no M may change sums.
         "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
         **({"epilogue": _plain(problem.epilogue)} if problem.epilogue else {}),
         # Under its older name, and only where there is one: so compiled kernels are still found.
-        **({"strips": [_of_strip(each) for each in config.remainder]} if config.remainder else {}),
+        **(
+            {"remainder": [_of_remainder(each) for each in config.remainder]}
+            if config.remainder
+            else {}
+        ),
     }
 
 
@@ -187,11 +191,11 @@ def _plain(epilogue: Epilogue) -> dict[str, Any]:
     return msgspec.to_builtins(epilogue)
 
 
-def _of_strip(config: Config) -> dict[str, Any]:
-    return {**_knobs(config), "swap_ab": config.swap_ab}
+def _of_remainder(config: Config) -> dict[str, Any]:
+    return {**_parameters(config), "swap_ab": config.swap_ab}
 
 
-def _knobs(config: Config) -> dict[str, Any]:
+def _parameters(config: Config) -> dict[str, Any]:
     return {
         "tile": list(config.tile),
         "cluster": [*config.cluster, config.cluster_k],

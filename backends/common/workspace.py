@@ -32,16 +32,16 @@ __all__ = [
 ]
 
 ROW_BYTES = 16  # rows of partial sums are padded to whole vectors
-# Rows of a copy are padded to whole lines of the L2, or if they are shorter to its sectors: those
-# that begin within a sector cost five of them for four.
+# Rows of a copy are padded to whole lines of the L2, or if they are short to its sectors: 128 bytes
+# that begin within a sector touch five sectors instead of four.
 LINE_BYTES, SECTOR_BYTES = 128, 32
 TRANSPOSE_BLOCK = 64  # rows and columns that are copied at once, where they are transposed
 PANEL_ROWS = 8  # of 16 bytes: what wgmma reads as one matrix
 PART_ALIGNMENT = 256  # bytes
-# A reduction's slices of threads are doubled with so many parts each time: two for each at least.
+# From each of these numbers of parts on, a reduction has twice as many slices of threads.
 SLICED_PARTS = (4, 8, 16, 32)
-# Threads of a reduction in slices. The last CTAs of a larger grid find no room beside those of the
-# kernel before (18.3 against 16.6 us at 256x2048x7168).
+# Most threads of a reduction in slices: the last CTAs of a larger grid would find no room beside
+# those of the kernel before (docs/lab-notes/2026-11-26-tensor-core-code-choices.md).
 MOST_SLICED = 1 << 15
 
 
@@ -55,7 +55,7 @@ def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
 
 
 def parts_per_thread(problem: Problem, part_bytes: int, split_k: int) -> int:
-    """Return how many parts, of so many bytes each, a thread of the reduction adds in turn."""
+    """Return how many parts, of so many bytes each, a thread of the reduction adds."""
     slices, threads = 1, part_bytes // ROW_BYTES
     if not problem.batch_invariant:  # else the order of the sums would depend on the size of D
         for parts in SLICED_PARTS:
@@ -64,12 +64,12 @@ def parts_per_thread(problem: Problem, part_bytes: int, split_k: int) -> int:
 
 
 def parts_filled(k_tiles: int, parts: int) -> int:
-    """Return how many of so many parts of K, each of as many k_tiles, are not empty."""
+    """Return how many parts of K are not empty, if all but the last have as many k_tiles."""
     return ceil(k_tiles / ceil(k_tiles / parts))
 
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:
-    """Return the bytes of a repacked operand, at most: a repeated batch is copied once."""
+    """Return the most bytes that a repacked operand takes: a repeated batch is copied once."""
     return aligned(copies * batch * lines * packed_row_bytes(line_bytes))
 
 
@@ -80,22 +80,22 @@ def packed_row_bytes(line_bytes: int) -> int:
 
 
 def panel_bytes(lines: int, line_bytes: int, batch: int) -> int:
-    """Return the bytes of an operand repacked in panels, at most; see `repack`."""
+    """Return the most bytes that an operand repacked in panels takes; see `cute/repack.py`."""
     return aligned(batch * ceil(line_bytes / ROW_BYTES) * panel_rows(lines) * ROW_BYTES)
 
 
 def panel_rows(lines: Any) -> Any:
-    """Return the rows of a panel, whole eights of them; of numbers, or of those in a kernel."""
+    """Return the rows of a panel, a multiple of eight; for numbers, or for those in a kernel."""
     return whole(lines, PANEL_ROWS)
 
 
 def aligned(size: Any) -> Any:
-    """Return where what follows so many bytes begins; of numbers, or of those in a kernel."""
+    """Return where the next part of the workspace begins; for numbers, or for those in a kernel."""
     return whole(size, PART_ALIGNMENT)
 
 
 def whole(size: Any, unit: int) -> Any:
-    """Return the next multiple of a unit; of numbers, or of those in a kernel."""
+    """Round up to a multiple of a unit; for numbers, or for those in a kernel."""
     return (size + unit - 1) // unit * unit
 
 

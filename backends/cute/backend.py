@@ -151,8 +151,8 @@ class CuteBackend(Backend):
         reason = out_of_bounds(config)
         if reason is not None:
             return reason
-        seen, sizes = config.oriented(self.kernel_problem(problem)), config.oriented(extents)
-        reason = self.unsupported_kernel(seen, config, target, sizes)
+        own, sizes = config.oriented(self.kernel_problem(problem)), config.oriented(extents)
+        reason = self.unsupported_kernel(own, config, target, sizes)
         if reason is not None:
             return reason
         whole = self.workspace_bytes(problem, extents, target, replace(config, split_k=1))

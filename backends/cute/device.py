@@ -1,4 +1,4 @@
-"""Device-side pieces that every CuTe backend uses: vectors and tile order."""
+"""What all CuTe kernels use: the `Spec` of a kernel, vectors in memory, the order of tiles."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Sequence
@@ -36,10 +36,15 @@ GMEM, SMEM = cute.AddressSpace.gmem, cute.AddressSpace.smem
 class Spec:
     """What is compiled in; everything else is an argument of the kernel.
 
-    `overlap` says whether a launch may overlap the one before it (sm_90 and newer), `packed`
-    whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_110 and
-    sm_120 have it in PTX alone), `smem_per_sm` the bytes of shared memory that the CTAs of an SM
-    share.
+    Attributes
+    ----------
+    overlap
+        Whether a launch may overlap the one before it (sm_90 and newer).
+    packed
+        Whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_110 and
+        sm_120 have it in PTX alone).
+    smem_per_sm
+        Bytes of shared memory that the CTAs of an SM share.
     """
 
     problem: Problem
@@ -112,7 +117,7 @@ def example_arguments(
 
 
 def pinned(value: Any) -> Any:
-    """Return the value, worked out here and once: the compiler would move it, or do it again."""
+    """Return the value, computed here and once; else the compiler moves it or computes it again."""
     kind = type(value)
     return cute.arch.inline_ptx(
         f"mov.b{kind.width} {{$w0}}, {{$r0}};", write_only_types=[kind], read_only_args=[value]
@@ -120,7 +125,7 @@ def pinned(value: Any) -> Any:
 
 
 def pinned_tensor(held: cute.Tensor) -> cute.Tensor:
-    """Return a tensor of shared memory whose address is worked out here."""
+    """Return a tensor of shared memory whose address is computed here."""
     pointer = held.iterator
     address = pinned(Int32(pointer.toint()))
     kept = cute.make_ptr(pointer.dtype, address, SMEM, assumed_align=pointer.alignment)
@@ -128,14 +133,14 @@ def pinned_tensor(held: cute.Tensor) -> cute.Tensor:
 
 
 def wait_with(address: Any, *others: Any) -> None:
-    """Wait for the kernel before this one with an address and other numbers worked out."""
+    """Wait for the kernel before this one when an address and other numbers are computed."""
     once_worked_out("griddepcontrol.wait", address, *others)
 
 
 def once_worked_out(instruction: str, address: Any, *others: Any) -> None:
-    """Execute an instruction of PTX with an address and other numbers worked out.
+    """Execute an instruction of PTX when an address and other numbers are computed.
 
-    They seem to decide whether to execute it (no address is 0): else ptxas works them out later.
+    They seem to decide whether to execute it (no address is 0); else ptxas computes them later.
     """
     tests = "".join(
         f"setp.eq.or.b{type(each).width} always, {{$r{i}}}, 0, always; "
@@ -150,9 +155,9 @@ def once_worked_out(instruction: str, address: Any, *others: Any) -> None:
 def arrive_once_read(barrier: cute.Pointer, values: list) -> None:
     """Arrive at a barrier of shared memory when what was read there is in registers.
 
-    `values` of 64 bits are one of each read. They seem to decide whether to arrive, as above.
-    Behind the reads alone an arrival overtakes them where several CTAs share an SM, and TMA then
-    brings what they should not see yet (seen on an H200: a tenth of 822 launches were wrong).
+    `values` are 64 bits of each read. They seem to decide whether to arrive, as above. An arrival
+    that only stands behind the reads overtakes them where several CTAs share an SM, and TMA then
+    brings what they should not see yet (docs/lab-notes/2026-11-25-float64-few-rows.md).
     """
     places = [f"{{$r{i}}}" for i in range(1, len(values) + 1)]
     mixed = " ".join(f"xor.b64 mix, mix, {place};" for place in places[1:])
@@ -166,7 +171,7 @@ def arrive_once_read(barrier: cute.Pointer, values: list) -> None:
 
 
 def fetch_ahead(*places: Int64) -> None:
-    """Bring what lies there into the L2, while a kernel before may run (and even write it)."""
+    """Prefetch into the L2 what the kernel before may still be writing."""
     for place in places:
         cute.arch.inline_ptx("prefetch.global.L2 [{$r0}];", read_only_args=[place])
 
@@ -208,7 +213,7 @@ def write(values: list, target: cute.Tensor) -> None:
 
 
 def shifted(words: list, skipped: Int32, aligned: int) -> list:
-    """Return the 16 bytes of 32 behind so many (15 at most), which are a multiple of `aligned`."""
+    """Return 16 of 32 bytes, behind the first `skipped` (15 at most, a multiple of `aligned`)."""
     for step, kept in ((2, 6), (1, 5)):
         if aligned < 8 * step:
             skip = (skipped & (4 * step)) != 0
@@ -220,7 +225,7 @@ def shifted(words: list, skipped: Int32, aligned: int) -> list:
 
 
 def funnel(low: Uint32, high: Uint32, bits: Int32) -> Uint32:
-    """Return the 32 bits of two words that begin so many bits into the first, 31 at most."""
+    """Return the 32 bits of two words that begin `bits` into the first (31 at most)."""
     return cute.arch.inline_ptx(
         "shf.r.wrap.b32 {$w0}, {$r0}, {$r1}, {$r2};",
         write_only_types=[Uint32],
@@ -229,9 +234,9 @@ def funnel(low: Uint32, high: Uint32, bits: Int32) -> Uint32:
 
 
 def read_if(there: cutlass.Boolean, address: Int64, dtype: type, count: int) -> tuple:
-    """Load neighbouring elements of device memory, or zeros; no branch, and no wait for them.
+    """Load neighbouring elements of device memory, or zeros, without a branch.
 
-    In PTX, because loads and their sums in turn had two loads in flight, whatever was unrolled.
+    In PTX: with the DSL's loads and sums in turn only two loads were in flight, however unrolled.
     """
     bits, zero = f"b{dtype.width}", "0"
     if dtype.is_float:
@@ -266,7 +271,7 @@ def elements(fragment: cute.Tensor, first: int, count: int) -> list:
 def store_vector(
     fragment: cute.Tensor, address: Int64, left: Int32, dtype: cutlass.Constexpr
 ) -> None:
-    """Store a vector along N, or those of its elements that exist (`left` of them)."""
+    """Store a vector along N, or those of its elements that exist: the first `left`."""
     count = cute.size(fragment)
     size = dtype.width // 8
     if left >= count:

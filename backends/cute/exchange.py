@@ -1,6 +1,6 @@
-"""Device code of sums that threads leave for each other in shared memory, of a CTA or a cluster.
+"""Sums that threads exchange through the shared memory of a CTA or of a cluster.
 
-Vectors of 16 bytes throughout: lanes that leave or read neighbours have no bank conflicts.
+All of it moves as vectors of 16 bytes: lanes that write or read neighbours have no bank conflicts.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -32,16 +32,16 @@ def fetch(address: Int32, rank: Int32, dtype: type[cutlass.Numeric]) -> list:
 
 
 def arrive_with(address: Int64, *sums: cutlass.Numeric) -> None:
-    """Arrive at the cluster's barrier with sums worked out: nothing that they are of is read then.
+    """Arrive at the cluster's barrier when sums are computed, so that their parts have been read.
 
-    Afterwards the CTAs that they were fetched from may have ended. Nobody waits to see what this
-    thread has written, so that there is no fence.
+    Afterwards the CTAs that the parts were fetched from may end. Nobody waits to see what this
+    thread has written, so there is no fence.
     """
     once_worked_out("barrier.cluster.arrive.relaxed.aligned", address, *sums)
 
 
 def vector_at(dtype: type[cutlass.Numeric], area: Int32, index: Int32) -> cute.Tensor:
-    """View the vector of shared memory that is so many behind an address."""
+    """View a vector of shared memory, counted from an address."""
     where = area + index * VECTOR_BYTES
     pointer = cute.make_ptr(dtype, where, cute.AddressSpace.smem, assumed_align=VECTOR_BYTES)
     return cute.make_tensor(pointer, cute.make_layout(VECTOR_BYTES * 8 // dtype.width))

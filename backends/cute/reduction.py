@@ -1,4 +1,4 @@
-"""Split-K's partial sums: where they lie, and the kernel that adds them up."""
+"""The reduction of split-K: where partial sums lie, and the kernel that adds them up."""
 
 # mypy: ignore-errors
 # As other device code: what the DSL makes of these operators is not in its types.
@@ -48,10 +48,11 @@ def reduce_kernel(
 ) -> None:
     """Add the parts of each element, multiply by the scales, if there are any, and write D.
 
-    Of many parts of a small D, slices of a CTA's threads add some each, in their order, and then
-    the slices' sums in theirs. `types` are those of the sums and of D, the elements that one store
-    writes, whether the launch may overlap the kernel before it (sm_90 and newer), and whether there
-    may be slices: their number, and so the order of the sums, depends on the size of D.
+    Where parts are many and D is small, slices of a CTA's threads add some parts each, in order,
+    and then the sums of the slices, in order. `types` are those of the sums and of D, how many
+    elements one store writes, whether the launch may overlap the kernel before it (sm_90 and
+    newer), and whether there may be slices: their number, and so the order of the sums, depends on
+    the size of D.
     """
     sums, dtype, stored, overlap, _, fused = types
     count = const_expr(128 // sums.width)  # rows of the workspace are padded to 16 bytes
@@ -109,7 +110,7 @@ def as_fragment(values: list) -> cute.Tensor:
 
 @cute.jit
 def add_parts(total: cute.Tensor, where: Int64, part_bytes: Int64, parts: Int32) -> None:
-    """Add so many vectors, which lie so many bytes apart, in their order."""
+    """Add `parts` vectors, `part_bytes` apart, in order."""
     count = cute.size(total)
     for done in cutlass.range(0, parts, _AT_ONCE, unroll=1):
         values = []
@@ -141,7 +142,7 @@ def add_slices(
     total: cute.Tensor, sums: cutlass.Constexpr, count: cutlass.Constexpr, thread: Int32,
     wide: Int32,
 ) -> None:  # fmt: skip
-    """Add the sums of the threads `wide` apart to those of the first ones."""
+    """Add the sums of all slices, `wide` threads apart, to those of the first slice."""
     smem = cutlass.memory.SmemAllocator()
     kept = smem.allocate_array(sums, REDUCE_THREADS * count)
     write(elements(total, 0, count), shared_vector(kept, thread * count, count))
@@ -188,7 +189,7 @@ def launch_reduction(
 
 
 def workspace_pitches(sums: type, m: Int32, n: Int32, batches: Int32) -> tuple[Int64, Int64]:
-    """Elements between rows and between parts of the workspace."""
+    """Return the elements between rows and between parts of the workspace."""
     unit = 128 // sums.width
     row_pitch = Int64((n + unit - 1) // unit * unit)
     return row_pitch, row_pitch * m * batches

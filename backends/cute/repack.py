@@ -1,17 +1,17 @@
-"""Copies of operands that a tensor core kernel cannot read where they lie.
+"""Repacking: copies of operands that a tensor core kernel cannot read where they lie.
 
-TMA wants rows that start at multiples of 16 bytes, and wgmma wants all but 16-bit types K-major. An
-operand that is not so is written once into the workspace as it should be, before the kernel that
-multiplies; the two overlap by programmatic dependent launch.
+TMA reads rows that start at multiples of 16 bytes, and wgmma takes all but 16-bit types K-major
+only. An operand that is not so is written into the workspace as it should be, before the kernel
+that multiplies; the two overlap by programmatic dependent launch. There are four ways:
 
-    gather      one thread writes 16 bytes of each of four rows, read with whatever strides the
-                source has; where rows are contiguous by the aligned 16 bytes around them, shifted
-    panels      the same of contiguous rows, written in panels: 16 bytes of every row, row after
-                row, with zeros up to whole eights of them. Eight are 128 bytes that wgmma reads as
-                one matrix of a layout without swizzle, and TMA brings them as they lie: tiles may
-                have any eights of columns
-    turn        one thread writes 16 bytes of each of eight rows, where those are contiguous
-    transpose   through shared memory: of more such rows
+    gather               A thread writes 16 bytes of each of four rows. It reads contiguous rows by
+                         the aligned 16 bytes around them, and shifts; others element by element.
+    panels               The same for contiguous rows, written in panels: 16 bytes of every row, row
+                         after row, with zeros up to a multiple of eight rows. Eight rows are 128
+                         bytes that wgmma reads as one matrix of a layout without swizzle, and TMA
+                         loads them as they lie, so tiles may have any multiple of eight columns.
+    transpose_registers  A thread writes 16 bytes of each of eight rows, read along the columns.
+    transpose_shared     Through shared memory, for more such rows.
 
 `split` writes two TF32 matrices in place of one float32 matrix (see `split_tf32`), which together
 hold 22 bits of the 24.
@@ -44,10 +44,10 @@ from .tf32_parts import quiet, split_tf32
 UNIT = 16  # bytes that a thread writes at once
 LANES, ROWS = 32, 8  # threads of a block
 THREADS = LANES * ROWS
-GATHERED = 4  # rows of which a thread writes a unit
-PANELS = 4  # to which a thread writes a unit
-MOST_UNITS = 1 << 30  # that are counted together
-GROUP = 8  # rows that one thread turns
+GATHERED = 4  # rows of which a thread writes a unit each
+PANELS = 4  # panels to which a thread writes a unit each
+MOST_UNITS = 1 << 30  # that 32 bits count: those of a band
+GROUP = 8  # rows that one thread transposes
 _RAW = {1: Uint8, 2: Uint16, 4: Uint32}
 
 
@@ -62,7 +62,7 @@ class Repack:
     way
         How it is copied (see above).
     contiguous
-        Whether the elements of a line are neighbours in the source.
+        Whether the elements of a row of the copy are neighbours in the source.
     vector
         Elements of the widest aligned load along what is contiguous.
     split
@@ -95,7 +95,7 @@ class Repack:
 
 
 def packed_pitch(itemsize: int, columns: Int32) -> Int64:
-    """Elements between the rows of a packed matrix; see `workspace.packed_row_bytes`."""
+    """Return the elements between the rows of a packed matrix; see `workspace.packed_row_bytes`."""
     sector, line = SECTOR_BYTES // itemsize, LINE_BYTES // itemsize
     short = columns <= line // 2
     return Int64(
@@ -123,9 +123,9 @@ def write_unit(
 
 
 def after_the_kernel_before(*addresses: Int64 | Int32, early: bool = False) -> None:
-    """Wait for what an earlier kernel writes; all before this may overlap it.
+    """Wait for what the kernel before writes; the code before this call may overlap it.
 
-    Where the product may come early, its CTAs find room beside these, and wait, too.
+    With `early` the product may be launched now: its CTAs find room beside these, and wait, too.
     """
     if early:
         cute.arch.griddepcontrol_launch_dependents()
@@ -135,7 +135,7 @@ def after_the_kernel_before(*addresses: Int64 | Int32, early: bool = False) -> N
 
 
 def position_of(kind: Repack, block: Int32, thread: Int32, columns: Int32) -> tuple[Int64, Int64]:
-    """Return a thread's group of lines that are turned, and its first column."""
+    """Return a thread's group of rows to transpose, and its first column."""
     across = blocks_across(kind, columns)
     down = block // across
     column = Int64((block - down * across) * LANES + thread % LANES) * kind.unit
@@ -149,7 +149,7 @@ def gather(
 ) -> None:  # fmt: skip
     """Write one unit of each of four rows; a block takes neighbours, one group after another.
 
-    Behind the last column the padding of a row holds anything; no one reads that.
+    The padding of a row, behind its last column, gets any values, which nothing reads.
     """
     rows, columns, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
@@ -182,9 +182,9 @@ def gather_panels(
 ) -> None:  # fmt: skip
     """Write one unit of each of four panels; a warp reads and writes eight rows of four at once.
 
-    Lanes are dealt to rows by fours, so that each quarter of a warp reads two rows, not eight: the
-    product of 1023x1025x1027 takes 9.4 for 10.5 us. In the padding of a row lies anything, in rows
-    behind the last one zeros: A has zeros there, too, but zero times anything is not always zero.
+    Lanes are dealt to rows by fours, so that each quarter of a warp reads two rows, not eight. The
+    padding of a row gets any values, but rows behind the last one get zeros. A has zeros there,
+    too, but zero times any value is not always zero.
     """
     rows, columns, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
@@ -212,7 +212,7 @@ def gather_panels(
 
 
 def group_of(block: Int32, thread: Int32, bands: tuple) -> tuple[Int64, cutlass.Boolean, Int32]:
-    """Return the group of a thread, whether its band has that, and the thread's place in it."""
+    """Return a thread's group, whether its band has that, and the thread's number in the group."""
     blocks, band_groups, across = bands
     band, inside = divmod(block, blocks)
     down, spot = divmod(inside * THREADS + thread, across)
@@ -223,7 +223,7 @@ def group_of(block: Int32, thread: Int32, bands: tuple) -> tuple[Int64, cutlass.
 def matrix_of(
     index: Int64, groups: Int32, depths: tuple, steps: tuple
 ) -> tuple[Int32, Int32, Int64]:  # fmt: skip
-    """Return a running group's place in its matrix, which one that is, and the elements to it."""
+    """Return a group's number in its matrix, that matrix's, and the elements up to the matrix."""
     l0, l1 = depths
     group, batch, apart = Int32(index), Int32(0), Int64(0)
     if l0 * l1 > 1:
@@ -237,8 +237,8 @@ def matrix_of(
 def dealt(kind: Repack, sizes: tuple) -> tuple[Int32, tuple]:
     """Return how many blocks gather an operand, and how its units are dealt to their threads.
 
-    In bands of groups, so that 32 bits count them: the blocks of a band, its groups, and the
-    threads of one.
+    The units are cut into bands, so that 32 bits count those of one. Returned are the blocks of a
+    band, its groups, and the threads of a group.
     """
     rows, columns, l0, l1 = sizes
     across = (columns + kind.unit - 1) // kind.unit
@@ -259,9 +259,9 @@ def read_units(
     kind: cutlass.Constexpr, starts: tuple, lefts: tuple, step: Int64, bounds: tuple, into: Int64,
     values: tuple,
 ) -> None:  # fmt: skip
-    """Wait for the kernel before, and load units, each with so many elements left in its line.
+    """Wait for the kernel before, and load units; `lefts` are the elements left in their lines.
 
-    `step` is between these elements, `bounds` hold the operand, and `into` is where the units go.
+    `step` lies between elements, `bounds` are the operand's addresses, `into` is the first target.
     """
     if const_expr(kind.contiguous):
         lows = [pinned(granule(start)) for start in starts]
@@ -287,7 +287,7 @@ def granule(address: Int64) -> Int64:
 
 
 def within(lows: list, highs: list, bounds: tuple) -> Int32:
-    """Whether granules, in order, lie within an operand, as 0 or 1: the first and the last."""
+    """Return 1 where granules, in order, lie within an operand, else 0."""
     whole = Int32(1)
     for i in (0, -1):
         fits = (lows[i] >= bounds[0]) & (highs[i] + UNIT <= bounds[1])
@@ -296,7 +296,7 @@ def within(lows: list, highs: list, bounds: tuple) -> Int32:
 
 
 def read_elements(kind: Repack, starts: tuple, lefts: tuple, step: Int64, values: tuple) -> None:
-    """Load units element by element, all in flight together; behind the last one, the last."""
+    """Load units element by element, all in flight together; the last element is repeated."""
     for start, left, into in zip(starts, lefts, values, strict=True):
         for i in range(kind.unit):
             where = start + cutlass.min(Int32(i), left - 1) * step * kind.itemsize
@@ -304,7 +304,7 @@ def read_elements(kind: Repack, starts: tuple, lefts: tuple, step: Int64, values
 
 
 def read_granules(kind: Repack, starts: tuple, lows: list, highs: list, values: tuple) -> None:
-    """Load units by the aligned 16 bytes, one or two, in which each lies."""
+    """Load units by the one or two granules (aligned 16 bytes) in which each lies."""
     aligned = kind.vector * kind.itemsize  # bytes that starts are multiples of
     loaded = []
     for at in zip(lows, highs, strict=True):
@@ -321,9 +321,9 @@ def transpose_registers(
     kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
     target: Int64, pitch: Int64, part_bytes: Int64,
 ) -> None:  # fmt: skip
-    """Write one unit of each of eight rows: each element is read once.
+    """Write one unit of each of eight rows; each element is read once.
 
-    Behind the last column the padding of a row repeats it; no one reads that.
+    The padding of a row repeats its last element; nothing reads it.
     """
     rows, columns, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
@@ -369,9 +369,9 @@ def transpose_shared(
     kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
     target: Int64, pitch: Int64, part_bytes: Int64, tile: cute.Tensor,
 ) -> None:  # fmt: skip
-    """Write a 64 x 64 tile: read along the source's lines, written along the target's.
+    """Write a 64 x 64 tile, read along the source's lines and written along the target's.
 
-    Behind the last column the padding of a row repeats it; no one reads that.
+    The padding of a row repeats its last element; nothing reads it.
     """
     rows, columns, l0, _ = sizes
     thread, _, _ = cute.arch.thread_idx()
@@ -422,7 +422,7 @@ def blocks_across(kind: Repack, columns: Int32) -> Int32:
 
 
 def blocks_of(kind: Repack, sizes: tuple) -> Int32:
-    """Return how many blocks turn an operand."""
+    """Return how many blocks transpose an operand."""
     rows, columns, l0, l1 = sizes
     if kind.way == "transpose_shared":
         down = Int64((rows + TRANSPOSE_BLOCK - 1) // TRANSPOSE_BLOCK) * l0 * l1
@@ -433,7 +433,7 @@ def blocks_of(kind: Repack, sizes: tuple) -> Int32:
 
 @cute.kernel
 def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
-    """Copy the operands: the first blocks one, the blocks from the next start on the next."""
+    """Copy the operands: blocks from `starts[i]` on copy operand i."""
     index, _, _ = cute.arch.block_idx()
     for i in range_constexpr(len(kinds)):
         if index >= starts[i] and index < starts[i + 1]:
@@ -476,12 +476,12 @@ def launch_repack(kinds: tuple, jobs: tuple, stream: cuda.CUstream) -> None:
         each.append((*job, *more))
     repack_kernel(kinds, tuple(starts), tuple(each)).launch(
         grid=(starts[-1], 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True,
-        preferred_smem_carveout=100,  # as the product's: an SM shares it out anew only when idle
+        preferred_smem_carveout=100,  # as the product: an SM changes its carveout only when idle
     )  # fmt: skip
 
 
 def bounds_of(address: Int64, itemsize: int, sizes: tuple, steps: tuple) -> tuple[Int64, Int64]:
-    """Return the addresses of the first byte of an operand, and of that behind its last."""
+    """Return the addresses of an operand's first byte, and of the byte behind its last."""
     low, high = Int64(0), Int64(1)
     for size, step in zip(sizes, steps, strict=True):
         reach = Int64(size - 1) * step

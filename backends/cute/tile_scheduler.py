@@ -1,4 +1,4 @@
-"""What persistent kernels fed by TMA share: work units, the ring of stages, operands in place.
+"""What the TMA-fed kernels share: work units, the ring of stages, operands, the host function.
 
 A work unit is a tile of D, one part of K and one batch; units are dealt to clusters round robin.
 Operands that TMA or the tensor cores cannot read where they lie are repacked into the workspace.
@@ -23,8 +23,8 @@ from .epilogue import arguments_of, parted
 from .host_arguments import grouped
 from .repack import Repack, depth, launch_repack, packed_pitch
 
-REGISTER_ROWS = 32  # of a tile: so few are turned by threads, not through shared memory
-ROTATIONS = 128  # places along K where tiles start that all read the same few rows
+REGISTER_ROWS = 32  # up to so many rows of a tile are transposed in registers
+ROTATIONS = 128  # different starts along K, of tiles that all read the same few rows
 
 
 class TileSpec(Protocol):
@@ -73,7 +73,21 @@ class TileSpec(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """One work unit, as this CTA sees it."""
+    """One work unit, as this CTA sees it.
+
+    Attributes
+    ----------
+    tile_m, tile_n
+        The tile, counted in tiles.
+    i0, i1
+        Of the batch.
+    part
+        Of split-K.
+    first, step, k_tiles
+        The first k_tile along K, the distance to the next, and how many there are.
+    rotation
+        Which of them comes first: after the last one those before it follow.
+    """
 
     tile_m: Int32
     tile_n: Int32
@@ -101,7 +115,7 @@ def unit_order(spec: TileSpec, sizes: tuple, l0: Int32, parameters: tuple) -> tu
 
 
 def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
-    """Decode a running number into the fields of `Work`: tile, part of K, batch, k_tiles.
+    """Decode a running number into the fields of `Work`.
 
     The k_tiles are taken from the `turned` one on, then those before it: where all tiles read the
     same few rows they should not want the same ones at once.
@@ -128,10 +142,10 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
 
 
 def advance(stage: Int32, phase: Int32, stages: int, by: int = 1) -> tuple[Int32, Int32]:
-    """Next stage, or the one `by` further on; the phase turns when the ring does."""
+    """Return the next stage, or the one `by` further on; the phase flips where the ring wraps."""
     coming = stage + by
     wraps = coming >= stages
-    begun = Int32(0) if by == 1 else coming - stages  # one by one, each ring begins with its first
+    begun = Int32(0) if by == 1 else coming - stages  # one by one, it wraps to the first
     return select(wraps, begun, coming), phase ^ select(wraps, Int32(1), Int32(0))
 
 
@@ -145,9 +159,9 @@ def skip(stage: Int32, phase: Int32, k_tiles: Int32, stages: int) -> tuple[Int32
 def k_tile_source(spec: TileSpec, at: Int32) -> tuple[Int32, Int32, Int32]:
     """Return where a running k_tile lies along K, and whether it is of A's and of B's low half.
 
-    Three products make one of split operands: low times high, high times low, high times high,
-    the small ones first. All three of a k_tile, then the next: what they share is still in the L2
-    (16384 cubed 82 against 90 to 94 ms).
+    Three products make one of split operands: low times high, high times low, high times high, the
+    small ones first. All three of a k_tile come before the next, while what they share is still in
+    the L2.
     """
     if spec.products == 1:
         return at, Int32(0), Int32(0)
@@ -162,7 +176,7 @@ def bring(
     atom: cute.CopyAtom, source: cute.Tensor, into: cute.Tensor, full: cute.Pointer, mask: Int32,
     sharers: int,
 ) -> None:  # fmt: skip
-    """Start the TMA load of one operand's k_tile, to all CTAs that share it."""
+    """Start the TMA load of one operand's k_tile, for all CTAs that share it."""
     if sharers > 1:
         cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask)
     else:
@@ -268,9 +282,9 @@ def panelled(
 def repack_of(
     spec: TileSpec, matrix: MatrixType, k_major: bool, few: bool, panels: bool
 ) -> Repack:  # fmt: skip
-    """Say how an operand is copied; with `few` one of few rows, with `panels` into these.
+    """Say how an operand is copied; `few` says that it has few rows, `panels` that it is for these.
 
-    Through shared memory a copy takes 3 us however small; of eight rows by threads 1 to 1.5.
+    However small, a transposition through shared memory takes twice as long as one in registers.
     """
     contiguous = matrix.major != "strided" and (matrix.major == "k") == k_major
     way: Literal["gather", "panels", "transpose_registers", "transpose_shared"] = (

@@ -1,22 +1,22 @@
 """The arithmetic of one Blackwell configuration: computed once, for the planner, kernel and tests.
 
 A CTA has four warps that store, one that multiplies and one that loads. Sums lie in tensor memory,
-twice, so that one tile is stored while the next is summed. With the pair schedule two CTAs along M
-multiply together (cta_group::2): each loads its own rows of A and half the columns of B, and holds
-its own rows of D; the even one gives the instructions.
+in two buffers, so that one tile is stored while the next is summed. With the pair schedule two CTAs
+along M multiply together (cta_group::2): each loads its own rows of A and half the columns of B,
+and holds its own rows of D; the even one issues the instructions.
 
-With a dynamic schedule a grid has a cluster for each unit of work, and clusters that run take over
-those that have not begun, one after the other (PTX ISA, clusterlaunchcontrol): one more warp asks.
+With a dynamic schedule a grid has a cluster for each work unit, and clusters that run take over
+those that have not begun, one after the other (PTX ISA, clusterlaunchcontrol). One more warp asks.
 
-Sums go to D through boxes in shared memory that TMA stores, some columns of one warp's rows each,
-where TMA can write D: rows that begin and end at multiples of 16 bytes. The parts of a split K do.
-Other rows go through boxes too, and each is stored by all lanes of a warp.
+Sums go to D through boxes in shared memory, each some columns of one warp's rows. TMA stores the
+boxes where it can write D, whose rows must begin and end at multiples of 16 bytes; those of
+split-K's parts do. Boxes for other rows are stored by all lanes of a warp.
 
-Where blocks of K have scales (`Problem.blocks`), a stage holds their tiles beside the operands (see
-`unigemm.problem.block_scales`): those of the 128 rows of a CTA, and those of all columns, in each
-CTA of a pair; along K one of mxfp8, four of nvfp4. They are copied to tensor memory, where each
-stage has a place of its own: what is copied there waits, with the stage, for the products that read
-what was there before.
+Where blocks of K have scales (`Problem.blocks`), a stage holds tiles of scales beside the operands
+(see `unigemm.problem.block_scales`). Each CTA of a pair holds those of its 128 rows and those of
+all columns; along K it is one tile for mxfp8, four for nvfp4. They are copied to tensor memory,
+where each stage has columns of its own, so a copy waits, as the stage does, for the products that
+read what was there before.
 
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
@@ -54,24 +54,24 @@ MULTIPLY_WARP, LOAD_WARP, SCHEDULE_WARP = 4, 5, 6
 BARRIER = 8  # bytes
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
-ANSWERS = 2  # of the hardware's scheduler that are kept
+ANSWERS = 2  # of the hardware's scheduler that are kept at once
 SCHEDULES = ("single", "pair", "single-dynamic", "pair-dynamic")
 BUFFERS = 2  # of sums in tensor memory, where they fit
-# K_tiles brought to the L2 before the kernel before this one has ended, while tensor memory is
-# allocated. On an H200 each cost 80 to 160 clocks.
+# k_tiles that are prefetched into the L2 while tensor memory is allocated and the kernel before
+# still runs.
 PREFETCHED = 2
 BOX_ROWS = ROWS // STORE_WARPS  # that one warp holds
 BOX_BYTES = 128  # of a row of a box, at most: the widest swizzle
-BOXES = 2  # of a warp: one is filled while the other is stored
+BOXES = 2  # of a warp, where TMA stores: one is filled while the other is stored
 K_BYTES = 32  # of one instruction
 K_BLOCKS = K_TILE_BYTES // K_BYTES  # instructions
 COLUMNS = 512  # of tensor memory, 32 bits each
 TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
-HALF_TILE = TILE_ROWS // 2  # columns of B: where a tile may begin among those of scales, at best
+HALF_TILE = TILE_ROWS // 2  # a tile of D begins at a multiple of so many columns' scales
 WIDEST = 256  # columns of a tile
 LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
 
-# Numbers of element types within their kind (PTX ISA, tcgen05 instruction descriptor).
+# The number of each element type within its kind (PTX ISA, tcgen05 instruction descriptor).
 _FORMATS = {
     DType.FLOAT16: 0,
     DType.BFLOAT16: 1,
@@ -81,7 +81,7 @@ _FORMATS = {
     DType.INT8: 1,
     DType.FLOAT4_E2M1FN_X2: 1,
 }
-# Of scales: kinds, and the type's number (the same).
+# For types of scales: the kind, and the type's number (from the same tables).
 _SCALED_KINDS = {
     DType.FLOAT8_E8M0FNU: ("mxf8f6f4.block_scale.scale_vec::1X", 1),
     DType.FLOAT8_E4M3FN: ("mxf4nvf4.block_scale.scale_vec::4X", 0),
@@ -168,9 +168,10 @@ class Geometry:
 
 
 def shared_major(problem: Problem, name: str) -> Major:
-    """Return the majorness of A or B in shared memory: strided ones are made K-major.
+    """Return the majorness of A or B in shared memory.
 
-    So are pairs of float4, which are neighbours along K (PTX ISA, tcgen05.mma: transposes).
+    Strided operands are made K-major, and so are pairs of float4, which are neighbours along K (PTX
+    ISA, tcgen05.mma: transposes).
     """
     matrix: MatrixType = getattr(problem, name)
     made_k_major = matrix.major == "strided" or matrix.dtype is DType.FLOAT4_E2M1FN_X2
@@ -235,7 +236,7 @@ def ctas_of(config: Config) -> int:
 
 
 def operand_bytes(size: int, config: Config) -> tuple[int, int]:
-    """Return the bytes of a stage of A and of B in one CTA, of elements of so many bytes."""
+    """Return the bytes of a stage of A and of B in one CTA, for elements of `size` bytes."""
     m, n, k = config.tile
     return m * k * size, n // ctas_of(config) * k * size
 
@@ -263,7 +264,8 @@ def store_of(problem: Problem, split: bool) -> tuple[Store, int]:
 def box_of(store: Store, tile_n: int, size: int) -> tuple[int, int]:
     """Return the columns of a box of elements of a size, and the pitch of its rows.
 
-    What TMA does not store has rows of an odd number of 16-byte units, which meet different banks.
+    Rows of boxes that TMA does not store have an odd number of 16-byte units, so that neighbouring
+    rows lie on different banks.
     """
     if store == "direct":
         return 0, 0
@@ -290,8 +292,8 @@ def scales_of_instruction(blocks: BlockScales) -> int:
 def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
     """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates).
 
-    Of a product with scales it says which of the four of a row in a tile are meant, the first of
-    those of so many instructions' K, in place of the type of sums.
+    With scales it also says, in place of the type of the sums, which of the four scales of a row in
+    a tile are meant: those of the `block`-th instruction of a k_tile.
     """
     m, n = geometry(problem, config).mma
     scales = {}

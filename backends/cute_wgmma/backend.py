@@ -70,7 +70,7 @@ class WgmmaBackend(CuteBackend):
         return geometry(problem, config).smem_bytes
 
     def arguments(self, plan: Plan) -> tuple[int, ...]:
-        """Return how many CTAs run at once, and which operands are turned."""
+        """Return how many CTAs run at once, and how far tiles rotate their k_tiles."""
         config = plan.config
         rotated = turns(config.oriented(plan.problem), config.oriented(plan.extents), config)
         ctas = config.cluster[0] * config.cluster[1]

@@ -200,7 +200,7 @@ class Figures:
 
 #: Of 16-bit types and int8: fitted to 13651 launches of 1264 problems on H200s, of them 4108 of 198
 #: drawn sizes and 4149 of large products and few rows, all near the best of their problems
-#: (bench/fit.py, bench/NOTES.md); the geometric mean of two fits.
+#: (bench/fit.py, docs/lab-notes/2026-11-24-large-products.md); the geometric mean of two fits.
 H200 = Figures(
     fixed_us=0.7175,
     near_us=0.3243,

@@ -1,19 +1,21 @@
 """The arithmetic of one Hopper configuration: computed once, for the planner, kernel and tests.
 
 A CTA has one producer warpgroup and `groups` x (warps M / 4) x (warps N) x `slices` consumers. With
-the cooperative schedule (one group) all consumers share a tile; with ping-pong (two groups) each
-group has a tile of its own, and one multiplies while the other writes its result. With sliced-K the
-warpgroups share a tile's k_tiles: one warpgroup alone takes 64 clocks for each wgmma that reads A
-from shared memory, however few its columns (measured; 128 columns are worth that), two overlap.
+the cooperative schedule (one group) all consumers share a tile. With ping-pong (two groups) each
+group has a tile of its own, and one multiplies while the other stores. With slice-K the warpgroups
+share the k_tiles of one tile: a wgmma that reads A from shared memory takes as long as one of 128
+columns, however few it has, and those of two warpgroups overlap.
 
-A tile of fewer rows than one wgmma has (64) loads and stores only those; what wgmma reads for the
-others is whatever lies behind them in shared memory, and its products are dropped. (Rows beyond the
-operand that TMA fills with zeros cost time: 24 against 13 us at 1x4096x4096 on an H200.)
+A tile of fewer rows than a wgmma has (64) loads and stores only those. For the others wgmma reads
+whatever lies behind them in shared memory, and its products are dropped. Rows that TMA would have
+to fill with zeros would cost time.
 
-An operand that TMA or wgmma cannot read where it lies is repacked into the workspace first, but for
-an M-major A of TF32: wgmma takes A from registers, which the threads load from shared memory.
+An operand that TMA or wgmma cannot read where it lies is repacked into the workspace first. The
+exception is an M-major A of TF32: wgmma takes it from registers, which the threads load from shared
+memory.
 
-Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
+Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product. What choices
+were measured against is in docs/lab-notes/2026-11-26-tensor-core-code-choices.md.
 """
 
 from __future__ import annotations
@@ -51,23 +53,25 @@ __all__ = [
 
 WARPGROUP = 128  # threads
 SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
-LEAST_SWIZZLE = 64  # of an N-major B: narrower ones were slow
+LEAST_SWIZZLE = 64  # of an N-major B: narrower ones are slow
 MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 REGISTERS = 65536  # of an SM
-_SM_BYTES, _SYSTEM_BYTES = 228 << 10, 1 << 10  # shared memory of an SM, and what each CTA has more
-FEW_ROWS = (8, 16, 32)  # of a tile: of an M-major A, one row of a swizzle
+_SM_BYTES = 228 << 10  # shared memory of an SM
+_SYSTEM_BYTES = 1 << 10  # of it, reserved for each CTA
+FEW_ROWS = (8, 16, 32)  # of a tile: an M-major A has them in one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 _ROW_BYTES = 256  # of a box that warps store row by row, at most
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 # Registers of a consumer thread beside its accumulators and its part of A: with fewer ptxas spills.
 _OTHER_REGISTERS = 32
-_BESIDE_ROWS = {1: 56, 2: 40}  # where D is stored row by row, by the CTAs that share an SM's
-_BESIDE_WGMMA = 26  # beside the sums of one wgmma, of those that a kernel is launched with
+_BESIDE_ROWS = {1: 56, 2: 40}  # where D is stored row by row; by `residents`
+_BESIDE_WGMMA = 26  # beside the sums of one wgmma, of the registers at launch
 _BESIDE_FRAGMENTS = 48
-_BESIDE_SETS = {2: (32, 96), 3: (32, 48)}  # of accumulators; the second where CTAs or slices add up
-# The tensor cores' own sums of float8 products keep 14 bits, those of float32 are cut, not rounded
-# (seen on an H200); so partial sums of this many K move to float32 registers.
+# By sets of accumulators; the second number where CTAs or slices add up.
+_BESIDE_SETS = {2: (32, 96), 3: (32, 48)}
+# The tensor cores keep 14 bits in sums of float8 products, and cut those of float32 instead of
+# rounding (seen on an H200). So partial sums over this much of K move to float32 registers.
 _PROMOTED_K = 128
 
 
@@ -84,11 +88,11 @@ class Geometry:
     mma_n
         N of one wgmma.
     repeats_m
-        wgmma rows blocks (64) of one warpgroup.
+        Row blocks of a wgmma (64) that one warpgroup has.
     accumulators
         float32 registers of one consumer thread.
     fragments
-        Registers of one consumer thread that hold k_tiles of A: two, or none.
+        Registers of one consumer thread that hold its parts of two k_tiles of A; or 0.
     row_steps
         Rows of D between the accumulators of one thread: to the next wgmma row block, and to the
         other half of one.
@@ -112,10 +116,10 @@ class Geometry:
     threads
         Threads of a CTA.
     residents
-        CTAs whose registers fit on an SM: two where a half is enough, so that those of the kernel
-        before or after find room beside this one. One where two of its own would find it behind a
-        copy, or of few rows: memory bounds those, and where they lie counts. (Without a copy two
-        are faster: 2x7168x2048 in TF32 nn 14.9 us, alone 16.0.)
+        CTAs whose registers fit on an SM. Two where half of the registers is enough, so that the
+        CTAs of the kernel before or after find room beside this one. One where two CTAs of this
+        kernel would find room behind a copy, and in tiles of few rows: memory bounds those, and it
+        matters on which SMs they lie.
     registers
         (producer, consumer) registers after reallocation.
     """
@@ -182,11 +186,10 @@ def from_registers(problem: Problem, rows: int) -> bool:
 
 
 def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
-    """Return the majorness of A or B in shared memory: wgmma takes all but 16-bit K-major only.
+    """Return the majorness of A or B in shared memory; only 16-bit types need not be K-major.
 
-    Of an M-major A of few rows TMA brings each K alone, in as many lines as of 64 rows. One that is
-    copied anyway is turned by that; eight rows are also where B comes in lines of N (7168x2048: 9.9
-    against 11.7 us, 4096x14336: 30.8, 31.7). More rows, and beside a K-major B, lose by it.
+    For few rows of an M-major A, TMA brings each K by itself, in as many lines as for 64 rows. So
+    an A that is copied anyway becomes K-major, and so do eight rows where B is N-major.
     """
     matrix: MatrixType = getattr(problem, name)
     if name == "a" and from_registers(problem, rows):
@@ -207,15 +210,14 @@ def is_repacked(problem: Problem, name: Literal["a", "b"], rows: int) -> bool:
 
 
 def may_panel(problem: Problem) -> bool:
-    """Whether an N-major B is copied, so that tiles may have any eights of columns."""
+    """Whether an N-major B is copied, so that tiles may have any multiple of eight columns."""
     return shared_major(problem, "b", MMA_M) == "n" and is_repacked(problem, "b", MMA_M)
 
 
 def in_panels(problem: Problem, columns: Any) -> Any:
     """Whether the copy of B is in panels, for tiles of so many columns; or for an array of these.
 
-    In lines where swizzles of 64 bytes or more divide a tile's: 4095x4097x511 takes 40.3 us so, in
-    panels 42.6, and 333x777x555 5.1 and 5.4.
+    Lines are faster where a swizzle of 64 bytes or more divides a tile's row.
     """
     return may_panel(problem) & (columns * problem.b.dtype.itemsize % LEAST_SWIZZLE != 0)
 
@@ -227,7 +229,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
 
 
 def derived(problem: Problem, config: Config) -> Geometry:
-    """Return what `geometry` does, computed anew."""
+    """Return what `geometry` does, without keeping it."""
     m, n, k = config.tile
     wg_m, wg_n = config.warps[0] // 4, config.warps[1]
     groups = groups_of(config.schedule)
@@ -286,7 +288,7 @@ def spare_bytes(problem: Problem, config: Config) -> int:
 
 def _spare_bytes(problem: Problem, config: Config, boxes: _Boxes) -> int:
     m, _, k = config.tile
-    # What wgmma reads behind the last stage of few rows.
+    # wgmma reads 64 rows: what lies behind the last stage of few rows must exist.
     tail = max(0, MMA_M - m) * k * problem.a.dtype.itemsize
     consumers = groups_of(config.schedule) * config.warps[0] // 4 * config.warps[1] * config.slice_k
     return BARRIER_BYTES + tail + consumers * boxes.buffers * STORE_ROWS * boxes.pitch
@@ -306,7 +308,7 @@ def _boxes(problem: Problem, config: Config) -> _Boxes:
     if store == "direct":
         return _Boxes(store, 0, 0, 0)
     columns, pitch = box_of(store, config.tile[1] // config.warps[1], problem.d.dtype.itemsize)
-    # With two for each, tiles of 192x192 would have three stages for four.
+    # With two boxes each, tiles of 192x192 would have three stages instead of four.
     tight = config.warps[0] == 12 and config.tile[1] > 160
     twice = store == "tma" and columns <= 64 and not tight
     return _Boxes(store, columns, pitch, 2 if twice else 1)
@@ -315,13 +317,13 @@ def _boxes(problem: Problem, config: Config) -> _Boxes:
 def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows", "direct"]:
     """Say how D is written.
 
-    Pairs of 32-bit sums fill whole sectors from the registers, where rows begin at one: boxes do
-    not make that faster.
+    Pairs of aligned 32-bit sums fill whole sectors straight from registers, so boxes would not be
+    faster.
     """
     d = problem.d
-    by_columns = d.major == "m" or from_registers(problem, rows) or d.dtype.itemsize == 1
-    by_columns = by_columns or (problem.epilogue is not None and bool(problem.epilogue.gate))
-    if by_columns or store_is_direct(rows, adding):
+    direct = d.major == "m" or from_registers(problem, rows) or d.dtype.itemsize == 1
+    direct = direct or (problem.epilogue is not None and bool(problem.epilogue.gate))
+    if direct or store_is_direct(rows, adding):
         return "direct"
     if d.alignment == TMA_BYTES:
         return "tma" if d.dtype.itemsize == 2 else "direct"
@@ -329,7 +331,7 @@ def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows"
 
 
 def store_is_direct(rows: Any, adding: Any) -> Any:
-    """Whether D is written from registers, whatever it is; of numbers, or of arrays."""
+    """Whether D is written from registers whatever its layout; for numbers, or for arrays."""
     return adding | (rows < MMA_M)
 
 
@@ -353,11 +355,10 @@ def _swizzle_of_b(problem: Problem, rows: int, columns: int) -> int:
 def box_of(store: str, columns: int, size: int) -> tuple[int, int]:
     """Return how many of a warpgroup's columns a box takes, and the pitch of its rows.
 
-    TMA stores dense rows (16-bit columns). Those of 128, 64 or 32 bytes are swizzled. Longer ones
-    are whole rows of the tile: halves of them begin within a sector (128x176 at 16384x512x128:
-    9.3 against 7.9 us), though of an even number of 16-byte units two in eight share their banks.
-    Warps that store rows want long ones, and padding turns an even number of units of eight
-    columns into an odd one.
+    TMA stores dense rows of 16-bit elements; those of 128, 64 or 32 bytes are swizzled. Where none
+    of these divides the tile's row a box has the whole row: half of it would begin within a sector.
+    (With an even number of 16-byte units, two rows in eight then share their banks.) Warps that
+    store rows want long ones; padding makes the number of units odd.
     """
     if store == "rows":
         units, longest = columns // 8, _ROW_BYTES // (8 * size)
@@ -368,7 +369,7 @@ def box_of(store: str, columns: int, size: int) -> tuple[int, int]:
 
 
 def _registers(consumers: int, residents: int) -> tuple[int, int]:
-    """Share 64 K registers: what the producer gives up, the consumers take (multiples of 8)."""
+    """Split an SM's 64 K registers: the consumers take what the producer gives up."""
     if residents == 2:
         return {1: (40, 208), 2: (40, 96), 3: (32, 72)}[consumers]
     return {1: (40, 232), 2: (40, 232), 3: (32, 160)}[consumers]

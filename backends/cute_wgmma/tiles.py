@@ -431,6 +431,7 @@ def choices(
 def is_idle(cluster_k: Any, split_k: Any, slice_k: Any) -> Any:
     """Whether parts of K are cut again by a cluster along K alone; of numbers, or of arrays.
 
-    Of 912 such launches none was the fastest of its problem (bench/NOTES.md).
+    Of 912 such launches none was the fastest of its problem
+    (docs/lab-notes/2026-11-22-one-row-and-batch-invariance.md).
     """
     return (cluster_k > 1) & (split_k > 1) & (slice_k == 1)

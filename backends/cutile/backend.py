@@ -39,8 +39,8 @@ __all__ = ["BACKEND"]
 class CutileBackend(Backend):
     """A backend whose kernels are cuTile."""
 
-    # One class and configuration are one compiled kernel, whose sums are in the order of K, but
-    # for the schedule that is not offered then (configs.varies).
+    # Every M of a class and configuration has the same kernel, whose sums are in the order of K;
+    # the schedule of which that is not true is not offered then (`legality.varies`).
     batch_invariant = True
     name = "cutile"
     compiles = True

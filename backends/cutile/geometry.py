@@ -34,30 +34,30 @@ REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reducti
 # Lines of a copy and elements of them that a block of `transpose` writes: a warp moves two
 # lines of the L2 at a time on both sides, and five blocks an SM have 80 kB in flight.
 TRANSPOSE_TILE = (64, 64)
-PIECE_ROWS = 8  # of a shared tile that a block of `join` adds up: 16 bytes of a turned D
+PIECE_ROWS = 8  # of a shared tile that a block of `join` adds up: 16 bytes of a column-major D
 ANY_MAJOR = (10, 11)  # major compute capabilities whose tcgen05 reads an operand as it lies
 
 
 @dataclass(frozen=True)
 class Features:
-    """What decides the code beside the configuration.
+    """What the code depends on beside the configuration.
 
     Attributes
     ----------
     tma
         Tiles are moved by TMA; else by cp.async.
     whole_vectors
-        Lines of A and B must be whole vectors of 16 bytes: else cp.async becomes loads of single
-        elements, and registers spill (seen in the code of 13.4 and 13.5 for sm_80).
+        Lines of A and B must be whole vectors of 16 bytes: else the compiler loads single elements
+        instead of using cp.async, and registers spill (seen in code of 13.4 and 13.5 for sm_80).
     reads_tf32
         float32 in memory is read as TF32, whose low bits the tensor cores ignore; else it is
         converted on the way (13.5 ends with an assertion for sm_80).
     overlaps
         A kernel may begin before the one in front of it has ended.
     multiplies
-        Indices are divided by numbers that the launch brings, and not by divisions proper: on
-        sm_90, where it was measured. Loops over tiles of 512x256 (sm_100, sm_110) spill two
-        registers with either, by products or by those numbers.
+        Indices are multiplied by numbers that the launch brings instead of being divided. On sm_90,
+        where it was measured; on sm_100 and sm_110 loops over tiles of 512x256 spill two registers
+        by it.
     """
 
     tma: bool
@@ -118,7 +118,7 @@ def effective_problem(problem: Problem, config: Config) -> Problem:
 
 
 def copied_bytes(problem: Problem, extents: Extents, config: Config) -> int:
-    """Return the bytes of the operands' copies, at most: a repeated batch is copied once."""
+    """Return the most bytes that the operands' copies take: a repeated batch is copied once."""
     line = extents.k * problem.a.dtype.itemsize
     return sum(
         packed_bytes(rows, line, extents.batch, 1)
@@ -146,8 +146,8 @@ def config_of(
 def stored_directly(problem: Problem, config: Config) -> bool:
     """Whether threads store the tiles of a kernel, and not TMA.
 
-    Those of 128x256 in TF32 that are stored column by column, as where B is turned as an A: 1536,
-    2048 and 3072 cubed took 5 to 7 percent less time so on an H200, but none did in smaller tiles.
+    Tiles of 128x256 in TF32 that are stored column by column, as where B takes the place of A, are
+    faster so; smaller ones are not (docs/lab-notes/2026-11-26-tensor-core-code-choices.md).
     """
     m, n, _ = config.tile
     turned = problem.a.dtype is DType.FLOAT32 and problem.a.major == problem.d.major == "m"

@@ -1,4 +1,4 @@
-"""What a cuTile kernel is passed: the documented layout of its arguments, as plain integers.
+"""The arguments of cuTile's kernels, in their documented layout, as plain integers.
 
 By cuTile's calling convention (`cutile_python_v2`) an array of n dimensions is 1 + 2n arguments:
 its address, its extents, its strides in elements; a scalar is one, a tuple those of its items, and
@@ -70,12 +70,12 @@ class CallArgument:
 
 @dataclass(frozen=True)
 class Divisor:
-    """What a kernel divides indices by, without a division.
+    """A number by which a kernel divides indices, without a division.
 
     Attributes
     ----------
     by
-        The number, above zero and below 2**31, as what is divided is from zero on.
+        The number, from 1 to 2**31 - 1. What is divided is from 0 to 2**31 - 1.
     """
 
     by: int
@@ -122,16 +122,16 @@ def slots_of(config: Config, target: Target) -> int:
 
 
 class Tail(NamedTuple):
-    """What a "tail" schedule does with the tiles that do not fill a round.
+    """What a "tail" schedule does with the tiles that do not fill a wave.
 
     Attributes
     ----------
     begin
-        The first of them; those before are whole rounds.
+        The first of them; those before are whole waves.
     tiles
-        How many.
+        How many they are.
     parts
-        Of K, that each is cut into: as many as there are slots.
+        Into how many parts of K each is cut: so many that all slots are filled.
     """
 
     begin: int
@@ -140,7 +140,7 @@ class Tail(NamedTuple):
 
 
 def tail_of(config: Config, k: int, tiles: int, slots: int) -> Tail:
-    """Return what is left of the last round, in parts none of which is empty."""
+    """Return the tiles of the last wave, in parts none of which is empty."""
     left = tiles % slots
     k_tiles = ceil(k / config.tile[2])
     parts = max(1, min(slots // max(1, left), k_tiles))
@@ -150,8 +150,8 @@ def tail_of(config: Config, k: int, tiles: int, slots: int) -> Tail:
 def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
     """Return the launches of a product.
 
-    One, or two with split-K, behind one for each operand that is copied; for each product of a
-    stack where the strides between them are negative or too wide for 32 bits.
+    That is one, or two with split-K, behind one for each operand that is copied. Where the strides
+    between the products of a stack are negative or too wide for 32 bits, each has its own.
 
     Raises
     ------

@@ -1,15 +1,13 @@
 """The tiles that are offered, by architecture and type, and where each number comes from.
 
 Every tile here compiles, for every layout of its type, to tensor core code with no local memory
-(test_cutile_compile.py reads the machine code). Those that do not are left out: on sm_90 a
-128x256 tile of four warps keeps 1.8 kB of its sums in local memory and is 17 times slower (seen on
-an H200).
+(test_cutile_compile.py reads the machine code). Tiles that do not are left out, since they are many
+times slower.
 
 Sources of the sizes:
 
-- H: measured on an H200 beside cuBLAS (16 bits): 128x256 with eight warps 0.95 to 1.17, 256x256 on
-  two CTAs 0.93 to 1.16, 128x128 on two CTAs 0.90 to 1.07 at 1024 cubed, 64x128 1.15 at
-  256x4096x4096, 64x64 in k_tiles of 256 bytes 1.07 at 64x4096x14336.
+- H: measured on an H200 beside cuBLAS, in 16 bits
+  (docs/lab-notes/2026-11-26-tensor-core-code-choices.md).
 - T: what NVIDIA's TileGym tunes among (src/tilegym/ops/cutile/matmul.py, at 242111c), by
   architecture and for float64.
 - N: narrow tiles for few rows or columns, the smallest N of wgmma, tcgen05 and mma.sync (PTX ISA:
@@ -64,10 +62,11 @@ class Shape:
         Only for a D whose lines are whole vectors, as all above 128x128 are: the addresses of
         single elements spill.
     persistent, tail
-        Offered with a loop over tiles, too; and with one whose last round is cut along K.
+        Whether it is also offered with a loop over tiles; and with one whose last wave is cut along
+        K.
     latency
-        How long the compiler is told that loads last, from 2 to 10 (`cuda.tile.load`), which
-        decides how many k_tiles are on their way at once; 1 leaves it to the compiler.
+        The latency of loads that the compiler is told, from 2 to 10 (`cuda.tile.load`). It decides
+        how many k_tiles are in flight; 1 leaves it to the compiler.
     """
 
     m: int
@@ -139,8 +138,7 @@ _FLOAT64 = (
     Shape(16, 16, 256, occupancy=2),  # T
 )
 
-# The best of 1 to 4 in 286 problems, as of k_tiles of 256 bytes below (0.93 to 0.99 of the time,
-# 64x64 0.94): the compiler has more k_tiles on their way, and no room for two CTAs of an SM.
+# With a latency of 4 the compiler has more k_tiles in flight, and no room for two CTAs on an SM.
 _HOPPER_FEW = tuple(
     replace(shape, latency=4)
     if shape.k_tile_bytes == 256 or (shape.m == 128 and shape.n < 32)
@@ -171,7 +169,7 @@ _HOPPER = (
     Shape(64, 64, occupancy=2),  # S
     *_HOPPER_FEW,
 )
-# Eight-bit sums are kept twice: the tensor cores' own lose bits, and move to float32 often.
+# Sums of float8 are kept twice: the tensor cores' own lose bits, so they often move to float32.
 _HOPPER_FLOAT8 = (
     Shape(128, 128, warps=8),  # S
     Shape(64, 128),  # S
@@ -228,7 +226,7 @@ def spans_of(length: int) -> tuple[int, ...]:
 def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     """Return the tiles for a problem that cutile takes, as the kernel sees it."""
     aligned = problem.d.alignment == ALIGNMENT
-    # A box that TMA moves is 16 bytes wide, at least; narrower ones were read by ordinary loads.
+    # TMA moves boxes of at least 16 bytes; narrower ones are read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
     transposed = transposed_tf32(problem, target)
     return _shapes(problem.a.dtype, target.capability, aligned, least, transposed)
@@ -242,7 +240,7 @@ def _shapes(
     least: int,
     transposed: tuple[bool, bool],
 ) -> tuple[Shape, ...]:
-    """Return those of a type: for a D of whole vectors or not, of so many columns at least."""
+    """Return the tiles of a type, for a D of whole vectors or not, of at least so many columns."""
     table = [
         shape
         for shape in table_of(dtype, capability)
@@ -261,23 +259,17 @@ def _shapes(
 
 
 def transposed_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
-    """Whether A and B are TF32 that Hopper turns on the way; in a loop over tiles that is slow.
-
-    Persistent kernels took two or three times as long on an H200.
-    """
+    """Whether A and B are TF32 that Hopper transposes on the way: slow in a loop over tiles."""
     turns = problem.a.dtype is DType.FLOAT32 and target.capability[0] == 9
     return turns and problem.a.major != "k", turns and problem.b.major != "k"
 
 
 def _slow_transposed(shape: Shape, a: bool, b: bool) -> bool:
-    """Whether a tile of turned TF32 is one that others beat by far on an H200.
+    """Whether a tile of transposed TF32 is one that others beat by far on an H200.
 
-    Two CTAs took longer than one with their half. Loops of 64x64 tiles around a turned B have two
-    stages only, and wait for each k_tile (42 and 67 kB of shared memory of 227): twice the time.
-    Bands of rows took 1.8 times as long as their price where A alone is turned, and 2.3 times where
-    B is (73 us at 1536 cubed and 434 at 3072, 128x128 tiles 47 and 292), but not where both are.
-    Several spans of columns were not tried. 64x32 in k_tiles of 256 bytes took 58 us for 22 where B
-    is (32x4096x4096 in tt, turned round).
+    So are tiles on two CTAs; bands of rows, where only one operand is transposed; and where B is,
+    64x64 tiles, whose loops have two stages only, and narrow tiles with long k_tiles. Several spans
+    of columns were not tried. Times: docs/lab-notes/2026-11-26-tensor-core-code-choices.md.
     """
     bands, columns = len(spans_of(shape.m)) > 1, len(spans_of(shape.n)) > 1
     if shape.ctas > 1 or columns or (a != b and bands):

@@ -1,7 +1,7 @@
-"""Which unit of work comes next: dealt round robin, or asked of the hardware's scheduler.
+"""Which work unit comes next: units are dealt round robin, or asked of the hardware's scheduler.
 
-A queue is (answers, answered, taken): some 16-byte places in the shared memory of every CTA of a
-cluster, and two barriers for each. One warp of the first CTA asks. An answer reaches all CTAs
+A queue is (answers, answered, taken): some 16-byte slots in the shared memory of every CTA of a
+cluster, and two barriers for each slot. One warp of the first CTA asks. An answer reaches all CTAs
 (`answered`); each warp that works on units reads it and says so to the first CTA (`taken`).
 """
 
@@ -61,14 +61,14 @@ def ask(spec: cutlass.Constexpr, queue: tuple) -> None:
         _, _, _, found = cute.arch.clc_response(answer_slot(answers, slot))
         more = cute.arch.make_warp_uniform(found)
         slot, phase = advance(slot, phase, ANSWERS)
-    # All have read the last answers while this CTA is there to be told so.
+    # Stay until all have read the last answers: they arrive here.
     for _ in range_constexpr(ANSWERS):
         cute.arch.mbarrier_wait(taken + slot, phase)
         slot, phase = advance(slot, phase, ANSWERS)
 
 
 def answer_slot(answers: cute.Pointer, slot: Int32) -> cute.Pointer:
-    """Return where an answer lies."""
+    """Return the slot of an answer."""
     return (answers + slot * (_BYTES // 4)).align(_BYTES)
 
 
@@ -77,7 +77,7 @@ def following(
     spec: cutlass.Constexpr, queue: tuple, unit: Int32, units: Int32, step: Int32, slot: Int32,
     phase: Int32,
 ) -> Int32:  # fmt: skip
-    """Return the unit after one, from a place in the queue; `units` where there is none."""
+    """Return the unit after this one, from a slot of the queue; `units` where there is none."""
     geo = spec.geometry
     coming = unit + step
     if const_expr(geo.dynamic):
@@ -98,8 +98,8 @@ def following(
 
 
 def next_answer(geo: Geometry, slot: Int32, phase: Int32, ring: tuple) -> tuple[Int32, Int32]:
-    """Return the place in the queue of the answer after one.
+    """Return the slot of the next answer, and its phase.
 
-    `ring` is the next buffer of sums and its phase: where there are as many, they are in step.
+    `ring` is the next buffer of sums and its phase: the same where there are as many buffers.
     """
     return ring if geo.buffers == ANSWERS else advance(slot, phase, ANSWERS)

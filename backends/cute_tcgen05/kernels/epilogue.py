@@ -1,4 +1,8 @@
-"""What happens to the sums in tensor memory: read, scaled, rounded and stored."""
+"""The store warps: they read sums from tensor memory, scale, round and store them.
+
+D is written in one of three ways (`Geometry.store`): from boxes in shared memory by TMA, from boxes
+row by row, or straight from registers.
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from typing import Any
@@ -19,16 +23,16 @@ from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .clc_scheduler import following, next_answer
 from .spec import Spec
 
-_CHUNK = 32  # columns of sums that a thread reads at once where it stores directly, or half as many
+_CHUNK = 32  # columns of sums that a thread reads at once to store them directly; or half of these
 
 
 def after_sync() -> None:
-    """Order what tcgen05 does next behind the barrier that was waited for (PTX ISA)."""
+    """Order tcgen05 instructions that follow behind the barrier that was waited for (PTX ISA)."""
     cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
 
 
 def before_sync() -> None:
-    """Order what tcgen05 has done before the barrier that is arrived at next (PTX ISA)."""
+    """Order tcgen05 instructions so far before the barrier that is arrived at next (PTX ISA)."""
     cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
 
 
@@ -103,7 +107,7 @@ def chunk(spec: Spec) -> int:
 
 @cute.jit
 def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> cute.Tensor:
-    """Start to read some columns of a thread's row; `finish` waits for them."""
+    """Start to read a part of the columns of a thread's row; `finish` waits for them."""
     read, source, k_tiles, *_ = reading
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
     held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
@@ -118,7 +122,7 @@ def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> c
 
 @cute.jit
 def leave(drained: cute.Pointer, pair: Int32, ctas: cutlass.Constexpr) -> None:
-    """Tell the CTA that multiplies, of that rank, that this warp has read a buffer."""
+    """Tell the CTA that multiplies, the one of this rank, that this warp has read a buffer."""
     before_sync()
     with cute.arch.elect_one():
         if const_expr(ctas == 2):
@@ -132,8 +136,8 @@ def finish(
 ) -> Any:
     """Wait for the columns that this warp has begun to read, and scale them.
 
-    With the last part the buffer is handed back. Else, if that is to be done `ahead`, the columns
-    that follow are begun to be read, and returned.
+    The last part hands the buffer back. Before that, and if `ahead`, the next part is begun to be
+    read, and returned.
     """
     cute.arch.fence_view_async_tmem_load()
     coming = None
@@ -168,10 +172,10 @@ def store_boxes(
     spec: cutlass.Constexpr, reading: tuple, boxes: tuple, at: tuple, thread: Int32,
     scale: tuple, used: Int32,
 ) -> Int32:  # fmt: skip
-    """Store a tile by TMA, each warp its rows; returns the box of a warp that is the next.
+    """Store a tile by TMA, each warp its own rows; returns which of its boxes a warp uses next.
 
-    While a box is filled the next columns are on their way out of tensor memory, and the box before
-    on its way to device memory.
+    While one box is filled, the next columns are read from tensor memory, and the box before is on
+    its way to device memory.
     """
     geo = spec.geometry
     atom, target, area = boxes
@@ -223,7 +227,7 @@ def store_rows(
     spec: cutlass.Constexpr, reading: tuple, area: cute.Pointer, base: Int64, row_step: Int64,
     corner: tuple, sizes: tuple, thread: Int32, scale: tuple,
 ) -> None:  # fmt: skip
-    """Store a tile whose rows begin at any element, each warp its rows."""
+    """Store a tile of a D whose rows begin at any element; each warp stores its own rows."""
     geo = spec.geometry
     columns = geo.box_columns
     count = const_expr(spec.config.tile[1] // columns)
@@ -254,7 +258,7 @@ def store_direct(
     spec: cutlass.Constexpr, reading: tuple, base: Int64, d_strides: tuple, corner: tuple,
     sizes: tuple, thread: Int32, scale: tuple,
 ) -> None:  # fmt: skip
-    """Store a tile, each thread its row."""
+    """Store a tile from registers; each thread stores its own row."""
     m, n = sizes
     columns = const_expr(chunk(spec))
     count = const_expr(spec.config.tile[1] // columns)

@@ -1,4 +1,7 @@
-"""Device code of the Blackwell GEMM: TMA, tcgen05, tensor memory, persistent, warp-specialised.
+"""The Blackwell GEMM: TMA, tcgen05, tensor memory, persistent, warp-specialized.
+
+This file has the load and multiply roles, and sends each warp to its own; the store role is in
+`epilogue`, the ask role in `clc_scheduler`, the launch in `host`.
 
 The story of one CTA
 --------------------
@@ -10,13 +13,13 @@ The story of one CTA
     store      four warps. Wait `summed`, read the sums from tensor memory some columns at a time,
                hand the buffer back (`drained`) with the last, and store them: by TMA out of a box
                in shared memory while the next columns are read, or straight from registers.
-    ask        one warp of a cluster, where the schedule is dynamic: see `scheduling`.
+    ask        one warp of a cluster, where the schedule is dynamic: see `clc_scheduler`.
 
 In a pair both CTAs load, and the even one's `full` counts the bytes of both; it alone multiplies,
 and what it announces reaches both. Both store the rows that they hold.
 
-In a wider cluster the tiles of a row share A and those of a column B: each CTA loads its part and
-sends it to all that share it, once all of them have left the stage.
+In a wider cluster the tiles of a row share A, and those of a column share B: each CTA loads its
+part and sends it to all that share it, once all of them have left the stage.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -91,9 +94,9 @@ def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -
 
 
 def sharing(spec: Spec, ranks: tuple) -> tuple:
-    """Return bits of the CTAs that take part: (of A loaded here, of B, of what is multiplied here).
+    """Return three masks of CTAs: those that receive this one's part of A, and of B, and the last.
 
-    The last are those whose loads the products of this CTA's pair read, both CTAs of every pair.
+    The last mask has the CTAs whose loads the products of this CTA's pair read: both of every pair.
     """
     ctas, (cm, cn) = spec.geometry.ctas, spec.config.cluster
     rank_m, rank_n, _ = ranks
@@ -109,7 +112,7 @@ def sharing(spec: Spec, ranks: tuple) -> tuple:
 def partitions(
     spec: Spec, mma: cute.TiledMma, atoms: tuple, tensors: tuple, shared: tuple, ranks: tuple
 ) -> tuple:
-    """Return where this CTA's part of each k_tile of A and of B goes to, and comes from."""
+    """Return, for A and then B, where this CTA's part of each k_tile goes, and where it is from."""
     geo, tile_k = spec.geometry, spec.config.tile[2]
     mine = mma.get_slice(ranks[0] % geo.ctas)
     tiles_a = mine.partition_A(
@@ -165,7 +168,7 @@ def load(
     spec: cutlass.Constexpr, order: tuple, queue: tuple, loads: tuple, barriers: tuple,
     flags: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
-    """Bring every k_tile of every unit of this CTA; one warp."""
+    """Load every k_tile of every unit of this CTA; one warp."""
     config, geo = spec.config, spec.geometry
     atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b, scales = loads
     full, empty = barriers
@@ -203,7 +206,7 @@ def load(
             at = select(at >= end, work.first, at)
         unit = following(spec, queue, unit, units, step, answer, heard)
         answer, heard = advance(answer, heard, ANSWERS)
-    # The end of every multiplication reaches this CTA while it is there.
+    # Stay until every stage is empty: nobody may signal a CTA that has ended.
     for _ in range_constexpr(config.stages):
         cute.arch.mbarrier_wait(empty + stage, phase)
         stage, phase = advance(stage, phase, config.stages)
@@ -256,11 +259,10 @@ def issue(
 def multiply_k_tile(
     spec: Spec, into: Int32, sources: tuple, k_tile: Int32, stage: Int32, left: Int32 | None = None
 ) -> None:
-    """Multiply what a stage holds, or its first `left` blocks; one warp.
+    """Multiply what a stage holds, or its first `left` k_blocks; one warp.
 
-    The sums before it are kept, but for k_tile 0.
-
-    One thread is elected for each instruction: around all of them it would take a branch.
+    k_tile 0 begins new sums, the others add to them. One thread is elected for each instruction by
+    itself, since around all of them it would take a branch.
     """
     matrices, scaling = sources
     scales: list[tuple] = [()] * K_BLOCKS
@@ -274,7 +276,7 @@ def multiply_k_tile(
 
 
 def announce(spec: Spec, barrier: cute.Pointer, where: Int32 | None) -> None:
-    """Have a barrier told, in those CTAs, when all products so far have ended; one warp."""
+    """Have a barrier signalled, in these CTAs, once all products so far have ended; one warp."""
     group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
     with cute.arch.elect_one():
         tcgen05.commit(barrier, where, group)
@@ -286,7 +288,7 @@ def take_k_tile(
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Wait for a stage, multiply it, and have its end announced; returns the next stage.
 
-    `free` are the CTAs that are told.
+    `free` is the mask of the CTAs that are told.
     """
     empty = cute.make_ptr(Int64, stage, SMEM)
     cute.arch.mbarrier_wait(empty - spec.config.stages, phase)  # `full` lie before `empty`
@@ -301,10 +303,10 @@ def multiply_to_the_end(
     spec: cutlass.Constexpr, into: Int32, sources: tuple, k_tiles: Int32, whole: Int32, left: Int32,
     stage: Int32, phase: Int32, ring: tuple, free: Int32 | None,
 ) -> tuple:  # fmt: skip
-    """Multiply k_tiles, after `whole` ones that which K ends in, if any; returns the next stage.
+    """Multiply k_tiles, of which K may end within the one behind `whole` ones; returns the stage.
 
-    Of that only `left` blocks: what fills a tile of scales behind them may be NaN. It is not in the
-    loop of the others, whose instructions would all have predicates.
+    Of that one only the first `left` k_blocks are multiplied: the padding of its scales may be NaN.
+    It has a place outside of the loop, whose instructions would all have predicates otherwise.
     """
     done = Int32(0)
     while done < k_tiles:
@@ -354,7 +356,7 @@ def multiply(
         buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         unit = following(spec, queue, unit, units, step, answer, heard)
         answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase ^ 1))
-    # The buffers are read to the end while this CTA is there to be told so.
+    # Stay until the buffers are drained: the store warps arrive here.
     for _ in range_constexpr(geo.buffers):
         cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
         buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)

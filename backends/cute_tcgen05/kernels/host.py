@@ -1,4 +1,4 @@
-"""The host function: tensors and TMA descriptors of the operands, and the launch."""
+"""The host function: copies of operands, TMA descriptors, the launch, the sum of the parts."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""The ring of stages, as the warp that multiplies goes around it: by the addresses of barriers.
+"""The ring of stages of the multiply warp, which knows a stage by the address of its barrier.
 
-All that a stage has, barriers, operands and scales, lies as far behind that of the stage before as
-anywhere in the ring. So the address of its `empty` is all that has to be known of a stage, and each
-place is one multiplication and addition away.
+Whatever a stage has (barriers, operands, scales) lies at a constant distance from that of the stage
+before. So the address of its `empty` is all that has to be known of a stage: every other address is
+a multiplication and an addition away.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -20,18 +20,18 @@ def ring_of(empty: cute.Pointer, stages: int) -> tuple[Int32, Int32]:
 
 
 def origin(first: Int32, apart: int, ring: tuple[Int32, Int32]) -> Int32:
-    """Return what `at_stage` counts from; `first` is the first stage's, `apart` from the next."""
+    """Return what `at_stage` adds to: from the first stage's address, and the distance of two."""
     assert apart % BARRIER == 0
     return pinned(first - ring[0] * (apart // BARRIER))
 
 
 def at_stage(start: Int32, apart: int, stage: Int32) -> Int32:
-    """Return the place of a stage."""
+    """Return an address in a stage."""
     return start + stage * (apart // BARRIER)
 
 
 def next_stage(stage: Int32, phase: Int32, ring: tuple[Int32, Int32]) -> tuple[Int32, Int32]:
-    """Return the stage after one; the phase turns when the ring does."""
+    """Return the next stage; the phase flips where the ring wraps."""
     first, end = ring
     coming = stage + BARRIER
     wraps = coming == end

@@ -1,4 +1,4 @@
-"""The scales of blocks on their way: into tiles if need be, to shared memory, to tensor memory.
+"""Block scales on their way: into tiles if need be, to shared memory, to tensor memory.
 
 A tile (see `unigemm.problem.block_scales`) is 512 contiguous bytes: 32 lines of 16. TMA brings
 tiles as they lie; in a stage those along K follow one another, first of A, then of each 128 columns
@@ -37,8 +37,8 @@ def tile_kernel(
 ) -> None:
     """Write a tile of scales, a word each thread.
 
-    Tiles are counted along K, then along the rows, then over the stack. Behind the last scale of a
-    row it is repeated: it multiplies zeros there, and where it is no number the row is none anyway.
+    Tiles are counted along K, then along the rows, then over the stack. The last scale of a row is
+    repeated behind it: it multiplies zeros there, and if it is NaN the whole row is NaN anyway.
     """
     tile, _, _ = cute.arch.block_idx()
     word, _, _ = cute.arch.thread_idx()
@@ -66,7 +66,7 @@ def tiled(
 ) -> tuple:  # fmt: skip
     """Return scales in tiles, viewed as words (a tile, along K, along the rows, L0, L1).
 
-    Plain ones are copied into the workspace first; also returns the workspace behind them.
+    Plain scales are copied into the workspace first. Also returns the workspace behind them.
     """
     rows, k = sizes
     blocks = (k + block - 1) // block
@@ -140,11 +140,11 @@ def bring_tiles(
     spec: Spec, parts: tuple, tile_m: Int32, tile_n: Int32, k: Int32, batch: tuple, stage: Int32,
     full: cute.Pointer,
 ) -> None:  # fmt: skip
-    """Start the TMA loads of a stage's scales; behind the last row and block TMA brings zeros."""
+    """Start the TMA loads of a stage's scales; TMA fills up with zeros behind rows and blocks."""
     starts = (tile_m, first_half_tile(spec, tile_n) * HALF_TILE // TILE_ROWS)
     for operand, (atom, tensor, held) in enumerate(parts):
         _, deep, wide = boxes(spec)[operand]
-        # From any row of tiles on: those of a tile's columns may begin between two boxes.
+        # From any row of tiles on: the scales of a tile's columns may begin between two boxes.
         ahead = cute.domain_offset((0, k * deep, starts[operand], *batch[operand]), tensor)
         source = cute.local_tile(ahead, (_WORDS, deep, wide, 1, 1), (0,) * 5)
         into, addresses = cpasync.tma_partition(
@@ -154,7 +154,7 @@ def bring_tiles(
 
 
 def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
-    """Return half tiles of scales before those of a tile's columns."""
+    """Return how many half tiles of scales lie before those of a tile's columns."""
     return tile_n * (spec.config.tile[1] // HALF_TILE)
 
 
@@ -162,9 +162,9 @@ def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
 
 
 def column_of(spec: Spec, part: int, along: int) -> int:
-    """Return the first column, in a stage, of a tile: of A (`part` 0), or of columns of B.
+    """Return the first column, within a stage, of a tile of A (`part` 0) or of columns of B.
 
-    Those of B for the same K follow one another: they are read as one.
+    Tiles of B for the same K follow one another, since they are read as one.
     """
     _, wide, deep = spec.geometry.scale_tiles
     tile = along if part == 0 else deep + along * wide + part - 1
@@ -182,7 +182,7 @@ def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
 
 
 def origins(spec: Spec, scaling: tuple, ring: tuple) -> tuple[tuple[Int32, Int32], Int32]:
-    """Return from where places of scales are counted: descriptors' words, and in tensor memory.
+    """Return what `at_stage` adds to for scales: the descriptor's words, and in tensor memory.
 
     `scaling` are those of the first stage.
     """
@@ -194,7 +194,7 @@ def origins(spec: Spec, scaling: tuple, ring: tuple) -> tuple[tuple[Int32, Int32
 def copy_tiles(spec: Spec, scaling: tuple, stage: Int32) -> list[tuple[Int32, Int32]]:
     """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one warp.
 
-    `scaling` are what `origins` returns, and the tile's number along N. Returns where the scales of
+    `scaling` is what `origins` returns, and the tile's number along N. Returns where the scales of
     each instruction begin.
     """
     words, base, tile_n = scaling
@@ -226,9 +226,9 @@ def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tupl
 
 
 def whole_k_tiles(work: Work, blocks: Int32) -> tuple[Int32, Int32]:
-    """Return how many k_tiles are multiplied before the one that K ends in, and the blocks of that.
+    """Return how many k_tiles come before the one that K ends in, and the k_blocks of that one.
 
-    All of them where K ends with a k_tile, or in another part. `blocks` are those of K.
+    All k_tiles, where K ends with a k_tile or in another part. `blocks` counts the k_blocks of K.
     """
     last = work.first + (work.k_tiles - 1) * work.step
     ends = (last + 1) * K_BLOCKS > blocks

@@ -33,10 +33,10 @@ class Spec(device.Spec):
 
     @property
     def panels(self) -> bool:
-        """Whether the copy of B is in panels: not measured here."""
+        """Whether the copy of B is in panels: never, which was not measured."""
         return False
 
     @property
     def early(self) -> bool:
-        """Whether copies and products are launched as soon as there is room: not measured here."""
+        """Whether copies and products are launched as soon as there is room: not measured."""
         return False

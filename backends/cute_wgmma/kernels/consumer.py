@@ -15,7 +15,7 @@ from .tile_coords import tile_origin
 __all__ = ["ORDER_BARRIER", "consume"]
 
 
-ORDER_BARRIER = 1  # and the next: named barriers that pass the turn between ping-pong groups
+ORDER_BARRIER = 1  # and the next: named barriers by which ping-pong groups take turns
 
 
 @cute.jit
@@ -27,7 +27,7 @@ def consume(
 ) -> None:  # fmt: skip
     """Multiply and store the units of one group of warpgroups.
 
-    `extents` are (M, N), and where the last tiles begin along them.
+    `extents` are (M, N), and the origins of the last tiles along them.
     """
     config, geo = spec.config, spec.geometry
     sizes, lasts = extents

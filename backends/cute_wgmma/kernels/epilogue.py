@@ -1,4 +1,8 @@
-"""What happens to the accumulators: added up along a cluster, rounded, and stored."""
+"""The consumers' epilogue: partial sums are added up, scaled, finished, rounded and stored.
+
+`store_tile` is all that kernels call. D is written in one of three ways (`Geometry.store`): from
+boxes in shared memory by TMA, from boxes row by row, or straight from registers.
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 
@@ -23,10 +27,10 @@ _IN_FLIGHT = 16  # 16-byte loads of a thread from the cluster's shared memories
 
 
 def number(geo: Geometry, i: int, j: int) -> int:
-    """Return which accumulator of a thread is the first in row block i, column block j.
+    """Return the number of a thread's first accumulator in row block i, column block j.
 
-    The four of a block are two neighbours in a row, then the same eight rows below (PTX ISA,
-    wgmma.mma_async, fragment D).
+    A block has four: two neighbours in a row, then two eight rows below (PTX ISA, wgmma.mma_async,
+    fragment D).
     """
     return 4 * (geo.mma_n // 8 * i + j)
 
@@ -156,23 +160,23 @@ def store_sums(
 
 
 def quad(dtype: type, area: Int32, index: Int32, threads: int, thread: Int32) -> cute.Tensor:
-    """View the 16 bytes of shared memory where a thread leaves four accumulators."""
+    """View the 16 bytes of shared memory to which a thread writes four accumulators."""
     return vector_at(dtype, area, index * threads + thread)
 
 
 def has_rows(spec: Spec, thread: Int32) -> cutlass.Boolean:
-    """Whether a thread's warp holds rows of the tile: of few rows, only the first warps do."""
+    """Whether a thread's warp holds rows of the tile; in tiles of few rows the last ones do not."""
     return thread % WARPGROUP // 32 * 16 < spec.config.tile[0]
 
 
 def column_range(blocks: int, members: int, member: Int32) -> tuple[int, Int32]:
-    """Return how many column blocks each of the members gets, and the first of this one's."""
+    """Return how many column blocks each member adds up, and the first of this one's."""
     each = -(-blocks // members)
     return each, member * each
 
 
 def block_of_range(blocks: int, members: int, begin: Int32, v: int) -> Int32:
-    """Return which block of a thread's is the v-th of a share; behind the last, the last again."""
+    """Return the v-th block of a member's columns; behind the last one, the last again."""
     each = -(-blocks // members)
     column = begin + v % each
     if each * members > blocks:
@@ -195,10 +199,10 @@ def leave(
 def add_slices(
     spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, member: Int32, thread: Int32
 ) -> tuple:
-    """Add up over the slices of K, in their order; each warpgroup gets a share of the columns.
+    """Add up over the slices of K, in their order; each warpgroup does some of the columns.
 
-    `area` is the shared memory of the pipeline, which no one uses any more. Returns the sums, how
-    many blocks of eight columns they are, and the first of them.
+    `area` is the shared memory of the pipeline, which is free by now. Returns the sums, how many
+    blocks of eight columns they are, and the first of these blocks.
     """
     geo = spec.geometry
     blocks = const_expr(geo.mma_n // 8)
@@ -231,10 +235,10 @@ def add_cluster(
     spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, area: Int32,
     ranks: tuple, thread: Int32,
 ) -> tuple:  # fmt: skip
-    """Add up over the CTAs of a cluster along K, each its share of the columns, its own part first.
+    """Add up over the CTAs of a cluster along K: each some of the columns, its own part first.
 
-    The sums stay where they are and are fetched. The caller waits for the cluster once more before
-    it ends. Returns what `add_slices` does.
+    Each CTA leaves its sums in its shared memory, and the others fetch what they need. The caller
+    waits for the cluster once more before it ends. Returns what `add_slices` does.
     """
     geo, count = spec.geometry, spec.config.cluster_k
     cm, cn = spec.config.cluster
@@ -289,8 +293,8 @@ def finish(
     """Carry out the epilogue of a call on so many blocks of eight columns; partial sums stay.
 
     `first` is the row and column of this thread's first element; what lies before a `least` column,
-    or not before the `extents`, is another's. Returns `sums`, which hold what is
-    to be stored, or with a gate others, half as many.
+    or not before the `extents`, is another's. Returns `sums`, which hold what is to be stored, or
+    with a gate others, half as many.
     """
     if spec.problem.epilogue is None or spec.split:
         return sums
@@ -358,9 +362,9 @@ def store_down(
     spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
     column_step: Int64, first: tuple, extents: tuple, least: Int32 | None,
 ) -> None:  # fmt: skip
-    """`store_direct` where the columns of D are contiguous.
+    """`store_direct` for a D whose columns are contiguous.
 
-    Where A came from registers, all of a thread's accumulators of a column are neighbours.
+    Where A comes from registers, a thread's accumulators of one column are neighbours in D.
     """
     row, column = first
     m, n = extents
@@ -396,12 +400,12 @@ def store_direct(
     spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
     steps: tuple, first: tuple, lane: Int32, extents: tuple, least: Int32 | None,
 ) -> None:  # fmt: skip
-    """Store accumulators of so many blocks of eight columns from registers.
+    """Store accumulators from registers, `blocks` blocks of eight columns.
 
-    `first` is the row and column of this thread's first element; eight columns at a time are left
-    out before a `least` one. Where all columns exist, each store is one instruction: code that runs
-    once costs the time to fetch it. Neighbours are stored in pairs where rows of D have an even
-    length, or those of parts of it room for one more.
+    `first` is the row and column of this thread's first element; blocks before a `least` column are
+    left out. Where all columns exist each store is one instruction, because code that runs once
+    costs the time to fetch it. Neighbours are stored in pairs where rows of D have an even length;
+    rows of partial sums have room for one more.
     """
     row, column = first
     m, n = extents
@@ -444,7 +448,7 @@ def store_direct(
 
 
 def box_address(spec: Spec, box: Int32, row: Int32, unit: Int32) -> Int32:
-    """Return where a unit of eight 16-bit elements of a row lies in shared memory."""
+    """Return the shared address of a unit of eight 16-bit elements of a row."""
     if spec.geometry.store == "tma":
         unit = swizzled_unit(row, unit, 2 * spec.geometry.store_columns)
     return box + row * spec.geometry.box_pitch + unit * 16
@@ -491,10 +495,10 @@ def store_rows(
     spec: cutlass.Constexpr, sums: cute.Tensor, boxes: cute.Pointer, out: Int64, row_step: Int64,
     left: tuple, thread: Int32,
 ) -> None:  # fmt: skip
-    """Store a warpgroup's accumulators where rows of D begin at any element.
+    """Store a warpgroup's accumulators to a D whose rows begin at any element.
 
-    Each warp its own rows of a box. `out` is the address of the first element, `left` how many rows
-    and columns of D there are from it on.
+    Each warp stores its own rows of a box. `out` is the address of the first element, `left` how
+    many rows and columns D has from there on.
     """
     geo, size = spec.geometry, spec.output.width // 8
     columns, rows = geo.store_columns, const_expr(STORE_ROWS // 4)
@@ -521,7 +525,7 @@ def store_by_tma(
     boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32, column: Int32, i0: Int32,
     i1: Int32, used: Int32,
 ) -> Int32:  # fmt: skip
-    """Store a warpgroup's accumulators box by box; returns the count of boxes ever used."""
+    """Store a warpgroup's accumulators box by box by TMA; returns how many boxes it ever used."""
     geo = spec.geometry
     columns = geo.store_columns
     moved = cute.domain_offset((row, column, 0, 0), target)

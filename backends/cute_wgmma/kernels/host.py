@@ -1,26 +1,4 @@
-"""Device code of the Hopper GEMM: TMA, wgmma, persistent and warp-specialised.
-
-The story of one CTA
---------------------
-    producer   one warp. For each work unit and k_tile: wait until every CTA that receives the
-               k_tile has left the stage (`empty`), announce the bytes (`full`), start the TMA loads
-               of A and B, multicast along the cluster.
-    consumers  warpgroups of 128 threads. Wait `full`, multiply the k_tile with wgmma out of shared
-               memory, keep one in flight, hand the stage before it back (`empty`, one arrival of
-               each warpgroup at each CTA whose producer wrote it).
-    epilogue   by the consumers: accumulators through swizzled shared memory to TMA stores, or
-               straight from registers where D is no TMA target.
-
-Cooperative: all consumers share a tile. Ping-pong: two groups take turns at the tensor cores; a
-pair of named barriers passes the turn, so that one group's epilogue hides under the other's maths.
-Sliced-K: the consumers share a tile's k_tiles and add up at the end.
-
-A work unit is a tile of D, one part of K and one batch. Units are dealt to clusters round robin.
-Where a cluster lies along K its CTAs share a unit's k_tiles and add up in their shared memories.
-Coordinates are 32-bit, addresses and strides 64-bit.
-
-Operands that cannot be read where they lie are repacked into the workspace by a kernel before.
-"""
+"""The host function: copies of operands, TMA descriptors, the launch, the sum of the parts."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable

@@ -52,8 +52,8 @@ def multiply(
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply the k_tiles of one unit into the accumulators; returns the stage after them.
 
-    `sums` are those that wgmma adds to, `total` the unit's: the same tensor unless partial sums
-    are promoted.
+    wgmma adds to `sums`; `total` has the sums of the unit. They are the same tensor unless partial
+    sums are promoted.
     """
     mma.set(warpgroup.Field.ACCUMULATE, True)
     promote = spec.geometry.promote
@@ -84,7 +84,7 @@ def run(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor,
     barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply so many k_tiles into fresh accumulators, one of them in flight behind the next."""
+    """Multiply k_tiles into fresh accumulators, each still in flight while the next is issued."""
     full, empty = barriers
     stage, phase = at
     previous = stage
@@ -114,9 +114,10 @@ def run_promoted(
     a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
     in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply k_tiles by twos, each with sums of its own: the first's move under the second.
+    """Multiply k_tiles in pairs, each with sums of its own.
 
-    No wgmma is in flight at the end of a turn: ptxas would wait for every one of them (C7514).
+    The first one's sums are added to the total while the second is multiplied. No wgmma is in
+    flight at the end of an iteration: ptxas would wait for every one of them (C7514).
     """
     full, empty = barriers
     stage, phase = at
@@ -155,7 +156,7 @@ def run_promoted(
 def multiply_k_tile(
     both: tuple, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32
 ) -> None:
-    """Start the wgmma of one k_tile; `both` begin fresh sums, and add to them."""
+    """Start the wgmma of one k_tile; of `both`, the first begins fresh sums, the second adds."""
     warpgroup.fence()
     for k in range_constexpr(cute.size(a, mode=[2])):
         cute.gemm(both[min(k, 1)], sums, a[None, None, k, stage], b[None, None, k, stage], sums)
@@ -165,10 +166,10 @@ def multiply_k_tile(
 def fragment_offsets(spec: Spec, wg_m: Int32, in_wg: Int32) -> tuple:
     """Return where a thread's part of A lies in a stage, for the lower and the upper four of K.
 
-    A is M-major: atoms of 8 (K) x 32 (M) elements in which 16-byte units are swizzled by K, four
-    along K then those along M. A thread loads neighbours along M: which of them make its rows is
-    free, so a warp takes units that lie on different banks. Those of 128 rows: 4 rows of a unit;
-    of 64: 2 rows of half a unit.
+    A is M-major: atoms of 8 (K) x 32 (M) elements, their 16-byte units swizzled by K; four atoms
+    along K, then those along M. A thread loads neighbours along M. Any rows will do as its rows, so
+    a warp takes units that lie on different banks: with 128 rows a thread has the four rows of a
+    unit, with 64 two rows, half a unit.
     """
     lane, warp = in_wg % 32, in_wg // 32
     g, t = lane // 4, lane % 4

@@ -1,4 +1,4 @@
-"""The producer warp: TMA loads of A and B."""
+"""The producer warp: for each k_tile it waits for a free stage and starts the TMA loads."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 import cutlass
@@ -18,7 +18,7 @@ def produce(
     spec: cutlass.Constexpr, lasts: tuple, order: tuple, loads: cutlass.Constexpr, barriers: tuple,
     flags: tuple, first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
 ) -> None:  # fmt: skip
-    """Bring every k_tile of every unit of this CTA; one warp. `lasts` are as in `tile_origin`."""
+    """Load every k_tile of every unit of this CTA; one warp. `lasts` are as in `tile_origin`."""
     config, geo = spec.config, spec.geometry
     cm, cn = config.cluster
     of_a, of_b, mask_a, mask_b = loads
@@ -36,8 +36,8 @@ def produce(
         at = work.first + work.rotation * work.step
         row, column = tile_origin(spec, work, lasts)
         k_tiles_a, k_tiles_b = sources(spec, (of_a, of_b), (pinned(row), pinned(column)))
-        if unit == first_unit:  # all before this may overlap the kernel before this one
-            # The next call's copies may begin at once: they find room beside half of the registers.
+        if unit == first_unit:  # what is above overlaps the kernel before this one
+            # The next call's copies may begin at once: half of the registers are free for them.
             if const_expr(early):
                 cute.arch.griddepcontrol_launch_dependents()
             both = ((of_a.atom, k_tiles_a), (of_b.atom, k_tiles_b))
@@ -73,10 +73,10 @@ def fetch_ahead(
     spec: cutlass.Constexpr, loads: cutlass.Constexpr, most: Int32, work: cutlass.Constexpr,
     batch: tuple, at: Int32, end: Int32,
 ) -> None:  # fmt: skip
-    """Bring the first k_tiles of what lies in place into the L2, while a kernel before may run.
+    """Prefetch the first k_tiles into the L2 while the kernel before may still run.
 
-    `loads` are of A and B: by what, and from where. What that kernel still writes is seen all the
-    same: it is written to the L2.
+    Not those of copied operands, which that kernel writes. Other writes of it are no harm: they go
+    to the L2, too. `loads` are of A and of B, each an atom and what it reads.
     """
     (atom_a, from_a), (atom_b, from_b) = loads
     a0, a1, b0, b1 = batch
@@ -92,5 +92,5 @@ def fetch_ahead(
 
 
 def k_tile_of_b(spec: Spec, k: Int32, b0: Int32, b1: Int32) -> tuple:
-    """Return the coordinates of a k_tile of B: of its bytes first, then of tiles: the first one."""
+    """Return the coordinates of a k_tile of B in the tiles of its operand."""
     return (None, 0, k, 0, b0, b1) if spec.panels else (None, 0, k, b0, b1)

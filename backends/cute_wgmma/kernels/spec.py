@@ -43,7 +43,7 @@ class Spec(device.Spec):
     def early(self) -> bool:
         """Whether copies and products are launched as soon as there is room, and wait then.
 
-        Not tiles of few rows, which memory bounds: where their CTAs lie then counts (2x7168x2048 tt
-        14.0 us for 9.8). Of other types than those of 16 bits none gains.
+        Not tiles of few rows: memory bounds those, and it matters on which SMs they lie. Only
+        16-bit types gain (docs/lab-notes/2026-11-26-tensor-core-code-choices.md).
         """
         return self.config.tile[0] >= MMA_M and self.problem.a.dtype.itemsize == 2

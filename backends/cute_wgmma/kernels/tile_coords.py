@@ -1,8 +1,8 @@
-"""Device code that says where tiles lie, and what TMA brings for them.
+"""Where tiles begin in D, and what TMA loads for them.
 
 The last tiles along M and N would stick out of the operands, and rows that TMA fills with zeros
-take some four times as long as others (2.5 to 3 ns each, on an H200: 2048x320x320 nn in 64x96 5.3
-us, 2048x384x320 4.0). So they move back, and compute again, bit for bit, what their neighbours do.
+take some four times as long as others (docs/lab-notes/2026-11-26-tensor-core-code-choices.md). So
+the last tiles move back, and compute again, bit for bit, what their neighbours do.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -18,16 +18,16 @@ from ...cute.tile_scheduler import Work
 from ..geometry import TMA_BYTES
 from .spec import Spec
 
-STORED_AT = 8  # rows and columns of D begin at multiples of so many, in a warpgroup's stores
-NEVER = 2**31 - 1  # behind any tile
+STORED_AT = 8  # a warpgroup stores from rows and columns on that are multiples of this
+NEVER = 2**31 - 1  # the origin of no tile
 
 
 def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int32]:
-    """Return on the host where the last tiles begin that do not stick out, along M and along N.
+    """Return the largest origins that tiles may have along M and along N; on the host.
 
-    Operands that lie along M or N are read from whole lines of shared memory on, and so the last
-    tiles stick out by less than one. Where neighbours begin at different k_tiles none moves: other
-    sums would come out. Nor does one where C is D: a neighbour would read what has been written.
+    An operand that lies along M or N is read in whole lines of shared memory, so its last tile may
+    still stick out by less than a line. No tile moves where neighbours begin at different k_tiles:
+    their sums would differ. Nor where C is D: a neighbour would read what has been written.
     """
     swizzles = (spec.geometry.a_swizzle, spec.geometry.b_swizzle)
     found = []
@@ -43,7 +43,7 @@ def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int
 
 
 def tile_origin(spec: Spec, work: Work, lasts: tuple) -> tuple[Int32, Int32]:
-    """Return where a tile begins along M and N, not behind the `lasts`."""
+    """Return where a tile begins along M and N: `lasts` are the largest origins."""
     row, column = work.tile_m * spec.config.tile[0], work.tile_n * spec.config.tile[1]
     # `min` is no instruction of the uniform registers that TMA reads.
     return select(row < lasts[0], row, lasts[0]), select(column < lasts[1], column, lasts[1])
@@ -51,7 +51,17 @@ def tile_origin(spec: Spec, work: Work, lasts: tuple) -> tuple[Int32, Int32]:
 
 @dataclass(frozen=True)
 class Load:
-    """What TMA brings of an operand, by boxes of so many rows and K, of which CTAs share each."""
+    """The TMA load of an operand.
+
+    Attributes
+    ----------
+    stages
+        The operand's shared memory.
+    box
+        Rows and K of one load, over all CTAs that share it.
+    rank, sharers
+        This CTA among those, and how many they are.
+    """
 
     atom: cute.CopyAtom
     tensor: cute.Tensor
@@ -61,7 +71,7 @@ class Load:
     sharers: int
 
     def partition(self, first: tuple) -> tuple[cute.Tensor, cute.Tensor]:
-        """Return what is filled, and from what: tiles from the first one on."""
+        """Return the stages and the tiles that fill them, counted from an element on."""
         modes = len(self.box)
         moved = cute.domain_offset(first, self.tensor)
         tiles = cute.local_tile(moved, self.box, (None,) * cute.rank(moved))
@@ -71,10 +81,10 @@ class Load:
         )  # fmt: skip
 
 
-def sources(spec: Spec, loads: tuple[Load, Load], place: tuple) -> tuple[cute.Tensor, cute.Tensor]:
-    """Return what A and B are filled from, of the tile that begins at a place."""
+def sources(spec: Spec, loads: tuple[Load, Load], origin: tuple) -> tuple[cute.Tensor, cute.Tensor]:
+    """Return the tiles of A and of B for the tile of D with this origin."""
     of_a, of_b = loads
-    row, column = place
+    row, column = origin
     per_panel = TMA_BYTES // spec.problem.b.dtype.itemsize
     along_n = (0, 0, column // per_panel, 0, 0) if spec.panels else (column, 0, 0, 0)
     return of_a.partition((row, 0, 0, 0))[1], of_b.partition(along_n)[1]

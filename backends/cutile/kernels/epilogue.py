@@ -1,4 +1,4 @@
-"""What happens to sums before they are D: scaled, converted, stored."""
+"""The epilogue: sums are scaled, converted and stored, a pair of spans at a time."""
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
 import cuda.tile as ct
@@ -14,7 +14,8 @@ Size = ct.Constant[int]
 def scaled(total, scales):  # noqa: ANN001, ANN201
     """Multiply sums by a factor and by the numbers of two arrays, where those are not empty.
 
-    Without a branch, in the two steps of `backends.factors`: the second is mostly by 1.
+    There is no branch: sums are always multiplied in the two steps of `common.factors`, of which
+    the second is mostly by 1.
     """
     scale_a, scale_b, factor = scales
     product = factor * ct.astype(ct.gather(scale_a, 0, padding_value=1.0), ct.float64)

@@ -24,10 +24,11 @@ Each pair of spans has sums of its own, and each span of an operand is loaded on
 begin at a multiple of its own length, so matrices are viewed as tiles that overlap
 (traversal_steps).
 
-There are no branches around a loop of loads and products or the stores behind it, and one such loop
-in a kernel. With branches around both (1.7.0 and tileiras 13.5, an H200) the first problem of a
-sweep never ended, and without them all did; which of the two it was is not known. Where two loops
-follow each other, the products are waited for one by one (seen in the machine code).
+There are no branches around a loop of loads and products, nor around the stores behind it, and a
+kernel has one such loop only. With branches around both (1.7.0 and tileiras 13.5, an H200) the
+first problem of a sweep never ended, and without them all did; which of the two it was is not
+known. Where two loops follow each other, the products are waited for one by one (seen in the
+machine code).
 """
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
@@ -46,7 +47,7 @@ def multiply(  # noqa: ANN201
     tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
     d_transposed: Flag, split: Flag, rounded: Flag, direct: Flag, latency: Size,
 ):  # fmt: skip
-    """Compute one unit of work."""
+    """Compute one work unit."""
     # Indices of D: (L1, L0), and of the workspace: (part, L).
     d1, d0, at_m, at_n = tile_of_unit(unit, d, order, tile_m, tile_n, d_transposed)
     first, k_tiles = 0, ct.cdiv(a.shape[2] if a_transposed else a.shape[3], tile_k)
@@ -111,7 +112,7 @@ def tail(  # noqa: ANN201
     tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
     d_transposed: Flag, rounded: Flag, latency: Size, overlap: Flag,
 ):  # fmt: skip
-    """Multiply what is left of the last round of tiles, each of them in several blocks."""
+    """Multiply the tiles of the last wave, each in several blocks."""
     if overlap:
         ct.grid_dependency_control_wait()
         ct.grid_dependency_control_launch_dependents()

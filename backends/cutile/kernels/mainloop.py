@@ -1,4 +1,4 @@
-"""The sums of a tile: loads of its spans, and their products."""
+"""The main loop: for each k_tile, the spans of A and B are loaded and multiplied."""
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
 import cuda.tile as ct
@@ -11,7 +11,7 @@ Size = ct.Constant[int]
 
 
 def spans(array, length: Size, tile_k: Size, k_major: Flag):  # noqa: ANN001, ANN201
-    """Return a view of an operand for each span of a tile: in k_tiles of K, and at any step."""
+    """Return a view of an operand for each span of a tile, in k_tiles along K."""
     views = ()
     for span in ct.static_iter(spans_of(length)):
         step = ct.static_eval(spans_of(length)[-1])
@@ -27,7 +27,7 @@ def spans(array, length: Size, tile_k: Size, k_major: Flag):  # noqa: ANN001, AN
 def load_spans(  # noqa: ANN201
     views, at, i1, i0, k_tile, k_major: Flag, transposed: Flag, rounded: Flag, latency: Size,  # noqa: ANN001
 ):  # fmt: skip
-    """Load the spans of a k_tile, zeros outside of the matrix."""
+    """Load the spans of a k_tile, with zeros outside of the matrix."""
     found = ()
     for i in ct.static_iter(range(len(at))):
         index = (i1, i0, at[i], k_tile) if k_major else (i1, i0, k_tile, at[i])
@@ -43,7 +43,7 @@ def sum_of(  # noqa: ANN201
     tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
     rounded: Flag, latency: Size,
 ):  # fmt: skip
-    """Return the sums of a tile over some k_tiles of K, those of each span of rows by columns."""
+    """Return the sums of a tile over some k_tiles, one for each span of rows by span of columns."""
     a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
     b1, b0 = min(i1, b.shape[0] - 1), min(i0, b.shape[1] - 1)
     whole = a.dtype == ct.int8

@@ -1,4 +1,4 @@
-"""The sums of the parts that blocks have computed: of split-K, and of shared tiles."""
+"""The sums of partial sums: `reduce` adds the parts of split-K, `join` those of shared tiles."""
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
 import cuda.tile as ct
@@ -21,7 +21,7 @@ def add_pieces(  # noqa: ANN201
     at = block // row_blocks
     row_block = block - at * row_blocks
     d1, d0, at_m, at_n = tile_of_unit(begin + at, d, order, tile_m, tile_n, d_transposed)
-    # Blocks of rows below the matrix write its last rows once more, in the same bits.
+    # Blocks of rows below the matrix write its last rows once more, the same bits.
     last = ct.cdiv(d.shape[3 if d_transposed else 2], rows) - 1
     row_block = min(row_block, last - at_m * row_blocks)
     total = ct.zeros((rows, tile_n), pieces.dtype)

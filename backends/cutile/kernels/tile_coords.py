@@ -12,16 +12,20 @@ Size = ct.Constant[int]
 
 
 def quotient(number, packed):  # noqa: ANN001, ANN201
-    """Divide by an `arguments.Divisor`: a division proper is a chain of some twenty instructions.
+    """Divide by a `launch_arguments.Divisor`, without a division.
 
-    Each block begins with four, and nothing is loaded before they end.
+    A division is a chain of some twenty instructions; each block begins with four, and nothing is
+    loaded before they end.
     """
     wide = ct.astype(number, ct.int64) * (packed & 0xFFFFFFFF)
     return ct.astype(wide >> (packed >> 32), ct.int32)
 
 
 def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
-    """Tile (m, n) of a running number: sweeps along one index, `group` tiles of the other wide."""
+    """Return the tile (m, n) of a running number.
+
+    Tiles are swept along one index, in bands of `group` tiles of the other.
+    """
     along_n, group = order[0], order[1]
     swept = tiles_n if along_n != 0 else tiles_m
     grouped = tiles_m if along_n != 0 else tiles_n
@@ -42,7 +46,7 @@ def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
 def tile_of_unit(  # noqa: ANN201
     unit, d, order, tile_m: Size, tile_n: Size, d_transposed: Flag,  # noqa: ANN001
 ):  # fmt: skip
-    """Return where a tile of D lies: the indices of its product (L1, L0), then the tile's."""
+    """Return a work unit's tile of D: the indices of its product (L1, L0), then the tile's."""
     lines, line = d.shape[2], d.shape[3]
     tiles_m = ct.cdiv(line if d_transposed else lines, tile_m)
     tiles_n = ct.cdiv(lines if d_transposed else line, tile_n)
@@ -58,7 +62,7 @@ def tile_of_unit(  # noqa: ANN201
 
 
 def tile_of_block(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
-    """Return which matrix of a stack a block has, and which tile of that: (lines, line)."""
+    """Return the matrix of a stack and the tile of it (lines, line) that a block has."""
     across = ct.cdiv(array.shape[3], tile_line)
     down = ct.cdiv(array.shape[2], tile_lines)
     rest = block // across
@@ -69,8 +73,8 @@ def tile_of_block(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN
 def spans_at(tile, length: Size, end):  # noqa: ANN001, ANN201
     """Return where the spans of a tile begin, counted in the shortest of them, below an end.
 
-    A span beyond the matrix begins at the last instead: it has no branch, and writes what lies
-    there once more, in the same bits.
+    A span beyond the matrix begins at the last one instead. So there is no branch, and the same
+    bits are written there once more.
     """
     if ct.static_eval(len(spans_of(length)) == 1):
         return (tile,)

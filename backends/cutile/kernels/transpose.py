@@ -1,4 +1,4 @@
-"""The copy of an operand in which it is K-major."""
+"""The kernel that copies an operand K-major into the workspace, before the product."""
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
 import cuda.tile as ct
