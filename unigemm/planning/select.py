@@ -8,15 +8,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ..arrays.operands import (
-    Device,
-)
-from ..errors import (
-    BackendUnavailable,
-    DeviceMismatch,
-    TuningWarning,
-    UnsupportedProblem,
-)
+from ..arrays.operands import Device
+from ..errors import BackendUnavailable, DeviceMismatch, TuningWarning, UnsupportedProblem
 from ..log import LOG
 from ..problem.canonical import Gemm
 from ..problem.problem import Extents, Problem

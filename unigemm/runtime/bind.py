@@ -11,37 +11,23 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..arrays.libraries import host_view
 from ..arrays.library import KNOWN, Library
 from ..arrays.numpy_arrays import without_errors
 from ..arrays.numpy_ufunc import HostProduct
-from ..arrays.operands import (
-    HOST,
-    Operand,
-    one_device,
-    parse_dtype,
-)
-from ..errors import (
-    BackendWarning,
-    CacheError,
-    OverlapError,
-    UnigemmError,
-    UnsupportedProblem,
-)
+from ..arrays.operands import HOST, Operand, one_device, parse_dtype
+from ..errors import BackendWarning, CacheError, OverlapError, UnigemmError, UnsupportedProblem
 from ..log import LOG, attach, is_info, watch
 from ..planning import tuned_plans as tuning
 from ..planning.backend import Launcher
 from ..planning.plan import Plan
+from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
 from ..planning.target import CPU, Target
 from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm
 from ..problem.overlap import may_share
-
-if TYPE_CHECKING:
-    pass
-from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
 from .host import _elements, host_gemm, host_product
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .options import (

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ..arrays.numpy_arrays import viewer
 from ..arrays.numpy_ufunc import HostProduct, is_for_kernels, numpy_product
-from ..arrays.operands import (
-    HostArray,
-    Operand,
-    output_dtype,
-)
-from ..errors import (
-    UnsupportedDtype,
-    UnsupportedProblem,
-)
+from ..arrays.operands import HostArray, Operand, output_dtype
+from ..errors import UnsupportedDtype, UnsupportedProblem
 from ..planning.backend import Launcher
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import numpy_dtype
-
-if TYPE_CHECKING:
-    pass
 from .options import Options, stated
 
 __all__ = ["Seen", "host_gemm", "host_product", "launch_apart"]

@@ -7,11 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import (
-    BackendUnavailable,
-    CompilationError,
-    UnigemmError,
-)
+from ..errors import BackendUnavailable, CompilationError, UnigemmError
 from ..forks import Lock, held_back
 from ..log import LOG, watch
 from ..planning.backend import Backend, Launcher

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import env
 from ..arrays.numpy_ufunc import CASTINGS
-from ..arrays.operands import (
-    Operand,
-    compact_strides,
-    output_dtype,
-)
+from ..arrays.operands import Operand, compact_strides, output_dtype
 from ..errors import (
     BackendUnavailable,
     ShapeMismatch,
@@ -29,10 +25,6 @@ from ..problem.canonical import Gemm, Layout, canonical, gated_shape, result_sha
 from ..problem.dtypes import FLOAT8, DType
 from ..problem.epilogue import Epilogue
 from ..problem.problem import PRECISIONS
-
-if TYPE_CHECKING:
-    pass
-
 
 __all__ = [
     "MAX_BOUND",
