@@ -1,4 +1,4 @@
-"""What ends a segment: branches, exits and barriers; and instructions that need no action here."""
+"""Instructions that end a segment (branches, exits, barriers), and those that do nothing here."""
 
 from __future__ import annotations
 

@@ -85,12 +85,12 @@ def special(g: Geometry, first: int, count: int, name: str, dtype: Any) -> Any:
         found = ctas % g.cluster_size
     else:
         place = cta_coordinates(g, ctas)[which]
-        turned = {
+        coordinates = {
             "ctaid": place,
             "cluster_ctaid": place % g.cluster[which],
             "clusterid": place // g.cluster[which],
         }
-        found = turned[base]
+        found = coordinates[base]
     return np.ascontiguousarray(found).astype(dtype)
 
 

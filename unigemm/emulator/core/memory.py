@@ -19,7 +19,7 @@ __all__ = ["Buffer", "Memory", "SharedMemory", "Tickets", "bank_passes", "carrie
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-#: What moves 1, 2, 4, 8 or 16 bytes as one element; complex numbers are only copied here.
+#: The NumPy types that move 1, 2, 4, 8 or 16 bytes as one element; numbers do not matter here.
 _CARRIERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 _FIRST = 0x7000_0000_0000  # fake addresses begin here, one terabyte apart
 _APART = 1 << 40

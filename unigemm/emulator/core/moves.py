@@ -160,8 +160,8 @@ def brev(b: Builder, i: Instruction) -> Op:
     def function(x: Any) -> Any:
         raw = np.ascontiguousarray(x)[..., None].view(np.uint8)
         bits = np.unpackbits(raw, axis=-1, bitorder="little")
-        turned = np.packbits(bits[..., ::-1], axis=-1, bitorder="little")
-        return turned.view(np.asarray(x).dtype)[..., 0]
+        reversed_bits = np.packbits(bits[..., ::-1], axis=-1, bitorder="little")
+        return reversed_bits.view(np.asarray(x).dtype)[..., 0]
 
     return computed(function, kind, kind, b, i)
 

@@ -105,7 +105,7 @@ class Program:
 
 
 class Builder:
-    """What compiling a kernel collects; instruction builders call its methods."""
+    """The state of compiling a kernel; instruction builders call its methods."""
 
     def __init__(self, module: Module, kernel: Kernel) -> None:
         self.module = module

@@ -159,8 +159,8 @@ def tf32(values: Any, mode: str = "rna") -> Any:
     more: Any = np.uint32({"rna": 1 << 12, "rn": (1 << 12) - 1, "rz": 0}[mode])
     if mode == "rn":
         more = more + (bits >> np.uint32(13) & np.uint32(1))
-    turned = (bits + more) & np.uint32(0xFFFFE000)
-    return np.where((bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000), bits, turned)
+    rounded = (bits + more) & np.uint32(0xFFFFE000)
+    return np.where((bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000), bits, rounded)
 
 
 def cut(values: Any, dtype: Any) -> Any:
@@ -217,12 +217,12 @@ def to_integer(values: Any, dtype: Any, mode: str) -> Any:
     whole = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode]
     info = np.iinfo(dtype)
     given = np.asarray(values)
-    turned = whole(given.astype(np.float64))
-    out = np.nan_to_num(turned, nan=0.0).clip(float(info.min), float(info.max))
+    integral = whole(given.astype(np.float64))
+    out = np.nan_to_num(integral, nan=0.0).clip(float(info.min), float(info.max))
     result = out.astype(dtype)
     # float64 rounds the largest 64-bit integers up, out of their range.
     result = np.where(out >= float(info.max), info.max, result)
     if max(given.itemsize, result.itemsize) < 8:
         return result
     highest = info.min if info.min else info.max // 2 + 1
-    return np.where(np.isnan(turned), np.array(highest, dtype), result)
+    return np.where(np.isnan(integral), np.array(highest, dtype), result)

@@ -1,4 +1,4 @@
-"""What happened in what order: events of pipelines by warp, as text and as a picture."""
+"""The timeline of a launch: events of its pipelines by warp, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Event:
     Attributes
     ----------
     cta, warp
-        Where; `warp` is None for what hardware does in its own time.
+        Where it happened; `warp` is None for what the hardware does by itself.
     what
         ``"load"`` and ``"store"`` (TMA is started), ``"loaded"``, ``"stored"`` (it has written, or
         read, shared memory), ``"arrive"``, ``"complete"``, ``"waited"`` (mbarriers),
         ``"multiply"``, ``"multiplied"`` (groups of wgmma, products of tcgen05), ``"copy"``
         (tcgen05.cp is issued), ``"barrier"`` (a warp comes to one).
     detail
-        Which barrier, and the like.
+        Details, such as which barrier.
     line
-        Of the PTX.
+        Line of the PTX.
     """
 
     cta: tuple[int, int, int]

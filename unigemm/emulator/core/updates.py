@@ -1,4 +1,4 @@
-"""What atomic operations and reductions make of an old value and another."""
+"""The arithmetic of atomic operations and reductions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who wrote shared memory, warp by warp, and counts of what was moved."""
+"""Records of which warp wrote shared memory, and counts of what was moved."""
 
 from __future__ import annotations
 

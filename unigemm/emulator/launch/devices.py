@@ -30,14 +30,14 @@ _NUMBERS = itertools.count(1 << 20)  # no CUDA device has such an index
 
 @dataclass
 class EmulatedDevice:
-    """What `device` gives: what ran on it so far.
+    """An emulated device, and what has run on it.
 
     Attributes
     ----------
     target
-        What its kernels are planned for.
+        The target that its kernels are planned for.
     launches
-        (launch, report) of every kernel that ran.
+        The launch and the report of every kernel that ran.
     seed, strict, lockstep, conflicts, events, leftovers
         As in `launch`.
     """

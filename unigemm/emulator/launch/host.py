@@ -97,12 +97,12 @@ class HostFunction:
         self._function = getattr(self._loaded, FUNCTION)
 
     def __call__(self, *arguments: int | float) -> None:
-        """Call it; an error of an emulated kernel is raised here.
+        """Call the host function; an error of an emulated kernel is raised here.
 
         Raises
         ------
         EmulatorError
-            Of a kernel, or of the host function itself.
+            A kernel failed, or the host function itself.
         """
         self.error = None
         try:

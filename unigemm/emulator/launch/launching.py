@@ -55,25 +55,24 @@ _TWO_PARTS = ("ld", "st", "atom", "red", "cp", "bar", "barrier", "mbarrier", "fe
 
 @dataclass
 class Report:
-    """What a launch did.
+    """Counts and records of a launch.
 
     Attributes
     ----------
     instructions
         How many times warps ran each opcode.
     tma_loaded, tma_filled, tma_stored
-        Bytes of the boxes that TMA brought to each CTA, those of them that lie outside of the
-        tensor and are filled (of types of less than 8 bits, what they take there), and of the boxes
-        that it stored.
+        Bytes that TMA loaded into each CTA, how many of these were filled because they lie outside
+        of the tensor, and bytes that it stored. Types under 8 bits count as in shared memory.
     shared_accesses, shared_passes
         With ``conflicts=True``: loads and stores of shared memory by warps (an 8x8 matrix counts as
-        one), and the passes of the banks that they took; see `memory.bank_passes`.
+        one), and the passes over the banks that they took; see `memory.bank_passes`.
     events
-        With ``events=True``: what happened in the pipelines; `timeline` shows them.
+        With ``events=True``: the events of the pipelines, which `timeline` shows.
     trace
-        With ``trace=(cta, warp)``: each instruction that this warp ran.
+        With ``trace=(cta, warp)``: every instruction that this warp ran.
     seconds
-        Of the emulation: nothing is said about a GPU.
+        Time of the emulation, which says nothing about a GPU.
     """
 
     instructions: dict[str, int] = field(default_factory=dict)
@@ -109,7 +108,7 @@ def compiled(ptx: str, kernel: str | None = None) -> Program:
     Parameters
     ----------
     ptx, kernel
-        The text, and the name of an entry; None for the only one.
+        The text of the PTX, and the name of an entry in it; None for the only one.
 
     Raises
     ------
@@ -193,45 +192,45 @@ def launch(
     Parameters
     ----------
     ptx, kernel
-        The text, and the name of an entry; None for the only one.
+        The text of the PTX, and the name of an entry in it; None for the only one.
     grid, block, cluster
         CTAs, threads of a CTA and CTAs of a cluster: up to three numbers each.
     smem
         Bytes of dynamic shared memory.
     params
-        The kernel's parameters, laid out, or one value for each; see `pack_parameters`.
+        The bytes of the kernel's parameters, or one value for each; see `pack_parameters`.
     memory
         The device memory that the kernel may use.
     seed
-        Of the order in which warps run.
+        Seed of the random order in which warps run.
     strict
-        Report shared memory that is read before it is written or its copy waited for, and other
-        mistakes that hardware does not report.
+        Whether to report mistakes that hardware does not report, such as shared memory that is read
+        before it was written, or before its copy was waited for.
     lockstep
-        Run warps that are at the same place together: faster. Otherwise one at a time, in an
-        order that is random.
+        Whether to run warps at the same instruction together, which is faster. Otherwise they run
+        one at a time, in a random order.
     conflicts
-        Count the passes of the banks that accesses to shared memory take.
+        Whether to count the passes over the banks that accesses to shared memory take.
     events
-        Keep the events of pipelines.
+        Whether to keep the events of pipelines.
     trace
-        A CTA's place in the grid and a warp of it: keep all instructions that it runs.
+        Coordinates of a CTA in the grid and one of its warps, all of whose instructions are kept.
     leftovers
-        Accept ``bar.arrive``s that no one waited for when a CTA ends: the hardware forgets them.
+        Whether to accept a ``bar.arrive`` that no one waited for when the CTA ends. Hardware does.
     shared_limit
-        Bytes of shared memory that a CTA may have; by default as many as on the text's target.
+        Bytes of shared memory that a CTA may have; by default as many as on the PTX's target.
 
     Returns
     -------
     Report
-        Counts of what was run.
+        Counts of what ran.
 
     Raises
     ------
     PtxError
-        The text cannot be read, or has an instruction that is not implemented.
+        The PTX is malformed, or has an instruction that is not implemented.
     KernelFault
-        The kernel did what it must not, or its warps wait for each other.
+        The kernel did something that is not allowed, or its warps wait for each other for ever.
     EmulatorError
         The sizes or parameters do not fit the kernel, or it runs for too long.
     """

@@ -1,4 +1,4 @@
-"""What the emulator reports: PTX it does not know, and faults of a kernel that runs."""
+"""Errors of the emulator: PTX that it does not know, and faults of a running kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "of_thread",
 ]
 
-#: What Python and NumPy raise where PTX, an operand, an address or a descriptor makes no sense.
+#: Errors that Python and NumPy raise for senseless PTX, operands, addresses or descriptors.
 MALFORMED = (
     ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
     TypeError, ValueError, struct.error,
@@ -44,7 +44,7 @@ class PtxError(EmulatorError):
 
 @dataclass(frozen=True)
 class Site:
-    """Where a fault happened: line of the PTX text, CTA of the grid, warp of the CTA, lane."""
+    """The place of a fault: line of the PTX, CTA in the grid, warp in the CTA, and lane."""
 
     line: int
     cta: tuple[int, int, int] | None = None

@@ -42,7 +42,7 @@ def _line_places(address: Any, V: list[Any], m: Any, g: Any, count: int) -> Any:
 @instruction("stmatrix")
 def stmatrix(b: Builder, i: Instruction) -> Op:
     """Store matrices: lane 8 j + r names row r of matrix j."""
-    count, turned, elements = _form(b, i, i.operands[1])
+    count, transposed, elements = _form(b, i, i.operands[1])
     address = address_of(b, i.operands[0])
     sources = [b.source(x, "b32") for x in elements]
 
@@ -52,7 +52,7 @@ def stmatrix(b: Builder, i: Instruction) -> Op:
         tickets = g.tickets.reshape(-1)
         for j, x in enumerate(sources):
             value = np.broadcast_to(V[x], (g.n, 32))
-            for half, places in enumerate(_halves(lines[:, j], turned)):
+            for half, places in enumerate(_halves(lines[:, j], transposed)):
                 bits = (value >> np.uint32(16 * half)).astype(np.uint16)
                 shared.store(places.reshape(-1), bits.reshape(-1), 2, tickets)
 
@@ -62,7 +62,7 @@ def stmatrix(b: Builder, i: Instruction) -> Op:
 @instruction("ldmatrix")
 def ldmatrix(b: Builder, i: Instruction) -> Op:
     """Load matrices: lane 8 j + r names row r of matrix j."""
-    count, turned, elements = _form(b, i, i.operands[0])
+    count, transposed, elements = _form(b, i, i.operands[0])
     address = address_of(b, i.operands[1])
     targets = [b.target(x, "b32") for x in elements]
 
@@ -72,7 +72,7 @@ def ldmatrix(b: Builder, i: Instruction) -> Op:
         for j, d in enumerate(targets):
             low, high = (
                 shared.load(places.reshape(-1), 2).astype(np.uint32)
-                for places in _halves(lines[:, j], turned)
+                for places in _halves(lines[:, j], transposed)
             )
             np.copyto(V[d], (low | (high << np.uint32(16))).reshape(g.n, 32), where=m)
 
@@ -90,15 +90,15 @@ def movmatrix(b: Builder, i: Instruction) -> Op:
         g.machine.converged(g, m, "movmatrix")
         held = np.ascontiguousarray(np.broadcast_to(V[x], (g.n, 32)))
         matrix = held.view(np.uint16).reshape(g.n, 8, 8)
-        turned = np.ascontiguousarray(matrix.swapaxes(1, 2))
-        np.copyto(V[d], turned.reshape(g.n, 64).view(np.uint32), where=m)
+        transposed = np.ascontiguousarray(matrix.swapaxes(1, 2))
+        np.copyto(V[d], transposed.reshape(g.n, 64).view(np.uint32), where=m)
 
     return op
 
 
-def _halves(lines: Any, turned: bool) -> tuple[Any, Any]:
+def _halves(lines: Any, transposed: bool) -> tuple[Any, Any]:
     """Return the places of the two elements of each lane: row lane / 4, columns 2 (lane % 4)."""
     across, pair = _LANES // 4, 2 * (_LANES % 4)
-    if turned:
+    if transposed:
         return lines[:, pair] + 2 * across, lines[:, pair + 1] + 2 * across
     return lines[:, across] + 2 * pair, lines[:, across] + 2 * pair + 2

@@ -36,9 +36,9 @@ _COARSE = 1  # 128 bytes, in units of 32
 
 @dataclass(frozen=True)
 class InstructionDescriptor:
-    """What an instruction multiplies: M and N of all its CTAs, K, and element types.
+    """The product of an instruction: M and N of all its CTAs, K, and element types.
 
-    K is 32 bytes; elements of fewer than 8 bits take one, but for those of mxf4.
+    K is 32 bytes. Elements of fewer than 8 bits take one byte each, except those of mxf4.
     """
 
     m: int
@@ -128,7 +128,7 @@ def _check_shape(m: int, n: int, kind: str, group: int) -> None:
 
 @dataclass(frozen=True)
 class MatrixDescriptor:
-    """Where a matrix lies in shared memory; offsets in bytes.
+    """The layout of a matrix in shared memory; offsets are in bytes.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ _BLOCKS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What an instruction says of its factors: ``.kind``, and elements that share a scale or 0."""
+    """``.kind`` of an instruction, and how many elements share a scale (0 without scales)."""
 
     name: str
     block: int = 0

@@ -46,9 +46,9 @@ class TensorMemory:
     Attributes
     ----------
     words
-        (lanes, columns).
+        The words, (lanes, columns).
     state
-        Of each word: never written, written, or stored and not waited for.
+        State of each word: never written, written, or stored but not waited for.
     allocated
         Columns of each allocation by the first, and the line and warp that made it.
     group

@@ -1,10 +1,10 @@
-"""What a warp's tcgen05 instructions start: done in their order, some time later.
+"""The queues of tcgen05: work that a warp has issued, done in order some time later.
 
 Products (`tcgen05`) and copies (`tensor_copies`) wait in a queue of the warp whose thread issued
 them. Addresses and descriptors are checked when an instruction is issued; its operands are read,
 and its results written, just before the mbarrier of the ``tcgen05.commit`` behind it is signalled:
-as late as hardware may. What is overwritten or freed in between, and results that are read before,
-are errors.
+as late as hardware may. Overwriting or freeing operands in between is an error, and so is reading
+results before.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What is read of a CTA's shared memory: 16-byte units, and who wrote them."""
+    """Data read from a CTA's shared memory: 16-byte units, and who wrote them."""
 
     units: Any
     words: Any
@@ -77,7 +77,7 @@ class Pending:
     regions
         The tensor memory that it reads and writes.
     perform
-        Does it.
+        Performs the work.
     """
 
     what: str
@@ -96,7 +96,7 @@ class Commit:
 
 @dataclass
 class Queue:
-    """What a warp has issued and is not done, in order."""
+    """The work that a warp has issued and that is not done yet, in order."""
 
     waiting: list[Pending | Commit] = field(default_factory=list)
 

@@ -80,7 +80,7 @@ def _store(b: Builder, i: Instruction, at_rank: int, name: str) -> Op:
 def _writer(machine: Any, d: Descriptor, at: tuple[int, ...], name: str) -> Any:
     """Return what writes the 16-byte units of a box."""
     update = update_of(name, d.kind) if name and d.kind else None
-    # Of signed 64-bit elements an H200 takes min and max, and answers others as no instruction.
+    # On an H200, other operations than min and max on signed 64-bit elements are illegal.
     if name and (update is None or (d.kind == "s64" and name not in ("min", "max"))):
         raise Fault(f"there is no reduction .{name} of these elements")
 

@@ -26,19 +26,19 @@ from ..core.rounding import cut
 __all__ = ["summed", "summed_by_halves"]
 
 _EXPONENT = np.uint64(0x7FF << 52)
-_BEHIND = np.uint64((1 << 39) - 1)  # what float64 has behind the first 13 bits
+_BEHIND = np.uint64((1 << 39) - 1)  # the bits of float64 behind the first 13
 _FLOAT8 = ("e4m3", "e5m2")
 
 
 def summed(c: Any, a: Any, b: Any, kind: str, sums: str) -> Any:
     """Return C + A B of one instruction, in float64.
 
-    Float32 sums are rounded; float16 ones are still to be rounded to nearest.
+    Sums in float32 are rounded. Sums in float16 must still be rounded to nearest.
 
     Parameters
     ----------
     c, a, b
-        Of (..., M, N), (..., M, K) and (..., N, K); float64.
+        Matrices of float64, (..., M, N), (..., M, K) and (..., N, K).
     kind, sums
         Types of A and of the sums.
     """
