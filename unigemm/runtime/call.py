@@ -66,13 +66,28 @@ def run(
         A stream was given for arrays in host memory, or it is no stream.
     """
     device = bound.device
+    handle = 0 if stream is None else stream_for(device, stream)
+    if device >= 0:
+        allocates = out is None or bound.workspace is not None or bound.launch is None
+        if library.current_device() != device or (stream is not None and allocates):
+            with library.context(device, None if stream is None else handle):
+                return run(library, bound, a, b, out, a_at, b_at, d_at, None, scales)
+        if stream is None:
+            handle = library.current_stream(device)
     scaling: tuple = ()
     if scales is not None:
         low, high = bound.d_span
         span = None if out is None else (d_at + low, d_at + high)
         scaling = read_scales(device, scales, span)
-    handle = 0 if stream is None else stream_for(device, stream)
-    if out is not None:
+    launch = bound.launch
+    if out is None:
+        result = bound.make()
+        d_at = library.address(result)
+        if d_at & 15 and launch is not None:  # the kernel was chosen for an aligned result
+            bound = bind(library, a, b, result, bound.options)
+            launch = bound.launch
+    else:
+        result = out
         low, high = bound.d_span
         low, high = d_at + low, d_at + high
         if (low < a_at + bound.a_span[1] and a_at + bound.a_span[0] < high) or (
@@ -83,54 +98,18 @@ def run(
             }
             if device >= 0:
                 refuse_overlap(operands)
-            elif bound.launch is not None and shares(operands):
+            elif launch is not None and shares(operands):
                 library.claim(out)
-                launch_apart(bound.launch, a_at, b_at, operands["out"], *scaling)
+                launch_apart(launch, a_at, b_at, operands["out"], *scaling)
                 return out
         library.claim(out)
-    if device < 0:
-        return _run_here(library, bound, a, b, out, a_at, b_at, d_at, handle, scaling)
-    if library.current_device() == device:
-        if stream is None:
-            handle = library.current_stream(device)
-            return _run_here(library, bound, a, b, out, a_at, b_at, d_at, handle, scaling)
-        if out is not None and bound.workspace is None and bound.launch is not None:
-            bound.launch(a_at, b_at, d_at, 0, handle, *scaling)  # allocates nothing
-            return out
-    with library.context(device, None if stream is None else handle):
-        if stream is None:
-            handle = library.current_stream(device)
-        return _run_here(library, bound, a, b, out, a_at, b_at, d_at, handle, scaling)
-
-
-def _run_here(
-    library: Library,
-    bound: Bound,
-    a: Any,
-    b: Any,
-    out: Any,
-    a_at: int,
-    b_at: int,
-    d_at: int,
-    stream: int,
-    scaling: tuple,
-) -> Any:
-    """Make the result and the workspace, and launch, on the current device and stream."""
-    launch = bound.launch
-    result = out
-    if out is None:
-        result = bound.make()
-        d_at = library.address(result)
-        if d_at & 15 and launch is not None:  # the kernel was chosen for an aligned result
-            again = bind(library, a, b, result, bound.options)
-            return _run_here(library, again, a, b, result, a_at, b_at, d_at, stream, scaling)
-    if launch is not None:
-        if bound.workspace is None:
-            launch(a_at, b_at, d_at, 0, stream, *scaling)
-        else:
-            launch_with_workspace(library, bound, a_at, b_at, d_at, stream, scaling)
-    elif bound.fill:
-        library.zero(result)
+    if launch is None:
+        if bound.fill:
+            library.zero(result)
+    elif bound.workspace is None:
+        launch(a_at, b_at, d_at, 0, handle, *scaling)
+    else:
+        launch_with_workspace(library, bound, a_at, b_at, d_at, handle, scaling)
     return library.scalar(result) if bound.scalar and out is None else result
 
 
