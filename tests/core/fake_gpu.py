@@ -130,6 +130,7 @@ class FakeBackend(Backend):
     bound: list[Any] = field(default_factory=list)
 
     compiles = True
+    takes_scales = True
     __hash__ = object.__hash__
 
     def missing(self):

@@ -69,14 +69,14 @@ def cupy_library() -> Library:
     )
 
 
-_LEGACY_STREAMS = (0, 1)  # which cannot be captured, and to ask them may be an error
+_LEGACY_STREAMS = (0, 1)  # they cannot be captured, and asking whether they are may fail
 
 
 def _graph_memory(size: int, stream: int) -> AbstractContextManager[int] | None:
-    """Return memory of the graph that a stream captures; None where it captures nothing.
+    """Return memory of the graph that a stream captures; None if it captures nothing.
 
-    CuPy's pool would give the same memory to arrays that are made after the capture, and a replay
-    would write there.
+    CuPy's pool would give the same memory to arrays that are made after the capture, and replays
+    would overwrite them.
     """
     import cupy
 
@@ -113,7 +113,7 @@ def _context(index: int, stream: int | None) -> Iterator[None]:
 
 
 class _Handle:
-    """A stream that someone else owns, for the CUDA stream protocol."""
+    """A stream that someone else owns, in the CUDA stream protocol."""
 
     def __init__(self, address: int) -> None:
         self.address = address

@@ -1,9 +1,9 @@
 """Arrays of any other library (JAX, ...), reached through DLPack.
 
-Each array is opened as a `View`, which the core then treats as it treats any array. A new result is
-made with NumPy or CuPy and handed back through the library's own ``from_dlpack``, without a copy
-where that library allows it. On a GPU the work is queued on CuPy's current stream (or ``stream=``),
-and DLPack's own rules put it after what the other library has queued.
+Each array is opened as a view, which the core treats like any other array. A new result is made
+with NumPy or CuPy and handed back through the library's own ``from_dlpack``, without a copy if that
+library allows it. On a GPU the work is queued on CuPy's current stream (or ``stream=``), and
+DLPack's rules order it after what the other library has queued.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEGACY_STREAM = 1  # DLPack: 0 is ambiguous, and refused
 
 @dataclass(frozen=True, eq=False)
 class HostView:
-    """An array in host memory: its operand, and what keeps the memory."""
+    """An array in host memory: its operand, and the object that keeps the memory alive."""
 
     operand: Operand
     owner: Any
@@ -142,7 +142,7 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
 
 
 class _Exporter:
-    """Hands an array's export to NumPy, and remembers whether it could say "read-only"."""
+    """Passes an array's export to NumPy, and records whether its version has "read-only"."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -159,7 +159,7 @@ class _Exporter:
 
 @dataclass(frozen=True)
 class _HostMemory:
-    """What `StridedMemoryView` tells of an array, by NumPy: strides are in elements."""
+    """The fields of `StridedMemoryView`, filled in by NumPy; strides are in elements."""
 
     array: Any
     ptr: int
@@ -180,13 +180,13 @@ class _HostMemory:
             array.shape,
             tuple(step // array.itemsize for step in array.strides),
             array.dtype,
-            # NumPy calls every array of DLPack's first version read-only, which could not say so.
+            # DLPack's first version has no such flag, and NumPy then calls every array read-only.
             exporter.versioned and not array.flags.writeable,
         )
 
 
 def _memory(x: Any, device: Device, stream: int) -> Any:
-    """Open an export: by cuda-core, or by NumPy (which takes no bfloat16) where that is missing.
+    """Open an export by cuda-core, or without it by NumPy, which does not take bfloat16.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def matmul_foreign(
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     devices = {name: _device(x, name) for name, x in named.items()}
     device = one_device(devices)
-    # A library may have several devices in host memory, which are one to DLPack.
+    # A library may have several devices in host memory, which DLPack does not tell apart.
     places = {name: x.device for name, x in named.items() if hasattr(x, "to_device")}
     if places:
         one_device(places)

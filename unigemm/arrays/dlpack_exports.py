@@ -1,7 +1,7 @@
-"""What an array exports through DLPack, looked at before anything believes it.
+"""Exports through DLPack, checked before anything relies on them.
 
-A capsule holds C structures that its consumer reads as they are. Which memory they describe is the
-producer's word; that the words fit each other is checked here.
+A capsule holds C structures that its consumer reads as they are. Which memory they describe only
+the producer knows; that their fields fit together is checked here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 class Export:
-    """An array that exports what another one does, once that makes sense.
+    """An array that passes on the export of another one, after checking it.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Export:
 
     def __init__(self, array: Any) -> None:
         kind, index = map(int, array.__dlpack_device__())
-        self.array = array  # keeps what is exported, though the capsule should
+        self.array = array  # keeps the memory alive, which the capsule should do, too
         self.device = kind, index
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def _library() -> Library:
         return replace(HostArray.of(seen), conjugated=conjugated) if seen.device == HOST else None
 
     def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
-        # In half the time of torch.empty, which also takes a memory format.
+        # Faster than torch.empty, which also takes a memory format.
         return partial(
             torch.empty_strided,
             shape,
@@ -90,13 +90,13 @@ def _library() -> Library:
         ask=watchers(),
         read=read,
         operand=operand,
-        # What autograd saved of a tensor is stale once it is written; this lets it notice.
+        # Autograd may have saved the tensor; counting the write lets it notice.
         claim=_version_counter(),
         maker=maker,
         address=torch.Tensor.data_ptr,
         zero=torch.Tensor.zero_,
-        # The public ways check that CUDA is up and build stream objects, over a microsecond; with
-        # a CUDA tensor in hand these suffice (CPU builds of PyTorch do not have them).
+        # Much faster than the public functions, which check that CUDA is up and build stream
+        # objects. These suffice for a CUDA tensor, and CPU builds of PyTorch do not have them.
         current_device=getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device),
         current_stream=getattr(
             torch._C,
@@ -109,7 +109,7 @@ def _library() -> Library:
 
 
 def _version_counter() -> Callable[[Any], object]:
-    """Return what counts a write to a tensor, in half the time of the public function if it can."""
+    """Return a function that counts a write to a tensor: the faster private one if it works."""
     import torch
 
     count = getattr(torch._C, "_increment_version", None)

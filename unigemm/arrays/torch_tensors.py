@@ -1,9 +1,9 @@
 """Whether a PyTorch tensor is plain memory that may be read now.
 
-Kernels work on addresses, past everything that PyTorch does around an operation. So the question,
-here and nowhere else, is: is this a real, dense tensor whose memory holds its values as they are,
-whose derivative nobody records, while no mode or transform expects to see the operation?
-`watchers` is the part that is asked at each call, and costs a tenth of a microsecond.
+Kernels work on addresses and bypass everything that PyTorch does around an operation. So a tensor
+must be real and dense, its memory must hold its values as they are, no derivative may be recorded,
+and no mode or transform may expect to see the operation. All of this is checked here. `watchers` is
+the part that runs on every call, so it must be fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
 
 __all__ = ["checked_pointer", "refuse_type", "watchers"]
 
-# What PyTorch has no public function for, and has had under these names since version 2.0.
+# PyTorch has no public functions for these, but has had these names since version 2.0.
 _PRIVATE = (
     "_len_torch_dispatch_stack",
     "_len_torch_function_stack",
@@ -24,7 +24,7 @@ _PRIVATE = (
     "_functorch.is_functorch_wrapped_tensor",
 )
 
-# Subclasses by name: what their tensors are, and what would do.
+# Subclasses by name: what their tensors are, and what works instead.
 _SUBCLASSES = {
     "FakeTensor": "which holds no data; call unigemm on real tensors, outside FakeTensorMode, "
     "torch.export and make_fx",
@@ -40,12 +40,12 @@ _SUBCLASSES = {
 
 
 def refuse_type(kind: type, name: str) -> None:
-    """Refuse subclasses of `torch.Tensor`, but for parameters.
+    """Refuse subclasses of `torch.Tensor` other than parameters.
 
     Raises
     ------
     LibraryMismatch
-        It is one, and its own rules would be lost.
+        The type is a subclass, whose own rules would be lost.
     """
     import torch
 
@@ -78,17 +78,16 @@ def _private(name: str) -> Any:
 
 @lru_cache(maxsize=1)
 def watchers() -> Callable[[], bool]:
-    """Return a function that refuses to go on where something watches PyTorch's operations.
+    """Return a function that raises if something watches the operations of PyTorch.
 
-    It tells whether tensors may have tangents, each of which is then to be asked.
-
-    That is a mode or a transform of the calling thread. Tracing is not asked for: extents are
-    tensors then, which no key holds, and `checked_pointer` comes to it.
+    Watchers are modes and transforms of the calling thread. The function returns whether tensors
+    may have tangents; if so, each tensor must be asked. It does not look for tracing: then extents
+    are tensors, which no key holds, so that `checked_pointer` finds it.
 
     Raises
     ------
     LibraryMismatch
-        This version of PyTorch cannot be asked.
+        This version of PyTorch has no way to ask.
     """
     import torch
 
@@ -113,7 +112,7 @@ def watchers() -> Callable[[], bool]:
 
 
 def _refuse_watchers(transforms: bool) -> None:
-    """Refuse modes and transforms, but for those that only say where new tensors are made."""
+    """Refuse modes and transforms, except those that only choose the device of new tensors."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack

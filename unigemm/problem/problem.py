@@ -95,7 +95,7 @@ class Problem:
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property  # the key of all that is remembered of a class
+    @cached_property  # many tables have the class in their keys
     def _hash(self) -> int:
         return hash(tuple(self.__getstate__().values()))
 
@@ -103,7 +103,7 @@ class Problem:
         """Return the fields alone: dtypes hash to something else in another process."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    @cached_property  # all products of a class share it (see `gemm`)
+    @cached_property  # shared by all products of a class
     def transposed(self) -> Problem:
         """Return the class of D' = B' A'."""
         return replace(
@@ -172,7 +172,7 @@ class Extents:
     @property
     def transposed(self) -> Extents:
         """The sizes of D' = B' A'."""
-        return Extents(self.n, self.m, self.k, self.batch)  # `replace` takes three times as long
+        return Extents(self.n, self.m, self.k, self.batch)  # much faster than `replace`
 
     def of_rows(self, m: int) -> Extents:
         """Return the sizes of a product with another M."""

@@ -1,4 +1,4 @@
-"""What measuring needs of an array library on a CUDA device."""
+"""`Device`: the functions of an array library that measuring needs."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ __all__ = ["AHEAD_CLOCKS", "Call", "Device"]
 
 Call = Callable[[], object]
 
-#: Clocks that a device spins while the host starts what is timed: 150 us at 2 GHz.
+#: Clocks that a device spins while the host starts the timed work.
 AHEAD_CLOCKS = 300_000
 
 
 class Device(Protocol):
-    """What measuring needs of an array library on a CUDA device."""
+    """A CUDA device, as an array library lets it be measured."""
 
     name: str
     l2_bytes: int
 
     def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
-        """Make random numbers, normally distributed, or all that int8 has, in equal shares.
+        """Make an operand: normally distributed numbers, or uniformly distributed int8.
 
-        They start `offset` elements after the allocation's start.
+        It starts `offset` elements after the start of its memory.
         """
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN, or of an integer that is hardly ever a sum."""
+        """Make an array full of NaN, or of an integer that is hardly ever a result."""
         ...
 
     def baseline(self, a: Any, b: Any, out: Any, precision: Precision = "ieee") -> Call:
-        """Return the library's own product into `out`: cuBLAS, in TF32 for "tf32" only.
+        """Return a call of the library's own product into `out`: cuBLAS, with TF32 for "tf32".
 
         Raises
         ------
@@ -44,13 +44,13 @@ class Device(Protocol):
         ...
 
     def capture(self, calls: Sequence[Call]) -> Call:
-        """Return what replays the calls as one graph."""
+        """Return a call that replays the calls as one graph."""
         ...
 
     def seconds(self, run: Call) -> float:
-        """Run on the measuring stream and return the device's time for it.
+        """Run a call on the measuring stream and return its time on the device in seconds.
 
-        The device spins for `AHEAD_CLOCKS` before, so that the host's time is no part of it.
+        The device spins for `AHEAD_CLOCKS` before it, so that the host's time is not included.
         """
         ...
 
