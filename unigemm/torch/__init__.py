@@ -5,9 +5,14 @@ The operators are ``torch.ops.unigemm.*``. See docs/pytorch.md.
 
 from __future__ import annotations
 
-from . import batching, gradients  # rules of the operators  # noqa: F401
+import sys
+
+from . import batching, gradients, sharding  # rules of the operators  # noqa: F401
 from .functions import addmm, bmm, linear, matmul
 from .modules import Linear, replace_linear
 from .overrides import use
+
+if "torch.distributed.tensor" in sys.modules:  # else with the first DTensor
+    sharding.register()
 
 __all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linear", "use"]

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from ..api import matmul as multiply
 from ..errors import LibraryMismatch, ShapeMismatch
 from . import products
+from .sharding import notice
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -69,12 +70,15 @@ def _unwatched(*tensors: Tensor | None) -> bool:
 
 
 def _tensors(**named: Any) -> None:
+    """Refuse what are no tensors, and make ready for those of kinds seen first."""
     for name, x in named.items():
         if not isinstance(x, Tensor):
             raise LibraryMismatch(
                 f"{name} is a {type(x).__name__}; pass a torch.Tensor (unigemm.matmul takes arrays "
                 "of other libraries)"
             )
+    if not _is_compiling():
+        notice(*named.values())
 
 
 def matmul(

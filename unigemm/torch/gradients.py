@@ -18,6 +18,7 @@ from ..errors import UnsupportedProblem
 from .activations import activation_named
 from .operators import LIBRARY
 from .products import accumulator_dtype
+from .sharding import notice
 
 __all__: list[str] = []
 
@@ -118,13 +119,14 @@ def _save_linear(
         _save(ctx, x, weight, x, weight, bias)
 
 
-def _backward_linear(ctx: Any, g: Tensor, of_preact: Tensor | None = None) -> Any:
+def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | None = None) -> Any:
     x, weight, *more = ctx.saved_tensors
-    if ctx.activation is not None:
+    through = of_result
+    if ctx.activation is not None and of_result is not None:
         preact = more[0] if len(more) == 1 else _ops.linear(*more)
-        g = _through(ctx.activation, g, preact)
-        if of_preact is not None:
-            g = g + of_preact
+        through = _through(ctx.activation, of_result, preact)
+    parts = [each for each in (through, of_preact) if each is not None]
+    g = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     of_x = None if weight is None else _ops.matmul(g, weight.conj()) if g.dim() > 1 else None
     if weight is not None and of_x is None:  # of a vector
         of_x = _ops.mm(g[None], weight.conj())[0]
@@ -211,16 +213,20 @@ def _kernel(
                 result = op.redispatch(keys & below, *args, **options)
             # Trailing arguments that have their default are left out, of both.
             ctx.needed = (*ctx.needs_input_grad[2:], *(False,) * len(op._schema.arguments))
+            ctx.set_materialize_grads(False)  # zeros would be plain tensors beside a DTensor
             save(ctx, result, *args, **options)
             return result
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            if all(g is None for g in gradients):
+                return (None,) * (2 + len(ctx.needed))
             return (None, None, *backward(ctx, *gradients))
 
     Function.__name__ = Function.__qualname__ = f"unigemm_{name}"
 
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
+        notice(*args)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             with enable_single_level_autograd_function():
                 return Function.apply(keys, options, *args)  # type: ignore[attr-defined]

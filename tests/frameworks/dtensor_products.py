@@ -1,0 +1,121 @@
+"""A script of two gloo processes that multiply DTensors; exits with an error where one is wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import product
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.multiprocessing import start_processes
+from torch.nn import functional
+
+import unigemm.torch as ut
+
+ops = torch.ops.unigemm
+COUNT = 2
+
+
+def draw(*shape, seed=0):
+    generator = torch.Generator().manual_seed(sum(shape) + seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def cases():
+    """Yield (operator, its reference, operands)."""
+    yield ops.mm, torch.mm, (draw(4, 6), draw(6, 8))
+    yield ops.bmm, torch.bmm, (draw(2, 4, 6), draw(2, 6, 8))
+    yield ops.addmm, torch.addmm, (draw(8), draw(4, 6), draw(6, 8))
+    yield ops.addmm, torch.addmm, (draw(4, 1), draw(4, 6), draw(6, 8))
+    yield ops.linear, functional.linear, (draw(4, 6), draw(8, 6), draw(8))
+    yield ops.linear, functional.linear, (draw(2, 4, 6), draw(8, 6))
+    yield (
+        lambda x, w, b: ops.linear_activation(x, w, b, "gelu"),
+        lambda x, w, b: functional.gelu(functional.linear(x, w, b)),
+        (draw(2, 4, 6), draw(8, 6), draw(8)),
+    )
+    yield (
+        lambda a, b, c: ops.matmul(a, b, c, activation="tanh"),
+        lambda a, b, c: torch.tanh(a @ b + c),
+        (draw(2, 1, 4, 6), draw(4, 6, 8), draw(4, 4, 8)),
+    )
+
+
+def multiply_all(mesh):
+    """Multiply with the operands in every place, and compare results and gradients."""
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    for op, reference, operands in cases():
+        places = [[Replicate(), *map(Shard, range(x.ndim))] for x in operands]
+        places = [[p for p in of if p.is_replicate() or x.shape[p.dim] > 1]
+                  for of, x in zip(places, operands, strict=True)]  # fmt: skip
+        for chosen in product(*places):
+            whole = [x.clone().requires_grad_() for x in operands]
+            split = [
+                distribute_tensor(x, mesh, [place]).requires_grad_()
+                for x, place in zip(operands, chosen, strict=True)
+            ]
+            theirs, ours = reference(*whole), op(*split)
+            torch.testing.assert_close(ours.full_tensor(), theirs)
+            weights = draw(*theirs.shape, seed=1)
+            (theirs * weights).sum().backward()
+            (ours.full_tensor() * weights).sum().backward()
+            for one, two in zip(split, whole, strict=True):
+                torch.testing.assert_close(one.grad.full_tensor(), two.grad)
+    # What moves nothing is what is done: rows, columns, K.
+    a, b = draw(4, 6), draw(6, 8)
+    for of_a, of_b, expected in (
+        (Shard(0), Replicate(), Shard(0)),
+        (Replicate(), Shard(1), Shard(1)),
+        (Shard(1), Shard(0), Partial()),
+    ):
+        result = ops.mm(distribute_tensor(a, mesh, [of_a]), distribute_tensor(b, mesh, [of_b]))
+        assert result.placements == (expected,), (of_a, of_b, result.placements)
+    stacks = [distribute_tensor(draw(2, 3, 3), mesh, [Shard(0)]) for _ in range(2)]
+    assert ops.bmm(*stacks).placements == (Shard(0),)
+
+
+def parallel_layers(mesh):
+    """Run a column-parallel and a row-parallel layer by PyTorch's plan, eager and compiled."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(ut.Linear(6, 8, activation="gelu_tanh"), ut.Linear(8, 6)).double()
+    x = draw(4, 6)
+    expected = model(x)
+    expected.sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model = parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    assert model[0].weight.to_local().shape == (4, 6)
+    result = model(x)
+    torch.testing.assert_close(result, expected)
+    result.sum().backward()
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad.full_tensor(), gradient)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), expected)
+
+
+def main(rank, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=COUNT)
+    try:
+        mesh = init_device_mesh("cpu", (COUNT,))
+        multiply_all(mesh)
+        parallel_layers(mesh)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    # Forked before anything has run: PyTorch is imported once.
+    start_processes(main, (int(sys.argv[1]),), nprocs=COUNT, start_method="fork")
