@@ -31,3 +31,8 @@ def run(script, *arguments):
 
 def test_dtensors_are_multiplied_where_they_lie_and_gradients_go_back():
     run("dtensor_products.py", free_port())
+
+
+def test_shard_map_multiplies_on_each_device_and_gradients_go_back():
+    needed("jax")
+    run("jax_on_two_devices.py")

@@ -145,7 +145,9 @@ def _find(x: Any, kind: type, name: str) -> Library:
 
         return dlpack_arrays.library(kind)
     if kind.__module__.startswith("jax."):
-        advice = "inside jax.jit and other transformations arrays are only traced: call it outside"
+        advice = (
+            "it is only traced, by jax.jit or the like: use unigemm.jax.matmul, or call outside"
+        )
     elif kind.__module__.startswith("torch.fx."):
         advice = "symbolic tracing holds no data: name a function that calls it in torch.fx.wrap"
     elif isinstance(x, ArraySpec):

@@ -1,0 +1,158 @@
+"""unigemm.jax.matmul is jax.numpy.matmul under JAX's transformations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from needed import needed
+
+jax = needed("jax")
+
+import jax.numpy as jnp  # noqa: E402
+
+import unigemm  # noqa: E402
+import unigemm.jax  # noqa: E402
+from unigemm.jax import calls  # noqa: E402
+
+matmul = unigemm.jax.matmul
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+WAYS = ["callback", pytest.param("ffi", marks=pytest.mark.skipif(
+    not calls.has_ffi(), reason="jax-tvm-ffi is not installed"))]  # fmt: skip
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """Compiled programs call either way; what is compiled already is forgotten."""
+    monkeypatch.setattr(calls, "has_ffi", lambda: request.param == "ffi")
+    jax.clear_caches()
+    yield request.param
+    jax.clear_caches()
+
+
+def draw(*shape, dtype="float64", seed=0):
+    rng = np.random.default_rng([seed, *shape])
+    return jnp.asarray(rng.standard_normal(shape).astype(jnp.dtype(dtype)))
+
+
+SHAPES = [((3,), (3,)), ((4, 3), (3,)), ((3,), (2, 3, 5)), ((4, 3), (3, 5)), ((2, 4, 3), (3, 5))]
+SHAPES += [((2, 1, 4, 3), (6, 3, 5)), ((4, 0), (0, 2))]
+
+
+@pytest.mark.parametrize(("first", "second"), SHAPES)
+def test_products_of_every_rank_are_jaxs_and_their_gradients(first, second):
+    a, b = draw(*first), draw(*second, seed=1)
+    weights = draw(*np.matmul(a, b).shape, seed=2)
+    value = lambda f: lambda a, b: (jnp.sin(f(a, b)) * weights).sum()  # noqa: E731
+    ours, theirs = (
+        jax.jit(jax.value_and_grad(value(f), (0, 1)))(a, b) for f in (matmul, jnp.matmul)
+    )
+    np.testing.assert_allclose(ours[0], theirs[0], atol=1e-12)
+    for one, two in zip(ours[1], theirs[1], strict=True):
+        assert one.shape == two.shape
+        np.testing.assert_allclose(one, two, atol=1e-12)
+
+
+def test_either_way_of_calling_computes_the_same(way):
+    a, b = draw(300, 200), draw(200, 150)
+    got = jax.jit(lambda a, b: matmul(a, b) + 1)(a, b)
+    np.testing.assert_allclose(got, jnp.matmul(a, b) + 1)
+    x, y = draw(3, 16, dtype="float8_e4m3fn"), draw(16, 5, dtype="float8_e4m3fn")
+    scaled = jax.jit(lambda s: matmul(x, y, scale_a=s, scale_b=2.0))(jnp.float32(0.5))
+    np.testing.assert_allclose(scaled, np.float32(x) @ np.float32(y), rtol=1e-6)
+    assert matmul(draw(4, 0), draw(0, 2)).tolist() == [[0, 0]] * 4
+    assert matmul(draw(0, 4), draw(4, 2)).shape == (0, 2)
+
+
+def test_derivatives_of_every_kind_and_order_are_jaxs():
+    a, b = draw(3, 4), draw(4, 2)
+    f = lambda m: lambda a, b: jnp.tanh(m(a, b)).sum()  # noqa: E731
+    ours, theirs = f(matmul), f(jnp.matmul)
+
+    def all_of_them(f):
+        second = jax.hessian(f)(a, b)
+        tangent = jax.jvp(f, (a, b), (2 * a, 3 * b))[1]
+        per_sample = jax.vmap(jax.grad(lambda b, row: f(row, b)), (None, 0))(b, a)
+        return second, tangent, per_sample
+
+    got, expected = (jax.jit(lambda f=f: all_of_them(f))() for f in (ours, theirs))
+    for one, two in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-12)
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 1), (1, 0), (2, 2)])
+def test_vmap_maps_either_operand_along_any_axis(axes):
+    a, b = draw(3, 2, 4, 5), draw(5, 6)
+    stack = lambda x, axis: x if axis is None else jnp.stack([x, 2 * x, x + 1], axis)  # noqa: E731
+    args = stack(a, axes[0]), stack(b, axes[1])
+    got = jax.vmap(matmul, axes)(*args)
+    np.testing.assert_allclose(got, jax.vmap(jnp.matmul, axes)(*args), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int8", "int32", "complex128"])
+def test_results_have_the_dtype_that_jax_gives(dtype):
+    a, b = (8 * draw(6, 7)).astype(dtype), (8 * draw(7, 5)).astype(dtype)
+    got, expected = matmul(a, b), jnp.matmul(a, b)
+    assert got.dtype == expected.dtype
+    wide = np.asarray(a, "complex128") @ np.asarray(b, "complex128")
+    if dtype == "int8":
+        np.testing.assert_array_equal(got, expected)
+    else:
+        eps = 0 if dtype == "int32" else jnp.finfo(dtype).eps
+        np.testing.assert_allclose(np.asarray(got, "complex128"), wide, atol=300 * eps)
+
+
+def test_operands_are_promoted_and_results_widened_as_asked():
+    a, b = draw(2, 3, dtype="bfloat16"), draw(3, 2, dtype="float32")
+    assert matmul(a, b).dtype == jnp.matmul(a, b).dtype
+    got = matmul(a, a.T, preferred_element_type=jnp.float32)
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, np.float32(a) @ np.float32(a).T, rtol=1e-6)
+    f = lambda x: matmul(x, a.T, preferred_element_type=jnp.float32).sum()  # noqa: E731
+    assert jax.grad(f)(a).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("precision", [None, "highest", jax.lax.Precision.HIGH, "default", "tf32"])
+def test_precisions_in_jaxs_words_and_in_unigemms(precision):
+    a = draw(4, 4, dtype="float32")
+    np.testing.assert_allclose(matmul(a, a, precision=precision), a @ a, rtol=1e-2, atol=1e-3)
+    matmul(a.astype("bfloat16"), a.astype("bfloat16"), precision=precision)  # means nothing there
+
+
+def test_what_is_wrong_is_said_while_it_is_traced():
+    a = draw(4, 3)
+    with pytest.raises(unigemm.ShapeMismatch):
+        jax.jit(matmul)(a, a)
+    with pytest.raises(unigemm.ShapeMismatch):
+        matmul(a, jnp.float64(2.0))
+    with pytest.raises(unigemm.UnsupportedProblem, match="use one of"):
+        matmul(a, a.T, precision="tf16")
+    with pytest.raises(unigemm.UnsupportedProblem, match="float8"):
+        matmul(a, a.T, scale_a=2.0)
+    f8 = a.astype("float8_e4m3fn")
+    with pytest.raises(unigemm.UnsupportedDtype, match="one float32"):
+        matmul(f8, f8.T, scale_a=jnp.ones(3, "float32"))
+    with pytest.raises(unigemm.UnsupportedProblem, match="gradients"):
+        jax.grad(lambda s: matmul(f8, f8.T, scale_a=s).sum())(jnp.float32(1.0))
+    with pytest.raises(unigemm.UnsupportedProblem, match="scales"):
+        jax.vmap(lambda s: matmul(f8, f8.T, scale_a=s))(jnp.ones(2, "float32"))
+
+
+def test_a_gpu_without_jax_tvm_ffi_is_a_typed_error(monkeypatch):
+    monkeypatch.setattr(calls, "has_ffi", lambda: False)
+    lowered = jax.jit(matmul).trace(draw(4, 3), draw(3, 4))
+    with pytest.raises(unigemm.BackendUnavailable, match="pip install"):
+        lowered.lower(lowering_platforms=("cuda",))
+
+
+def test_a_program_from_another_process_is_refused_with_a_sentence():
+    with pytest.raises(unigemm.BackendUnavailable, match="trace the function here"):
+        calls._run(1)

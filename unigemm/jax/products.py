@@ -1,0 +1,247 @@
+"""`matmul` of JAX arrays, and the primitives that JAX's transformations see.
+
+A product is linear in each operand, so that its derivatives are products again. On a device it is
+what `calls` makes of it when it is lowered: then the sizes, the types and the platform are known.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..problem.canonical import result_shape
+from . import calls
+
+__all__ = ["matmul"]
+
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+#: What a caller accepts for float32, in JAX's words and in unigemm's.
+_PRECISIONS = {
+    "default": "tf32",
+    "high": "3xtf32",
+    "highest": "ieee",
+    "ieee": "ieee",
+    "tf32": "tf32",
+    "3xtf32": "3xtf32",
+}
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
+    backend: str = "auto",
+    scale_a: Any = None,
+    scale_b: Any = None,
+) -> jax.Array:
+    """Multiply two arrays, by the rules of `jax.numpy.matmul`.
+
+    Parameters
+    ----------
+    a, b : array
+        Vectors, matrices, stacks that broadcast; also traced ones.
+    precision : optional
+        For float32: a `jax.lax.Precision` or its name ("default" accepts TF32, "high" three
+        products in TF32, "highest" is IEEE's float32), or a name of `unigemm.matmul`'s. By default
+        ``jax_default_matmul_precision``, and "highest" where that is not set.
+    preferred_element_type : dtype, optional
+        Of the result, by default that to which JAX promotes the operands; float32 for float8.
+    deterministic, batch_invariant, backend
+        As in `unigemm.matmul`.
+    scale_a, scale_b : float or array of one float32, optional
+        As in `unigemm.matmul`, of whole operands of float8.
+
+    Returns
+    -------
+    jax.Array
+        A new one.
+
+    Raises
+    ------
+    ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+        What cannot be multiplied, while it is traced or compiled.
+    BackendUnavailable
+        On a GPU, jax-tvm-ffi is not there.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, unigemm.jax
+    >>> jax.jit(unigemm.jax.matmul)(jnp.eye(2), jnp.ones((2, 3)))
+    Array([[1., 1., 1.],
+           [1., 1., 1.]], dtype=float32)
+    """
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    a, b, dtype = _typed(a, b, preferred_element_type)
+    shape = result_shape(a.shape, b.shape)
+    accepted = _precision(precision)
+    options = calls.Options(
+        dtype=dtype,
+        precision=accepted if a.dtype == jnp.float32 else "ieee",
+        deterministic=bool(deterministic),
+        batch_invariant=bool(batch_invariant),
+        backend=backend,
+    )
+    rows = a if a.ndim > 1 else a[None, :]
+    columns = b if b.ndim > 1 else b[:, None]
+    if scale_a is None and scale_b is None:
+        result = _plain(*_varying(rows, columns), options=options)
+    else:
+        result = _scaled(rows, columns, scale_a, scale_b, options)
+    return result.reshape(shape)
+
+
+def _typed(a: Any, b: Any, preferred: Any) -> tuple[Any, Any, str]:
+    """Return operands of one dtype, and the name of the result's."""
+    if a.dtype.name in _FLOAT8 and b.dtype.name in _FLOAT8:
+        return a, b, "float32" if preferred is None else jnp.dtype(preferred).name
+    common = jnp.result_type(a, b)
+    dtype = common if preferred is None else jnp.dtype(preferred)
+    return a.astype(common), b.astype(common), dtype.name
+
+
+def _precision(asked: Any) -> str:
+    if asked is None:
+        asked = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
+    name = asked.name if isinstance(asked, jax.lax.Precision) else asked
+    found = _PRECISIONS.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
+        raise UnsupportedProblem(
+            f"precision {asked!r} is not known; use one of {', '.join(_PRECISIONS)}"
+        )
+    return found
+
+
+def _varying(*operands: Any) -> tuple[Any, ...]:
+    """Say to `shard_map` that all operands differ between devices where one does.
+
+    So the gradient of one that does not is summed over them.
+    """
+    axes = [_axes_of(jax.typeof(x)) for x in operands]
+    every = frozenset().union(*axes)
+    return tuple(
+        x if own == every else jax.lax.pcast(x, tuple(sorted(every - own)), to="varying")
+        for x, own in zip(operands, axes, strict=True)
+    )
+
+
+def _axes_of(kind: Any) -> frozenset[str]:
+    """Return the axes of a mesh along which a value differs; JAX 0.10 renamed where that is."""
+    found = getattr(kind, "manual_axis_type", None)
+    return frozenset(getattr(kind, "vma", ()) if found is None else found.varying)
+
+
+def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, options: calls.Options) -> Any:
+    if a.dtype.name not in _FLOAT8:
+        raise UnsupportedProblem(
+            f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
+            "result, or an input"
+        )
+    factor, scales = 1.0, []
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale is None or isinstance(scale, numbers.Real):
+            factor *= 1.0 if scale is None else float(scale)
+            continue
+        x = jnp.asarray(scale)
+        if x.dtype != jnp.float32 or x.size != 1:
+            raise UnsupportedDtype(
+                f"{name} is {x.dtype} of shape {x.shape}; pass one float32, or a number"
+            )
+        scales.append((name, x.reshape(())))
+    operands = _varying(a, b, *(x for _, x in scales))
+    names = tuple(name for name, _ in scales)
+    return _with_scales(*operands, options=options, scales=names, factor=factor)
+
+
+# Eager calls are compiled too, once for each kind.
+@jax.jit(static_argnames=("options",))
+def _plain(a: Any, b: Any, *, options: calls.Options) -> Any:
+    return PRODUCT.bind(a, b, options=options)
+
+
+@jax.jit(static_argnames=("options", "scales", "factor"))
+def _with_scales(
+    *operands: Any, options: calls.Options, scales: tuple[str, ...], factor: float
+) -> Any:
+    return SCALED.bind(*operands, options=options, scales=scales, factor=factor)
+
+
+def _shape_of(a: Any, b: Any, *scales: Any, options: calls.Options, **more: Any) -> Any:
+    if a.ndim < 2 or b.ndim < 2:
+        raise ShapeMismatch(f"{a.shape} @ {b.shape} is no product of matrices; use matmul")
+    like = a if a.ndim >= b.ndim else b
+    return like.update(
+        shape=result_shape(a.shape, b.shape), dtype=jnp.dtype(options.dtype), weak_type=False
+    )
+
+
+def _summed(x: Any, shape: tuple[int, ...]) -> Any:
+    """Sum over the dimensions that were broadcast from a shape."""
+    x = x.sum(tuple(range(x.ndim - len(shape))))
+    stretched = [i for i, (one, all_) in enumerate(zip(shape, x.shape, strict=True)) if one != all_]
+    return x.sum(tuple(stretched), keepdims=True)
+
+
+def _of_a(ct: Any, a: Any, b: Any, *, options: calls.Options) -> Any:
+    of = options.of_gradient(b.dtype.name)
+    return _summed(PRODUCT.bind(ct.astype(b.dtype), b.mT, options=of), a.aval.shape)
+
+
+def _of_b(ct: Any, a: Any, b: Any, *, options: calls.Options) -> Any:
+    of = options.of_gradient(a.dtype.name, rows=False)
+    ct = ct.astype(a.dtype)
+    shape = b.aval.shape
+    if len(shape) == 2:  # one matrix for all of a stack
+        a, ct = (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (a, ct))
+    return _summed(PRODUCT.bind(a.mT, ct, options=of), shape)
+
+
+def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, int]:
+    """Multiply a stack, the mapped dimension first."""
+    if any(dim is not None for dim in dims[2:]):
+        raise UnsupportedProblem(
+            "jax.vmap over the scales of a product is not supported; multiply the result by them"
+        )
+    mapped = [dim is not None for dim in dims[:2]]
+    rank = max(x.ndim - on for x, on in zip(operands, mapped, strict=False))
+    stacks = []
+    for x, dim, on in zip(operands, dims, mapped, strict=False):
+        if on:
+            x = jnp.moveaxis(x, dim, 0)
+            x = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
+        stacks.append(x)
+    primitive = SCALED if "scales" in options else PRODUCT
+    return primitive.bind(*stacks, *operands[2:], **options), 0
+
+
+def _no_gradient(*operands: Any, **options: Any) -> Any:
+    raise UnsupportedProblem(
+        "products of float8 have no gradients; use jax.lax.stop_gradient, or multiply the numbers "
+        "that were quantized"
+    )
+
+
+def _primitive(name: str) -> Primitive:
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(_shape_of)
+    batching.primitive_batchers[primitive] = _batched
+    for platform, lowered in (("cpu", calls.on_cpu), ("cuda", calls.on_cuda)):
+        rule = mlir.lower_fun(lowered, multiple_results=False)
+        mlir.register_lowering(primitive, rule, platform=platform)
+    return primitive
+
+
+PRODUCT = _primitive("unigemm_matmul")
+ad.defbilinear(PRODUCT, _of_a, _of_b)
+SCALED = _primitive("unigemm_scaled_matmul")
+ad.primitive_jvps[SCALED] = _no_gradient
