@@ -51,6 +51,12 @@ def labelled(grad=True):
     return [pytest.param(*case, id=f"{case[0]}-{i}") for i, case in enumerate(cases(grad))]
 
 
+def test_the_activations_are_all_that_unigemm_knows():
+    from unigemm import activations
+
+    assert set(ACTIVATIONS) == set(activations.ACTIVATIONS) == set(REFERENCE)
+
+
 def test_every_operator_is_in_the_cases():
     assert {name for name, _, _ in cases(False)} == set(OPERATORS)
 

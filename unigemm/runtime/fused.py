@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from ..arrays.libraries import gather, library_of
 from ..arrays.library import Library
-from ..arrays.operands import HOST, Operand
+from ..arrays.operands import HOST, Device, Operand
 from ..errors import DeviceMismatch, LibraryMismatch, OverlapError, UnsupportedProblem
 from ..problem.canonical import result_shape
 from ..problem.overlap import may_share
@@ -262,14 +263,18 @@ def _of_one(library: Library, a: Any, b: Any) -> tuple[Any, Any]:
     result_shape(x.shape, y.shape)
     columns = (*y.shape[:-2], 1, y.shape[-1]) if len(y.shape) > 1 else (1,)
     found = []
-    index = None if x.device == HOST else x.device.index
     for like, shape in ((x, (*x.shape[:-1], 1)), (y, columns)):
         zeros = library.maker(shape, like.dtype, like.device)()
         if prod(shape):
-            with library.context(index or 0, None):
+            with _on(library, x.device):
                 library.zero(zeros)
         found.append(zeros)
     return found[0], found[1]
+
+
+def _on(library: Library, device: Device) -> AbstractContextManager[Any]:
+    """Make a CUDA device current; the host needs nothing."""
+    return nullcontext() if device == HOST else library.context(device.index, None)
 
 
 def _run(
@@ -295,7 +300,7 @@ def _run(
         low, high = bound.d_span
         span = places["out"] + low, places["out"] + high
     scaling = () if scales is None else read_scales(device, scales, span)
-    with library.context(max(device, 0), handle):
+    with library.context(device, handle) if device >= 0 else nullcontext():
         current = handle
         if current is None:
             current = library.current_stream(device) if device >= 0 else 0

@@ -1,8 +1,4 @@
-"""Products of real tensors with their epilogues: what the operators run on a device.
-
-Epilogues are separate operations for now, in float32 as a fused one: `product` is the one place
-that a fused epilogue replaces.
-"""
+"""Products of real tensors with their epilogues: what the operators run on a device."""
 
 from __future__ import annotations
 
@@ -93,22 +89,42 @@ def product(
         return plain_product(a, b, **options)
     shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
     check_epilogue(a, shape, dtype, c, bias, activation)
-    wide = accumulator_dtype(a.dtype)
-    result = (
-        (a.dtype if a.dtype in _WIDE or a.element_size() > 1 else wide) if dtype is None else dtype
-    )
+    if a.dtype.is_complex:
+        return _apart(a, b, c, bias, alpha, beta, options)
+    if c is not None:
+        options |= {"c": c, "beta": beta}
+    if alpha != 1:
+        options["alpha"] = alpha
+    if bias is not None:
+        options["bias"] = bias
+    if activation is not None:
+        options["activation"] = activation
+    if not preact:
+        return plain_product(a, b, **options)
+    whole = a.dtype if a.element_size() > 1 else torch.float32
+    before = a.new_empty(shape, dtype=dtype or whole)
+    return plain_product(a, b, preact_out=before, **options), before
+
+
+def _apart(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    alpha: float,
+    beta: float,
+    options: dict[str, Any],
+) -> Tensor:
+    """Add to a product of complex numbers, which no epilogue is for, by separate operations."""
     with torch.no_grad():
-        if wide is not a.dtype:
-            options["dtype"] = wide
-        sums = plain_product(a, b, **options)
+        result = plain_product(a, b, **options)
         if alpha != 1:
-            sums *= alpha
+            result *= alpha
         if c is not None and beta != 0:
-            sums.add_(c, alpha=beta)
+            result.add_(c, alpha=beta)
         if bias is not None:
-            sums += bias
-        value = sums if activation is None else activation_named(activation).value(sums)
-        return (value.to(result), sums.to(result)) if preact else value.to(result)
+            result += bias
+        return result
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:

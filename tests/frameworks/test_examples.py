@@ -1,0 +1,46 @@
+"""The examples run, and so does the code of the pages about frameworks."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from many_processes import free_port, output_of
+from needed import needed
+
+needed("torch")
+needed("jax")
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = ["pytorch", "jax", "many-gpus"]
+pytestmark = [
+    pytest.mark.skipif(not EXAMPLES, reason="installed without its examples"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(path, capsys):
+    if "many" not in path.stem:
+        runpy.run_path(str(path), run_name="__main__")
+        assert capsys.readouterr().out
+        return
+    # What starts processes, or wants devices that JAX has not made here.
+    assert len(output_of(path, free_port()).splitlines()) == 3
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 2
+    exec(compile("\n".join(blocks), f"{page}.md", "exec"), {"__name__": page})
+
+
+def test_every_example_is_named_by_a_page():
+    text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
+    assert [path.name for path in EXAMPLES if f"examples/{path.name}" not in text] == []
+    assert len(EXAMPLES) == 5
