@@ -284,7 +284,7 @@ def make_host(spec: Spec) -> Callable:
 
 def launch(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream,
+    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
 ) -> None:  # fmt: skip
     """Launch one of the ladder's own kernels."""
     a, b, d, _ = addresses

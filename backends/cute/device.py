@@ -7,7 +7,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float64, Int32, Int64, Uint32, range_constexpr
+from cutlass import Int32, Int64, Uint32, range_constexpr
 
 from unigemm.planning.config import Config
 from unigemm.problem.dtypes import DType
@@ -98,22 +98,15 @@ class Spec:
         return self.sums, CUTE_TYPES[self.problem.d.dtype], stored, self.overlap, sliced, fused
 
 
-def example_arguments(
-    extra: int = 0, scaled: bool = False, in_blocks: bool = False, more: Sequence[Any] = ()
-) -> list:
-    """Return arguments of a host function's types, for compiling.
+def example_arguments(parameters: int, more: Sequence[Any] = ()) -> list:
+    """Return arguments of a host function's types, for compiling: see `host_arguments.py`.
 
-    Four addresses, five sizes, twelve strides, three integers of every plan and `extra` ones of the
-    backend's; eight strides and two addresses where blocks have scales; two addresses and a factor
-    where they do or the product is scaled; `more` of an epilogue; and the stream: what
+    Four addresses, five sizes, twelve strides, `parameters`, `more`, and the stream: what
     `CuteBackend.bind` passes.
     """
-    scales = [Int64(1), Int64(1), Float64(1)] if scaled or in_blocks else []
-    scales = [*[Int64(1)] * 10, *scales] if in_blocks else scales
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
     wide, narrow = Int64(1), Int32(1)
-    numbers = [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * (3 + extra)]
-    return [*numbers, *scales, *more, stream]
+    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * parameters, *more, stream]
 
 
 def pinned(value: Any) -> Any:

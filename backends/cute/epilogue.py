@@ -69,18 +69,22 @@ class Site:
 def arguments_of(problem: Problem) -> list:
     """Return what a host function takes behind the integers of a plan, for compiling.
 
-    With an epilogue: strides of the scales of blocks, and of its arrays, scales, the addresses of
-    its arrays and of the largest magnitude, and its numbers. See `parted`.
+    That is strides of the scales of blocks and of the epilogue's arrays, the addresses of scales
+    and a factor, the addresses of the epilogue's arrays and of the largest magnitude, and its
+    numbers; each where the problem has it. See `parted`.
     """
-    epilogue = problem.epilogue
-    assert epilogue is not None
-    blocks = problem.blocks is not None
-    places = len(epilogue.beside) + (1 if epilogue.largest is not None else 0)
-    return [
-        *[Int64(1)] * ((8 if blocks else 0) + 4 * len(epilogue.beside)),
+    epilogue, blocks = problem.epilogue, problem.blocks is not None
+    beside = 0 if epilogue is None else len(epilogue.beside)
+    scales = [
+        *[Int64(1)] * ((8 if blocks else 0) + 4 * beside),
         *[Int64(1)] * (2 if blocks else 0),
         *([Int64(1), Int64(1), Float64(1)] if blocks or problem.scaled else []),
-        *[Int64(1)] * places,
+    ]
+    if epilogue is None:
+        return scales
+    return [
+        *scales,
+        *[Int64(1)] * (beside + (1 if epilogue.largest is not None else 0)),
         *[Float64(1)] * epilogue.numbers,
     ]
 
@@ -89,10 +93,9 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple]:
     """Return the scales, and what `finished` takes, of what `arguments_of` lists.
 
     The second is the addresses of the epilogue's arrays, their strides, the address of the largest
-    magnitude or nothing, and the numbers.
+    magnitude or nothing, and the numbers; it is empty without an epilogue.
     """
     epilogue = problem.epilogue
-    assert epilogue is not None
     left = list(more)
 
     def take(count: int) -> tuple:
@@ -100,12 +103,14 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple]:
         del left[:count]
         return taken
 
-    blocks, count = problem.blocks is not None, len(epilogue.beside)
+    blocks, count = problem.blocks is not None, 0 if epilogue is None else len(epilogue.beside)
     of_scales = (take(4), take(4)) if blocks else ()
     steps = tuple(take(4) for _ in range(count))
     of_blocks = take(2) if blocks else ()
     scales = take(3) if blocks or problem.scaled else ()
     scales = (*scales, of_blocks, of_scales) if blocks else scales
+    if epilogue is None:
+        return scales, ()
     places, largest = take(count), take(1 if epilogue.largest is not None else 0)
     return scales, (places, steps, largest, take(epilogue.numbers))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import cuda.bindings.driver as cuda
 import cutlass.cute as cute
-from cutlass import Float64, Int32, Int64
+from cutlass import Int32, Int64
 
 from unigemm.planning.config import Config
 from unigemm.problem.problem import MatrixType, Problem
@@ -23,6 +23,7 @@ from .epilogue import arguments_of, parted
 from .host_arguments import grouped
 from .repack import Repack, depth, launch_repack, packed_pitch
 
+_PARAMETERS = 6  # parts of K, tiles along N first, group of the raster, SMs, rotations by M, N
 REGISTER_ROWS = 32  # up to so many rows of a tile are transposed in registers
 ROTATIONS = 128  # different starts along K, of tiles that all read the same few rows
 
@@ -312,84 +313,17 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
     """
 
     @cute.jit
-    def gemm(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        rotate_m: Int32, rotate_n: Int32,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        start(
-            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
-            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, rotate_m, rotate_n), (), stream,
-        )  # fmt: skip
-
-    @cute.jit
-    def scaled(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        rotate_m: Int32, rotate_n: Int32, scale_a: Int64, scale_b: Int64, factor: Float64,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        start(
-            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
-            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, rotate_m, rotate_n),
-            (scale_a, scale_b, factor), stream,
-        )  # fmt: skip
-
-    @cute.jit
-    def in_blocks(
-        a: Int64, b: Int64, d: Int64, workspace: Int64,
-        m: Int32, n: Int32, k: Int32, l0: Int32, l1: Int32,
-        a_m: Int64, a_k: Int64, a_l0: Int64, a_l1: Int64,
-        b_k: Int64, b_n: Int64, b_l0: Int64, b_l1: Int64,
-        d_m: Int64, d_n: Int64, d_l0: Int64, d_l1: Int64,
-        split_k: Int32, along_n: Int32, group: Int32, multiprocessors: Int32,
-        rotate_m: Int32, rotate_n: Int32,
-        of_a_m: Int64, of_a_k: Int64, of_a_l0: Int64, of_a_l1: Int64,
-        of_b_n: Int64, of_b_k: Int64, of_b_l0: Int64, of_b_l1: Int64,
-        blocks_a: Int64, blocks_b: Int64, scale_a: Int64, scale_b: Int64, factor: Float64,
-        stream: cuda.CUstream,
-    ) -> None:  # fmt: skip
-        start(
-            spec, (a, b, d, workspace), (m, n, k, l0, l1), (a_m, a_k, a_l0, a_l1),
-            (b_k, b_n, b_l0, b_l1), (d_m, d_n, d_l0, d_l1),
-            (split_k, along_n, group, multiprocessors, rotate_m, rotate_n),
-            (
-                scale_a, scale_b, factor, (blocks_a, blocks_b),
-                ((of_a_m, of_a_k, of_a_l0, of_a_l1), (of_b_n, of_b_k, of_b_l0, of_b_l1)),
-            ), stream,
-        )  # fmt: skip
-
-    @cute.jit
-    def fused(*arguments: Any) -> None:
-        of = grouped(arguments, 6)
+    def gemm(*arguments: Any) -> None:
+        of = grouped(arguments, _PARAMETERS)
         scales, taken = parted(spec.problem, of.more)
         start(
             spec, of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
             scales, of.stream, taken,
         )  # fmt: skip
 
-    if spec.problem.epilogue is not None:
-        return fused
-    if spec.problem.blocks is not None:
-        return in_blocks
-    return scaled if spec.problem.scaled else gemm
+    return gemm
 
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    in_blocks = problem.blocks is not None
-    if problem.epilogue is not None:
-        return device.example_arguments(extra=3, more=arguments_of(problem))
-    # Three: multiprocessors and turns.
-    return device.example_arguments(extra=3, scaled=problem.scaled, in_blocks=in_blocks)
+    return device.example_arguments(_PARAMETERS, arguments_of(problem))

@@ -126,24 +126,15 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     @cute.jit
     def gemm(*arguments: Any) -> None:
         of = grouped(arguments, _PARAMETERS)
-        launch(
-            spec, of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
-            of.stream,
-        )  # fmt: skip
-
-    @cute.jit
-    def fused(*arguments: Any) -> None:
-        of = grouped(arguments, _PARAMETERS)
         _, taken = parted(spec.problem, of.more)
         launch(
             spec, of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
             of.stream, taken,
         )  # fmt: skip
 
-    return gemm if spec.problem.epilogue is None else fused
+    return gemm
 
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    fused = arguments_of(problem) if problem.epilogue is not None else []
-    return device.example_arguments(extra=1, more=fused)  # the SMs
+    return device.example_arguments(_PARAMETERS, arguments_of(problem))

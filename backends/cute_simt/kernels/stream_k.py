@@ -79,11 +79,11 @@ def piece_coords(
     m, n, k = extents
     tiles, l0, k_tiles, _, _ = order
     tile_k = spec.config.tile[2]
-    taken = cutlass.min(left, k_tiles - k_tile)
+    passed = cutlass.min(left, k_tiles - k_tile)
     rows, columns, batch = tile_origins(spec.geometry, tile, (m, n), tiles)
     i1, i0 = divmod(batch, l0)
     first_k = k_tile * tile_k
-    return taken, rows, columns, (i0, i1), (first_k, cutlass.min(k, first_k + taken * tile_k))
+    return passed, rows, columns, (i0, i1), (first_k, cutlass.min(k, first_k + passed * tile_k))
 
 
 @cute.jit
@@ -147,7 +147,7 @@ def stream_kernel(
 
     due = Int32(0)  # whether there are sums whose flag is to be raised
     for _ in cutlass.range((k_tile + left + k_tiles - 1) // k_tiles, unroll=1):
-        taken, (first_m, within_a), (first_n, within_b), batch, ends = piece_coords(
+        passed, (first_m, within_a), (first_n, within_b), batch, ends = piece_coords(
             spec, tile, k_tile, left, extents, order
         )
         # Raised late, while copies are in flight: the release waits for the sums to be visible.
@@ -170,7 +170,7 @@ def stream_kernel(
         )  # fmt: skip
         # All have read the stages that the next piece is copied to, and left their sums.
         cute.arch.sync_threads()
-        left -= taken
+        left -= passed
         k_tile = Int32(0)
         tile += 1
     raise_flag(flags + index * FLAG_BYTES, thread, due)
@@ -188,7 +188,7 @@ def produce_range(
     if const_expr(spec.overlap):
         await_previous_kernel()
     for _ in cutlass.range((k_tile + left + order[2] - 1) // order[2], unroll=1):
-        taken, (first_m, within_a), (first_n, within_b), batch, ends = piece_coords(
+        passed, (first_m, within_a), (first_n, within_b), batch, ends = piece_coords(
             spec, tile, k_tile, left, extents, order
         )
         sources = sources_of(
@@ -198,7 +198,7 @@ def produce_range(
             spec, loads, sources, shared, barriers, (first_m, first_n), (within_a, within_b), ends,
             batch, thread < WARP, stage, phase,
         )  # fmt: skip
-        left -= taken
+        left -= passed
         k_tile = Int32(0)
         tile += 1
     end_copies(spec)
@@ -217,7 +217,7 @@ def consume_range(
     sums = fresh_sums(spec)
     due = Int32(0)
     for _ in cutlass.range((k_tile + left + order[2] - 1) // order[2], unroll=1):
-        taken, (first_m, _), (first_n, _), _, ends = piece_coords(
+        passed, (first_m, _), (first_n, _), _, ends = piece_coords(
             spec, tile, k_tile, left, extents, order
         )
         count = (ends[1] - ends[0] + tile_k - 1) // tile_k
@@ -231,7 +231,7 @@ def consume_range(
             (first_m, first_n), (m, n), order, patch, thread,
         )  # fmt: skip
         sync_consumers(spec)  # all have left their sums
-        left -= taken
+        left -= passed
         k_tile = Int32(0)
         tile += 1
     raise_flag(flags + index * FLAG_BYTES, thread, due)
