@@ -85,14 +85,14 @@ def test_they_are_tiles_of_tensor_cores_and_the_biggest_are_offered():
     ids=str,
 )
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_they_are_planned_where_the_last_round_is_not_full(sizes, schedule, layout):
+def test_they_are_planned_where_the_last_wave_is_not_full(sizes, schedule, layout):
     work = Workload(*sizes, FLOAT64, layout)
     (plan, *_), _ = starts(work, ["cute_simt"], H200)
     assert plan.config.schedule == schedule
 
 
 def test_many_rounds_have_no_shares():
-    """What is left of the last round is little then, and a tail has it."""
+    """What is left of the last wave is little then, and a tail has it."""
     problem = problem_of(FLOAT64, "k", "n")
     for size in (1536, 4096, 8192):
         found = BACKEND.candidates(problem, Extents(size, size, 4096), H200)

@@ -373,7 +373,7 @@ def test_persistent_ctas_are_for_few_k_tiles_of_more_tiles_than_fit_at_once():
     assert "spill" in unsupported_reason(problem, spilling, H200)
 
 
-def test_tails_are_for_tiles_that_do_not_fill_the_last_round():
+def test_tails_are_for_tiles_that_do_not_fill_the_last_wave():
     def tails(m, n, k, problem=None):
         problem = problem or problem_of(DType.FLOAT32, "k", "n")
         found = candidates(problem, Extents(m, n, k), H200)
@@ -420,7 +420,7 @@ def test_a_tile_by_another_schedule_is_what_would_be_measured(arch):
     assert seen == {True, False}
 
 
-def test_whole_tiles_are_those_before_the_last_round():
+def test_whole_tiles_are_those_before_the_last_wave():
     assert [tiles_before_tail(n, 4) for n in (1, 3, 4, 5, 8, 9)] == [0, 0, 0, 4, 4, 8]
 
 

@@ -323,11 +323,11 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
         ("tn", (256, 192, 64), 4, 0, 4),  # whole tiles, whole k_tiles
         ("tt", (140, 130, 90), 5, 2, 5),  # one of 6 in parts, the last one shorter
         ("nn", (130, 70, 70), 2, 0, 9),  # fewer tiles than places: all in parts
-        ("nn", (128, 256, 70), 2, 0, 2),  # the last round is a full one
+        ("nn", (128, 256, 70), 2, 0, 2),  # the last wave is a full one
     ],
 )
 @pytest.mark.sample(4)
-def test_only_the_tiles_of_the_last_round_have_parts(layout, sizes, split, pad, sms):
+def test_only_the_tiles_of_the_last_wave_have_parts(layout, sizes, split, pad, sms):
     a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(
         (128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), occupancy=1, split_k=split,
