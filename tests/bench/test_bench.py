@@ -163,7 +163,7 @@ def measured(tmp_path, backend, truth):
 
 
 @pytest.mark.parametrize("backend", FITTED)
-def test_a_fit_comes_near_the_figures_that_the_times_were_made_with(tmp_path, backend):
+def test_a_fit_comes_near_the_coefficients_that_the_times_were_made_with(tmp_path, backend):
     figures = import_module(f"unigemm.backends.{backend}.coefficients").H200
     truth = with_numbers(figures, FITTED[backend][1])
     sweep = measured(tmp_path, backend, truth)
@@ -181,7 +181,7 @@ def test_a_fit_comes_near_the_figures_that_the_times_were_made_with(tmp_path, ba
 
 
 @pytest.mark.parametrize("backend", FITTED)
-def test_all_figures_at_once_come_nearer_in_a_few_steps(tmp_path, backend):
+def test_all_coefficients_at_once_come_nearer_in_a_few_steps(tmp_path, backend):
     figures = import_module(f"unigemm.backends.{backend}.coefficients").H200
     sweep = measured(tmp_path, backend, with_numbers(figures, FITTED[backend][1]))
     before = summary(sweep, predicted(sweep, backend, figures))["mean error %"]
@@ -196,7 +196,7 @@ def test_all_figures_at_once_come_nearer_in_a_few_steps(tmp_path, backend):
     assert all(numbers(nearer)[name] == numbers(figures)[name] for name in unnamed)
 
 
-def test_figures_have_names_that_lead_back_to_them():
+def test_coefficients_have_names_that_lead_back_to_them():
     for backend in FITTED:
         figures = import_module(f"unigemm.backends.{backend}.coefficients").H200
         named = numbers(figures)
@@ -300,7 +300,7 @@ def test_a_sweep_can_be_of_some_problems_only(monkeypatch):
     assert names == ["1x1x1-nt-bfloat16", "1x1x1-tn-bfloat16", "256x256x65536-tn-bfloat16"]
 
 
-def test_a_sweep_within_any_price_is_of_all_that_is_offered(monkeypatch):
+def test_a_sweep_within_any_estimate_is_of_all_that_is_offered(monkeypatch):
     fixed = ["--suite", "odd", "--dtype", "float32", "--layout", "nn", "--backend", "auto"]
     work, target = workloads("odd", "float32", ["nn"])[3], unigemm.named_target("sm_90a")
     counts = []

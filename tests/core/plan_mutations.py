@@ -52,7 +52,7 @@ WRONG = (
 
 #: What may be put into JSON.
 BYTES = '0123456789",:{}[]-.eE \\azM\x00'
-KNOBS = tuple(Config.__dataclass_fields__)
+PARAMETERS = tuple(Config.__dataclass_fields__)
 
 
 def specs(sizes, dtype, layout):
@@ -105,8 +105,8 @@ def mutate(data, rng):
         return text[:at] + byte + text[at + rng.randrange(2) :]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         known = [x for x in places(data) if x[0] not in ("alternatives", "rejected", "parts")]
-        knobs = [x for x in known if x[0] in KNOBS]
-        *before, last = rng.choice(knobs if rng.random() < 0.7 and knobs else known)
+        parameters = [x for x in known if x[0] in PARAMETERS]
+        *before, last = rng.choice(parameters if rng.random() < 0.7 and parameters else known)
         inside = data
         for key in before:
             inside = inside[key]

@@ -49,7 +49,7 @@ def test_every_m_and_every_batch_have_one_configuration(product):
     assert len(rankings) == 1
 
 
-def test_the_configuration_is_the_best_for_so_many_rows_and_the_price_that_of_the_product():
+def test_the_configuration_is_the_best_for_so_many_rows_and_the_estimate_that_of_the_product():
     kind = ("sm_90a", "cute_wgmma", "bfloat16", "F")
     a, b = spec((INVARIANT_M, 4096), "bfloat16"), spec((4096, 1024), "bfloat16", "F")
     free = unigemm.plan(a, b, target="sm_90a", backend="cute_wgmma")

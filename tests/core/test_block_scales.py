@@ -55,7 +55,7 @@ def test_elements_are_multiplied_by_the_scales_of_their_blocks(m, n, k, orders, 
 
 
 @pytest.mark.parametrize("order", ["plain", "blocked"])
-def test_stacks_vectors_and_turned_results(order):
+def test_stacks_vectors_and_transposed_results(order):
     rng = np.random.default_rng(4)
     a, b = draw(rng, (2, 3, 40, 96), E4M3), draw(rng, (3, 20, 96), E4M3)
     of_b = b.scales(order)

@@ -146,7 +146,7 @@ def test_clocks_that_change_within_a_run_change_no_ratio():
     assert found["b"].times_slower(found["a"]) == pytest.approx(2)
 
 
-def test_host_time_waits_for_the_device_only_between_rounds():
+def test_host_time_waits_for_the_device_only_between_repetitions():
     device = FakeDevice()
     assert host_us(device.call("x", 0.0), device, calls=20, repetitions=3) > 0
     assert [name for name, _ in device.log].count("synchronize") == 4

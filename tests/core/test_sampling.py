@@ -34,7 +34,7 @@ def item(name, most=None, **params):
     )  # fmt: skip
 
 
-def test_a_run_leaves_out_what_is_not_drawn_of_a_sweep(monkeypatch):
+def test_a_run_leaves_out_what_is_not_sampled_of_a_sweep(monkeypatch):
     sweep = [item(f"a.py::sweep[{x}-{y}]", 3, x=x, y=y) for x in range(3) for y in range(4)]
     others = [item("a.py::other[1]", x=1), item("a.py::one", 3)]
     items = [*sweep, *others]

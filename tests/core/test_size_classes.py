@@ -66,7 +66,7 @@ def test_a_class_has_sizes_a_little_larger_and_is_its_own(m, n, k, batch):
         for tile in (64, 128, 256):
             assert ceil(rows / tile) == ceil(of_class / tile)
         if rows % 64 in (0, 1, 2, 4, 8):
-            assert of_class == rows, "strips, or whole tiles"
+            assert of_class == rows, "a remainder, or whole tiles"
         if rows % 64 <= 8:
             assert of_class % 64 <= 8
     assert all((n % unit == 0) == (found.n % unit == 0) for unit in (2, 4, 8)), "rows of vectors"
@@ -132,7 +132,7 @@ def test_a_class_is_nearly_the_best_for_each_of_its_sizes():
     assert max(losses) < 1.2  # tiles of few rows that make a round more
 
 
-def test_a_plan_says_as_what_it_was_priced_and_comes_back_from_json():
+def test_a_plan_says_what_sizes_its_estimates_are_for_and_comes_back_from_json():
     plan = planned(KINDS[0], 1000, 4096, 4096)
     assert plan.estimated_for is None
     near = planned(KINDS[0], 999, 4096, 4096)
@@ -145,11 +145,11 @@ def test_a_plan_says_as_what_it_was_priced_and_comes_back_from_json():
 
 
 def test_what_is_not_for_a_size_is_not_taken_for_it():
-    strips = planned(KINDS[1], 2049, 2048, 2048, keep=0)
-    assert strips.config.remainder
-    assert resized(strips, Extents(2048, 2048, 2048), backend_named) is None
+    left = planned(KINDS[1], 2049, 2048, 2048, keep=0)
+    assert left.config.remainder
+    assert resized(left, Extents(2048, 2048, 2048), backend_named) is None
     plain = planned(KINDS[1], 2048, 2048, 2048)
-    other = Alternative("cute_simt", strips.config, 1.0)
+    other = Alternative("cute_simt", left.config, 1.0)
     mixed = replace(plain, alternatives=(other, *plain.alternatives))
     found = resized(mixed, Extents(2047, 2048, 2048), backend_named)
     assert found is not None

@@ -51,7 +51,7 @@ def first(backend="cute_wgmma", work=WORK, target="sm_90a"):
 # -- which -----------------------------------------------------------------------------------------
 
 
-def test_a_sweep_takes_the_best_priced_and_a_few_others():
+def test_a_sweep_takes_the_best_estimated_and_a_few_others():
     plans = first()
     found = contenders(plans, 5, 4, seed=1)
     assert found[0].config == plans[0].config
@@ -113,7 +113,7 @@ def test_what_an_sm_holds_and_clusters_along_k_may_be_listed():
     assert lists_of(occupancy="0").occupancy == (0,)
 
 
-def test_clusters_that_are_not_offered_have_a_price_too():
+def test_clusters_that_are_not_offered_have_an_estimate_too():
     (plan,) = contenders(first(), 1, lists=lists_of(cluster="4x1"))
     assert plan.config.cluster == (4, 1)
     assert plan.predicted_us > 0
@@ -133,16 +133,16 @@ def test_values_with_which_nothing_can_run_are_refused_with_the_reason(lists, re
 
 
 @pytest.mark.parametrize(
-    ("knob", "text"),
+    ("name", "text"),
     [
         ("tile", "128"), ("tile", "128x"), ("tile", "1x2x3x4"), ("stages", "0"), ("stages", "a"),
         ("cluster", "2"), ("raster", "k"), ("group", "-1"), ("split_k", "1x2"),
         ("cluster_k", "0"), ("occupancy", "-1"),
     ],
 )  # fmt: skip
-def test_texts_that_are_no_such_lists_are_refused(knob, text):
+def test_texts_that_are_no_such_lists_are_refused(name, text):
     with pytest.raises(unigemm.UnsupportedProblem, match=r"like|not known"):
-        lists_of(**{knob: text})
+        lists_of(**{name: text})
 
 
 # -- measured --------------------------------------------------------------------------------------

@@ -142,9 +142,9 @@ WRONG = {
     "a string": on_host(tile=["4", 4, 4]),
     "a string for a tile": on_host(tile="444"),
     "a huge number": on_host(tile=[10**5000, 4, 4]),
-    "knobs without meaning": on_host(stages=3),
-    "a knob of another backend": on_hopper(producers=4),
-    "an unknown knob": on_hopper(turbo=True),
+    "parameters without meaning": on_host(stages=3),
+    "a parameter of another backend": on_hopper(producers=4),
+    "an unknown parameter": on_hopper(turbo=True),
     "an unknown name inside": on_hopper(extents={**on_hopper()["extents"], "z": 1}),
     "a configuration inside": on_hopper(config={}),
     "another backend": on_hopper(backend="numpy"),
@@ -240,7 +240,7 @@ def test_a_workspace_is_computed_not_believed():
         assert again.workspace_bytes == 3 * 256 * 512 * 4
 
 
-def test_a_plan_runs_with_the_figures_of_the_device_that_is_there():
+def test_a_plan_runs_with_the_sizes_of_the_device_that_is_there():
     """One for many SMs, or for much shared memory, would ask for what there is not."""
     plan = Plan.from_dict(on_hopper())
     here = named_target("sm_90a")
@@ -263,7 +263,7 @@ def test_other_shared_memory_is_another_kernel(backend):
     assert own.key(plan).digest == own.key(renamed).digest
 
 
-def test_a_target_with_absurd_figures_is_not_planned_for():
+def test_a_target_with_absurd_sizes_is_not_planned_for():
     hopper = named_target("sm_90a")
     for wrong in ({"sm_count": 0}, {"clock_mhz": 2**70}, {"arch": "sm_10"}, {"dram_gbs": 0.5}):
         with pytest.raises(unigemm.UnsupportedProblem, match="target"):
