@@ -66,7 +66,7 @@ def write_archive(path: Path, entries: Iterable[tuple[Row, Mapping[str, bytes]]]
 
 @contextmanager
 def _appearing(path: Path) -> Iterator[io.BufferedWriter]:
-    """Give a file that takes its name when it is whole, and is nowhere before that."""
+    """Give a file that gets its name when it is complete, and has none before."""
     _sweep(path)
     staged = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     named = False
@@ -96,7 +96,7 @@ def _appearing(path: Path) -> Iterator[io.BufferedWriter]:
 
 
 def _name(file: io.BufferedWriter, path: Path) -> None:
-    """Give a nameless file a name."""
+    """Give a file without a name its name."""
     parent = os.open(path.parent, os.O_RDONLY)
     try:  # with a folder's descriptor, os.link follows the link that /proc has
         os.link(f"/proc/self/fd/{file.fileno()}", path.name, dst_dir_fd=parent)
@@ -183,7 +183,7 @@ def _entries(
 
 
 def _files(path: Path, raw: BinaryIO, limit: int) -> Iterator[tuple[tuple[str, str], str, _Member]]:
-    """Yield (entry, name, member) of each file, refusing what no export would have written."""
+    """Yield (entry, name, member) of each file; refuse what no export writes."""
     total = 0
     for count, member in enumerate(_members(raw, limit), 1):
         parts = _safe_parts(path, member)
@@ -306,15 +306,15 @@ def _zip_kind(info: zipfile.ZipInfo) -> str:
 
 
 class _Stream:
-    """A stream that ends with an error where it is cut, and before it has given too much."""
+    """A stream that raises an error if it is cut short, or longer than allowed."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         self._file = file
-        # Headers and padding come on top: a kilobyte and a half a file at most, but for its name.
+        # Each file adds its headers and padding, besides its name.
         self._left = limit + _MEMBER_LIMIT * 1536
 
     def read(self, size: int) -> bytes:
-        """Return exactly so many bytes."""
+        """Return exactly this many bytes."""
         self._left -= size
         if self._left < 0:
             raise tarfile.ReadError("it unpacks to far more than a bundle may hold")
@@ -324,13 +324,13 @@ class _Stream:
         return data
 
     def skip(self, size: int) -> None:
-        """Pass over so many bytes."""
+        """Skip this many bytes."""
         while size > 0:
             size -= len(self.read(min(size, 1 << 20)))
 
 
 def _tar_members(stream: _Stream) -> Iterator[_Member]:
-    # By hand but for the header itself: tarfile keeps long headers, of any size, in memory.
+    # tarfile keeps long headers of any size in memory, so only its header parser is used.
     long_name: str | None = None
     while True:
         block = stream.read(tarfile.BLOCKSIZE)

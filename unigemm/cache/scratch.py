@@ -1,4 +1,4 @@
-"""Files that must not outlive their process: private folders, and files that are in memory only.
+"""Files that must not outlive their process: private folders, and files in memory only.
 
 A folder is locked by the process that made it for as long as that lives; the system frees the lock
 when it is killed, and the next process that makes one removes what nobody holds.
@@ -35,14 +35,14 @@ _LOADS = itertools.count(1)
 
 @dataclass(frozen=True)
 class Held:
-    """A folder of this process: others see by its lock that it is in use."""
+    """A folder of this process, whose lock tells others that it is in use."""
 
     path: Path
     descriptor: int | None
     process: int
 
     def release(self) -> None:
-        """Give the lock up; the folder stays."""
+        """Release the lock; the folder stays."""
         if self.descriptor is not None:
             with suppress(OSError):
                 os.close(self.descriptor)
@@ -55,7 +55,7 @@ class Held:
 
 
 def hold(path: Path) -> Held | None:
-    """Lock a folder that was just made; None where another process has just removed it as dead."""
+    """Lock a new folder; None if another process has just removed it as abandoned."""
     if sys.platform == "win32" or fcntl is None:
         return Held(path, None, os.getpid())
     try:
@@ -113,7 +113,7 @@ def remove_if_dead(path: Path) -> bool | None:
 
 @cache
 def machine() -> str:
-    """Return what names this machine until it starts again: locks are trusted among its own."""
+    """Return a name of this machine that lasts until it reboots; locks work on one machine."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -174,7 +174,7 @@ def _sweep(place: str) -> None:
 
 @contextmanager
 def file_of(data: bytes) -> Iterator[str]:
-    """Give a path to a file with these bytes that nobody else can change, for as long as it lasts.
+    """Give a path to a file with these bytes that nobody else can change while it exists.
 
     No two files get the same path while the process lives: the dynamic loader takes a path that it
     has seen before for the library that it has loaded from there.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Folder", "entry_of", "remove_tree", "tree_bytes"]
 
-# A staging folder lives for milliseconds: where locks do not tell, an hour means its process died.
+# Staging folders live for milliseconds: if locks do not work, an hour means the process died.
 _STALE_S = 3600.0
 _QUARANTINE_S = 30 * 86400.0
 _POSIX = os.name == "posix"
@@ -116,7 +116,7 @@ class Folder:
         return reason
 
     def read_meta(self, row: Row) -> Meta:
-        """Return what an entry says of itself, its files unread.
+        """Return the manifest of an entry, without reading its files.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class Folder:
         return check(row, raw, files), files
 
     def publish(self, meta: Meta, files: Mapping[str, bytes]) -> Path:
-        """Write an entry and let it appear at once; returns its folder.
+        """Write an entry atomically, and return its folder.
 
         Raises
         ------
@@ -171,19 +171,19 @@ class Folder:
                 return held
 
     def touch(self, path: Path) -> None:
-        """Note that an entry was used now."""
+        """Record that an entry is used now."""
         with suppress(OSError):
             os.utime(path / META)
 
     def last_used(self, path: Path) -> float:
-        """Return seconds since the epoch; 0.0 for what cannot be read (it goes first)."""
+        """Return the time of last use in seconds since the epoch; 0.0 if it cannot be read."""
         try:
             return os.lstat(path / META).st_mtime
         except OSError:
             return 0.0
 
     def scan(self, unread: dict[Path, str] | None = None) -> Iterator[Row]:
-        """Yield all that lies where entries lie, sound or not, in the order of the names.
+        """Yield everything at the places of entries, damaged or not, in the order of names.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class Folder:
         return FileLock(self._own(LOCKS) / f"{name}.lock", timeout=timeout, mode=0o600)
 
     def set_aside(self, path: Path) -> Path | None:
-        """Move what must not be loaded to the quarantine; returns its new place, None if it stays.
+        """Move a path that must not be loaded to the quarantine; return its new path or None.
 
         Another user's folder cannot leave the folder it lies in: it then gets another name there.
         """
@@ -246,7 +246,7 @@ class Folder:
         return not os.path.lexists(row.path)
 
     def quarantine(self) -> list[Path]:
-        """Return what was set aside, the oldest first."""
+        """Return the paths in the quarantine, oldest first."""
         folder = self.path / QUARANTINE
         return sorted((folder / name for name in _names(folder)), key=_modified)
 
@@ -260,7 +260,7 @@ class Folder:
             if known is None and abs(now - _modified(path)) > _STALE_S:
                 remove_tree(path)
         for path in self.quarantine():
-            # The clock may have been set back: what is as far in the future is old, too.
+            # The clock may have been set back: a time as far in the future is old, too.
             if abs(now - _modified(path)) > _QUARANTINE_S:
                 remove_tree(path)
 
@@ -294,7 +294,7 @@ class Folder:
             with suppress(FileExistsError):
                 os.mkdir(path, self._mode)
                 os.chmod(path, self._mode)  # whatever the umask
-        # In a folder such as /tmp another may have been first. What is exported is not run there.
+        # In a folder such as /tmp another user may have been first; exports are not run there.
         reason = self.flaw() if self.layer != "export" else None
         if reason is not None:
             raise PermissionError(f"{self.path} {reason}")
@@ -468,7 +468,7 @@ def tree_bytes(path: Path) -> int:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, a link (not what it points to) or a folder; what resists stays."""
+    """Remove a file, a link (not its target) or a folder; what cannot be removed stays."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

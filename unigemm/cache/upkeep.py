@@ -112,7 +112,7 @@ def verify(cache: Cache, repair: bool) -> VerifyReport:
         for row in folder.scan(unread):
             flaw, moved = _flaw(folder, row), False
             if flaw is not None and folder is cache.folder:
-                # Perhaps another process was just removing or replacing it: look again, alone.
+                # Another process may have been removing or replacing it: look again under its lock.
                 with cache.exclusive(row.digest):
                     flaw = _flaw(folder, row)
                     if flaw is not None and repair and not isinstance(flaw, OtherFormat):
@@ -143,7 +143,7 @@ def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
     rows = [(folder.last_used(row.path), tree_bytes(row.path), row) for row in folder.scan()]
     aside = [(path, tree_bytes(path)) for path in folder.quarantine()]
     total = sum(size for _, size, _ in rows) + sum(size for _, size in aside)
-    for path, size in aside:  # of no use to anyone but to whoever looks for the cause
+    for path, size in aside:  # useful only to find the cause of the damage
         if total > limit_bytes:
             remove_tree(path)
             total -= size

@@ -19,7 +19,7 @@ extern "C" __global__ void spin(long long clocks) {
     for (long long start = clock64(); clock64() - start < clocks;) {}
 }
 """
-_QUEUEING_CLOCKS = 60_000  # for the host to queue a call: 30 us at 2 GHz
+_QUEUEING_CLOCKS = 60_000  # time for the host to queue a call
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .measure_device import AHEAD_CLOCKS
 
 __all__ = ["TorchDevice"]
 
-_CHECKED_ROWS = 1024  # of each matrix at most: float64 products of more would take the lease
+_CHECKED_ROWS = 1024  # per matrix; larger float64 products would take too long
 
 
 class TorchDevice:
@@ -26,7 +26,7 @@ class TorchDevice:
         self.torch = torch
         self.index = index
         torch.cuda.set_device(index)
-        # The baseline is what it is compared with: IEEE float32, and float32 sums for 16-bit types.
+        # The baseline: IEEE float32, and float32 sums for 16-bit types.
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

@@ -1,4 +1,4 @@
-"""A sweep as a picture, by matplotlib."""
+"""Plots of sweeps, by matplotlib."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..extras import install_command
 __all__ = ["drawn", "require_matplotlib", "write_plot"]
 
 _INCHES = (11, 5)
-_NEAR = 0.15  # a prediction that near is drawn as right, as `bench.regret` counts it
+_NEAR = 0.15  # an estimate this near is shown as right, as in `bench.regret`
 
 
 def require_matplotlib() -> None:
-    """Make sure that plots can be drawn.
+    """Check that matplotlib is installed.
 
     Raises
     ------
