@@ -21,7 +21,7 @@ from .runtime.fused import matmul_fused
 from .runtime.loader import kernel_entry
 from .runtime.options import Options, check_options
 from .runtime.plan_call import plan_call
-from .runtime.scale_arguments import planned_scales, see_scales
+from .runtime.scale_arguments import given_scales, planned_scales
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -242,7 +242,7 @@ def matmul(
         return run_foreign(matmul, a, b, out, stream, options)
     scales = blocks = None
     if scaled:
-        scales = see_scales(library, scale_a, scale_b)
+        scales = given_scales(library, scale_a, scale_b)
         scaled, blocks = scales.scaled, scales.layouts
     key: Any
     bound: Bound | None

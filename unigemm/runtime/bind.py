@@ -41,7 +41,7 @@ from .options import (
     with_named_backend,
 )
 
-__all__ = ["Bound", "bind", "forget", "refuse_overlap", "replan", "shares"]
+__all__ = ["Bound", "bind", "forget", "refuse_overlap", "replan", "shared_input"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +256,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
     )
 
 
-def shares(operands: dict[str, Operand]) -> str | None:
+def shared_input(operands: dict[str, Operand]) -> str | None:
     """Return the name of an input that `out` shares memory with, or may share it with.
 
     None if it shares memory with neither. The search is bounded, so a hard case counts as shared.
@@ -278,7 +278,7 @@ def refuse_overlap(operands: dict[str, Operand]) -> None:
     OverlapError
         It shares memory, or that cannot be ruled out.
     """
-    name = shares(operands)
+    name = shared_input(operands)
     if name is not None:
         raise OverlapError(
             f"out shares memory with {name}, and it is written while {name} is read; pass "

@@ -8,7 +8,7 @@ from typing import Any
 from ..arrays.library import Library
 from ..arrays.operands import stream_handle
 from ..errors import UnsupportedProblem
-from .bind import Bound, bind, refuse_overlap, shares
+from .bind import Bound, bind, refuse_overlap, shared_input
 from .host import launch_apart
 from .options import Options
 from .scale_arguments import Scales, read_scales
@@ -49,7 +49,7 @@ def run(
     stream
         As the caller gave it; None for the library's current stream.
     scales
-        From `see_scales`; None for a call without scales.
+        From `given_scales`; None for a call without scales.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def run(
             }
             if device >= 0:
                 refuse_overlap(operands)
-            elif launch is not None and shares(operands):
+            elif launch is not None and shared_input(operands):
                 library.claim(out)
                 launch_apart(launch, a_at, b_at, operands["out"], *scaling)
                 return out

@@ -24,7 +24,7 @@ from .call import addresses, launch_with_workspace, run, stream_for
 from .fusion import Fusion, fusion_for, named_arguments, number
 from .host import launch_apart
 from .options import Options
-from .scale_arguments import Scales, read_scales, see_scales
+from .scale_arguments import Scales, given_scales, read_scales
 
 __all__ = ["matmul_fused"]
 
@@ -98,7 +98,7 @@ def matmul_fused(
         )
     scales: Scales | None = None
     if any(scale is not None for scale in scaling):
-        scales = see_scales(library, *scaling)
+        scales = given_scales(library, *scaling)
         options = replace(options, scaled=scales.scaled, blocks=scales.layouts)
     if not given:
         return matmul_plain(library, a, b, out, options, stream, scales)

@@ -16,13 +16,13 @@ from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import numpy_dtype
 from .options import Options, stated
 
-__all__ = ["Seen", "host_gemm", "host_product", "launch_apart"]
+__all__ = ["Described", "host_gemm", "host_product", "launch_apart"]
 
 
-Seen = TypeVar("Seen", Operand, Layout)
+Described = TypeVar("Described", Operand, Layout)
 
 
-def _elements(x: Seen, options: Options) -> Seen:
+def _elements(x: Described, options: Options) -> Described:
     """Return an operand with the type that its elements have beside the call's block scales."""
     assert options.blocks is not None
     return replace(x, dtype=elements_of(x.dtype, options.blocks[0].dtype))

@@ -26,7 +26,7 @@ from ..problem.block_scales import BLOCKS
 from ..problem.canonical import Layout
 from ..problem.dtypes import DType
 
-__all__ = ["Scales", "planned_scales", "read_scales", "see_scales"]
+__all__ = ["Scales", "given_scales", "planned_scales", "read_scales"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Scales:
         return a, b
 
 
-def see_scales(library: Library, scale_a: Any, scale_b: Any) -> Scales:
+def given_scales(library: Library, scale_a: Any, scale_b: Any) -> Scales:
     """Return the scales of a call.
 
     Parameters
@@ -153,7 +153,7 @@ def read_scales(device: int, scales: Scales, d_span: tuple[int, int] | None) -> 
     device
         Index of the other arrays' device, -1 for the host.
     scales
-        From `see_scales`.
+        From `given_scales`.
     d_span
         First address of `out` and one past the last; None without `out`.
 
