@@ -286,7 +286,7 @@ def warps_of(m: Any, g: Any) -> list[int]:
 
 
 def _done(b: Builder, i: Instruction) -> Any:
-    """Compile what a wait asks: a function of an mbarrier and the operand's value."""
+    """Compile the condition of a wait: a function of an mbarrier and the operand's value."""
     if "parity" in i.parts:
         return "u32", lambda barrier, parity: (barrier.phase & 1) != (int(parity) & 1)
     return "u64", lambda barrier, state: barrier.phase != int(state)

@@ -368,7 +368,7 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
     if d.tf32:
         data = rounded_to_tf32(data)
     machine.counts.tma_filled += int((~inside).sum()) * d.itemsize * len(targets)
-    if d.padded:  # what is behind the data is not said: anything
+    if d.padded:  # the padding may hold anything
         groups = data.reshape(-1, 2 * d.bits)
         data = np.full((len(groups), 16), 0xFF, np.uint8)
         data[:, : 2 * d.bits] = groups
@@ -386,7 +386,7 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
 
 
 def rounded_to_tf32(bits: Any) -> Any:
-    """Return the TF32 that TMA makes of float32, both as bits.
+    """Round float32 to TF32 as TMA does; both are bits.
 
     As seen on an H200: the nearest, ties to even; infinity of what is too large; and 0x7fffffff of
     a NaN, tried with one whose payload TF32 does not hold.

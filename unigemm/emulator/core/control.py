@@ -21,7 +21,7 @@ STOPS: dict[str, Stop] = {}
 
 
 def stop(*names: str) -> Callable[[Stop], Stop]:
-    """Enter a builder of what ends a segment."""
+    """Register a builder of an instruction that ends a segment."""
 
     def enter(make: Stop) -> Stop:
         for name in names:

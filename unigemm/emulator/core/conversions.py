@@ -40,7 +40,7 @@ def cvt(b: Builder, i: Instruction) -> Op:
 
 
 def _held(b: Builder, operand: Any, kind: str, *, target: bool) -> tuple[str, int]:
-    """Return the type and slot of what holds a value: maybe a wider register."""
+    """Return the type and slot of the register that holds a value; it may be wider."""
     held = kind
     if isinstance(operand, Register) and operand.type not in ("special", "sink"):
         storage = b.storage(operand)

@@ -1,4 +1,4 @@
-"""Sizes of a launch, and what its threads read of them: the special registers."""
+"""Sizes of a launch, and the special registers that its threads read them from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CTAs that run together: registers, warps and their divergence, and who runs next.
+"""CTAs that run together: their registers, their warps, divergence, and the scheduler.
 
 All warps of some CTAs are rows of the same arrays. Neighbouring warps that are at the same segment
 run it together, as one NumPy operation for each instruction; each warp still has a place, a mask
@@ -63,7 +63,7 @@ class Rows:
 
 
 def _senseless(error: Exception) -> str:
-    """Say of an instruction that what it was given cannot be worked with."""
+    """Return the message for an instruction whose operands make no sense."""
     return f"its operands make no sense here ({type(error).__name__}: {error})"
 
 
@@ -112,7 +112,7 @@ class Machine:
         self._together = [step.together for step in program.steps]
         self.events: list[tuple[int, int, Callable[[], None]]] = []  # see `later`
         self.finishing: list[Callable[[], None]] = []  # run at the end: is anything left over?
-        self.extra: dict[str, Any] = {}  # what the parts for Hopper keep
+        self.extra: dict[str, Any] = {}  # state of the Hopper and Blackwell parts
         self.log: list[Event] = []
         self.traced: list[tuple[int, int]] = []  # (segment, lanes) of the warp that is traced
         self._traced_row = self._row_of(options.trace)
@@ -207,7 +207,7 @@ class Machine:
         return KernelFault(message, site, self.program.module.line(line))
 
     def pick(self) -> Rows | None:
-        """Choose who runs: mostly those furthest behind, so that warps come together."""
+        """Choose the warps that run next: mostly those furthest behind, so that warps meet."""
         status, at = self.status, self.at
         together = self._together
         ready = [
@@ -303,7 +303,7 @@ class Machine:
             self.log.append(Event(self.cta_of(row), warp, what, detail, line))
 
     def deadlock(self) -> KernelFault:
-        """Say who waits for what; first those that are the fewest, who are the likeliest cause."""
+        """Return the fault of a deadlock: who waits for what, the smallest groups first."""
         blocked = [w for w, s in enumerate(self.status) if s != DONE]
         for w in blocked:
             if self.status[w] == READY:

@@ -264,7 +264,7 @@ def bank_passes(places: Any, width: int) -> int:
 
 
 class Tickets:
-    """Numbers that stand for writes, and what may read what was written under each.
+    """Tickets: numbers of writes, with who may read the memory that each one wrote.
 
     Attributes
     ----------
@@ -275,7 +275,7 @@ class Tickets:
     """
 
     NEVER = 0  # nothing wrote it
-    ALWAYS = 1  # written by what needs no wait and no fence
+    ALWAYS = 1  # a write that needs no wait and no fence
 
     def __init__(self) -> None:
         self.readable = np.zeros(1024, bool)
@@ -305,7 +305,7 @@ class SharedMemory:
         Bytes between the memories of two CTAs.
     """
 
-    base = 1024  # address of a CTA's first byte: what the system keeps for itself on sm_90
+    base = 1024  # address of a CTA's first byte; the system keeps those below on sm_90
 
     def __init__(self, ctas: int, size: int, *, strict: bool = True) -> None:
         self.size = size

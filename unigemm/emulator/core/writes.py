@@ -35,7 +35,7 @@ class Writes:
         self.stores[row] = self.tickets.new(readable=True, fenced=False)
 
     def fence(self, lo: int, hi: int) -> None:
-        """Let the asynchronous proxy see what warps `lo` to `hi` stored."""
+        """Make the stores of warps `lo` to `hi` visible to the asynchronous proxy."""
         if self.strict:
             for row in range(lo, hi):
                 self.tickets.fenced[int(self.stores[row, 0])] = True

@@ -63,7 +63,7 @@ class Site:
 
 
 class KernelFault(EmulatorError):
-    """A kernel did what it must not: `site` says where, `text` the line of PTX."""
+    """A kernel did something that is not allowed, at `site`; `text` is the line of PTX."""
 
     def __init__(self, message: str, site: Site, text: str = "") -> None:
         quoted = f" `{text.strip()}`" if text else ""

@@ -182,7 +182,7 @@ class _Parser:
         return number
 
     def power_of_two(self, number: int) -> int:
-        """Refuse what is no alignment."""
+        """Check that a number is a legal alignment."""
         if number < 1 or number & (number - 1):
             raise PtxError(f"an alignment must be a power of two, not {number}", self.line)
         return number

@@ -36,7 +36,11 @@ __all__ = [
 LANES, COLUMNS = 128, 512
 _FEWEST = 32  # columns of an allocation
 _TARGETS = tuple(f"sm_{n}{kind}" for n in (100, 101, 103, 110) for kind in "af")
-NEVER, WRITTEN, UNWAITED = 0, 1, 2  # a cell: of a store that no one waited for
+NEVER, WRITTEN, UNWAITED = (
+    0,
+    1,
+    2,
+)  # states of a cell; UNWAITED: stored, but nobody has waited for it
 
 
 @dataclass

@@ -132,7 +132,7 @@ def _unused(machine: Any, cta: int, lanes: Any, columns: slice, what: str) -> No
 
 
 def issue(machine: Any, row: int, item: Pending) -> None:
-    """Put something behind what a warp has issued before."""
+    """Append work to the queue of a warp."""
     _queues(machine).setdefault(row, Queue()).waiting.append(item)
 
 
@@ -260,7 +260,7 @@ def _all(machine: Any, row: int, mask: int, place: int) -> tuple[int, ...]:
 
 
 def _progress(machine: Any, queue: Queue) -> None:
-    """Do what is in front of a warp's first commit, and signal its mbarriers."""
+    """Perform the work before a warp's first commit, and signal the commit's mbarriers."""
     while True:
         item = queue.waiting[0]
         machine.line = item.line

@@ -35,7 +35,7 @@ def store_box(b: Builder, i: Instruction) -> Op:
 
 @instruction(*(f"cp.reduce.async.bulk.tensor.{n}d.global" for n in _RANKS))
 def reduce_box(b: Builder, i: Instruction) -> Op:
-    """Add a box to what is there, or another of the operations."""
+    """Combine a box with the elements in memory, by adding or another operation."""
     names = [part for part in i.parts[6:] if part in NAMES]
     if len(names) != 1:
         raise b.error(f"one of {', '.join(NAMES)} is expected")
@@ -78,7 +78,7 @@ def _store(b: Builder, i: Instruction, at_rank: int, name: str) -> Op:
 
 
 def _writer(machine: Any, d: Descriptor, at: tuple[int, ...], name: str) -> Any:
-    """Return what writes the 16-byte units of a box."""
+    """Return a function that writes the 16-byte units of a box."""
     update = update_of(name, d.kind) if name and d.kind else None
     # On an H200, other operations than min and max on signed 64-bit elements are illegal.
     if name and (update is None or (d.kind == "s64" and name not in ("min", "max"))):

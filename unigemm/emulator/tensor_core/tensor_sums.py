@@ -65,7 +65,7 @@ def summed_by_halves(c: Any, a: Any, b: Any, sums: str) -> Any:
 
 
 def _aligned(c: Any, a: Any, b: Any, bits: int) -> Any:
-    """Add what is left of the terms above the last bit that is kept."""
+    """Add the terms, each cut at the last bit that is kept."""
     depth = range(a.shape[-1])  # one K after the other: arrays of M by N stay in the cache
     top, powers = _power(c), (_power(a), _power(b))
     for k in depth:

@@ -30,7 +30,7 @@ __all__ = ["pattern"]
 
 WARPGROUP = 4  # warps
 _SWIZZLES = (0, 128, 64, 32)  # by the descriptor's last two bits
-_FEWEST = 8  # rows of A that a tile has at least: what is wrong behind them may be of no use
+_FEWEST = 8  # rows of A that every tile has; later rows may be unused
 
 
 @dataclass(frozen=True)
