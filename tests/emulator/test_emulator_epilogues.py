@@ -1,0 +1,190 @@
+"""Epilogues in compiled kernels, on emulated GPUs: whichever way a product is computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sampling import ALL
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from fused_cases import EPILOGUES, Fused, check_fused, fused_cases
+from hypothesis import HealthCheck, given, settings
+from reference import NUMPY
+
+import unigemm
+from unigemm.emulator import device
+from unigemm.emulator.launch.host import missing
+from unigemm.errors import UnsupportedProblem
+from unigemm.problem.dtypes import DType
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+ARCHITECTURES = {"cute_simt": "sm_90a", "cute_wgmma": "sm_90a", "cute_tcgen05": "sm_100a"}
+TARGETS = {
+    name: replace(unigemm.named_target(arch), sm_count=6) for name, arch in ARCHITECTURES.items()
+}
+DTYPES = {
+    "cute_simt": [DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64, DType.FLOAT16],
+    "cute_wgmma": [DType.BFLOAT16, DType.FLOAT16, DType.INT8],
+    "cute_tcgen05": [DType.BFLOAT16, DType.FLOAT16],
+}
+
+
+@pytest.fixture(autouse=True)
+def poisoned_workspace(monkeypatch):
+    """What no kernel has written there is not a number."""
+    empty = np.empty
+
+    def poisoned(shape, dtype=float, *more, **options):
+        found = empty(shape, dtype, *more, **options)
+        if dtype is np.uint8:
+            found.fill(0xFF)
+        return found
+
+    monkeypatch.setattr(np, "empty", poisoned)
+
+
+@pytest.mark.parametrize("backend", sorted(TARGETS))
+def test_drawn_epilogues_are_those_of_the_host(backend):
+    @settings(max_examples=60 if ALL else 2, suppress_health_check=list(HealthCheck))
+    @given(case=fused_cases(DTYPES[backend], largest=140, deep=2500))
+    def run(case):
+        if case.name == "swiglu" and case.columns:
+            return  # see below
+        check_fused(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
+
+    run()
+
+
+#: For each backend, problems and what its configurations are told apart by.
+def ways(config):
+    return (
+        config.schedule,
+        config.split_k > 1,
+        config.cluster_k > 1,
+        config.slice_k > 1,
+        config.swap_ab,
+        bool(config.remainder),
+        config.tile[0] < 64,
+    )
+
+
+def arrays_of(case):
+    """Return what stands for the arrays of a call in a plan."""
+    (m, n, k), spec = case.sizes, unigemm.ArraySpec
+    full, row = spec((m, n), case.dtype), spec((n,), case.dtype)
+    kinds = {
+        "row": row, "special": row, "full": full, "out": full, "written": spec((m, n), "float32"),
+        "largest": spec((1,), "float32"),
+    }  # fmt: skip
+    asked = {
+        name: kinds.get(value, value) if isinstance(value, str) else value
+        for name, value in EPILOGUES[case.name].items()
+    }
+    a = spec((m, k), case.dtype)
+    b = spec((k, n), case.dtype, order="F" if case.layout[1] == "t" else "C")
+    return a, b, asked
+
+
+CASES = [
+    ("cute_wgmma", Fused((136, 144, 640), DType.BFLOAT16, "nt", "all")),
+    ("cute_wgmma", Fused((24, 136, 1280), DType.BFLOAT16, "nt", "bias, gelu_tanh")),
+    ("cute_simt", Fused((129, 136, 600), DType.FLOAT32, "nt", "all")),
+    ("cute_simt", Fused((4, 136, 600), DType.BFLOAT16, "nt", "all")),
+    ("cute_tcgen05", Fused((264, 144, 640), DType.BFLOAT16, "nt", "all")),
+]
+
+
+@pytest.mark.parametrize(("backend", "case"), CASES, ids=lambda x: getattr(x, "name", x))
+def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case):
+    target = TARGETS[backend]
+    a, b, asked = arrays_of(case)
+    plan = unigemm.plan(a, b, backend=backend, target=target, keep=400, **asked)
+    found = {}
+    for each in (plan.as_alternative, *plan.alternatives):
+        found.setdefault(ways(each.config), each)
+    assert len(found) > 1
+    some = list(found.values()) if ALL else list(found.values())[:3]
+    for each in some:
+        chosen = replace(
+            plan, config=each.config, workspace_bytes=each.workspace_bytes, alternatives=()
+        )
+        guarded = arrays_in(case, chosen)
+        assert guarded is not None, each.config
+
+
+def arrays_in(case, plan):
+    """Compute a product with compact arrays by a plan, and compare; return the result."""
+    rng = np.random.default_rng(case.seed)
+    m, n, k = case.sizes
+    x, y = case.operand(rng, m, k, False), case.operand(rng, k, n, case.layout[1] == "t")
+    names = ("activation", "gate_layout")
+    given = {
+        name: case.array(rng, value, None)
+        if isinstance(value, str) and name not in names
+        else value
+        for name, value in EPILOGUES[case.name].items()
+    }
+    given = {
+        name: np.full(v.shape, np.nan, v.dtype) if name.endswith("_out") else v
+        for name, v in given.items()
+    }
+    theirs = {
+        name: np.full(v.shape, np.nan, v.dtype) if name.endswith("_out") else v
+        for name, v in given.items()
+    }
+    wanted = unigemm.matmul(x, y, backend="numpy", **theirs)
+    with device(target=plan.target):
+        got = unigemm.matmul(x, y, plan=plan, **given)
+    slack = 2.0**-6 if case.dtype is DType.BFLOAT16 else 1e-4
+    pairs = [(got, wanted), *((given[name], theirs[name]) for name in given if "_out" in name)]
+    for mine, other in pairs:
+        np.testing.assert_allclose(
+            mine.astype(float), other.astype(float), rtol=slack, atol=8 * slack,
+            err_msg=str(plan.config),
+        )  # fmt: skip
+    return got
+
+
+@pytest.mark.parametrize("backend", sorted(TARGETS))
+def test_what_kernels_do_not_carry_out_is_refused_with_its_reason(backend):
+    spec = unigemm.ArraySpec
+    a, b = spec((64, 64), "bfloat16"), spec((64, 64), "bfloat16")
+    refused = [
+        ({"activation": "swiglu", "gate_layout": "halves"}, "interleaved"),
+        ({"alpha": 2.0, "bias_grad_out": spec((64,), "float32")}, "bias_grad_out"),
+        ({"scale_d": 2.0, "dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
+    ]
+    for asked, said in refused:
+        with pytest.raises(UnsupportedProblem, match=said):
+            unigemm.plan(a, b, backend=backend, target=TARGETS[backend], **asked)
+
+
+def test_a_renamed_function_finds_the_same_kernel_and_another_does_not():
+    a, b = unigemm.ArraySpec((64, 64), "bfloat16"), unigemm.ArraySpec((64, 64), "bfloat16")
+
+    def one(acc, x):
+        return np.maximum(acc * 2, x)
+
+    def same(total, x):
+        return np.maximum(total * 2, x)
+
+    def other(acc, x):
+        return np.maximum(acc * 3, x)
+
+    from unigemm.planning.registry import backend_named
+
+    keys = []
+    for function in (one, same, other):
+        row = unigemm.ArraySpec((64,), "bfloat16")
+        plan = unigemm.plan(
+            a, b, backend="cute_wgmma", target="sm_90a", epilogue=function,
+            epilogue_args={"x": row},
+        )  # fmt: skip
+        keys.append(backend_named("cute_wgmma").key(plan).digest)
+    assert keys[0] == keys[1] != keys[2]

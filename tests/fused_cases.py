@@ -1,0 +1,256 @@
+"""Products with epilogues for the tests of kernels: what is drawn, and how results are compared.
+
+The reference is the NumPy backend, which tests/core/test_fused.py holds against formulas.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from reference import NUMPY, Lib, Strided, strided_view
+
+import unigemm
+from unigemm.problem.dtypes import DType, numpy_dtype
+
+__all__ = ["EPILOGUES", "Fused", "check_fused", "fused_cases"]
+
+GUARD = 3  # elements around each array that is written, and a pattern in them
+_PATTERN = 77
+
+
+def _clamped(acc: Any, v: Any, s: Any) -> Any:
+    return np.where(acc > v, np.minimum(acc, s), v * 0.5), acc - v
+
+
+#: Arguments of `unigemm.matmul`; texts stand for arrays (see `Fused.array`).
+EPILOGUES: dict[str, dict[str, Any]] = {
+    "bias, gelu_tanh": {"bias": "row", "activation": "gelu_tanh"},
+    "column bias, gelu": {"bias": "column", "activation": "gelu"},
+    "all": {
+        "alpha": 2.0, "beta": 0.5, "c": "full", "bias": "row", "activation": "silu",
+        "preact_out": "written", "amax_out": "largest", "scale_d": 0.5,
+    },
+    "in place": {"c": "out"},
+    "C by columns": {"c": "turned", "beta": "scalar", "alpha": "scalar"},
+    "C not read": {"c": "poison", "beta": 0.0, "bias": "row", "activation": "relu"},
+    "gradient": {"activation": "dgelu_tanh", "preact": "full"},
+    "swiglu": {"activation": "swiglu", "gate_layout": "interleaved", "bias": "row"},
+    "tanh": {"activation": "tanh", "bias": "special"},
+    "function": {"epilogue": _clamped, "epilogue_args": {"v": "column", "s": 3.0}},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fused:
+    """One product with an epilogue.
+
+    Attributes
+    ----------
+    sizes
+        M, N, K.
+    dtype
+        Of the inputs.
+    layout
+        "n" or "t" of A and of B.
+    name
+        Of `EPILOGUES`.
+    stack
+        Products of the stack.
+    columns
+        D is column-major.
+    seed
+        Of the numbers.
+    options
+        Further arguments.
+    """
+
+    sizes: tuple[int, int, int]
+    dtype: DType
+    layout: str
+    name: str
+    stack: int = 1
+    columns: bool = False
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the sums."""
+        m, n, _ = self.sizes
+        return (self.stack, m, n) if self.stack > 1 else (m, n)
+
+    def operand(self, rng: np.random.Generator, rows: int, columns: int, turned: bool) -> Any:
+        """Return numbers of which sums are small, so that activations bend."""
+        shape = (columns, rows) if turned else (rows, columns)
+        shape = (self.stack, *shape) if self.stack > 1 else shape
+        values = rng.integers(-2, 3, shape) if self.dtype is DType.INT8 else rng.normal(0, 1, shape)
+        scale = 1 if self.dtype is DType.INT8 else self.sizes[2] ** -0.25
+        found = (values * scale).astype(numpy_dtype(self.dtype))
+        return found.swapaxes(-1, -2) if turned else found
+
+    def array(self, rng: np.random.Generator, kind: str, out: Any) -> Any:
+        """Return an array of a kind, in host memory."""
+        *stack, m, n = self.shape
+        dtype = np.float32 if self.dtype is DType.INT8 else numpy_dtype(self.dtype)
+        wide = np.float64 if self.dtype is DType.FLOAT64 else np.float32
+        if kind == "row":
+            return rng.normal(0, 1, n).astype(dtype)
+        if kind == "special":
+            values = rng.normal(0, 1, n)
+            values[: min(4, n)] = [np.nan, np.inf, -np.inf, -0.0][: min(4, n)]
+            return values.astype(dtype)
+        if kind == "column":
+            return rng.normal(0, 1, (m, 1)).astype(wide)
+        if kind == "full":
+            return rng.normal(0, 1, self.shape).astype(dtype)
+        if kind == "turned":
+            return rng.normal(0, 1, (*stack, n, m)).astype(dtype).swapaxes(-1, -2)
+        if kind == "poison":
+            return np.full(self.shape, np.nan, dtype)
+        if kind == "scalar":
+            return np.asarray([rng.uniform(0.5, 2)], np.float32)
+        if kind == "largest":
+            return np.full((1,), np.nan, np.float32)
+        if kind == "written":
+            return _guarded(self.shape, wide, False)
+        assert kind == "out"
+        return out
+
+
+def _guarded(shape: tuple[int, ...], dtype: Any, columns: bool) -> Any:
+    """Return a view full of NaN (or the least integers) inside of a pattern."""
+    order = [*range(len(shape))]
+    if columns:
+        order[-2:] = order[:-3:-1]
+    whole = np.full([shape[i] + 2 * GUARD for i in order], _PATTERN, dtype)
+    inner = whole.transpose(order)[tuple(slice(GUARD, -GUARD) for _ in shape)]
+    inner[...] = -128 if np.dtype(dtype).kind == "i" else np.nan
+    return inner
+
+
+class Moved:
+    """Arrays of the host on a device, by what each was there: views of the same memory stay so."""
+
+    def __init__(self, lib: Lib) -> None:
+        self.lib = lib
+        self.known: dict[int, tuple[Any, Any, Any, Strided]] = {}
+
+    def put(self, x: np.ndarray) -> Any:
+        """Return the device's array of one of the host, in memory that lies alike."""
+        if id(x) not in self.known:
+            root = x
+            while isinstance(root.base, np.ndarray):
+                root = root.base
+            flat = root.ravel(order="K")
+            where = Strided(
+                x.shape,
+                tuple(step // x.itemsize for step in x.strides),
+                (x.ctypes.data - root.ctypes.data) // x.itemsize,
+                flat.size,
+            )
+            memory = self.lib.to(flat)
+            self.known[id(x)] = (self.lib.view(memory, where), memory, x, where)
+        return self.known[id(x)][0]
+
+    def get(self, x: np.ndarray) -> np.ndarray:
+        """Return what the device's array of one holds now."""
+        return self.lib.back(self.known[id(x)][0])
+
+    def is_intact(self, x: np.ndarray) -> bool:
+        """Whether nothing has been written around a guarded view."""
+        _, memory, _, where = self.known[id(x)]
+        outside = np.ones(where.length, bool)
+        strided_view(outside, where)[...] = False
+        left = self.lib.back(memory)[outside]
+        return bool((left.astype(np.float64) == _PATTERN).all())
+
+
+def fused_cases(dtypes: list[DType], largest: int, deep: int) -> st.SearchStrategy[Fused]:
+    """Draw products; every fourth has a K so long that it is split."""
+    short = st.integers(1, largest)
+    pairs = st.builds(lambda n: 2 * n, st.integers(1, largest // 2))
+    k = st.one_of(st.integers(1, largest), st.just(deep), st.sampled_from([64, 128]))
+
+    def build(m: int, n: int, k: int, name: str, **more: Any) -> Fused:
+        if name == "in place":
+            more["stack"] = 1
+        return Fused((m, n, k), name=name, **more)
+
+    return st.builds(
+        build,
+        m=short,
+        n=pairs,
+        k=k,
+        name=st.sampled_from(sorted(EPILOGUES)),
+        dtype=st.sampled_from(dtypes),
+        layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+        stack=st.sampled_from([1, 1, 1, 3]),
+        columns=st.booleans(),
+        seed=st.integers(0, 1000),
+    )
+
+
+def check_fused(case: Fused, lib: Lib, on: Any = None, **options: Any) -> Any:
+    """Compute a product on a device and on the host, and compare all that is written.
+
+    `on` is the context in which the library's arrays are on the device; what it gives is returned.
+    """
+    rng = np.random.default_rng(case.seed)
+    (m, n, k), (a_order, b_order) = case.sizes, case.layout
+    a = case.operand(rng, m, k, a_order == "t")
+    b = case.operand(rng, k, n, b_order == "t")
+    asked = EPILOGUES[case.name]
+    shape = (*case.shape[:-1], n // 2) if "gate_layout" in asked else case.shape
+    narrow = case.dtype.itemsize == 1
+    dtype = np.dtype(np.float32) if narrow else numpy_dtype(case.dtype)
+    out = _guarded(shape, dtype, case.columns)
+    if case.name == "in place":
+        out[...] = rng.normal(0, 1, shape)
+    outs = [out] if "epilogue" not in asked else [out, _guarded(shape, dtype, False)]
+
+    def made(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            return {key: made(each, key) for key, each in value.items()}
+        kind = isinstance(value, str) and name not in ("activation", "gate_layout")
+        return case.array(rng, value, out) if kind else value
+
+    given = {name: made(value, name) for name, value in asked.items()}
+    results = {f"out {i}": x for i, x in enumerate(outs)}
+    results |= {name: x for name, x in given.items() if name.endswith("_out")}
+    found = []
+    here = nullcontext() if on is None else on
+    for each, extra, place in ((NUMPY, {"backend": "numpy"}, nullcontext()), (lib, options, here)):
+        moved = Moved(each)
+        target = tuple(moved.put(x) for x in outs)
+        arguments = {name: _on(moved, x) for name, x in given.items()}
+        x, y = moved.put(a), moved.put(b)
+        with place as device:
+            unigemm.matmul(x, y, out=target if len(target) > 1 else target[0], **arguments, **extra)
+        found.append({name: moved.get(x) for name, x in results.items()})
+        assert all(moved.is_intact(x) for x in outs), "an element outside of D was written"
+    wanted, got = found
+    for name in results:
+        _compare(got[name], wanted[name], case, name)
+    return device
+
+
+def _on(moved: Moved, x: Any) -> Any:
+    if isinstance(x, dict):
+        return {name: _on(moved, each) for name, each in x.items()}
+    return moved.put(x) if isinstance(x, np.ndarray) else x
+
+
+def _compare(got: Any, wanted: Any, case: Fused, name: str) -> None:
+    """Hold results against the host's, whose sums are in another order."""
+    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted), err_msg=name)
+    units = {DType.BFLOAT16: 2.0**-7, DType.FLOAT16: 2.0**-10, DType.FLOAT64: 1e-12}
+    slack = units.get(case.dtype, 2e-5 if case.dtype is DType.FLOAT32 else 2.0**-6)
+    if case.options.get("precision") == "tf32":
+        slack = 2.0**-7
+    atol = 4 * slack * case.sizes[2] ** 0.25
+    np.testing.assert_allclose(got, wanted, rtol=2 * slack, atol=atol, err_msg=name)
