@@ -152,10 +152,10 @@ def arrive_once_read(barrier: cute.Pointer, values: list) -> None:
     that only stands behind the reads overtakes them where several CTAs share an SM, and TMA then
     brings what they should not see yet (docs/lab-notes/2026-11-25-float64-few-rows.md).
     """
-    places = [f"{{$r{i}}}" for i in range(1, len(values) + 1)]
-    mixed = " ".join(f"xor.b64 mix, mix, {place};" for place in places[1:])
+    names = [f"{{$r{i}}}" for i in range(1, len(values) + 1)]
+    mixed = " ".join(f"xor.b64 mix, mix, {name};" for name in names[1:])
     cute.arch.inline_ptx(
-        f"{{ .reg .pred always; .reg .b64 mix; .reg .b32 low; mov.b64 mix, {places[0]}; {mixed} "
+        f"{{ .reg .pred always; .reg .b64 mix; .reg .b32 low; mov.b64 mix, {names[0]}; {mixed} "
         "cvt.u32.u64 low, mix; setp.ne.b32 always, {$r0}, 0; "
         "setp.eq.or.b32 always, low, 0, always; "
         "@always mbarrier.arrive.shared::cta.b64 _, [{$r0}]; }",
@@ -163,10 +163,10 @@ def arrive_once_read(barrier: cute.Pointer, values: list) -> None:
     )
 
 
-def fetch_ahead(*places: Int64) -> None:
+def fetch_ahead(*addresses: Int64) -> None:
     """Prefetch into the L2 what the kernel before may still be writing."""
-    for place in places:
-        cute.arch.inline_ptx("prefetch.global.L2 [{$r0}];", read_only_args=[place])
+    for address in addresses:
+        cute.arch.inline_ptx("prefetch.global.L2 [{$r0}];", read_only_args=[address])
 
 
 def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:

@@ -118,8 +118,8 @@ def unit_order(spec: TileSpec, sizes: tuple, l0: Int32, parameters: tuple) -> tu
 def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
     """Decode a running number into the fields of `Work`.
 
-    The k_tiles are taken from the `turned` one on, then those before it: where all tiles read the
-    same few rows they should not want the same ones at once.
+    Tiles that all read the same few rows begin at different k_tiles (`rotation`), so that they do
+    not all want the same ones at once.
     """
     tiles, split_k, step, l0, k_tiles_k, rotate_m, rotate_n = order
     rank_m, rank_n, rank_k = ranks
@@ -129,7 +129,7 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
     if spec.split:
         batch, part = divmod(batch, split_k)
     k_tiles = k_tiles_k * spec.products
-    # Parts take k_tiles in turn: CTAs that run at once then read neighbours in device memory.
+    # Parts are interleaved: CTAs that run at once then read neighbours in device memory.
     first, apart = Int32(0), Int32(1)
     if spec.split or spec.config.cluster_k > 1:
         first, apart = part * spec.config.cluster_k + rank_k, step.divisor

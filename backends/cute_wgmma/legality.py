@@ -148,8 +148,8 @@ def _unsupported_pipeline(config: Config, geo: Geometry, target: Target) -> str 
     if config.stages < 2 * slices:  # the next k_tile is waited for before a stage is left
         each = f" for each of {slices} slices of K" if slices > 1 else ""
         return f"the pipeline needs at least 2 stages{each}, not {config.stages}"
-    # Waiting tells even rounds of a stage from odd ones only: a slice that had it every other round
-    # would take what it got last for what is still on its way.
+    # A phase tells odd passes through the ring from even ones: a slice that had a stage in every
+    # other pass would mistake the k_tile that it got last for the next, still in flight.
     if config.stages % slices:
         return f"{config.stages} stages are not equally many for each of {slices} slices of K"
     used = geo.smem_bytes

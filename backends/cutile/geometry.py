@@ -150,5 +150,5 @@ def stored_directly(problem: Problem, config: Config) -> bool:
     faster so; smaller ones are not (docs/lab-notes/2026-11-26-tensor-core-code-choices.md).
     """
     m, n, _ = config.tile
-    turned = problem.a.dtype is DType.FLOAT32 and problem.a.major == problem.d.major == "m"
-    return turned and not config.repacked and config.cluster[0] == 1 and m * n >= 128 * 256
+    by_columns = problem.a.dtype is DType.FLOAT32 and problem.a.major == problem.d.major == "m"
+    return by_columns and not config.repacked and config.cluster[0] == 1 and m * n >= 128 * 256

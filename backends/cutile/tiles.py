@@ -260,8 +260,8 @@ def _shapes(
 
 def transposed_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
     """Whether A and B are TF32 that Hopper transposes on the way: slow in a loop over tiles."""
-    turns = problem.a.dtype is DType.FLOAT32 and target.capability[0] == 9
-    return turns and problem.a.major != "k", turns and problem.b.major != "k"
+    slow = problem.a.dtype is DType.FLOAT32 and target.capability[0] == 9
+    return slow and problem.a.major != "k", slow and problem.b.major != "k"
 
 
 def _slow_transposed(shape: Shape, a: bool, b: bool) -> bool:

@@ -195,15 +195,15 @@ def _compile(make_spec: Callable[[], Any], arch: str, folder: Path) -> dict[str,
     return files
 
 
-def _machine_code(bytecode: bytes, arch: str, place: Path) -> bytes:
-    """Have tileiras compile a kernel; `place` is a path for its files, without their endings."""
+def _machine_code(bytecode: bytes, arch: str, stem: Path) -> bytes:
+    """Have tileiras compile a kernel; `stem` is the path of its files without their endings."""
     compiler = _tileiras()
     assert compiler is not None, "missing() has said so"
-    source, target = place.with_suffix(".tileirbc"), place.with_suffix(".cubin")
+    source, target = stem.with_suffix(".tileirbc"), stem.with_suffix(".cubin")
     source.write_bytes(bytecode)
     files = [str(compiler.path), str(source), "-o", str(target)]
     command = [*files, "--gpu-name", arch, "-O3", "--lineinfo"]
-    environment = {**compiler.environment, "TMPDIR": str(place.parent)}
+    environment = {**compiler.environment, "TMPDIR": str(stem.parent)}
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()

@@ -70,7 +70,7 @@ def store_tile(
     corner
         Where the tile begins in D.
     position
-        This warpgroup among the consumers, its group or slice of K, and its place in the tile.
+        This warpgroup's number, its group or slice of K, and its row and column of warpgroups.
     threads
         This thread among the consumers, and in its warpgroup.
     area
