@@ -14,7 +14,7 @@ from typing import Any
 
 from unigemm.errors import CompilationError
 
-__all__ = ["default_settings", "refuse_flavour"]
+__all__ = ["check_flavour", "default_settings"]
 
 # As a name in front of the DSL's variables: no environment holds one with "=".
 _NOWHERE = "="
@@ -65,8 +65,8 @@ def _changes(dsl: Any) -> dict[str, Any]:
         ) from error
 
 
-def refuse_flavour(kept: str) -> None:
-    """Refuse a compiler of another CUDA version than kernels are kept under.
+def check_flavour(kept: str) -> None:
+    """Check that the DSL has loaded the compiler whose version kernels are kept under.
 
     Where several are installed, the DSL takes the newest that the driver supports.
 

@@ -27,7 +27,7 @@ from unigemm.extras import install_command
 from unigemm.forks import Lock
 from unigemm.planning.target import Target
 
-from .settings import default_settings, refuse_flavour
+from .settings import check_flavour, default_settings
 
 __all__ = [
     "CAPABILITIES",
@@ -137,7 +137,7 @@ def _compile(
     try:
         import cutlass.cute as cute  # which refuses a CUTE_DSL_ variable that makes no sense
 
-        refuse_flavour(_runtime_folder().name)
+        check_flavour(_runtime_folder().name)
         with default_settings():
             compiled = cute.compile(make_host(), *arguments(), options=options)
             compiled.export_to_c(str(target), function_name=FUNCTION)

@@ -19,10 +19,10 @@ __all__ = ["BACKEND", "NumpyBackend"]
 
 # What `unigemm.plan` says where NumPy's own matmul is asked (see `unigemm.arrays.numpy_ufunc`).
 _WAYS = re.compile(r"(numpy\.matmul in \w{1,20}(, [ab] from [<>]?\w{1,20}){0,2})?", re.ASCII)
-# Rows, columns and K of one block where operands are converted or copied: large enough that the
-# copies are a few percent of the work (1024 multiply-adds for each element copied).
+# Most rows, columns and K of a block where operands are converted or copied. With 1024 multiply-
+# adds for each element that is copied, copies are a few percent of the work.
 _BLOCK = 1024
-# Round figures for one core. They rank nothing: no other backend runs on the host.
+# Rough rates of one core. They decide nothing: no other backend runs on the host.
 _CALL_US = 3.0
 _FLOPS_PER_US = 50e3
 _BYTES_PER_US = 10e3

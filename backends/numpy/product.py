@@ -9,11 +9,12 @@ sums. The blocks bound the memory, whatever the extents:
         total = sum over blocks of K of  stage(A block) @ stage(B block)
         D block = total                                  (the only rounding to D's type)
 
-Operands with scales of blocks are multiplied by them as they are staged, in float64: the product of
-two may be a float32 where one of them is none. Pairs of float4 are unpacked before.
+Operands with block scales are multiplied by them as they are staged. That is done in float64,
+because the product of two scales may be a float32 where one of them is not. Pairs of float4 are
+unpacked before.
 
-int8 has its blocks in float32 too, with a K so short that their sums are exact, and adds them up in
-int32: BLAS multiplies no integers, and NumPy's own loops take 200 times as long.
+BLAS multiplies no integers, and NumPy's own loops are far slower. So blocks of int8 are multiplied
+in float32, with a K so short that their sums are exact, and added up in int32.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["bind_product"]
 
-# Multiply-adds of one matrix below which NumPy's plain loops are done before a copy is made.
+# Below so many multiply-adds of one matrix NumPy's plain loops end before a copy would be made.
 _TINY = 4096
-# Elements of the blocks of A, B and D together. With the partial sums that several blocks of K
-# need, 16 MB are never passed in float32, nor 32 in float64.
+# Elements of the blocks of A, B and D together. With the partial sums of several blocks of K they
+# take at most 16 MB in float32 and 32 MB in float64.
 _BUDGET = 3 << 20
-# Products of int8 up to 2**14 in size, so many of which float32 adds up exactly (to 2**24).
+# Products of int8 have sizes up to 2**14; float32 adds up so many of them exactly, to 2**24.
 _EXACT_K = 1024
 
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns

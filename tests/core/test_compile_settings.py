@@ -130,9 +130,9 @@ def test_a_compiler_of_another_cuda_version_is_refused(monkeypatch):
 
     loaded = SimpleNamespace(__file__="/dsl/_cutlass_ir.cu12.cpython-311.so")
     monkeypatch.setitem(sys.modules, settings._COMPILER, loaded)
-    settings.refuse_flavour("cu12")
+    settings.check_flavour("cu12")
     with pytest.raises(unigemm.CompilationError, match="kept as those of cu13"):
-        settings.refuse_flavour("cu13")
+        settings.check_flavour("cu13")
 
 
 @needs_cute
