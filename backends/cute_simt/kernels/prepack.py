@@ -54,21 +54,15 @@ def start_repacked(
     (a, of_a), (b, b_steps) = multiplied
     a_steps = (of_a[1], of_a[0], *of_a[2:])
     launch(
-        spec,
-        (a, b, d, workspace),
-        sizes,
-        a_steps,
-        b_steps,
-        d_steps,
-        parameters,
-        stream,
-        *([taken] if taken else []),
-    )
+        spec, (a, b, d, workspace), sizes, a_steps, b_steps, d_steps, parameters, stream, taken
+    )  # fmt: skip
 
 
 def _repack_of(matrix: MatrixType) -> Repack:
     """Return how an operand is copied: a K-major one is transposed."""
-    way: Literal["gather", "transpose"] = "transpose" if matrix.major == "k" else "gather"
+    way: Literal["gather", "transpose_shared"] = (
+        "transpose_shared" if matrix.major == "k" else "gather"
+    )
     return Repack(
         itemsize=matrix.dtype.itemsize,
         way=way,

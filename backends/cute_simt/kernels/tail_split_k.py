@@ -50,12 +50,14 @@ def destination_of_tail(
     m, n, _ = spec.config.tile
     in_parts = block >= whole
     at = workspace + Int64(block - whole) * part_bytes(spec.problem, spec.config)
-    out, (row_step, column_step), (first_m, first_n), (rows, columns) = in_d
+    (row_step, column_step), (first_m, first_n) = in_d.strides, in_d.origin
+    rows, columns = in_d.extents
     return Destination(
-        either(in_parts, at, out),
+        either(in_parts, at, in_d.address),
         (either(in_parts, Int64(n), row_step), either(in_parts, Int64(1), column_step)),
         (select(in_parts, Int32(0), first_m), select(in_parts, Int32(0), first_n)),
         (select(in_parts, Int32(m), rows), select(in_parts, Int32(n), columns)),
+        in_d.fused,
     )
 
 
