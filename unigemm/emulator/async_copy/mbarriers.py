@@ -87,9 +87,11 @@ def barrier_at(machine: Any, place: int) -> Mbarrier:
     Raises
     ------
     Fault
-        None was initialised there.
+        None was initialised there, or its CTA has ended.
     """
     found = _barriers(machine).get(place)
+    if machine.options.strict and machine.has_ended(place // machine.shared.pitch):
+        raise Fault("the CTA whose mbarrier is signalled has ended")
     if found is None:
         address = place % machine.shared.pitch
         raise Fault(f"there is no mbarrier at shared address {address}: it was not initialised")
@@ -149,7 +151,15 @@ def arrive(machine: Any, barrier: Mbarrier, count: int, transactions: int = 0) -
 
 
 def complete(machine: Any, barrier: Mbarrier, size: int, line: int, row: int) -> None:
-    """Count the bytes of a transfer that is done, and that a line of a warp had started."""
+    """Count the bytes of a transfer that is done, and that a line of a warp had started.
+
+    Raises
+    ------
+    Fault
+        The CTA that it goes to has ended.
+    """
+    if machine.options.strict and machine.has_ended(barrier.cta):
+        raise Fault(f"no one waited for the transfer of line {line}: its CTA has ended")
     barrier.transactions -= size
     barrier.transfer = line, row
     advance(machine, barrier)

@@ -97,7 +97,7 @@ def flat_shared(addresses: Any, bases: Any, g: Any, width: int, *, cluster: bool
     Raises
     ------
     Fault
-        Out of bounds, not aligned, or not in this cluster.
+        Out of bounds, not aligned, not in this cluster, or of a CTA that has ended.
     """
     shared = g.machine.shared
     ranks = addresses >> np.uint32(RANK_SHIFT)
@@ -106,10 +106,19 @@ def flat_shared(addresses: Any, bases: Any, g: Any, width: int, *, cluster: bool
         if not cluster and (named != bases).any():
             lane = int(np.argmax(named != bases))
             raise Fault("an address in another CTA's shared memory needs .shared::cluster", lane)
+        if g.machine.options.strict:
+            _check_running(g.machine, named, bases)
         bases = named
         addresses = addresses & np.uint32((1 << RANK_SHIFT) - 1)
     shared.check(addresses, width)
     return addresses + bases
+
+
+def _check_running(machine: Any, named: Any, own: Any) -> None:
+    for base in np.unique(named[named != own]).tolist():
+        if machine.has_ended(base // machine.shared.pitch):
+            text = "the CTA whose shared memory an address is in has ended"
+            raise Fault(text, int(np.argmax(named == base)))
 
 
 @instruction("ld", "ldu")

@@ -436,6 +436,11 @@ class Machine:
             waiting, cluster.waiting = cluster.waiting, []
             self.wake(waiting)
 
+    def has_ended(self, cta: int) -> bool:
+        """Whether all warps of a CTA have ended, and its shared memory is gone."""
+        warps = self.geometry.warps
+        return all(status == DONE for status in self.status[cta * warps : (cta + 1) * warps])
+
     def cluster_bases(self, bases: Any, ranks: Any) -> Any:
         """Return where the shared memories of CTAs of the cluster begin, by their ranks.
 

@@ -20,7 +20,6 @@ from ..async_copy.mbarriers import arrive, barrier_at
 from ..async_copy.tma import explain, unready
 from ..async_copy.transfer import active, address_of, flat_shared
 from ..core.arithmetic import instruction
-from ..core.machine import DONE
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, of_thread
 from ..ptx.ptx import Instruction
@@ -196,11 +195,6 @@ def issuers(m: Any, g: Any, name: str) -> list[tuple[int, int]]:
     return list(zip((rows + g.lo).tolist(), lanes.tolist(), strict=True))
 
 
-def _ended(machine: Any, cta: int) -> bool:
-    warps = machine.geometry.warps
-    return all(machine.status[row] == DONE for row in range(cta * warps, (cta + 1) * warps))
-
-
 def active_pair(machine: Any, row: int, group: int) -> tuple[int, ...]:
     """Return the CTAs that an instruction of a warp is for; see `pair_of`.
 
@@ -213,7 +207,7 @@ def active_pair(machine: Any, row: int, group: int) -> tuple[int, ...]:
     for cta in ctas:
         if memory_of(machine, cta).group not in (0, group):
             raise Fault("a kernel uses one .cta_group for all tcgen05 instructions")
-        if _ended(machine, cta):
+        if machine.has_ended(cta):
             raise Fault("the other CTA of the pair has ended")
     return ctas
 
@@ -270,8 +264,6 @@ def _progress(machine: Any, queue: Queue) -> None:
         del queue.waiting[0]
     del queue.waiting[0]
     for place in item.signals:
-        if machine.options.strict and _ended(machine, place // machine.shared.pitch):
-            raise Fault("the CTA whose mbarrier is signalled has ended")
         barrier = barrier_at(machine, place)
         at = barrier.cta * machine.geometry.warps
         detail = f"for mbarrier {barrier.address}"
