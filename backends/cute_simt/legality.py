@@ -17,13 +17,7 @@ from ..common.epilogue import in_place, unsupported_config_epilogue, unsupported
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import LINE_BYTES
 from .geometry_gemv import (
-    AXPY_ROWS,
-    DOT_REGISTERS,
-    DOT_THREADS,
-    axpy_lanes,
-    few_rows_threads,
     few_rows_wide,
-    most_threads,
 )
 from .geometry_operands import (
     BANK_VECTOR,
@@ -33,13 +27,13 @@ from .geometry_operands import (
     operand_tile,
 )
 from .geometry_resources import smem_of
+from .legality_gemv import unsupported_axpy, unsupported_dot, unsupported_rows
 from .schedules import (
     AXPY,
     CONSUMER_WARPS,
     DMMA,
     DMMA_K_TILE,
     DOT,
-    DOT_ROWS,
     FEW_ROWS,
     MAX_ACCUMULATOR_REGISTERS,
     SCHEDULES,
@@ -77,7 +71,6 @@ _MAX_THREADS = 1024  # of a CTA
 _MAX_GRID = 2**31 - 1
 _MAX_K_TILE_BYTES = 256  # of a row: twice the longest that is offered
 _DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-_UNUSED_BY_ROWS = ("occupancy", "producers", "repacked", "remainder", "cluster_k")
 
 
 def unsupported_product(problem: Problem, extents: Extents) -> str | None:
@@ -110,9 +103,9 @@ def unsupported_reason(
     if reason is not None:
         return reason
     if config.schedule == DOT:
-        return _unsupported_dot(problem, config)
+        return unsupported_dot(problem, config)
     if config.schedule == AXPY:
-        return _unsupported_axpy(problem, config)
+        return unsupported_axpy(problem, config)
     return (
         _unsupported_tile(problem, config)
         or _unsupported_roles(problem, config, target)
@@ -140,26 +133,15 @@ def _unsupported_numbers(problem: Problem, extents: Extents, config: Config) -> 
     if config.schedule not in SCHEDULES:
         return f"schedule {config.schedule!r} is none of {', '.join(filter(None, SCHEDULES))}"
     if config.schedule in FEW_ROWS:
-        return _unsupported_rows(problem, extents, config)
+        return unsupported_rows(problem, extents, config)
     if config.swap_ab:
         return "only schedules for few rows are transposed"
     if config.tile[2] * problem.a.dtype.itemsize > _MAX_K_TILE_BYTES:
         return f"a k_tile of {config.tile[2]} has more than {_MAX_K_TILE_BYTES} bytes of a row"
     reason = unsupported_parameter(config, ("slice_k",))
     for each in config.remainder:
-        reason = reason or _unsupported_rows(each.oriented(problem), None, each)
+        reason = reason or unsupported_rows(each.oriented(problem), None, each)
     return reason or unsupported_launch(problem, extents, config)
-
-
-def _unsupported_rows(problem: Problem, extents: Extents | None, config: Config) -> str | None:
-    """Say the same of a schedule for few rows; `extents` is None for a remainder launch."""
-    if config.tile[2] != 1 or (config.schedule == DOT and config.stages != 1):
-        return f"the {config.schedule} schedule has no k_tiles: tile K is 1, and of dot stages too"
-    if config.schedule == DOT and extents is not None:
-        wide = few_rows_wide(problem, config.tile[0])
-        if extents.m % wide:
-            return f"the dot schedule reads {wide} rows of an M-major A at once, not {extents.m}"
-    return unsupported_parameter(config, _UNUSED_BY_ROWS)
 
 
 def unsupported_launch(problem: Problem, extents: Extents, config: Config) -> str | None:
@@ -465,45 +447,4 @@ def unsupported_remainders(problem: Problem, target: Target) -> str | None:
         return "which rows are a remainder depends on M"
     if target.capability[0] != 9:
         return f"remainder launches were measured on Hopper only, not on {target.arch}"
-    return None
-
-
-# -- few rows --------------------------------------------------------------------------------------
-
-
-def _unsupported_dot(problem: Problem, config: Config) -> str | None:
-    m, n, _ = config.tile
-    if problem.b.major != "k" or problem.a.major == "strided":
-        return "the dot schedule reads a K-major B, and an A with contiguous rows or columns"
-    if problem.a.major == "m" and problem.a.dtype is not DType.FLOAT32:
-        return "the dot schedule reads an M-major A in float32 only: others were not measured"
-    if m not in DOT_ROWS or n % config.warps[1] or config.warps[0] != 1:
-        return f"the dot schedule has no tile of {m}x{n} for warps {config.warps}"
-    each = m * n // config.warps[1] * problem.accumulator.itemsize // 4
-    if each > DOT_REGISTERS:
-        return f"{each} accumulator registers of a thread are too many for the dot schedule"
-    if few_rows_threads(config) > DOT_THREADS:
-        return f"more than {DOT_THREADS} threads of a CTA would spill"
-    if config.cluster != (1, 1) or config.thread != (0, 0):
-        return "the dot schedule has neither clusters nor thread tiles"
-    return None
-
-
-def _unsupported_axpy(problem: Problem, config: Config) -> str | None:
-    m, n, _ = config.tile
-    if problem.b.major != "n":
-        return "the axpy schedule reads an N-major B"
-    if problem.b.dtype.itemsize < 4:  # eight columns a thread, in single elements at odd addresses
-        return "rows of 16-bit elements spill in the axpy schedule"
-    lanes, of_thread = axpy_lanes(config), config.thread[1] * problem.b.dtype.itemsize
-    if (m, config.warps[0], config.thread[0]) != (1, 1, 1) or of_thread != BANK_VECTOR:
-        return f"the axpy schedule has no thread of {config.thread} in a tile of {m}x{n}"
-    if n != config.warps[1] * lanes * config.thread[1] or lanes not in (8, 16, WARP):
-        return f"the axpy schedule has no tile of {m}x{n} for warps {config.warps}"
-    if config.stages not in AXPY_ROWS:
-        return f"the axpy schedule has {AXPY_ROWS} rows of B on their way, not {config.stages}"
-    if few_rows_threads(config) > most_threads(config):
-        return f"more than {most_threads(config)} threads of a CTA would spill"
-    if config.cluster != (1, 1):
-        return "the axpy schedule has no clusters"
     return None
