@@ -177,7 +177,7 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         **({"epilogue": _plain(problem.epilogue)} if problem.epilogue else {}),
         # Under its older name, and only where there is one: so compiled kernels are still found.
         **(
-            {"remainder": [_of_remainder(each) for each in config.remainder]}
+            {"strips": [_of_remainder(each) for each in config.remainder]}
             if config.remainder
             else {}
         ),

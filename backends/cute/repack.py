@@ -19,7 +19,7 @@ hold 22 bits of the 24.
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -42,13 +42,12 @@ from .device import (
 from .tf32_parts import quiet, split_tf32
 
 UNIT = 16  # bytes that a thread writes at once
-LANES, ROWS = 32, 8  # threads of a block
-THREADS = LANES * ROWS
-GATHERED = 4  # rows of which a thread writes a unit each
-PANELS = 4  # panels to which a thread writes a unit each
+LANES, ROWS, THREADS = 32, 8, 256  # of a block: lanes of a warp, warps, all
+GATHERED = PANELS = 4  # rows, or panels, to which a thread writes a unit each
 MOST_UNITS = 1 << 30  # that 32 bits count: those of a band
 GROUP = 8  # rows that one thread transposes
 _RAW = {1: Uint8, 2: Uint16, 4: Uint32}
+_Way = Literal["gather", "panels", "transpose_registers", "transpose_shared"]
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,14 @@ class Repack:
     """
 
     itemsize: int
-    way: Literal["gather", "panels", "transpose_registers", "transpose_shared"]
+    way: _Way
     contiguous: bool
     vector: int
     split: bool
     early: bool
+
+    def __post_init__(self) -> None:
+        assert self.way in get_args(_Way), self.way  # no type checker reads device code
 
     @property
     def copies(self) -> int:
