@@ -34,6 +34,7 @@ from unigemm.backends.cute_simt.work_split import (
     scratch_bytes,
     tiles_before_tail,
 )
+from unigemm.planning.backend import unsupported_by
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import ARCHITECTURES, CPU, named_target
@@ -484,7 +485,7 @@ def test_ranges_follow_each_other_and_differ_by_a_k_tile(ctas, total):
 
 def test_the_host_is_refused_with_the_backend_that_would_do():
     problem = problem_of(DType.FLOAT32, "k", "n")
-    assert "numpy" in BACKEND.unsupported_reason(problem, Extents(2, 2, 2), CPU)
+    assert "numpy" in unsupported_by(BACKEND, problem, Extents(2, 2, 2), CPU)
 
 
 def test_the_registers_of_all_roles_are_what_a_cta_is_launched_with():
