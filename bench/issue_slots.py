@@ -75,7 +75,7 @@ def reads(loop: list[str]) -> Iterator[list[int]]:
 
 def counted(plan: Plan) -> Loop:
     """Compile a plan and count its main loop."""
-    artifact = backend_named("cute_simt").compile(plan)  # type: ignore[attr-defined]
+    artifact = backend_named("cute_simt").compile(plan)
     loop = main_loop(disassemble(artifact.files["kernel.cubin"]))
     each = list(reads(loop))
     same = sum(len(r) == 2 and (r[0] - r[1]) % 2 == 0 for r in each)

@@ -110,7 +110,7 @@ def plan_record(plan: Plan | str) -> dict[str, str]:
 
 def kernel_text(plan: Plan) -> str:
     """Compile a plan's kernel; return its PTX or machine code without the names of symbols."""
-    files = backend_named(plan.backend).compile(plan).files  # type: ignore[attr-defined]
+    files = backend_named(plan.backend).compile(plan).files
     if "kernel.ptx" in files:
         text = files["kernel.ptx"].decode()
         names = set(re.findall(r"\.(?:entry|func)\s+(\w+)", text))
