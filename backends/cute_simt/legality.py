@@ -13,9 +13,10 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
-from ..common.epilogue import in_place, unsupported_config_epilogue, unsupported_epilogue
+from ..common.epilogue import unsupported_epilogue
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import LINE_BYTES
+from .fusion import unsupported_fusion
 from .geometry_gemv import (
     few_rows_wide,
 )
@@ -98,7 +99,7 @@ def unsupported_reason(
         _unsupported_remainder_configs(problem, config, target)
         or _unsupported_cluster_config(problem, config, target)
         or _unsupported_repack_config(problem, config, target)
-        or _unsupported_fusion(problem, config)
+        or unsupported_fusion(problem, config)
     )
     if reason is not None:
         return reason
@@ -112,20 +113,6 @@ def unsupported_reason(
         or _unsupported_schedule(problem, config, target)
         or _unsupported_pipeline(problem, config, target)
     )
-
-
-def _unsupported_fusion(problem: Problem, config: Config) -> str | None:
-    """Say why a configuration cannot carry out the problem's epilogue; None where it can."""
-    if problem.epilogue is None:
-        return None
-    if is_tail(config):
-        return "what adds up the parts of a tail carries out no epilogue"
-    if config.cluster_k > 1 and in_place(problem):
-        return "the tiles of clusters along K store again what their neighbours did"
-    single = config.schedule in FEW_ROWS or bool(config.remainder) or config.cluster_k > 1
-    if problem.epilogue.gate and single:
-        return "its threads store single elements, and gated ones are made of pairs"
-    return unsupported_config_epilogue(problem, config)
 
 
 def _unsupported_numbers(problem: Problem, extents: Extents, config: Config) -> str | None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import doctest
+import json
 import math
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import unigemm
+from unigemm.cli.epilogue import fused_specs
+from unigemm.cli.main import app
 from unigemm.errors import (
     DeviceMismatch,
     LibraryMismatch,
@@ -340,3 +346,26 @@ def test_plans_with_a_broken_epilogue_are_refused():
     data["problem"]["epilogue"]["result"] = 9
     with pytest.raises(UnsupportedProblem, match="none of its steps"):
         unigemm.Plan.from_dict(data)
+
+
+def test_the_examples_of_the_page_about_epilogues_are_right():
+    page = Path(__file__).parents[2] / "docs" / "epilogues.md"
+    if not page.exists():
+        pytest.skip("installed without its documents")
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+    failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=flags)
+    assert tried > 10
+    assert failed == 0
+
+
+def test_the_command_line_names_epilogues_by_words():
+    run = CliRunner().invoke
+    asked = ["64", "64", "64", "--target", "sm_90a", "--dtype", "bfloat16"]
+    found = run(app, ["plan", *asked, "--epilogue", "bias,gelu_tanh", "--json"])
+    assert found.exit_code == 0, found.output
+    epilogue = json.loads(found.output)["problem"]["epilogue"]
+    assert [x["along"] for x in epilogue["arrays"]] == ["n"]
+    said = run(app, ["plan", *asked, "--epilogue", "c, dsilu,amax_out", "--top", "1"]).output
+    assert "the epilogue reads 16384 bytes, and writes 4 beside D" in said
+    with pytest.raises(UnsupportedProblem, match="not known"):
+        fused_specs("bias,swish", *[unigemm.ArraySpec((2, 2), "float32")] * 2)

@@ -28,6 +28,7 @@ from ..problem.problem import PRECISIONS
 from ..version import __version__
 from . import render as show
 from .cache import cache_app
+from .epilogue import WORDS, fused_specs
 from .sweep import sweep_command
 
 __all__ = ["app", "main"]
@@ -46,6 +47,14 @@ def _named(*names: str) -> Any:
 
 _LAYOUTS = ("nn", "nt", "tn", "tt")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+EpilogueWords = Annotated[
+    str | None,
+    typer.Option(
+        "--epilogue",
+        help="What is done to the sums, such as bias,gelu_tanh: words for what matmul takes by "
+        f"name ({', '.join(WORDS)}, and activations).",
+    ),
+]
 Extent = Annotated[int, typer.Argument(min=1)]
 DtypeName = Annotated[
     str,
@@ -214,6 +223,7 @@ def plans_of(
     layout: str,
     batch: int,
     targets: list[str] | None,
+    epilogue: str | None = None,
     **options: Any,
 ) -> list[Plan]:
     """Plan one product for every named target; options as in `unigemm.plan`."""
@@ -222,6 +232,7 @@ def plans_of(
         options.update(scales)
     else:
         a, b = specs(m, n, k, dtype, layout, batch)
+    options |= fused_specs(epilogue, a, b)
     wanted: list[str | None] = [*targets] if targets else [None]
     return [api.plan(a, b, dtype=out_dtype, target=target, **options) for target in wanted]
 
@@ -244,6 +255,7 @@ def plan_command(
     backend: BackendName = "auto",
     precision: Precision = "ieee",
     batch_invariant: BatchInvariant = False,
+    epilogue: EpilogueWords = None,
     top: Top = None,
     as_json: Json = False,
 ) -> None:
@@ -251,7 +263,7 @@ def plan_command(
     keep = KEPT if top is None else top - 1
     options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
     options["batch_invariant"] = batch_invariant
-    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     if as_json:
         data = [plan_json(plan) for plan in plans]
         show.print_json(data[0] if len(data) == 1 else data)
@@ -282,11 +294,12 @@ def compile_command(
     backend: BackendName = "auto",
     precision: Precision = "ieee",
     batch_invariant: BatchInvariant = False,
+    epilogue: EpilogueWords = None,
     as_json: Json = False,
 ) -> None:
     """Compile the kernel of an M x N x K product into the cache."""
     options = {"backend": backend, "precision": precision, "batch_invariant": batch_invariant}
-    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, **options)
+    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     made = show.compile_all(plans, quiet=as_json)
     if as_json:
         show.print_json(show.compiled_json(made))

@@ -113,6 +113,13 @@ def _head(plan: Plan) -> list[str]:
     ]
     if plan.measured_us:
         lines.append(f"     chosen by autotune: {plan.measured_us:.1f} us measured")
+    if plan.problem.epilogue is not None:
+        e = plan.extents
+        read, written = plan.problem.epilogue.bytes_moved(e.m, e.n)
+        lines.append(
+            f"     the epilogue reads {read * e.batch} bytes, and writes {written * e.batch} "
+            "beside D"
+        )
     if plan.workspace_bytes:
         lines.append(f"     workspace {plan.workspace_bytes} bytes")
     return lines

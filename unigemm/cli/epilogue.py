@@ -1,0 +1,53 @@
+"""The option ``--epilogue``: words for what `unigemm.matmul` takes by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arrays.array_spec import ArraySpec
+from ..errors import UnsupportedProblem
+from ..problem.canonical import result_shape
+from ..problem.dtypes import DType
+
+__all__ = ["WORDS", "fused_specs"]
+
+#: Beside the names of activations.
+WORDS = ("alpha", "bias", "c", "preact_out", "amax_out", "scale_d")
+
+
+def fused_specs(text: str | None, a: ArraySpec, b: ArraySpec) -> dict[str, Any]:
+    """Return the arguments of an epilogue that words such as "bias,gelu_tanh" name.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A word is not known.
+    """
+    from ..activations import ACTIVATIONS, GATED, GRADIENTS
+
+    shape = result_shape(a.shape, b.shape)
+    kind = DType.FLOAT32 if a.dtype.itemsize == 1 else a.dtype
+    kinds: dict[str, Any] = {
+        "alpha": 2.0,
+        "scale_d": 2.0,
+        "bias": ArraySpec(shape[-1:], kind),
+        "c": ArraySpec(shape, kind),
+        "preact_out": ArraySpec(shape, DType.FLOAT32),
+        "amax_out": ArraySpec((1,), DType.FLOAT32),
+    }
+    asked: dict[str, Any] = {}
+    for word in (text or "").split(","):
+        name = word.strip()
+        if name in WORDS:
+            asked[name] = kinds[name]
+        elif name in (*ACTIVATIONS, *GATED, *GRADIENTS) and "activation" not in asked:
+            asked["activation"] = name
+            asked |= {"gate_layout": "interleaved"} if name in GATED else {}
+            asked |= {"preact": ArraySpec(shape, kind)} if name in GRADIENTS else {}
+        elif name:
+            known = ", ".join((*WORDS, *ACTIVATIONS, *GATED, *GRADIENTS))
+            raise UnsupportedProblem(
+                f"--epilogue {name[:40]!r} is not known, or a second activation; use words of "
+                f"{known}, with commas between them"
+            )
+    return asked
