@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Llama", "Sizes"]
+from .command import command, require_device
+
+__all__ = ["Llama", "Sizes", "captured"]
 
 
 @dataclass(frozen=True)
@@ -103,3 +109,115 @@ class Llama(nn.Module):
         for block, cache in zip(self.blocks, self.cache, strict=True):
             x = block(x, angles, seen, cache, at)
         return self.head(self.norm(x))
+
+
+def captured(call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """Return the replay of a CUDA graph of a call, and the tensor that it writes."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    return graph.replay, result
+
+
+def microseconds(call: Callable[[], Any], repeats: int) -> float:
+    """Return the time of one of many calls in a row, the device's work included."""
+    for _ in range(max(3, repeats // 10)):
+        call()
+    best = float("inf")
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 1e6 * best / repeats
+
+
+def host_times() -> None:
+    """Print the time of calls of so small a product that the host alone matters."""
+    import unigemm
+    import unigemm.torch as ut
+
+    a, w = (torch.randn(16, 64, device="cuda").bfloat16() for _ in range(2))
+    b, bias = w.t(), torch.zeros(16, device="cuda").bfloat16()
+    op = torch.ops.unigemm.mm.default
+    print("microseconds a call, 16x16x64 bf16, in torch.no_grad():")
+    calls: dict[str, Callable[[], Any]] = {
+        "torch.mm": lambda: torch.mm(a, b),
+        "unigemm.matmul": lambda: unigemm.matmul(a, b),
+        "unigemm.torch.matmul": lambda: ut.matmul(a, b),
+        "torch.ops.unigemm.mm": lambda: op(a, b),
+        "F.linear": lambda: functional.linear(a, w),
+        "unigemm.torch.linear": lambda: ut.linear(a, w),
+        "F.linear, bias": lambda: functional.linear(a, w, bias),
+        "unigemm.torch.linear, bias": lambda: ut.linear(a, w, bias),
+    }
+    with torch.no_grad():
+        for name, call in calls.items():
+            print(f"  {name:28s} {microseconds(call, 2000):7.2f}")
+        with ut.use():
+            print(f"  {'torch.mm under use()':28s} {microseconds(calls['torch.mm'], 2000):7.2f}")
+
+
+def decode_times(sizes: Sizes, batch: int, compiled: bool) -> None:
+    """Print the time of one decoding step: PyTorch's, under `use`, and with layers replaced."""
+    import unigemm.torch as ut
+
+    def model() -> Llama:
+        torch.manual_seed(0)
+        made = Llama(sizes, batch).to("cuda", torch.bfloat16)
+        return made.requires_grad_(False)
+
+    tokens = torch.ones(batch, 1, dtype=torch.int64, device="cuda")
+    at = torch.tensor([sizes.context // 2], device="cuda")
+    plain, replaced = model(), model()
+    ut.replace_linear(replaced)
+    with torch.no_grad():
+        rows: dict[str, list[float]] = {}
+        ways: list[tuple[str, nn.Module, bool]] = [
+            ("torch", plain, False),
+            ("use()", plain, True),
+            ("replace_linear", replaced, False),
+        ]
+        for name, each, inside in ways:
+            step = each
+            with ut.use() if inside else nullcontext() as used:
+                call = lambda step=step: step(tokens, at)  # noqa: E731
+                figures = [microseconds(call, 50), microseconds(captured(call)[0], 100)]
+                if compiled and not inside:
+                    step = torch.compile(each, fullgraph=True)
+                    call = lambda step=step: step(tokens, at)  # noqa: E731
+                    figures += [microseconds(call, 50), microseconds(captured(call)[0], 100)]
+            if inside and used.fallbacks:
+                print(f"  {used.fallbacks} products by PyTorch: {dict(used.reasons)}")
+            rows[name] = figures
+    heads = ("eager", "captured", "compiled", "compiled, captured")
+    print(f"microseconds a step, batch {batch}, {sizes}:")
+    for name, figures in rows.items():
+        pairs = zip(heads, figures, rows["torch"], strict=False)
+        said = "  ".join(f"{head} {us:8.1f} ({base / us:4.2f}x)" for head, us, base in pairs)
+        print(f"  {name:16s} {said}")
+
+
+def main() -> None:
+    """Measure host times, and decoding at one and at eight sequences."""
+    require_device()
+    parser = argparse.ArgumentParser(prog="python -m bench.llama", description=__doc__)
+    parser.add_argument("--layers", type=int, default=Sizes.layers)
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    asked = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
+    host_times()
+    for batch in (1, 8):
+        decode_times(Sizes(layers=asked.layers), batch, not asked.no_compile)
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,45 @@
+"""A script that multiplies under jit on a GPU; fails where a result is wrong."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unigemm.jax import calls, matmul
+
+assert jax.devices()[0].platform == "gpu"
+rng = np.random.default_rng(0)
+
+
+def near(got, a, b, eps):
+    exact = np.asarray(a, "float64") @ np.asarray(b, "float64")
+    size = np.abs(np.asarray(a, "float64")) @ np.abs(np.asarray(b, "float64"))
+    assert (np.abs(np.asarray(got, "float64") - exact) <= eps * (size + np.abs(exact))).all()
+
+
+for dtype, eps in (("float32", 1e-5), ("bfloat16", 1e-2), ("float16", 2e-3)):
+    for m, n, k in ((128, 256, 512), (1, 512, 1024), (64, 64, 20000), (33, 65, 129)):
+        a = jnp.asarray(rng.standard_normal((m, k))).astype(dtype)
+        b = jnp.asarray(rng.standard_normal((k, n))).astype(dtype)
+        f = jax.jit(lambda a, b: matmul(a, b))
+        for _ in range(3):  # the first time, and as XLA captures and replays it
+            near(f(a, b), a, b, eps)
+assert any(call.workspace for call in calls._CALLS.values())
+
+a = jnp.asarray(rng.standard_normal((64, 128))).astype("float8_e4m3fn")
+b = jnp.asarray(rng.standard_normal((128, 96))).astype("float8_e4m3fn")
+g = jax.jit(lambda s: matmul(a, b, scale_a=s, scale_b=2.0, preferred_element_type=jnp.bfloat16))
+near(g(jnp.float32(0.5)), a, b, 2e-2)
+
+x = jnp.asarray(rng.standard_normal((32, 64)), "float32")
+w = jnp.asarray(rng.standard_normal((64, 48)), "float32")
+value = lambda f: lambda x, w: jnp.tanh(f(x, w)).sum()  # noqa: E731
+with jax.default_matmul_precision("highest"):
+    ours = jax.jit(jax.grad(value(matmul), (0, 1)))(x, w)
+    theirs = jax.jit(jax.grad(value(jnp.matmul), (0, 1)))(x, w)
+for one, two in zip(ours, theirs, strict=True):
+    np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+stack = jnp.stack([x, 2 * x, x + 1])
+np.testing.assert_allclose(jax.vmap(matmul, (0, None))(stack, w), np.matmul(stack, w), atol=1e-3)
+print("right")

@@ -1,0 +1,182 @@
+"""unigemm.torch and unigemm.jax on a GPU: what tests/frameworks promises on the CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import types
+import unittest
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import unigemm.torch as ut  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
+]
+ROOT = Path(__file__).parents[2]
+F = torch.nn.functional
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+
+
+def draw(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(sum(shape) + seed)
+    return torch.randn(shape, generator=generator).to("cuda", dtype)
+
+
+def near(ours, exact, theirs):
+    """Compare with float64: no worse than twice the error of PyTorch's own."""
+    error = float((ours.double() - exact).abs().max())
+    bound = float((theirs.double() - exact).abs().max())
+    assert error <= 2 * bound + 1e-6 * float(exact.abs().max()), (error, bound)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [None, "gelu_tanh", "silu", "relu"])
+def test_a_linear_layer_and_its_gradients(dtype, activation):
+    apply = {
+        None: lambda x: x,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "silu": F.silu,
+        "relu": F.relu,
+    }[activation]
+
+    def run(linear, dtype):
+        x, w, b = (
+            draw(*shape, dtype=torch.float32).to(dtype).requires_grad_()
+            for shape in ((3, 64, 256), (128, 256), (128,))
+        )
+        y = linear(x, w, b)
+        (y * draw(*y.shape, seed=1).to(dtype)).sum().backward()
+        return y.detach(), x.grad, w.grad, b.grad
+
+    ours = run(lambda *xs: ut.linear(*xs, activation=activation), dtype)
+    theirs = run(lambda *xs: apply(F.linear(*xs)), dtype)
+    exact = run(lambda *xs: apply(F.linear(*xs)), torch.float64)
+    for one, two, three in zip(ours, theirs, exact, strict=True):
+        assert one.dtype == two.dtype
+        near(one, three, two)
+
+
+@pytest.mark.parametrize("name", ["mm", "addmm", "linear"])
+def test_an_operator_passes_what_pytorch_checks_of_one(name):
+    shapes = {"mm": ((32, 64), (64, 48)), "linear": ((32, 64), (48, 64), (48,))}
+    shapes["addmm"] = ((48,), (32, 64), (64, 48))
+    args = [draw(*shape).requires_grad_() for shape in shapes[name]]
+    torch.library.opcheck(getattr(torch.ops.unigemm, name).default, args, atol=1e-3, rtol=1e-3)
+
+
+def test_a_compiled_layer_takes_new_sizes_without_a_recompile():
+    layer = ut.Linear(256, 128, activation="gelu", device="cuda", dtype=torch.bfloat16)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    x = draw(64, 256, dtype=torch.bfloat16)
+    torch.testing.assert_close(compiled(x), layer(x))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for rows in (32, 7):
+            torch.testing.assert_close(compiled(x[:rows]), layer(x[:rows]))
+
+
+@pytest.fixture(scope="module")
+def operations():
+    if importlib.util.find_spec("expecttest") is None:
+        stand_in = types.ModuleType("expecttest")
+        stand_in.TestCase = unittest.TestCase
+        sys.modules["expecttest"] = stand_in
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return op_db
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["mm", "bmm", "addmm", "matmul", "nn.functional.linear"])
+def test_pytorchs_own_samples_pass(operations, name, dtype):
+    count = 0
+    for op in (op for op in operations if op.name == name):
+        for sample in op.sample_inputs(torch.device("cuda"), dtype, requires_grad=False):
+            theirs = op(sample.input, *sample.args, **sample.kwargs)
+            with ut.use() as used:
+                ours = op(sample.input, *sample.args, **sample.kwargs)
+            rounding = {"rtol": 2e-2, "atol": 2.0} if dtype == torch.bfloat16 else {}
+            rounding = rounding or {"rtol": 1.3e-6, "atol": 1e-4}
+            torch.testing.assert_close(ours, theirs, **rounding)
+            assert used.fallbacks == 0, used.reasons
+            count += used.calls
+    assert count
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_are_bitwise_the_same_whatever_the_batch(dtype):
+    layer = torch.nn.Linear(1024, 512, device="cuda", dtype=dtype)
+    x = draw(300, 1024, dtype=dtype)
+    with torch.inference_mode(), ut.use(batch_invariant=True) as used:
+        whole = layer(x)
+        for rows in (1, 7, 64, 200):
+            assert torch.equal(layer(x[:rows]), whole[:rows])
+    assert (used.calls, used.fallbacks) == (5, 0)
+
+
+@pytest.mark.parametrize("way", ["use", "replace_linear"])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_small_llama_agrees_with_torchs_eager_and_captured(way, batch):
+    from bench.llama import Llama, Sizes, captured
+
+    sizes = Sizes(layers=2, width=512, hidden=1024, heads=8, kv_heads=2, vocabulary=1000)
+    torch.manual_seed(0)
+    model = Llama(sizes, batch).to("cuda", torch.bfloat16).requires_grad_(False)
+    tokens = torch.arange(batch, device="cuda")[:, None] * 7 + 1
+    at = torch.zeros(1, dtype=torch.int64, device="cuda")
+    theirs = model(tokens, at)
+    exact = model.double()(tokens, at)
+    model.bfloat16()
+    if way == "replace_linear":
+        ut.replace_linear(model)
+        near(model(tokens, at), exact, theirs)
+        run, result = captured(lambda: model(tokens, at))
+    else:
+        with ut.use() as used:
+            near(model(tokens, at), exact, theirs)
+            run, result = captured(lambda: model(tokens, at))
+        assert used.fallbacks == 0, used.reasons
+    result.fill_(0)
+    run()
+    near(result, exact, theirs)
+
+
+def run_script(path, **more):
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NCCL_NVLS_ENABLE": "0", **more},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def jax_on_gpu():
+    if not all(importlib.util.find_spec(name) for name in ("jax", "jax_tvm_ffi")):
+        return False
+    return any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13))
+
+
+@pytest.mark.skipif(not jax_on_gpu(), reason="no JAX for GPUs with jax-tvm-ffi")
+@pytest.mark.parametrize("script", ["tests/gpu/jax_on_gpu.py", "examples/jax_train.py"])
+def test_jax_multiplies_on_the_gpu(script):
+    run_script(ROOT / script, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs")
+@pytest.mark.parametrize("script", ["torch_many_gpus", "jax_many_gpus"])
+def test_an_example_runs_on_two_gpus(script):
+    if script.startswith("jax") and not jax_on_gpu():
+        pytest.skip("no JAX for GPUs with jax-tvm-ffi")
+    run_script(ROOT / "examples" / f"{script}.py", XLA_PYTHON_CLIENT_PREALLOCATE="false")
