@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
+import types
+
 import numpy as np
 import pytest
 from needed import needed
@@ -11,6 +16,7 @@ jax = needed("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import unigemm  # noqa: E402
+import unigemm.emulator  # noqa: E402
 import unigemm.jax  # noqa: E402
 from unigemm.jax import calls  # noqa: E402
 
@@ -156,3 +162,59 @@ def test_a_gpu_without_jax_tvm_ffi_is_a_typed_error(monkeypatch):
 def test_a_program_from_another_process_is_refused_with_a_sentence():
     with pytest.raises(unigemm.BackendUnavailable, match="trace the function here"):
         calls._run(1)
+
+
+class Buffer:
+    """What jax-tvm-ffi hands to a call: an address and a device."""
+
+    def __init__(self, array, index):
+        self.array, self.device = array, types.SimpleNamespace(index=index)
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("m", "k"), [(16, 32), (16, 4096)], ids=["short", "split K"])
+def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, m, k):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    tvm_ffi = pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler, which the emulator links host code with")
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-2, 3, shape).astype("f4") for shape in ((m, k), (k, 16)))
+    d = np.full((m, 16), np.nan, "f4")
+    monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(tvm_ffi, "get_raw_stream", lambda device: 0)
+    with unigemm.emulator.device("sm_90a") as gpu:
+        monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
+        layouts = tuple(calls._layout(x.shape, x.dtype) for x in (a, b, d))
+        options = calls.Options("float32", backend="cute_simt")
+        call = calls._planned_call(layouts, options, (), None, 7)
+        arrays = [a, b, d] + [np.zeros(call.workspace, "u1")] * bool(call.workspace)
+        assert len(arrays) == (4 if k > 4000 else 3)
+        for x in arrays:
+            gpu.see(x, write=x is not a and x is not b)
+        monkeypatch.setitem(calls._CALLS, 7, call)
+        calls._run(7, *(Buffer(x, gpu.index) for x in arrays))
+        assert gpu.launches
+    np.testing.assert_array_equal(d, a @ b)
+
+
+@pytest.mark.compile
+def test_a_program_for_gpus_holds_the_key_and_a_workspace(monkeypatch):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler, which the emulator links host code with")
+    monkeypatch.setattr(calls, "has_ffi", lambda: True)
+    monkeypatch.setattr(calls, "_register", lambda platform: None)
+    monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
+    a, b = draw(16, 4096, dtype="float32"), draw(4096, 16, dtype="float32")
+    traced = jax.jit(lambda a, b: matmul(a, b, backend="cute_simt")).trace(a, b)
+    with unigemm.emulator.device("sm_90a") as gpu:
+        monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    (line,) = [line for line in text.splitlines() if "@unigemm_matmul(" in line]
+    (key,) = map(int, re.findall(r"key = (\d+) : i64", line))
+    assert f"tensor<{calls._CALLS[key].workspace}xui8>" in line
+    monkeypatch.delitem(calls._CALLS, key)  # the device is gone

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -211,6 +212,24 @@ def _layout(shape: tuple[int, ...], dtype: Any) -> Layout:
     return Layout(tuple(shape), compact_strides(shape), parse_dtype(np.dtype(dtype)))
 
 
+def _gpus() -> list[int]:
+    """Return CUDA's indices of the GPUs that JAX uses."""
+    return [device.local_hardware_id for device in jax.local_devices(backend="gpu")]
+
+
+@contextmanager
+def _current(index: int) -> Iterator[None]:
+    """Make a CUDA device current for this thread."""
+    from cuda.core import Device
+
+    before = Device()
+    Device(index).set_current()
+    try:
+        yield
+    finally:
+        before.set_current()
+
+
 def _planned_call(
     layouts: tuple[Layout, ...],
     options: Options,
@@ -219,8 +238,6 @@ def _planned_call(
     key: int,
 ) -> Call:
     """Plan a product for the GPUs of this process, which are taken to be equal."""
-    from cuda.core import Device
-
     a, b, d = layouts
     wanted = asked.with_named_backend(
         asked.Options(
@@ -234,24 +251,20 @@ def _planned_call(
     )
     asked.check_options(wanted)
     gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
-    before = Device()
     launchers = {}
     workspace = 0
-    indices = [device.local_hardware_id for device in jax.local_devices(backend="gpu")]
+    indices = _gpus()
     target = device_target(indices[0])
-    try:
-        for index in indices:
-            if device_target(index).arch != target.arch:
-                raise DeviceMismatch(
-                    f"GPU {index} is {device_target(index).arch} and GPU {indices[0]} is "
-                    f"{target.arch}; let JAX see equal ones (CUDA_VISIBLE_DEVICES)"
-                )
-            Device(index).set_current()
+    for index in indices:
+        if device_target(index).arch != target.arch:
+            raise DeviceMismatch(
+                f"GPU {index} is {device_target(index).arch} and GPU {indices[0]} is "
+                f"{target.arch}; let JAX see equal ones (CUDA_VISIBLE_DEVICES)"
+            )
+        with _current(index):
             plan, launch = _planned(gemm, target, wanted.backend, index, False)
-            workspace = plan.workspace_bytes
-            launchers[index] = _each_launch(launch, gemm, a.dtype, d.dtype)
-    finally:
-        before.set_current()
+        workspace = plan.workspace_bytes
+        launchers[index] = _each_launch(launch, gemm, a.dtype, d.dtype)
     scaled = None if factor is None else (names, factor)
     return Call(key, workspace, partial(_on_gpu, launchers, scaled, bool(workspace)))
 
