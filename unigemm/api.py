@@ -162,6 +162,12 @@ def matmul(
     casting : {"no", "equiv", "safe", "same_kind", "unsafe"}, optional
         Which conversions of NumPy arrays are allowed, by default "same_kind".
 
+    **fused
+        What is done to the sums before they are rounded (see docs/epilogues.md): `alpha`, `beta`,
+        `c`, `bias`, `activation`, `preact_out`, `preact`, `gate_layout`, `scale_d`, `amax_out`,
+        `bias_grad_out`; or a function of the sums as `epilogue`, and what it takes beside them in
+        `epilogue_args`. For arrays of NumPy, CuPy and PyTorch.
+
     Returns
     -------
     array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Union
 
 if TYPE_CHECKING:
@@ -101,3 +101,16 @@ class MatmulOptions(TypedDict, total=False):
     scale_b: Scale | None
     axes: Axes | None
     casting: str | None
+    alpha: float | Array
+    beta: float | Array | None
+    c: Array | None
+    bias: Array | float | None
+    activation: str | None
+    preact_out: Array | None
+    preact: Array | None
+    gate_layout: str | None
+    scale_d: float | Array | None
+    amax_out: Array | None
+    bias_grad_out: Array | None
+    epilogue: Callable[..., Any] | None
+    epilogue_args: Mapping[str, Any] | None

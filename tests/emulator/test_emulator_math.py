@@ -1,0 +1,77 @@
+"""What epilogues are made of: instructions that approximate, and those that round to whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated import probe
+
+X = np.array(
+    [0.0, -0.0, 1.0, -1.5, 2.5, 3.5, 100.3, -130.0, 200.0, np.inf, -np.inf, np.nan, 1e-40, 0.3],
+    np.float32,
+)
+Y = np.array(
+    [1.0, np.nan, -2.0, 0.5, 2.0**127, 7.0, -3.0, 2.0, 1e-3, 2.0**127, 3.0, 1.0, 2.0, -0.0],
+    np.float32,
+)
+
+
+def floats(instruction, *values):
+    return probe(instruction, "f32", ("f32",) * len(values), values).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("rni", np.rint), ("rmi", np.floor), ("rpi", np.ceil), ("rzi", np.trunc)],
+)
+def test_floats_are_rounded_to_whole_floats(name, wanted):
+    got = floats(f"cvt.{name}.f32.f32 {{d}}, {{a}};", X)
+    np.testing.assert_array_equal(got, wanted(X))
+
+
+def test_powers_of_two_are_exact_and_too_small_ones_zero():
+    whole = np.arange(-130, 130).astype(np.float32)
+    got = floats("ex2.approx.ftz.f32 {d}, {a};", whole)
+    wanted = np.where(whole < -126, 0, np.exp2(whole.astype(np.float64)))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got, wanted.astype(np.float32))
+
+
+def test_maxima_with_nan_are_nan_and_others_the_number():
+    np.testing.assert_array_equal(floats("max.NaN.f32 {d}, {a}, {b};", X, Y), np.maximum(X, Y))
+    np.testing.assert_array_equal(floats("min.NaN.f32 {d}, {a}, {b};", X, Y), np.minimum(X, Y))
+    np.testing.assert_array_equal(floats("max.f32 {d}, {a}, {b};", X, Y), np.fmax(X, Y))
+
+
+def test_full_division_gives_zero_by_huge_numbers():
+    got = floats("div.full.f32 {d}, {a}, {b};", X, Y)
+    with np.errstate(all="ignore"):
+        wanted = X / Y
+    wanted[4] = 0  # 2.5 / 2**127
+    wanted[9] = np.nan  # infinity / 2**127
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_saturated_floats_lie_between_zero_and_one():
+    got = floats("cvt.sat.f32.f32 {d}, {a};", X)
+    np.testing.assert_array_equal(got, np.clip(np.nan_to_num(X, nan=0.0), 0, 1))
+
+
+def test_signs_are_copied():
+    got = floats("copysign.f32 {d}, {a}, {b};", X, Y)
+    np.testing.assert_array_equal(got, np.copysign(Y, X))
+
+
+def test_sums_rounded_down_are_not_above_the_exact_ones():
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.normal(0, 1, 256).astype(np.float32) for _ in range(3))
+    got = floats("fma.rm.f32 {d}, {a}, {b}, {c};", a, b, c).astype(np.longdouble)
+    exact = a.astype(np.longdouble) * b + c
+    above = np.nextafter(got.astype(np.float32), np.float32(np.inf)).astype(np.longdouble)
+    assert ((got <= exact) & (exact < above)).all()
+
+
+def test_a_narrow_number_is_added_to_a_float32():
+    narrow = X.astype(np.float16)
+    got = probe("add.rn.f32.f16 {d}, {a}, {b};", "f32", ("f16", "f32"), (narrow, Y))
+    np.testing.assert_array_equal(got.view(np.float32), narrow.astype(np.float32) + Y)
