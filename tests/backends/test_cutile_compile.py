@@ -134,6 +134,7 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
         ((128, 128), 1, 4, "tail", 1),
     ],
 )
+@pytest.mark.sample(12)
 def test_spans_and_tails_are_multiplied_without_waiting_for_each_product(
     layout, tile, ctas, warps, schedule, split_k
 ):
@@ -169,6 +170,7 @@ def opcodes(cubin):
 
 
 @pytest.mark.parametrize(("layout", "change", "arch"), REPACKED)
+@pytest.mark.sample(2)
 def test_copies_are_multiplied_by_the_code_of_k_major_operands(layout, change, arch):
     """They are written 16 bytes at a time, from whole lines of the L2 that warps read."""
     problem = problem_of(DType.FLOAT32, layout, precision="tf32")

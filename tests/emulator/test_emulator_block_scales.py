@@ -62,6 +62,7 @@ def multiply(given, wanted=None, seed=0):
     ],
     ids=str,
 )
+@pytest.mark.sample(4)
 def test_products_at_awkward_sizes(sizes, orders, layout, out, unit, d_start, nvfp4):
     given = product(sum(sizes), sizes, orders=orders, layout=layout, out=out, unit=unit,
                     d_start=d_start, nvfp4=nvfp4)  # fmt: skip
@@ -100,6 +101,7 @@ KINDS = [
     ],
     ids=str,
 )
+@pytest.mark.sample(6)
 def test_every_way_of_sharing(sizes, wanted, nvfp4):
     seed = sum(sizes)
     draw_from = random.Random(seed)
@@ -118,6 +120,7 @@ def test_every_way_of_sharing(sizes, wanted, nvfp4):
 @pytest.mark.parametrize(
     ("nvfp4", "split"), [(False, 1), (False, 2), (False, 3), (True, 1), (True, 2)]
 )
+@pytest.mark.sample(3)
 def test_k_may_end_anywhere_in_a_slab(nvfp4, split):
     """In its first and last block, and between; with parts of K that no slab ends in."""
     whole = {"schedule": "single", "tile": (128, 64, 128), "split_k": min(split, 2)}

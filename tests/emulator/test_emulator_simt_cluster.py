@@ -44,7 +44,7 @@ FLAT = Config((8, 128, 16), stages=4, warps=(1, 4), thread=(2, 4))
     ],
     ids=str,
 )
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 def test_a_cluster_adds_up_the_parts_of_its_tiles(config, count, layout, sizes, pad):
     """Of odd sizes among not-a-numbers; nothing else is written, and no second kernel runs."""
     a, b, d, buffer = framed_product(layout, sizes, pad)
