@@ -6,7 +6,6 @@ and the rest end. (Overriding aten::linear would take its gradient away.)
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
+from ..forks import Lock
 from ..log import LOG
 from .products import plain_product, product
 
@@ -24,7 +24,7 @@ __all__ = ["use"]
 #: What torch.mm computes in floating point; all else is left to it.
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _DEVICES = {"cuda": "CUDA", "cpu": "CPU"}
-_LOCK = threading.Lock()
+_LOCK = Lock()
 
 
 class use:
