@@ -87,6 +87,7 @@ def multiplies(plan):
     return f"{letter}MMA"
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("plan", sampled(), ids=name)
 def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan):
     artifact = BACKEND.compile(plan)
@@ -116,7 +117,7 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
         assert "ACQBULK" not in ops
     second = {"reduce.cubin"} if plan.config.split_k > 1 else set()
     second |= {"tail.cubin", "join.cubin"} if plan.config.schedule == "tail" else set()
-    second |= {"turn.cubin"} if plan.config.repacked else set()
+    second |= {"transpose.cubin"} if plan.config.repacked else set()
     assert set(artifact.files) == {"gemm.cubin"} | second
 
 
@@ -179,11 +180,11 @@ def test_copies_are_multiplied_by_the_code_of_k_major_operands(layout, change, a
     files = BACKEND.compile(plan).files
     bare = problem_of(DType.FLOAT32, "nt", precision="tf32")
     others = BACKEND.compile(plan_of(bare, arch=arch, **change)).files
-    assert set(files) == {"turn.cubin", *others}
+    assert set(files) == {"transpose.cubin", *others}
     for name_, cubin in others.items():
         assert len(opcodes(cubin)) > 100
         assert opcodes(files[name_]) == opcodes(cubin)
-    text, report = sass.disassemble(files["turn.cubin"]), sass.inspect_cubin(files["turn.cubin"])
+    text, report = sass.disassemble(files["transpose.cubin"]), sass.inspect_cubin(files["transpose.cubin"])
     assert report.local_bytes == 0
     assert report.registers <= 96, "five blocks of four warps an SM"
     assert 5 * (report.smem_bytes + 1024) <= plan.target.smem_per_sm

@@ -34,7 +34,7 @@ from unigemm.problem.problem import Extents
 
 pytestmark = pytest.mark.compile
 
-SAMPLE = 15  # kernels compiled in an ordinary run; UNIGEMM_TEST_ALL=1 compiles every one
+SAMPLE = 11  # kernels compiled in an ordinary run; UNIGEMM_TEST_ALL=1 compiles every one
 CLUSTERS = 5  # of these in an ordinary run, beside
 EXTENTS = Extents(512, 512, 512)
 HOPPER = named_target("sm_90a")
