@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import unigemm
+from unigemm.arrays import torch_arrays
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -315,3 +316,12 @@ def test_numpys_floating_point_state_is_for_numpys_users(dtype):
     assert torch.isinf(got).all()
     assert torch.isnan(nan).all()
     assert tiny == 0
+
+
+def test_the_first_call_of_a_process_may_be_in_inference_mode():
+    with torch.inference_mode():
+        count = torch_arrays._version_counter()  # made by the first call
+    x = torch.ones(1)
+    before = x._version
+    count(x)
+    assert x._version == before + 1

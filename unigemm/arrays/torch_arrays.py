@@ -113,7 +113,8 @@ def _version_counter() -> Callable[[Any], object]:
     import torch
 
     count = getattr(torch._C, "_increment_version", None)
-    probe = torch.empty(0)
+    with torch.inference_mode(False):  # where the first call may be: no tensor there counts
+        probe = torch.empty(0)
     before = probe._version
     try:
         count((probe,))  # type: ignore[misc]  # one tensor before version 2.6
