@@ -184,7 +184,10 @@ def test_copies_are_multiplied_by_the_code_of_k_major_operands(layout, change, a
     for name_, cubin in others.items():
         assert len(opcodes(cubin)) > 100
         assert opcodes(files[name_]) == opcodes(cubin)
-    text, report = sass.disassemble(files["transpose.cubin"]), sass.inspect_cubin(files["transpose.cubin"])
+    text, report = (
+        sass.disassemble(files["transpose.cubin"]),
+        sass.inspect_cubin(files["transpose.cubin"]),
+    )
     assert report.local_bytes == 0
     assert report.registers <= 96, "five blocks of four warps an SM"
     assert 5 * (report.smem_bytes + 1024) <= plan.target.smem_per_sm
