@@ -359,8 +359,8 @@ def test_picks_lose_little_on_the_launches_of_an_h200():
     launches = regret.launches([regret.H200])
     (*_, row) = regret.table(launches)
     assert (row["suite"], row["dtype"], row["problems"]) == ("all", "all", 830)
-    # Without those of tiles that are not offered any more, or with another latency.
-    assert row["launches"] > 58500
+    # Without those that are not offered any more (tiles, odd stages of two slices of K).
+    assert row["launches"] > 57900
     assert row["regret"] < 1.2
     assert row["worst"] < 14
     assert row["eight"] < 0.15

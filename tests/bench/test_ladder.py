@@ -27,6 +27,7 @@ from unigemm.errors import BackendUnavailable
 from unigemm.planning.config import Config
 from unigemm.planning.target import device_count
 from unigemm.problem.dtypes import DType
+from unigemm.runtime import bind
 
 pytestmark = pytest.mark.compile
 runs = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -42,8 +43,10 @@ def name_of(rung):
 
 @pytest.fixture(autouse=True)
 def taken():
+    bind.forget()  # plans among other backends
     with offered():
         yield
+    bind.forget()
 
 
 def compiled(rung):
