@@ -182,7 +182,7 @@ def test_both_halves_of_an_instructions_k_are_read():
 def test_the_kernel_reads_and_stores_where_the_arithmetic_says():
     """Device code, called with numbers."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    from unigemm.backends.cute_simt.kernels.mainloop_dmma import first_places
+    from unigemm.backends.cute_simt.kernels.mainloop_dmma import first_offsets
     from unigemm.backends.cute_simt.kernels.tile_coords import first_rows
 
     for problem, config in OFFERED[:: len(OFFERED) // 60]:
@@ -192,7 +192,7 @@ def test_the_kernel_reads_and_stores_where_the_arithmetic_says():
             corner = [each * size for each, size in zip(at, geo.warp_tile, strict=True)]
             for lane in range(WARP):
                 group, four = divmod(lane, 4)
-                found = first_places(geo, config, warp, lane)
+                found = first_offsets(geo, config, warp, lane)
                 for tile, first, places in zip((geo.a, geo.b), corner, found, strict=True):
                     row = first + group * tile.vector
                     assert places == [place(tile, row, four + k) for k in range(0, tile.k_tile, 4)]
