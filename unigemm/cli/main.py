@@ -25,6 +25,8 @@ from ..planning.target import ARCHITECTURES, name_of
 from ..problem.block_scales import BLOCKS, FORMATS, blocked_count, blocks_of
 from ..problem.dtypes import INPUTS, DType, dtype_named
 from ..problem.problem import PRECISIONS
+from ..tuning.plan_plot import write_plan_plot
+from ..tuning.plot import check_picture
 from ..version import __version__
 from . import render as show
 from .cache import cache_app
@@ -257,13 +259,23 @@ def plan_command(
     batch_invariant: BatchInvariant = False,
     epilogue: EpilogueWords = None,
     top: Top = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw roofline, tiles and times into this file: .svg, .png or .pdf."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show which kernel computes an M x N x K product, and why. A named target needs no GPU."""
+    if plot is not None:
+        check_picture(plot)
+        if len(target or ()) > 1:
+            raise UnsupportedProblem("--plot draws one plan; name one --target")
     keep = KEPT if top is None else top - 1
     options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
     options["batch_invariant"] = batch_invariant
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
+    if plot is not None:
+        write_plan_plot(plot, plans[0])
     if as_json:
         data = [plan_json(plan) for plan in plans]
         show.print_json(data[0] if len(data) == 1 else data)

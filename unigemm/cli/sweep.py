@@ -13,13 +13,12 @@ from ..errors import UnsupportedProblem
 from ..problem.dtypes import dtype_named
 from ..problem.problem import PRECISIONS
 from ..tuning.measure import Workload, best_device
-from ..tuning.plot import require_matplotlib, write_plot
+from ..tuning.plot import check_picture, write_plot
 from ..tuning.sweep import COLUMNS, Lists, compile_all, contenders, row, starts, sweep_into
 from . import render as show
 
 __all__ = ["lists_of", "sweep_command", "write_csv"]
 
-_PICTURES = (".svg", ".png", ".pdf")
 Extent = Annotated[int, typer.Argument(min=1)]
 Values = Annotated[str, typer.Option(help="Values to try, with commas between. Default: all.")]
 
@@ -68,9 +67,7 @@ def sweep_command(
     if out.suffix == ".csv":
         raise UnsupportedProblem(f"--out {out} is where the table goes; name it {out.stem}.jsonl")
     if plot is not None:
-        if plot.suffix not in _PICTURES:
-            raise UnsupportedProblem(f"--plot {plot} is no picture; use {', '.join(_PICTURES)}")
-        require_matplotlib()
+        check_picture(plot)
     lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
     work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
     device = best_device()

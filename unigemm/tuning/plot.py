@@ -8,11 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..errors import BackendUnavailable
+from ..errors import BackendUnavailable, UnsupportedProblem
 from ..extras import install_command
 
-__all__ = ["drawn", "require_matplotlib", "write_plot"]
+__all__ = ["PICTURES", "check_picture", "drawn", "require_matplotlib", "save", "write_plot"]
 
+#: Suffixes of the formats of pictures.
+PICTURES = (".svg", ".png", ".pdf")
 _INCHES = (11, 5)
 _NEAR = 0.15  # an estimate this near is shown as right, as in `bench.regret`
 
@@ -27,6 +29,29 @@ def require_matplotlib() -> None:
     """
     if find_spec("matplotlib") is None:
         raise BackendUnavailable(f"a plot needs matplotlib; {install_command('plot')}")
+
+
+def check_picture(path: Path) -> None:
+    """Check that a picture can be drawn into a file of this name.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The suffix is not that of a format.
+    BackendUnavailable
+        matplotlib is not installed.
+    """
+    if path.suffix not in PICTURES:
+        raise UnsupportedProblem(f"--plot {path} is no picture; use {', '.join(PICTURES)}")
+    require_matplotlib()
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure in the format of the suffix; text in SVG stays text."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "unigemm"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def write_plot(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -48,7 +73,7 @@ def write_plot(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         matplotlib is not installed.
     """
     require_matplotlib()
-    drawn(rows).savefig(path)
+    save(drawn(rows), path)
 
 
 def drawn(rows: Sequence[dict[str, Any]]) -> Any:
@@ -83,7 +108,23 @@ def _draw_times(axes: Any, timed: Sequence[dict[str, Any]]) -> None:
         axes.plot(ends, ends, color="grey", linewidth=0.8)
         low, high = ([end / (1 + sign * _NEAR) for end in ends] for sign in (1, -1))
         axes.fill_between(ends, low, high, color="grey", alpha=0.2, label=f"within {_NEAR:.0%}")
+        for axis in (axes.xaxis, axes.yaxis):
+            _number(axis, every)
         axes.legend()
+
+
+def _number(axis: Any, values: Sequence[float]) -> None:
+    """Label a logarithmic axis with a few plain numbers.
+
+    By default each of 2, 3, 4, ... times a power of ten has a label where less than a decade is
+    shown, and the labels run into each other.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    narrow = max(values) < 10 * min(values)
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _draw_rates(axes: Any, timed: Sequence[dict[str, Any]]) -> None:
