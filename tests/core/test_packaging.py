@@ -146,7 +146,7 @@ def test_the_licence_and_the_extras_are_stated(wheel):
     metadata = zipfile.ZipFile(wheel).read("unigemm-0.1.0.dist-info/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
     extras = {line.split()[1] for line in metadata.splitlines() if line.startswith("Provides-Ex")}
-    assert extras == {"cuda", "cute", "cutile", "cupy", "plot", "bench", "all", "dev"}
+    assert extras == {"cuda", "cute", "cutile", "cupy", "plot", "bench", "all", "docs", "dev"}
     names = zipfile.ZipFile(wheel).namelist()
     assert "unigemm-0.1.0.dist-info/licenses/LICENSE" in names
 

@@ -1,4 +1,4 @@
-"""The examples run, and so does the code of the pages about frameworks."""
+"""The examples of frameworks run, and so does the code of the pages about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ needed("torch")
 needed("jax")
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted(x for kind in ("torch", "jax") for x in (ROOT / "examples").glob(f"{kind}_*.py"))
 PAGES = ["pytorch", "jax", "many-gpus"]
 pytestmark = [
     pytest.mark.skipif(not EXAMPLES, reason="installed without its examples"),

@@ -18,7 +18,7 @@ __all__ = ["drawn_plan", "peak_rates", "wave_numbers", "write_plan_plot"]
 
 _INCHES = (15, 5)
 _MOST_TILES = 256  # drawn along each side: more cannot be told apart
-_MOST_NUMBERS = 600  # tiles that are small enough to be numbered
+_MOST_NUMBERS = 40  # waves that are numbered
 _MOST_BARS = 8
 #: Dense rate of a type on tensor cores, over that of 16 bits: data sheets of A100, H200 and B200.
 _TENSOR_RATE = {
@@ -175,10 +175,12 @@ def _draw_tiles(axes: Any, plan: Plan) -> None:
     axes.imshow(waves, cmap="viridis", vmin=-last / 4, vmax=last, interpolation="nearest")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
-    if waves.size <= _MOST_NUMBERS:
-        for (i, j), wave in np.ndenumerate(waves):
+    for wave in range(min(last + 1, _MOST_NUMBERS)):
+        inside = np.argwhere(waves == wave)
+        if len(inside):
+            i, j = inside[len(inside) // 2]
             color = "black" if wave > last / 2 else "white"
-            axes.text(j, i, str(wave + 1), ha="center", va="center", fontsize=6, color=color)
+            axes.text(j, i, str(wave + 1), ha="center", va="center", fontsize=9, color=color)
     copies = "".join(
         f" x {number} {what}"
         for number, what in ((config.split_k, "parts of K"), (extents.batch, "products"))

@@ -1,0 +1,107 @@
+"""What mkdocs cannot do by its configuration: pages and links outside docs/.
+
+The README, the changelog and others stay where people who read the tree look for them. Here they
+become pages, as each example does, and links between all of them are turned into links of the site.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+#: Files of the tree outside docs/, and the pages that show them or say the same.
+PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "bench/README.md": "benchmarks.md",
+    "bench/NOTES.md": "measurements.md",
+    "unigemm/emulator/README.md": "emulator-coverage.md",
+}
+ELSEWHERE = {"README.md": "index.md", "unigemm/planning/backend.py": "reference/backend.md"}
+OUTPUTS = ROOT / "docs" / "site" / "outputs"
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
+FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def examples() -> list[Path]:
+    """Return the example files, those of unigemm alone before those of a framework."""
+    paths = (ROOT / "examples").glob("*.py")
+    return sorted(paths, key=lambda path: (path.stem.startswith(("torch_", "jax_")), path.stem))
+
+
+def example_page(path: Path) -> str:
+    """Return the page of one example: what it says of itself, its code and its output."""
+    text = path.read_text()
+    tree = ast.parse(text)
+    said = ast.get_docstring(tree) or path.stem
+    code = "".join(text.splitlines(keepends=True)[tree.body[0].end_lineno or 0 :]).strip("\n")
+    title, _, more = said.partition("\n")
+    lines = [f"# {title.rstrip('.')}", more.strip("\n"), f"`python examples/{path.name}`"]
+    lines.append(f"```python\n{code}\n```")
+    output = OUTPUTS / f"{path.stem}.txt"
+    if output.exists():
+        lines.append(f"It prints, where there is no GPU:\n\n```text\n{output.read_text()}```")
+    return "\n\n".join(lines) + "\n"
+
+
+def on_config(config: Any) -> Any:
+    """List the examples and the notes in the navigation."""
+    config.watch.extend(str(ROOT / name) for name in (*PAGES, "examples", "unigemm"))
+    tabs = {name: entries for each in config.nav for name, entries in each.items()}
+    tabs["Examples"].extend(f"examples/{path.stem}.md" for path in examples())
+    notes = sorted((ROOT / "docs" / "lab-notes").glob("2*.md"), reverse=True)
+    inner = next(each for each in tabs["Measured"] if isinstance(each, dict))["Lab notes"]
+    inner.append("lab-notes/README.md")
+    inner.extend(f"lab-notes/{path.name}" for path in notes)
+    inner.append("lab-notes/changelog-history.md")
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that lie elsewhere."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    for path in examples():
+        page = f"examples/{path.stem}.md"
+        files.append(File.generated(config, page, content=example_page(path)))
+    return files
+
+
+def page_of(path: str) -> str | None:
+    """Return the page that shows a file of the tree; None if none does."""
+    if path in PAGES or path in ELSEWHERE:
+        return PAGES.get(path) or ELSEWHERE[path]
+    if path.startswith("examples/"):
+        return path.removesuffix(".py") + ".md"
+    inside = path.removeprefix("docs/")
+    return inside if inside != path and Path(path).suffix in (".md", ".svg") else None
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Turn links to files of the tree into links to their pages, or into plain text."""
+    source = next((s for s, p in PAGES.items() if p == page.file.src_uri), None)
+    source = source or f"docs/{page.file.src_uri}"
+
+    def mended(found: re.Match[str]) -> str:
+        text, link, anchor = found.groups()
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+        if path.startswith("docs/") and source.startswith("docs/"):
+            return found[0]  # mkdocs checks these
+        if not (ROOT / path).exists():
+            raise FileNotFoundError(f"{source} links to {link}, which is not there")
+        target = page_of(path)
+        if target is None:
+            return text
+        where = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
+        return f"[{text}]({where}{anchor})"
+
+    parts = FENCED.split(markdown)
+    return "".join(part if part.startswith("```") else LINK.sub(mended, part) for part in parts)

@@ -1,0 +1,174 @@
+"""The site: it builds without a warning, fetches nothing, has no dead link, and its code runs."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import unigemm
+
+ROOT = Path(unigemm.__file__).parent.parent
+DOCS = ROOT / "docs"
+GUIDE = sorted((DOCS / "guide").glob("*.md"))
+EXAMPLES = sorted(
+    path
+    for path in (ROOT / "examples").glob("*.py")
+    if not path.stem.startswith(("torch_", "jax_"))  # tests/frameworks runs these
+)
+pytestmark = pytest.mark.skipif(not GUIDE, reason="installed without its pages")
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [DOCS / "index.md", *GUIDE], ids=lambda page: page.stem)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks(page)), page.name, "exec"), {"__name__": page.stem})
+
+
+def test_the_guide_has_python_to_run():
+    assert sum(len(blocks(page)) for page in GUIDE) > 20
+
+
+def test_every_public_name_has_its_place_in_the_reference():
+    pages = [page.read_text() for page in (DOCS / "reference").glob("*.md")]
+    named = re.findall(r"^::: unigemm\.(\w+)$", "\n".join(pages), re.MULTILINE)
+    assert sorted(named) == sorted(unigemm.__all__)
+
+
+@pytest.mark.parametrize("room", ["unigemm/torch", "unigemm/jax", "unigemm/emulator"])
+def test_the_names_of_a_room_that_is_imported_by_name_are_there_too(room):
+    text = (ROOT / room / "__init__.py").read_text()
+    public = re.findall(r'"(\w+)"', text[text.index("__all__") :])
+    page = "emulator" if room.endswith("emulator") else "frameworks"
+    reference = (DOCS / "reference" / f"{page}.md").read_text()
+    where = room.replace("/", ".")
+    assert [name for name in public if f"::: {where}.{name}\n" not in reference] == []
+
+
+# -- examples --------------------------------------------------------------------------------------
+
+#: What compiles a kernel, and what it needs for that.
+COMPILING = {"absent_gpu", "tune_and_bundle"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_prints_what_its_page_shows(path, tmp_path):
+    if path.stem in COMPILING:
+        pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if unigemm.capabilities().devices:
+        return
+    shown = DOCS / "site" / "outputs" / f"{path.stem}.txt"
+    known = re.sub(r"\d+", "0", done.stdout) == re.sub(r"\d+", "0", shown.read_text())
+    assert known, f"python {path} > {shown}  brings the page up to date; now:\n{done.stdout}"
+
+
+def test_there_is_an_example_for_each_thing_that_the_guide_shows():
+    shown = {path.stem for path in (DOCS / "site" / "outputs").glob("*.txt")}
+    assert shown == {path.stem for path in EXAMPLES}
+    assert len(EXAMPLES) >= 9
+
+
+# -- the pages -------------------------------------------------------------------------------------
+
+
+class Links(HTMLParser):
+    """The anchors of a page, where it leads, and what a browser fetches for it."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.anchors, self.leads, self.fetched = set(), set(), set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = {name: value for name, value in attrs if value is not None}
+        self.anchors.update(given[name] for name in ("id", "name") if name in given)
+        if tag == "a" and "href" in given:
+            self.leads.add(given["href"])
+        if tag == "link" and "href" in given:
+            self.fetched.add(given["href"])
+        if "src" in given:
+            self.fetched.add(given["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    if find_spec("material") is None or find_spec("mkdocstrings") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail('the pages cannot be built; pip install "unigemm[docs]"')
+        pytest.skip('mkdocs is not installed; pip install "unigemm[docs]"')
+    folder = tmp_path_factory.mktemp("site")
+    config = ["--config-file", str(DOCS / "site" / "mkdocs.yml"), "--site-dir", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", *config],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {
+        path.relative_to(folder).as_posix(): Links(path.read_text())
+        for path in folder.rglob("*.html")
+    }
+    return folder, pages
+
+
+def test_no_link_inside_the_site_is_dead(site):
+    folder, pages = site
+    dead = []
+    for name, page in pages.items():
+        for link in page.leads | page.fetched:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            base = "" if link.startswith("/") else posixpath.dirname(name)
+            path = posixpath.normpath(posixpath.join(base, unquote(parts.path).lstrip("/")))
+            target = name if not parts.path else path
+            if (folder / target).is_dir():
+                target = posixpath.normpath(f"{target}/index.html")
+            anchor = unquote(parts.fragment)
+            if not (folder / target).is_file():
+                dead.append(f"{name}: {link}")
+            elif anchor and target in pages and anchor not in pages[target].anchors:
+                dead.append(f"{name}: {link} has no such anchor")
+    assert dead == []
+    assert len(pages) > 60
+
+
+def test_a_page_fetches_nothing_from_elsewhere(site):
+    folder, pages = site
+    outside = {f"{n}: {x}" for n, page in pages.items() for x in page.fetched if urlsplit(x).netloc}
+    for sheet in folder.rglob("*.css"):
+        fetched = re.findall(
+            r"(?:url\(|@import\s)['\"]?((?:https?:)?//[^'\")\s]+)", sheet.read_text()
+        )
+        outside.update(f"{sheet.name}: {link}" for link in fetched)
+    assert outside == set()
+
+
+def test_names_of_the_reference_have_anchors_and_examples_pages(site):
+    _, pages = site
+    found = set().union(*(p.anchors for n, p in pages.items() if n.startswith("reference/")))
+    assert {f"unigemm.{name}" for name in unigemm.__all__} - found == set()
+    assert {f"examples/{path.stem}.html" for path in EXAMPLES} - {*pages} == set()
