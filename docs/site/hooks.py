@@ -26,15 +26,21 @@ PAGES = {
     "unigemm/emulator/README.md": "emulator-coverage.md",
 }
 ELSEWHERE = {"README.md": "index.md", "unigemm/planning/backend.py": "reference/backend.md"}
+#: Examples that come before the others.
+FIRST = ("numpy_drop_in", "reading_a_plan", "backend_by_name", "own_epilogue", "mxfp8")
 OUTPUTS = ROOT / "docs" / "site" / "outputs"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def examples() -> list[Path]:
-    """Return the example files, those of unigemm alone before those of a framework."""
-    paths = (ROOT / "examples").glob("*.py")
-    return sorted(paths, key=lambda path: (path.stem.startswith(("torch_", "jax_")), path.stem))
+    """Return the example files: the first ones, the others, those of frameworks."""
+
+    def place(path: Path) -> tuple[int, bool, str]:
+        first = FIRST.index(path.stem) if path.stem in FIRST else len(FIRST)
+        return first, path.stem.startswith(("torch_", "jax_")), path.stem
+
+    return sorted((ROOT / "examples").glob("*.py"), key=place)
 
 
 def example_page(path: Path) -> str:
@@ -69,6 +75,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that lie elsewhere."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    style = (ROOT / "docs" / "site" / "site.css").read_text()
+    files.append(File.generated(config, "assets/site.css", content=style))
     for path in examples():
         page = f"examples/{path.stem}.md"
         files.append(File.generated(config, page, content=example_page(path)))
@@ -87,6 +95,8 @@ def page_of(path: str) -> str | None:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Turn links to files of the tree into links to their pages, or into plain text."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # there is only itself
     source = next((s for s, p in PAGES.items() if p == page.file.src_uri), None)
     source = source or f"docs/{page.file.src_uri}"
 

@@ -7,6 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from example_pages import check_output
 from many_processes import free_port, output_of
 from needed import needed
 
@@ -26,10 +27,10 @@ pytestmark = [
 def test_an_example_runs(path, capsys):
     if "many" not in path.stem:
         runpy.run_path(str(path), run_name="__main__")
-        assert capsys.readouterr().out
+        check_output(path, capsys.readouterr().out)
         return
     # What starts processes, or wants devices that JAX has not made here.
-    assert len(output_of(path, free_port()).splitlines()) == 3
+    check_output(path, output_of(path, free_port()))
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["drawn_plan", "peak_rates", "wave_numbers", "write_plan_plot"]
 
-_INCHES = (15, 5)
+_INCHES = (11, 8)
 _MOST_TILES = 256  # drawn along each side: more cannot be told apart
 _MOST_NUMBERS = 40  # waves that are numbered
+_THIN = 3  # a raster so much longer than wide is stretched
 _MOST_BARS = 8
 #: Dense rate of a type on tensor cores, over that of 16 bits: data sheets of A100, H200 and B200.
 _TENSOR_RATE = {
@@ -36,8 +37,8 @@ def write_plan_plot(path: Path, plan: Plan) -> None:
     """Draw a plan for a GPU.
 
     On the left is the roofline of the target, with the pick and what lost to it at their estimated
-    rates; in the middle the tiles of D, by the wave in which an SM gets them; on the right the
-    estimated times, split into their parts.
+    rates; beside it the tiles of D, by the wave in which an SM gets them; below the estimated
+    times, split into their parts.
 
     Parameters
     ----------
@@ -67,10 +68,10 @@ def drawn_plan(plan: Plan) -> Any:
 
     figure = Figure(figsize=_INCHES, layout="constrained")
     figure.suptitle(f"{plan.extents} on {plan.target}: {plan.backend} {plan.config}", fontsize=11)
-    roofline, tiles, times = figure.subplots(1, 3)
-    _draw_roofline(roofline, plan)
-    _draw_tiles(tiles, plan)
-    _draw_times(times, plan)
+    axes = figure.subplot_mosaic([["roofline", "tiles"], ["times", "times"]])
+    _draw_roofline(axes["roofline"], plan)
+    _draw_tiles(axes["tiles"], plan)
+    _draw_times(axes["times"], plan)
     return figure
 
 
@@ -164,7 +165,7 @@ def _falling(item: tuple[str, float]) -> float:
 
 def _draw_tiles(axes: Any, plan: Plan) -> None:
     import numpy as np
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import FixedLocator, MaxNLocator
 
     waves, count = wave_numbers(plan)
     config, extents = plan.config, plan.config.oriented(plan.extents)
@@ -173,8 +174,10 @@ def _draw_tiles(axes: Any, plan: Plan) -> None:
     cut = waves.shape != (all_m, all_n)
     last = max(1, int(waves.max()))
     axes.imshow(waves, cmap="viridis", vmin=-last / 4, vmax=last, interpolation="nearest")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
+    if max(waves.shape) > _THIN * min(waves.shape):
+        axes.set_aspect("auto")
+    for axis, number in ((axes.yaxis, waves.shape[0]), (axes.xaxis, waves.shape[1])):
+        axis.set_major_locator(MaxNLocator(integer=True) if number > 1 else FixedLocator([0]))
     for wave in range(min(last + 1, _MOST_NUMBERS)):
         inside = np.argwhere(waves == wave)
         if len(inside):
@@ -210,11 +213,10 @@ def _draw_times(axes: Any, plan: Plan) -> None:
     unsplit = np.array([each.predicted_us for each in ranked]) - left
     if (unsplit > 1e-3 * left.max()).any():
         axes.barh(places, unsplit.clip(0), left=left, label="not split", color="lightgrey")
-    names = [f"{each.backend} {'x'.join(map(str, each.config.tile))}" for each in ranked]
-    axes.set_yticks(places, names, fontsize=8)
-    axes.invert_yaxis()
     for place, each in zip(places, ranked, strict=True):
-        axes.annotate(f" {each.limiter}", (each.predicted_us, place), va="center", fontsize=8)
-    axes.margins(x=0.15)
-    axes.set(xlabel="estimated us, and what limits it", title="the pick, and what lost to it")
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4)
+        name = f" {each.backend} {each.config}, limited by {each.limiter}"
+        axes.annotate(name, (0, place), va="center", fontsize=8)
+    axes.set_yticks([])
+    axes.invert_yaxis()
+    axes.set(xlabel="estimated us", title="the pick, and what lost to it")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
