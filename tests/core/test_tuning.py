@@ -312,7 +312,7 @@ class Stopwatch:
     name, l2_bytes = "stopwatch", 1 << 10
 
     def __init__(self, driver, backend):
-        self.driver, self.clock, self.wrong = driver, 0.0, ()
+        self.driver, self.backend, self.clock, self.wrong = driver, backend, 0.0, ()
         self.us = dict.fromkeys(TILES.values(), 10e3)
         backend.candidates = lambda problem, extents, target: [
             Candidate(Config(tile), Prediction(1.0 + i, "fma")) for i, tile in enumerate(self.us)
@@ -400,6 +400,25 @@ def test_a_fast_kernel_with_a_wrong_result_is_left_out(stopwatch):
     with pytest.warns(unigemm.TuningWarning, match="its result is wrong"):
         plan = unigemm.autotune(*arrays(stopwatch.driver), device=stopwatch)
     assert plan.config.tile == TILES["third"]
+
+
+def test_a_kernel_that_does_not_compile_is_tried_once_and_left_out(stopwatch):
+    backend, tried = stopwatch.backend, []
+    key = backend.key
+    backend.key = lambda plan: replace(key(plan), kernel={"tile": list(plan.tile)})
+
+    def compiled(plan, make=backend.compile):
+        tried.append(plan.tile)
+        if plan.tile == TILES["second"]:
+            raise unigemm.CompilationError("no registers are left")
+        return make(plan)
+
+    backend.compile = compiled
+    stopwatch.us[TILES["third"]] = 7e3
+    with pytest.warns(unigemm.TuningWarning, match="no registers are left"):
+        plan = unigemm.autotune(*arrays(stopwatch.driver), device=stopwatch)
+    assert plan.config.tile == TILES["third"]
+    assert sorted(tried) == sorted(TILES.values())
 
 
 def test_what_autotune_cannot_measure_is_refused(stopwatch):

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,8 +20,9 @@ from .. import api
 from ..cache import Entry
 from ..cache.sass import instruction_mix
 from ..columns import folded, wrapped
-from ..errors import BackendUnavailable
+from ..errors import BackendUnavailable, UnigemmError
 from ..planning.plan import Plan
+from ..runtime.compile_many import compile_many, kernel_name
 
 __all__ = [
     "OutputLost",
@@ -270,15 +271,24 @@ def size(count: float) -> str:
 
 
 def compile_all(plans: Sequence[Plan], *, quiet: bool) -> list[api.CompiledKernel]:
-    """Compile plans one after the other, with a progress bar."""
+    """Compile the kernels of plans side by side, with a progress bar."""
+    entries: dict[str, Entry] = {}
     made = []
     with progress(quiet) as bar:
-        task = bar.add_task("compiling", total=len(plans))
-        for plan in plans:
-            bar.update(task, description=f"{plan.backend} for {plan.target.arch}, {plan.extents}")
-            made.append(api.compile(plan))
-            bar.advance(task)
+        task = bar.add_task("compiling", total=None)
+        for plan, entry in compile_many(
+            plans, report=lambda done, of: bar.update(task, completed=done, total=of)
+        ):
+            if isinstance(entry, UnigemmError):
+                raise entry
+            entries[kernel_name(plan)] = entry
         bar.update(task, description="kernels")
+    for plan in plans:
+        name = kernel_name(plan)
+        kept = entries.get(name)
+        made.append(api.CompiledKernel(plan, kept))
+        if kept is not None:
+            entries[name] = replace(kept, cached=True)  # for a second plan it was there
     return made
 
 

@@ -28,8 +28,19 @@ from ..planning.select import usable_backend
 __all__ = ["LOADERS", "forget_device", "kernel_entry"]
 
 
-def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
+def kernel_entry(
+    plan: Plan, cache: Cache | None = None, compile: Callable[[Plan], Artifact] | None = None
+) -> Entry | None:
     """Return a plan's kernel in the cache, after compiling it if needed; None on the host.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    cache
+        Where it is kept; by default in the process's own cache.
+    compile
+        Compiles it; by default its backend does, in this process.
 
     Raises
     ------
@@ -45,7 +56,7 @@ def kernel_entry(plan: Plan, cache: Cache | None = None) -> Entry | None:
         from ..cache import default_cache
 
         cache = default_cache()
-    return cache.get_or_compile(backend.key(plan), lambda: _compiled(backend, plan))
+    return cache.get_or_compile(backend.key(plan), lambda: _compiled(backend, plan, compile))
 
 
 _loaded: dict[tuple[str, str, int], object] = {}
@@ -113,10 +124,12 @@ def _loaded_from(load: Callable[[Any, Plan], object], files: Any, plan: Plan) ->
         ) from error
 
 
-def _compiled(backend: Backend, plan: Plan) -> Artifact:
+def _compiled(
+    backend: Backend, plan: Plan, compile: Callable[[Plan], Artifact] | None = None
+) -> Artifact:
     """Compile a plan's kernel; whatever goes wrong is a typed error."""
     try:
-        return backend.compile(plan)
+        return (compile or backend.compile)(plan)
     except (UnigemmError, MemoryError):
         raise
     except Exception as error:

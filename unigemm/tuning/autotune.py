@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..planning.plan import Plan
 from ..planning.select import usable_backend
 from ..planning.tuned_plans import Tuned, check_writable, record
 from ..runtime.bind import replan
+from ..runtime.compile_many import compile_many, kernel_name
 from ..runtime.options import Options, with_named_backend
 from ..version import __version__
 from .measure import Device, Workload, best_device, error_ratio, measure, rotation
@@ -124,19 +125,17 @@ def autotune(
     work = _workload(first)
     plans = _contenders(first)
     say = report or (lambda what, done, of: None)
-    for done, plan in enumerate(plans):
-        say(f"compiling {plan.backend} {plan.config}", done, len(plans) + 2)
-        _compile(plan)
+    kernels, failed = _compile(plans, lambda done, of: say(f"compiling {of} kernels", done, of + 3))
     each_ms = 1e3 * budget / (len(plans) + 4)
 
     def run(some: Sequence[Plan], budget_ms: float) -> list[Trial]:
-        return race(work, some, device, budget_ms)
+        return race(work, some, device, budget_ms, failed)
 
-    say(f"measuring {len(plans)} configurations", len(plans), len(plans) + 2)
+    say(f"measuring {len(plans)} configurations", kernels + 1, kernels + 3)
     trials = run(plans, each_ms)
-    say("measuring the fastest again", len(plans) + 1, len(plans) + 2)
+    say("measuring the fastest again", kernels + 2, kernels + 3)
     best, pick = decide(trials, lambda two: run(two, 2 * each_ms))
-    say("done", len(plans) + 2, len(plans) + 2)
+    say("done", kernels + 3, kernels + 3)
     plan = replace(best.plan, measured_us=best.us)
     record([_tuned(plan, backend, pick)], kept_in)
     replan()
@@ -182,7 +181,13 @@ def _is_faster(one: Trial, pick: Trial) -> bool:
     return one.us < min(pick.low, (1 - _LEAST_GAIN) * pick.us)
 
 
-def race(work: Workload, plans: Sequence[Plan], device: Device, budget_ms: float) -> list[Trial]:
+def race(
+    work: Workload,
+    plans: Sequence[Plan],
+    device: Device,
+    budget_ms: float,
+    failed: Mapping[str, str] | None = None,
+) -> list[Trial]:
     """Check and time plans of one problem in turns. Plans with a wrong result get no time.
 
     Parameters
@@ -195,11 +200,17 @@ def race(work: Workload, plans: Sequence[Plan], device: Device, budget_ms: float
         Where they run.
     budget_ms
         Device time for each plan, in milliseconds.
+    failed
+        Names of kernels that do not compile, with the reasons: they are not tried again here.
     """
     sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
     faults = {}
     contestants = {}
     for number, plan in enumerate(plans):
+        reason = failed and failed.get(kernel_name(plan))
+        if reason:
+            faults[number] = reason
+            continue
         checked = (*sets[0][:2], work.result(device))  # not what another one has written
         try:
             _call(checked, plan)()
@@ -277,11 +288,16 @@ def _contenders(first: Plan) -> list[Plan]:
     return [first.taking(each) for each in (first.as_alternative, *first.alternatives)]
 
 
-def _compile(plan: Plan) -> None:
-    try:
-        api.compile(plan)
-    except UnigemmError:
-        return  # `race` will report it and leave it out
+def _compile(
+    plans: Sequence[Plan], report: Callable[[int, int], None]
+) -> tuple[int, dict[str, str]]:
+    """Compile kernels side by side; returns how many there are, and why some do not compile."""
+    kernels, failed = 0, {}
+    for plan, entry in compile_many(plans, report=report):
+        kernels += 1
+        if isinstance(entry, UnigemmError):
+            failed[kernel_name(plan)] = str(entry)
+    return kernels, failed
 
 
 def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:

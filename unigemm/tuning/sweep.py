@@ -8,14 +8,11 @@ file already, from the same kernel sources on the same kind of device, is not me
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from ..planning.config import Config, Raster
 from ..planning.plan import Plan
 from ..planning.prediction import Alternative
 from ..planning.registry import backend_named, backend_names
+from ..runtime.compile_many import compile_many
 from .measure import Device, Workload, error_ratio, measure, rotation
 
 __all__ = [
@@ -222,17 +220,6 @@ def _empty_parts(plan: Plan, config: Config) -> str | None:
     return None
 
 
-def _compile(plan: Plan) -> bool:
-    return not api.compile(plan).cached
-
-
-def _try_compile(plan: Plan) -> bool:
-    try:
-        return _compile(plan)
-    except UnigemmError:
-        return False  # its launch will report it
-
-
 def compile_all(
     plans: Iterable[Plan],
     jobs: int | None = None,
@@ -258,25 +245,15 @@ def compile_all(
     CompilationError
         A kernel does not compile, and `strict`.
     """
-    kernels = {}
-    for plan in plans:
-        backend = backend_named(plan.backend)
-        if backend.compiles:
-            kernels[backend.key(plan).digest] = plan
-    todo, make = list(kernels.values()), _compile if strict else _try_compile
-    if jobs == 1 or not todo:
-        return len(todo), _counted(map(make, todo), len(todo), report)
-    with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        return len(todo), _counted(pool.map(make, todo), len(todo), report)
-
-
-def _counted(made: Iterable[bool], total: int, report: Callable[[int, int], None] | None) -> int:
-    count = 0
-    for done, each in enumerate(made, 1):
-        count += each
-        if report is not None:
-            report(done, total)
-    return count
+    kernels = compiled = 0
+    for _, entry in compile_many(list(plans), jobs, report):
+        kernels += 1
+        if isinstance(entry, UnigemmError):
+            if strict:
+                raise entry
+        else:
+            compiled += not entry.cached
+    return kernels, compiled
 
 
 def sweep(

@@ -1,0 +1,138 @@
+"""Many kernels at once: in processes of their own, of which none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from cache_fakes import fake_artifact
+
+import unigemm
+from unigemm import cache
+from unigemm.planning.compile_process import CompileProcess
+from unigemm.runtime import compile_many as module
+from unigemm.runtime.compile_many import compile_many, kernel_name
+
+
+@pytest.fixture
+def plans(monkeypatch, tmp_path):
+    """Four plans with a kernel each, and an empty cache."""
+    kept = cache.Cache(tmp_path, [])
+    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    a, b = unigemm.ArraySpec((64, 64), "float32"), unigemm.ArraySpec((64, 64), "float32")
+    first = unigemm.plan(a, b, target="sm_90a", backend="cute_simt", keep=40)
+    found = {}
+    for plan in (first.taking(each) for each in (first.as_alternative, *first.alternatives)):
+        found.setdefault(kernel_name(plan), plan)
+    return list(found.values())[:4]
+
+
+class Posing:
+    """Poses as the process: compiles nothing."""
+
+    made: ClassVar[list[Posing]] = []
+    refused: ClassVar[str] = ""
+
+    def __init__(self):
+        self.made.append(self)
+        self.lives, self.compiled = True, []
+
+    def compile(self, plan):
+        assert self.lives
+        self.compiled.append(plan)
+        if kernel_name(plan) == self.refused:
+            raise unigemm.CompilationError("no registers are left")
+        return fake_artifact()
+
+    def close(self):
+        self.lives = False
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    monkeypatch.setattr(Posing, "made", [])
+    monkeypatch.setattr(Posing, "refused", "")
+    monkeypatch.setattr(module, "CompileProcess", Posing)
+    return Posing.made
+
+
+def test_each_kernel_is_compiled_once_and_what_is_there_takes_no_process(plans, processes):
+    told = []
+    made = list(compile_many([*plans, *plans], 3, lambda *step: told.append(step)))
+    assert {kernel_name(plan) for plan, _ in made} == {*map(kernel_name, plans)}
+    assert not any(entry.cached for _, entry in made)
+    assert sum(len(each.compiled) for each in processes) == 4
+    assert told == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert not any(each.lives for each in processes)
+    processes.clear()
+    assert all(entry.cached for _, entry in compile_many(plans, 3))
+    assert not processes
+
+
+def test_a_kernel_that_does_not_compile_takes_no_other_with_it(plans, processes):
+    Posing.refused = kernel_name(plans[1])
+    split = replace(plans[3], config=replace(plans[3].config, split_k=-1))
+    found = list(compile_many([split, *plans[:3]], 2))
+    errors = [entry for _, entry in found if isinstance(entry, unigemm.UnigemmError)]
+    assert [type(error).__name__ for error in errors] == ["UnsupportedProblem", "CompilationError"]
+    assert len(found) == 4
+
+
+def test_a_single_kernel_is_compiled_here(plans, processes, monkeypatch):
+    backend = module.usable_backend("cute_simt")
+    here = []
+    monkeypatch.setattr(
+        type(backend), "compile", lambda self, plan: here.append(plan) or fake_artifact()
+    )
+    ((plan, _),) = compile_many(plans[:1], 8)
+    assert here == [plan]
+    list(compile_many(plans[1:], 1))
+    assert len(here) == 4
+    assert not processes
+
+
+def test_an_interrupt_ends_all_processes(plans, processes):
+    def interrupt(done, of):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(compile_many(plans, 2, interrupt))
+    assert processes
+    assert not any(each.lives for each in processes)
+
+
+def test_what_a_thread_cannot_handle_is_raised_to_the_caller(plans, monkeypatch):
+    def no_more_processes():
+        raise OSError("no process can be started")
+
+    monkeypatch.setattr(module, "CompileProcess", no_more_processes)
+    found = [entry for _, entry in compile_many(plans, 2)]
+    assert all("no process can be started" in str(entry) for entry in found)
+
+
+def test_a_process_says_what_a_backend_raised_and_ends_with_its_last_words():
+    host = unigemm.plan(np.eye(4), np.eye(4))  # of a backend that compiles nothing
+    with closing(CompileProcess()) as process:
+        for _ in range(2):
+            with pytest.raises(unigemm.CompilationError, match="NotImplementedError"):
+                process.compile(host)
+        assert process.lives
+        os.kill(process._process.pid, signal.SIGKILL)
+        with pytest.raises(unigemm.CompilationError, match="has ended: SIGKILL"):
+            process.compile(host)
+        assert not process.lives
+    with pytest.raises(unigemm.CompilationError, match="has ended"):
+        process.compile(host)
+
+
+def test_a_process_ends_when_nobody_asks_any_more():
+    with closing(CompileProcess()) as process:
+        process._process.stdin.close()
+        assert process._process.wait() == 0
+        assert process._process.stdout.read() == b""

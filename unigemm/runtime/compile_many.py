@@ -1,0 +1,178 @@
+"""Many kernels at once: each core compiles in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CompilationError, UnigemmError
+from ..forks import Lock
+from ..planning.compile_process import CompileProcess
+from ..planning.plan import Plan
+from ..planning.registry import BUILTIN
+from ..planning.select import usable_backend
+from ..planning.validation import checked, typed
+from .loader import kernel_entry
+
+if TYPE_CHECKING:
+    from ..cache import Entry
+    from ..cache.artifact import Artifact
+
+__all__ = ["compile_many", "cores", "kernel_name"]
+
+#: Takes how many kernels are done, and how many there are.
+Report = Callable[[int, int], None]
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def kernel_name(plan: Plan) -> str:
+    """Return what the cache knows a plan's kernel by, "" for a plan that needs none."""
+    backend = usable_backend(plan.backend)
+    return backend.key(plan).digest if backend.compiles else ""
+
+
+def compile_many(
+    plans: Sequence[Plan], jobs: int | None = None, report: Report | None = None
+) -> Iterator[tuple[Plan, Entry | UnigemmError]]:
+    """Compile each kernel of some plans once, and yield what becomes of them as they are done.
+
+    What the cache holds takes no process; nor does a single kernel, or one of a backend from
+    outside, which other processes may not know: these are compiled here, one after the other. No
+    process is left when the iterator is closed, or ends by an error.
+
+    Parameters
+    ----------
+    plans
+        Any plans; those of backends that compile nothing are left out.
+    jobs
+        How many processes compile at most; by default one for each core. 1 compiles here.
+    report
+        Called at first, and as kernels are done.
+
+    Yields
+    ------
+    plan, entry
+        One plan of each kernel, with its entry in the cache or the reason why there is none.
+    """
+    todo = _todo(plans)
+    say = report or (lambda done, of: None)
+    say(0, len(todo))
+    for done, (plan, entry) in enumerate(_each(todo, jobs), 1):
+        say(done, len(todo))
+        yield plan, entry
+
+
+#: A plan, and what its kernel is: its entry in the cache, why there is none, or None until it is
+#: compiled.
+Todo = tuple[Plan, "Entry | UnigemmError | None"]
+Made = tuple[Plan, "Entry | UnigemmError"]
+
+
+def _todo(plans: Sequence[Plan]) -> list[Todo]:
+    from ..cache import default_cache
+
+    found: dict[object, Todo] = {}
+    for plan in plans:
+        try:
+            plan = checked(typed(plan))
+            backend = usable_backend(plan.backend)
+            if not backend.compiles:
+                continue
+            key = backend.key(plan)
+            if key.digest not in found:
+                found[key.digest] = plan, default_cache().get(key)
+        except UnigemmError as error:
+            found[id(plan)] = plan, error
+    return list(found.values())
+
+
+def _each(todo: Sequence[Todo], jobs: int | None) -> Iterator[Made]:
+    missing = [plan for plan, entry in todo if entry is None]
+    apart = [plan for plan in missing if plan.backend in BUILTIN]
+    count = min(len(apart), jobs or cores())
+    if count < 2:
+        apart = []
+    yield from ((plan, entry) for plan, entry in todo if entry is not None)
+    yield from ((plan, _entry(plan)) for plan in missing if plan not in apart)
+    if apart:
+        yield from _side_by_side(apart, count)
+
+
+def _entry(plan: Plan, compile: Callable[[Plan], Artifact] | None = None) -> Entry | UnigemmError:
+    try:
+        found = kernel_entry(plan, compile=compile)
+    except UnigemmError as error:
+        return error
+    assert found is not None
+    return found
+
+
+class _Worker:
+    """A thread with a process, which begins with the first kernel that the cache lacks."""
+
+    def __init__(self, todo: SimpleQueue[Plan], done: SimpleQueue[Any]) -> None:
+        self._process: CompileProcess | None = None
+        self._lock = Lock()
+        self._stopped = False
+        # Where another process compiles the same kernel it waits, and nobody waits for it.
+        self._thread = Thread(target=self._work, args=(todo, done), daemon=True)
+        self._thread.start()
+
+    def _work(self, todo: SimpleQueue[Plan], done: SimpleQueue[Any]) -> None:
+        while not self._stopped:
+            try:
+                plan = todo.get_nowait()
+            except Empty:
+                break
+            try:
+                done.put((plan, _entry(plan, self._compile)))
+            except BaseException as error:
+                done.put((plan, error))
+        self.stop()
+
+    def _compile(self, plan: Plan) -> Artifact:
+        with self._lock:
+            if self._stopped:
+                raise CompilationError("it was not compiled: this was interrupted")
+            process = self._process = self._process or CompileProcess()
+        try:
+            return process.compile(plan)
+        except CompilationError:
+            with self._lock:
+                if not process.lives:
+                    self._process = None  # the next kernel gets another one
+            raise
+
+    def stop(self) -> None:
+        """Compile nothing more; what is being compiled is given up."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                self._process.close()
+
+
+def _side_by_side(plans: Sequence[Plan], count: int) -> Iterator[Made]:
+    todo: SimpleQueue[Plan] = SimpleQueue()
+    done: SimpleQueue[Any] = SimpleQueue()
+    for plan in plans:
+        todo.put(plan)
+    workers = list[_Worker]()
+    try:
+        workers += (_Worker(todo, done) for _ in range(count))
+        for _ in plans:
+            plan, entry = done.get()
+            if isinstance(entry, BaseException) and not isinstance(entry, UnigemmError):
+                raise entry
+            yield plan, entry
+    finally:
+        for worker in workers:
+            worker.stop()
