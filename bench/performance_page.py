@@ -1,0 +1,282 @@
+"""The text of the page that `bench.performance` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bench.report import geometric_mean
+
+if TYPE_CHECKING:
+    from bench.performance import Counted, Measured
+
+_WORST = 12
+#: The order of the rows.
+KINDS = ("bfloat16", "float16", "tf32", "3xtf32", "float32", "float64", "float8_e4m3fn", "int8")
+#: What stands beside a kind, where it is not `torch.mm` in the same numbers.
+_BESIDE = {
+    "3xtf32": "cuBLAS's SGEMM",
+    "float8_e4m3fn": "`torch._scaled_mm`",
+    "int8": "`torch._int_mm`",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the page is made of.
+
+    Attributes
+    ----------
+    found
+        Problems whose picks were measured.
+    left_out
+        How many were not, by card and whether they are held out.
+    counts
+        What each file of launches holds.
+    families
+        What is meant by each family of shapes.
+    quoted
+        Figures of notes whose launches were not kept.
+    origins
+        For a file: at which commits it was measured, and the note that tells of it.
+    commit
+        Of the tree that planned.
+    ladders, hosts
+        What `bench.ladder` and `bench.run` have written, by the file's name.
+    pictures
+        The pictures that were drawn, by what they show.
+    """
+
+    found: Sequence[Measured]
+    left_out: Mapping[tuple[str, bool], int]
+    counts: Sequence[Counted]
+    families: Mapping[str, str]
+    quoted: Mapping[str, Any]
+    origins: Mapping[str, Mapping[str, str]]
+    commit: str
+    ladders: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Mapping[str, Any] = field(default_factory=dict)
+    pictures: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+
+
+def kinds_of(found: Iterable[Measured]) -> list[str]:
+    """Return the kinds of numbers that occur, in the order of the rows."""
+    there = {x.kind for x in found}
+    return [*(kind for kind in KINDS if kind in there), *sorted(there - {*KINDS})]
+
+
+def short(card: str) -> str:
+    """Return a device's name without its maker."""
+    return card.removeprefix("NVIDIA ")
+
+
+def page(facts: Facts) -> str:
+    """Return the page."""
+    parts = [
+        _INTRODUCTION,
+        _held_out(facts),
+        _fitted(facts),
+        _worst(facts),
+        _roofline(facts),
+        _host(facts),
+        _ladder(facts),
+        _sources(facts),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_INTRODUCTION = """# Performance
+
+<!-- Made by `python -m bench.performance`; change that. -->
+
+A ratio is cuBLAS's time over unigemm's in the same run: above 1 unigemm is faster. unigemm is what
+`auto` picks with no tuning. Means are geometric. Every time was taken on the device that is named,
+and a pick that nobody has measured is left out, and counted. Other cards were not at hand. What was
+learned on the way is in the [measurements](../bench/NOTES.md) and the
+[lab notes](lab-notes/README.md)."""
+
+_HELD_OUT = """## Shapes that nothing was fitted to
+
+Sizes of models as people run them, and skinny, deep, odd, small and stacked ones. No coefficient
+was fitted to these shapes, and no tile was made for them."""
+
+_FITTED = """## Shapes that the cost models were fitted to
+
+They flatter the planner, since its coefficients were fitted to launches of these problems; they
+show what the kernels can do. Many were measured with one backend alone, which is not always the one
+that is picked. The families, the first that fits: """
+
+_WORST_OF_ALL = """## Where it loses most
+
+Beside the pick's ratio stands that of the fastest launch measured for the problem: where that is
+above 1 the planner loses, elsewhere the kernels do."""
+
+_ROOFLINES = """## Rooflines
+
+The rates of the picks above, and of cuBLAS, below what the card could do at most by its data sheet:
+bandwidth of the memory on the left, rate of the units that multiply on the right. Operands come
+from memory, not from the L2."""
+
+_LADDER = """## From one thread an element to the top
+
+Each rung adds one thing to a float32 kernel, from a thread that computes one element to what
+`autotune` picks. `python -m bench.ladder` measures them all beside cuBLAS in one run."""
+
+_METHOD = """Calls are captured in CUDA graphs; cuBLAS (`torch.mm(out=)`) and unigemm are replayed
+in turns in the same run. Inputs are random numbers and rotate past twice the L2. A problem's ratio
+is the median over the launches of its pick. For float32 TF32 is off; for `tf32` cuBLAS may use it
+too; `3xtf32` is held against its SGEMM; 8 bits against `torch._scaled_mm` and `torch._int_mm`, in
+layout nt alone. [More](../bench/README.md)."""
+
+
+def _rows(found: Sequence[Measured]) -> str:
+    lines = ["| | problems | mean | worst | at 1 or above |", "|---|---|---|---|---|"]
+    for kind in kinds_of(found):
+        ratios = [x.ratio for x in found if x.kind == kind]
+        share = 100 * sum(ratio >= 1 for ratio in ratios) // len(ratios)  # 100 stands for all
+        mean = f"**{geometric_mean(ratios):.3f}** | {min(ratios):.3f} | {share}%"
+        lines.append(f"| {_beside(kind)} | {len(ratios)} | {mean} |")
+    return "\n".join(lines)
+
+
+def _by_family(found: Sequence[Measured], families: Iterable[str]) -> str:
+    names = [name for name in families if any(x.family == name for x in found)]
+    lines = [f"| | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    for kind in kinds_of(found):
+        cells = [kind]
+        for name in names:
+            some = [x.ratio for x in found if (x.kind, x.family) == (kind, name)]
+            mean = f"{geometric_mean(some):.2f} / {min(some):.2f} ({len(some)})" if some else ""
+            cells.append(mean)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _beside(kind: str) -> str:
+    return f"{kind}, over {_BESIDE[kind]}" if kind in _BESIDE else kind
+
+
+def _of_cards(facts: Facts, held_out: bool) -> list[str]:
+    parts = []
+    cards = {x.card for x in facts.found if x.held_out == held_out}
+    cards |= {card for card, held in facts.left_out if held == held_out}
+    for card in sorted(cards):
+        found = [x for x in facts.found if (x.card, x.held_out) == (card, held_out)]
+        missing = facts.left_out.get((card, held_out), 0)
+        parts.append(f"### {short(card)}{', held out' if held_out else ''}")
+        parts.append(
+            f"{len(found) + missing} problems were measured on it; of {len(found)} the launch that "
+            f"the planner picks (commit {facts.commit}) is among those measured."
+        )
+        if not found:
+            continue
+        parts += [_rows(found), "By families of shapes, mean / worst (problems):"]
+        parts.append(_by_family(found, facts.families))
+        picture = facts.pictures.get(("ratios", card, "heldout" if held_out else "fitted"))
+        if picture:
+            parts.append(f"![Ratio to cuBLAS of each problem, by kind of numbers]({picture})")
+    return parts
+
+
+def _held_out(facts: Facts) -> str:
+    parts = [_HELD_OUT, *_of_cards(facts, held_out=True)]
+    quoted = facts.quoted.get("heldout")
+    if quoted:
+        lines = ["| | problems | mean | worst |", "|---|---|---|---|"]
+        for kind, row in quoted["rows"].items():
+            mean = f"{row['problems']} | **{row['mean']:.3f}** | {row['worst']:.3f}"
+            lines.append(f"| {_beside(kind)} | {mean} |")
+        parts.append(
+            f"### {short(quoted['card'])} at {quoted['commit']}, by the cost models of then"
+        )
+        parts.append(f"The launches were not kept; {_source(quoted)} tells how they were taken.")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _fitted(facts: Facts) -> str:
+    families = "; ".join(f"*{name}*: {what}" for name, what in facts.families.items())
+    return "\n\n".join([_FITTED + families + ".", *_of_cards(facts, held_out=False)])
+
+
+def _worst(facts: Facts) -> str:
+    parts = [_WORST_OF_ALL]
+    for held_out, what in ((True, "nothing was fitted to"), (False, "the models were fitted to")):
+        found = sorted((x for x in facts.found if x.held_out == held_out), key=lambda x: x.ratio)
+        if not found:
+            continue
+        lines = [
+            f"| Shapes that {what} | | card | ratio | fastest measured | us | pick |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for x in found[:_WORST]:
+            pick = f"{x.plan.backend} {'x'.join(map(str, x.plan.tile))}"
+            ratios = f"{x.ratio:.3f} | {x.best:.3f} | {x.us:.1f}"
+            lines.append(
+                f"| {x.name} | {x.kind} | {short(x.card).split()[0]} | {ratios} | {pick} |"
+            )
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _roofline(facts: Facts) -> str:
+    parts = [_ROOFLINES]
+    for (what, *card), picture in facts.pictures.items():
+        if what == "roofline":
+            said = f"Rates of unigemm and cuBLAS below the roofline of an {short(card[0])}"
+            parts += [f"### Roofline of an {short(card[0])}", f"![{said}]({picture})"]
+    return "\n\n".join(parts)
+
+
+def _host(facts: Facts) -> str:
+    parts = ["## Host time of a call"]
+    for name, records in facts.hosts.items():
+        lines = ["| problem | unigemm, us | PyTorch, us |", "|---|---|---|"]
+        for record in records:
+            for entry in record["backends"].values():
+                if "host_us" in entry and "cublas_host_us" in record:
+                    us = f"{entry['host_us']:.1f} | {record['cublas_host_us']:.1f}"
+                    lines.append(f"| {record['problem']} | {us} |")
+        parts += [f"From `bench/data/{name}`:", "\n".join(lines)]
+    quoted = facts.quoted.get("host")
+    if quoted:
+        shown = ", ".join(f"`{name}` {us} us" for name, us in quoted["us"].items())
+        told = f"({quoted['what']}, host of an {short(quoted['card'])}, commit {quoted['commit']})"
+        parts.append(f"What a call takes on the host, until it returns: {shown} {told}.")
+    return "\n\n".join(parts)
+
+
+def _ladder(facts: Facts) -> str:
+    parts = [_LADDER]
+    for (what, *name), picture in facts.pictures.items():
+        if what == "ladder":
+            parts += [
+                f"![Rungs of the ladder in percent of cuBLAS]({picture})",
+                facts.ladders[name[0]]["said"],
+            ]
+    return "\n\n".join(parts)
+
+
+def _sources(facts: Facts) -> str:
+    lines = [
+        "| launches | card | measured at | problems, launches | how |",
+        "|---|---|---|---|---|",
+    ]
+    for count in facts.counts:
+        origin = facts.origins.get(count.file, {})
+        note = origin.get("note")
+        how = f"[note](lab-notes/{note})" if note else origin.get("how", "")
+        cards = ", ".join(short(card) for card in sorted(count.cards))
+        alone = f" ({count.alone} with no time of cuBLAS: left out)" if count.alone else ""
+        number = f"{count.problems}, {count.launches}{alone}"
+        commits = origin.get("commits", "not noted")
+        lines.append(f"| `bench/data/{count.file}` | {cards} | {commits} | {number} | {how} |")
+    made = f"The page was made at commit {facts.commit}, whose planner made the picks."
+    return "\n\n".join(["## How each figure was taken", "\n".join(lines), _METHOD, made])
+
+
+def _source(quoted: Mapping[str, Any]) -> str:
+    path = quoted["source"]
+    name = "the note" if "lab-notes" in path else path
+    return f"[{name}]({path.removeprefix('docs/')})" if path.startswith("docs/") else name
