@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
-from emulated import probe
+from emulated import kernel, probe, run
+
+from unigemm.emulator.core.rounding import fma32
 
 X = np.array(
     [0.0, -0.0, 1.0, -1.5, 2.5, 3.5, 100.3, -130.0, 200.0, np.inf, -np.inf, np.nan, 1e-40, 0.3],
@@ -75,3 +79,30 @@ def test_a_narrow_number_is_added_to_a_float32():
     narrow = X.astype(np.float16)
     got = probe("add.rn.f32.f16 {d}, {a}, {b};", "f32", ("f16", "f32"), (narrow, Y))
     np.testing.assert_array_equal(got.view(np.float32), narrow.astype(np.float32) + Y)
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("wide", [False, True], ids=["f32", "f32x2"])
+@pytest.mark.parametrize("active", [32, 11])
+def test_products_in_a_row_are_those_of_one_after_the_other(active, wide, lockstep):
+    """Those that do not depend on each other are computed at once; many do here."""
+    draw, rng, count = random.Random(active), np.random.default_rng(active), 6
+    kind, file, size = ("f32x2", "%d2", 8) if wide else ("f32", "%r1", 4)
+    values = rng.standard_normal((count, 96, 1 + wide)).astype(np.float32)
+    steps = [[draw.randrange(count) for _ in range(4)] for _ in range(40)]
+    places = [(f"{file}{i}", f"[%d1+{96 * size * i}]") for i in range(count)]
+    loads = "".join(f"ld.global.b{8 * size} {a}, {b};\n" for a, b in places)
+    stores = "".join(f"st.global.b{8 * size} {b}, {a};\n" for a, b in places)
+    products = "".join(f"fma.rn.{kind} {', '.join(f'{file}{i}' for i in x)};\n" for x in steps)
+    body = f"""
+        mov.u32 %r40, %tid.x; mov.u32 %r41, %laneid; mad.wide.u32 %d1, %r40, {size}, %d10;
+        {loads} setp.ge.u32 %p1, %r41, {active}; @%p1 bra over;
+        {products} over: {stores}
+    """
+    got = values.copy()
+    run(kernel(body), (got,), threads=96, lockstep=lockstep)
+    with np.errstate(all="ignore"):
+        for d, x, y, z in steps:
+            lanes = np.arange(96) % 32 < active
+            values[d, lanes] = fma32(values[x, lanes], values[y, lanes], values[z, lanes])
+    np.testing.assert_array_equal(got, values)

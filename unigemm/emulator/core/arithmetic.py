@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ptx.ptx import Immediate, Instruction, Pair
 from . import rounding
+from .products import Fma32, paired
 from .program import DTYPES, Builder, Op, width_of
 
 __all__ = ["INSTRUCTIONS"]
@@ -103,20 +104,6 @@ def packed(function: Any, kind: str) -> Any:
             else:
                 done = narrow(function)(*halves)
             out = out | (done.astype(np.uint32) << np.uint32(shift))
-        return out
-
-    return lifted
-
-
-def paired(function: Any) -> Any:
-    """Lift a function of float32 to both halves of registers of 64 bits."""
-
-    def lifted(*words: Any) -> Any:
-        out = np.uint64(0)
-        for shift in (np.uint64(0), np.uint64(32)):
-            halves = [(np.asarray(w, np.uint64) >> shift).astype(np.uint32) for w in words]
-            done = np.asarray(function(*[h.view(np.float32) for h in halves]), np.float32)
-            out = out | (done.view(np.uint32).astype(np.uint64) << shift)
         return out
 
     return lifted
@@ -335,12 +322,12 @@ def fma(b: Builder, i: Instruction) -> Op:
     kinds = [part for part in i.parts if part in _FLOATS]
     kind, narrow_kind = kinds[0], kinds[-1]
     d = b.target(i.operands[0], kind)
-    if kind == "f32x2":
-        return computed(paired(rounding.fma32), kind, kind, b, i)
-    if kind not in ("f32", "f64"):
+    if kind not in ("f32", "f64", "f32x2"):
         return computed(_narrow_fma(kind), kind, kind, b, i)
     x, y = (b.source(operand, narrow_kind) for operand in i.operands[1:3])
     z = b.source(i.operands[3], kind)
+    if kind == narrow_kind != "f64":
+        return Fma32(d, x, y, z, pair=kind == "f32x2")
     function = rounding.fma32 if kind == "f32" else rounding.fma64
     if narrow_kind == "bf16":
 

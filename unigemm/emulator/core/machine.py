@@ -57,6 +57,10 @@ class Rows:
         self.alive = machine.alive[lo:hi]
         self.tickets = machine.writes.stores[lo:hi]
 
+    def floats(self, width: int) -> Any:
+        """Return the registers of so many bytes as float32, (registers, n, 32 or 64)."""
+        return self.machine._registers[width].view(np.float32)[:, self.lo : self.hi]
+
     def copy_tickets(self) -> Any:
         """Return the tickets of the cp.async groups that are open, (n, 32)."""
         return self.machine.writes.copies(self.lo, self.hi)
@@ -246,7 +250,7 @@ class Machine:
         lo, hi = g.lo, g.hi
         m: Any = True if all(self.full[lo:hi]) else self.mask[lo:hi].copy()
         self.executed[self.at[lo]] += hi - lo
-        self.ran += (hi - lo) * len(step.lines)
+        self.ran += (hi - lo) * (step.segment.last - step.segment.first)
         if self.ran > self.options.budget:
             raise EmulatorError(
                 f"{self.program.kernel.name} takes too long: {self.ran} warp instructions, and it "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..ptx.faults import MALFORMED, PtxError
 from ..ptx.flow import Segment, analyse
 from ..ptx.ptx import Immediate, Instruction, Kernel, Module, Operand, Register, Symbol
 from .grid import SPECIALS
+from .products import joined
 
 __all__ = ["DTYPES", "Builder", "Op", "Program", "Step", "width_of"]
 
@@ -54,7 +55,8 @@ class Step:
     Attributes
     ----------
     ops
-        What runs, one after the other; `lines` are their lines in the text.
+        What runs, one after the other; `lines` are their lines in the text. Products that do not
+        depend on each other are one operation, of the line of the first.
     stop
         Decides what its warps do next; by default they go on with `next`.
     together
@@ -281,6 +283,7 @@ class Builder:
             longest name that begins an opcode.
         """
         steps = tuple(self._step(i, s, instructions, stops) for i, s in enumerate(self._segments()))
+        steps = tuple(self._with_products_together(step) for step in steps)
         return Program(
             self.kernel, steps, tuple(self._slots), self._counts, tuple(self._constants),
             tuple((name, np.dtype(char)) for name, char in self._specials),
@@ -288,6 +291,10 @@ class Builder:
             self.shared_places, self.static_shared, self.static_bytes, self.local_bytes,
             self.module,
         )  # fmt: skip
+
+    def _with_products_together(self, step: Step) -> Step:
+        ops, lines = joined(step.ops, step.lines, tuple(self._slots))
+        return replace(step, ops=ops, lines=lines)
 
     def _segments(self) -> tuple[Segment, ...]:
         return self.flow.segments
