@@ -172,8 +172,8 @@ def decode_times(sizes: Sizes, batch: int, compiled: bool) -> None:
 
     def model() -> Llama:
         torch.manual_seed(0)
-        made = Llama(sizes, batch).to("cuda", torch.bfloat16)
-        return made.requires_grad_(False)
+        with torch.device("cuda"):  # where random weights are made at once
+            return Llama(sizes, batch).to(torch.bfloat16).requires_grad_(False)
 
     tokens = torch.ones(batch, 1, dtype=torch.int64, device="cuda")
     at = torch.tensor([sizes.context // 2], device="cuda")
@@ -211,11 +211,12 @@ def main() -> None:
     require_device()
     parser = argparse.ArgumentParser(prog="python -m bench.llama", description=__doc__)
     parser.add_argument("--layers", type=int, default=Sizes.layers)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="sequences")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     asked = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
     host_times()
-    for batch in (1, 8):
+    for batch in asked.batches:
         decode_times(Sizes(layers=asked.layers), batch, not asked.no_compile)
 
 

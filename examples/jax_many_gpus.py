@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from unigemm.jax import matmul
 
 mesh = Mesh(np.array(jax.devices()), ("x",))
+jax.config.update("jax_default_matmul_precision", "highest")  # of what results are compared with
 keys = jax.random.split(jax.random.key(0), 3)
 x = jax.random.normal(keys[0], (8, 64))
 first = jax.random.normal(keys[1], (64, 256)) / 8

@@ -18,7 +18,7 @@ from ..errors import UnsupportedProblem
 from .activations import activation_named
 from .operators import LIBRARY
 from .products import accumulator_dtype
-from .sharding import notice
+from .sharding import is_spread, notice
 
 __all__: list[str] = []
 
@@ -132,8 +132,11 @@ def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | Non
         of_x = _ops.mm(g[None], weight.conj())[0]
     of_weight = None
     if x is not None:
-        rows = _rows(g)
-        of_weight = _ops.mm(rows.t(), _rows(x).conj())
+        if g.dim() > 2 and (is_spread(g) or is_spread(x)):
+            multiply = _ops.bmm if g.dim() == 3 else _ops.matmul
+            of_weight = multiply(g.mT, x.conj()).sum(tuple(range(g.dim() - 2)))
+        else:
+            of_weight = _ops.mm(_rows(g).t(), _rows(x).conj())
     of_bias = None
     if ctx.bias is not None and ctx.needed[2]:
         of_bias = _sum_to(g, *ctx.bias)
@@ -142,6 +145,7 @@ def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | Non
 
 
 def _rows(x: Tensor) -> Tensor:
+    """Return a stack as one matrix; PyTorch 2.11 does not where a DTensor is split inside of it."""
     return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
 
@@ -190,7 +194,8 @@ def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         of_a = of_a.sum_to_size(ctx.operands[0])
     if a is not None:
         g = g.to(a.dtype)
-        if len(ctx.operands[1]) == 2:  # one matrix for all of a stack
+        # One matrix for all of a stack.
+        if len(ctx.operands[1]) == 2 and not (is_spread(a) or is_spread(g)):
             a, g = _rows(a), _rows(g)
         of_b = _ops.matmul(a.mH, g, alpha=alpha, **options).sum_to_size(ctx.operands[1])
     return of_a, of_b, of_c, of_bias, None, None

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["notice", "register"]
+__all__ = ["is_spread", "notice", "register"]
 
 _PARTIAL = "partial"
 _Rule = list[Any]
@@ -22,8 +22,13 @@ _registered = False
 
 def notice(*operands: Any) -> None:
     """Register the rules when a first DTensor is seen: to import it takes a second."""
-    if not _registered and any(type(x).__name__ == "DTensor" for x in operands):
+    if not _registered and any(map(is_spread, operands)):
         register()
+
+
+def is_spread(x: Any) -> bool:
+    """Whether a tensor is a DTensor; without its class, which may not be imported."""
+    return type(x).__name__ == "DTensor"
 
 
 def register() -> None:
