@@ -225,10 +225,12 @@ def matmul(
            [3., 4., 5.]])
     """
     if fused:
-        options = Options(
-            dtype, precision, deterministic, backend, plan, False, batch_invariant, casting=casting
-        )
-        return matmul_fused(a, b, out, fused, options, stream, (scale_a, scale_b), axes)
+        named = {
+            "dtype": dtype, "precision": precision, "deterministic": deterministic,
+            "batch_invariant": batch_invariant, "backend": backend, "plan": plan,
+            "casting": casting,
+        }  # fmt: skip
+        return matmul_fused(matmul, a, b, out, fused, named, stream, (scale_a, scale_b), axes)
     kind = type(a)
     library = KNOWN.get(kind)
     if library is None or type(b) is not kind or (out is not None and type(out) is not kind):

@@ -18,7 +18,6 @@ import numbers
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,7 +25,7 @@ import numpy as np
 from .errors import UnsupportedProblem
 from .problem.epilogue import BOOLEANS, Step
 
-__all__ = ["Tracer", "erf", "fingerprint", "pair", "traced"]
+__all__ = ["Tracer", "erf", "pair", "traced"]
 
 _ALLOWED = (
     "use operators, numpy's ufuncs (exp, tanh, maximum, ...), numpy.where, numpy.clip and "
@@ -413,71 +412,3 @@ def pruned(
         of = step.of if step.op in ("array", "number") else tuple(place[i] for i in step.of)
         kept.append(Step(step.op, of, step.value))
     return tuple(kept), tuple(place[i] for i in ends)
-
-
-#: Modules whose functions do the same today and tomorrow.
-_KNOWN_MODULES = ("numpy", "math", "unigemm.epilogue", "unigemm.activations", "unigemm")
-
-
-def fingerprint(function: Any) -> Any:
-    """Return a key of all that decides what a function does; None where that cannot be told.
-
-    Its code, its defaults, what it closes over and the globals that it names, if these are plain
-    numbers, texts, tuples of such, functions of the same kind, or parts of NumPy.
-    """
-    try:
-        return _of_function(function, ())
-    except _Unknown:
-        return None
-
-
-class _Unknown(Exception):
-    pass
-
-
-def _of_function(function: Any, inside: tuple[Any, ...]) -> Any:
-    if type(function) is not FunctionType or function.__dict__:
-        raise _Unknown
-    if function in inside:
-        return "itself"
-    inside = (*inside, function)
-    code = function.__code__
-    try:
-        cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:  # a cell that is still empty
-        raise _Unknown from None
-    defaults = function.__defaults__, tuple(sorted((function.__kwdefaults__ or {}).items()))
-    space = function.__globals__
-    named = sorted({name for each in _codes(code) for name in each.co_names if name in space})
-    return (
-        code,
-        _of_value(defaults, inside),
-        tuple(_of_value(x, inside) for x in cells),
-        tuple((name, _of_value(space[name], inside)) for name in named),
-    )
-
-
-def _codes(code: CodeType) -> list[CodeType]:
-    found = [code]
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            found += _codes(each)
-    return found
-
-
-def _of_value(value: Any, inside: tuple[Any, ...]) -> Any:
-    if value is None or type(value) in (bool, int, str, float):
-        return type(value).__name__, repr(value)  # 0.0 and -0.0 are equal, 1 and True too
-    if type(value) is tuple:
-        return tuple(_of_value(x, inside) for x in value)
-    if isinstance(value, np.generic):
-        return value.dtype.str, value.tobytes()
-    if isinstance(value, ModuleType) and value.__name__ in _KNOWN_MODULES:
-        return "module", value.__name__
-    if isinstance(value, np.ufunc) or (isinstance(value, type) and value.__module__ == "builtins"):
-        return "known", id(value)
-    if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType):
-        return "known", id(value)
-    if value is erf or value is np.where or value is np.clip:
-        return "known", id(value)
-    return _of_function(value, inside)

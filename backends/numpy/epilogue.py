@@ -13,7 +13,7 @@ from unigemm.problem.epilogue import Beside, Epilogue, arithmetic, evaluate
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Finish", "compute", "finisher", "operations", "rounded"]
+__all__ = ["Finish", "compute", "finisher", "operations", "rounded", "views_beside"]
 
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
 #: Takes the sums of a block, where it lies among all sums, and D's block.
@@ -102,18 +102,10 @@ def rounded(values: Any, dtype: DType) -> Any:
         return np.asarray(values).astype(numpy_dtype(dtype))
 
 
-def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
-    """Return what makes, of the numbers that a launch brings, what finishes a block of sums.
-
-    A launch brings the addresses of the arrays read, of those written, of totals, of the largest
-    magnitude if that is asked for, and the numbers.
-    """
-    import numpy as np
-
-    problem, e, (l0, l1) = gemm.problem, gemm.extents, gemm.batch
-    epilogue = problem.epilogue
+def views_beside(gemm: Gemm) -> list[Callable[[int], Any]]:
+    """Return what views each of an epilogue's arrays at its address, for the shape of the sums."""
+    epilogue, e, (l0, l1) = gemm.problem.epilogue, gemm.extents, gemm.batch
     assert epilogue is not None
-    kind = arithmetic(problem.accumulator, problem.d.dtype)
     shape = (l1, l0, e.m, e.n)
 
     def view(x: Beside, steps: tuple[int, int, int, int]) -> Callable[[int], Any]:
@@ -122,7 +114,21 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
         own = tuple(1 if step == 0 else extent for step, extent in zip(strides, shape, strict=True))
         return viewer(own, strides, x.matrix.dtype)
 
-    views = [view(x, steps) for x, steps in zip(epilogue.beside, gemm.beside_strides, strict=True)]
+    return [view(x, steps) for x, steps in zip(epilogue.beside, gemm.beside_strides, strict=True)]
+
+
+def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
+    """Return what makes, of the numbers that a launch brings, what finishes a block of sums.
+
+    A launch brings the addresses of the arrays read, of those written, of totals, of the largest
+    magnitude if that is asked for, and the numbers.
+    """
+    import numpy as np
+
+    problem, epilogue = gemm.problem, gemm.problem.epilogue
+    assert epilogue is not None
+    kind = arithmetic(problem.accumulator, problem.d.dtype)
+    views = views_beside(gemm)
     counts = len(epilogue.arrays), len(epilogue.arrays) + len(epilogue.stored)
 
     def prepared(brought: Sequence[Any]) -> Finish:

@@ -33,6 +33,7 @@ from unigemm.problem.epilogue import Epilogue, Gate
 
 from ..common.factors import LARGE, SMALL
 from .epilogue import finisher
+from .one_block import is_one_block, one_block
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,8 @@ _TINY = 4096
 # Elements of the blocks of A, B and D together. With the partial sums of several blocks of K they
 # take at most 16 MB in float32 and 32 MB in float64.
 _BUDGET = 3 << 20
+# Below so many elements an epilogue's product is not cut.
+_FEW = 1 << 16
 # Products of int8 have sizes up to 2**14; float32 adds up so many of them exactly, to 2**24.
 _EXACT_K = 1024
 
@@ -88,7 +91,12 @@ def bind_product(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
         Largest M, N and K of one block, where blocks are needed.
     """
     a, b, d = (_matrix(gemm, which) for which in "abd")
-    launch = _direct(a, b, d) if _goes_straight(gemm, a, b, d) else _blocked(gemm, a, b, d, tile)
+    if _goes_straight(gemm, a, b, d):
+        launch = _direct(a, b, d)
+    elif is_one_block(gemm, _FEW):
+        launch = one_block(gemm)
+    else:
+        launch = _blocked(gemm, a, b, d, tile)
     if gemm.offsets != ((0, 0, 0),):
         launch = _each(launch, gemm)
     if not gemm.swapped:

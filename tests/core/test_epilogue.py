@@ -10,8 +10,9 @@ import pytest
 
 import unigemm
 from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
-from unigemm.epilogue import erf, fingerprint, traced
+from unigemm.epilogue import erf, traced
 from unigemm.errors import UnsupportedProblem
+from unigemm.fingerprint import fingerprint, known_as
 from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Beside, Epilogue, Step, flaw
 from unigemm.problem.matrix import MatrixType
@@ -196,6 +197,46 @@ def test_fingerprints_change_with_all_that_decides_what_a_function_does(monkeypa
     assert None not in keys
     assert len(set(keys)) == len(keys)
     assert fingerprint(made(1.0)) == keys[0]
+
+
+def helper(acc):
+    return acc + 1
+
+
+def by_helper(acc):
+    return helper(acc)
+
+
+def test_functions_are_known_again_until_something_that_they_are_made_of_changes(monkeypatch):
+    def made(value, default=1.0, *, only=2.0):
+        return lambda acc, d=default, *, k=only: acc * value + d + k
+
+    once = made(1.0)
+    assert known_as(once) is known_as(made(1.0)) is not None
+    found = [known_as(made(2.0)), known_as(made(1.0, 3.0)), known_as(made(1.0, only=3.0))]
+    found += [known_as(once), known_as(by_global), known_as(by_helper)]
+    monkeypatch.setattr(f"{__name__}.SCALE", 3.0)
+    found.append(known_as(by_global))
+    monkeypatch.setattr(helper, "__code__", (lambda acc: acc + 2).__code__)
+    found.append(known_as(by_helper))
+    once.__closure__[0].cell_contents = 5.0
+    found.append(known_as(once))
+    once.__defaults__ = (7.0,)
+    found.append(known_as(once))
+    once.__kwdefaults__["k"] = 9.0
+    found.append(known_as(once))
+    assert len(set(found)) == len(found)
+    assert None not in found
+    monkeypatch.setattr(once, "state", 1, raising=False)
+    assert known_as(once) is None
+
+
+def test_a_name_that_comes_to_mean_something_else_is_noticed(monkeypatch):
+    function = lambda acc: float(2) * acc  # noqa: E731
+    a = np.eye(2)
+    assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 2
+    monkeypatch.setitem(globals(), "float", helper)
+    assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 3
 
 
 def test_what_may_change_unseen_has_no_fingerprint():

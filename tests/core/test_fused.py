@@ -25,6 +25,7 @@ from unigemm.errors import (
     UnsupportedDtype,
     UnsupportedProblem,
 )
+from unigemm.runtime import fused
 
 RNG = np.random.default_rng(44)
 TYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
@@ -214,6 +215,55 @@ def test_numbers_are_arguments_and_do_not_plan_again():
     count = len(table)
     np.testing.assert_allclose(unigemm.matmul(a, b, alpha=5.0), 5 * (a @ b), rtol=1e-4, atol=1e-4)
     assert len(table) == count
+
+
+def test_calls_that_are_known_are_one_look_up(monkeypatch):
+    a, b, c, bias = drawn((5, 7)), drawn((7, 6)), drawn((5, 6)), drawn(6)
+    pre, results = np.empty((5, 6), np.float32), tuple(np.empty((2, 5, 6), np.float32))
+
+    def known(number):
+        yield {"bias": bias}
+        yield {"alpha": number, "c": c, "beta": number, "activation": "relu"}
+        yield {"c": c, "out": c, "beta": np.float32(number)}
+        yield {"bias": bias, "activation": "gelu", "preact_out": pre}
+        yield {"epilogue": lambda acc: acc * 2}
+        function = lambda acc, x, y: (acc * x, acc + y)  # noqa: E731
+        arguments = {"x": number, "y": bias}
+        yield {"epilogue": function, "epilogue_args": arguments}
+        yield {"epilogue": function, "epilogue_args": arguments, "out": results}
+
+    for options in known(2.0):
+        unigemm.matmul(a, b, **options)
+    monkeypatch.setattr(fused, "_first", None)
+    for options in known(3.0):
+        unigemm.matmul(a, b, **options)
+    np.testing.assert_allclose(results[0], 3 * (a @ b), rtol=1e-5, atol=1e-5)
+    with pytest.raises(TypeError, match="NoneType"):
+        unigemm.matmul(a, b, bias=bias[::2].repeat(2)[::-1])
+
+
+def test_numbers_of_zero_and_one_and_names_of_activations_are_other_calls():
+    a, b, c = drawn((5, 7)), drawn((7, 6)), np.full((5, 6), np.inf, np.float32)
+    for beta in (2.0, 1, 0.0, 1.0, 0, 2.0):
+        got = unigemm.matmul(a, b, c=c, beta=beta)
+        assert np.isinf(got).all() == (beta != 0)
+    for activation in ("relu", "tanh", None, "relu"):
+        got = unigemm.matmul(a, b, alpha=2.0, activation=activation)
+        wanted = FORMULAS[activation](2 * (a @ b))
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("size", [3, 300])
+def test_small_products_and_those_in_blocks_round_alike(dtype, size):
+    a, b = drawn((2, size, size), dtype), drawn((size, size), dtype)
+    c, bias = drawn((size, size), dtype)[:, ::-1], drawn(size, dtype)
+    got = unigemm.matmul(a, b.T, c=c, bias=bias, activation="silu", dtype=dtype)
+    x = np.matmul(a, b.T, dtype=np.float64) + c.astype(float) + bias.astype(float)
+    eps = max(float(ml_dtypes.finfo(dtype).eps), 1e-14)
+    np.testing.assert_allclose(
+        got.astype(float), FORMULAS["silu"](x), rtol=8 * eps, atol=64 * size**0.5 * eps
+    )
 
 
 def test_k_of_zero_and_empty_results_have_their_epilogue():

@@ -1,62 +1,40 @@
 """Calls with an epilogue: the same way as others, with more arrays to look at.
 
-What such a call looks up, and what it compares at each call, is here; what happens once for each
-kind of call is in `fusion` and `bind`.
+A call that is known is one look-up, by what its arrays and numbers are. What happens once for each
+kind of call is in `fused_bind`, `fusion` and `bind`.
 """
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from ..arrays.libraries import gather, library_of
-from ..arrays.library import Library
-from ..arrays.operands import HOST, Device, Operand
-from ..errors import DeviceMismatch, LibraryMismatch, OverlapError, UnsupportedProblem
-from ..problem.canonical import result_shape
+from ..arrays.libraries import gather
+from ..arrays.library import KNOWN, Library
+from ..errors import OverlapError, UnsupportedProblem
 from ..problem.overlap import may_share
-from .bind import Bound, bind, store
-from .call import addresses, launch_with_workspace, run, stream_for
-from .fusion import Fusion, fusion_for, named_arguments, number
+from .bind import Bound, store
+from .call import launch_with_workspace, stream_for
+from .fused_bind import BoundFused, arrays_of, bind_fused, of_one
+from .fusion import NAMES, PREFIX, named_arguments, number
 from .host import launch_apart
 from .options import Options
 from .scale_arguments import Scales, given_scales, read_scales
 
 __all__ = ["matmul_fused"]
 
-_TOLD = ("activation", "gate_layout", "epilogue")  # no arrays
-_WRITTEN = ("preact_out", "amax_out", "bias_grad_out")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _BoundFused:
-    """A bound call, and what its epilogue reads and writes.
-
-    Attributes
-    ----------
-    bound
-        The product.
-    fusion
-        The epilogue.
-    spans
-        Bytes that each named array touches, from its address.
-    """
-
-    bound: Bound
-    fusion: Fusion
-    spans: dict[str, tuple[int, int]]
+_ARGUMENTS = frozenset(NAMES) - {"epilogue", "epilogue_args"}
 
 
 def matmul_fused(
+    plain: Callable[..., Any],
     a: Any,
     b: Any,
     out: Any,
     fused: Mapping[str, Any],
-    options: Options,
+    asked: Mapping[str, Any],
     stream: Any,
     scaling: tuple[Any, Any],
     axes: Any,
@@ -65,12 +43,14 @@ def matmul_fused(
 
     Parameters
     ----------
+    plain
+        `unigemm.matmul`, for calls whose epilogue turns out to be none.
     a, b, out
         The arrays; `out` may be None, or a tuple where a function returns one.
     fused
         The arguments of the epilogue.
-    options
-        What else the call asks for, but for scales.
+    asked
+        The other options of the call, by their names in `Options`.
     stream, axes
         As the caller gave them.
     scaling
@@ -81,6 +61,94 @@ def matmul_fused(
     UnigemmError
         See `unigemm.matmul`.
     """
+    places: dict[str, int] = {}
+    values: dict[str, float] = {}
+    scales: Scales | None = None
+    key: Hashable = None
+    kept: BoundFused | None = None
+    library = KNOWN.get(type(a))
+    try:
+        if library is not None and axes is None and not (library.ask and library.ask()):
+            if scaling[0] is not None or scaling[1] is not None:
+                scales = given_scales(library, *scaling)
+            key = _key(library, a, b, out, fused, asked, scales, places, values)
+            kept = library.table.get(key)
+    except Exception:  # something is wrong with an argument: `_first` says what
+        key = None
+    if kept is None:
+        return _first(plain, key, a, b, out, fused, asked, stream, scaling, axes)
+    more_out: tuple[Any, ...] = ()
+    if type(out) is tuple:
+        out, *rest = out
+        more_out = tuple(rest)
+    return _run(library, kept, a, b, out, more_out, fused, places, values, stream, scales)  # type: ignore[arg-type]
+
+
+class _Unusual(Exception):
+    """A call that is not known by a key."""
+
+
+def _key(
+    library: Library, a: Any, b: Any, out: Any, fused: Mapping[str, Any],
+    asked: Mapping[str, Any], scales: Scales | None, places: dict[str, int],
+    values: dict[str, float],
+) -> Hashable:  # fmt: skip
+    """Return what a call is known by; note where its arrays lie, and its numbers."""
+    read = library.read
+    plan = asked["plan"]
+    parts: list[Any] = ["fused", plan and id(plan)]  # the hash of a plan takes long
+    parts += [value for name, value in asked.items() if name != "plan"]
+    if scales is not None:
+        parts += (scales.scaled, scales.layouts)
+
+    def see(name: str, value: Any) -> None:
+        kind = type(value)
+        if KNOWN.get(kind) is library:
+            at, own = read(value)
+            places[name] = at
+            parts.extend((name, own, at & 15))
+        elif kind is str:
+            parts.extend((name, value))
+        elif kind is float or isinstance(value, numbers.Real):
+            values[name] = float(value)  # type: ignore[arg-type]
+            parts.extend((name, value == 0, value == 1))
+        elif value is not None:
+            raise _Unusual
+
+    see("a", a)
+    see("b", b)
+    if type(out) is tuple:
+        for i, each in enumerate(out):
+            see(f"result {i}" if i else "out", each)
+    elif out is not None:
+        see("out", out)
+    for name, value in fused.items():
+        if name == "epilogue" and value is not None:
+            from ..fingerprint import known_as
+
+            own = known_as(value)
+            if own is None:
+                raise _Unusual
+            parts += (name, own)
+        elif name == "epilogue_args" and value is not None:
+            for own_name, each in value.items():
+                if each is None:
+                    raise _Unusual
+                see(f"{PREFIX}{own_name}", each)
+        elif name in _ARGUMENTS:
+            see(name, value)
+        else:
+            raise _Unusual
+    if "c" in places and "out" in places:
+        parts.append(places["c"] == places["out"])
+    return tuple(parts)
+
+
+def _first(
+    plain: Callable[..., Any], key: Hashable, a: Any, b: Any, out: Any, fused: Mapping[str, Any],
+    asked: Mapping[str, Any], stream: Any, scaling: tuple[Any, Any], axes: Any,
+) -> Any:  # fmt: skip
+    """Check a call and bind it, under a key unless that is None; then run it."""
     given = named_arguments(fused)
     if axes is not None:
         raise UnsupportedProblem(
@@ -96,296 +164,133 @@ def matmul_fused(
             "alpha, bias, activation and the like are for arrays of NumPy, CuPy and PyTorch; "
             "convert these, without a copy, by from_dlpack"
         )
+    options = Options(**asked)
     scales: Scales | None = None
     if any(scale is not None for scale in scaling):
         scales = given_scales(library, *scaling)
         options = replace(options, scaled=scales.scaled, blocks=scales.layouts)
     if not given:
-        return matmul_plain(library, a, b, out, options, stream, scales)
+        return plain(a, b, out, stream=stream, scale_a=scaling[0], scale_b=scaling[1], **asked)
     if a.shape and a.shape[-1] == 0:
-        a, b = _of_one(library, a, b)
-    arrays = _arrays(library, given)
-    key, places = _key(library, a, b, out, given, arrays, more_out, options)
-    kept: _BoundFused | None = None
-    if key is not None:
-        try:
-            kept = library.table.get(key)
-        except TypeError:  # an argument without a hash
-            key = None
-    if kept is None:
-        kept = _bind(library, a, b, out, more_out, given, options)
-        if key is not None and kept.bound.kept:
-            store(library.table, key, kept)  # type: ignore[arg-type]
-    if not places:
-        named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-        places = {name: library.operand(x, name).pointer for name, x in {**named, **arrays}.items()}
-    return _run(library, kept, a, b, out, more_out, given, arrays, places, stream, scales)
-
-
-def matmul_plain(
-    library: Library, a: Any, b: Any, out: Any, options: Options, stream: Any,
-    scales: Scales | None,
-) -> Any:  # fmt: skip
-    """Multiply where all the arguments of an epilogue were left at what they are by default."""
-    bound = bind(library, a, b, out, options)
-    return run(library, bound, a, b, out, *addresses(library, a, b, out), stream, scales)
-
-
-def _arrays(library: Library, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arrays of an epilogue.
-
-    Raises
-    ------
-    LibraryMismatch
-        One is of another library than `a`.
-    """
-    arrays = {}
-    for name, value in given.items():
-        if isinstance(value, numbers.Number) or name in _TOLD:
-            continue
-        if library_of(value, name) is not library:
-            raise LibraryMismatch(
-                f"{name} is a {type(value).__name__}, of another library than a; convert it"
-            )
-        arrays[name] = value
-    return arrays
-
-
-def _key(
-    library: Library, a: Any, b: Any, out: Any, given: Mapping[str, Any], arrays: dict[str, Any],
-    more_out: tuple[Any, ...], options: Options,
-) -> tuple[Hashable, dict[str, int]]:  # fmt: skip
-    """Return what a call is known by, None for one that is not kept, and where its arrays lie."""
-    from ..epilogue import fingerprint
-
-    places: dict[str, int] = {}
-    parts: list[Any] = []
-    try:
-        if library.ask is not None and library.ask():
-            return None, {}
-        named = {"a": a, "b": b, **arrays}
-        if out is not None:
-            named["out"] = out
-        for name, x in named.items():
-            at, own = library.read(x)
-            places[name] = at
-            parts.append((name, own, at & 15))
-        if "c" in arrays and out is not None:
-            parts.append(places["c"] == places["out"])
-        for name, value in given.items():
-            if name in arrays:
-                continue
-            if name == "epilogue":
-                own = fingerprint(value)
-                if own is None:
-                    return None, places
-                parts.append(own)
-            else:
-                parts.append((name, value if isinstance(value, str) else (value == 0)))
-    except Exception:
-        return None, {}  # `bind` says what is wrong
-    plan = options.plan and id(options.plan)
-    return ("fused", *parts, _asked(options), plan, len(more_out)), places
-
-
-def _asked(options: Options) -> tuple[Any, ...]:
-    """Return what else a call asks for, but for its plan, whose hash takes long."""
-    return (
-        options.dtype, options.precision, options.deterministic, options.backend, options.scaled,
-        options.batch_invariant, options.blocks,
-    )  # fmt: skip
-
-
-def _bind(
-    library: Library, a: Any, b: Any, out: Any, more_out: tuple[Any, ...],
-    given: Mapping[str, Any], options: Options,
-) -> _BoundFused:  # fmt: skip
-    """Check a call with an epilogue, plan it and bind its kernel."""
-    operands: dict[str, Operand] = {}
-
-    def see(x: Any, name: str) -> Operand:
-        operands[name] = library.operand(x, name)
-        return operands[name]
-
-    x, y = library.operand(a, "a"), library.operand(b, "b")
-    z = None if out is None else library.operand(out, "out")
-    in_place = False
-    if "c" in given and z is not None and not isinstance(given["c"], numbers.Number):
-        in_place = library.operand(given["c"], "c") == z
-    layouts = (x.layout, y.layout, None if z is None else z.layout)
-    on_host = x.device == HOST
-    fusion = fusion_for(given, layouts, see, options.dtype, in_place, on_host=on_host)
-    if "amax_out" in given:
-        see(given["amax_out"], "amax_out")
-    for name, operand in operands.items():
-        if operand.device != x.device:
-            raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
-    fusion = _with_outputs(library, fusion, more_out, operands, z)
-    asking = replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
-    bound = bind(library, a, b, out, asking)
-    spans = {name: operand.span for name, operand in operands.items()}
-    return _BoundFused(bound, fusion, spans)
-
-
-def _with_outputs(
-    library: Library, fusion: Fusion, more_out: tuple[Any, ...], operands: dict[str, Operand],
-    out: Operand | None,
-) -> Fusion:  # fmt: skip
-    """Return a fusion whose further results are the caller's arrays, if these are given."""
-    if not more_out and not (fusion.returned and out is not None):
-        return fusion
-    if len(more_out) != fusion.returned:
-        raise UnsupportedProblem(
-            f"the epilogue returns {1 + fusion.returned} arrays and out has {1 + len(more_out)}; "
-            "pass a tuple of as many, or leave out="
-        )
-    layouts = dict(zip(fusion.names, fusion.layouts, strict=True))
-    for i, each in enumerate(more_out, 1):
-        name = f"result {i}"
-        if library_of(each, name) is not library:
-            raise LibraryMismatch(f"out[{i}] is a {type(each).__name__}, of another library than a")
-        seen = operands[name] = library.operand(each, f"out[{i}]")
-        mine = layouts[name]
-        if seen.shape != mine.shape or seen.dtype != mine.dtype:
-            raise UnsupportedProblem(
-                f"out[{i}] is {seen.dtype} of shape {seen.shape}; pass {mine.dtype} of shape "
-                f"{mine.shape}"
-            )
-        if seen.readonly:
-            raise UnsupportedProblem(f"out[{i}] is read-only; pass an array that may be written")
-        layouts[name] = seen.layout
-    return replace(fusion, layouts=tuple(layouts.values()))
-
-
-def _of_one(library: Library, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return operands with K = 1 that have the product of those with K = 0: zeros."""
-    x, y = library.operand(a, "a"), library.operand(b, "b")
-    result_shape(x.shape, y.shape)
-    columns = (*y.shape[:-2], 1, y.shape[-1]) if len(y.shape) > 1 else (1,)
-    found = []
-    for like, shape in ((x, (*x.shape[:-1], 1)), (y, columns)):
-        zeros = library.maker(shape, like.dtype, like.device)()
-        if prod(shape):
-            with _on(library, x.device):
-                library.zero(zeros)
-        found.append(zeros)
-    return found[0], found[1]
-
-
-def _on(library: Library, device: Device) -> AbstractContextManager[Any]:
-    """Make a CUDA device current; the host needs nothing."""
-    return nullcontext() if device == HOST else library.context(device.index, None)
+        a, b = of_one(library, a, b)
+        key = None
+    arrays = arrays_of(library, given)
+    kept = bind_fused(library, a, b, out, more_out, given, options)
+    if key is not None and kept.bound.kept:
+        store(library.table, key, kept)  # type: ignore[arg-type]
+    arrays |= {"a": a, "b": b} | ({} if out is None else {"out": out})
+    arrays |= {f"result {i}": each for i, each in enumerate(more_out, 1)}
+    places = {name: library.operand(x, name).pointer for name, x in arrays.items()}
+    values = {name: number(given[name], name) for name in kept.fusion.numbers}
+    return _run(library, kept, a, b, out, more_out, fused, places, values, stream, scales)
 
 
 def _run(
-    library: Library, kept: _BoundFused, a: Any, b: Any, out: Any, more_out: tuple[Any, ...],
-    given: Mapping[str, Any], arrays: dict[str, Any], places: dict[str, int], stream: Any,
+    library: Library, kept: BoundFused, a: Any, b: Any, out: Any, more_out: tuple[Any, ...],
+    fused: Mapping[str, Any], places: dict[str, int], values: Mapping[str, float], stream: Any,
     scales: Scales | None,
+) -> Any:  # fmt: skip
+    """Compute a bound call on its device, and on the caller's stream or the current one."""
+    device = kept.bound.device
+    rest = (library, kept, a, b, out, more_out, fused, places, values, scales)
+    if stream is None:
+        if device < 0:
+            return _run_here(0, *rest)
+        if library.current_device() == device:
+            return _run_here(library.current_stream(device), *rest)
+    handle = None if stream is None else stream_for(device, stream)
+    with library.context(device, handle):
+        return _run_here(library.current_stream(device) if handle is None else handle, *rest)
+
+
+def _run_here(
+    stream: int, library: Library, kept: BoundFused, a: Any, b: Any, out: Any,
+    more_out: tuple[Any, ...], fused: Mapping[str, Any], places: dict[str, int],
+    values: Mapping[str, float], scales: Scales | None,
 ) -> Any:  # fmt: skip
     """Compare addresses, make results and workspace, and launch."""
     bound, fusion = kept.bound, kept.fusion
-    device = bound.device
-    handle = None if stream is None else stream_for(device, stream)
-    for i, each in enumerate(more_out, 1):
-        places[f"result {i}"] = library.operand(each, f"out[{i}]").pointer
-    apart = _overlaps(library, kept, a, b, out, places, {**arrays, **_results(more_out)})
-    for name in (*_WRITTEN, "out"):
-        x = out if name == "out" else arrays.get(name)
-        if x is not None:
-            library.claim(x)
-    for each in more_out:
-        library.claim(each)
-    span = None
-    if out is not None:
+    apart = False
+    scaling: tuple[float, ...] = ()
+    if scales is not None:
         low, high = bound.d_span
-        span = places["out"] + low, places["out"] + high
-    scaling = () if scales is None else read_scales(device, scales, span)
-    with library.context(device, handle) if device >= 0 else nullcontext():
-        current = handle
-        if current is None:
-            current = library.current_stream(device) if device >= 0 else 0
-        result = out if out is not None else bound.make()
-        places["out"] = library.address(result) if out is None else places["out"]
-        extra = list(more_out) or [bound.make() for _ in range(fusion.returned)]
-        if out is None and places["out"] & 15 and bound.launch is not None:
-            kept = _bind(library, a, b, result, tuple(extra), given, bound.options)
+        span = None if out is None else (places["out"] + low, places["out"] + high)
+        scaling = read_scales(bound.device, scales, span)
+    if out is not None or kept.written:
+        seen = {**fused, "a": a, "b": b, "out": out}
+        seen |= {f"result {i}": each for i, each in enumerate(more_out, 1)}
+        apart = _overlaps(library, kept, seen, places)
+        for name in kept.written:
+            library.claim(seen[name])
+        if out is not None:
+            library.claim(out)
+        for name in kept.zeroed:
+            library.zero(seen[name])
+    result = out
+    extra: list[Any] = list(more_out) or [bound.make() for _ in range(fusion.returned)]
+    if out is None:
+        result = bound.make()
+        places["out"] = library.address(result)
+        if places["out"] & 15 and bound.launch is not None:  # it was chosen for an aligned result
+            given = named_arguments(fused)
+            kept = bind_fused(library, a, b, result, tuple(extra), given, bound.options)
             bound, fusion = kept.bound, kept.fusion
+    if not more_out:
         for i, each in enumerate(extra, 1):
-            places[f"result {i}"] = library.address(each) if not more_out else places[f"result {i}"]
-        for name in ("amax_out", "bias_grad_out"):
-            if name in arrays:
-                library.zero(arrays[name])
-        if bound.launch is not None:
-            brought = [places[name] for name in fusion.names]
-            brought += [places["amax_out"]] if fusion.largest else []
-            values = [number(given[name], name) for name in fusion.numbers]
-            _launch(library, bound, places, current, (*scaling, *brought, *values), result, apart)
-    first = library.scalar(result) if bound.scalar and out is None else result
+            places[f"result {i}"] = library.address(each)
+    if bound.launch is not None:
+        brought = [places[name] for name in kept.brought]
+        more = (*scaling, *brought, *[values[name] for name in fusion.numbers])
+        if apart:
+            operand = library.operand(out, "out")
+            launch_apart(bound.launch, places["a"], places["b"], operand, *more)
+        else:
+            _launch(library, bound, places, stream, more)
+    scalar = bound.scalar and out is None
     if not extra:
-        return first
-    return (first, *(library.scalar(x) if bound.scalar and out is None else x for x in extra))
-
-
-def _results(more_out: tuple[Any, ...]) -> dict[str, Any]:
-    return {f"result {i}": each for i, each in enumerate(more_out, 1)}
+        return library.scalar(result) if scalar else result
+    return tuple(library.scalar(x) if scalar else x for x in (result, *extra))
 
 
 def _launch(
-    library: Library, bound: Bound, places: dict[str, int], stream: int, more: tuple[Any, ...],
-    out: Any, apart: bool,
-) -> None:  # fmt: skip
-    """Launch with the workspace that is needed; `apart` into memory of its own."""
+    library: Library, bound: Bound, places: dict[str, int], stream: int, more: tuple[Any, ...]
+) -> None:
+    """Launch with the workspace that is needed."""
     assert bound.launch is not None
-    assert bound.plan is not None
-    a_at, b_at, d_at = places["a"], places["b"], places["out"]
-    if apart:
-        launch_apart(bound.launch, a_at, b_at, library.operand(out, "out"), *more)
-        return
     if bound.workspace is None:
-        bound.launch(a_at, b_at, d_at, 0, stream, *more)
-        return
-    launch_with_workspace(library, bound, a_at, b_at, d_at, stream, more)
+        bound.launch(places["a"], places["b"], places["out"], 0, stream, *more)
+    else:
+        launch_with_workspace(library, bound, places["a"], places["b"], places["out"], stream, more)
 
 
 def _overlaps(
-    library: Library, kept: _BoundFused, a: Any, b: Any, out: Any, places: dict[str, int],
-    arrays: dict[str, Any],
-) -> bool:  # fmt: skip
+    library: Library, kept: BoundFused, seen: Mapping[str, Any], places: Mapping[str, int]
+) -> bool:
     """Refuse what is written and shares memory; whether the host has to compute `out` apart.
 
     `c` may be `out` itself, which is then read before it is written, element by element.
     """
-    bound = kept.bound
-    spans = {**kept.spans, "a": bound.a_span, "b": bound.b_span}
-    if out is not None:
-        spans["out"] = bound.d_span
     covered = {
         name: (places[name] + low, places[name] + high)
-        for name, (low, high) in spans.items()
+        for name, (low, high) in kept.spans.items()
         if name in places
     }
-    written = [name for name in covered if name in (*_WRITTEN, "out") or name.startswith("result")]
+    written = (*kept.written, *(("out",) if "out" in covered else ()))
     apart = False
     for name in written:
         low, high = covered[name]
         for other, (first, last) in covered.items():
             if other == name or not (first < high and low < last):
                 continue
-            seen = {"a": a, "b": b, "out": out, **arrays}
-            x, y = (library.operand(seen[each], each) for each in (name, other))
-            if (
-                name == "out"
-                and other == "c"
-                and kept.fusion.epilogue.in_place is not None
-                and x == y
-            ):
+            if name == "out" and other == "c" and kept.in_place:
                 continue
+            x, y = (library.operand(_named(seen, each), each) for each in (name, other))
             if not may_share(
                 (x.pointer, x.shape, x.strides, x.dtype.itemsize),
                 (y.pointer, y.shape, y.strides, y.dtype.itemsize),
             ):
                 continue
-            if name == "out" and other not in written and bound.device < 0:
+            if name == "out" and other not in written and kept.bound.device < 0:
                 apart = True  # as without an epilogue
                 continue
             advice = " (c may be out itself)" if {name, other} == {"out", "c"} else ""
@@ -394,3 +299,10 @@ def _overlaps(
                 f"written; pass another array as {name}{advice}"
             )
     return apart
+
+
+def _named(seen: Mapping[str, Any], name: str) -> Any:
+    """Return an array by its name, which may be longer where a function takes it."""
+    if name.startswith(PREFIX):
+        return seen["epilogue_args"][name.removeprefix(PREFIX)]
+    return seen[name]

@@ -16,7 +16,7 @@ from ..problem.epilogue import RESULTS, Beside, Epilogue, Step
 from ..problem.matrix import MatrixType
 from ..problem.overlap import overlaps_itself
 
-__all__ = ["NAMES", "Fusion", "fusion_for", "named_arguments", "number"]
+__all__ = ["NAMES", "PREFIX", "Fusion", "fusion_for", "named_arguments", "number"]
 
 #: The keyword arguments of `unigemm.matmul` that are of its epilogue.
 NAMES = (
@@ -25,7 +25,7 @@ NAMES = (
 )
 _LAYOUTS = ("interleaved", "halves")
 _FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-_PREFIX = "epilogue_args."  # of the names of a traced function's arguments
+PREFIX = "epilogue_args."  # of the names of a traced function's arguments
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def named_arguments(fused: Mapping[str, Any]) -> dict[str, Any]:
                     raise UnsupportedProblem(
                         f"epilogue_args[{key!r}] is None; pass an array or a number"
                     )
-                given[f"{_PREFIX}{key}"] = each
+                given[f"{PREFIX}{key}"] = each
         elif value is not None:
             given[name] = value
     for name, there in (("alpha", True), ("beta", "c" in given)):
@@ -164,7 +164,7 @@ def _refuse_mixtures(given: Mapping[str, Any]) -> None:
             "write a function and pass it as epilogue="
         )
     if "epilogue" in given:
-        more = [name for name in given if name != "epilogue" and not name.startswith(_PREFIX)]
+        more = [name for name in given if name != "epilogue" and not name.startswith(PREFIX)]
         if more:
             raise UnsupportedProblem(
                 f"epilogue= is a function of the sums alone, and {more[0]}= is given too; compute "
@@ -174,7 +174,7 @@ def _refuse_mixtures(given: Mapping[str, Any]) -> None:
             raise UnsupportedProblem(
                 f"epilogue= is a {type(given['epilogue']).__name__}; pass a function of the sums"
             )
-    elif any(name.startswith(_PREFIX) for name in given):
+    elif any(name.startswith(PREFIX) for name in given):
         raise UnsupportedProblem("epilogue_args= are of a function; pass it as epilogue=")
     needs = [
         ("beta", "c" in given, "pass c, which it multiplies"),
@@ -374,13 +374,14 @@ _MOST_TRACED = 1024
 
 def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
     """Return what a caller's function asks for; it is called once for each state that it has."""
-    from ..epilogue import fingerprint, traced
+    from ..epilogue import traced
+    from ..fingerprint import known_as
 
     function = builder.given["epilogue"]
     for name in builder.given:
-        if name.startswith(_PREFIX):
-            builder.take(name, name.removeprefix(_PREFIX), RESULTS, one=False)
-    own = fingerprint(function)
+        if name.startswith(PREFIX):
+            builder.take(name, name.removeprefix(PREFIX), RESULTS, one=False)
+    own = known_as(function)
     key = None if own is None else (own, tuple(builder.arguments.items()))
     found = None if key is None else _TRACED.get(key)
     if found is None:

@@ -1,0 +1,167 @@
+"""Calls with an epilogue: what happens once for each kind of call."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from ..arrays.libraries import library_of
+from ..arrays.library import Library
+from ..arrays.operands import HOST, Device, Operand
+from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from ..problem.canonical import result_shape
+from .bind import Bound, bind
+from .fusion import Fusion, fusion_for
+from .options import Options
+
+__all__ = ["BoundFused", "arrays_of", "bind_fused", "of_one"]
+
+_TOLD = ("activation", "gate_layout", "epilogue")  # no arrays
+_WRITTEN = ("preact_out", "amax_out", "bias_grad_out")
+_ZEROED = ("amax_out", "bias_grad_out")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundFused:
+    """A bound call, and what its epilogue reads and writes.
+
+    Attributes
+    ----------
+    bound
+        The product.
+    fusion
+        The epilogue.
+    spans
+        Bytes that each named array touches, from its address.
+    brought
+        Names of the arrays whose addresses the launcher takes, in its order.
+    written
+        Names of the caller's arrays that are written beside `out`.
+    zeroed
+        Those of them that are set to zero first.
+    in_place
+        `c` is `out`, and each element is read before it is written.
+    """
+
+    bound: Bound
+    fusion: Fusion
+    spans: dict[str, tuple[int, int]]
+    brought: tuple[str, ...]
+    written: tuple[str, ...]
+    zeroed: tuple[str, ...]
+    in_place: bool
+
+
+def arrays_of(library: Library, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays of an epilogue.
+
+    Raises
+    ------
+    LibraryMismatch
+        One is of another library than `a`.
+    """
+    arrays = {}
+    for name, value in given.items():
+        if isinstance(value, numbers.Number) or name in _TOLD:
+            continue
+        if library_of(value, name) is not library:
+            raise LibraryMismatch(
+                f"{name} is a {type(value).__name__}, of another library than a; convert it"
+            )
+        arrays[name] = value
+    return arrays
+
+
+def bind_fused(
+    library: Library, a: Any, b: Any, out: Any, more_out: tuple[Any, ...],
+    given: Mapping[str, Any], options: Options,
+) -> BoundFused:  # fmt: skip
+    """Check a call with an epilogue, plan it and bind its kernel."""
+    operands: dict[str, Operand] = {}
+
+    def see(x: Any, name: str) -> Operand:
+        operands[name] = library.operand(x, name)
+        return operands[name]
+
+    x, y = library.operand(a, "a"), library.operand(b, "b")
+    z = None if out is None else library.operand(out, "out")
+    in_place = False
+    if "c" in given and z is not None and not isinstance(given["c"], numbers.Number):
+        in_place = library.operand(given["c"], "c") == z
+    layouts = (x.layout, y.layout, None if z is None else z.layout)
+    on_host = x.device == HOST
+    fusion = fusion_for(given, layouts, see, options.dtype, in_place, on_host=on_host)
+    if "amax_out" in given:
+        see(given["amax_out"], "amax_out")
+    for name, operand in operands.items():
+        if operand.device != x.device:
+            raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
+    fusion = _with_outputs(library, fusion, more_out, operands, z)
+    asking = replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
+    bound = bind(library, a, b, out, asking)
+    spans = {name: operand.span for name, operand in operands.items()}
+    spans |= {"a": bound.a_span, "b": bound.b_span, "out": bound.d_span}
+    own = {name for name in spans if name.startswith("result")} if more_out else set()
+    return BoundFused(
+        bound,
+        fusion,
+        spans,
+        brought=(*fusion.names, *(("amax_out",) if fusion.largest else ())),
+        written=tuple(name for name in spans if name in _WRITTEN or name in own),
+        zeroed=tuple(name for name in _ZEROED if name in given),
+        in_place=fusion.epilogue.in_place is not None,
+    )
+
+
+def _with_outputs(
+    library: Library, fusion: Fusion, more_out: tuple[Any, ...], operands: dict[str, Operand],
+    out: Operand | None,
+) -> Fusion:  # fmt: skip
+    """Return a fusion whose further results are the caller's arrays, if these are given."""
+    if not more_out and not (fusion.returned and out is not None):
+        return fusion
+    if len(more_out) != fusion.returned:
+        raise UnsupportedProblem(
+            f"the epilogue returns {1 + fusion.returned} arrays and out has {1 + len(more_out)}; "
+            "pass a tuple of as many, or leave out="
+        )
+    layouts = dict(zip(fusion.names, fusion.layouts, strict=True))
+    for i, each in enumerate(more_out, 1):
+        name = f"result {i}"
+        if library_of(each, name) is not library:
+            raise LibraryMismatch(f"out[{i}] is a {type(each).__name__}, of another library than a")
+        seen = operands[name] = library.operand(each, f"out[{i}]")
+        mine = layouts[name]
+        if seen.shape != mine.shape or seen.dtype != mine.dtype:
+            raise UnsupportedProblem(
+                f"out[{i}] is {seen.dtype} of shape {seen.shape}; pass {mine.dtype} of shape "
+                f"{mine.shape}"
+            )
+        if seen.readonly:
+            raise UnsupportedProblem(f"out[{i}] is read-only; pass an array that may be written")
+        layouts[name] = seen.layout
+    return replace(fusion, layouts=tuple(layouts.values()))
+
+
+def of_one(library: Library, a: Any, b: Any) -> tuple[Any, Any]:
+    """Return operands with K = 1 that have the product of those with K = 0: zeros."""
+    x, y = library.operand(a, "a"), library.operand(b, "b")
+    result_shape(x.shape, y.shape)
+    columns = (*y.shape[:-2], 1, y.shape[-1]) if len(y.shape) > 1 else (1,)
+    found = []
+    for like, shape in ((x, (*x.shape[:-1], 1)), (y, columns)):
+        zeros = library.maker(shape, like.dtype, like.device)()
+        if prod(shape):
+            with _on(library, x.device):
+                library.zero(zeros)
+        found.append(zeros)
+    return found[0], found[1]
+
+
+def _on(library: Library, device: Device) -> AbstractContextManager[Any]:
+    """Make a CUDA device current; the host needs nothing."""
+    return nullcontext() if device == HOST else library.context(device.index, None)
