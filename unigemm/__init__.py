@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .planning.plan import Plan
     from .planning.target import Target, named_target
     from .tuning.autotune import autotune
+    from .tuning.online import autotuning
     from .version import __version__
 
 _WHERE = {
@@ -54,6 +55,7 @@ _WHERE = {
     ),
     "arrays.array_spec": ("ArraySpec",),
     "tuning.autotune": ("autotune",),
+    "tuning.online": ("autotuning",),
     "planning.plan": ("Plan",),
     "planning.target": ("Target", "named_target"),
     "version": ("__version__",),
@@ -84,6 +86,7 @@ __all__ = [
     "UnsupportedProblem",
     "__version__",
     "autotune",
+    "autotuning",
     "backend_info",
     "capabilities",
     "compile",

@@ -15,8 +15,9 @@ from .planning.plan import Plan
 from .planning.planner import KEPT
 from .planning.target import Target
 from .planning.validation import checked, typed
-from .runtime.bind import Bound, bind, store
+from .runtime.bind import Bound, store
 from .runtime.call import addresses, run, run_foreign
+from .runtime.first_call import bind_first
 from .runtime.fused import matmul_fused
 from .runtime.loader import kernel_entry
 from .runtime.options import Options, check_options
@@ -277,7 +278,7 @@ def matmul(
         options = Options(
             dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks, casting
         )
-        bound = bind(library, a, b, out, options)
+        bound = bind_first(library, a, b, out, options, stream)
         if key is None:
             a_at, b_at, d_at = addresses(library, a, b, out)
         elif bound.kept:

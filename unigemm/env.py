@@ -22,6 +22,7 @@ __all__ = [
     "Setting",
     "Variable",
     "always_compile",
+    "autotune",
     "backend",
     "bundle_dirs",
     "cache_dir",
@@ -173,6 +174,11 @@ def dump_dir() -> Path | None:
 def always_compile() -> bool:
     """Whether to compile kernels even if they are in the cache."""
     return _value("UNIGEMM_ALWAYS_COMPILE")
+
+
+def autotune() -> bool:
+    """Whether the first call of each kind is measured, see `unigemm.autotuning`."""
+    return _value("UNIGEMM_AUTOTUNE")
 
 
 def parse_size(text: str) -> int:
@@ -346,6 +352,13 @@ VARIABLES: dict[str, Variable] = {
             _paths,
             lambda complain: (),
             CacheWarning,
+        ),
+        Variable(
+            "UNIGEMM_AUTOTUNE",
+            "1: the first call of each kind measures configurations, and keeps the fastest",
+            "0",
+            _switch,
+            lambda complain: False,
         ),
         Variable(
             "UNIGEMM_LOG",

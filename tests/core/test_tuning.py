@@ -12,20 +12,17 @@ import pytest
 pytest.importorskip("cupy")
 
 from fake_gpu import host, install
+from stopwatch import TILES, Stopwatch, arrays
 
 import unigemm
 from unigemm.env import own_tuning_file
 from unigemm.planning import tuned_plans as tuning
 from unigemm.planning.config import Config
-from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import named_target
 from unigemm.planning.tuned_plans import Tuned, read, record
-from unigemm.problem.dtypes import numpy_dtype
 from unigemm.runtime import bind as dispatch
 from unigemm.tuning.autotune import Trial, decide
-
-TILES = {"pick": (64, 64, 8), "second": (32, 64, 8), "third": (16, 64, 8)}
 
 
 @pytest.fixture(autouse=True)
@@ -306,49 +303,6 @@ def test_a_kernel_that_has_changed_since_is_planned_by_the_model():
         assert plan().measured_us == 0
 
 
-class Stopwatch:
-    """Measures posing arrays by a clock that the fake kernels advance."""
-
-    name, l2_bytes = "stopwatch", 1 << 10
-
-    def __init__(self, driver, backend):
-        self.driver, self.backend, self.clock, self.wrong = driver, backend, 0.0, ()
-        self.us = dict.fromkeys(TILES.values(), 10e3)
-        backend.candidates = lambda problem, extents, target: [
-            Candidate(Config(tile), Prediction(1.0 + i, "fma")) for i, tile in enumerate(self.us)
-        ]
-        backend.bind = lambda plan, gemm, kernel: self.launcher(backend, kernel, plan, gemm)
-        self.launched = []
-
-    def launcher(self, backend, kernel, plan, gemm):
-        def launch(a, b, d, workspace, stream):
-            self.clock += self.us[plan.config.tile] / 1e6
-            self.launched.append(plan.config.tile)
-            if plan.config.tile not in self.wrong:
-                backend.launch(kernel, gemm, a, b, d, workspace, stream)
-
-        return launch
-
-    def operand(self, shape, dtype, transposed, offset):
-        x = self.driver.ones(shape[::-1] if transposed else shape, numpy_dtype(dtype))
-        return x.T if transposed else x
-
-    def empty(self, shape, dtype):
-        return self.driver.empty(shape, dtype)
-
-    def capture(self, calls):
-        return lambda: [call() for call in calls]
-
-    def seconds(self, run):
-        before = self.clock
-        run()
-        return self.clock - before
-
-    def worst_ratio(self, a, b, out, factor, rounding):
-        exact = host(a).astype(float) @ host(b).astype(float)
-        return 0.0 if np.array_equal(host(out), exact) else np.inf
-
-
 @pytest.fixture
 def stopwatch(monkeypatch, tmp_path):
     from unigemm import cache
@@ -357,10 +311,6 @@ def stopwatch(monkeypatch, tmp_path):
     kept = cache.Cache(tmp_path / "kernels", [])
     monkeypatch.setattr(cache, "default_cache", lambda: kept)
     return Stopwatch(driver, backend)
-
-
-def arrays(driver):
-    return driver.ones((32, 16)), driver.ones((16, 8))
 
 
 def test_the_fastest_is_measured_kept_and_launched_from_then_on(stopwatch, own_file):

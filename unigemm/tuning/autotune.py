@@ -26,7 +26,7 @@ from .measure import Device, Workload, best_device, error_ratio, measure, rotati
 if TYPE_CHECKING:
     from ..arrays.types import Array, ArrayLike, DTypeLike
 
-__all__ = ["Trial", "autotune", "decide", "race"]
+__all__ = ["Operands", "Trial", "autotune", "decide", "keep_fastest", "race"]
 
 _LEAST_GAIN = 0.01  # of the pick's time; a smaller gain does not justify a change
 #: Takes what is being done, how many steps are done, and how many there are.
@@ -51,6 +51,28 @@ class Trial:
     us: float = inf
     low: float = inf
     fault: str | None = None
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Arrays to measure with.
+
+    Attributes
+    ----------
+    sets
+        Some A, B and D.
+    poison
+        Returns a D that holds nothing of a result.
+    """
+
+    sets: Sequence[tuple[Any, Any, Any]]
+    poison: Callable[[], Any]
+
+
+def _operands(work: Workload, device: Device) -> Operands:
+    """Return compact ones that exceed the L2."""
+    sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
+    return Operands(sets, lambda: work.result(device))
 
 
 def autotune(
@@ -122,14 +144,53 @@ def autotune(
     first = api.plan(a, b, out, dtype=dtype, keep=candidates - 1, tuned=False, **options)
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
-    work = _workload(first)
+    plan = keep_fastest(first, backend, _workload(first), device, budget, kept_in, report)
+    replan()
+    return plan
+
+
+def keep_fastest(
+    first: Plan,
+    asked: str,
+    work: Workload,
+    device: Device,
+    budget: float,
+    kept_in: Path | None = None,
+    report: Report | None = None,
+    operands: Operands | None = None,
+) -> Plan:
+    """Measure a plan against its alternatives, and keep the fastest in a tuning file.
+
+    Parameters
+    ----------
+    first
+        The model's pick with the alternatives to measure.
+    asked
+        The backend that it was chosen from, or "auto".
+    work
+        The problem.
+    device, budget, report
+        As in `autotune`.
+    kept_in
+        The file; None for the user's own.
+    operands
+        What to measure with; by default made for it.
+
+    Raises
+    ------
+    CacheError
+        The result cannot be written.
+    UnigemmError
+        No candidate computed the product correctly.
+    """
     plans = _contenders(first)
     say = report or (lambda what, done, of: None)
     kernels, failed = _compile(plans, lambda done, of: say(f"compiling {of} kernels", done, of + 3))
     each_ms = 1e3 * budget / (len(plans) + 4)
+    arrays = operands or _operands(work, device)
 
     def run(some: Sequence[Plan], budget_ms: float) -> list[Trial]:
-        return race(work, some, device, budget_ms, failed)
+        return race(work, some, device, budget_ms, arrays, failed)
 
     say(f"measuring {len(plans)} configurations", kernels + 1, kernels + 3)
     trials = run(plans, each_ms)
@@ -137,8 +198,7 @@ def autotune(
     best, pick = decide(trials, lambda two: run(two, 2 * each_ms))
     say("done", kernels + 3, kernels + 3)
     plan = replace(best.plan, measured_us=best.us)
-    record([_tuned(plan, backend, pick)], kept_in)
-    replan()
+    record([_tuned(plan, asked, pick)], kept_in)
     return plan
 
 
@@ -186,6 +246,7 @@ def race(
     plans: Sequence[Plan],
     device: Device,
     budget_ms: float,
+    operands: Operands,
     failed: Mapping[str, str] | None = None,
 ) -> list[Trial]:
     """Check and time plans of one problem in turns. Plans with a wrong result get no time.
@@ -200,10 +261,12 @@ def race(
         Where they run.
     budget_ms
         Device time for each plan, in milliseconds.
+    operands
+        What is multiplied.
     failed
         Names of kernels that do not compile, with the reasons: they are not tried again here.
     """
-    sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
+    sets = operands.sets
     faults = {}
     contestants = {}
     for number, plan in enumerate(plans):
@@ -211,7 +274,7 @@ def race(
         if reason:
             faults[number] = reason
             continue
-        checked = (*sets[0][:2], work.result(device))  # not what another one has written
+        checked = (*sets[0][:2], operands.poison())  # not what another one has written
         try:
             _call(checked, plan)()
         except UnigemmError as error:

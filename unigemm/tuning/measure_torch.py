@@ -26,10 +26,6 @@ class TorchDevice:
         self.torch = torch
         self.index = index
         torch.cuda.set_device(index)
-        # The baseline: IEEE float32, and float32 sums for 16-bit types.
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         self.stream = torch.cuda.Stream()
         self.l2_bytes = torch.cuda.get_device_properties(index).L2_cache_size
 
@@ -62,16 +58,21 @@ class TorchDevice:
     ) -> Callable[[], object]:
         """Return `torch.mm(out=)` or `torch.bmm(out=)`, for eight bits `_scaled_mm` or `_int_mm`.
 
+        From then on PyTorch multiplies float32 as it is, and adds 16-bit types in float32.
+
         Raises
         ------
         UnsupportedProblem
             Eight bits that PyTorch does not multiply.
         """
         torch = self.torch
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         if a.itemsize == 1:
             return self._eight_bits(a, b, out)
         product = torch.mm if a.dim() == 2 else torch.bmm
-        if precision != "tf32":  # allowed in no other place, see `__init__`
+        if precision != "tf32":  # allowed in no other place, see above
             return lambda: product(a, b, out=out)
 
         def in_tf32() -> None:
@@ -108,7 +109,9 @@ class TorchDevice:
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream), torch.cuda.graph(graph, stream=self.stream):
+        # Other threads may go on allocating.
+        mode = {"capture_error_mode": "thread_local"}
+        with torch.cuda.stream(self.stream), torch.cuda.graph(graph, stream=self.stream, **mode):
             for call in calls:
                 call()
         return graph.replay

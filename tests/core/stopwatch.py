@@ -1,0 +1,63 @@
+"""A device whose kernels take the time that a test names, for posing arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from fake_gpu import host
+
+from unigemm.planning.config import Config
+from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.problem.dtypes import numpy_dtype
+
+TILES = {"pick": (64, 64, 8), "second": (32, 64, 8), "third": (16, 64, 8)}
+
+
+class Stopwatch:
+    """Measures posing arrays by a clock that the fake kernels advance."""
+
+    name, l2_bytes = "stopwatch", 1 << 10
+
+    def __init__(self, driver, backend):
+        self.driver, self.backend, self.clock, self.wrong = driver, backend, 0.0, ()
+        self.us = dict.fromkeys(TILES.values(), 10e3)
+        backend.candidates = lambda problem, extents, target: [
+            Candidate(Config(tile), Prediction(1.0 + i, "fma")) for i, tile in enumerate(self.us)
+        ]
+        backend.bind = lambda plan, gemm, kernel: self.launcher(backend, kernel, plan, gemm)
+        self.launched = []
+        self.waited = 0
+
+    def launcher(self, backend, kernel, plan, gemm):
+        def launch(a, b, d, workspace, stream):
+            self.clock += self.us[plan.config.tile] / 1e6
+            self.launched.append(plan.config.tile)
+            if plan.config.tile not in self.wrong:
+                backend.launch(kernel, gemm, a, b, d, workspace, stream)
+
+        return launch
+
+    def operand(self, shape, dtype, transposed, offset):
+        x = self.driver.ones(shape[::-1] if transposed else shape, numpy_dtype(dtype))
+        return x.T if transposed else x
+
+    def empty(self, shape, dtype):
+        return self.driver.empty(shape, dtype)
+
+    def capture(self, calls):
+        return lambda: [call() for call in calls]
+
+    def seconds(self, run):
+        before = self.clock
+        run()
+        return self.clock - before
+
+    def worst_ratio(self, a, b, out, factor, rounding):
+        exact = host(a).astype(float) @ host(b).astype(float)
+        return 0.0 if np.array_equal(host(out), exact) else np.inf
+
+    def synchronize(self):
+        self.waited += 1
+
+
+def arrays(driver):
+    return driver.ones((32, 16)), driver.ones((16, 8))

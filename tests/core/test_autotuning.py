@@ -1,0 +1,187 @@
+"""On-line tuning: the first call of a kind measures, for the caller and no one else."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy")
+
+from fake_gpu import host, install
+from stopwatch import TILES, Stopwatch, arrays
+
+import unigemm
+from unigemm import cache
+from unigemm.env import own_tuning_file
+from unigemm.planning.tuned_plans import read
+from unigemm.runtime import bind as dispatch
+from unigemm.runtime import first_call
+from unigemm.tuning import online
+
+
+@pytest.fixture
+def stopwatch(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("UNIGEMM_TUNING", "UNIGEMM_AUTOTUNE"):
+        monkeypatch.delenv(name, raising=False)
+    driver, backend = install(monkeypatch)
+    kept = cache.Cache(tmp_path / "kernels", [])
+    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    found = Stopwatch(driver, backend)
+    found.us[TILES["third"]] = 7e3
+    monkeypatch.setattr(online, "_device", lambda library, index: found)
+    monkeypatch.setattr(online, "_tried", set())
+    dispatch.replan()
+    yield found
+    dispatch.replan()
+    dispatch.forget()
+
+
+def multiplied(stopwatch, **options):
+    """Multiply once, and return the tiles that were launched."""
+    stopwatch.launched.clear()
+    product = unigemm.matmul(*arrays(stopwatch.driver), **options)
+    np.testing.assert_array_equal(host(product), 16)
+    return stopwatch.launched
+
+
+def test_the_first_call_measures_and_later_ones_use_what_it_found(stopwatch):
+    assert multiplied(stopwatch) == [TILES["pick"]]
+    with unigemm.autotuning():
+        first = multiplied(stopwatch)
+        assert {*first} == {*TILES.values()}
+        assert first[-1] == TILES["third"]
+        assert multiplied(stopwatch) == [TILES["third"]]
+        assert stopwatch.waited
+    assert multiplied(stopwatch) == [TILES["third"]]
+    (entry,) = read(own_tuning_file())
+    assert entry.plan.config.tile == TILES["third"]
+    assert entry.plan.measured_us == pytest.approx(7e3)
+    online._tried.clear()
+    dispatch.replan()
+    dispatch.forget()  # as in a later process
+    with unigemm.autotuning():
+        assert multiplied(stopwatch) == [TILES["third"]]
+
+
+def test_the_environment_turns_it_on(stopwatch, monkeypatch):
+    monkeypatch.setenv("UNIGEMM_AUTOTUNE", "0")
+    assert multiplied(stopwatch) == [TILES["pick"]]
+    dispatch.replan()
+    monkeypatch.setenv("UNIGEMM_AUTOTUNE", "1")
+    assert multiplied(stopwatch)[-1] == TILES["third"]
+
+
+def test_only_as_many_are_measured_as_the_innermost_block_says(stopwatch):
+    with unigemm.autotuning(candidates=3), unigemm.autotuning(candidates=2):
+        assert {*multiplied(stopwatch)} == {TILES["pick"], TILES["second"]}
+
+
+def test_it_is_off_behind_the_block_whatever_ends_it(stopwatch):
+    with pytest.raises(RuntimeError), unigemm.autotuning(), unigemm.autotuning():
+        raise RuntimeError
+    assert not first_call._asked
+    assert multiplied(stopwatch) == [TILES["pick"]]
+
+
+@pytest.mark.parametrize("how", [{"candidates": 0}, {"budget": 0}, {"budget": float("inf")}])
+def test_nothing_to_measure_is_refused(how):
+    with pytest.raises(unigemm.UnsupportedProblem, match="at least one"):
+        unigemm.autotuning(**how)
+
+
+@pytest.mark.parametrize("option", ["deterministic", "batch_invariant"])
+def test_what_promises_bits_is_never_measured(stopwatch, option):
+    stopwatch.backend.batch_invariant = True
+    with unigemm.autotuning():
+        assert len(multiplied(stopwatch, **{option: True})) == 1
+    assert not own_tuning_file().exists()
+
+
+def test_a_call_with_a_plan_measures_nothing(stopwatch):
+    a, b = arrays(stopwatch.driver)
+    with unigemm.autotuning():
+        assert len(multiplied(stopwatch, plan=unigemm.plan(a, b))) == 1
+    assert not own_tuning_file().exists()
+
+
+def test_a_capture_measures_nothing_and_a_later_call_does(stopwatch):
+    with unigemm.autotuning():
+        stopwatch.driver.capturing = True
+        assert multiplied(stopwatch) == [TILES["pick"]]
+        stopwatch.driver.capturing = False
+        assert multiplied(stopwatch)[-1] == TILES["third"]
+
+
+def test_an_emulated_device_is_not_measured(stopwatch, monkeypatch):
+    from unigemm.planning.target import named_target
+
+    monkeypatch.setitem(online.VIRTUAL, 0, named_target("sm_90a"))
+    with unigemm.autotuning():
+        assert multiplied(stopwatch) == [TILES["pick"]]
+
+
+def test_the_callers_result_is_written_by_its_own_launch_alone(stopwatch):
+    a, b = arrays(stopwatch.driver)
+    out = stopwatch.driver.ones((64, 16))[::2, ::2]  # with strides of its own
+    host(out)[...] = 5
+    seen = []
+    launch = stopwatch.backend.launch
+
+    def watched(kernel, gemm, *places):
+        seen.append((places[2], host(out).max()))
+        launch(kernel, gemm, *places)
+
+    stopwatch.backend.launch = watched
+    with unigemm.autotuning():
+        unigemm.matmul(a, b, out)
+    assert len(seen) > 3
+    assert all(place != out.data.ptr and held == 5 for place, held in seen[:-1])
+    assert seen[-1][0] == out.data.ptr
+    np.testing.assert_array_equal(host(out), 16)
+    assert stopwatch.launched[-1] == TILES["third"]
+
+
+def test_a_kernel_that_is_wrong_is_left_out_and_said(stopwatch):
+    stopwatch.wrong = (TILES["third"],)
+    with unigemm.autotuning(), pytest.warns(unigemm.TuningWarning, match="its result is wrong"):
+        assert multiplied(stopwatch)[-1] == TILES["pick"]
+
+
+def test_what_goes_wrong_is_said_once_and_the_product_is_there(stopwatch, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("the device is full")
+
+    monkeypatch.setattr(online, "_device", fails)
+    with unigemm.autotuning(), pytest.warns(unigemm.TuningWarning, match="the device is full"):
+        assert multiplied(stopwatch) == [TILES["pick"]]
+    with unigemm.autotuning():
+        assert multiplied(stopwatch) == [TILES["pick"]]
+
+
+def test_threads_that_ask_at_once_measure_once(stopwatch):
+    measured = []
+    device = online._device
+    online_device = lambda *place: measured.append(1) or device(*place)  # noqa: E731
+    online._device = online_device
+    a, b = arrays(stopwatch.driver)
+    try:
+        with unigemm.autotuning():
+            threads = [threading.Thread(target=unigemm.matmul, args=(a, b)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        online._device = device
+    assert len(measured) == 1
+    assert multiplied(stopwatch) == [TILES["third"]]
+
+
+def test_arrays_in_host_memory_are_multiplied_as_ever(stopwatch):
+    a = np.ones((4, 4), np.float32)
+    with unigemm.autotuning():
+        np.testing.assert_array_equal(unigemm.matmul(a, a), 4)
+    assert not stopwatch.launched
