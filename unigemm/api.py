@@ -122,10 +122,10 @@ def matmul(
     precision : {"ieee", "tf32", "3xtf32"}
         The coarsest arithmetic to accept for float32 inputs; other inputs take "ieee" only. A
         kernel may be more accurate than that. "ieee" multiplies float32 as it is. "tf32" may cut
-        each input to TF32, a relative error below 2**-10. "3xtf32" may split each input into two
-        TF32 numbers, a relative error of about 2**-21 for each product, which on tensor cores is
-        more than twice as fast as "ieee". Sums are always in float32. The notes say what happens
-        to very large and very small numbers.
+        each input to TF32, a relative error below ``2**-10``. "3xtf32" may split each input into
+        two TF32 numbers, a relative error of about ``2**-21`` for each product, which on tensor
+        cores is more than twice as fast as "ieee". Sums are always in float32. The notes say what
+        happens to very large and very small numbers.
     deterministic : bool
         Ask for bitwise equal results from run to run.
     batch_invariant : bool
@@ -210,10 +210,10 @@ def matmul(
     exceptions:
 
     - A sum that leaves the range of float32 on the way is infinite or NaN.
-    - "tf32" turns numbers below 2**-136 into 0. Where operands are rounded to TF32 on their way, by
-      TMA on Hopper and by cutile before it, it turns numbers above 3.4019e38 into infinity.
-    - "3xtf32" has an absolute error of up to 2**-137 in each number, which exceeds the relative
-      error below 2**-114. Products beyond 2**139 may give NaN instead of infinity.
+    - "tf32" turns numbers below ``2**-136`` into 0. Where operands are rounded to TF32 on their
+      way, by TMA on Hopper and by cutile before it, it turns numbers above 3.4019e38 into infinity.
+    - "3xtf32" has an absolute error of up to ``2**-137`` in each number, which exceeds the relative
+      error below ``2**-114``. Products beyond ``2**139`` may give NaN instead of infinity.
 
     Hopper's tensor cores add the products of float8 with about 14 bits, because they cut all terms
     of one instruction at the same place. cute_wgmma moves the sums to float32 every 128 of K.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import posixpath
 import re
@@ -56,6 +57,12 @@ def test_the_names_of_a_room_that_is_imported_by_name_are_there_too(room):
     reference = (DOCS / "reference" / f"{page}.md").read_text()
     where = room.replace("/", ".")
     assert [name for name in public if f"::: {where}.{name}\n" not in reference] == []
+
+
+@pytest.mark.parametrize("name", unigemm.__all__)
+def test_a_power_in_a_docstring_is_code_and_not_bold_type(name):
+    text = re.sub(r"``.*?``", "", inspect.getdoc(getattr(unigemm, name)) or "")
+    assert re.findall(r"\d\*\*\S+", text) == []
 
 
 # -- examples --------------------------------------------------------------------------------------
