@@ -6,7 +6,7 @@ The reference is the NumPy backend, which tests/core/test_fused.py holds against
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from reference import NUMPY, Lib, Strided, strided_view
 import unigemm
 from unigemm.problem.dtypes import DType, numpy_dtype
 
-__all__ = ["EPILOGUES", "Fused", "check_fused", "fused_cases"]
+__all__ = ["EPILOGUES", "Fused", "check_fused", "check_planned", "fused_cases", "ways_of"]
 
 GUARD = 3  # elements around each array that is written, and a pattern in them
 _PATTERN = 77
@@ -236,6 +236,77 @@ def check_fused(case: Fused, lib: Lib, on: Any = None, **options: Any) -> Any:
     for name in results:
         _compare(got[name], wanted[name], case, name)
     return device
+
+
+def ways_of(case: Fused, backend: str, target: Any, **options: Any) -> list[Any]:
+    """Return a plan for each way in which a backend computes a product of compact arrays."""
+    (m, n, k), spec = case.sizes, unigemm.ArraySpec
+    full, row, column = spec((m, n), case.dtype), spec((n,), case.dtype), spec((m, 1), "float32")
+    kinds = {
+        "row": row, "special": row, "full": full, "out": full, "written": spec((m, n), "float32"),
+        "largest": spec((1,), "float32"), "column": column, "scalar": spec((1,), "float32"),
+        "turned": spec((m, n), case.dtype, order="F"),
+    }  # fmt: skip
+
+    def seen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: seen(each) for name, each in value.items()}
+        return kinds.get(value, value) if isinstance(value, str) else value
+
+    asked = {name: seen(value) for name, value in EPILOGUES[case.name].items()}
+    a = spec((m, k), case.dtype)
+    b = spec((k, n), case.dtype, order="F" if case.layout[1] == "t" else "C")
+    plan = unigemm.plan(a, b, backend=backend, target=target, keep=400, **asked, **options)
+    found: dict[Any, Any] = {}
+    for each in (plan.as_alternative, *plan.alternatives):
+        config = each.config
+        way = (
+            config.schedule, config.split_k > 1, config.cluster_k > 1, config.slice_k > 1,
+            config.swap_ab, bool(config.remainder), config.tile[0] < 64, config.repacked,
+            config.tile[0] & (config.tile[0] - 1) == 0,
+        )  # fmt: skip
+        found.setdefault(way, each)
+    return [
+        replace(plan, config=x.config, workspace_bytes=x.workspace_bytes, alternatives=())
+        for x in found.values()
+    ]
+
+
+def check_planned(case: Fused, plan: Any, lib: Lib, on: Any = None) -> None:
+    """Compute a product of compact arrays by a plan of `ways_of`, and compare with the host's."""
+    rng = np.random.default_rng(case.seed)
+    m, n, k = case.sizes
+    x, y = case.operand(rng, m, k, False), case.operand(rng, k, n, case.layout[1] == "t")
+    given = {
+        name: case.array(rng, value, None)
+        if isinstance(value, str) and name not in ("activation", "gate_layout")
+        else value
+        for name, value in EPILOGUES[case.name].items()
+    }
+    if "epilogue_args" in given:
+        args = given["epilogue_args"].items()
+        given["epilogue_args"] = {
+            name: case.array(rng, v, None) if isinstance(v, str) else v for name, v in args
+        }
+    given |= {
+        name: np.full(v.shape, np.nan, v.dtype) for name, v in given.items() if "_out" in name
+    }
+    found = []
+    here = nullcontext() if on is None else on
+    dtype = plan.problem.d.dtype.value
+    for each, extra, place in (
+        (NUMPY, {"backend": "numpy", "dtype": dtype}, nullcontext()),
+        (lib, {"plan": plan}, here),
+    ):
+        moved = Moved(each)
+        arguments = {name: _on(moved, v) for name, v in given.items()}
+        with place:
+            results = unigemm.matmul(moved.put(x), moved.put(y), **arguments, **extra)
+        results = results if isinstance(results, tuple) else (results,)
+        written = [moved.get(v) for name, v in given.items() if "_out" in name]
+        found.append([*map(each.back, results), *written])
+    for i, (got, wanted) in enumerate(zip(found[1], found[0], strict=True)):
+        _compare(got, wanted, case, f"{plan.config}, result {i}")
 
 
 def _on(moved: Moved, x: Any) -> Any:

@@ -6,11 +6,14 @@ from unigemm.planning.config import Config
 from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Problem
 
-__all__ = ["in_place", "no_epilogue", "unsupported_config_epilogue", "unsupported_epilogue"]
+__all__ = ["in_place", "unsupported_config_epilogue", "unsupported_epilogue"]
 
 
-def unsupported_epilogue(problem: Problem) -> str | None:
-    """Say why kernels do not carry out a problem's epilogue; None where they do."""
+def unsupported_epilogue(problem: Problem, *, float8: bool = False) -> str | None:
+    """Say why kernels do not carry out a problem's epilogue; None where they do.
+
+    Some convert to and from `float8`.
+    """
     epilogue = problem.epilogue
     if epilogue is None:
         return None
@@ -26,7 +29,7 @@ def unsupported_epilogue(problem: Problem) -> str | None:
         )
     kinds = [x.matrix.dtype for x in epilogue.beside]
     for dtype in (problem.d.dtype, *kinds):
-        if dtype in FLOAT8:
+        if dtype in FLOAT8 and not float8:
             return f"kernels do not convert to or from {dtype} in an epilogue; use bfloat16"
     if problem.accumulator is DType.FLOAT64 and problem.d.dtype is not DType.FLOAT64:
         return "sums in float64 are not rounded to other types"
@@ -36,13 +39,6 @@ def unsupported_epilogue(problem: Problem) -> str | None:
 def in_place(problem: Problem) -> bool:
     """Whether an array that the epilogue reads is D itself, so that no tile may be stored twice."""
     return problem.epilogue is not None and problem.epilogue.in_place is not None
-
-
-def no_epilogue(problem: Problem) -> str | None:
-    """Say that a backend does not carry out epilogues; None where a problem has none."""
-    if problem.epilogue is None:
-        return None
-    return "it does not carry out epilogues yet; use another backend, or compute behind the product"
 
 
 def unsupported_config_epilogue(problem: Problem, config: Config) -> str | None:

@@ -160,6 +160,8 @@ class CutileBackend(Backend):
             kernel,  # type: ignore[arg-type]
             swapped=gemm.swapped != plan.config.swap_ab,
             overlap=features(plan.target).overlaps,
+            scaled=plan.problem.scaled,
+            epilogue=plan.problem.epilogue,
         )
 
 
@@ -168,10 +170,11 @@ def _digest() -> str:
     """Return the digest of what decides the code: device code, and what makes code of it."""
     own = package_sources("unigemm.backends.cutile")
     kernels = package_sources("unigemm.backends.cutile.kernels")
+    common = package_sources("unigemm.backends.common")
     return source_digest(
         *(own[file] for file in ("geometry.py", "toolchain.py", "settings.py")),
         *(kernels[file] for file in sorted(kernels)),
-        package_sources("unigemm.backends.common")["factors.py"],
+        *(common[file] for file in ("factors.py", "lowering.py")),
     )
 
 

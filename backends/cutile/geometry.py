@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from unigemm.planning.config import Config
 from unigemm.planning.target import Target
@@ -27,6 +28,7 @@ __all__ = [
     "is_copied",
     "k_major",
     "kernel_problem",
+    "physical_lines",
     "stored_directly",
 ]
 
@@ -92,7 +94,13 @@ def kernel_problem(problem: Problem) -> Problem:
         MatrixType(d.dtype, d.major, alignment),
         precision,
         scaled=problem.scaled,
+        epilogue=problem.epilogue,
     )
+
+
+def physical_lines(matrix: MatrixType) -> Literal["m", "n"]:
+    """Return the index that the lines of an array beside D are numbered by: rows, or columns."""
+    return "n" if matrix.major == "m" else "m"
 
 
 def is_copied(kind: MatrixType, config: Config) -> bool:

@@ -15,8 +15,9 @@ from typing import Any
 
 from unigemm.errors import BackendUnavailable, UnigemmError
 from unigemm.planning.backend import Launcher
+from unigemm.problem.epilogue import MOST_ARRAYS, Epilogue
 
-from .launch_arguments import CALL_ARGUMENTS, Argument, Call, CallArgument, Divisor
+from .launch_arguments import CALL_ARGUMENTS, Argument, Call, CallArgument
 
 __all__ = ["DRIVER", "launcher", "load"]
 
@@ -86,7 +87,7 @@ def _bits(argument: Argument) -> int:
     """Return what stands for an argument until a call brings it, as an unsigned number."""
     if isinstance(argument, CallArgument):
         return 0
-    return (argument.packed if isinstance(argument, Divisor) else argument) & (2**64 - 1)
+    return (argument if isinstance(argument, int) else argument.packed) & (2**64 - 1)
 
 
 def _prepare(call: Call, function: Any, overlap: bool) -> Launch:
@@ -134,7 +135,13 @@ class _Prepared(threading.local):
 
 
 def launcher(
-    calls: Sequence[Call], kernels: Mapping[str, Any], *, swapped: bool, overlap: bool
+    calls: Sequence[Call],
+    kernels: Mapping[str, Any],
+    *,
+    swapped: bool,
+    overlap: bool,
+    scaled: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> Launcher:
     """Return what launches a product.
 
@@ -148,6 +155,8 @@ def launcher(
         The kernel's A is the caller's b.
     overlap
         Let each kernel begin while the one before it ends.
+    scaled, epilogue
+        Of the problem: what a launch brings beside addresses and the stream.
     """
     from cuda.bindings import driver
 
@@ -170,9 +179,32 @@ def launcher(
         if not scales:
             run((a, b, d, workspace), stream)
             return
-        at_a, at_b = int(scales[0]), int(scales[1])
-        factor = int.from_bytes(struct.pack("<d", scales[2]), "little")
-        there = (int(at_a != 0), int(at_b != 0))
-        run((a, b, d, workspace, at_a, at_b, *there, factor), stream)
+        run((a, b, d, workspace, *_of_scales(scales)), stream)
 
-    return launch
+    if epilogue is None:
+        return launch
+    arrays, largest = len(epilogue.beside), epilogue.largest is not None
+    first = 3 if scaled else 0
+    unused, behind = (0,) * (MOST_ARRAYS - arrays), first + arrays
+
+    def launch_fused(a: int, b: int, d: int, workspace: int, stream: int, *more: float) -> None:
+        if swapped:
+            a, b = b, a
+        at = int(more[behind]) if largest else 0
+        scales = _of_scales(more) if scaled else (0,) * 5
+        numbers = map(_float_bits, more[behind + largest :])
+        beside = (*map(int, more[first:behind]), *unused)
+        run((a, b, d, workspace, *scales, at, *beside, *numbers), stream)
+
+    return launch_fused
+
+
+def _of_scales(scales: Sequence[float]) -> tuple[int, ...]:
+    """Return the places of two scales, whether there are such, and the bits of the factor."""
+    at_a, at_b = int(scales[0]), int(scales[1])
+    return at_a, at_b, int(at_a != 0), int(at_b != 0), _float_bits(scales[2])
+
+
+def _float_bits(number: float) -> int:
+    """Return a float64's bits as an unsigned number."""
+    return int.from_bytes(struct.pack("<d", number), "little")

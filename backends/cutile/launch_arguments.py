@@ -18,11 +18,19 @@ from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
-from unigemm.problem.problem import Extents, MatrixType
+from unigemm.problem.epilogue import MOST_ARRAYS as MOST_BESIDE
+from unigemm.problem.problem import Extents, MatrixType, Problem
 
-from ..common.kernel_key import INT32_MAX, Steps, oriented_strides
+from ..common.kernel_key import INT32_MAX, Steps, oriented_beside, oriented_strides
 from ..common.workspace import ROW_BYTES, packed_bytes, packed_row_bytes, parts_filled
-from .geometry import PIECE_ROWS, REDUCE_TILE, TRANSPOSE_TILE, features, is_copied
+from .geometry import (
+    PIECE_ROWS,
+    REDUCE_TILE,
+    TRANSPOSE_TILE,
+    features,
+    is_copied,
+    physical_lines,
+)
 
 __all__ = [
     "CALL_ARGUMENTS",
@@ -37,7 +45,8 @@ __all__ = [
     "units_of",
 ]
 
-#: What a launch brings, in its order: addresses (A and B the kernel's), extents, a float64's bits.
+#: What a launch brings, in its order: addresses (A and B the kernel's), extents, bits of float64s;
+#: then what an epilogue takes: places of its arrays, and bits of its numbers.
 CALL_ARGUMENTS = (
     "a",
     "b",
@@ -48,6 +57,9 @@ CALL_ARGUMENTS = (
     "scales_a",
     "scales_b",
     "factor",
+    "largest",
+    *(f"array {i}" for i in range(MOST_BESIDE)),
+    *(f"number {i}" for i in range(MOST_BESIDE)),
 )
 
 
@@ -158,10 +170,10 @@ def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
     UnsupportedProblem
         A line lies 2**31 elements or more behind the one before.
     """
-    strides = oriented_strides(gemm, plan.config)
+    strides = [*oriented_strides(gemm, plan.config), *_beside_strides(gemm, plan.config)]
     steps = [step for matrix in strides for step in matrix[2:]]
     if all(0 <= step <= INT32_MAX for step in steps):
-        return _calls(plan, gemm.batch, strides, (0, 0, 0))
+        return _calls(plan, gemm.batch, strides, (0,) * len(strides))
     found: list[Call] = []
     inner, outer = gemm.batch
     for i1, i0 in product(range(outer), range(inner)):
@@ -186,7 +198,9 @@ def _calls(
         a, begin = _copied(a, begin, (m, k), plan, copies)
     if is_copied(problem.b, config):
         b, begin = _copied(b, begin, (n, k), plan, copies)
-    d = _matrix("d", problem.d, problem.d.major == "m", (m, n), batch, strides[2], offsets[2])
+    gate = "" if problem.epilogue is None else problem.epilogue.gate
+    of_d = (m // 2 if gate == "m" else m, n // 2 if gate == "n" else n)
+    d = _matrix("d", problem.d, problem.d.major == "m", of_d, batch, strides[2], offsets[2])
     units = units_of(config, plan.extents) // extents.batch * products
     slots = slots_of(config, plan.target)
     blocks = min(units, slots) if config.schedule == "persistent" else units
@@ -202,6 +216,7 @@ def _calls(
             1,
         )
         scales = (*scales, CallArgument("factor"))
+    scales = (*scales, *_fused(problem, (m, n), batch, strides[3:], offsets[3:]))
     stack = batch[0] if config.split_k == 1 else products
     order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
     if not features(plan.target).multiplies:
@@ -263,6 +278,35 @@ def _matrix(
         *(outer, inner, lines, line),
         *strides,
     )
+
+
+def _beside_strides(gemm: Gemm, config: Config) -> list[Steps]:
+    """Return the strides of an epilogue's arrays as the kernel sees them."""
+    flat = oriented_beside(gemm, config)
+    return [(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)]
+
+
+def _fused(
+    problem: Problem, shape: tuple[int, int], batch: tuple[int, int], strides: Sequence[Steps],
+    offsets: Sequence[int],
+) -> tuple[Argument, ...]:  # fmt: skip
+    """Return the arguments of an epilogue: arrays, numbers, the place of the largest magnitude."""
+    epilogue = problem.epilogue
+    if epilogue is None:
+        return ()
+    found: list[Argument] = []
+    for i, x in enumerate(epilogue.beside):
+        rows, columns = (
+            extent if name in x.along else 1 for extent, name in zip(shape, "mn", strict=True)
+        )
+        turned = physical_lines(x.matrix) == "n"
+        found += _matrix(
+            f"array {i}", x.matrix, turned, (rows, columns), batch, strides[i], offsets[i]
+        )
+    found += [CallArgument(f"number {i}") for i in range(epilogue.numbers)]
+    if epilogue.largest is not None:
+        found += [CallArgument("largest"), 1, 1]
+    return tuple(found)
 
 
 def _copied(

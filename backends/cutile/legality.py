@@ -5,13 +5,14 @@ from __future__ import annotations
 from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.problem.epilogue import arithmetic
 from unigemm.problem.problem import Extents, Problem
 
-from ..common.epilogue import no_epilogue
+from ..common.epilogue import in_place, unsupported_epilogue
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import parts_filled
 from .geometry import ANY_MAJOR, config_of, effective_problem, features
-from .tiles import ALIGNMENT, SCHEDULES, shapes
+from .tiles import ALIGNMENT, SCHEDULES, shapes, spans_of
 
 __all__ = [
     "CAPABILITIES",
@@ -33,13 +34,30 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     """Say why cuTile does not take a product, or would be slow at it; None where it does."""
     return (
         unsupported_blocks(problem)
-        or no_epilogue(problem)
+        or unsupported_epilogue(problem, float8=target.capability >= (9, 0))
+        or _unsupported_beside(problem)
         or _unsupported_architecture(target)
         or _unsupported_dtype(problem, target)
         or _unsupported_majors(problem, target)
         or _unsupported_alignment(problem)
         or _unsupported_lines(problem, extents, target)
     )
+
+
+def _unsupported_beside(problem: Problem) -> str | None:
+    epilogue = problem.epilogue
+    if epilogue is None:
+        return None
+    for x in epilogue.beside:
+        if x.along and x.matrix.major == "strided":
+            return (
+                "an array of the epilogue has no contiguous index, or runs backwards, and cuTile "
+                "reads lines; copy it to an array that has one, or use another backend"
+            )
+    wide = arithmetic(problem.accumulator, problem.d.dtype) is DType.FLOAT64
+    if wide and any(step.op == "erf" for step in epilogue.steps):
+        return "cuTile has no error function of float64; use cute_simt"
+    return None
 
 
 def _unsupported_architecture(target: Target) -> str | None:
@@ -135,6 +153,7 @@ def unsupported_reason(
     """
     return (
         _unsupported_schedule(problem, config)
+        or _unsupported_in_place(problem, config)
         or unsupported_parameter(config, _UNUSED)
         or (unsupported_copies(problem, target) if config.repacked else None)
         or _unsupported_tile(problem, config, target)
@@ -153,6 +172,14 @@ def _unsupported_schedule(problem: Problem, config: Config) -> str | None:
         return f"a {config.schedule} kernel has K whole"
     if varies(problem, config.schedule):
         return f"where a {config.schedule} kernel cuts K depends on M; name another schedule"
+    return None
+
+
+def _unsupported_in_place(problem: Problem, config: Config) -> str | None:
+    """Say that elements may be stored twice, of which the second time would read the first."""
+    spans = max(len(spans_of(side)) for side in config.tile[:2])
+    if in_place(problem) and (spans > 1 or config.schedule == "tail"):
+        return "c is out itself, and tiles of several spans, or shared ones, are stored twice"
     return None
 
 

@@ -24,6 +24,8 @@ from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Problem
 
+from ..common.epilogue import in_place
+
 __all__ = [
     "ALIGNMENT",
     "DEFAULT_WARPS",
@@ -229,7 +231,11 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     # TMA moves boxes of at least 16 bytes; narrower ones are read by ordinary loads.
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
     transposed = transposed_tf32(problem, target)
-    return _shapes(problem.a.dtype, target.capability, aligned, least, transposed)
+    found = _shapes(problem.a.dtype, target.capability, aligned, least, transposed)
+    if not in_place(problem):
+        return found
+    single = [x for x in found if len(spans_of(x.m)) == len(spans_of(x.n)) == 1]
+    return tuple(replace(x, tail=False) for x in single)  # no element is stored twice
 
 
 @lru_cache(maxsize=256)

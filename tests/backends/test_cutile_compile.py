@@ -336,3 +336,18 @@ def test_few_rows_are_multiplied_the_other_way_round(layout):
     plan = Plan("cutile", narrow[0], problem, EXTENTS, target)
     text = sass.disassemble(BACKEND.compile(plan).files["gemm.cubin"])
     assert f"HGMMA.64x{narrow[0].tile[1]}x16" in text
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_epilogues_compile_to_single_instructions_of_tanh_and_no_spills(arch):
+    """One kernel: the arrays, and the pairs of a gate."""
+    spec = unigemm.ArraySpec
+    a, b = spec((256, 512), "bfloat16"), spec((512, 512), "bfloat16")
+    plan = unigemm.plan(
+        a, b, backend="cutile", target=arch, activation="swiglu", gate_layout="interleaved",
+        bias=spec((512,), "bfloat16"), c=spec((256, 512), "bfloat16"), alpha=2.0,
+    )  # fmt: skip
+    artifact = BACKEND.compile(replace(plan, alternatives=()))
+    assert artifact.info.spill_bytes == 0
+    assert "LDL" not in instruction_mix(artifact.files)
+    assert any("MUFU.TANH" in sass.disassemble(data) for data in artifact.files.values())

@@ -35,6 +35,8 @@ from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 
 pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
 
+from unigemm.backends.cutile.kernels.fused_signature import program_of
+
 ARCHS = ("sm_80", "sm_90a")
 
 
@@ -42,7 +44,8 @@ ARCHS = ("sm_80", "sm_90a")
 def kernels(monkeypatch):
     """Return the functions of all device code, which run on a `Machine`."""
     found = {}
-    for name in ("tile_coords", "mainloop", "epilogue", "gemm", "reduction", "transpose"):
+    modules = ("tile_coords", "mainloop", "operations", "fusion", "epilogue", "gemm", "reduction")
+    for name in (*modules, "transpose"):
         module = import_module(f"unigemm.backends.cutile.kernels.{name}")
         monkeypatch.setattr(module, "ct", Machine)
         found |= vars(module)
@@ -80,8 +83,11 @@ def packed(order):
     return tuple(x.packed if isinstance(x, Divisor) else x for x in order)
 
 
-def run(kernels, plan, gemm, memories, scales=()):
-    """Execute a product's launches; addresses are 2**32 times the number of a memory."""
+def run(kernels, plan, gemm, memories, scales=(), beside=(), numbers=(), largest=0):
+    """Execute a product's launches; addresses are 2**32 times the number of a memory.
+
+    An epilogue's arrays are at addresses `beside`.
+    """
     config, problem = plan.config, plan.config.oriented(plan.problem)
     a, b = (1, 2) if gemm.swapped == config.swap_ab else (2, 1)
     brought = {"a": a << 32, "b": b << 32, "d": 3 << 32, "workspace": 4 << 32}
@@ -89,26 +95,43 @@ def run(kernels, plan, gemm, memories, scales=()):
         at_a, at_b, factor = scales
         brought |= {"scale_a": at_a, "scale_b": at_b, "factor": factor}
         brought |= {"scales_a": int(at_a != 0), "scales_b": int(at_b != 0)}
+    brought |= {f"array {i}": at for i, at in enumerate(beside)} | {"largest": largest}
+    epilogue = problem.epilogue
     dtypes = {"a": problem.a.dtype, "b": problem.b.dtype, "d": problem.d.dtype}
     dtypes["workspace"] = problem.accumulator
 
-    def array(left, dimensions=4, dtype=None):
+    def array(left, dimensions=4, dtype=None, promised=16, single=False):
         dtype = dtype or dtypes[left[0].name]
         place = left[0]
-        promised = min(problem.d.alignment, 16) if place.name == "d" else 16
+        promised = min(problem.d.alignment, 16) if place.name == "d" else promised
         left[0] = brought[place.name] + place.offset
-        left[1:] = [brought[x.name] if dimensions == 1 and x is left[1] else x for x in left[1:]]
+        if isinstance(left[1], CallArgument):  # of the arrays of at most one number
+            left[1] = brought[left[1].name]
         promised = promised if dimensions == 4 else None
-        return take_array(left, memories, dtype.itemsize, dtype, dimensions, promised)
+        return take_array(left, memories, dtype.itemsize, dtype, dimensions, promised, single)
 
     def read_scales(left):
-        if not left or not isinstance(left[0], CallArgument):
+        if not problem.scaled or not isinstance(left[0], CallArgument):
             return ()
         pair = [array(left, 1, DType.FLOAT32) for _ in range(2)]
         left.pop(0)
         return (*pair, np.float64(brought["factor"]))
 
+    def read_fused(left, by_lines=False):
+        if epilogue is None:
+            return ()
+        arrays = []
+        for x in epilogue.beside:
+            single = x.matrix.major == "strided"
+            arrays.append(
+                array(left, 4, x.matrix.dtype, None if single else x.matrix.alignment, single)
+            )
+        assert [left.pop(0).name for _ in numbers] == [f"number {i}" for i in range(len(numbers))]
+        place = () if epilogue.largest is None else (array(left, 1, DType.INT32),)
+        return tuple(arrays), numbers, place, program_of(problem, by_lines=by_lines)
+
     product = effective_problem(problem, config)
+    gate = "" if epilogue is None else epilogue.gate
     for call in calls(plan, gemm):
         left = list(call.arguments)
         if call.symbol == "transpose":
@@ -118,16 +141,18 @@ def run(kernels, plan, gemm, memories, scales=()):
             continue
         if call.symbol == "reduce":
             parts, d = array(left), array(left)
+            found, fused = read_scales(left), read_fused(left, by_lines=True)
             for block in range(call.blocks):
-                kernels.add_parts(block, parts, d, read_scales(list(left)), *REDUCE_TILE)
+                kernels.add_parts(block, parts, d, found, fused, *REDUCE_TILE)
             continue
         if call.symbol == "join":
             pieces, d = array(left), array(left)
             *_, m, n = pieces.shape
-            found, (parts, begin, *order) = read_scales(left), left
+            found, fused = read_scales(left), read_fused(left)
+            parts, begin, *order = left
             for block in range(call.blocks):
                 kernels.add_pieces(
-                    block, pieces, d, found, parts, begin, packed(order), m, n, PIECE_ROWS,
+                    block, pieces, d, found, fused, parts, begin, packed(order), m, n, PIECE_ROWS,
                     problem.d.major == "m",
                 )  # fmt: skip
             continue
@@ -135,20 +160,23 @@ def run(kernels, plan, gemm, memories, scales=()):
         turns = product.a.major == "m", product.b.major == "k", problem.d.major == "m"
         if call.symbol == "tail":
             pieces, (parts, begin, *order) = array(left), left
+            m, n, _ = config.tile
+            of_d = m // 2 if gate == "m" else m, n // 2 if gate == "n" else n
             for block in range(call.blocks):
                 kernels.multiply_part(
                     block, x, y, d, pieces, parts, begin, packed(order), *config.tile,
-                    *turns, False, config.stages,
+                    *turns, False, config.stages, *of_d,
                 )  # fmt: skip
             continue
         found = read_scales(left)
+        fused = read_fused(left) if config.split_k == 1 else ()
         inner, units, *order = left
         step = call.blocks if config.schedule != "plain" else units
         assert config.schedule != "plain" or call.blocks == units
         for block in range(call.blocks):
             for unit in range(block, units, step):
                 kernels.multiply(
-                    unit, x, y, d, found, inner, packed(order), *config.tile,
+                    unit, x, y, d, found, fused, inner, packed(order), *config.tile,
                     *turns, config.split_k > 1, False, False, config.stages,
                 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unigemm.problem.dtypes import numpy_dtype
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,17 @@ class Machine:
     class PaddingMode:
         ZERO = "zero"
 
+    class RoundingMode:
+        APPROX = FULL = "quick"
+
+    class MemoryOrder:
+        RELAXED = "relaxed"
+
     int8, int32, int64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
     float64, float32 = np.dtype(np.float64), np.dtype(np.float32)
     tfloat32 = np.dtype(np.float32)
+    float8_e4m3fn = numpy_dtype(DType.FLOAT8_E4M3FN)
+    float8_e5m2 = numpy_dtype(DType.FLOAT8_E5M2)
 
     static_iter = staticmethod(iter)
 
@@ -120,19 +128,60 @@ class Machine:
 
     @staticmethod
     def where(condition, tile, other):
+        if np.ndim(condition):
+            return np.where(condition, tile, other)
         return tile if condition else np.full_like(tile, other)
+
+    floor, ceil, exp, log, log2, sqrt = map(
+        staticmethod, (np.floor, np.ceil, np.exp, np.log, np.log2, np.sqrt)
+    )
+    broadcast_to, full = staticmethod(np.broadcast_to), staticmethod(np.full)
+
+    @staticmethod
+    def exp2(tile, flush_to_zero=False):
+        return np.exp2(tile)
+
+    @staticmethod
+    def tanh(tile, rounding_mode=None):
+        return np.tanh(tile)
+
+    @staticmethod
+    def truediv(tile, other, rounding_mode=None):
+        return tile / other
+
+    @staticmethod
+    def arange(size, dtype):
+        return np.arange(size, dtype=dtype)
+
+    @staticmethod
+    def bitcast(tile, dtype):
+        return np.ascontiguousarray(tile).view(dtype)
+
+    @staticmethod
+    def max(tile):
+        return np.max(tile)
+
+    @staticmethod
+    def extract(tile, index, shape):
+        parts = (slice(i * n, (i + 1) * n) for i, n in zip(index, shape, strict=True))
+        return tile[tuple(parts)]
+
+    @staticmethod
+    def atomic_max(array, index, number, *, check_bounds, memory_order):
+        at = array.offset + index
+        array.memory[at] = max(array.memory[at], number)
 
     @staticmethod
     def abs(number):
         return abs(number)
 
     @staticmethod
-    def minimum(number, other):
-        return np.minimum(number, other)
+    def minimum(number, other, propagate_nan=False):
+        return np.minimum(number, other) if propagate_nan else np.fmin(number, other)
 
     @staticmethod
-    def maximum(number, other):
-        return np.maximum(number, other)
+    def maximum(number, other, propagate_nan=False):
+        return np.maximum(number, other) if propagate_nan else np.fmax(number, other)
 
     @staticmethod
     def transpose(tile):
@@ -144,10 +193,11 @@ class Machine:
         return (total + x.astype(wide) @ y.astype(wide)).astype(total.dtype)
 
 
-def take_array(arguments, memories, size, dtype, dimensions=4, alignment=None):
+def take_array(arguments, memories, size, dtype, dimensions=4, alignment=None, single=False):
     """Read an array off the front of a call's arguments: address, extents, strides.
 
-    All strides but the last keep the promised alignment, and the last is one.
+    All strides but the last keep the promised alignment, and the last is one, but where there is a
+    single element.
     """
     address, *rest = (arguments.pop(0) for _ in range(1 + 2 * dimensions))
     shape, strides = tuple(rest[:dimensions]), tuple(rest[dimensions:])
@@ -156,5 +206,5 @@ def take_array(arguments, memories, size, dtype, dimensions=4, alignment=None):
     assert memory.dtype == native
     assert (address - base) % size == 0
     assert all(step > 0 and step * size % (alignment or size) == 0 for step in strides[:-1])
-    assert strides[-1] == 1
+    assert strides[-1] == 1 or (single and shape[-2:] == (1, 1))
     return Array(memory, (address - base) // size, shape, strides)

@@ -10,7 +10,7 @@ from sampling import ALL
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from fused_cases import EPILOGUES, Fused, check_fused, fused_cases
+from fused_cases import Fused, check_fused, check_planned, fused_cases, ways_of
 from hypothesis import HealthCheck, given, settings
 from reference import NUMPY
 
@@ -61,36 +61,6 @@ def test_drawn_epilogues_are_those_of_the_host(backend):
     run()
 
 
-#: For each backend, problems and what its configurations are told apart by.
-def ways(config):
-    return (
-        config.schedule,
-        config.split_k > 1,
-        config.cluster_k > 1,
-        config.slice_k > 1,
-        config.swap_ab,
-        bool(config.remainder),
-        config.tile[0] < 64,
-    )
-
-
-def arrays_of(case):
-    """Return what stands for the arrays of a call in a plan."""
-    (m, n, k), spec = case.sizes, unigemm.ArraySpec
-    full, row = spec((m, n), case.dtype), spec((n,), case.dtype)
-    kinds = {
-        "row": row, "special": row, "full": full, "out": full, "written": spec((m, n), "float32"),
-        "largest": spec((1,), "float32"),
-    }  # fmt: skip
-    asked = {
-        name: kinds.get(value, value) if isinstance(value, str) else value
-        for name, value in EPILOGUES[case.name].items()
-    }
-    a = spec((m, k), case.dtype)
-    b = spec((k, n), case.dtype, order="F" if case.layout[1] == "t" else "C")
-    return a, b, asked
-
-
 CASES = [
     ("cute_wgmma", Fused((136, 144, 640), DType.BFLOAT16, "nt", "all")),
     ("cute_wgmma", Fused((24, 136, 1280), DType.BFLOAT16, "nt", "bias, gelu_tanh")),
@@ -102,53 +72,10 @@ CASES = [
 
 @pytest.mark.parametrize(("backend", "case"), CASES, ids=lambda x: getattr(x, "name", x))
 def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case):
-    target = TARGETS[backend]
-    a, b, asked = arrays_of(case)
-    plan = unigemm.plan(a, b, backend=backend, target=target, keep=400, **asked)
-    found = {}
-    for each in (plan.as_alternative, *plan.alternatives):
-        found.setdefault(ways(each.config), each)
-    assert len(found) > 1
-    some = list(found.values()) if ALL else list(found.values())[:3]
-    for each in some:
-        chosen = replace(
-            plan, config=each.config, workspace_bytes=each.workspace_bytes, alternatives=()
-        )
-        guarded = arrays_in(case, chosen)
-        assert guarded is not None, each.config
-
-
-def arrays_in(case, plan):
-    """Compute a product with compact arrays by a plan, and compare; return the result."""
-    rng = np.random.default_rng(case.seed)
-    m, n, k = case.sizes
-    x, y = case.operand(rng, m, k, False), case.operand(rng, k, n, case.layout[1] == "t")
-    names = ("activation", "gate_layout")
-    given = {
-        name: case.array(rng, value, None)
-        if isinstance(value, str) and name not in names
-        else value
-        for name, value in EPILOGUES[case.name].items()
-    }
-    given = {
-        name: np.full(v.shape, np.nan, v.dtype) if name.endswith("_out") else v
-        for name, v in given.items()
-    }
-    theirs = {
-        name: np.full(v.shape, np.nan, v.dtype) if name.endswith("_out") else v
-        for name, v in given.items()
-    }
-    wanted = unigemm.matmul(x, y, backend="numpy", **theirs)
-    with device(target=plan.target):
-        got = unigemm.matmul(x, y, plan=plan, **given)
-    slack = 2.0**-6 if case.dtype is DType.BFLOAT16 else 1e-4
-    pairs = [(got, wanted), *((given[name], theirs[name]) for name in given if "_out" in name)]
-    for mine, other in pairs:
-        np.testing.assert_allclose(
-            mine.astype(float), other.astype(float), rtol=slack, atol=8 * slack,
-            err_msg=str(plan.config),
-        )  # fmt: skip
-    return got
+    ways = ways_of(case, backend, TARGETS[backend])
+    assert len(ways) > 1
+    for plan in ways if ALL else ways[:3]:
+        check_planned(case, plan, NUMPY, device(target=plan.target))
 
 
 @pytest.mark.parametrize("backend", sorted(TARGETS))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from fused_cases import EPILOGUES, Fused, check_fused, fused_cases
+from fused_cases import EPILOGUES, Fused, check_fused, check_planned, fused_cases, ways_of
 from gpu_cases import LIBRARIES, lib_named, needs_hopper
 from hypothesis import HealthCheck, given, settings
 
 import unigemm
+from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType
 
 pytestmark = pytest.mark.gpu
@@ -46,6 +50,79 @@ def test_every_epilogue_at_the_sizes_of_a_layer(epilogue):
     lib = lib_named("torch-cuda")
     check_fused(Fused((200, 512, 1024), DType.BFLOAT16, "nt", epilogue), lib, backend="cute_wgmma")
     check_fused(Fused((130, 136, 200), DType.FLOAT32, "nt", epilogue), lib, backend="cute_simt")
+
+
+def cutile():
+    reason = backend_named("cutile").missing() or backend_named("cutile").compiler_missing()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("epilogue", sorted(EPILOGUES))
+def test_cutile_carries_out_every_epilogue(epilogue):
+    """Rows of A and B are aligned, as cutile takes them: D and what is beside it are not."""
+    cutile()
+    lib = lib_named("torch-cuda")
+    for seed, (dtype, layout, options) in enumerate(
+        [
+            (DType.BFLOAT16, "nt", {}),
+            (DType.FLOAT16, "nn", {}),
+            (DType.INT8, "nt", {}),
+            (DType.FLOAT32, "nt", {"precision": "tf32"}),
+            (DType.FLOAT64, "nn", {}),
+        ]
+    ):
+        if dtype is DType.FLOAT64 and "gelu" in epilogue:
+            continue  # which has no error function of float64
+        for m, n, k, stack, columns in ((200, 512, 1024, 1, False), (40, 144, 8192, 1, True),
+                                        (72, 80, 96, 3, False)):  # fmt: skip
+            if epilogue == "in place" and stack > 1:
+                continue
+            case = Fused((m, n, k), dtype, layout, epilogue, stack, columns, seed, options)
+            check_fused(case, lib, backend="cutile", **options)
+
+
+PLANNED = [
+    ("cutile", Fused((136, 144, 8192), DType.BFLOAT16, "nt", "all"), {}),
+    ("cutile", Fused((136, 144, 8192), DType.BFLOAT16, "nt", "swiglu"), {}),
+    ("cutile", Fused((16, 1024, 4096), DType.BFLOAT16, "nt", "swiglu"), {}),
+    ("cutile", Fused((2304, 2304, 512), DType.BFLOAT16, "nn", "all"), {}),
+    ("cutile", Fused((2304, 2304, 512), DType.BFLOAT16, "nn", "swiglu"), {}),
+    ("cutile", Fused((256, 512, 1024), DType.FLOAT32, "nn", "all"), {"precision": "tf32"}),
+    ("cute_wgmma", Fused((136, 144, 640), DType.BFLOAT16, "nt", "all"), {}),
+    ("cute_wgmma", Fused((24, 136, 1280), DType.BFLOAT16, "nt", "bias, gelu_tanh"), {}),
+    ("cute_wgmma", Fused((2304, 2304, 512), DType.BFLOAT16, "nt", "swiglu"), {}),
+    ("cute_simt", Fused((129, 136, 600), DType.FLOAT32, "nt", "all"), {}),
+    ("cute_simt", Fused((4, 136, 600), DType.BFLOAT16, "nt", "all"), {}),
+]
+
+
+@pytest.mark.parametrize(("backend", "case", "options"), PLANNED, ids=str)
+def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case, options):
+    if backend == "cutile":
+        cutile()
+    lib = lib_named("torch-cuda")
+    case = replace(case, options=options)
+    for plan in ways_of(case, backend, None, **options):
+        check_planned(case, plan, lib)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8"])
+def test_cutile_rounds_to_eight_bits_as_the_host_does(dtype):
+    cutile()
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    rng = np.random.default_rng(3)
+    a, b = (rng.normal(0, 4, (128, 128)).astype(np.float32) for _ in range(2))
+    x, y = (torch.from_numpy(v).to(torch.bfloat16) for v in (a, b))
+    largest, mine = torch.zeros(1), torch.zeros(1, device="cuda")
+    asked = {"dtype": dtype, "scale_d": 3.0}
+    wanted = unigemm.matmul(x, y, backend="numpy", amax_out=largest, **asked)
+    got = unigemm.matmul(x.cuda(), y.cuda(), backend="cutile", amax_out=mine, **asked)
+    torch.testing.assert_close(mine.cpu(), largest, rtol=1e-5, atol=0)
+    difference = (got.cpu().float() - wanted.float()).abs()
+    allowed = torch.ones(()) if dtype == "int8" else 0.25 * wanted.float().abs() + 0.01
+    assert (difference <= allowed).all()
+    assert (difference == 0).float().mean() > 0.98  # sums are in another order
 
 
 def test_a_captured_call_reads_new_arrays_of_one_element():

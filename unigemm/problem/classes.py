@@ -105,11 +105,15 @@ def classify_rows(
 def classify_beside(
     layout: Layout, shape: tuple[int, int], strides: tuple[int, int], batch_steps: Sequence[int]
 ) -> Beside:
-    """Return the class of an array that is broadcast to D: which indices it has, and its order."""
+    """Return the class of an array that is broadcast to D: which indices it has, and its order.
+
+    Lines that run backwards are as good as strided ones: kernels may count on steps above zero.
+    """
     along = "".join(name for name, step in zip("mn", strides, strict=True) if step)
     size, unit = layout.dtype.itemsize, {(0, 1): "n", (1, 0): "m"}.get(strides, "strided")
     if along == "mn":
         unit = "n" if strides[1] == 1 else "m" if strides[0] == 1 else "strided"
+        unit = "strided" if min(strides) < 0 else unit
     alignment = size
     if unit != "strided":
         step = strides["nm".index(unit)]  # of the other index

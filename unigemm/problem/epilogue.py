@@ -19,6 +19,7 @@ from .matrix import Major, MatrixType
 
 __all__ = [
     "BOOLEANS",
+    "MOST_ARRAYS",
     "OPERATIONS",
     "RESULTS",
     "Beside",
@@ -55,7 +56,8 @@ RESULTS: tuple[DType, ...] = (
     DType.INT8,
     DType.INT32,
 )
-_MOST_STEPS, _MOST_ARRAYS = 512, 16
+_MOST_STEPS = 512
+MOST_ARRAYS = 16  # that an epilogue has, and numbers
 
 #: The index of D along which two neighbours of the sums make one element.
 Gate = Literal["", "m", "n"]
@@ -309,8 +311,8 @@ def flaw(epilogue: Epilogue) -> str | None:
     steps = epilogue.steps
     if not 1 <= len(steps) <= _MOST_STEPS or steps[0] != Step("sums"):
         return f"an epilogue has 1 to {_MOST_STEPS} steps, the first the sums"
-    if len(epilogue.beside) > _MOST_ARRAYS or not 0 <= epilogue.numbers <= _MOST_ARRAYS:
-        return f"an epilogue has at most {_MOST_ARRAYS} arrays and as many numbers"
+    if len(epilogue.beside) > MOST_ARRAYS or not 0 <= epilogue.numbers <= MOST_ARRAYS:
+        return f"an epilogue has at most {MOST_ARRAYS} arrays and as many numbers"
     sides: list[str] = []  # of each step: "whole", "half" (behind the gate) or "any"
     for i, step in enumerate(steps):
         reason, side = _step_flaw(epilogue, i, sides)

@@ -5,6 +5,7 @@ import cuda.tile as ct
 
 from ...common.factors import FINITE, LARGE, MOST, SMALL
 from ..tiles import spans_of
+from .fusion import fuse, kept
 from .tile_coords import spans_at
 
 Flag = ct.Constant[bool]
@@ -28,35 +29,42 @@ def scaled(total, scales):  # noqa: ANN001, ANN201
     return total * ct.astype(scale, ct.float32) * ct.astype(more, ct.float32)
 
 
-def finish(total, scales, dtype):  # noqa: ANN001, ANN201
-    """Return the elements of D of some sums: multiplied by the scales, if any, and converted."""
+def finish(total, scales, fused, dtype, at, steps, ends):  # noqa: ANN001, ANN201
+    """Return the elements of D of some sums: multiplied by the scales, if any, and converted.
+
+    Where a call has an epilogue it is carried out in between; the others are as `fuse` takes them.
+    """
     if len(scales) > 0:
         total = scaled(total, scales)
+    if len(fused) > 0:
+        return fuse(total, fused, dtype, at, steps, ends)
     return total.astype(dtype)
 
 
 def write_spans(  # noqa: ANN201
-    total, d, d1, d0, at_m, at_n, scales, tile_m: Size, tile_n: Size, d_transposed: Flag,  # noqa: ANN001
-    direct: Flag,
+    total, d, d1, d0, at_m, at_n, scales, fused, tile_m: Size, tile_n: Size,  # noqa: ANN001
+    d_transposed: Flag, direct: Flag,
 ):  # fmt: skip
     """Store a tile of D, or of the workspace, span by span."""
     m, n = ct.static_eval(spans_of(tile_m)[-1]), ct.static_eval(spans_of(tile_n)[-1])
     lines, line = d.shape[2], d.shape[3]
-    rows = spans_at(at_m, tile_m, ct.cdiv(line if d_transposed else lines, m))
-    columns = spans_at(at_n, tile_n, ct.cdiv(lines if d_transposed else line, n))
+    rows = spans_at(at_m, tile_m, ct.cdiv(line if d_transposed else lines, kept(fused, 0, m)))
+    columns = spans_at(at_n, tile_n, ct.cdiv(lines if d_transposed else line, kept(fused, 1, n)))
     for i in ct.static_iter(range(len(rows))):
         for j in ct.static_iter(range(len(columns))):
             some = total[i * len(columns) + j]
-            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, d_transposed, direct)
+            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, fused, d_transposed, direct)
 
 
 def write(  # noqa: ANN201
-    total, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, d_transposed: Flag,  # noqa: ANN001
-    direct: Flag,
+    total, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, fused,  # noqa: ANN001
+    d_transposed: Flag, direct: Flag,
 ):  # fmt: skip
     """Store sums that begin at a multiple of some rows and of some columns."""
-    tile = finish(total, scales, d.dtype)
-    m, n = total.shape[0], total.shape[1]
+    ends = (d.shape[3 if d_transposed else 2], d.shape[2 if d_transposed else 3])
+    tile = finish(total, scales, fused, d.dtype, (d1, d0, at_m, at_n), (step_m, step_n), ends)
+    m, n = tile.shape[0], tile.shape[1]
+    step_m, step_n = kept(fused, 0, step_m), kept(fused, 1, step_n)
     view = d.tiled_view(
         (1, 1, n, m) if d_transposed else (1, 1, m, n),
         traversal_steps=(1, 1, step_n, step_m) if d_transposed else (1, 1, step_m, step_n),

@@ -35,6 +35,7 @@ machine code).
 import cuda.tile as ct
 
 from .epilogue import write_spans
+from .fusion import kept
 from .mainloop import sum_of
 from .tile_coords import tile_of_unit
 
@@ -43,13 +44,15 @@ Size = ct.Constant[int]
 
 
 def multiply(  # noqa: ANN201
-    unit, a, b, d, scales, inner, order,  # noqa: ANN001
+    unit, a, b, d, scales, fused, inner, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
     d_transposed: Flag, split: Flag, rounded: Flag, direct: Flag, latency: Size,
 ):  # fmt: skip
     """Compute one work unit."""
     # Indices of D: (L1, L0), and of the workspace: (part, L).
-    d1, d0, at_m, at_n = tile_of_unit(unit, d, order, tile_m, tile_n, d_transposed)
+    d1, d0, at_m, at_n = tile_of_unit(
+        unit, d, order, kept(fused, 0, tile_m), kept(fused, 1, tile_n), d_transposed
+    )
     first, k_tiles = 0, ct.cdiv(a.shape[2] if a_transposed else a.shape[3], tile_k)
     i1, i0 = d1, d0
     if split:
@@ -61,12 +64,12 @@ def multiply(  # noqa: ANN201
         first, k_tiles, i1, i0, at_m, at_n, a, b, tile_m, tile_n, tile_k,
         a_transposed, b_transposed, rounded, latency,
     )  # fmt: skip
-    write_spans(total, d, d1, d0, at_m, at_n, scales, tile_m, tile_n, d_transposed, direct)
+    write_spans(total, d, d1, d0, at_m, at_n, scales, fused, tile_m, tile_n, d_transposed, direct)
 
 
 @ct.kernel
 def gemm(  # noqa: ANN201
-    a, b, d, scales, inner, units, order,  # noqa: ANN001
+    a, b, d, scales, fused, inner, units, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
     d_transposed: Flag, split: Flag, rounded: Flag, direct: Flag, latency: Size,
     persistent: Flag, overlap: Flag,
@@ -78,12 +81,12 @@ def gemm(  # noqa: ANN201
     if persistent:
         for unit in range(ct.bid(0), units, ct.num_blocks(0)):
             multiply(
-                unit, a, b, d, scales, inner, order, tile_m, tile_n, tile_k,
+                unit, a, b, d, scales, fused, inner, order, tile_m, tile_n, tile_k,
                 a_transposed, b_transposed, d_transposed, split, rounded, direct, latency,
             )  # fmt: skip
     else:
         multiply(
-            ct.bid(0), a, b, d, scales, inner, order, tile_m, tile_n, tile_k,
+            ct.bid(0), a, b, d, scales, fused, inner, order, tile_m, tile_n, tile_k,
             a_transposed, b_transposed, d_transposed, split, rounded, direct, latency,
         )  # fmt: skip
 
@@ -91,11 +94,11 @@ def gemm(  # noqa: ANN201
 def multiply_part(  # noqa: ANN201
     block, a, b, d, pieces, parts, begin, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
-    d_transposed: Flag, rounded: Flag, latency: Size,
+    d_transposed: Flag, rounded: Flag, latency: Size, d_m: Size, d_n: Size,
 ):  # fmt: skip
     """Compute one part of a tile that several blocks share."""
     at = block // parts
-    d1, d0, at_m, at_n = tile_of_unit(begin + at, d, order, tile_m, tile_n, d_transposed)
+    d1, d0, at_m, at_n = tile_of_unit(begin + at, d, order, d_m, d_n, d_transposed)
     k_tiles = ct.cdiv(a.shape[2] if a_transposed else a.shape[3], tile_k)
     each = ct.cdiv(k_tiles, parts)
     first = (block - at * parts) * each
@@ -103,20 +106,23 @@ def multiply_part(  # noqa: ANN201
         first, min(k_tiles, first + each), d1, d0, at_m, at_n, a, b, tile_m, tile_n, tile_k,
         a_transposed, b_transposed, rounded, latency,
     )  # fmt: skip
-    write_spans(total, pieces, 0, block, 0, 0, (), tile_m, tile_n, False, False)
+    write_spans(total, pieces, 0, block, 0, 0, (), (), tile_m, tile_n, False, False)
 
 
 @ct.kernel
 def tail(  # noqa: ANN201
     a, b, d, pieces, parts, begin, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
-    d_transposed: Flag, rounded: Flag, latency: Size, overlap: Flag,
+    d_transposed: Flag, rounded: Flag, latency: Size, d_m: Size, d_n: Size, overlap: Flag,
 ):  # fmt: skip
-    """Multiply the tiles of the last wave, each in several blocks."""
+    """Multiply the tiles of the last wave, each in several blocks.
+
+    A tile of D has `d_m` by `d_n` elements: half as many as it has sums, with a gate.
+    """
     if overlap:
         ct.grid_dependency_control_wait()
         ct.grid_dependency_control_launch_dependents()
     multiply_part(
         ct.bid(0), a, b, d, pieces, parts, begin, order, tile_m, tile_n, tile_k,
-        a_transposed, b_transposed, d_transposed, rounded, latency,
+        a_transposed, b_transposed, d_transposed, rounded, latency, d_m, d_n,
     )  # fmt: skip

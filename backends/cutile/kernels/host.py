@@ -16,6 +16,7 @@ from unigemm.planning.config import Config
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import MatrixType, Problem
 
+from ...common.epilogue import in_place
 from ..geometry import (
     PIECE_ROWS,
     REDUCE_TILE,
@@ -26,20 +27,11 @@ from ..geometry import (
     stored_directly,
 )
 from ..tiles import ALIGNMENT, DEFAULT_WARPS
+from .dtypes import TYPES
+from .fused_signature import IN_PLACE, fused_constraint
 from .gemm import gemm, tail
 from .reduction import join, reduce
 from .transpose import transpose
-
-TYPES = {
-    DType.FLOAT64: ct.float64,
-    DType.FLOAT32: ct.float32,
-    DType.FLOAT16: ct.float16,
-    DType.BFLOAT16: ct.bfloat16,
-    DType.FLOAT8_E4M3FN: ct.float8_e4m3fn,
-    DType.FLOAT8_E5M2: ct.float8_e5m2,
-    DType.INT8: ct.int8,
-    DType.INT32: ct.int32,
-}
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,9 @@ class Spec:
         return stored_directly(self.problem, self.config)
 
 
-def matrix_constraint(kind: MatrixType, line: int, dtype: ct.DType) -> ArrayConstraint:
+def matrix_constraint(
+    kind: MatrixType, line: int, dtype: ct.DType, alias: tuple[str, ...] = ()
+) -> ArrayConstraint:
     """Return what is promised of a matrix: lines aligned as its class says.
 
     Parameters
@@ -77,6 +71,8 @@ def matrix_constraint(kind: MatrixType, line: int, dtype: ct.DType) -> ArrayCons
         Divides the length of a line.
     dtype
         What its elements are read as.
+    alias
+        Groups of arrays that it may be one of.
     """
     contiguous = kind.major != "strided"
     steps = (kind.vector,) * 3 + (1,)
@@ -85,7 +81,7 @@ def matrix_constraint(kind: MatrixType, line: int, dtype: ct.DType) -> ArrayCons
         4,
         index_dtype=ct.int32,  # 64-bit ones rule TMA out; addresses have 64 bits either way
         stride_lower_bound_incl=0,
-        alias_groups=(),
+        alias_groups=alias,
         may_alias_internally=False,
         stride_constant=(None, None, None, 1 if contiguous else None),
         stride_divisible_by=steps if contiguous else 1,
@@ -122,7 +118,7 @@ def output_constraint(spec: Spec) -> ArrayConstraint:
     """Return what is promised of D, whose alignment counts the length of a line."""
     d = spec.problem.d
     line = 1 if d.major == "strided" else d.vector
-    return matrix_constraint(d, line, TYPES[d.dtype])
+    return matrix_constraint(d, line, TYPES[d.dtype], (IN_PLACE,) if in_place(spec.problem) else ())
 
 
 def transposing(spec: Spec, convention: CallingConvention) -> tuple[ct.kernel, KernelSignature]:
@@ -146,6 +142,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     )
     d = output_constraint(spec)
     scales = scales_constraint(spec)
+    fused = fused_constraint(spec.problem)
     number, nothing = ScalarConstraint(ct.int32), TupleConstraint(())
     divisors = [ScalarConstraint(ct.int64)] * 5 if features.multiplies else []
     order = TupleConstraint((number, number, *divisors))
@@ -161,8 +158,9 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     latency = config.stages
     main = KernelSignature(
         [
-            a, b, parts_constraint(spec) if spec.split else d, nothing if spec.split else scales,
-            *work, *config.tile, *transposed, spec.split, rounded, spec.direct, latency,
+            a, b, parts_constraint(spec) if spec.split else d,
+            *((nothing, nothing) if spec.split else (scales, fused)), *work, *config.tile,
+            *transposed, spec.split, rounded, spec.direct, latency,
             config.schedule != "plain", features.overlaps,
         ],
         convention,
@@ -171,8 +169,10 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     found = {"gemm": (gemm.replace_hints(**hints), main)}
     if config.schedule == "tail":
         pieces, (m, n, _) = parts_constraint(spec), config.tile
+        gate = "" if problem.epilogue is None else problem.epilogue.gate
         arguments = [a, b, d, pieces, *work, *config.tile, *transposed, rounded, latency]
-        joined = [pieces, d, scales, *work, m, n, PIECE_ROWS, spec.d_transposed]
+        arguments += [m // 2 if gate == "m" else m, n // 2 if gate == "n" else n]
+        joined = [pieces, d, scales, fused, *work, m, n, PIECE_ROWS, spec.d_transposed]
         for name, kernel, taken in (
             ("tail", tail.replace_hints(**hints), arguments),
             ("join", join, joined),
@@ -180,7 +180,8 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
             signature = KernelSignature([*taken, features.overlaps], convention, symbol=name)
             found[name] = (kernel, signature)
     if spec.split:
-        arguments = [parts_constraint(spec), d, scales, *REDUCE_TILE, features.overlaps]
+        fused = fused_constraint(spec.problem, by_lines=True)
+        arguments = [parts_constraint(spec), d, scales, fused, *REDUCE_TILE, features.overlaps]
         found["reduce"] = (reduce, KernelSignature(arguments, convention, symbol="reduce"))
     if config.repacked:
         found["transpose"] = transposing(spec, convention)

@@ -4,6 +4,7 @@
 import cuda.tile as ct
 
 from .epilogue import finish, write
+from .fusion import kept
 from .tile_coords import tile_of_block, tile_of_unit
 
 Flag = ct.Constant[bool]
@@ -13,16 +14,18 @@ IN_FLIGHT = 4  # partial sums that are read at once
 
 
 def add_pieces(  # noqa: ANN201
-    block, pieces, d, scales, parts, begin, order,  # noqa: ANN001
+    block, pieces, d, scales, fused, parts, begin, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, rows: Size, d_transposed: Flag,
 ):  # fmt: skip
     """Add the pieces of some rows of a shared tile in the order of K, and write them."""
     row_blocks = tile_m // rows
     at = block // row_blocks
     row_block = block - at * row_blocks
-    d1, d0, at_m, at_n = tile_of_unit(begin + at, d, order, tile_m, tile_n, d_transposed)
+    d1, d0, at_m, at_n = tile_of_unit(
+        begin + at, d, order, kept(fused, 0, tile_m), kept(fused, 1, tile_n), d_transposed
+    )
     # Blocks of rows below the matrix write its last rows once more, the same bits.
-    last = ct.cdiv(d.shape[3 if d_transposed else 2], rows) - 1
+    last = ct.cdiv(d.shape[3 if d_transposed else 2], kept(fused, 0, rows)) - 1
     row_block = min(row_block, last - at_m * row_blocks)
     total = ct.zeros((rows, tile_n), pieces.dtype)
     for part in range(0, parts, IN_FLIGHT):
@@ -37,12 +40,12 @@ def add_pieces(  # noqa: ANN201
         for i in ct.static_iter(range(IN_FLIGHT)):
             total = total + ct.where(part + i < parts, some[i], 0)
     at_m = at_m * row_blocks + row_block
-    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, d_transposed, False)
+    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, fused, d_transposed, False)
 
 
 @ct.kernel
 def join(  # noqa: ANN201
-    pieces, d, scales, parts, begin, order,  # noqa: ANN001
+    pieces, d, scales, fused, parts, begin, order,  # noqa: ANN001
     tile_m: Size, tile_n: Size, rows: Size, d_transposed: Flag, overlap: Flag,
 ):  # fmt: skip
     """Add up the pieces of the tiles that blocks have shared."""
@@ -50,13 +53,18 @@ def join(  # noqa: ANN201
         ct.grid_dependency_control_wait()
         ct.grid_dependency_control_launch_dependents()
     add_pieces(
-        ct.bid(0), pieces, d, scales, parts, begin, order, tile_m, tile_n, rows, d_transposed
-    )
+        ct.bid(0), pieces, d, scales, fused, parts, begin, order, tile_m, tile_n, rows,
+        d_transposed,
+    )  # fmt: skip
 
 
-def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
-    """Add the parts of each element of a block in their order, and write D."""
-    product, at_lines, at_line = tile_of_block(block, d, tile_lines, tile_line)
+def add_parts(block, parts, d, scales, fused, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201
+    """Add the parts of each element of a block in their order, and write D.
+
+    The axes of an epilogue's tiles are those of D's lines.
+    """
+    lines, line = kept(fused, 0, tile_lines), kept(fused, 1, tile_line)
+    product, at_lines, at_line = tile_of_block(block, d, lines, line)
     i1 = product // d.shape[1]
     i0 = product - i1 * d.shape[1]
     shape = (1, 1, tile_lines, tile_line)
@@ -72,13 +80,19 @@ def add_parts(block, parts, d, scales, tile_lines: Size, tile_line: Size):  # no
             some = (*some, found)
         for i in ct.static_iter(range(IN_FLIGHT)):
             total = total + ct.where(part + i < end, some[i], 0)
-    ct.store(d, (i1, i0, at_lines, at_line), finish(total, scales, d.dtype))
+    tile = finish(
+        total.reshape((tile_lines, tile_line)), scales, fused, d.dtype,
+        (i1, i0, at_lines, at_line), (tile_lines, tile_line), (d.shape[2], d.shape[3]),
+    )  # fmt: skip
+    ct.store(d, (i1, i0, at_lines, at_line), tile.reshape((1, 1, lines, line)))
 
 
 @ct.kernel
-def reduce(parts, d, scales, tile_lines: Size, tile_line: Size, overlap: Flag):  # noqa: ANN001, ANN201
+def reduce(  # noqa: ANN201
+    parts, d, scales, fused, tile_lines: Size, tile_line: Size, overlap: Flag,  # noqa: ANN001
+):  # fmt: skip
     """Add up the parts of split-K."""
     if overlap:
         ct.grid_dependency_control_wait()
         ct.grid_dependency_control_launch_dependents()
-    add_parts(ct.bid(0), parts, d, scales, tile_lines, tile_line)
+    add_parts(ct.bid(0), parts, d, scales, fused, tile_lines, tile_line)

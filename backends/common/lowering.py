@@ -1,0 +1,113 @@
+"""Steps of an epilogue as GPUs carry them out: with quick operations where results are short.
+
+Results of 16 bits or fewer do not show errors of some units of float32's last place (in "~exp" and
+"~div"), nor one of 2**-11 in tanh ("~tanh"; PTX ISA, tanh.approx.f32: its greatest relative error).
+So a logistic function becomes one: 1 / (1 + exp(w)) = (1 - tanh(w / 2)) / 2, as cuBLASLt's and
+CUTLASS's do. For x / (1 + exp(w)) the error is below 2**-12 of x: of the result where that is near
+x, and of x where the result is nearly 0. Steps that a longer result needs stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unigemm.epilogue import pruned
+from unigemm.problem.dtypes import DType
+from unigemm.problem.epilogue import OPERATIONS, Epilogue, Step
+
+__all__ = ["QUICK", "lowered"]
+
+QUICK = ("exp", "tanh", "div")  # of which there is a quick one
+_LONG = 4  # bytes
+
+
+class _Steps:
+    """The steps of a new epilogue, each once."""
+
+    def __init__(self) -> None:
+        self.found: dict[Step, int] = {}
+
+    def add(self, op: str, *of: int, value: str = "") -> int:
+        return self.found.setdefault(Step(op, of, value), len(self.found))
+
+    def constant(self, value: float) -> int:
+        return self.add("constant", value=value.hex())
+
+    def at(self, index: int) -> Step:
+        return list(self.found)[index]
+
+
+def lowered(epilogue: Epilogue, result: DType) -> Epilogue:
+    """Return an epilogue with quick operations, where D is a `result`."""
+    ends = {epilogue.result: result}
+    kinds = [x.matrix.dtype for x in (*epilogue.stored, *epilogue.totalled)]
+    long = {end for end, kind in ends.items() if kind.itemsize >= _LONG}
+    more = zip((*epilogue.stores, *epilogue.totals), kinds, strict=True)
+    long |= {end for end, kind in more if kind.itemsize >= _LONG}
+    exact = _before(epilogue, long)
+    steps, places = _Steps(), list[int]()
+    for i, step in enumerate(epilogue.steps):
+        of = step.of if step.op in ("array", "number") else tuple(places[j] for j in step.of)
+        if i in exact:
+            places.append(steps.add(step.op, *of, value=step.value))
+        else:
+            places.append(_quick(steps, replace(step, of=of)))
+    wanted = [epilogue.result, *epilogue.stores, *epilogue.totals]
+    wanted += [] if epilogue.largest is None else [epilogue.largest]
+    kept, at = pruned(tuple(steps.found), tuple(places[end] for end in wanted))
+    stores, totals = len(epilogue.stores), len(epilogue.totals)
+    return replace(
+        epilogue,
+        steps=kept,
+        result=at[0],
+        stores=at[1 : 1 + stores],
+        totals=at[1 + stores : 1 + stores + totals],
+        largest=None if epilogue.largest is None else at[-1],
+    )
+
+
+def _before(epilogue: Epilogue, ends: set[int]) -> set[int]:
+    """Return some steps and all that they are computed of."""
+    found = set(ends)
+    for i in reversed(range(len(epilogue.steps))):
+        step = epilogue.steps[i]
+        if i in found and (step.op in OPERATIONS or step.op in ("even", "odd")):
+            found.update(step.of)
+    return found
+
+
+def _quick(steps: _Steps, step: Step) -> int:
+    """Add what a step becomes where its result is short."""
+    if step.op == "div":
+        exponent = _logistic(steps, step.of[1])
+        if exponent is not None:
+            half = _half(steps, step.of[0])
+            curve = steps.add("~tanh", _half(steps, exponent))
+            return steps.add("sub", half, steps.add("mul", half, curve))
+    name = f"~{step.op}" if step.op in QUICK else step.op
+    return steps.add(name, *step.of, value=step.value)
+
+
+def _logistic(steps: _Steps, divisor: int) -> int | None:
+    """Return w where a divisor is 1 + exp(w)."""
+    step = steps.at(divisor)
+    if step.op != "add":
+        return None
+    for one, other in (step.of, step.of[::-1]):
+        power = steps.at(other)
+        if steps.at(one) == Step("constant", value=(1.0).hex()) and power.op == "~exp":
+            return power.of[0]
+    return None
+
+
+def _half(steps: _Steps, index: int) -> int:
+    """Add half of a value; a factor that it has already is halved instead."""
+    step = steps.at(index)
+    if step.op == "constant":
+        return steps.constant(float.fromhex(step.value) / 2)
+    if step.op == "neg":
+        return steps.add("mul", steps.constant(-0.5), step.of[0])
+    if step.op == "mul" and steps.at(step.of[0]).op == "constant":
+        factor = float.fromhex(steps.at(step.of[0]).value) / 2
+        return steps.add("mul", steps.constant(factor), step.of[1])
+    return steps.add("mul", steps.constant(0.5), index)

@@ -1,0 +1,183 @@
+"""Epilogues in cutile's kernels, block by block on the CPU, against those of NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_cutile import plan_of
+
+pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
+
+from test_cutile_kernel import ARCHS, kernels, lay_out, run, view  # noqa: F401
+
+import unigemm
+from unigemm.backends.cutile.backend import BACKEND
+from unigemm.backends.cutile.candidates import scratch_bytes
+from unigemm.backends.numpy.epilogue import compute, rounded
+from unigemm.planning.config import Raster
+from unigemm.planning.plan import Plan
+from unigemm.planning.target import named_target
+from unigemm.problem.canonical import Layout, canonical
+from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.epilogue import arithmetic
+from unigemm.runtime.fusion import fusion_of, named_arguments
+
+
+def bent(acc, v, s):
+    x = np.where(acc > v, np.minimum(acc, s), np.maximum(v * 0.5, np.rint(acc / 4)))
+    return x + unigemm.epilogue.erf(x / 8), np.floor(acc * 0.25) - v
+
+
+#: Arguments of `matmul`; texts name arrays (see `beside`).
+CASES = {
+    "bias, gelu_tanh": {"bias": "row", "activation": "gelu_tanh", "preact_out": "written"},
+    "all": {
+        "alpha": 0.5, "beta": "one", "c": "full", "bias": "column", "activation": "silu",
+        "amax_out": "largest", "scale_d": 0.5,
+    },
+    "C turned": {"c": "turned", "bias": "repeated"},
+    "gradient": {"activation": "dgelu", "preact": "full", "alpha": 0.25},
+    "swiglu": {
+        "activation": "swiglu", "gate_layout": "interleaved", "bias": "row", "alpha": 0.125,
+        "preact_out": "written", "amax_out": "largest",
+    },
+    "function": {"epilogue": bent, "epilogue_args": {"v": "column", "s": 3.0}},
+    "in place": {"c": "out", "alpha": 2.0},
+}  # fmt: skip
+SIZES = st.one_of(st.integers(1, 40), st.sampled_from([1, 8, 16, 17, 32, 33, 48]))
+KINDS = {
+    DType.FLOAT32: (DType.FLOAT32, DType.BFLOAT16),
+    DType.BFLOAT16: (DType.BFLOAT16, DType.FLOAT32, DType.INT8, DType.FLOAT8_E4M3FN),
+    DType.INT8: (DType.INT32, DType.INT8, DType.FLOAT16),
+    DType.FLOAT64: (DType.FLOAT64,),
+}
+
+
+def beside(kind, shape, dtype, rng):
+    """Return the layout and the memory of an array of an epilogue."""
+    *batch, m, n = shape
+    shared = (False,) * len(batch)
+    if kind == "one":
+        lay, memory = Layout((1,), (1,), DType.FLOAT32), np.zeros(1, np.float32)
+    elif kind == "row":
+        lay, memory = Layout((n,), (1,), dtype), np.zeros(n + 64, numpy_dtype(dtype))
+    elif kind == "column":
+        lay, memory = Layout((m, 1), (1, 1), DType.FLOAT32), np.zeros(m + 64, np.float32)
+    else:
+        turned, repeated = kind == "turned", kind == "repeated"
+        lay, memory = lay_out((m, n), turned, batch, shared, dtype, 0)
+        if repeated:  # by all products of a stack
+            lay, memory = lay_out((m, n), turned, (), (), dtype, 0)
+    view(memory, lay)[...] = rng.integers(-4, 5, lay.shape)
+    return lay, memory
+
+
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    m=SIZES,
+    n=st.integers(1, 24).map(lambda n: 2 * n),
+    k=st.integers(1, 70),
+    batch=st.sampled_from([(), (), (3,), (2, 3)]),
+    layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    d_turned=st.booleans(),
+    kinds=st.sampled_from([(x, y) for x, outs in KINDS.items() for y in outs]),
+    tile=st.sampled_from(
+        [(8, 8, 16), (16, 8, 16), (8, 16, 32), (16, 32, 8), (24, 16, 16), (8, 24, 16), (24, 56, 16)]
+    ),
+    swap_ab=st.booleans(),
+    split=st.sampled_from([1, 1, 2, 3]),
+    raster=st.sampled_from([Raster("m", 1), Raster("n", 2), Raster("m", 3)]),
+    looped=st.sampled_from(["plain", "persistent", "tail"]),
+    name=st.sampled_from(sorted(CASES)),
+    arch=st.sampled_from(ARCHS),
+)
+def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
+    kernels, m, n, k, batch, layout, d_turned, kinds, tile, swap_ab, split, raster, looped, name,  # noqa: F811
+    arch,
+):  # fmt: skip
+    rng = np.random.default_rng(m * 1000 + n)
+    (dtype, out), shape = kinds, (*batch, m, n)
+    shared = (False,) * len(batch)
+    asked = named_arguments(CASES[name])
+    gated = "gate_layout" in asked
+    a_lay, a_mem = lay_out((m, k), layout[0] == "t", batch, shared, dtype, 0)
+    b_lay, b_mem = lay_out((k, n), layout[1] == "t", batch, shared, dtype, 1)
+    d_lay, d_mem = lay_out((m, n // 2 if gated else n), d_turned, batch, shared, out, 0)
+    d_mem[...] = 99
+    for memory, lay in ((a_mem, a_lay), (b_mem, b_lay)):
+        view(memory, lay)[...] = rng.integers(-3, 4, lay.shape)
+    if name == "in place":
+        view(d_mem, d_lay)[...] = rng.integers(-4, 5, d_lay.shape)
+    memories, layouts = {1: a_mem, 2: b_mem, 3: d_mem}, {}
+    beside_type = DType.FLOAT16 if dtype is DType.INT8 else dtype
+    given = {}
+    for at, (key, value) in enumerate(asked.items(), 5):
+        if value == "out":
+            layouts[key], memories[at] = d_lay, d_mem
+        elif value == "largest":
+            layouts[key], memories[at] = Layout((1,), (1,), DType.FLOAT32), np.zeros(1, np.int32)
+        elif isinstance(value, str) and key not in ("activation", "gate_layout"):
+            kind = DType.FLOAT32 if value == "written" else beside_type
+            layouts[key], memories[at] = beside(value, shape, kind, rng)
+        given[key] = (at, value)
+    fusion = fusion_of(
+        asked, (a_lay.shape, b_lay.shape), lambda _, key: layouts[key], name == "in place", out
+    )
+    arrays = list(fusion.names)
+    lays = list(fusion.layouts)
+    for i, key in enumerate(arrays):  # a function's further results
+        if key.startswith("result"):
+            lays[i], memories[30 + i] = lay_out((m, n), not d_turned, batch, shared, out, 0)
+            given[key], layouts[key] = (30 + i, "written"), lays[i]
+    where = {key: (3 if asked.get(key) == "out" else given[key][0]) for key in arrays}
+    before = [np.array(view(memories[where[key]], layouts[key]), copy=True) for key in arrays]
+    whole = canonical(
+        a_lay, b_lay, d_lay, precision="tf32", epilogue=fusion.epilogue, beside=tuple(lays)
+    )
+    target = replace(named_target(arch), sm_count=5)
+    if BACKEND.unsupported_reason(whole.problem, whole.extents, named_target("sm_90a")) is not None:
+        return
+    schedule = looped if split == 1 else "plain"
+    config = plan_of(
+        tile=tile, swap_ab=swap_ab, split_k=split, raster=raster, schedule=schedule
+    ).config
+    if name == "in place" and (schedule == "tail" or 24 in tile or 56 in tile):
+        return  # refused: see legality
+    plan = Plan("cutile", config, whole.problem, whole.extents, target)
+    native = numpy_dtype(whole.problem.accumulator)
+    room = scratch_bytes(whole.problem, whole.extents, target, config) // native.itemsize
+    memories[4] = np.full(room + 64, 55 if native.kind == "i" else np.nan, native)
+    numbers = tuple(np.float64(asked[key]) for key in fusion.numbers)
+    largest = given["amax_out"][0] if fusion.largest else 0
+    sums = np.matmul(*(view(x, y).astype(np.float64) for x, y in ((a_mem, a_lay), (b_mem, b_lay))))
+    with np.errstate(all="ignore"):
+        run(
+            kernels, plan, whole, memories, beside=[where[key] << 32 for key in arrays],
+            numbers=numbers, largest=largest << 32,
+        )  # fmt: skip
+    kind = arithmetic(whole.problem.accumulator, out)
+    values = compute(fusion.epilogue, kind, sums.astype(native), before, numbers)
+    ends = {"D": (fusion.epilogue.result, out, view(d_mem, d_lay))}
+    for i, step in enumerate(fusion.epilogue.stores):
+        key = arrays[len(fusion.epilogue.arrays) + i]
+        stored = view(memories[where[key]], layouts[key])
+        ends[key] = step, layouts[key].dtype, stored
+    for key, (step, type_, got) in ends.items():
+        wanted = rounded(np.broadcast_to(values[step], got.shape), type_).astype(np.float64)
+        tolerance = (
+            0.13 if type_ is DType.FLOAT8_E4M3FN else 2.0**-7 if type_.itemsize < 4 else 1e-5
+        )
+        atol = 1 if type_ is DType.INT8 else 1e-5
+        np.testing.assert_allclose(
+            got.astype(np.float64), wanted, rtol=tolerance, atol=atol, err_msg=key
+        )
+    if fusion.largest:
+        most = np.max(np.abs(values[fusion.epilogue.largest]))
+        np.testing.assert_allclose(memories[largest].view(np.float32)[0], most, rtol=1e-2)
+    outside = np.ones(d_mem.shape, bool)
+    view(outside, d_lay)[...] = False
+    assert (d_mem[outside].astype(np.float64) == np.array(99).astype(d_mem.dtype)).all()
