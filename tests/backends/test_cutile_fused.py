@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import ALL
 from test_cutile import plan_of
 
 pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
@@ -76,7 +77,9 @@ def beside(kind, shape, dtype, rng):
     return lay, memory
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400 if ALL else 50, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     m=SIZES,
     n=st.integers(1, 24).map(lambda n: 2 * n),
