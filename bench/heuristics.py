@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.command import command
-from bench.regret import FEW, H200, Launch, by_problem, launches, ranked
+from bench.measured import DATA, Launch, by_product, launches
 from bench.report import geometric_mean
+from unigemm.backends.common.coefficients import kind_of
+from unigemm.planning.registry import backend_named
 
 #: Types of A, the sums and D, as the package writes them.
 PRECISIONS = {"bfloat16": "TST", "float16": "HSH", "tf32": "SSS"}
+_FEW = 8
 Pick = tuple[tuple[int, int], tuple[int, int], int]  # tile M and N, cluster, parts of K
 
 
@@ -34,12 +37,12 @@ def rival(kind: str, count: int) -> Callable[[Launch], list[Pick]]:
     loaded = set()
 
     def ask(launch: Launch) -> list[Pick]:
-        name = f"{launch.plan.problem.layout.upper()}_ROW_MAJOR"
+        name = f"{launch.problem.layout.upper()}_ROW_MAJOR"
         layout = package.NvMatmulHeuristicsMatmulLayout[name]
         if layout not in loaded:
             known.loadInternalDiscoverySet(layout, precision=PRECISIONS[kind])
             loaded.add(layout)
-        e = launch.plan.extents
+        e = launch.extents
         problem = known.makeNvMatmulHeuristicsProblem(e.m, e.n, e.k, layout, e.batch)
         found = [each["kernel"] for each in known.get(problem, count, precision=PRECISIONS[kind])]
         return [
@@ -51,8 +54,8 @@ def rival(kind: str, count: int) -> Callable[[Launch], list[Pick]]:
 
 def picked(launch: Launch) -> Pick | None:
     """Return the pick that a launch is one of; None where it has what such picks do not know."""
-    plan, config = launch.plan, launch.plan.config
-    if plan.backend != "cute_wgmma" or config.swap_ab or config.cluster_k * config.slice_k > 1:
+    config = launch.config
+    if launch.backend != "cute_wgmma" or config.swap_ab or config.cluster_k * config.slice_k > 1:
         return None
     return config.tile[:2], config.cluster, config.split_k
 
@@ -60,6 +63,17 @@ def picked(launch: Launch) -> Pick | None:
 def time_of(pick: Pick, of_problem: Iterable[Launch]) -> float | None:
     """Return the time of a pick by the launches of its problem; None where it was not launched."""
     return min((each.us for each in of_problem if picked(each) == pick), default=None)
+
+
+def ranked(of_problem: Sequence[Launch]) -> list[Launch]:
+    """Return the launches of a problem, those of the least estimated time first."""
+    found = []
+    for name in sorted({each.backend for each in of_problem}):
+        own = [each for each in of_problem if each.backend == name]
+        product = own[0].problem, own[0].extents, own[0].target
+        offered = backend_named(name).estimate_all(*product, [each.config for each in own])
+        found += zip((x.prediction.us for x in offered), own, strict=True)
+    return [each for _, each in sorted(found, key=lambda pair: (pair[0], str(pair[1].config)))]
 
 
 def compared(
@@ -77,17 +91,19 @@ def compared(
 def main() -> None:
     """Print the table of some files."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", type=Path, nargs="*", default=[H200], help="of sweeps; else ours")
+    parser.add_argument(
+        "files", type=Path, nargs="*", default=[DATA / "h200.jsonl.xz"], help="of sweeps"
+    )
     args = parser.parse_args()
     print(
         "| dtype | problems, its first launched | its first % | worst % | ours there % | worst % "
         "| best of its 8 % | of our 8 % |\n|---|---|---|---|---|---|---|---|"
     )
-    measured = launches(args.files)
+    measured = launches(args.files or None)
     for kind in PRECISIONS:
-        problems = by_problem(each for each in measured if each.kind == kind)
+        problems = by_product(each for each in measured if kind_of(each.problem) == kind)
         if problems:
-            ask = rival(kind, FEW)
+            ask = rival(kind, _FEW)
             rows = [compared(each, ask(each[0])) for each in problems]
             print(_line(kind, rows))
 

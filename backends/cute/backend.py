@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from math import inf
 from typing import Any
 
 from unigemm.cache.artifact import Artifact, KernelKey, source_digest
@@ -32,6 +31,7 @@ from ..common.kernel_key import (
     too_many,
     unsupported_sizes,
 )
+from ..common.ranking import CostModel, estimate_all, rank
 from . import toolchain
 
 __all__ = ["CuteBackend"]
@@ -40,8 +40,8 @@ __all__ = ["CuteBackend"]
 class CuteBackend(Backend):
     """A backend whose kernels are CuTe DSL, in the package `kernels` beside its own module.
 
-    Each of them says which products it takes, what it offers for one, which configurations can be
-    compiled and launched, and what its kernels are compiled for.
+    Each of them says which products it takes, what it considers for one (`model`), which
+    configurations can be compiled and launched, and what its kernels are compiled for.
     """
 
     compiles = True
@@ -49,6 +49,7 @@ class CuteBackend(Backend):
     takes_scales = True
     takes_epilogues = True
     shares_plans = True
+    model: CostModel
 
     @abstractmethod
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
@@ -63,23 +64,6 @@ class CuteBackend(Backend):
         Its numbers are within bounds. Problem and extents are as the kernel sees them; without
         extents, for products of any size.
         """
-
-    @abstractmethod
-    def offered(
-        self,
-        problem: Problem,
-        extents: Extents,
-        target: Target,
-        most: int | None = None,
-        cutoff_us: float = inf,
-    ) -> Ranking:
-        """Return its `most` cheapest candidates, or all if None, estimated up to the cutoff."""
-
-    @abstractmethod
-    def estimate_legal(
-        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
-    ) -> Sequence[Candidate]:
-        """Return configurations that can run, with their estimated times."""
 
     @abstractmethod
     def kernel_problem(self, problem: Problem) -> Problem:
@@ -107,13 +91,11 @@ class CuteBackend(Backend):
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations with their estimated times."""
-        return self.offered(problem, extents, target).candidates
+        return rank(self.model, problem, extents, target, None).candidates
 
-    def ranking(
-        self, problem: Problem, extents: Extents, target: Target, most: int, cutoff_us: float
-    ) -> Ranking:
-        """Return the cheapest of them up to the cutoff, and those as cheap that cannot run."""
-        return self.offered(problem, extents, target, most, cutoff_us)
+    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
+        """Return those of least estimated time, and those as fast that cannot run."""
+        return rank(self.model, problem, extents, target, most)
 
     def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config
@@ -142,7 +124,13 @@ class CuteBackend(Backend):
             reason = self.unsupported_kernel(config.oriented(compiled), config, target)
             if reason is not None:
                 raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
-        return self.estimate_legal(problem, extents, target, configs)
+        return estimate_all(self.model, problem, extents, target, configs)
+
+    def workspace_bytes(
+        self, problem: Problem, extents: Extents, target: Target, config: Config
+    ) -> int:
+        """Return the bytes of the workspace of a configuration that can run."""
+        return self.model.workspace(problem, extents, target, config)
 
     def unsupported_config_reason(
         self, problem: Problem, extents: Extents, target: Target, config: Config

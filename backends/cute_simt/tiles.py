@@ -1,26 +1,41 @@
-"""The catalogue: which tiles are offered, with which warps and stages."""
+"""The tiles that are offered."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from unigemm.planning.config import Config, Raster
+from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType, accumulator
 from unigemm.problem.problem import Problem
 
-from ..common.top_k import changed
-from .geometry_operands import longer_operand
-from .legality import (
-    unsupported_tma,
-)
+from .geometry_operands import BANK_VECTOR, longer_operand
+from .legality import may_be_tma_fed, unsupported_dmma, unsupported_producers, unsupported_tma
 from .schedules import (
+    AXPY,
+    DMMA,
+    DOT,
     FRAGMENT_ROWS,
+    LONE_PRODUCER,
+    PRODUCER_WARPS,
+    WARP_SPECIALIZED_STAGES,
     has_double_k_tiles,
     is_warp_specialized,
 )
 
-__all__ = ["DMMA_SHAPES", "SHAPES", "TMA_FED_DMMA_SHAPES", "Shape"]
+__all__ = [
+    "AXPY_SHAPES",
+    "DMMA_SHAPES",
+    "DOT_SHAPES",
+    "SHAPES",
+    "TMA_FED_DMMA_SHAPES",
+    "Shape",
+    "few_rows",
+    "tiles",
+]
 
 
 class Shape(NamedTuple):
@@ -31,12 +46,12 @@ class Shape(NamedTuple):
     tile, warps, thread
         (M, N) of a CTA; its warps; accumulators of a thread.
     stages
-        k_tiles in shared memory.
+        Slabs in shared memory.
     float32_only
         Not offered in other types, in which it was not measured.
     lines
-        A k_tile has whole lines of 128 bytes of a K-major operand, not halves. Not offered where
-        the operand of the longer side is not K-major: it is read in whole lines anyway.
+        A slab has whole lines of 128 bytes of a K-major operand, not halves; not offered where that
+        of the longer side is not K-major: those read whole lines anyway.
     """
 
     tile: tuple[int, int]
@@ -75,8 +90,8 @@ SHAPES = (
     Shape((128, 8), (4, 1), (4, 2), stages=4, float32_only=True, lines=True),
 )
 
-#: What tensor cores multiply, in float64: tiles, warps, and stages. k_tiles of 32 (two lines of
-#: each row) are offered where the operand of which a tile has more rows is K-major.
+#: What tensor cores multiply, in float64: tiles, warps, and stages. Slabs of 32 (two lines of each
+#: row) are offered where the operand of which a tile has more rows is K-major.
 DMMA_SHAPES = (
     ((128, 128, 16), (4, 2), 4),
     ((128, 64, 16), (4, 2), 4),
@@ -107,9 +122,8 @@ DMMA_SHAPES = (
     ((8, 128, 32), (1, 4), 3),
 )
 
-#: The same with a warp that only copies; the stages are those that draw most of the bandwidth.
-#: Seven warps are for layers: 7168, 14336 and 28672 make 128 tiles for 132 SMs, or 64 for two CTAs
-#: each.
+#: The same with a warp that only copies: stages are those with which memory is reached best. Seven
+#: warps are for layers: 7168, 14336 and 28672 make 128 tiles for 132 SMs, or 64 for two CTAs each.
 TMA_FED_DMMA_SHAPES = (
     ((128, 64, 16), (4, 2), 6),
     ((64, 128, 16), (2, 4), 6),
@@ -141,20 +155,91 @@ TMA_FED_DMMA_SHAPES = (
     ((8, 112, 16), (1, 7), 6),
 )
 
-# Sums of a TMA-fed tile whose lanes lie along M, at most: a larger one was slower than with warps
-# that copy for themselves (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
+# Sums of a tile that TMA feeds where eight lanes share rows of N: 64x128 in nn is 2 to 4 percent
+# slower than with warps that copy for themselves (64x4096x14336), in other layouts as fast or more.
 _MOST_DOWN = 64 * 112
 
-_K_TILE_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
+_SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 
 
-def _tiles_as(dtype: DType) -> DType:
-    """Return the type whose tiles, with the same lower bounds, another type shares."""
-    return DType.BFLOAT16 if dtype is DType.FLOAT16 else dtype
+#: For few rows of A, the dot schedule: columns of a warp, warps along N, groups of warps along K.
+DOT_SHAPES = (
+    (1, 1, 8), (2, 4, 2), (4, 1, 8), (4, 4, 2), (4, 8, 1), (8, 4, 2), (1, 8, 1), (4, 1, 4),
+)  # fmt: skip
+#: And the axpy schedule: lanes and warps along N, groups of warps along K, rows of B on their way.
+AXPY_SHAPES = (
+    (32, 1, 4, 8), (32, 1, 8, 8), (32, 1, 16, 8), (32, 2, 4, 8), (32, 4, 2, 8), (32, 8, 1, 8),
+    (32, 4, 4, 8), (16, 1, 8, 8), (16, 1, 16, 8), (8, 1, 8, 8), (8, 1, 16, 8), (8, 1, 32, 8),
+    (32, 1, 8, 16), (32, 2, 4, 16), (16, 1, 8, 16), (8, 1, 8, 16),
+)  # fmt: skip
+_RASTER = Raster("m", 8)
+
+
+def tiles(problem: Problem, target: Target) -> Iterator[Config]:
+    """Yield the tiles for a class in the plain schedules, the biggest first; not all are legal.
+
+    Warps of their own copy for those tiles that may have such: they are never slower then.
+    """
+    for config in _of_cuda_cores(problem.a.dtype, problem.b.dtype):
+        if _pays(problem, config):
+            if unsupported_producers(problem, config, target) is None:
+                config = replace(config, producers=PRODUCER_WARPS, stages=WARP_SPECIALIZED_STAGES)
+            yield config
+    if unsupported_dmma(problem, target) is None:
+        fed = TMA_FED_DMMA_SHAPES if may_be_tma_fed(problem) else ()
+        shapes = [(*shape, 0) for shape in DMMA_SHAPES] + [(*s, LONE_PRODUCER) for s in fed]
+        for tile, warps, stages, producers in shapes:
+            m, n = tile[0] // warps[0], tile[1] // warps[1]
+            config = Config(
+                tile, stages=stages, warps=warps, thread=(m // 8, n // 4), raster=_RASTER,
+                schedule=DMMA, producers=producers,
+            )  # fmt: skip
+            own = _of_tensor_cores(problem, config)
+            if own is not None:
+                yield own
 
 
 @lru_cache(maxsize=64)
-def _configs(a: DType, b: DType) -> tuple[Config, ...]:
+def few_rows(problem: Problem, rows: int) -> tuple[Config, ...]:
+    """Return what schedules for few rows have, in tiles of so many; not all are legal."""
+    size, found = problem.b.dtype.itemsize, []
+    for each, warps, slices in DOT_SHAPES:
+        tile = (rows, each * warps, 1)
+        found.append(Config(tile, warps=(1, warps), slice_k=slices, schedule=DOT))
+    each = BANK_VECTOR // size
+    for across, warps, slices, stages in (
+        AXPY_SHAPES if rows == 1 and problem.b.major == "n" else ()
+    ):
+        config = Config(
+            (1, across * warps * each, 1), warps=(1, warps), thread=(1, each), slice_k=slices,
+            stages=stages, schedule=AXPY,
+        )  # fmt: skip
+        found.append(config)
+    return tuple(found)
+
+
+def _pays(problem: Problem, config: Config) -> bool:
+    """Say whether a tile is worth considering for a class.
+
+    k_tiles of whole lines are for an operand whose lines lie along K. Of two tiles of 64x64 that of
+    twice the threads is for copies of single elements.
+    """
+    m, n, k = config.tile
+    if k * max(config_bytes(problem), 4) > _SLAB_BYTES:
+        return (problem.a if m > n else problem.b).major == "k"
+    if (m, n) == (64, 64) and problem.a.dtype is DType.FLOAT32:
+        aligned = min(problem.a.alignment, problem.b.alignment) == BANK_VECTOR
+        return (config.thread == (8, 8)) == aligned
+    return True
+
+
+def config_bytes(problem: Problem) -> int:
+    """Return the bytes of an element of the wider operand."""
+    return max(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
+
+
+@lru_cache(maxsize=64)
+def _of_cuda_cores(a: DType, b: DType) -> tuple[Config, ...]:
     """Return the tiles for inputs of some types, without split-K."""
     found = []
     size = max(a.itemsize, b.itemsize)
@@ -165,23 +250,22 @@ def _configs(a: DType, b: DType) -> tuple[Config, ...]:
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
         config = Config(
-            tile=(m, n, (1 + lines) * _K_TILE_BYTES // max(size, 4)),
+            tile=(m, n, (1 + lines) * _SLAB_BYTES // max(size, 4)),
             stages=stages,
             warps=warps,
             thread=thread,
-            raster=Raster("m", 8),
+            raster=_RASTER,
         )
         found.append(config)
     return tuple(dict.fromkeys(found))
 
 
 @lru_cache(maxsize=1024)
-def _dmma_config(problem: Problem, config: Config) -> Config | None:
+def _of_tensor_cores(problem: Problem, config: Config) -> Config | None:
     """Return one of these tiles for a class; None where it is not offered.
 
-    Eight lanes lie along the index whose rows are read in pairs: that of the operand that is not
-    K-major. Where both are or neither is, it makes no difference. Four lanes lie along an index of
-    eight rows.
+    Eight lanes share the index whose rows are read in pairs. Where both have such rows or neither
+    has it makes no difference. Four share one of eight rows.
     """
     if has_double_k_tiles(config) and longer_operand(problem, config).major != "k":
         return None
@@ -193,4 +277,4 @@ def _dmma_config(problem: Problem, config: Config) -> Config | None:
         return None
     if min(m, n) == FRAGMENT_ROWS:
         down = m < n
-    return changed(config, thread=(m // 4, n // 8)) if down else config
+    return replace(config, thread=(m // 4, n // 8)) if down else config

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
-from unigemm.planning.prediction import Candidate, Ranking
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..cute.backend import CuteBackend
-from .candidates import places, price_all, ranking, scratch_bytes
+from .candidates import MODEL, places
 from .geometry import geometry
 from .legality import unsupported_product, unsupported_reason
 
@@ -24,6 +21,7 @@ class Tcgen05Backend(CuteBackend):
     """Kernels for the tensor cores of datacenter Blackwell."""
 
     name = "cute_tcgen05"
+    model = MODEL
 
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it does not take a product of sizes that kernels take; None when it does."""
@@ -34,29 +32,6 @@ class Tcgen05Backend(CuteBackend):
     ) -> str | None:
         """Say why a configuration cannot run on the target; None when it can."""
         return unsupported_reason(problem, config, target)
-
-    def offered(
-        self,
-        problem: Problem,
-        extents: Extents,
-        target: Target,
-        most: int | None = None,
-        cutoff_us: float = inf,
-    ) -> Ranking:
-        """Return its `most` cheapest candidates, or all if None, estimated up to the cutoff."""
-        return ranking(problem, extents, target, most, cutoff_us)
-
-    def estimate_legal(
-        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
-    ) -> Sequence[Candidate]:
-        """Return configurations that can run, with their estimated times."""
-        return price_all(problem, extents, target, configs)
-
-    def workspace_bytes(
-        self, problem: Problem, extents: Extents, target: Target, config: Config
-    ) -> int:
-        """Return the bytes of the workspace of a configuration that can run."""
-        return scratch_bytes(config.oriented(problem), config.oriented(extents), config)
 
     def kernel_problem(self, problem: Problem) -> Problem:
         """Return the class that is compiled for a problem: what makes no difference is left out."""

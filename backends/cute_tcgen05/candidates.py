@@ -1,180 +1,127 @@
-"""The configurations that `cute_tcgen05` offers, the cheapest of them first."""
+"""The configurations that `cute_tcgen05` considers for a product: its tiles, and parts of K."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
-from math import inf
 from typing import NamedTuple
 
-from unigemm.planning.config import Config, Raster
-from unigemm.planning.prediction import Breakdown, Candidate, Prediction, Ranking
+import numpy as np
+
+from unigemm.planning.config import Config
+from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
-from unigemm.problem.problem import BlockScales, Extents, Problem
+from unigemm.problem.problem import Extents, Problem
 
-from ..common.kernel_key import one_by_one
-from ..common.top_k import Shortlist, changed
+from ..common.launches import Array, Launches, columns_of
+from ..common.ranking import CostModel, Offer, rank
 from ..common.workspace import workspace_bytes
-from .cost import (
-    Launch,
-    Tile,
-    count,
-    launch_of,
-    places,
-    prediction,
-    price_of,
-    repacked_bytes,
-    tile_of,
-    total_us,
-    work_of,
-)
-from .geometry import BUFFERS, ROWS, geometry
-from .legality import narrowest
-from .tiles import MOST_SWAPPED, SCHEDULE_OF, widths, with_clusters
+from .cost import places, repacked_bytes, usage
+from .geometry import SCHEDULES, geometry
+from .legality import narrowest, unsupported_reason
+from .tiles import MOST_SWAPPED, tiles
 
-__all__ = ["candidates", "offered", "places", "predict", "price_all", "ranking", "scratch_bytes"]
+__all__ = ["MODEL", "candidates", "offered", "places", "scratch_bytes"]
 
 _MOST_STAGES = 12
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
-_RASTERS = Raster("n", 8), Raster("m", 8)  # in bands of eight tiles
 
 
-class _Offer(NamedTuple):
-    """A tile with the least stages, and the columns of the next narrower of its kind, 0 if none."""
+class _Catalogue(NamedTuple):
+    """The tiles of a class, static and dynamic: columns, stages with K in parts, and clusters."""
 
-    tile: Tile
-    narrower: int
-
-
-def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    """Return the legal configurations worth considering, priced."""
-    return list(ranking(problem, extents, target, None).candidates)
-
-
-def ranking(
-    problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
-) -> Ranking:
-    """Price what may be among the cheapest and under the bar."""
-    launches = [
-        *_launches(problem, extents, target, swap_ab=False),
-        *_launches(problem.transposed, extents.transposed, target, swap_ab=True),
-    ]
-    short: Shortlist[tuple[float, tuple[int, ...], Launch, Breakdown]] = Shortlist(most, bar)
-    for launch in sorted(launches):
-        if launch.floor > short.bar:
-            break
-        parts = price_of(launch)
-        us = total_us(parts)
-        short.add(us, (us, launch.order, launch, parts))
-    return Ranking(tuple(_candidate(launch, parts) for *_, launch, parts in sorted(short.kept())))
-
-
-def _launches(problem: Problem, sizes: Extents, target: Target, swap_ab: bool) -> Iterator[Launch]:
-    """Yield the launches that are worth a price; problem and sizes as the kernel sees them."""
-    if swap_ab and sizes.n > MOST_SWAPPED:
-        return
-    work = work_of(problem, sizes, target)
-    for number, offer in enumerate(_offers(problem, target, swap_ab)):
-        tile = offer.tile
-        if not _fits(offer, sizes):
-            continue
-        for split_k in _splits(tile, sizes):
-            if split_k == 1 or work.part_bytes * split_k <= _MAX_WORKSPACE:
-                buffers = _buffers(problem, target, tile.config, split_k)
-                yield launch_of(work, tile, split_k, buffers, (swap_ab, number, split_k))
-
-
-def _fits(offer: _Offer, sizes: Extents) -> bool:
-    """Whether a tile is no wider than needed, and its cluster too."""
-    (cm, cn), (m, n, _) = offer.tile.config.cluster, offer.tile.config.tile
-    used = offer.narrower < sizes.n and (cn == 1 or n * (cn - 1) < sizes.n)
-    return used and (cm <= 2 or m * (cm - 2) < sizes.m)
-
-
-def _splits(tile: Tile, sizes: Extents) -> list[int]:
-    """Return the parts of K worth considering."""
-    slabs = -(-sizes.k // tile.config.tile[2])
-    room = tile.places // count(tile, sizes)
-    return [1, *(p for p in sorted({2, 3, room // 2, room}) if 1 < p <= min(room, slabs // 2))]
-
-
-def _candidate(launch: Launch, parts: Breakdown) -> Candidate:
-    (problem, sizes, target, *_), base = launch.work, launch.tile.config
-    tall = sizes.m * base.tile[1] >= sizes.n * ROWS
-    waits = launch.units > launch.tile.places
-    config = changed(
-        _deepest(problem, target, base, launch.split_k),
-        raster=_RASTERS[tall],
-        schedule=f"{base.schedule}-dynamic" if waits else base.schedule,
-    )
-    return Candidate(config, prediction(parts), scratch_bytes(problem, sizes, config))
-
-
-def offered(problem: Problem, target: Target) -> Iterator[Config]:
-    """Yield every configuration that some sizes may get, K whole or in two parts."""
-    for swap_ab, seen in ((False, problem), (True, problem.transposed)):
-        for offer in _offers(seen, target, swap_ab):
-            for split_k in (1, 2):
-                config = _deepest(seen, target, offer.tile.config, split_k)
-                yield config
-                yield changed(config, schedule=f"{config.schedule}-dynamic")
-
-
-def _offers(problem: Problem, target: Target, swap_ab: bool) -> Iterator[_Offer]:
-    """Yield all tiles, turned only the narrow ones."""
-    size = problem.a.dtype.itemsize
-    for ctas in SCHEDULE_OF:
-        yield from _drawn(size, problem.blocks, target, ctas, narrowest(problem, ctas), swap_ab)
+    tiles: tuple[Config, ...]
+    launches: Launches
+    split_stages: Array
+    places: Array
 
 
 @lru_cache(maxsize=256)
-def _drawn(
-    size: int, blocks: BlockScales | None, target: Target, ctas: int, unit: int, swap_ab: bool
-) -> tuple[_Offer, ...]:
-    """Return the tiles of a schedule, their columns multiples of a unit."""
-    return tuple(
-        _Offer(tile_of(size, blocks, target, config), columns - unit)
-        for columns in widths(unit, swap_ab)
-        for config in with_clusters(size, ctas, columns, swap_ab)
-    )
+def _catalogue(problem: Problem, target: Target) -> _Catalogue:
+    units = {ctas: narrowest(problem, ctas) for ctas in (1, 2)}
+    found, split = [], []
+    for tile in tiles(problem.a.dtype.itemsize, units):
+        deep = _deepest(problem, target, tile)
+        found += [deep, replace(deep, schedule=f"{tile.schedule}-dynamic")]
+        split += 2 * [_deepest(problem, target, replace(tile, split_k=2)).stages]
+    at_once = np.array([places(target, config) for config in found])
+    return _Catalogue(tuple(found), columns_of(found, SCHEDULES), np.array(split), at_once)
 
 
-def _deepest(problem: Problem, target: Target, base: Config, split_k: int) -> Config:
-    """Return a configuration of so many parts of K with as many stages as fit."""
-    config = changed(base, split_k=split_k)
-    geo = geometry(problem, config)
+def _deepest(problem: Problem, target: Target, base: Config) -> Config:
+    """Return a configuration with as many stages as fit."""
+    geo = geometry(problem, base)
     each = geo.a_bytes + geo.b_bytes + geo.scale_bytes
     room = target.smem_per_block - geo.smem_bytes
-    return changed(config, stages=min(_MOST_STAGES, base.stages + room // each))
+    return replace(base, stages=min(_MOST_STAGES, base.stages + room // each))
 
 
-def _buffers(problem: Problem, target: Target, base: Config, split_k: int) -> int:
-    """Return the buffers of sums: without scales nothing else is in tensor memory."""
-    if problem.blocks is None:
-        return BUFFERS
-    return geometry(problem, _deepest(problem, target, base, split_k)).buffers
+def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
+    """Return the candidates; of the transpose too where D has few rows."""
+    found = [_offer(problem, extents, target, False)]
+    if extents.m <= MOST_SWAPPED:
+        found.append(_offer(problem.transposed, extents.transposed, target, True))
+    return [each for each in found if each.launches.size]
 
 
-def predict(problem: Problem, extents: Extents, target: Target, config: Config) -> Prediction:
-    """Price one configuration; problem and extents as the caller's."""
-    seen, sizes = config.oriented(problem), config.oriented(extents)
-    tile = tile_of(seen.a.dtype.itemsize, seen.blocks, target, config)
-    buffers = geometry(seen, config).buffers
-    return prediction(
-        price_of(launch_of(work_of(seen, sizes, target), tile, config.split_k, buffers))
-    )
-
-
-def price(problem: Problem, extents: Extents, target: Target, config: Config) -> Candidate:
-    """Return a configuration as a candidate; problem and extents as the caller sees them."""
-    scratch = scratch_bytes(config.oriented(problem), config.oriented(extents), config)
-    return Candidate(config, predict(problem, extents, target, config), scratch)
-
-
-price_all = one_by_one(price)
+def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
+    every = _catalogue(problem, target)
+    x, m, n = every.launches, extents.m, extents.n
+    fits = (x.tile_n < 2 * n) | (x.tile_n == x.tile_n.min())
+    fits &= (x.tile_n * (x.cluster_n - 1) < n) & (x.tile_m * (x.cluster_m - 2) < m)
+    if swap_ab:
+        fits &= x.tile_n <= MOST_SWAPPED
+    count = -(-m // (x.tile_m * x.cluster_m)) * -(-n // (x.tile_n * x.cluster_n)) * extents.batch
+    own = fits.nonzero()[0]
+    k_tiles = -(-extents.k // x.tile_k[own])
+    room = np.maximum(1, every.places[own] // count[own])
+    part_bytes = max(1, workspace_bytes(problem, extents, 2) // 2)
+    most = np.minimum(np.minimum(room, k_tiles // 2), _MAX_WORKSPACE // part_bytes)
+    parts = np.stack([np.ones_like(room), 0 * room + 2, 0 * room + 3, room // 2, room], axis=1)
+    worth = parts <= most[:, None]
+    worth[:, 0] = True
+    worth[:, 3:] &= parts[:, 3:] > 3
+    worth[:, 3] &= parts[:, 3] != parts[:, 4]
+    which, column = worth.nonzero()
+    index, split_k = own[which], parts[which, column]
+    # Clusters that wait are given to those that run, by the hardware.
+    dynamic = x.schedule[index] >= SCHEDULES.index("single-dynamic")
+    waits = count[index] * split_k > every.places[index]
+    index, split_k = index[dynamic == waits], split_k[dynamic == waits]
+    raster_n = m * x.tile_n[index] < n * x.tile_m[index]
+    stages = np.where(split_k > 1, every.split_stages[index], x.stages[index])
+    launches = x.take(index, split_k=split_k, raster_n=raster_n * 1, stages=stages)
+    return Offer(problem, extents, swap_ab, every.tiles, launches)
 
 
 def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
     """Return the workspace of a plan: repacked operands and scales, then partial sums."""
     sums = workspace_bytes(problem, extents, config.split_k)
     return repacked_bytes(problem, extents) + sums
+
+
+def _workspace(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
+    return scratch_bytes(config.oriented(problem), config.oriented(extents), config)
+
+
+MODEL = CostModel("cute_tcgen05", SCHEDULES, offers, usage, unsupported_reason, _workspace)
+
+
+def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
+    """Return all configurations that can run, with their estimated times."""
+    return list(rank(MODEL, problem, extents, target, None).candidates)
+
+
+def offered(problem: Problem, target: Target) -> Iterator[Config]:
+    """Yield every configuration that some sizes may get, K whole or in two parts."""
+    for own, swap_ab in ((problem, False), (problem.transposed, True)):
+        every = _catalogue(own, target)
+        for place, tile in enumerate(every.tiles):
+            if swap_ab and tile.tile[1] > MOST_SWAPPED:
+                continue
+            for split_k in (1, 2):
+                stages = int(every.split_stages[place]) if split_k > 1 else tile.stages
+                config = replace(tile, split_k=split_k, stages=stages, swap_ab=swap_ab)
+                if unsupported_reason(own, config, target) is None:
+                    yield config

@@ -1,198 +1,175 @@
-"""The configurations that `cute_wgmma` offers, the cheapest of them first."""
+"""The configurations that `cute_wgmma` considers for a product: its tiles, and parts of K."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from unigemm.planning.config import Config, Raster
-from unigemm.planning.prediction import Candidate, Prediction, Ranking, Rejection
+from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
-from ..common.top_k import Shortlist, changed, cheapest_first
+from ..common.device_limits import MAX_CLUSTER, clusters_at_once
+from ..common.launches import Array, Launches, columns_of
+from ..common.ranking import CostModel, Offer, rank
 from ..common.workspace import workspace_bytes
-from .coefficients import Figures
-from .cost import Times, likely_us, prediction, priced, takes_longer, tiles_in, tiles_of
-from .geometry import MMA_M, SWIZZLE_BYTES, shared_major, spare_bytes
+from .copies import scratch_bytes
+from .cost import SCHEDULES, usage
+from .geometry import MMA_M, SWIZZLE_BYTES, from_registers, shared_major, spare_bytes
 from .legality import unsupported_reason
-from .tiles import (
-    LEAST_STAGES,
-    SHAPES,
-    Family,
-    Shape,
-    choices,
-    families,
-    family_of,
-    is_idle,
-    tile_config,
-)
-from .traffic import Work, least_us, repacked_bytes, work_of
+from .tiles import LEAST_STAGES, tiles
 
-__all__ = [
-    "candidates",
-    "offered",
-    "predict",
-    "predict_all",
-    "price_all",
-    "ranking",
-    "scratch_bytes",
-    "turns",
-]
-
+__all__ = ["MODEL", "candidates", "offered", "scratch_bytes", "turns"]
 
 _MOST_STAGES = 12
-_RASTERS = Raster("n", 8), Raster("m", 8)  # made once: plans are kept, and many of them
-# The other way round waits where its copies alone take so many times what the first is likely to
-# take: of 272 products in TF32 in 128, none of which is priced then.
-_UNLIKELY = 1.75
+_RASTERS = Raster("n", 8), Raster("m", 8)  # bands of eight tiles
+_CLUSTER_K, _SLICES = (1, 2, 4, 8), (1, 2)
+_MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
 
-@lru_cache(maxsize=16384)
-def _config(
-    family: Family,
-    shape: Shape,
-    columns: int,
-    cluster: tuple[int, int],
-    split: bool,
-    cluster_k: int,
-    slice_k: int,
-) -> tuple[Config, str | None]:
-    """Return a tile's configuration with as many stages as fit, and why it cannot run.
+class _Catalogue(NamedTuple):
+    """The tiles of a class as columns, each with every way to share its k_tiles on the SM.
 
-    It has two parts of K if there are to be several, and as many stages for each slice.
+    Attributes
+    ----------
+    tiles, launches
+        The tiles, and the columns.
+    added_stages
+        Stages where partial sums are added up, which need more memory.
+    at_once
+        CTAs that run at once in such clusters.
     """
-    problem, target = family.problem, family.target
-    least = tile_config(family, shape, columns, slice_k, split or cluster_k * slice_k > 1)
-    stage = (shape.rows + columns) * SWIZZLE_BYTES
-    room = target.smem_per_block - spare_bytes(problem, least)
-    stages = max(LEAST_STAGES, min(_MOST_STAGES, room // stage))
-    config = replace(
-        least,
-        cluster=cluster,
-        stages=stages - stages % slice_k,
-        split_k=2 if split else 1,
-        cluster_k=cluster_k,
-        swap_ab=family.swap_ab,
+
+    tiles: tuple[Config, ...]
+    launches: Launches
+    added_stages: Array
+    at_once: Array
+
+
+@lru_cache(maxsize=256)
+def _catalogue(problem: Problem, target: Target) -> _Catalogue:
+    own = tiles(problem.a.dtype.itemsize)
+    base, cluster_k, slice_k, stages, added = [], [], [], [], []
+    for place, tile in enumerate(own):
+        cooperative = tile.schedule == "cooperative"
+        whole = _deepest(problem, target, tile)
+        adding = _deepest(problem, target, replace(tile, split_k=2))
+        for parts in _CLUSTER_K if cooperative and tile.cluster[1] == 1 else (1,):
+            if parts * tile.cluster[0] > MAX_CLUSTER:
+                continue
+            for slices in _SLICES if cooperative and tile.warps == (4, 1) else (1,):
+                if slices > 1 and parts > 1 and tile.cluster != (1, 1):
+                    continue
+                sliced = replace(tile, slice_k=slices, cluster_k=parts)
+                deep = adding if slices == 1 else _deepest(problem, target, sliced)
+                base.append(place)
+                cluster_k.append(parts)
+                slice_k.append(slices)
+                stages.append(whole if parts * slices == 1 else deep)
+                added.append(deep)
+    index = np.array(base)
+    columns = columns_of(own, SCHEDULES).take(
+        index, cluster_k=np.array(cluster_k), slice_k=np.array(slice_k), stages=np.array(stages)
     )
-    return config, unsupported_reason(problem, config, target)
+    ctas = columns.cluster_m * columns.cluster_n * columns.cluster_k
+    at_once = np.array([clusters_at_once(target, c) * c for c in range(MAX_CLUSTER + 1)])
+    return _Catalogue(own, columns, np.array(added), at_once[ctas])
+
+
+def _deepest(problem: Problem, target: Target, config: Config) -> int:
+    """Return as many stages as fit, equally many for each slice of K."""
+    room = target.smem_per_block - spare_bytes(problem, config)
+    fitting = min(_MOST_STAGES, room // ((config.tile[0] + config.tile[1]) * SWIZZLE_BYTES))
+    return max(LEAST_STAGES, fitting) // config.slice_k * config.slice_k
+
+
+def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
+    """Return the candidates; also those of the transpose where wgmma takes A from registers."""
+    found = [_offer(problem, extents, target, False)]
+    if from_registers(problem.transposed, MMA_M):
+        found.append(_offer(problem.transposed, extents.transposed, target, True))
+    return found
+
+
+def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
+    every = _catalogue(problem, target)
+    x, m, n = every.launches, extents.m, extents.n
+    # Tiles of few rows have all of them; of wider ones than D those that no narrower one replaces.
+    rows = min(m, MMA_M)
+    few = x.tile_m < MMA_M
+    fits = np.where(few, (x.tile_m >= rows) & ((x.tile_m < 2 * rows) | (x.tile_m == 8)), True)
+    fits &= (x.tile_n < 2 * n) | (x.tile_n <= 16) | (x.tile_n == x.tile_n[fits].min())
+    fits &= (x.tile_m < 2 * m) | (x.tile_m <= MMA_M)
+    ctas = -(-m // x.tile_m) * -(-n // x.tile_n) * extents.batch
+    cut = ctas * x.cluster_k <= target.sm_count  # else all SMs have work with K whole
+    whole_k = -(-extents.k // x.tile_k)
+    fits &= (cut & (whole_k >= 2 * x.cluster_k)) | (x.cluster_k == 1)
+    fits &= (x.cluster_m <= -(-m // x.tile_m)) & (x.cluster_n <= -(-n // x.tile_n)) | (
+        x.cluster_m * x.cluster_n == 1
+    )
+    own = fits.nonzero()[0]
+    room = np.maximum(1, every.at_once[own] // (ctas * x.cluster_k)[own])
+    part_bytes = workspace_bytes(problem, extents, 2) // 2
+    most = np.minimum(
+        (whole_k // (2 * x.cluster_k))[own], max(1, _MAX_WORKSPACE // max(1, part_bytes))
+    )
+    most = np.where(cut[own] & ((x.cluster_k == 1) | (x.slice_k > 1))[own], most, 1)
+    parts = np.stack([np.ones_like(room), room * 0 + 2, room * 0 + 3, room // 2, room], axis=1)
+    worth = parts <= np.minimum(room, most)[:, None]
+    worth[:, 0] = True
+    worth[:, 3:] &= parts[:, 3:] > 3
+    worth[:, 3] &= parts[:, 3] != parts[:, 4]
+    which, column = worth.nonzero()
+    index, split_k = own[which], parts[which, column]
+    raster_n = m * x.tile_n[index] < n * x.tile_m[index]
+    stages = np.where(split_k > 1, every.added_stages[index], x.stages[index])
+    launches = x.take(index, split_k=split_k, raster_n=raster_n * 1, stages=stages)
+    return Offer(problem, extents, swap_ab, every.tiles, launches)
+
+
+def _workspace(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
+    return scratch_bytes(config.oriented(problem), config.oriented(extents), config)
+
+
+MODEL = CostModel("cute_wgmma", SCHEDULES, offers, usage, unsupported_reason, _workspace)
 
 
 def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    """Return the legal configurations worth considering, priced."""
-    return list(ranking(problem, extents, target, None).candidates)
-
-
-class _Place(NamedTuple):
-    """One of many choices: which, whose, its parts of K, and its configuration but for those."""
-
-    times: Times
-    number: int
-    work: Work
-    split_k: int
-    config: Config
-
-    def finished(self) -> Config:
-        """Return the configuration."""
-        order = raster(self.work.extents, self.config)
-        return changed(self.config, split_k=self.split_k, raster=order)
-
-    def candidate(self) -> Candidate:
-        """Return the configuration with its price."""
-        work, config = self.work, self.finished()
-        scratch = work.copied[min(config.tile[0], MMA_M)]
-        scratch += workspace_bytes(work.family.problem, work.extents, config.split_k)
-        return Candidate(config, prediction(work, self.times, self.number), scratch)
-
-
-def ranking(
-    problem: Problem, extents: Extents, target: Target, most: int | None, bar: float = inf
-) -> Ranking:
-    """Price all that is worth considering, and return the cheapest under the bar."""
-    works = [
-        work_of(family, extents.transposed if family.swap_ab else extents)
-        for family in families(problem, target)
-    ]
-    short: Shortlist[_Place] = Shortlist(most, bar)
-    for some in _in_turn(works, most):
-        if least_us(some[0]) <= short.bar:
-            _add_offer(short, some)
-    refused = [
-        Rejection("cute_wgmma", reason, place.finished(), others)
-        for place, reason, others in short.refused()
-    ]
-    return Ranking(tuple(place.candidate() for place in short.kept()), tuple(refused))
-
-
-def _in_turn(works: list[Work], most: int | None) -> list[list[Work]]:
-    """Return what to price one behind the other: both ways round at once, or the likelier first."""
-    first, *others = sorted(works, key=least_us)
-    if not others:
-        return [[first]]
-    (other,) = others
-    if most == 1 and takes_longer(other, first):
-        return [[first]]
-    alike = first.family.figures is other.family.figures
-    if alike and least_us(other) <= _UNLIKELY * likely_us(first):
-        return [[first, other]]
-    return [[first], [other]]
-
-
-def _add_offer(short: Shortlist[_Place], works: Sequence[Work]) -> None:
-    """Add what families offer, the cheapest first."""
-    own = tuple(work.family for work in works)
-    found = choices(own, [work.extents for work in works], [work.split for work in works])
-    launches = found.cluster_m, found.cluster_n, found.split_k, found.cluster_k
-    times = priced(works, found.family, tiles_of(own, found), *launches)
-    for index in cheapest_first(times.total):
-        us = float(times.total[index])
-        if us > short.bar:
-            break
-        number, choice = found.at(index)
-        shape, columns, cluster, split_k, cluster_k, slice_k = choice
-        split = split_k > 1
-        config, reason = _config(own[number], shape, columns, cluster, split, cluster_k, slice_k)
-        short.add(us, _Place(times, index, works[number], split_k, config), reason)
+    """Return all configurations that can run, with their estimated times."""
+    return list(rank(MODEL, problem, extents, target, None).candidates)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
-    """Yield every legal configuration that some sizes may get, K whole or in two parts."""
-    for family in families(problem, target):
-        for shape in SHAPES:
-            for columns in range(family.unit, shape.widest + 1, family.unit):
-                for cluster, cluster_k, slice_k, split_k in product(
-                    shape.clusters, shape.cluster_k, shape.slices, (1, 2)
-                ):
-                    if is_idle(cluster_k, split_k, slice_k):
-                        continue
-                    config, reason = _config(
-                        family, shape, columns, cluster, split_k > 1, cluster_k, slice_k
-                    )
-                    if reason is None:
-                        yield config
-
-
-def raster(extents: Extents, config: Config) -> Raster:
-    """Return the order of the tiles: bands of eight along the shorter side of D in tiles."""
-    tall = extents.m * config.tile[1] >= extents.n * config.tile[0]
-    return _RASTERS[tall]
+    """Yield every configuration that some sizes may get, K whole or in two parts."""
+    ways = [(problem, False)]
+    if from_registers(problem.transposed, MMA_M):
+        ways.append((problem.transposed, True))
+    for own, swap_ab in ways:
+        every = _catalogue(own, target)
+        for index, split_k in product(range(every.launches.size), (1, 2)):
+            base = every.launches.config(index, every.tiles)
+            if split_k > 1 and base.cluster_k > 1 and base.slice_k == 1:
+                continue
+            stages = int(every.added_stages[index]) if split_k > 1 else base.stages
+            config = replace(base, split_k=split_k, stages=stages, swap_ab=swap_ab)
+            if unsupported_reason(own, config, target) is None:
+                yield config
 
 
 def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]:
     """Whether tiles start at different places along K, for (M, N).
 
     Where all tiles along N read the same few rows of A, those that run at once then read different
-    ones (11.3 against 11.8 us at 1x4096x4096 on an H200). Not where B is N-major: there they
-    read neighbours in device memory as long as they keep step (11.4 against 11.2 us). The start
-    decides the order of the sums: not where results are to be the same for every M, and not where
-    the last tile computes again what its neighbour does (`places.last_places`).
+    ones. Not where B is N-major: there they read neighbours in device memory as long as they keep
+    step. The start decides the order of the sums: not where results are to be the same for every M,
+    and not where the last tile computes again what its neighbour does (`places.last_places`).
     """
     if problem.batch_invariant:
         return 0, 0
@@ -204,53 +181,3 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
     along_n = few_m and across and shared_major(problem, "b", config.tile[0]) == "k"
     along_m = few_n and down and shared_major(problem, "a", config.tile[0]) == "k"
     return int(along_m and not along_n), int(along_n)
-
-
-def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
-    """Return the workspace of a plan: repacked operands, then partial sums."""
-    return repacked_bytes(problem, extents, config.tile[0]) + workspace_bytes(
-        problem, extents, config.split_k
-    )
-
-
-def predict(
-    problem: Problem,
-    extents: Extents,
-    target: Target,
-    config: Config,
-    figures: Figures | None = None,
-) -> Prediction:
-    """Price one configuration; problem and extents as the kernel sees them.
-
-    By other figures than its own where they are given.
-    """
-    return predict_all(problem, extents, target, (config,), figures)[0]
-
-
-def predict_all(
-    problem: Problem,
-    extents: Extents,
-    target: Target,
-    configs: Sequence[Config],
-    figures: Figures | None = None,
-) -> list[Prediction]:
-    """Price configurations as `predict` does; many take little longer than one."""
-    family = family_of(problem, target, figures=figures)
-    work = work_of(family, extents)
-    knobs = [(*config.cluster, config.split_k, config.cluster_k) for config in configs]
-    one = np.zeros(len(configs), dtype=np.int64)
-    times = priced([work], one, tiles_in(family, configs), *np.array(knobs).T)
-    return [prediction(work, times, index) for index in range(len(configs))]
-
-
-def price_all(
-    problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
-) -> list[Candidate]:
-    """Return configurations as candidates; problem and extents as the caller sees them."""
-    found: dict[Config, Candidate] = {}
-    for swap in {config.swap_ab for config in configs}:
-        some = [config for config in configs if config.swap_ab == swap]
-        seen, sizes = some[0].oriented(problem), some[0].oriented(extents)
-        for config, price in zip(some, predict_all(seen, sizes, target, some), strict=True):
-            found[config] = Candidate(config, price, scratch_bytes(seen, sizes, config))
-    return [found[config] for config in configs]

@@ -26,9 +26,10 @@ from ..common.kernel_key import (
     too_many,
     unsupported_sizes,
 )
+from ..common.ranking import estimate_all, rank
 from . import launch_arguments as arguments
 from . import toolchain
-from .candidates import floor_us, price, ranking, scratch_bytes
+from .candidates import MODEL, scratch_bytes
 from .geometry import features, gpu_code, kernel_problem
 from .launch import launcher, load
 from .legality import unsupported_product, unsupported_reason
@@ -62,17 +63,11 @@ class CutileBackend(Backend):
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations with their estimated times."""
-        return ranking(problem, extents, target, None).candidates
+        return rank(MODEL, problem, extents, target, None).candidates
 
-    def ranking(
-        self, problem: Problem, extents: Extents, target: Target, most: int, cutoff_us: float
-    ) -> Ranking:
-        """Return the cheapest of them up to the cutoff."""
-        return ranking(problem, extents, target, most, cutoff_us)
-
-    def lower_bound_us(self, problem: Problem, extents: Extents, target: Target) -> float:
-        """Return a time that no candidate is estimated below; 0 where it need not wait."""
-        return floor_us(problem, extents, target)
+    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
+        """Return those of least estimated time, and those as fast that cannot run."""
+        return rank(MODEL, problem, extents, target, most)
 
     def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config
@@ -84,10 +79,17 @@ class CutileBackend(Backend):
         UnsupportedProblem
             It cannot run, or not as the problem asks.
         """
-        reason = unsupported_reason(config.oriented(problem), config, target)
-        if reason is not None:
-            raise UnsupportedProblem(f"cutile cannot run it: {reason}")
-        return price(problem, extents, target, config)
+        return self.estimate_all(problem, extents, target, (config,))[0]
+
+    def estimate_all(
+        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
+    ) -> Sequence[Candidate]:
+        """Return configurations as `estimate` does, in their order."""
+        for config in configs:
+            reason = unsupported_reason(config.oriented(problem), config, target)
+            if reason is not None:
+                raise UnsupportedProblem(f"cutile cannot run it: {reason}")
+        return estimate_all(MODEL, problem, extents, target, configs)
 
     def unsupported_config_reason(
         self, problem: Problem, extents: Extents, target: Target, config: Config

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_pricing import extents as drawn_extents
-from test_pricing import problems as drawn_problems
-from test_pricing import targets
 
 import unigemm
 from bench.suites import SUITES
-from unigemm.backends.common.top_k import Shortlist
 from unigemm.backends.common.workspace import workspace_bytes
-from unigemm.backends.cutile import candidates as configs
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.candidates import candidates, offered, predict, scratch_bytes
-from unigemm.backends.cutile.coefficients import H200 as FIGURES
-from unigemm.backends.cutile.cost import (
-    bound_us,
-    figures_of,
-    least_of_us,
-    least_us,
-    times_of,
-    work_of,
-)
+from unigemm.backends.cutile.candidates import candidates, offered, scratch_bytes
 from unigemm.backends.cutile.geometry import (
     copied_bytes,
     features,
-    is_copied,
     k_major,
     kernel_problem,
 )
@@ -257,21 +241,6 @@ def test_large_products_get_large_tiles_and_few_tiles_get_split_k():
     assert best(128, 128, 65536).split_k > 8
 
 
-def test_a_last_round_that_is_hardly_filled_is_avoided():
-    """On an H200 they were faster than what others had left of a last round, or as fast.
-
-    The first four by 10 to 13, 4 to 8, 4 to 6 and 2 to 6 percent, the next two by 6 and 2.3.
-    """
-    assert best(1536, 1536, 1536).tile == (128, 144, 64)  # 132 tiles, as many as SMs
-    assert best(3000, 3000, 3000).tile == (384, 192, 64)  # 128 pairs of CTAs, 66 at once
-    # Of so many rows they are slow where neither operand is K-major; 192 pairs.
-    assert best(3000, 3000, 3000, layout="tn").tile == (256, 192, 64)
-    assert best(512, 7168, 2048).tile == (128, 224, 64)  # 128 tiles
-    assert best(3072, 3072, 3072).tile == (192, 128, 64)
-    assert best(5120, 5120, 5120).schedule == "tail"
-    assert best(2048, 2048, 2048).cluster == (2, 1)  # 64 tiles by 128 CTAs, not 256
-
-
 def chosen(target, m, n, k, dtype, layout="nt", precision="ieee", batch=(), **options):
     a = unigemm.ArraySpec((*batch, m, k), dtype, "C" if layout[0] == "n" else "F", **options)
     b = unigemm.ArraySpec((*batch, k, n), dtype, "C" if layout[1] == "n" else "F", **options)
@@ -383,29 +352,12 @@ def test_copies_may_have_the_tiles_of_k_major_operands():
     assert unsupported_reason(TURNED["tn"], tile, named_target("sm_120a")) is None
 
 
-@given(m=SIZES, n=SIZES, k=SIZES, batch=st.integers(1, 9))
-def test_a_price_is_that_of_the_copies_and_of_a_product_of_them(m, n, k, batch):
-    for layout in ("nn", "tn", "tt"):
-        problem, extents = TURNED[layout], Extents(m, n, 32 * k, batch)
-        found = predict(problem, extents, H200, COPIED)
-        bare = predict(TURNED["nt"], extents, H200, replace(COPIED, repacked=False))
-        assert found.us == pytest.approx(bare.us + found.parts.repack)
-        operands = is_copied(problem.a, COPIED), is_copied(problem.b, COPIED)
-        rows = operands[0] * m + operands[1] * n
-        gbs = H200.dram_gbs * FIGURES.repack_to_dram
-        us = sum(operands) * FIGURES.repack_us + 2 * 4 * rows * extents.k * batch / gbs / 1e3
-        assert found.parts.repack == pytest.approx(1.12 * us)  # the margin beside other backends
-        assert replace(found.parts, repack=0.0) == bare.parts
-
-
 def test_copies_are_priced_where_they_may_pay():
     assert copied("nn", 4096, 4096, 4096)
     assert copied("tn", 2048, 2048, 2048)
     assert copied("tt", 1536, 1536, 1536)
     assert copied("tn", 8192, 8192, 8192)
     assert not copied("nt", 4096, 4096, 4096)
-    assert not copied("nn", 64, 4096, 4096), "to read B once takes less than to copy it"
-    assert not copied("nn", 128, 128, 128), "a launch takes longer than it saves"
     assert copied("tn", 16384, 16384, 16384)
     assert not copied("tn", 20000, 20000, 20000), "copies of more than 2 GiB"
     assert copied("nn", 2048, 2048, 512, 8)
@@ -413,16 +365,6 @@ def test_copies_are_priced_where_they_may_pay():
     for invariant in (False, True):
         found = copied("nn", 3000, 3000, 3000, batch_invariant=invariant)
         assert any(c.config.schedule == "tail" for c in found) != invariant
-
-
-@given(m=SIZES, n=SIZES, k=SIZES, batch=st.integers(1, 4), bar=st.floats(1, 1.5))
-def test_no_copies_are_lost_that_are_under_the_bar(m, n, k, batch, bar):
-    for layout in ("nn", "tn", "tt"):
-        problem, extents = TURNED[layout], Extents(m, n, k, batch)
-        every = sorted(candidates(problem, extents, H200), key=lambda c: c.prediction.us)
-        limit = bar * min((c.prediction.us for c in every if c.config.repacked), default=0.0)
-        found = BACKEND.ranking(problem, extents, H200, len(every), limit).candidates
-        assert list(found) == [c for c in every if c.prediction.us <= limit]
 
 
 def test_a_plan_says_that_operands_are_copied():
@@ -666,38 +608,3 @@ def test_lines_that_lie_too_far_apart_are_refused():
     plan = Plan("cutile", plan_of().config, gemm.problem, gemm.extents, H200)
     with pytest.raises(unigemm.UnsupportedProblem, match="cute_simt"):
         calls(plan, gemm)
-
-
-@given(drawn_problems(), drawn_extents, targets)
-def test_no_launch_is_priced_under_what_is_asked_first(problem, size, target):
-    """Of ways of tiles, of a tile, and of a tile with its parts of K."""
-    if BACKEND.unsupported_reason(problem, size, target) is not None:
-        return
-    moved = configs._bytes_of(problem, size)
-    bound = bound_us(problem, size, target, figures_of(problem, target))
-    for way in configs._ways(problem, target, size.m, size.n):
-        outlined = configs._outlined_us(problem, size, target, bound, way)
-        for tile in configs._tiles(problem, target, *way):
-            plain = least_us(work_of(tile.plain, tile.plain.config.oriented(size), *moved))
-            for base in (tile.plain, *tile.others):
-                work = work_of(base, base.config.oriented(size), *moved)
-                for parts in configs._splits(work):
-                    us = times_of(work, parts, inf).total
-                    assert max(outlined, plain, least_of_us(work, parts)) <= us, base.config
-
-
-@given(drawn_problems(), drawn_extents)
-def test_no_launch_behind_copies_is_priced_under_what_lets_it_be_measured(problem, size):
-    """A tile that is left out under a bar has no price under it."""
-    if BACKEND.unsupported_reason(problem, size, H200) is not None:
-        return
-    moved, tiles = configs._bytes_of(problem, size), configs._copied_tiles(problem, H200)
-    for bar in (5.0, 20.0, 100.0):
-        short = Shortlist(1, bar)
-        kept = {base.config for base in configs._copied_first(problem, size, H200, short)}
-        everything = {b.config for b in configs._copied_first(problem, size, H200, Shortlist(1))}
-        for _, config in tiles:
-            if config in everything - kept:
-                work = work_of(configs._copied_base(problem, H200, config), size, *moved)
-                for parts in configs._splits(work):
-                    assert times_of(work, parts, bar) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from math import inf
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from test_simt_geometry import (
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.candidates import base_configs, candidates, price, ranking
+from unigemm.backends.cute_simt.candidates import base_configs, candidates
 from unigemm.backends.cute_simt.geometry import geometry
 from unigemm.backends.cute_simt.geometry_operands import copy_schedule
 from unigemm.backends.cute_simt.legality import unsupported_reason
@@ -311,9 +310,9 @@ def test_a_configuration_costs_alone_what_it_does_in_a_ranking(extents):
     ways = set()
     for majors, alignment in product(("kn", "mk"), (8, 16)):
         problem = problem_of(FLOAT64, *majors, alignment)
-        for each in ranking(problem, extents, H200, None, inf).candidates:
+        for each in candidates(problem, extents, H200):
             if is_dmma(each.config):
-                assert price(problem, extents, H200, each.config) == each
+                assert BACKEND.estimate(problem, extents, H200, each.config) == each
                 ways.add((each.config.split_k > 1, each.config.cluster_k > 1))
     whole, split, clustered = (False, False), (True, False), (False, True)
     tall = extents.m == 65536
@@ -410,7 +409,7 @@ def drawn(layout, sizes, place, d_place, seed):
 def configured(first, config):
     """Return a plan with another configuration, which can run."""
     assert unsupported_reason(first.problem, config, first.target) is None
-    found = price(first.problem, first.extents, first.target, config)
+    found = BACKEND.estimate(first.problem, first.extents, first.target, config)
     return first.taking(Alternative.of("cute_simt", found))
 
 

@@ -23,7 +23,7 @@ from test_simt_dmma import (
 )
 
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.candidates import base_configs, price
+from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_simt.schedules import (
     DMMA,
@@ -77,8 +77,6 @@ def test_they_are_tiles_of_tensor_cores_and_the_biggest_are_offered():
 @pytest.mark.parametrize(
     ("sizes", "schedule"),
     [
-        ((64, 14336, 4096), DMMA_STREAM),  # 112 tiles of 64x128 on 132 SMs
-        ((128, 14336, 4096), DMMA_STREAM),  # 224
         ((1536, 1536, 1536), DMMA_TAIL),  # 144 tiles of 128x128
         ((2048, 2048, 2048), DMMA),  # 256: whole rounds of two
     ],
@@ -176,7 +174,7 @@ def planned(first, tile, way, sms):
     """Return a plan of a tile for a device with so many SMs."""
     config = replace(config_of(first.problem, tile), **way)
     target = replace(first.target, sm_count=sms)
-    found = price(first.problem, first.extents, target, config)
+    found = BACKEND.estimate(first.problem, first.extents, target, config)
     return replace(first.taking(Alternative.of("cute_simt", found)), target=target)
 
 

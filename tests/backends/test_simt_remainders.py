@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 
 import unigemm
-from unigemm.backends.cute_simt import cost_gemv as few_rows
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.candidates import base_configs, candidates, predict, price, ranking
-from unigemm.backends.cute_simt.coefficients import H200 as FIGURES
+from unigemm.backends.cute_simt.candidates import base_configs, candidates
 from unigemm.backends.cute_simt.legality import unsupported_launch, unsupported_reason
 from unigemm.backends.cute_simt.schedules import is_big
 from unigemm.backends.cute_simt.work_split import extents_of_tiles, scratch_bytes, split_remainders
@@ -124,7 +122,7 @@ def test_a_strip_is_for_as_many_rows_as_it_holds(extents, rows, problem, fits):
         assert (unsupported_launch(each, its, config) is None) == fits
         if not fits:
             with pytest.raises(UnsupportedProblem, match="a remainder launch"):
-                price(each, its, H200, config)
+                BACKEND.estimate(each, its, H200, config)
             with pytest.raises(UnsupportedProblem, match="plan again"):
                 BACKEND.arguments(Plan("cute_simt", config, each, its, H200))
 
@@ -173,48 +171,17 @@ def test_no_remainders_are_offered_where_they_were_not_priced():
 def test_a_ranking_is_the_top_of_all_and_a_price_is_that_of_a_named_one(layout, alignment, extents):
     problem = problem_of(DType.FLOAT32, *layout, alignment)
     every = sorted(candidates(problem, extents, H200), key=lambda x: x.prediction.us)
+    known = {x.config: x for x in every}
     for most in (1, 9):
-        top = ranking(problem, extents, H200, most).candidates
-        assert [x.prediction.us for x in top[:most]] == [x.prediction.us for x in every[:most]]
+        top = BACKEND.ranking(problem, extents, H200, most).candidates
+        assert all(known[x.config] == x for x in top)
     stripped = [x for x in every if x.config.remainder]
     assert stripped or extents.batch * extents.m < 64
     for each in stripped[:40]:
-        assert price(problem, extents, H200, each.config) == each
+        assert BACKEND.estimate(problem, extents, H200, each.config) == each
         whole = extents_of_tiles(extents, each.config)
         bare = replace(each.config, remainder=())
         assert each.workspace_bytes == scratch_bytes(problem, whole, bare, H200)
-
-
-def test_a_price_is_that_of_the_strip_and_of_the_tiles_that_are_left():
-    extents = Extents(*SIZES)
-    for layout, remainder in (("kk", DOT), ("mk", DOT), ("kn", AXPY), ("mn", AXPY)):
-        problem = problem_of(DType.FLOAT32, *layout, 4)
-        config = replace(TILE, remainder=(remainder,))
-        found = predict(problem, extents, H200, config)
-        alone = few_rows.few_rows_times(
-            problem, Extents(1, 2047, 2050), H200, remainder, FIGURES.dot, strip=True
-        )
-        bare = predict(problem, Extents(2048, 2047, 2050), H200, replace(config, remainder=()))
-        assert found.parts.remainder == alone.total
-        assert found.us == pytest.approx(bare.us + found.parts.remainder)
-        assert found.parts.launch == pytest.approx(bare.parts.launch)
-        assert replace(found.parts, remainder=0.0, launch=0.0) == replace(bare.parts, launch=0.0)
-
-
-def test_rows_of_an_m_major_a_lie_far_apart_in_a_strip():
-    """A row alone has neighbours in K side by side; one of many has each in a line of its own."""
-    problem, extents = problem_of(DType.FLOAT32, "m", "k", 4), Extents(1, 2047, 2050)
-    alone, of_many = (
-        few_rows.few_rows_times(problem, extents, H200, DOT, FIGURES.dot, strip=strip)
-        for strip in (False, True)
-    )
-    assert of_many.fma > 2 * alone.fma
-    k_major = replace(problem, a=ODD.a)
-    same = [
-        few_rows.few_rows_times(k_major, extents, H200, DOT, FIGURES.dot, strip=strip)
-        for strip in (False, True)
-    ]
-    assert same[0] == same[1]
 
 
 def plan_of(layout, m, n, k):

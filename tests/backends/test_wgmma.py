@@ -14,28 +14,15 @@ from sampling import ALL
 
 import unigemm
 from unigemm.backends.cute_wgmma.backend import BACKEND
-from unigemm.backends.cute_wgmma.candidates import candidates, offered, ranking, scratch_bytes
-from unigemm.backends.cute_wgmma.coefficients import figures_of
-from unigemm.backends.cute_wgmma.cost import KINDS as KINDS_OF_TILES
-from unigemm.backends.cute_wgmma.cost import priced, table_of, tiles_in, tiles_of
+from unigemm.backends.cute_wgmma.candidates import candidates, offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import (
     SWIZZLE_BYTES,
     geometry,
-    in_panels,
     is_repacked,
     products,
     shared_major,
 )
 from unigemm.backends.cute_wgmma.legality import unsupported_reason
-from unigemm.backends.cute_wgmma.tiles import (
-    SHAPES,
-    WIDTHS,
-    choices,
-    families,
-    family_of,
-    tile_config,
-)
-from unigemm.backends.cute_wgmma.traffic import work_of
 from unigemm.cache.sass import instruction_mix
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
@@ -107,8 +94,8 @@ def test_half_of_the_registers_serves_small_tiles_only():
         for plan in plans_of(problem)
         if plan.config.schedule == "cooperative" and plan.config.slice_k == 1
     }
-    assert found[128, 64, 8, 1] == found[64, 128, 4, 1] == 2
-    assert found[128, 256, 8, 1] == found[128, 192, 8, 1] == 1
+    assert found[64, 128, 4, 1] == found[64, 64, 4, 1] == 2
+    assert found[128, 256, 8, 1] == found[128, 224, 8, 1] == 1
 
 
 def test_what_tma_or_wgmma_cannot_read_is_repacked():
@@ -194,73 +181,6 @@ def test_pairs_of_32_bit_sums_have_no_bank_conflicts(columns):
     assert len({word % 32 for word in words}) == 32
 
 
-@pytest.mark.parametrize("problem", FEW, ids=str)
-def test_tables_of_prices_know_the_geometry_of_every_width(problem):
-    """Figures that are paid in some widths only are found where the geometry has their reason."""
-    base = figures_of(problem)
-    other = replace(base, narrow_us=2 * base.narrow_us, store_long=2 * base.store_long)
-    known, dearer = (
-        table_of(family_of(problem, H200, figures=figures)) for figures in (base, other)
-    )
-    kinds = [(shape, *kind) for shape in SHAPES for kind in KINDS_OF_TILES]
-    for row, ((shape, slices, adding), columns) in enumerate(product(kinds, WIDTHS.tolist())):
-        if slices not in shape.slices:
-            continue
-        family = family_of(problem, H200)
-        config = tile_config(family, shape, columns, slices, adding)
-        assert [each[row] for each in known] == [each[0] for each in tiles_in(family, [config])]
-        geo = geometry(problem, config)
-        assert (known.rows[row], known.columns[row]) == (shape.rows, geo.mma_n)
-        assert (known.groups[row], known.slices[row]) == (geo.groups, geo.slices)
-        narrow = geo.b_swizzle < SWIZZLE_BYTES and not in_panels(problem, columns)
-        assert (known.latency_us[row] < dearer.latency_us[row]) == narrow
-        line = columns * problem.b.dtype.itemsize
-        assert known.short_lines[row] == (narrow and line < SWIZZLE_BYTES)
-        long = geo.store == "tma" and geo.store_columns > 64
-        assert (known.store_us[row] < dearer.store_us[row]) == long
-
-
-@given(
-    st.sampled_from(LAYOUTS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 40000),
-    st.integers(1, 20), st.sampled_from([4, 16]),
-)  # fmt: skip
-def test_both_ways_round_are_drawn_up_and_priced_at_once_as_each_alone(
-    layout, m, n, k, batch, alignment
-):
-    problem = problem_of(DType.FLOAT32, layout, alignment=alignment, precision="tf32")
-    extents = Extents(m, n, k, batch)
-    works = [
-        work_of(family, extents.transposed if family.swap_ab else extents)
-        for family in families(problem, H200)
-    ]
-
-    def priced_at_once(some):
-        own = tuple(work.family for work in some)
-        found = choices(own, [work.extents for work in some], [work.split for work in some])
-        launches = found.cluster_m, found.cluster_n, found.split_k, found.cluster_k
-        return found, priced(some, found.family, tiles_of(own, found), *launches)
-
-    both, times = priced_at_once(works)
-    for number, work in enumerate(works):
-        own = both.family == number
-        alone, known = priced_at_once([work])
-        assert all((x[own] == y).all() for x, y in zip(times, known, strict=True))
-        assert all((x[own] == y).all() for x, y in zip(both[1:], alone[1:], strict=True))
-        assert [both.at(i) for i in own.nonzero()[0][:3]] == [
-            (number, alone.at(i)[1]) for i in range(min(3, own.sum()))
-        ]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", [1, 37, 256, 600, 2048, 3000])
-def test_the_best_of_a_square_is_the_best_of_both_ways_round(layout, size):
-    """What is not priced, since the same launches are known to take longer, is not missed."""
-    problem = problem_of(DType.FLOAT32, layout, precision="tf32")
-    extents = Extents(size, size, 512)
-    best = ranking(problem, extents, H200, 1).candidates
-    assert best == ranking(problem, extents, H200, None).candidates[: len(best)]
-
-
 @given(st.sampled_from(PROBLEMS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 40000))
 def test_a_price_is_the_same_alone_and_among_others(problem, m, n, k):
     extents = Extents(m, n, k)
@@ -287,7 +207,7 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(m, n, k, batch, 
         assert unsupported_reason(seen, config, H200) is None
         assert config.split_k * config.cluster_k <= -(-k // config.tile[2])
         assert each.workspace_bytes == scratch_bytes(seen, sizes, config)
-        assert each.prediction.us > extents.bytes_moved(problem) / H200.dram_gbs / 1e3
+        assert each.prediction.us >= extents.bytes_moved(problem) / H200.dram_gbs / 1e3
 
 
 SLICED = {"tile": (64, 64, 64), "warps": (4, 1), "slice_k": 2}

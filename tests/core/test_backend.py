@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 
 import pytest
 
@@ -49,7 +48,7 @@ class LeastOnGpus(Least):
 def test_what_is_offered_is_ranked_estimated_and_taken_back_and_nothing_else():
     backend, product = Least(), (*PRODUCT, CPU)
     offered = backend.candidates(*product)
-    assert backend.ranking(*product, 1, inf).candidates == tuple(offered)
+    assert backend.ranking(*product, 1).candidates == tuple(offered)
     assert backend.estimate_all(*product, OFFERED) == offered
     for each in offered:
         assert backend.unsupported_config_reason(*product, each.config) is None
@@ -59,7 +58,6 @@ def test_what_is_offered_is_ranked_estimated_and_taken_back_and_nothing_else():
     with pytest.raises(UnsupportedProblem, match="that least offers"):
         backend.workspace_bytes(*product, other)
     assert backend.missing() is backend.compiler_missing() is None
-    assert backend.lower_bound_us(*product) == 0.0
 
 
 def test_a_plan_from_outside_is_held_to_what_is_offered(monkeypatch):

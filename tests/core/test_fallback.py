@@ -176,7 +176,7 @@ def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, sou
     assert "stranger_module" not in sys.modules
 
 
-@pytest.mark.parametrize("method", ["unsupported_reason", "lower_bound_us", "candidates"])
+@pytest.mark.parametrize("method", ["unsupported_reason", "candidates"])
 def test_a_stranger_that_fails_while_planning_is_left_out_with_a_warning(method):
     from unigemm.planning.planner import choose
     from unigemm.planning.registry import backend_named

@@ -15,9 +15,9 @@ from reference import EVERYWHERE, NUMPY, Case, check_case, flat_poison, lay_out,
 from reference import cases as draw_cases
 
 import unigemm
-from unigemm.backends.cute_simt.candidates import candidates, price
-from unigemm.backends.cute_simt.cost_gemv import DOT64_SHAPES
-from unigemm.backends.cute_simt.tiles import SHAPES
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.candidates import candidates
+from unigemm.backends.cute_simt.tiles import DOT_SHAPES, SHAPES
 from unigemm.backends.cute_simt.work_split import scratch_bytes
 from unigemm.emulator import EmulatorError, KernelFault, device
 from unigemm.emulator.launch.host import missing
@@ -134,7 +134,7 @@ def test_few_rows_of_either_operand_give_the_product(dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_dots_that_only_float64_has_give_the_product(rows):
     """Parts of a K that ends within a warp's load, and columns within a tile, for each shape."""
-    for seed, (each, warps, slices) in enumerate(DOT64_SHAPES):
+    for seed, (each, warps, slices) in enumerate(DOT_SHAPES):
         tile = ({1: 1, 3: 4}[rows], each * warps, 1)
         config = Config(tile, warps=(1, warps), slice_k=slices, split_k=2, schedule="dot")
         case = Case(
@@ -227,7 +227,7 @@ def test_big_sums_of_transposed_and_moved_tiles_give_the_product(number):
             (*shape.tile, 16), stages=shape.stages, warps=shape.warps, thread=shape.thread
         )
         found = Alternative.of(
-            "cute_simt", price(first.problem, first.extents, first.target, config)
+            "cute_simt", BACKEND.estimate(first.problem, first.extents, first.target, config)
         )
         unigemm.matmul(a, b, d, plan=first.taking(found))
     np.testing.assert_array_equal(d, x @ y)
@@ -247,7 +247,7 @@ def framed_product(layout, sizes, pad):
 def configured(a, b, d, config):
     """Plan a product in a configuration."""
     first = unigemm.plan(a, b, d, backend="cute_simt")
-    candidate = price(first.problem, first.extents, first.target, config)
+    candidate = BACKEND.estimate(first.problem, first.extents, first.target, config)
     return first.taking(Alternative.of("cute_simt", candidate))
 
 
@@ -350,7 +350,7 @@ def test_only_the_tiles_of_the_last_wave_have_parts(layout, sizes, split, pad, s
 def on_fewer_sms(plan, count):
     """Return a plan for a device with so many SMs."""
     target = replace(plan.target, sm_count=count)
-    candidate = price(plan.problem, plan.extents, target, plan.config)
+    candidate = BACKEND.estimate(plan.problem, plan.extents, target, plan.config)
     return replace(plan.taking(Alternative.of(plan.backend, candidate)), target=target)
 
 

@@ -12,7 +12,8 @@ from reference import EVERYWHERE, Case, check_case, compact, torch_lib
 from reference import cases as draw_cases
 
 import unigemm
-from unigemm.backends.cute_simt.candidates import base_configs, candidates, price
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.candidates import base_configs, candidates
 from unigemm.backends.cute_simt.schedules import (
     PRODUCER_WARPS,
     WARP_SPECIALIZED_STAGES,
@@ -203,7 +204,7 @@ def uneven(
         occupancy=1, split_k=split, raster=Raster("m", 8), schedule=schedule, repacked=repacked,
         producers=producers, remainder=remainder, cluster_k=cluster_k,
     )  # fmt: skip
-    candidate = price(first.problem, first.extents, first.target, config)
+    candidate = BACKEND.estimate(first.problem, first.extents, first.target, config)
     return a, b, d, buffer, first.taking(Alternative.of("cute_simt", candidate))
 
 

@@ -92,22 +92,13 @@ class Backend(ABC):
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return legal configurations with their estimated times, in any order, at least one."""
 
-    def ranking(
-        self, problem: Problem, extents: Extents, target: Target, most: int, cutoff_us: float
-    ) -> Ranking:
+    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
         """Return the `most` cheapest candidates, and configurations as cheap that cannot run.
 
         A backend with many configurations looks further at the cheapest alone. More candidates may
-        be returned, and none above the cutoff is needed. With `most` 1 nobody asks what cannot run.
+        be returned.
         """
         return Ranking(tuple(self.candidates(problem, extents, target)))
-
-    def lower_bound_us(self, problem: Problem, extents: Extents, target: Target) -> float:
-        """Return a time that no candidate is estimated below.
-
-        The backend with the highest bound is ranked last, or not at all if others are faster.
-        """
-        return 0.0
 
     def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config

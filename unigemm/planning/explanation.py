@@ -129,11 +129,16 @@ def _split(parts: Breakdown) -> list[str]:
     """Return lines that say where the time of the choice goes."""
     lines = []
     if used := _felt(parts, PARTS):
-        lines.append(f"     {' + '.join(f'{name} {us:.1f}' for name, us in used.items())} us")
+        parts_us = " + ".join(f"{name} {us:.1f}" for name, us in used.items())
+        lines.append(f"     {parts_us} us{_corrected(parts)}")
     if used := _felt(parts, BOUNDS):
         each = ", ".join(f"{name} {us:.1f}" for name, us in used.items())
         lines.append(f"     lower bounds of the main loop: {each} us")
     return lines
+
+
+def _corrected(parts: Breakdown) -> str:
+    return "" if parts.correction == 1 else f", times {parts.correction:.2f} (learned)"
 
 
 def _felt(parts: Breakdown, names: tuple[str, ...]) -> dict[str, float]:
@@ -150,10 +155,12 @@ def _table(ranked: Sequence[Alternative], width: int | None) -> list[str]:
     """Return a table of candidates and the parts of their estimated times, in microseconds."""
     used = {name for each in ranked for name in each.parts.used((*PARTS, *BOUNDS))}
     parts, bounds = ([name for name in names if name in used] for names in (PARTS, BOUNDS))
+    corrected = any(each.parts.correction != 1 for each in ranked)
     rows = [
         [
             f"{each.predicted_us:.1f}",
             *(f"{getattr(each.parts, name):.1f}" for name in parts),
+            *([f"{each.parts.correction:.2f}"] if corrected else []),
             "|",
             *(f"{getattr(each.parts, name):.1f}" for name in bounds),
             each.limiter,
@@ -161,6 +168,7 @@ def _table(ranked: Sequence[Alternative], width: int | None) -> list[str]:
         ]
         for each in ranked
     ]
-    headings = ["us", *parts, "|", *bounds, "limiter", "kernel"]
+    factor = ["times"] if corrected else []
+    headings = ["us", *parts, *factor, "|", *bounds, "limiter", "kernel"]
     made = folded(headings, rows, None if width is None else width - 2)
     return [f"  {line}" for lines in made for line in lines]

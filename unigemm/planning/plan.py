@@ -163,8 +163,9 @@ class Plan:
         """Explain what was chosen, what lost to it, where the time goes, and what cannot run.
 
         The table has a row for the choice and for each alternative, in microseconds. The columns
-        left of the ``|`` add up to the estimated time. The columns right of it are lower bounds on
-        the main loop, which overlap. Columns of zeros are left out. See `Breakdown`.
+        left of the ``|`` add up to the estimated time, but for the factor "times", which was
+        learned from measured launches. The columns right of it are lower bounds on the main loop,
+        which overlap. Columns of zeros are left out. See `Breakdown`.
 
         Parameters
         ----------

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
-from math import inf
 from typing import TypeVar
 
 from ..errors import BackendWarning, UnigemmError, UnsupportedProblem
@@ -56,34 +53,17 @@ def choose(
     """
     rejected = [Rejection(name, reason) for name, reason in (missing or {}).items()]
     entries: list[Entry] = []
-    estimates: list[float] = []  # ascending
-    supporting: list[tuple[float, int]] = []
-    unsupported: list[list[Rejection]] = [[] for _ in backends]  # by rank
     for rank, backend in enumerate(backends):
-        ask = partial(_lower_bound_or_reason, backend, problem, extents, target)
-        answer = _asked(backend, ask, str)
-        if isinstance(answer, str):
-            unsupported[rank].append(Rejection(backend.name, answer))
-        else:
-            supporting.append((answer, rank))
-    for lower_bound, rank in sorted(supporting):
-        cutoff = estimates[keep] if keep < len(estimates) else inf
-        if lower_bound > cutoff:
-            continue
-        backend = backends[rank]
-        rank_it = partial(backend.ranking, problem, extents, target, 1 + keep, cutoff)
+        rank_it = partial(_ranking_or_reason, backend, problem, extents, target, 1 + keep)
         found = _asked(backend, rank_it, partial(_nothing_of, backend.name))
-        unsupported[rank] += found.rejected
-        for candidate in found.candidates:
-            insort(estimates, candidate.prediction.us)
-            entries.append((candidate.prediction.us, rank, backend.name, candidate))
-    rejected += chain.from_iterable(unsupported)
+        rejected += found.rejected
+        entries += [(each.prediction.us, rank, backend.name, each) for each in found.candidates]
     if not entries:
         reasons = (
             "; ".join(f"{r.backend}: {r.reason}" for r in rejected) or "no backend was offered"
         )
         raise UnsupportedProblem(f"no backend takes {extents} {problem} on {target}: {reasons}")
-    entries = _ordered(entries)
+    entries.sort(key=_time_and_rank)  # and ties of one backend are in its order
     _, _, name, best = entries[0]
     return Plan(
         backend=name,
@@ -102,12 +82,14 @@ def choose(
     )
 
 
-def _lower_bound_or_reason(
-    backend: Backend, problem: Problem, extents: Extents, target: Target
-) -> float | str:
-    """Return a time that no candidate is estimated below, or why there is no candidate."""
+def _ranking_or_reason(
+    backend: Backend, problem: Problem, extents: Extents, target: Target, most: int
+) -> Ranking:
+    """Return what a backend offers, or why it offers nothing."""
     reason = unsupported_by(backend, problem, extents, target)
-    return backend.lower_bound_us(problem, extents, target) if reason is None else reason
+    if reason is not None:
+        return _nothing_of(backend.name, reason)
+    return backend.ranking(problem, extents, target, most)
 
 
 def _nothing_of(name: str, reason: str) -> Ranking:
@@ -128,17 +110,6 @@ def _asked(backend: Backend, ask: Callable[[], Answer], failed: Callable[[str], 
             f"backend {backend.name}: {why}; it is left out", BackendWarning, stacklevel=2
         )
         return failed(why)
-
-
-def _ordered(entries: list[Entry]) -> list[Entry]:
-    """Sort by predicted time, then by backend, then by what the configuration is called."""
-    found: list[Entry] = []
-    for _, group in groupby(sorted(entries, key=_time_and_rank), key=_time_and_rank):
-        same = list(group)
-        if len(same) > 1:
-            same.sort(key=lambda entry: str(entry[3].config))
-        found += same
-    return found
 
 
 def _time_and_rank(entry: Entry) -> tuple[float, int]:

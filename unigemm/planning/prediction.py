@@ -35,6 +35,9 @@ class Breakdown:
         Lower bounds on the main loop and its waves: the time if only the tensor cores, the FMA
         units, latency, shared memory, the L2 or device memory limited them. They overlap, so that
         only the parts above add up to the whole.
+    correction
+        What was learned from measured launches: the estimated time is the sum of the parts times
+        this factor.
     """
 
     launch: float = 0.0
@@ -50,6 +53,7 @@ class Breakdown:
     shared: float = 0.0
     l2: float = 0.0
     dram: float = 0.0
+    correction: float = 1.0
 
     @property
     def limiter(self) -> str:

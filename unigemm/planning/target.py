@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..extras import install_command
@@ -303,17 +304,28 @@ def _read_target(index: int) -> Target:
     device = Device(index)
     major, minor = device.compute_capability
     base = _BY_NUMBER.get((major, minor)) or _nearest(major, minor)
-    properties = device.properties
+    properties, name = device.properties, str(device.name)
+    known = _BY_NAME.get(_plain(name))
+    if known is not None and known.capability == (major, minor):
+        base = known
+    else:
+        base = replace(base, dram_gbs=_bandwidth_gbs(properties) or base.dram_gbs)
     return replace(
         base,
         arch=_arch_of(major, minor),
-        name=str(device.name),
+        name=name,
         sm_count=properties.multiprocessor_count,
         smem_per_sm=properties.max_shared_memory_per_multiprocessor,
         smem_per_block=properties.max_shared_memory_per_block_optin,
         l2_bytes=properties.l2_cache_size,
         clock_mhz=properties.clock_rate // 1000 or base.clock_mhz,
     )
+
+
+def _bandwidth_gbs(properties: Any) -> int:
+    """Return the bandwidth of the device memory, two transfers a clock; 0 if it is not told."""
+    khz = getattr(properties, "memory_clock_rate", 0)
+    return 2 * khz * getattr(properties, "global_memory_bus_width", 0) // 8 // 1_000_000
 
 
 def _nearest(major: int, minor: int) -> Target:

@@ -1,0 +1,78 @@
+"""The numbers of the cost model: `unigemm/planning/data`, read once.
+
+`cost_model.json` has coefficients for each backend and kind of numbers, and where they come from;
+`corrections.npz` the trees. A kind of which nothing was measured takes those of the likest;
+architectures of which nothing was measured ("any") have coefficients but no correction.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unigemm.planning.target import Target
+from unigemm.problem.problem import Problem
+
+from .correction import FEATURES, Trees
+from .cost_model import Coefficients
+
+__all__ = ["DATA", "Model", "kind_of", "model_of"]
+
+DATA = "unigemm.planning.data"
+#: Kinds whose numbers are taken where there are none of a kind's own, the likest first.
+_LIKE = {
+    "float16": ("bfloat16",),
+    "tf32": ("float32", "bfloat16"),
+    "3xtf32": ("tf32", "float32", "bfloat16"),
+    "float8_e4m3fn": ("bfloat16",),
+    "float8_e5m2": ("float8_e4m3fn", "bfloat16"),
+    "int8": ("float8_e4m3fn", "bfloat16"),
+    "float4_e2m1fn_x2": ("float8_e4m3fn", "bfloat16"),
+}
+
+
+class Model(NamedTuple):
+    """What the cost model has for one backend, kind of numbers and architecture."""
+
+    coefficients: Coefficients
+    correction: Trees | None
+
+
+def kind_of(problem: Problem) -> str:
+    """Return the kind of numbers: the inputs' type, or the precision of float32 ones."""
+    return str(problem.a.dtype) if problem.precision == "ieee" else problem.precision
+
+
+@lru_cache(maxsize=256)
+def model_of(backend: str, kind: str, target: Target) -> Model:
+    """Return the model of a backend for a kind of numbers, or the kind most like it."""
+    fitted = _fitted()
+    for arch in (f"sm_{target.capability[0]}x", "any"):
+        for like in (kind, *_LIKE.get(kind, ())):
+            name = f"{backend} {arch} {like}"
+            if name in fitted:
+                return Model(Coefficients(**fitted[name]), _corrections().get(name))
+    raise KeyError(f"no coefficients for {backend} and {kind}: {DATA} lacks them")
+
+
+@cache
+def _fitted() -> dict[str, dict[str, float]]:
+    data: dict[str, Any] = json.loads(files(DATA).joinpath("cost_model.json").read_text())
+    found: dict[str, dict[str, float]] = data["coefficients"]
+    return found
+
+
+@cache
+def _corrections() -> dict[str, Trees]:
+    with files(DATA).joinpath("corrections.npz").open("rb") as file:
+        arrays = np.load(file, allow_pickle=False)
+        if tuple(arrays["features"].tolist()) != FEATURES:
+            raise KeyError("corrections.npz was fitted to other features; run bench.fit again")
+        return {
+            name: Trees(*(arrays[f"{name}/{part}"] for part in Trees._fields))
+            for name in arrays["names"].tolist()
+        }

@@ -1,0 +1,117 @@
+"""The learned correction of estimated times: trees fitted to measured launches, as arrays.
+
+All trees have one depth, and ask the same question in all branches of a level ("oblivious"), so
+that many launches are corrected by a few array operations. No BLAS takes part: every CPU gives the
+same factor. `bench.fit` makes them; they lie beside the coefficients (`coefficients.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unigemm.problem.problem import Extents, MatrixType, Problem
+
+from .cost_model import Parts, Usage
+from .launches import Array, Launches
+
+__all__ = ["FEATURES", "OF_PROBLEM", "Trees", "factors", "features"]
+
+_MAJORS = {"k": 0, "m": 1, "n": 1, "strided": 2}
+_LINE_BYTES = 128  # of the L2
+
+#: What questions are asked about: first what only the problem decides, then the launch.
+OF_PROBLEM = (
+    "log m", "log n", "log k", "log batch", "swapped", "a lines", "b lines", "d lines",
+    "a alignment", "b alignment", "d alignment", "a line begins", "b line begins", "d line begins",
+    "d bytes",
+)  # fmt: skip
+FEATURES = (
+    *OF_PROBLEM,
+    "log total", "log mma", "log latency", "log smem", "log l2", "log dram", "log epilogue",
+    "log reduction", "log repack", "ctas per slot", "waves", "fill of waves", "k_tiles",
+    "filled m", "filled n", "slots per sm", "tile m", "tile n", "tile k", "cluster m", "cluster n",
+    "cluster k", "slice k", "split k", "stages", "schedule", "warps", "sums of a thread",
+    "occupancy", "producers", "raster n", "repacked",
+)  # fmt: skip
+
+
+class Trees(NamedTuple):
+    """Some trees of one depth.
+
+    Attributes
+    ----------
+    feature, threshold
+        (trees, depth): each level asks whether that feature is above the threshold.
+    leaves
+        (trees, 2**depth): what is added to the logarithm of the time; the first answer is the
+        highest bit of the place.
+    """
+
+    feature: Array
+    threshold: Array
+    leaves: Array
+
+
+def features(
+    problem: Problem, extents: Extents, swapped: bool, u: Usage, x: Launches, parts: Parts
+) -> Array:
+    """Return what trees ask about: (FEATURES, launches). As the kernel sees the product."""
+    m, n = extents.m, extents.n
+    waves = np.ceil(u.ctas / u.slots)
+    tiles_m, tiles_n = -(-m // x.tile_m), -(-n // x.tile_n)
+    logs = (
+        parts.total, parts.mma, parts.latency, parts.smem, parts.l2, parts.dram, u.store_us,
+        parts.reduction, parts.repack,
+    )  # fmt: skip
+    columns: tuple[Any, ...] = (
+        *of_problem(problem, extents, swapped),
+        *(np.log(np.asarray(us) + 1e-3) for us in logs),
+        u.ctas / u.slots, waves, u.ctas / u.slots / waves, u.k_tiles,
+        tiles_m * x.tile_m / m, tiles_n * x.tile_n / n, u.slots / u.sms,
+        x.tile_m, x.tile_n, x.tile_k, x.cluster_m, x.cluster_n, x.cluster_k, x.slice_k, x.split_k,
+        x.stages, x.schedule, x.warps_m * x.warps_n, x.thread_m * x.thread_n, x.occupancy,
+        x.producers, x.raster_n, x.repacked,
+    )  # fmt: skip
+    found = np.empty((len(columns), x.size))
+    for place, column in enumerate(columns):
+        found[place] = column
+    return found
+
+
+def of_problem(problem: Problem, extents: Extents, swapped: bool) -> tuple[float, ...]:
+    """Return the features of `OF_PROBLEM`."""
+    a, b, d = problem.a, problem.b, problem.d
+    lengths = (
+        extents.k if a.major == "k" else extents.m,
+        extents.k if b.major == "k" else extents.n,
+        extents.m if d.major == "m" else extents.n,
+    )
+    return (
+        *(float(np.log(max(1, size))) for size in (extents.m, extents.n, extents.k, extents.batch)),
+        float(swapped),
+        *(float(_MAJORS[each.major]) for each in (a, b, d)),
+        *(float(each.alignment) for each in (a, b, d)),
+        *(_begins(each, length) for each, length in zip((a, b, d), lengths, strict=True)),
+        float(d.dtype.itemsize),
+    )
+
+
+def _begins(matrix: MatrixType, length: int) -> float:
+    """Return the power of two that divides the bytes of a line, up to those of the L2's."""
+    size = length * matrix.dtype.itemsize
+    return float(min(size & -size, _LINE_BYTES) or _LINE_BYTES)
+
+
+def factors(trees: Trees, asked: Array) -> Array:
+    """Return by what the estimated times of launches are multiplied, from their features."""
+    count, depth = trees.feature.shape
+    above = asked[trees.feature.ravel()] > trees.threshold.reshape(-1, 1)
+    leaf = above[::depth].astype(np.uint8)  # depth is at most eight
+    for level in range(1, depth):
+        leaf <<= 1
+        leaf |= above[level::depth]
+    place = leaf + (np.arange(count) << depth)[:, None]
+    found: Array = np.exp(trees.leaves.ravel().take(place).sum(axis=0, dtype=np.float64))
+    return found

@@ -1,0 +1,221 @@
+"""The estimated time of launches: what they use of a device, turned into microseconds.
+
+A backend's `cost.py` says what a launch uses (`Usage`), each use in microseconds as if the device
+did nothing else and reached its nominal rate. One formula joins them, with a handful of fitted
+coefficients for each backend and kind of numbers (`Coefficients`). docs/cost-model.md explains it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .launches import Array
+
+__all__ = ["Coefficients", "Parts", "Usage", "estimate", "total_us"]
+
+
+class Usage(NamedTuple):
+    """What launches use; arrays of one length.
+
+    Attributes
+    ----------
+    ctas, slots
+        CTAs of the launch, and how many of them run at once.
+    sms
+        SMs of the device.
+    k_tiles
+        Of one CTA.
+    mma_us, issue_us, smem_us
+        Of an SM, for one k_tile of one CTA: multiply-adds, other instructions that are issued
+        beside them, and reads and writes of shared memory, each at the full rate.
+    steps
+        Of a k_tile, that wait for one another: its latency is so many times the coefficient.
+    zero_rows
+        Rows and columns of a tile that lie beyond matrices smaller than it, where TMA fills them
+        with zeros: that takes longer than to read.
+    l2_us
+        Of the whole launch: what its CTAs read of the L2, at 64 bytes of an SM in a clock.
+    dram_us
+        Of the whole launch: what must move, at the nominal bandwidth.
+    store_us
+        Of one CTA: writing its tile, at 32 bytes of an SM in a clock.
+    overlapped
+        Part of the stores that the next tile's main loop hides, 0 to 1.
+    added_us
+        Writing and reading the partial sums of K in device memory, at the nominal bandwidth.
+    reductions
+        Kernels that add up partial sums.
+    exchanges
+        Barriers of CTAs or warps that add up their sums on the SM.
+    exchange_us
+        What these move, at 32 bytes of an SM in a clock.
+    copies, copied_us
+        Kernels that copy operands before; reading and writing them at the nominal bandwidth.
+    clusters
+        Whether CTAs form clusters.
+    """
+
+    ctas: Array
+    slots: Array
+    sms: Array
+    k_tiles: Array
+    mma_us: Array
+    issue_us: Array
+    smem_us: Array
+    steps: Array
+    zero_rows: Array
+    l2_us: Array
+    dram_us: Array
+    store_us: Array
+    overlapped: Array
+    added_us: Array
+    reductions: Array
+    exchanges: Array
+    exchange_us: Array
+    copies: Array
+    copied_us: Array
+    clusters: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """What is fitted, for one backend and kind of numbers.
+
+    Those named after a part of `Usage` say how many times its nominal time that takes; those that
+    end in `_us` are microseconds.
+
+    Attributes
+    ----------
+    launch_us
+        Of every launch, until its first k_tile is there.
+    mma, issue, smem, l2, dram, store, exchange, added, copied
+        Times the nominal time.
+    latency_us, zero_row_us
+        The least time of a step of a k_tile, and more for each row that is filled with zeros.
+    wave_us
+        Of each wave of CTAs, its start.
+    reduction_us, exchange_us, copy_us, cluster_us
+        Of each kernel that adds up, each barrier, each kernel that copies, and of clusters.
+    hot
+        How much longer the main loop of long launches takes, as clocks fall under load.
+    draw
+        SMs that draw the whole bandwidth of the device memory, as a part of all.
+    overlap
+        Exponent of the norm that joins times which overlap.
+    """
+
+    launch_us: float = 2.0
+    mma: float = 1.1
+    issue: float = 1.0
+    smem: float = 1.0
+    l2: float = 1.0
+    dram: float = 1.1
+    store: float = 1.0
+    exchange: float = 1.0
+    added: float = 0.5
+    copied: float = 1.2
+    latency_us: float = 0.1
+    zero_row_us: float = 0.003
+    wave_us: float = 0.3
+    reduction_us: float = 2.0
+    exchange_us: float = 0.5
+    copy_us: float = 2.0
+    cluster_us: float = 0.1
+    hot: float = 0.1
+    draw: float = 0.5
+    overlap: float = 4.0
+
+
+class Parts(NamedTuple):
+    """The estimated time of launches and its parts, microseconds; `total` is their sum.
+
+    `mma`, `latency`, `smem`, `l2` and `dram` are what bounds the main loop; they overlap.
+    """
+
+    total: Array
+    launch: Array
+    mainloop: Array
+    waves: Array
+    epilogue: Array
+    reduction: Array
+    repack: Array
+    mma: Array
+    latency: Array
+    smem: Array
+    l2: Array
+    dram: Array
+
+
+_HOT_US = 1000.0  # half of `hot` is reached by main loops of this length
+
+
+class _Loop(NamedTuple):
+    """What bounds the main loop, and what is beside it."""
+
+    waves: Array
+    mma: Array
+    latency: Array
+    serial: Array
+    smem: Array
+    l2: Array
+    dram: Array
+    memory: Array
+    us: Array
+
+
+def _loop(u: Usage, c: Coefficients) -> _Loop:
+    waves = np.ceil(u.ctas / u.slots)
+    busiest = np.ceil(u.ctas / u.sms) * u.k_tiles  # of the SM that has most
+    mma = busiest * (c.mma * u.mma_us + c.issue * u.issue_us)
+    latency = waves * u.k_tiles * (c.latency_us * u.steps + c.zero_row_us * u.zero_rows)
+    smem = busiest * (c.smem * u.smem_us)
+    last = u.ctas - (waves - 1) * u.slots  # CTAs of the last wave: few cannot draw all bandwidth
+    need = c.draw * u.sms
+    slow = (1 - last / u.ctas) * np.maximum(1.0, need / u.slots)
+    slow = slow + np.maximum(last, need) / u.ctas
+    l2, dram = c.l2 * u.l2_us * slow, c.dram * u.dram_us * slow
+    serial = mma + latency
+    serial = serial * (1 + c.hot * serial / (serial + _HOT_US))
+    p = c.overlap
+    memory = l2**p + dram**p
+    us = (serial**p + smem**p + memory) ** (1 / p)
+    return _Loop(waves, mma, latency, serial, smem, l2, dram, memory, us)
+
+
+def _beside(u: Usage, c: Coefficients, waves: Array) -> tuple[Array, Array, Array, Array]:
+    """Return launch, stores, reduction and copies."""
+    stores = c.store * u.store_us * np.ceil(u.ctas / u.sms) * (1 - u.overlapped * (1 - 1 / waves))
+    reduction = (
+        c.reduction_us * u.reductions
+        + c.added * u.added_us
+        + c.exchange_us * u.exchanges
+        + c.exchange * u.exchange_us * waves
+    )
+    copies = c.copy_us * u.copies + c.copied * u.copied_us
+    return c.launch_us + c.cluster_us * u.clusters, stores, reduction, copies
+
+
+def total_us(u: Usage, c: Coefficients) -> Array:
+    """Return the estimated times of launches."""
+    loop = _loop(u, c)
+    launch, stores, reduction, copies = _beside(u, c, loop.waves)
+    total: Array = launch + loop.us + c.wave_us * (loop.waves - 1) + stores + reduction + copies
+    return total
+
+
+def estimate(u: Usage, c: Coefficients) -> Parts:
+    """Return the same with the parts of each."""
+    loop, p = _loop(u, c), c.overlap
+    launch, stores, reduction, copies = _beside(u, c, loop.waves)
+    starts = c.wave_us * (loop.waves - 1)
+    total = launch + loop.us + starts + stores + reduction + copies
+    filled = np.minimum(1.0, u.ctas / (loop.waves * u.slots))  # part of the waves' slots
+    own = (loop.serial * filled) ** p + (loop.smem * filled) ** p
+    even = (own + loop.memory) ** (1 / p)
+    return Parts(
+        total, launch, even, loop.us - even + starts, stores, reduction, copies,
+        loop.mma, loop.latency, loop.smem, loop.l2, loop.dram,
+    )  # fmt: skip

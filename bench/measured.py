@@ -1,0 +1,167 @@
+"""The measured launches of bench/data, as the cost model is fitted to them and judged by them."""
+
+from __future__ import annotations
+
+import lzma
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.target import DEVICES, Target, named_target
+from unigemm.problem.problem import Extents, Problem
+
+__all__ = ["DATA", "Launch", "by_product", "launches"]
+
+DATA = Path(__file__).with_name("data")
+STEADY_US = 20.0  # of shorter launches the clocks do not depend on the run
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A measured launch.
+
+    Attributes
+    ----------
+    backend, problem, extents, target, config
+        What was launched, where.
+    us, cublas_us
+        The median of its times, as if cuBLAS had taken in each run what it takes in the median of
+        the problem's runs: a GPU near its power limit changes its clocks from run to run. And that
+        time of cuBLAS; None if it was not measured.
+    drawn
+        Whether its product's launches were drawn (`bench.collect`), and not chosen by a model.
+    """
+
+    backend: str
+    problem: Problem
+    extents: Extents
+    target: Target
+    config: Config
+    us: float
+    cublas_us: float | None
+    drawn: bool = False
+
+
+def launches(paths: Iterable[Path] | None = None) -> list[Launch]:
+    """Read the launches that have a time; of repeated ones the median."""
+    runs: dict[Any, list[tuple[float, float | None]]] = defaultdict(list)
+    beside: dict[Any, list[float]] = defaultdict(list)
+    drawn: set[Any] = set()
+    for path in sorted(DATA.glob("*.jsonl.xz")) if paths is None else paths:
+        for line in _lines(path):
+            if not line.us:
+                continue
+            plan = line.plan
+            product = _problem(plan.problem), _extents(plan.extents), _target(plan.target)
+            key = (line.backend, *product, _config(plan))
+            runs[key].append((line.us, line.cublas_us))
+            if line.drawn:
+                drawn.add(key)
+            if line.cublas_us:
+                beside[product].append(line.cublas_us)
+    usual = {product: median(us) for product, us in beside.items()}
+    found = []
+    for key, timed in runs.items():
+        cublas = usual.get(key[1:4])
+        us = median(_as_usual(*each, cublas) for each in timed)
+        found.append(Launch(*key, us, cublas, key in drawn))
+    return found
+
+
+def by_product(found: Iterable[Launch]) -> list[list[Launch]]:
+    """Return the launches of each product."""
+    products: dict[Any, list[Launch]] = defaultdict(list)
+    for each in found:
+        products[each.problem, each.extents, each.target].append(each)
+    return list(products.values())
+
+
+class _Plan(msgspec.Struct):
+    """What of a plan says what was launched; parts that many have alike are left as text."""
+
+    problem: msgspec.Raw
+    extents: msgspec.Raw
+    target: msgspec.Raw
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int] = (1, 1)
+    stages: int = 1
+    warps: tuple[int, int] = (1, 1)
+    thread: tuple[int, int] = (0, 0)
+    occupancy: int = 0
+    split_k: int = 1
+    cluster_k: int = 1
+    slice_k: int = 1
+    swap_ab: bool = False
+    repacked: bool = False
+    raster: Raster = Raster()
+    schedule: str = ""
+    producers: int = 0
+    remainder: tuple[Config, ...] = ()
+    strips: tuple[Config, ...] = ()  # what plans called remainder launches before
+
+
+class _Line(msgspec.Struct):
+    backend: str
+    plan: _Plan
+    us: float | None = None
+    cublas_us: float | None = None
+    drawn: str = ""
+
+
+def _lines(path: Path) -> Iterator[_Line]:
+    """Yield the lines of a sweep's file, packed by xz or not."""
+    decoder = msgspec.json.Decoder(_Line)
+    with (lzma.open if path.suffix == ".xz" else open)(path, "rb") as lines:
+        for line in lines:
+            yield decoder.decode(line)
+
+
+def _config(plan: _Plan) -> Config:
+    names = Config.__dataclass_fields__
+    found = Config(**{name: getattr(plan, name) for name in names if hasattr(plan, name)})
+    return replace(found, remainder=plan.remainder or plan.strips)
+
+
+_decoded: dict[tuple[type, bytes], Any] = {}
+
+
+def _once(text: msgspec.Raw, kind: type) -> Any:
+    key = kind, bytes(text)
+    found = _decoded.get(key)
+    if found is None:
+        found = _decoded[key] = msgspec.json.decode(text, type=kind)
+    return found
+
+
+def _problem(text: msgspec.Raw) -> Problem:
+    found: Problem = _once(text, Problem)
+    return found
+
+
+def _extents(text: msgspec.Raw) -> Extents:
+    found: Extents = _once(text, Extents)
+    return found
+
+
+def _target(text: msgspec.Raw) -> Target:
+    return _as_known(_once(text, Target))
+
+
+@cache
+def _as_known(target: Target) -> Target:
+    """Return the device as it is known by its name: old plans have its architecture's bandwidth."""
+    return named_target(target.name) if target.name in DEVICES else target
+
+
+def _as_usual(us: float, cublas_us: float | None, usual_us: float | None) -> float:
+    """Return a time as if cuBLAS had taken in its run what it usually does."""
+    if not cublas_us or not usual_us or cublas_us <= STEADY_US:
+        return us
+    return us * usual_us / cublas_us

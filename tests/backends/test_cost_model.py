@@ -1,0 +1,346 @@
+"""The cost model: the formula's units and monotonicity, what is ranked and kept, explanations."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import unigemm
+from unigemm.backends.common.coefficients import DATA, kind_of, model_of
+from unigemm.backends.common.correction import FEATURES, Trees, factors
+from unigemm.backends.common.cost_model import Coefficients, Usage, estimate, total_us
+from unigemm.backends.common.ranking import rounded
+from unigemm.backends.common.workspace import parts_per_thread, workspace_bytes
+from unigemm.backends.cute_simt.backend import BACKEND as SIMT
+from unigemm.backends.cute_simt.legality import unsupported_reason as simt_unsupported
+from unigemm.backends.cute_simt.schedules import is_dmma
+from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
+from unigemm.backends.cute_tcgen05.legality import unsupported_reason as tcgen05_unsupported
+from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
+from unigemm.backends.cute_wgmma.legality import unsupported_reason as wgmma_unsupported
+from unigemm.backends.cute_wgmma.tiles import tiles as wgmma_tiles
+from unigemm.backends.cutile.backend import BACKEND as CUTILE
+from unigemm.backends.cutile.legality import unsupported_reason as cutile_unsupported
+from unigemm.planning.plan import BOUNDS, PARTS, Plan
+from unigemm.planning.planner import choose
+from unigemm.planning.prediction import Breakdown
+from unigemm.planning.target import ARCHITECTURES, named_target
+from unigemm.problem.dtypes import INPUTS, DType, output_dtypes
+from unigemm.problem.problem import Extents, MatrixType, Problem
+
+H200 = named_target("sm_90a")
+BACKENDS = (SIMT, WGMMA, TCGEN05, CUTILE)
+UNSUPPORTED = {
+    "cute_simt": simt_unsupported,
+    "cute_tcgen05": tcgen05_unsupported,
+    "cute_wgmma": wgmma_unsupported,
+    "cutile": cutile_unsupported,
+}
+targets = st.just(H200) | st.sampled_from([named_target(arch) for arch in ARCHITECTURES])
+
+
+@st.composite
+def problems(draw):
+    dtype = draw(st.sampled_from(INPUTS))
+    precision = "ieee"
+    if dtype is DType.FLOAT32:
+        precision = draw(st.sampled_from(["ieee", "tf32", "3xtf32"]))
+
+    def matrix(kind, majors):
+        major = draw(st.sampled_from(majors))
+        options = [x for x in (1, 2, 4, 8, 16) if x >= kind.itemsize]
+        alignment = kind.itemsize if major == "strided" else draw(st.sampled_from(options))
+        return MatrixType(kind, major, alignment)
+
+    out = draw(st.sampled_from(output_dtypes(dtype)))
+    return Problem(
+        matrix(dtype, ["k", "m", "strided"]),
+        matrix(dtype, ["k", "n", "strided"]),
+        matrix(out, ["n"]),
+        precision,
+    )
+
+
+sizes = st.one_of(st.integers(1, 300), st.integers(1, 20000))
+extents = st.builds(Extents, sizes, sizes, st.integers(1, 70000), st.integers(1, 5))
+
+
+def takers(problem, size, target):
+    return [b for b in BACKENDS if b.unsupported_reason(problem, size, target) is None]
+
+
+def aligned(dtype):
+    out = output_dtypes(dtype)[0]
+    return Problem(
+        *[MatrixType(t, major, 16) for t, major in ((dtype, "k"), (dtype, "k"), (out, "n"))]
+    )
+
+
+# The formula.
+
+us = st.floats(0, 1e4)
+counts = st.integers(1, 5000)
+usages = st.builds(
+    Usage,
+    ctas=counts, slots=st.integers(1, 600), sms=st.integers(1, 300), k_tiles=counts,
+    mma_us=us, issue_us=us, smem_us=us, steps=st.floats(0.25, 4), zero_rows=st.integers(0, 256),
+    l2_us=us, dram_us=us, store_us=us, overlapped=st.floats(0, 1), added_us=us,
+    reductions=st.integers(0, 3), exchanges=st.integers(0, 4), exchange_us=us,
+    copies=st.integers(0, 2), copied_us=us, clusters=st.integers(0, 1),
+).map(lambda u: Usage(*(np.array([float(x)]) for x in u)))  # fmt: skip
+TIMES = [name for name in Usage._fields if name.endswith("_us")]
+MORE = (*TIMES, "k_tiles", "zero_rows", "reductions", "exchanges", "copies", "clusters")
+
+
+@given(usages, st.sampled_from(MORE), st.floats(1, 10))
+def test_no_launch_takes_less_time_for_using_more(usage, name, times):
+    more = usage._replace(**{name: times * getattr(usage, name)})
+    assert total_us(more, Coefficients())[0] >= total_us(usage, Coefficients())[0] * (1 - 1e-9)
+
+
+@given(usages, st.floats(1.1, 10))
+def test_times_are_linear_in_the_unit_of_time(usage, unit):
+    """All in another unit: so no number in the formula has a unit but the coefficients."""
+    c = Coefficients(hot=0.0)
+    scaled = replace(
+        c,
+        **{
+            name: unit * getattr(c, name)
+            for name in Coefficients.__dataclass_fields__
+            if name.endswith("_us")
+        },
+    )
+    slower = usage._replace(**{name: unit * getattr(usage, name) for name in TIMES})
+    assert total_us(slower, scaled)[0] == pytest.approx(unit * total_us(usage, c)[0])
+
+
+@given(usages)
+def test_the_parts_add_up_to_the_total_and_none_is_negative(usage):
+    parts = estimate(usage, Coefficients())
+    assert parts.total == pytest.approx(total_us(usage, Coefficients()))
+    summands = (parts.launch, parts.mainloop, parts.waves, parts.epilogue)
+    total = sum(summands) + parts.reduction + parts.repack
+    assert total == pytest.approx(parts.total)
+    assert min(float(x[0]) for x in parts) >= -1e-9 * float(parts.total[0])
+
+
+@given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=20))
+def test_times_are_rounded_to_so_many_digits_that_libraries_of_mathematics_agree(times):
+    found = rounded(np.array(times))
+    assert found == pytest.approx(times, rel=6e-4)
+    assert (rounded(found * (1 + 1e-12)) == found).all()
+
+
+def test_trees_ask_level_by_level_and_add_up():
+    trees = Trees(np.array([[0, 1], [1, 0]]), np.array([[0.5, 2.0], [2.0, 0.5]]),
+                  np.log([[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]]))  # fmt: skip
+    asked = np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 3.0, 0.0, 3.0]])
+    assert factors(trees, asked) == pytest.approx([1 * 10, 2 * 30, 3 * 20, 4 * 40])
+
+
+# The data.
+
+
+def test_every_coefficient_is_one_of_the_models_and_has_a_source():
+    data = json.loads(files(DATA).joinpath("cost_model.json").read_text())
+    assert set(data["coefficients"]) == set(data["sources"])
+    for name, fitted in data["coefficients"].items():
+        assert min(astuple_of(fitted)) >= 0, name
+    for backend in BACKENDS:
+        for dtype in INPUTS:
+            for target in map(named_target, ("sm_80", "sm_90a", "sm_100a")):
+                if backend.unsupported_reason(aligned(dtype), Extents(64, 64, 64), target):
+                    continue
+                found = model_of(backend.name, kind_of(aligned(dtype)), target)
+                assert isinstance(found.coefficients, Coefficients)
+                trees = found.correction
+                assert trees is None or trees.feature.max() < len(FEATURES)
+
+
+def astuple_of(fitted):
+    c = Coefficients(**fitted)
+    return [getattr(c, name) for name in Coefficients.__dataclass_fields__]
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4])
+def test_a_catalogue_is_something_that_a_person_reads(itemsize):
+    found = wgmma_tiles(itemsize)
+    assert len(found) == len(set(found)) <= 80
+
+
+# What is ranked.
+
+
+@given(problems(), extents, targets, st.integers(1, 12))
+def test_a_ranking_is_in_order_and_says_why_what_is_missing_cannot_run(problem, size, target, most):
+    for backend in takers(problem, size, target):
+        short = backend.ranking(problem, size, target, most)
+        times = [c.prediction.us for c in short.candidates]
+        assert times == sorted(times)
+        assert 1 <= len(times) <= most
+        for each in short.rejected:
+            reason = UNSUPPORTED[backend.name](each.config.oriented(problem), each.config, target)
+            assert reason == each.reason
+
+
+@given(problems(), extents, targets)
+@example(aligned(DType.INT8), Extents(2170, 37, 1134, 40), H200)
+def test_a_backend_that_takes_a_problem_offers_what_can_run(problem, size, target):
+    able = takers(problem, size, target)
+    dtype = problem.a.dtype
+    if dtype.itemsize > 1:  # by CUDA cores
+        assert SIMT in able
+    if target is H200 and (dtype.itemsize < 4 or problem.precision != "ieee"):
+        assert WGMMA in able
+    for backend in able:
+        plan = choose(problem, size, target, [backend])
+        seen = plan.config.oriented(problem)
+        assert UNSUPPORTED[backend.name](seen, plan.config, target) is None
+        assert backend.unsupported_config_reason(problem, size, target, plan.config) is None
+
+
+@given(problems(), extents, targets)
+def test_the_parts_of_a_prediction_add_up_but_for_the_correction(problem, size, target):
+    for backend in takers(problem, size, target):
+        for each in backend.ranking(problem, size, target, 20).candidates:
+            made, prediction = each.prediction.parts, each.prediction
+            total = sum(getattr(made, name) for name in PARTS) * made.correction
+            moved = size.bytes_moved(problem) / target.dram_gbs / 1e3
+            assert prediction.us == pytest.approx(max(total, moved), rel=1e-3)
+            assert min(getattr(made, name) for name in (*PARTS, *BOUNDS)) >= -1e-9 * prediction.us
+            assert 0.1 < made.correction < 10
+            assert prediction.limiter == made.limiter
+
+
+@given(problems(), extents, targets)
+@example(aligned(DType.FLOAT64), Extents(4, 2713, 991, 11), named_target("sm_103a"))
+def test_no_estimate_is_under_what_the_memory_takes(problem, size, target):
+    for backend in takers(problem, size, target):
+        best = backend.ranking(problem, size, target, 1).candidates[0]
+        assert best.prediction.us >= 0.999 * size.bytes_moved(problem) / target.dram_gbs / 1e3
+
+
+@given(problems(), extents, targets)
+def test_an_estimate_is_the_same_alone_and_among_others(problem, size, target):
+    for backend in takers(problem, size, target):
+        some = backend.ranking(problem, size, target, 5).candidates
+        for each in some:
+            assert backend.estimate(problem, size, target, each.config) == each
+        configs = [each.config for each in some]
+        assert tuple(backend.estimate_all(problem, size, target, configs)) == some
+
+
+def test_few_tiles_are_said_to_be_the_limit():
+    assert Breakdown(launch=2, dram=1).limiter == "launch"
+    assert Breakdown(launch=1, mainloop=9, waves=2, dram=8, l2=9).limiter == "l2"
+    assert Breakdown(launch=1, mainloop=2, waves=9, dram=8, l2=9).limiter == "waves"
+
+
+def test_tensor_cores_and_cuda_cores_are_told_apart():
+    for dtype, bound in ((DType.FLOAT64, "tensor"), (DType.FLOAT32, "fma")):
+        for each in SIMT.ranking(aligned(dtype), Extents(4096, 4096, 4096), H200, 3).candidates:
+            assert is_dmma(each.config) == (dtype is DType.FLOAT64)
+            assert each.prediction.limiter == bound
+
+
+def test_a_thread_of_the_reduction_adds_the_parts_of_its_slice_alone():
+    problem = aligned(DType.BFLOAT16)
+
+    def in_turn(problem, m, n, split):
+        part = workspace_bytes(problem, Extents(m, n, 8192), split) // split
+        return parts_per_thread(problem, part, split)
+
+    assert in_turn(problem, 64, 64, 66) == 5  # 16 slices
+    assert in_turn(problem, 64, 64, 3) == 3
+    assert in_turn(problem, 256, 256, 33) == 17  # two: twice as many would be too large a grid
+    assert in_turn(problem, 512, 512, 8) == 8
+    assert in_turn(replace(problem, batch_invariant=True), 64, 64, 66) == 66
+
+
+def test_clusters_of_cuda_cores_are_offered_where_all_of_them_run_at_once():
+    def clusters(m, n, k, problem=None, target=H200):
+        found = SIMT.candidates(problem or aligned(DType.FLOAT32), Extents(m, n, k), target)
+        return [c for c in found if c.config.cluster_k > 1]
+
+    assert clusters(333, 777, 555)
+    for each in clusters(512, 512, 512):
+        config = each.config
+        assert each.workspace_bytes == 0
+        assert config.split_k == 1
+        assert config.schedule == ""
+        assert not config.producers
+        assert -(-512 // config.tile[2]) >= 2 * config.cluster_k
+    assert clusters(4096, 4096, 4096) == []
+    assert clusters(512, 512, 48) == [], "less than two k_tiles of each part"
+    for arch in ("sm_80", "sm_100a"):
+        assert clusters(333, 777, 555, target=named_target(arch)) == []
+
+
+def test_a_grid_has_the_clusters_that_run_at_once():
+    """Of four or eight CTAs not all SMs are taken: a cluster lies within a GPC."""
+    plan = plan_of(256, 256, 65536)
+    for cluster, sms in (((1, 1), 132), ((2, 1), 132), ((2, 2), 120), ((4, 2), 120)):
+        one = replace(plan, config=replace(plan.config, cluster=cluster))
+        assert WGMMA.arguments(one)[0] == sms
+
+
+# Explanations.
+
+
+def plan_of(m, n, k, dtype="bfloat16", order="C", **options):
+    a, b = unigemm.ArraySpec((m, k), dtype), unigemm.ArraySpec((k, n), dtype, order)
+    return unigemm.plan(a, b, target="sm_90a", **options)
+
+
+def test_an_explanation_ranks_with_the_parts_of_each_time_and_the_correction_as_a_factor():
+    plan = plan_of(256, 2048, 7168, keep=3)
+    assert len(plan.alternatives) == 3
+    text = plan.explain()
+    table = [line for line in text.splitlines() if " | " in line]
+    names = table[0].replace("|", "").split()
+    for line, each in zip(table[1:], (plan, *plan.alternatives), strict=True):
+        cells = line.replace("|", "").split()
+        assert cells[names.index("us")] == f"{each.predicted_us:.1f}"
+        assert cells[names.index("times")] == f"{each.parts.correction:.2f}"
+        assert cells[names.index("limiter")] == each.limiter
+        for part in (*PARTS, *BOUNDS):
+            if part in names:
+                assert cells[names.index(part)] == f"{getattr(each.parts, part):.1f}"
+        assert line.endswith(f"{each.backend} {each.config}")
+    assert f"times {plan.parts.correction:.2f} (learned)" in str(plan)
+    assert "not numpy: " in text
+
+
+def test_a_configuration_that_cannot_run_is_named_with_its_reason():
+    plan = plan_of(333, 777, 555, "float8_e4m3fn", order="F", keep=1000)
+    refused = [each for each in plan.rejected if each.config is not None]
+    assert refused
+    for each in refused:
+        assert f"not {each.backend} {each.config}: {each.reason}" in plan.explain()
+    assert Plan.from_json(plan.to_json()).rejected == plan.rejected
+    assert Plan.from_json(plan.to_json()).parts == plan.parts
+
+
+def test_a_plan_on_the_host_has_no_parts_to_show():
+    plan = unigemm.plan(*[unigemm.ArraySpec((8, 8), "float32")] * 2, target="cpu")
+    assert plan.parts == Breakdown()
+    assert "host" in plan.explain()
+
+
+def test_all_candidates_are_kept_where_all_are_asked_for():
+    plan = plan_of(300, 4096, 4096, keep=100000)
+    count = sum(len(b.candidates(plan.problem, plan.extents, H200)) for b in (SIMT, WGMMA, CUTILE))
+    assert len(plan.alternatives) == count - 1
+    few = plan_of(300, 4096, 4096, keep=2)
+    assert few == plan
+    assert few.alternatives == plan.alternatives[:2]
+    assert replace(few, alternatives=()) == plan
+    assert plan_of(300, 4096, 4096, keep=0).alternatives == ()
+    with pytest.raises(unigemm.UnsupportedProblem, match="keep counts candidates and is -1"):
+        plan_of(300, 4096, 4096, keep=-1)

@@ -1,0 +1,1 @@
+"""The cost model's numbers, fitted by `bench.fit`: coefficients and corrections."""
