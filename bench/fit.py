@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
@@ -21,22 +20,21 @@ import numpy as np
 
 import unigemm
 from bench.command import command
-from bench.fitting import fit, measured, models
-from bench.measured import DATA, Launch, launches
+from bench.fitting import Measured, fit, measured, models
+from bench.measured import DATA, launches
 from unigemm.backends.common.correction import FEATURES, Trees
 
 __all__ = ["HERE", "KINDS", "alike"]
 
 HERE = Path(unigemm.__file__).parent / "planning" / "data"
-_LEAST = 300  # launches of a kind of numbers, of which fewer say too little
+_LEAST = 50  # launches of a kind of numbers, of which fewer say too little
 #: Kinds of numbers that are fitted as one.
 KINDS = (
     ("bfloat16", "float16"),
     ("float32",),
     ("tf32",),
     ("float64",),
-    ("float8_e4m3fn", "float8_e5m2"),
-    ("int8",),
+    ("float8_e4m3fn", "float8_e5m2", "int8"),
     ("3xtf32",),
 )
 
@@ -62,20 +60,21 @@ def main() -> None:
             if len(own) < _LEAST:
                 continue
             begin = time.monotonic()
-            fitted = fit(measured(model, kinds, own))
+            of = measured(model, kinds, own)
+            fitted = fit(of)
             key = f"{name} sm_9x {kinds[0]}"
             text["coefficients"][key] = asdict(fitted.coefficients)
-            text["sources"][key] = _source(own)
+            text["sources"][key] = _source(of)
             trees[key] = fitted.correction
-            print(f"{key}: {len(own)} launches, {time.monotonic() - begin:.0f} s", flush=True)
+            print(f"{key}: {len(of.us)} launches, {time.monotonic() - begin:.0f} s", flush=True)
     write(text, trees)
 
 
-def _source(own: Sequence[Launch]) -> dict[str, object]:
+def _source(of: Measured) -> dict[str, object]:
     return {
-        "launches": len(own),
-        "products": len({(x.problem, x.extents) for x in own}),
-        "cards": sorted({x.target.name for x in own}),
+        "launches": len(of.us),
+        "products": len(of.names),
+        "cards": sorted({target.name for *_, target in of.names}),
         "date": date.today().isoformat(),
         "scipy": version("scipy"),
         "numpy": version("numpy"),

@@ -26,8 +26,9 @@ _BOUNDS = {  # of a coefficient: else it stands in for another
 # Weights fall with the loss against a product's best, to so little: of coefficients, of trees.
 _OF_COEFFICIENTS, _OF_TREES = (2.0, 0.2), (6.0, 0.15)
 _DRAWN = 4.0  # times the weight of launches that no model chose: they show what is bad, too
-_TREES, _LEVEL_TREES = 200, 40
+_TREES, _LEVEL_TREES = 130, 30
 _SOME = 5000  # launches, drawn, by which the coefficients are fitted
+_KEPT = 12  # of a product whose launches a model chose: the best, and as many of the others
 
 
 class Measured(NamedTuple):
@@ -108,13 +109,20 @@ def models() -> dict[str, CostModel]:
 
 
 def measured(model: CostModel, kinds: Sequence[str], of: Sequence[Launch]) -> Measured:
-    """Gather the launches of some kinds of numbers; not those with remainder launches."""
+    """Gather the launches of some kinds of numbers.
+
+    Not those with remainder launches, nor what is not legal any more.
+    """
     groups: dict[tuple[Problem, Extents, Target], list[Launch]] = defaultdict(list)
     for each in of:
         if (
             each.backend == model.name
             and model.kind(each.problem) in kinds
             and not each.config.remainder
+            and model.unsupported_reason(
+                each.config.oriented(each.problem), each.config, each.target
+            )
+            is None
         ):
             groups[each.problem, each.extents, each.target].append(each)
     products, usages, launches, us, drawn, product = [], [], [], [], [], []
@@ -148,7 +156,8 @@ def measured(model: CostModel, kinds: Sequence[str], of: Sequence[Launch]) -> Me
 
 def fit(to: Measured, only: Array | None = None, seed: int = 0) -> Fitted:
     """Fit coefficients and correction to launches, or to those that a mask says."""
-    train = np.arange(len(to.us)) if only is None else only.nonzero()[0]
+    kept = _thinned(to, np.random.default_rng(seed))
+    train = (kept if only is None else kept & only).nonzero()[0]
     coefficients = _coefficients(to, train, _weights(to, *_OF_COEFFICIENTS))
     weight = _weights(to, *_OF_TREES)
     parts = estimate(to.usage, coefficients)
@@ -163,8 +172,21 @@ def fit(to: Measured, only: Array | None = None, seed: int = 0) -> Fitted:
         asked, level[train], weight[train], trees=_LEVEL_TREES, depth=4, rate=0.2, damping=20.0,
         among=range(len(OF_PROBLEM)), seed=seed,
     )  # fmt: skip
-    of_launch = boosted(asked, (left - level)[train], weight[train], trees=_TREES, seed=seed)
+    of_launch = boosted(
+        asked, (left - level)[train], weight[train], trees=_TREES, rate=0.12, seed=seed
+    )
     return Fitted(coefficients, joined(of_level, of_launch))
+
+
+def _thinned(to: Measured, rng: np.random.Generator) -> Array:
+    """Return which launches are fitted to: all that were drawn, and some of those that were not."""
+    kept = to.drawn.copy()
+    for rows in to.rows:
+        chosen = rows[~to.drawn[rows]]
+        order = chosen[to.us[chosen].argsort(kind="stable")]
+        kept[order[:_KEPT]] = True
+        kept[rng.permutation(order[_KEPT:])[:_KEPT]] = True
+    return kept
 
 
 def _weights(to: Measured, steep: float, least: float) -> Array:

@@ -50,8 +50,8 @@ def boosted(
     bins = [np.searchsorted(edges[f], asked[f], side="left") for f in range(count)]
     useful = [f for f in (range(count) if among is None else among) if len(edges[f])]
     weight, left = weight * (samples / weight.sum()), wanted.copy()
-    feature = np.zeros((trees, depth), np.int16)
-    threshold, leaves = np.zeros((trees, depth)), np.zeros((trees, 2**depth))
+    feature, threshold = np.zeros((depth, trees), np.int16), np.zeros((depth, trees))
+    leaves = np.zeros((trees, 2**depth))
     for tree in range(trees):
         pull = left * weight
         leaf = np.zeros(samples, np.int64)
@@ -61,12 +61,12 @@ def boosted(
                 (*_gain(leaf, 2**level, bins[f], len(edges[f]), pull, weight, damping, f),)
                 for f in offered
             )
-            feature[tree, level], threshold[tree, level] = best, edges[best][at]
+            feature[level, tree], threshold[level, tree] = best, edges[best][at]
             leaf = 2 * leaf + (bins[best] > at)
         sums = np.bincount(leaf, pull, 2**depth)
         leaves[tree] = rate * sums / (np.bincount(leaf, weight, 2**depth) + damping)
         left -= leaves[tree][leaf]
-    return Trees(feature, threshold.astype(np.float64), leaves.astype(np.float32))
+    return Trees(feature, threshold, leaves.astype(np.float32))
 
 
 def _edges(values: Array) -> Array:
@@ -94,12 +94,15 @@ def _gain(
 
 def joined(*parts: Trees) -> Trees:
     """Return all trees of some, as one; shallow ones get questions that change nothing."""
-    depth = max(each.feature.shape[1] for each in parts)
+    depth = max(len(each.feature) for each in parts)
     deep = []
     for each in parts:
-        more = depth - each.feature.shape[1]
-        feature = np.pad(each.feature, ((0, 0), (more, 0)))
-        threshold = np.pad(each.threshold, ((0, 0), (more, 0)), constant_values=np.inf)
+        more = depth - len(each.feature)
+        feature = np.pad(each.feature, ((more, 0), (0, 0)))
+        threshold = np.pad(each.threshold, ((more, 0), (0, 0)), constant_values=np.inf)
         leaves = np.pad(each.leaves, ((0, 0), (0, 2**depth - each.leaves.shape[1])))
         deep.append(Trees(feature, threshold, leaves))
-    return Trees(*(np.concatenate(arrays) for arrays in zip(*deep, strict=True)))
+    features, thresholds, every = zip(*deep, strict=True)
+    return Trees(
+        np.concatenate(features, axis=1), np.concatenate(thresholds, axis=1), np.concatenate(every)
+    )

@@ -20,6 +20,7 @@ __all__ = ["FEATURES", "OF_PROBLEM", "Trees", "factors", "features"]
 
 _MAJORS = {"k": 0, "m": 1, "n": 1, "strided": 2}
 _LINE_BYTES = 128  # of the L2
+_LEAST_US = 1e-3  # of what logarithms are taken
 
 #: What questions are asked about: first what only the problem decides, then the launch.
 OF_PROBLEM = (
@@ -43,7 +44,7 @@ class Trees(NamedTuple):
     Attributes
     ----------
     feature, threshold
-        (trees, depth): each level asks whether that feature is above the threshold.
+        (depth, trees): each level asks whether that feature is above the threshold.
     leaves
         (trees, 2**depth): what is added to the logarithm of the time; the first answer is the
         highest bit of the place.
@@ -60,6 +61,7 @@ def features(
     """Return what trees ask about: (FEATURES, launches). As the kernel sees the product."""
     m, n = extents.m, extents.n
     waves = np.ceil(u.ctas / u.slots)
+    slots = u.ctas / u.slots
     tiles_m, tiles_n = -(-m // x.tile_m), -(-n // x.tile_n)
     logs = (
         parts.total, parts.mma, parts.latency, parts.smem, parts.l2, parts.dram, u.store_us,
@@ -67,8 +69,8 @@ def features(
     )  # fmt: skip
     columns: tuple[Any, ...] = (
         *of_problem(problem, extents, swapped),
-        *(np.log(np.asarray(us) + 1e-3) for us in logs),
-        u.ctas / u.slots, waves, u.ctas / u.slots / waves, u.k_tiles,
+        *np.log(np.array(logs) + _LEAST_US),
+        slots, waves, slots / waves, u.k_tiles,
         tiles_m * x.tile_m / m, tiles_n * x.tile_n / n, u.slots / u.sms,
         x.tile_m, x.tile_n, x.tile_k, x.cluster_m, x.cluster_n, x.cluster_k, x.slice_k, x.split_k,
         x.stages, x.schedule, x.warps_m * x.warps_n, x.thread_m * x.thread_n, x.occupancy,
@@ -106,12 +108,11 @@ def _begins(matrix: MatrixType, length: int) -> float:
 
 def factors(trees: Trees, asked: Array) -> Array:
     """Return by what the estimated times of launches are multiplied, from their features."""
-    count, depth = trees.feature.shape
-    above = asked[trees.feature.ravel()] > trees.threshold.reshape(-1, 1)
-    leaf = above[::depth].astype(np.uint8)  # depth is at most eight
-    for level in range(1, depth):
+    depth, count = trees.feature.shape  # at most eight questions
+    leaf = np.zeros((count, asked.shape[1]), np.uint8)
+    for feature, threshold in zip(trees.feature, trees.threshold, strict=True):
         leaf <<= 1
-        leaf |= above[level::depth]
+        leaf |= asked.take(feature, axis=0) > threshold[:, None]
     place = leaf + (np.arange(count) << depth)[:, None]
     found: Array = np.exp(trees.leaves.ravel().take(place).sum(axis=0, dtype=np.float64))
     return found

@@ -8,13 +8,13 @@ coefficients for each backend and kind of numbers (`Coefficients`). docs/cost-mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .launches import Array
 
-__all__ = ["Coefficients", "Parts", "Usage", "estimate", "total_us"]
+__all__ = ["Coefficients", "Parts", "Usage", "estimate", "overlapping"]
 
 
 class Usage(NamedTuple):
@@ -130,48 +130,39 @@ class Coefficients:
 
 
 class Parts(NamedTuple):
-    """The estimated time of launches and its parts, microseconds; `total` is their sum.
+    """The estimated time of launches and its parts, microseconds.
 
-    `mma`, `latency`, `smem`, `l2` and `dram` are what bounds the main loop; they overlap.
+    `total` is the sum of `launch`, `loop`, `starts`, `epilogue`, `reduction` and `repack`. Of the
+    main loop these overlap: `serial` (`mma` and `latency`, one after the other), `smem`, `l2` and
+    `dram`. `filled` is the part of the waves' slots that have a CTA.
     """
 
     total: Array
     launch: Array
-    mainloop: Array
-    waves: Array
+    loop: Array
+    starts: Array
     epilogue: Array
     reduction: Array
     repack: Array
+    serial: Array
     mma: Array
     latency: Array
     smem: Array
     l2: Array
     dram: Array
+    filled: Array
 
 
 _HOT_US = 1000.0  # half of `hot` is reached by main loops of this length
 
 
-class _Loop(NamedTuple):
-    """What bounds the main loop, and what is beside it."""
-
-    waves: Array
-    mma: Array
-    latency: Array
-    serial: Array
-    smem: Array
-    l2: Array
-    dram: Array
-    memory: Array
-    us: Array
-
-
-def _loop(u: Usage, c: Coefficients) -> _Loop:
+def estimate(u: Usage, c: Coefficients) -> Parts:
+    """Return the estimated times of launches."""
     waves = np.ceil(u.ctas / u.slots)
-    busiest = np.ceil(u.ctas / u.sms) * u.k_tiles  # of the SM that has most
-    mma = busiest * (c.mma * u.mma_us + c.issue * u.issue_us)
+    busiest = np.ceil(u.ctas / u.sms)  # CTAs of the SM that has most
+    mma = busiest * u.k_tiles * (c.mma * u.mma_us + c.issue * u.issue_us)
     latency = waves * u.k_tiles * (c.latency_us * u.steps + c.zero_row_us * u.zero_rows)
-    smem = busiest * (c.smem * u.smem_us)
+    smem = busiest * u.k_tiles * (c.smem * u.smem_us)
     last = u.ctas - (waves - 1) * u.slots  # CTAs of the last wave: few cannot draw all bandwidth
     need = c.draw * u.sms
     slow = (1 - last / u.ctas) * np.maximum(1.0, need / u.slots)
@@ -179,15 +170,10 @@ def _loop(u: Usage, c: Coefficients) -> _Loop:
     l2, dram = c.l2 * u.l2_us * slow, c.dram * u.dram_us * slow
     serial = mma + latency
     serial = serial * (1 + c.hot * serial / (serial + _HOT_US))
-    p = c.overlap
-    memory = l2**p + dram**p
-    us = (serial**p + smem**p + memory) ** (1 / p)
-    return _Loop(waves, mma, latency, serial, smem, l2, dram, memory, us)
-
-
-def _beside(u: Usage, c: Coefficients, waves: Array) -> tuple[Array, Array, Array, Array]:
-    """Return launch, stores, reduction and copies."""
-    stores = c.store * u.store_us * np.ceil(u.ctas / u.sms) * (1 - u.overlapped * (1 - 1 / waves))
+    loop = overlapping(c, serial, smem, l2, dram)
+    starts = c.wave_us * (waves - 1)
+    launch = c.launch_us + c.cluster_us * u.clusters
+    stores = c.store * u.store_us * busiest * (1 - u.overlapped * (1 - 1 / waves))
     reduction = (
         c.reduction_us * u.reductions
         + c.added * u.added_us
@@ -195,27 +181,13 @@ def _beside(u: Usage, c: Coefficients, waves: Array) -> tuple[Array, Array, Arra
         + c.exchange * u.exchange_us * waves
     )
     copies = c.copy_us * u.copies + c.copied * u.copied_us
-    return c.launch_us + c.cluster_us * u.clusters, stores, reduction, copies
-
-
-def total_us(u: Usage, c: Coefficients) -> Array:
-    """Return the estimated times of launches."""
-    loop = _loop(u, c)
-    launch, stores, reduction, copies = _beside(u, c, loop.waves)
-    total: Array = launch + loop.us + c.wave_us * (loop.waves - 1) + stores + reduction + copies
-    return total
-
-
-def estimate(u: Usage, c: Coefficients) -> Parts:
-    """Return the same with the parts of each."""
-    loop, p = _loop(u, c), c.overlap
-    launch, stores, reduction, copies = _beside(u, c, loop.waves)
-    starts = c.wave_us * (loop.waves - 1)
-    total = launch + loop.us + starts + stores + reduction + copies
-    filled = np.minimum(1.0, u.ctas / (loop.waves * u.slots))  # part of the waves' slots
-    own = (loop.serial * filled) ** p + (loop.smem * filled) ** p
-    even = (own + loop.memory) ** (1 / p)
+    total = launch + loop + starts + stores + reduction + copies
     return Parts(
-        total, launch, even, loop.us - even + starts, stores, reduction, copies,
-        loop.mma, loop.latency, loop.smem, loop.l2, loop.dram,
+        total, launch, loop, starts, stores, reduction, copies,
+        serial, mma, latency, smem, l2, dram, u.ctas / (waves * u.slots),
     )  # fmt: skip
+
+
+def overlapping(c: Coefficients, *times: Any) -> Any:
+    """Return how long times take that overlap: for numbers, or for arrays."""
+    return sum(us**c.overlap for us in times) ** (1 / c.overlap)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,13 @@ from unigemm.problem.problem import Extents, Problem
 
 from .coefficients import Model, kind_of, model_of
 from .correction import factors, features
-from .cost_model import Parts, Usage, estimate, total_us
+from .cost_model import Parts, Usage, estimate, overlapping
 from .launches import Array, Launches, columns_of
 
 __all__ = ["CostModel", "Offer", "estimate_all", "rank"]
 
 _CORRECTED = 32  # candidates of the lowest physical estimates, which may come first
-_DIGITS = 4  # of an estimated time that are compared: libraries of mathematics differ in the last
+_BITS = 13  # of an estimated time that are compared: libraries of mathematics differ in the last
 
 
 class Offer(NamedTuple):
@@ -98,20 +98,20 @@ class CostModel:
 
 
 class _Estimated(NamedTuple):
-    """Candidates of one offer with what they use and their times before the correction."""
+    """Candidates of one offer: what they use, and their times before the correction."""
 
     offer: Offer
     usage: Usage
-    us: Array
+    parts: Parts
 
 
 class _Corrected(NamedTuple):
-    """Some of them, corrected: which, the factor, the time, and its parts."""
+    """Some candidates of an offer, corrected: which, the factor and the time."""
 
+    of: _Estimated
     chosen: Array
     factor: Array
     us: Array
-    parts: Parts
 
 
 def rank(
@@ -127,7 +127,8 @@ def rank(
     counts = [each.offer.launches.size for each in found]
     offer = np.repeat(np.arange(len(found)), counts)
     index = np.concatenate([np.arange(count) for count in counts])
-    order = rounded(np.concatenate([each.us for each in found])).argsort(kind="stable")
+    us = np.concatenate([each.parts.total + each.offer.remainder_us for each in found])
+    order = rounded(us).argsort(kind="stable")
     first = len(order) if most is None else max(_CORRECTED, most)
     rejected: tuple[Rejection, ...] = ()
     while True:
@@ -155,44 +156,50 @@ def estimate_all(
         corrected = _corrected(model, each, np.arange(len(some)), target)
         for place, config in enumerate(some):
             size = model.workspace(problem, extents, target, config)
-            made = _prediction(offer, corrected, place, model.bound(config))
+            made = _prediction(model, corrected, place, config, target)
             found[config] = Candidate(config, made, size)
     return [found[config] for config in configs]
 
 
-def _prediction(offer: Offer, corrected: _Corrected, place: int, bound: str) -> Prediction:
+def _prediction(
+    model: CostModel, corrected: _Corrected, place: int, config: Config, target: Target
+) -> Prediction:
     """Return what one candidate's time is made of."""
-    of = {name: float(us[place]) for name, us in corrected.parts._asdict().items()}
+    offer, at = corrected.of.offer, corrected.chosen[place]
+    of: Any = Parts(*(us[at].item() for us in corrected.of.parts))
+    c = _model(model, offer.problem, target).coefficients
+    # The main loop as if all waves were full, and what it takes longer since they are not.
+    full = overlapping(c, of.serial * of.filled, of.smem * of.filled, of.l2, of.dram)
     made = Breakdown(
-        launch=of["launch"],
-        mainloop=of["mainloop"],
-        waves=of["waves"],
-        epilogue=of["epilogue"],
-        reduction=of["reduction"],
-        repack=of["repack"],
+        launch=of.launch,
+        mainloop=full,
+        waves=of.loop - full + of.starts,
+        epilogue=of.epilogue,
+        reduction=of.reduction,
+        repack=of.repack,
         remainder=offer.remainder_us,
-        latency=of["latency"],
-        shared=of["smem"],
-        l2=of["l2"],
-        dram=of["dram"],
+        latency=of.latency,
+        shared=of.smem,
+        l2=of.l2,
+        dram=of.dram,
         correction=float(corrected.factor[place]),
-        **{bound: of["mma"]},
+        **{model.bound(config): of.mma},
     )
     return Prediction(float(corrected.us[place]), made.limiter, made)
 
 
 def rounded(us: Array) -> Array:
-    """Return times with so many digits as are compared."""
-    unit = 10.0 ** (np.floor(np.log10(np.maximum(us, 1e-9))) + 1 - _DIGITS)
-    kept: Array = np.round(us / unit) * unit
+    """Return times with so many binary digits as are compared."""
+    digits, exponent = np.frexp(us)
+    kept: Array = np.ldexp(np.round(digits * (1 << _BITS)), exponent - _BITS)
     return kept
 
 
 def _estimated(model: CostModel, offer: Offer, target: Target) -> _Estimated:
     launches, problem = offer.launches, offer.problem
     usage = model.usage(problem, offer.extents, target, launches, offer.tiles)
-    us = total_us(usage, _model(model, problem, target).coefficients)
-    return _Estimated(offer, usage, us + offer.remainder_us)
+    coefficients = _model(model, problem, target).coefficients
+    return _Estimated(offer, usage, estimate(usage, coefficients))
 
 
 def _model(model: CostModel, problem: Problem, target: Target) -> Model:
@@ -202,16 +209,15 @@ def _model(model: CostModel, problem: Problem, target: Target) -> Model:
 def _corrected(model: CostModel, each: _Estimated, index: Array, target: Target) -> _Corrected:
     """Correct some candidates of an offer."""
     problem, extents, swap, _, launches, _, remainder_us = each.offer
-    coefficients, trees = _model(model, problem, target)
+    trees = _model(model, problem, target).correction
+    some = Parts(*(us[index] for us in each.parts))
     usage = Usage(*(x[index] for x in each.usage))
-    parts = estimate(usage, coefficients)
     factor = np.ones(len(index))
     if trees is not None and len(index):
-        factor = factors(
-            trees, features(problem, extents, swap, usage, launches.take(index), parts)
-        )
-    us = np.maximum((parts.total + remainder_us) * factor, usage.dram_us)  # what must move
-    return _Corrected(index, factor, rounded(us), parts)
+        asked = features(problem, extents, swap, usage, launches.take(index), some)
+        factor = factors(trees, asked)
+    us = np.maximum((some.total + remainder_us) * factor, usage.dram_us)  # what must move
+    return _Corrected(each, index, factor, rounded(us))
 
 
 def _ranked(
@@ -224,7 +230,8 @@ def _ranked(
 ) -> Ranking:
     """Correct and sort candidates, each the `index`-th of an `offer`, and ask what can run."""
     target = product[-1]
-    of = [_corrected(model, x, index[offer == i], target) for i, x in enumerate(found)]
+    chosen = [index[offer == place] for place in range(len(found))]
+    of = [_corrected(model, *x, target) for x in zip(found, chosen, strict=True) if len(x[1])]
     us = np.concatenate([each.us for each in of])
     which = np.repeat(np.arange(len(of)), [len(each.us) for each in of])
     place = np.concatenate([np.arange(len(each.us)) for each in of])
@@ -233,13 +240,14 @@ def _ranked(
     for at in us.argsort(kind="stable").tolist():
         if most is not None and len(kept) >= most:
             break
-        own, corrected = found[which[at]].offer, of[which[at]]
+        corrected = of[which[at]]
+        own = corrected.of.offer
         config = own.config(corrected.chosen[place[at]])
         reason = model.unsupported_reason(own.problem, config, target)
         if reason is not None:
             refused.setdefault(reason, []).append(config)
             continue
-        made = _prediction(own, corrected, place[at], model.bound(config))
+        made = _prediction(model, corrected, place[at], config, target)
         kept.append(Candidate(config, made, model.workspace(*product, config)))
     return Ranking(
         tuple(kept),

@@ -19,7 +19,7 @@ from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer, estimate_all, rank
 from ..common.workspace import workspace_bytes
-from .cost import STREAMS, TAILS, held, usage
+from .cost import STREAMS, TAILS, Held, Tiles, held, usage
 from .geometry_gemv import few_rows_wide
 from .legality import (
     unsupported_launch,
@@ -61,7 +61,7 @@ _FEW = 16  # rows or columns of a tile that memory bounds: the next launch's CTA
 class _Catalogue(NamedTuple):
     """The tiles of a class in every schedule: the columns, CTAs that an SM holds, K of a step."""
 
-    tiles: tuple[Config, ...]
+    tiles: Tiles
     launches: Launches
     resident: Array
     step: Array
@@ -75,47 +75,51 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
         copying = replace(tile, repacked=True)
         if unsupported_repack(problem, copying, target) is None:
             found += _schedules(problem, target, copying)
-    return _columns(problem, target, found)
+    return _columns(found)
 
 
-def _schedules(problem: Problem, target: Target, tile: Config) -> list[Config]:
-    """Return a tile in the schedules that it may have."""
-    ctas, dmma = _held(problem, target, tile), is_dmma(tile)
-    (m, n, _), threads = tile.tile, tile.warps[0] * tile.warps[1] * WARP
-    ways = [tile]
-    told = replace(tile, occupancy=1 if dmma else ctas)
+def _schedules(problem: Problem, target: Target, tile: Config) -> list[tuple[Config, Held]]:
+    """Return a tile in the schedules that it may have, and what an SM holds of it."""
+    plain, dmma = _held(problem, target, tile), is_dmma(tile)
+    ctas, (m, n, _), threads = plain.ctas, tile.tile, tile.warps[0] * tile.warps[1] * WARP
+    ways = [(tile, plain)]
+    told = 1 if dmma else ctas
     # Tiles of which one CTA keeps an SM busy; on tensor cores those that memory does not bound.
     alone = threads >= _ALONE and (min(m, n) > _FEW and not tile.producers if dmma else ctas == 1)
     if (alone or not dmma) and unsupported_tail(problem, tile) is None:
-        ways.append(replace(told, schedule=DMMA_TAIL if dmma else "tail"))
+        own = replace(tile, occupancy=told, schedule=DMMA_TAIL if dmma else "tail")
+        ways.append((own, plain))
     tall = tile.producers > 0 and m > n  # slower than wide ones where other warps copy
     if alone and not tall and unsupported_stream_k(problem, tile) is None:
-        ways.append(replace(told, schedule=DMMA_STREAM if dmma else "stream"))
+        own = replace(tile, occupancy=told, schedule=DMMA_STREAM if dmma else "stream")
+        ways.append((own, plain))
     if problem.a.dtype is DType.FLOAT32 and is_big(tile) and not tile.repacked:
         own = replace(tile, schedule="persistent", occupancy=1)
-        ways.append(replace(own, occupancy=min(ctas, _held(problem, target, own))))
+        of_own = _held(problem, target, own)
+        ways.append((replace(own, occupancy=min(ctas, of_own.ctas)), of_own))
     return ways
 
 
-def _held(problem: Problem, target: Target, config: Config) -> int:
-    """Return the CTAs of a configuration that an SM holds."""
-    kinds = problem.a, problem.b, problem.accumulator
-    return held(*kinds, config, target.smem_per_sm).ctas
+def _held(problem: Problem, target: Target, config: Config) -> Held:
+    return held(problem.a, problem.b, problem.accumulator, config, target.smem_per_sm)
 
 
 @lru_cache(maxsize=256)
 def _few_rows(problem: Problem, target: Target, rows: int) -> _Catalogue:
     every = few_rows(problem, rows)
     return _columns(
-        problem, target, [x for x in every if unsupported_reason(problem, x, target) is None]
+        [
+            (config, _held(problem, target, config))
+            for config in every
+            if unsupported_reason(problem, config, target) is None
+        ]
     )
 
 
-def _columns(problem: Problem, target: Target, found: list[Config]) -> _Catalogue:
-    kinds = problem.a, problem.b, problem.accumulator
-    on_sm = [held(*kinds, config, target.smem_per_sm) for config in found]
-    resident, step, *_ = np.array(on_sm).reshape(-1, 4).T
-    return _Catalogue(tuple(found), columns_of(found, SCHEDULES), resident, step)
+def _columns(found: list[tuple[Config, Held]]) -> _Catalogue:
+    configs = Tiles([config for config, _ in found], [own for _, own in found])
+    resident, step, *_ = configs.held
+    return _Catalogue(configs, columns_of(configs, SCHEDULES), resident, step)
 
 
 def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:

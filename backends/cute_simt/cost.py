@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from .geometry_operands import has_aligned_rows, operand_tile
 from .geometry_resources import RESERVED_SMEM, needs_of, resident_warps
 from .schedules import AXPY, DMMA, DMMA_STREAM, DMMA_TAIL, FEW_ROWS, SCHEDULES, WARP
 
-__all__ = ["STREAMS", "TAILS", "Held", "held", "usage"]
+__all__ = ["STREAMS", "TAILS", "Held", "Tiles", "held", "usage"]
 
 TAILS, STREAMS = ("tail", DMMA_TAIL), ("stream", DMMA_STREAM)
 # Whether each schedule is for few rows, on tensor cores, with a tail, in stream-K.
@@ -67,12 +67,16 @@ def held(a: MatrixType, b: MatrixType, sums: DType, config: Config, smem_per_sm:
     return Held(max(1, ctas), k, copies, (m * across + n * down) * k * a.dtype.itemsize)
 
 
-@lru_cache(maxsize=256)
-def _on_sm(
-    a: MatrixType, b: MatrixType, sums: DType, tiles: tuple[Config, ...], smem_per_sm: int
-) -> Array:
-    """Return the same of many tiles, as columns."""
-    return np.array([held(a, b, sums, tile, smem_per_sm) for tile in tiles]).reshape(-1, 4).T
+class Tiles(tuple[Config, ...]):
+    """Configurations with what an SM holds of each, as columns."""
+
+    held: Array
+
+    def __new__(cls, configs: Iterable[Config], on_sm: Sequence[Held]) -> Tiles:
+        """Join them."""
+        tiles = super().__new__(cls, configs)
+        tiles.held = np.array(on_sm).reshape(-1, len(Held._fields)).T
+        return tiles
 
 
 def usage(
@@ -83,11 +87,13 @@ def usage(
     size, clock, sms = problem.a.dtype.itemsize, target.clock_mhz, target.sm_count
     gbs = target.dram_gbs * 1e3
     kinds = problem.a, problem.b, problem.accumulator
-    resident, step, copies, read = _on_sm(*kinds, tuple(tiles), target.smem_per_sm)[:, x.base]
+    if not isinstance(tiles, Tiles):
+        tiles = Tiles(tiles, [held(*kinds, tile, target.smem_per_sm) for tile in tiles])
+    resident, step, copies, read = tiles.held[:, x.base]
     few, dmma, tail, stream = _KINDS[:, x.schedule]
     resident = np.where(x.occupancy > 0, np.minimum(x.occupancy, resident), resident)
     slots = resident * sms
-    count = -(-m // x.tile_m) * -(-n // x.tile_n) * batch
+    count = np.maximum(1, -(-m // x.tile_m) * -(-n // x.tile_n) * batch)
     whole_k, parts = -(-k // step), x.split_k * x.cluster_k
     # A tail cuts the tiles of the last wave alone; stream-K shares all k_tiles out evenly.
     left = count - (count - 1) // slots * slots

@@ -21,7 +21,14 @@ from ..common.ranking import CostModel, Offer, rank
 from ..common.workspace import workspace_bytes
 from .copies import scratch_bytes
 from .cost import SCHEDULES, usage
-from .geometry import MMA_M, SWIZZLE_BYTES, from_registers, shared_major, spare_bytes
+from .geometry import (
+    MMA_M,
+    SWIZZLE_BYTES,
+    from_registers,
+    shared_major,
+    spare_bytes,
+    spare_bytes_adding,
+)
 from .legality import unsupported_reason
 from .tiles import LEAST_STAGES, tiles
 
@@ -53,41 +60,42 @@ class _Catalogue(NamedTuple):
     at_once: Array
 
 
-@lru_cache(maxsize=256)
-def _catalogue(problem: Problem, target: Target) -> _Catalogue:
-    own = tiles(problem.a.dtype.itemsize)
-    base, cluster_k, slice_k, stages, added = [], [], [], [], []
+@lru_cache(maxsize=8)
+def _ways(itemsize: int) -> Launches:
+    """Return the tiles for elements of so many bytes, with every way to share the k_tiles."""
+    own = tiles(itemsize)
+    base, cluster_k, slice_k = [], [], []
     for place, tile in enumerate(own):
         cooperative = tile.schedule == "cooperative"
-        whole = _deepest(problem, target, tile)
-        adding = _deepest(problem, target, replace(tile, split_k=2))
         for parts in _CLUSTER_K if cooperative and tile.cluster[1] == 1 else (1,):
             if parts * tile.cluster[0] > MAX_CLUSTER:
                 continue
             for slices in _SLICES if cooperative and tile.warps == (4, 1) else (1,):
                 if slices > 1 and parts > 1 and tile.cluster != (1, 1):
                     continue
-                sliced = replace(tile, slice_k=slices, cluster_k=parts)
-                deep = adding if slices == 1 else _deepest(problem, target, sliced)
                 base.append(place)
                 cluster_k.append(parts)
                 slice_k.append(slices)
-                stages.append(whole if parts * slices == 1 else deep)
-                added.append(deep)
-    index = np.array(base)
-    columns = columns_of(own, SCHEDULES).take(
-        index, cluster_k=np.array(cluster_k), slice_k=np.array(slice_k), stages=np.array(stages)
+    shared = {"cluster_k": np.array(cluster_k), "slice_k": np.array(slice_k)}
+    return columns_of(own, SCHEDULES).take(np.array(base), **shared)
+
+
+@lru_cache(maxsize=256)
+def _catalogue(problem: Problem, target: Target) -> _Catalogue:
+    size = problem.a.dtype.itemsize
+    own, x = tiles(size), _ways(size)
+    line = (x.tile_m + x.tile_n) * SWIZZLE_BYTES
+    spare = np.array([spare_bytes(problem, tile) for tile in own])[x.base]
+    adding = spare_bytes_adding(problem, x.tile_m, x.tile_k)
+    whole, added = (
+        np.clip((target.smem_per_block - room) // line, LEAST_STAGES, _MOST_STAGES)
+        for room in (spare, adding)
     )
-    ctas = columns.cluster_m * columns.cluster_n * columns.cluster_k
+    added = added // x.slice_k * x.slice_k  # equally many for each
+    stages = np.where(x.cluster_k * x.slice_k > 1, added, whole)
+    ctas = x.cluster_m * x.cluster_n * x.cluster_k
     at_once = np.array([clusters_at_once(target, c) * c for c in range(MAX_CLUSTER + 1)])
-    return _Catalogue(own, columns, np.array(added), at_once[ctas])
-
-
-def _deepest(problem: Problem, target: Target, config: Config) -> int:
-    """Return as many stages as fit, equally many for each slice of K."""
-    room = target.smem_per_block - spare_bytes(problem, config)
-    fitting = min(_MOST_STAGES, room // ((config.tile[0] + config.tile[1]) * SWIZZLE_BYTES))
-    return max(LEAST_STAGES, fitting) // config.slice_k * config.slice_k
+    return _Catalogue(own, x._replace(stages=stages), added, at_once[ctas])
 
 
 def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:

@@ -47,6 +47,7 @@ __all__ = [
     "products",
     "shared_major",
     "spare_bytes",
+    "spare_bytes_adding",
     "store_is_direct",
     "store_of",
 ]
@@ -286,12 +287,20 @@ def spare_bytes(problem: Problem, config: Config) -> int:
     return _spare_bytes(problem, config, _boxes(problem, config))
 
 
+def spare_bytes_adding(problem: Problem, rows: Any, k_tile: Any) -> Any:
+    """Return the same where partial sums are added up, which takes no boxes; also for arrays.
+
+    wgmma reads 64 rows: what lies behind the last stage of few rows must exist.
+    """
+    missing = (rows < MMA_M) * (MMA_M - rows)
+    return BARRIER_BYTES + missing * k_tile * problem.a.dtype.itemsize
+
+
 def _spare_bytes(problem: Problem, config: Config, boxes: _Boxes) -> int:
     m, _, k = config.tile
-    # wgmma reads 64 rows: what lies behind the last stage of few rows must exist.
-    tail = max(0, MMA_M - m) * k * problem.a.dtype.itemsize
     consumers = groups_of(config.schedule) * config.warps[0] // 4 * config.warps[1] * config.slice_k
-    return BARRIER_BYTES + tail + consumers * boxes.buffers * STORE_ROWS * boxes.pitch
+    stored = consumers * boxes.buffers * STORE_ROWS * boxes.pitch
+    return int(spare_bytes_adding(problem, m, k)) + stored
 
 
 class _Boxes(NamedTuple):
