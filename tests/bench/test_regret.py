@@ -17,12 +17,13 @@ from unigemm.backends.common.coefficients import model_of
 
 #: Mean regret in percent, in the file of an H100's drawn launches (bench.regret --shipped).
 SHIPPED = {
-    "cute_wgmma/bfloat16": 1.5,
-    "cute_wgmma/tf32": 1.4,
-    "cute_wgmma/float8_e4m3fn": 0.8,
-    "cute_simt/float32": 1.7,
-    "cute_simt/float64": 1.4,
+    "cute_wgmma/bfloat16": 1.4,
+    "cute_wgmma/tf32": 0.2,
+    "cute_wgmma/float8_e4m3fn": 0.9,
+    "cute_simt/float32": 0.7,
+    "cute_simt/float64": 1.0,
     "cutile/bfloat16": 1.1,
+    "cutile/float8_e4m3fn": 0.1,
 }
 HALF_A_POINT = 0.5
 
