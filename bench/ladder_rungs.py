@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +62,11 @@ class LadderBackend(SimtBackend):
             return "k_tiles that are copied and multiplied in turn need two stages"
         return super().unsupported_kernel(problem, config, target)
 
-    def offered(
-        self,
-        problem: Problem,
-        extents: Extents,
-        target: Target,
-        most: int | None = None,
-        cutoff_us: float = inf,
-    ) -> Ranking:
+    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
         """Offer nothing."""
         return Ranking((), (Rejection(self.name, _REASON),))
 
-    def estimate_legal(
+    def estimate_all(
         self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
     ) -> Sequence[Candidate]:
         """Raise: nobody has measured the rungs for an estimate."""

@@ -77,6 +77,7 @@ def wheel(tmp_path_factory):
 def test_a_wheel_holds_every_module_once_and_nothing_else(wheel):
     listed = set(settings()["tool"]["setuptools"]["packages"])
     expected = {"unigemm/py.typed", "unigemm/emulator/launch/stand_in.c"}
+    expected |= {f"unigemm/planning/data/{name}" for name in ("cost_model.json", "corrections.npz")}
     for package in listed:
         parts = package.split(".")
         folder = ROOT.joinpath(*(parts[1:] if parts[1:2] == ["backends"] else parts))
@@ -146,7 +147,9 @@ def test_the_licence_and_the_extras_are_stated(wheel):
     metadata = zipfile.ZipFile(wheel).read("unigemm-0.1.0.dist-info/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
     extras = {line.split()[1] for line in metadata.splitlines() if line.startswith("Provides-Ex")}
-    assert extras == {"cuda", "cute", "cutile", "cupy", "plot", "bench", "all", "docs", "dev"}
+    assert extras == {
+        *("cuda", "cute", "cutile", "cupy", "plot", "fit", "bench", "all", "docs", "dev"),
+    }
     names = zipfile.ZipFile(wheel).namelist()
     assert "unigemm-0.1.0.dist-info/licenses/LICENSE" in names
 
