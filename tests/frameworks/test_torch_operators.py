@@ -9,6 +9,7 @@ torch = needed("torch")
 
 import unigemm.torch as ut  # noqa: E402
 from unigemm import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem  # noqa: E402
+from unigemm.torch import products  # noqa: E402
 from unigemm.torch.activations import ACTIVATIONS  # noqa: E402
 from unigemm.torch.operators import OPERATORS  # noqa: E402
 
@@ -295,6 +296,75 @@ def test_an_exported_model_holds_the_operator_and_takes_other_sizes():
     assert "torch.ops.unigemm.linear" in program.graph_module.code
     x = draw(7, 8, dtype=torch.float32)
     torch.testing.assert_close(program.module()(x), model(x))
+
+
+def test_forward_derivatives_are_refused_and_not_dropped():
+    a, b, c, bias = draw(4, 3), draw(3, 5), draw(4, 5), draw(5)
+    for x, function in (
+        (a, lambda x: ut.matmul(x, b)),
+        (b, lambda x: ut.matmul(a, x, alpha=2.0)),
+        (a, lambda x: ut.linear(x, b.t(), bias, activation="relu")),
+        (bias, lambda x: ut.linear(a, b.t(), x)),
+        (a, lambda x: ut.bmm(x[None], b[None])),
+        (c, lambda x: ut.addmm(x, a, b)),
+    ):
+        with pytest.raises(UnsupportedProblem, match="forward-mode"):
+            torch.func.jvp(function, (x,), (x,))
+        with torch.autograd.forward_ad.dual_level(), torch.no_grad():
+            dual = torch.autograd.forward_ad.make_dual(x, x)
+            with pytest.raises(UnsupportedProblem, match="forward-mode"):
+                function(dual)
+    with torch.autograd.forward_ad.dual_level():
+        torch.testing.assert_close(ut.matmul(a, b), a @ b)
+
+
+def freed(x):
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def test_known_calls_are_one_look_up_and_see_what_is_different(monkeypatch):
+    x, w, bias = draw(2, 3, 8), draw(5, 8), draw(5)
+    silu = torch.nn.functional.silu
+    for given, activation in ((None, None), (bias, None), (bias, "silu"), (None, "silu")):
+        ut.linear(x, w, given, activation=activation)
+    ut.matmul(x, w.t())
+
+    def right(x, w, bias, activation=None):
+        value = torch.nn.functional.linear(x, w, bias)
+        y = ut.linear(x, w, bias, activation=activation)
+        torch.testing.assert_close(y, silu(value) if activation else value)
+        return y
+
+    with monkeypatch.context() as patch:
+        patch.setattr(products, "matmul", None)
+        for given, activation in ((None, None), (bias, None), (bias, "silu"), (None, "silu")):
+            right(2 * x, w + 1, given, activation)
+        torch.testing.assert_close(ut.matmul(x, w.t()), x @ w.t())
+        op = torch.ops.unigemm.linear.default
+        torch.testing.assert_close(op(x, w, bias), right(x, w, bias))
+    right(x.mT.contiguous().mT, w, bias)
+    right(x, w.t().contiguous().t(), bias)
+    right(draw(2 * 3 * 8 + 1)[1:].view(2, 3, 8), w, bias, "silu")  # not aligned to 16 bytes
+    right(x[:, :, ::2], w[:, ::2], bias)
+    right(x[0, 0], w, bias)
+    right(x[:0], w, bias)
+    right(x[..., :0], w[:, :0], bias)
+    right(x.float(), w.float(), bias.float(), "silu")
+    right(x, torch.nn.Parameter(w), bias).sum().backward()
+    assert right(x, w, bias.clone().requires_grad_(), "silu").requires_grad
+    rows = torch.vmap(lambda row: ut.linear(row, w, bias))(x)
+    torch.testing.assert_close(rows, torch.nn.functional.linear(x, w, bias))
+    with torch.inference_mode():
+        assert right(x, w, bias).is_inference()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ut.linear(x.float(), w.float(), bias.float()).dtype == torch.bfloat16
+    with pytest.raises(ShapeMismatch):
+        ut.linear(x, w[:, 1:], bias)
+    with pytest.raises(UnsupportedProblem, match="use one of"):
+        ut.linear(x, w, bias, activation="Silu")
+    with pytest.raises(RuntimeError, match="storage"):  # PyTorch's own word
+        ut.linear(x, freed(draw(5, 8)), bias)
 
 
 def test_what_is_wrong_is_said_by_a_typed_error():

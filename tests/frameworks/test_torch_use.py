@@ -30,9 +30,11 @@ def use(**options):
     return ut.use(device="cpu", **options)
 
 
-@pytest.fixture(scope="module")
 def operations():
-    """PyTorch's own table of operations, whose module wants a package that it does not use here."""
+    """Return PyTorch's own table of operations, whose module wants a package that it does not use.
+
+    To import it takes long: one test does.
+    """
     try:
         import expecttest  # noqa: F401
     except ImportError:
@@ -50,35 +52,41 @@ def floating(x):
 
 
 NAMES = ["mm", "bmm", "addmm", "baddbmm", "matmul", "__rmatmul__", "nn.functional.linear"]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
-@pytest.mark.parametrize("name", NAMES)
-def test_pytorchs_own_samples_pass(operations, name, dtype):
+def passed_samples(op, dtype):
+    """Compare what an operation gives for its samples, and its gradients; count the products."""
     count = 0
-    for op in (op for op in operations if op.name == name):
-        grad = dtype == torch.float64
-        for sample in op.sample_inputs(CPU, dtype, requires_grad=grad):
-            given = (sample.input, *sample.args)
+    for sample in op.sample_inputs(CPU, dtype, requires_grad=dtype == torch.float64):
+        given = (sample.input, *sample.args)
 
-            def run(op=op, sample=sample, given=given):
-                y = op(sample.input, *sample.args, **sample.kwargs)
-                tensors = [x for x in given if floating(x)]
-                more = torch.autograd.grad(y.sum(), tensors) if y.requires_grad else ()
-                return y.detach(), *more
+        def run(sample=sample, given=given):
+            y = op(sample.input, *sample.args, **sample.kwargs)
+            tensors = [x for x in given if floating(x)]
+            more = torch.autograd.grad(y.sum(), tensors) if y.requires_grad else ()
+            return y.detach(), *more
 
-            theirs = run()
-            with use() as used:
-                ours = run()
-            # Numbers reach 9, so that what cancels in a sum of ten products was up to 810.
-            near = {"rtol": 1.3e-6, "atol": 1e-4} if dtype == torch.float32 else {}
-            torch.testing.assert_close(ours, theirs, **near)
-            count += used.calls
-            if dtype.is_complex:
-                assert used.calls == 0
-            else:
-                assert used.fallbacks == 0, used.reasons
-    assert count or dtype.is_complex
+        theirs = run()
+        with use() as used:
+            ours = run()
+        # Numbers reach 9, so that what cancels in a sum of ten products was up to 810.
+        near = {"rtol": 1.3e-6, "atol": 1e-4} if dtype == torch.float32 else {}
+        torch.testing.assert_close(ours, theirs, **near, msg=lambda m: f"{op.name} {dtype}: {m}")
+        count += used.calls
+        if dtype.is_complex:
+            assert used.calls == 0
+        else:
+            assert used.fallbacks == 0, used.reasons
+    return count
+
+
+def test_pytorchs_own_samples_pass():
+    chosen = [op for op in operations() if op.name in NAMES]
+    assert {op.name for op in chosen} == set(NAMES)
+    for op in chosen:
+        for dtype in DTYPES:
+            assert passed_samples(op, dtype) or dtype.is_complex, (op.name, dtype)
 
 
 def test_what_unigemm_refuses_is_torchs_counted_and_logged_once(caplog):

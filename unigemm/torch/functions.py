@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..api import matmul as multiply
 from ..errors import LibraryMismatch, ShapeMismatch
 from . import products
 from .sharding import notice
@@ -130,7 +129,7 @@ def matmul(
     """
     plain = c is None and bias is None and activation is None and alpha == 1 and not options
     if plain and _unwatched(a, b):
-        return multiply(a, b)
+        return products.unwatched_matmul(a, b)
     _tensors(a=a, b=b)
     if plain and a.dim() == 2 and b.dim() == 2:
         return _mm(a, b)
@@ -242,9 +241,7 @@ def linear(
         As in `matmul`.
     """
     if not options and _unwatched(x, weight, bias):
-        if bias is None and activation is None and weight.dim() == 2:
-            return multiply(x, weight.t())
-        return products.linear(x, weight, bias, activation)
+        return products.unwatched_linear(x, weight, bias, activation)
     _tensors(x=x, weight=weight)
     if options:
         products.check_ranks("linear", ("weight", weight, 2))

@@ -23,6 +23,7 @@ from .sharding import is_spread, notice
 __all__: list[str] = []
 
 _ops = torch.ops.unigemm
+_forward_ad = torch.autograd.forward_ad
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -232,6 +233,8 @@ def _kernel(
 
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         notice(*args)
+        if _forward_ad._current_level >= 0:
+            _refuse_tangents(name, args)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             with enable_single_level_autograd_function():
                 return Function.apply(keys, options, *args)  # type: ignore[attr-defined]
@@ -239,6 +242,15 @@ def _kernel(
             return op.redispatch(keys & below, *args, **options)
 
     return kernel
+
+
+def _refuse_tangents(name: str, args: tuple[Any, ...]) -> None:
+    """Refuse what carries a derivative forward: it would be dropped."""
+    if any(isinstance(x, Tensor) and _forward_ad.unpack_dual(x).tangent is not None for x in args):
+        raise UnsupportedProblem(
+            f"unigemm::{name} has no forward-mode derivative (jvp, jacfwd, hessian); use reverse "
+            "mode (vjp, grad, jacrev), or PyTorch's own function inside of unigemm.torch.use()"
+        )
 
 
 def _register() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 
 from ..api import matmul
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype
+from ..runtime.bind import Bound
 from .activations import activation_named
+from .immediate import bound_product, multiply_known
 
 __all__ = [
     "accumulator_dtype",
@@ -18,11 +21,14 @@ __all__ = [
     "check_bmm",
     "check_epilogue",
     "check_ranks",
+    "immediately",
     "linear",
     "linear_preact",
     "mm",
     "plain_product",
     "product",
+    "unwatched_linear",
+    "unwatched_matmul",
 ]
 
 _is_grad_enabled = torch.is_grad_enabled
@@ -127,10 +133,33 @@ def _apart(
         return result
 
 
+def immediately(
+    what: Hashable, a: Tensor, b: Tensor, added: Tensor | None, make: Callable[..., Bound | None]
+) -> Tensor | None:
+    """Call `multiply_known` below autograd."""
+    if _forward_ad._current_level >= 0:
+        return None
+    if not _is_grad_enabled():
+        return multiply_known(what, a, b, added, make)
+    _set_grad_enabled(False)
+    try:
+        return multiply_known(what, a, b, added, make)
+    finally:
+        _set_grad_enabled(True)
+
+
 def mm(a: Tensor, b: Tensor) -> Tensor:
     """Multiply matrices."""
+    result = immediately("mm", a, b, None, _bound_mm)
+    if result is None:
+        check_ranks("mm", ("a", a, 2), ("b", b, 2))
+        result = plain_product(a, b)
+    return result
+
+
+def _bound_mm(what: str, a: Tensor, b: Tensor, added: Tensor | None) -> Bound | None:
     check_ranks("mm", ("a", a, 2), ("b", b, 2))
-    return plain_product(a, b)
+    return bound_product(a, b, {})
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
@@ -149,10 +178,49 @@ def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
 ) -> Tensor:
     """Return ``activation(x @ weight.T + bias)``."""
+    result = immediately(("linear", activation), x, weight, bias, _bound_linear)
+    return _slow_linear(x, weight, bias, activation) if result is None else result
+
+
+def unwatched_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of plain tensors without gradients."""
+    result = multiply_known("matmul", a, b, None, _bound_matmul)
+    return matmul(a, b) if result is None else result
+
+
+def _bound_matmul(what: str, a: Tensor, b: Tensor, added: Tensor | None) -> Bound | None:
+    return bound_product(a, b, {})
+
+
+def unwatched_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+) -> Tensor:
+    """Return `linear` of plain tensors without gradients."""
+    result = multiply_known(("linear", activation), x, weight, bias, _bound_linear)
+    return _slow_linear(x, weight, bias, activation) if result is None else result
+
+
+def _slow_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    """Return `linear` of any tensors, by `unigemm.matmul`."""
     check_ranks("linear", ("weight", weight, 2))
     if bias is None and activation is None:
         return plain_product(x, weight.t())
     return product(x, weight.t(), bias=bias, activation=activation)
+
+
+def _bound_linear(
+    what: tuple[str, str | None], x: Tensor, weight: Tensor, bias: Tensor | None
+) -> Bound | None:
+    check_ranks("linear", ("weight", weight, 2))
+    given: dict[str, Any] = {}
+    activation = what[1]
+    if bias is not None:
+        given["bias"] = bias
+    if activation is not None:
+        given["activation"] = activation
+    if given:
+        check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, activation)
+    return bound_product(x, weight.t(), given)
 
 
 def linear_preact(
