@@ -59,7 +59,8 @@ def gelu_tanh(x: Any) -> Any:
 
     As x / (1 + exp(-2 u)), which is the same, and nothing cancels far below.
     """
-    return x / (1 + np.exp(-2 * sqrt(2 / pi) * (x + _CUBIC * (x * x * x))))
+    slope = -2 * sqrt(2 / pi)
+    return x / (1 + np.exp(x * (slope + slope * _CUBIC * (x * x))))
 
 
 def drelu(x: Any) -> Any:

@@ -26,15 +26,20 @@ class _Steps:
 
     def __init__(self) -> None:
         self.found: dict[Step, int] = {}
+        self.order: list[Step] = []
 
     def add(self, op: str, *of: int, value: str = "") -> int:
-        return self.found.setdefault(Step(op, of, value), len(self.found))
+        step = Step(op, of, value)
+        if step not in self.found:
+            self.found[step] = len(self.order)
+            self.order.append(step)
+        return self.found[step]
 
     def constant(self, value: float) -> int:
         return self.add("constant", value=value.hex())
 
     def at(self, index: int) -> Step:
-        return list(self.found)[index]
+        return self.order[index]
 
 
 def lowered(epilogue: Epilogue, result: DType) -> Epilogue:
@@ -101,13 +106,25 @@ def _logistic(steps: _Steps, divisor: int) -> int | None:
 
 
 def _half(steps: _Steps, index: int) -> int:
-    """Add half of a value; a factor that it has already is halved instead."""
+    """Add half of a value; factors that it has already are halved instead."""
+    step = steps.at(index)
+    if step.op == "neg":
+        return steps.add("mul", steps.constant(-0.5), step.of[0])
+    return _halved(steps, index) or steps.add("mul", steps.constant(0.5), index)
+
+
+def _halved(steps: _Steps, index: int) -> int | None:
+    """Add half of a value by halving constants in it; None where there are none."""
     step = steps.at(index)
     if step.op == "constant":
         return steps.constant(float.fromhex(step.value) / 2)
-    if step.op == "neg":
-        return steps.add("mul", steps.constant(-0.5), step.of[0])
-    if step.op == "mul" and steps.at(step.of[0]).op == "constant":
-        factor = float.fromhex(steps.at(step.of[0]).value) / 2
-        return steps.add("mul", steps.constant(factor), step.of[1])
-    return steps.add("mul", steps.constant(0.5), index)
+    if step.op == "mul":
+        for first, second in (step.of, step.of[::-1]):
+            half = _halved(steps, first)
+            if half is not None:
+                return steps.add("mul", half, second)
+    if step.op in ("add", "sub"):
+        left, right = (_halved(steps, each) for each in step.of)
+        if left is not None and right is not None:
+            return steps.add(step.op, left, right)
+    return None

@@ -252,5 +252,5 @@ def _digest(name: str) -> str:
         *(own[file] for file in CODE_FILES if file in own),
         *(kernels[file] for file in sorted(kernels)),
         *(shared[file] for file in sorted(shared.keys() - {"backend.py"})),
-        *(common[file] for file in ("factors.py", "workspace.py")),
+        *(common[file] for file in ("factors.py", "lowering.py", "workspace.py")),
     )

@@ -14,17 +14,21 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32
+from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32, const_expr
 
 from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Beside, Epilogue, arithmetic, evaluate
 from unigemm.problem.problem import Problem
 
+from ..common.lowering import lowered
 from .device import CUTE_TYPES, global_vector, read, select, write
 
-__all__ = ["Run", "Site", "arguments_of", "finished", "parted"]
+__all__ = [
+    "Run", "Site", "arguments_of", "finished", "parted", "prefetch_arrays", "whole_arrays",
+]  # fmt: skip
 
 _WARP = 32
+_SECTOR = 32  # bytes: what the L2 is filled by
 
 
 @dataclass(frozen=True)
@@ -132,12 +136,12 @@ def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site
     epilogue = problem.epilogue
     assert epilogue is not None
     kind = CUTE_TYPES[arithmetic(problem.accumulator, problem.d.dtype)]
-    exact = problem.d.dtype.itemsize >= 4 or problem.d.dtype is DType.INT32
+    epilogue = lowered(epilogue, problem.d.dtype)
     places, steps, largest, numbers = taken
     arrays = _Arrays(problem, epilogue, places, steps, runs, site, kind)
     found = evaluate(
         epilogue,
-        _lists(_operations(kind, exact)),
+        _lists(_operations(kind)),
         [value.to(kind) for value in values],
         arrays.read,
         lambda i: [numbers[i].to(kind)] * len(values),
@@ -164,14 +168,9 @@ def _lists(operations: dict[str, Callable]) -> dict[str, Callable]:
     return found
 
 
-def _operations(kind: type, exact: bool) -> dict[str, Callable]:
-    """Return the operations on numbers of float32 or float64.
-
-    Where the result has 16 bits or fewer, exp and the division are the ones with an error of some
-    units of float32's last place.
-    """
+def _operations(kind: type) -> dict[str, Callable]:
+    """Return the operations on numbers of float32 or float64; for "~" see `common.lowering`."""
     math = cute.math
-    quick = kind is Float32 and not exact
     log2_e = 1.4426950408889634
 
     def choose(condition: Any, yes: Any, no: Any) -> Any:
@@ -189,28 +188,28 @@ def _operations(kind: type, exact: bool) -> dict[str, Callable]:
         return lambda x, y: choose((x <= y) | (x != x), x, y)
 
     def divide(x: Any, y: Any) -> Any:
-        if not quick:
-            return x / y
         return cute.arch.inline_ptx(
             "div.full.f32 {$w0}, {$r0}, {$r1};",
             write_only_types=[Float32],
             read_only_args=[x, y],
         )
 
-    def exponential(x: Any) -> Any:
-        if quick:
-            return math.exp2(x * Float32(log2_e), fastmath=True)
-        return math.exp(x)
+    def tangent(x: Any) -> Any:
+        return cute.arch.inline_ptx(
+            "tanh.approx.f32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[x]
+        )
 
     return {
         "neg": lambda x: -x,
         "abs": math.absf,
-        "exp": exponential,
-        "exp2": lambda x: math.exp2(x, fastmath=quick),
+        "exp": math.exp,
+        "~exp": lambda x: math.exp2(x * Float32(log2_e), fastmath=True),
+        "exp2": math.exp2,
         "log": math.log,
         "log2": math.log2,
         "sqrt": math.sqrt,
         "tanh": math.tanh,
+        "~tanh": tangent,
         "erf": math.erf,
         "floor": math.floor,
         "ceil": math.ceil,
@@ -218,7 +217,8 @@ def _operations(kind: type, exact: bool) -> dict[str, Callable]:
         "add": lambda x, y: x + y,
         "sub": lambda x, y: x - y,
         "mul": lambda x, y: x * y,
-        "div": divide,
+        "div": lambda x, y: x / y,
+        "~div": divide,
         "max": extreme("max"),
         "min": extreme("min"),
         "lt": lambda x, y: x < y,
@@ -260,6 +260,7 @@ class _Arrays:
             for place, step, x in zip(places, steps, epilogue.beside, strict=True)
         ]
         self.rows: dict[int, Int32] = {}
+        self.lines: dict[tuple[int, int], Int64] = {}
         self.columns: dict[tuple[int, int, int], Int32] = {}
 
     def width(self, x: Beside, run: Run) -> int:
@@ -315,15 +316,22 @@ class _Arrays:
         return self.columns[key]
 
     def address(self, i: int, x: Beside, run: Run, first: int, width: int) -> Int64:
-        """Return where so many elements lie, at a place inside of D."""
-        offset = Int64(0)
-        if "m" in x.along:
-            row = Int64(self.row_of(run))
-            offset += row if x.matrix.major == "m" else row * self.steps[i][0]
-        if "n" in x.along:
-            column = Int64(self.column_of(run, first, width))
-            offset += column if x.matrix.major == "n" else column * self.steps[i][1]
-        return self.bases[i] + offset * x.matrix.dtype.itemsize
+        """Return where so many elements lie, at a place inside of D.
+
+        Rows are added first: what they and the columns share is computed once.
+        """
+        size = x.matrix.dtype.itemsize
+        line = i, id(run.row) if "m" in x.along else 0
+        if line not in self.lines:
+            row = Int64(self.row_of(run)) if "m" in x.along else Int64(0)
+            step = 1 if x.matrix.major == "m" else self.steps[i][0]
+            self.lines[line] = self.bases[i] + row * step * size
+        if "n" not in x.along:
+            return self.lines[line]
+        column = self.column_of(run, first, width)
+        if x.matrix.major == "n":
+            return self.lines[line] + Int64(column) * size
+        return self.lines[line] + Int64(column) * self.steps[i][1] * size
 
     def inside(self, run: Run, x: int) -> Boolean:
         """Whether an element of a run lies in D, and is this thread's."""
@@ -344,6 +352,36 @@ class _Arrays:
                 where = self.address(i, x, run, first, width)
                 _write_if(self.inside(run, first), where, tuple(some), dtype)
                 at += width
+
+
+def whole_arrays(problem: Problem) -> list[int]:
+    """Return which arrays that an epilogue reads have D's size, and rows of neighbours."""
+    epilogue = problem.epilogue
+    arrays = () if epilogue is None else epilogue.arrays
+    return [i for i, x in enumerate(arrays) if x.along == "mn" and x.matrix.major == "n"]
+
+
+@cute.jit
+def prefetch_arrays(
+    problem: cutlass.Constexpr, taken: tuple, corner: tuple, tile: cutlass.Constexpr,
+    extents: tuple, batch: tuple,
+) -> None:  # fmt: skip
+    """Have a warp bring a tile's part of `whole_arrays` into the L2, sector by sector."""
+    places, steps, _, _ = taken
+    rows, columns = tile
+    lane = cute.arch.lane_idx()
+    for i in whole_arrays(problem):
+        size = const_expr(problem.epilogue.arrays[i].matrix.dtype.itemsize)
+        sectors = const_expr(-(-columns * size // _SECTOR))
+        base = places[i] + (Int64(batch[0]) * steps[i][2] + Int64(batch[1]) * steps[i][3]) * size
+        base += (Int64(corner[0]) * steps[i][0] + corner[1]) * size
+        for first in cutlass.range(0, rows * sectors, _WARP, unroll=4):
+            row = (first + lane) // sectors
+            column = (first + lane - row * sectors) * const_expr(_SECTOR // size)
+            there = (corner[0] + row < extents[0]) & (corner[1] + column < extents[1])
+            if there & (row < rows):
+                where = base + (Int64(row) * steps[i][0] + column) * size
+                cute.arch.inline_ptx("prefetch.global.L2 [{$r0}];", read_only_args=[where])
 
 
 @cute.jit

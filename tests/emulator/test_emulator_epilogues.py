@@ -51,7 +51,7 @@ def poisoned_workspace(monkeypatch):
 
 @pytest.mark.parametrize("backend", sorted(TARGETS))
 def test_drawn_epilogues_are_those_of_the_host(backend):
-    @settings(max_examples=60 if ALL else 2, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60 if ALL else 1, suppress_health_check=list(HealthCheck))
     @given(case=fused_cases(DTYPES[backend], largest=140, deep=2500))
     def run(case):
         if case.name == "swiglu" and case.columns:
@@ -61,20 +61,22 @@ def test_drawn_epilogues_are_those_of_the_host(backend):
     run()
 
 
+#: A backend, a problem, and in how many of its ways it is computed by default.
 CASES = [
-    ("cute_wgmma", Fused((136, 144, 640), DType.BFLOAT16, "nt", "all")),
-    ("cute_wgmma", Fused((24, 136, 1280), DType.BFLOAT16, "nt", "bias, gelu_tanh")),
-    ("cute_simt", Fused((129, 136, 600), DType.FLOAT32, "nt", "all")),
-    ("cute_simt", Fused((4, 136, 600), DType.BFLOAT16, "nt", "all")),
-    ("cute_tcgen05", Fused((264, 144, 640), DType.BFLOAT16, "nt", "all")),
+    ("cute_wgmma", Fused((72, 112, 192), DType.BFLOAT16, "nt", "all"), 2),
+    ("cute_wgmma", Fused((72, 112, 192), DType.BFLOAT16, "nt", "swiglu"), 1),
+    ("cute_wgmma", Fused((24, 136, 640), DType.BFLOAT16, "nt", "bias, gelu_tanh"), 1),
+    ("cute_simt", Fused((65, 72, 300), DType.FLOAT32, "nt", "all"), 2),
+    ("cute_simt", Fused((4, 136, 300), DType.BFLOAT16, "nt", "all"), 1),
+    ("cute_tcgen05", Fused((136, 72, 192), DType.BFLOAT16, "nt", "all"), 1),
 ]
 
 
-@pytest.mark.parametrize(("backend", "case"), CASES, ids=lambda x: getattr(x, "name", x))
-def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case):
+@pytest.mark.parametrize(("backend", "case", "some"), CASES, ids=lambda x: getattr(x, "name", x))
+def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case, some):
     ways = ways_of(case, backend, TARGETS[backend])
     assert len(ways) > 1
-    for plan in ways if ALL else ways[:3]:
+    for plan in ways if ALL else ways[:some]:
         check_planned(case, plan, NUMPY, device(target=plan.target))
 
 

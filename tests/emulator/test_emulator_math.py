@@ -41,6 +41,12 @@ def test_powers_of_two_are_exact_and_too_small_ones_zero():
         np.testing.assert_array_equal(got, wanted.astype(np.float32))
 
 
+def test_the_hyperbolic_tangent_is_the_nearest_number():
+    np.testing.assert_array_equal(
+        floats("tanh.approx.f32 {d}, {a};", X), np.tanh(X.astype(np.float64)).astype(np.float32)
+    )
+
+
 def test_maxima_with_nan_are_nan_and_others_the_number():
     np.testing.assert_array_equal(floats("max.NaN.f32 {d}, {a}, {b};", X, Y), np.maximum(X, Y))
     np.testing.assert_array_equal(floats("min.NaN.f32 {d}, {a}, {b};", X, Y), np.minimum(X, Y))

@@ -8,7 +8,7 @@ boxes in shared memory by TMA, from boxes row by row, or straight from registers
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Int32, Int64, Uint16, const_expr, range_constexpr
 
 from ...cute.device import elements, global_vector, read, select, write
 from ...cute.epilogue import Run, Site, finished
@@ -337,16 +337,63 @@ def store_gated(
     m, n = extents
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
+    d = spec.problem.d
+    whole = const_expr(size == 2 and d.major == "n" and d.alignment >= 8)
+    fours = const_expr(blocks // 4 * 4 if whole else 0)
+    lane = column // 2 % 4
     index = 0
     for i in range_constexpr(geo.repeats_m):
         for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
-            for j in range_constexpr(blocks):
+            for j in range_constexpr(0, fours, 4):
+                four = [values[index + x] for x in range(4)]
+                pairs = [Int32(pack(*four[x : x + 2], dtype)) for x in (0, 2)]
+                words = gathered(pairs, lane)
+                c = column - 2 * lane + (j + lane) * 8
+                where = out + (Int64(at) * steps[0] + c // 2) * size
+                if at < m:
+                    if between(least, c, n - 7):
+                        write(words, global_vector(where, Int32, 2))
+                    else:
+                        for x in range_constexpr(4):
+                            if between(least, c + 2 * x, n):
+                                word = words[x // 2] >> (16 * (x % 2))
+                                one = global_vector(where + x * size, Uint16, 1)
+                                write([word.to(Uint16)], one)
+                index += 4
+            for j in range_constexpr(fours, blocks):
                 c = column + j * 8
                 where = out + (Int64(at) * steps[0] + Int64(c // 2) * steps[1]) * size
                 if (at < m) & between(least, c, n):
                     write([values[index]], global_vector(where, dtype, 1))
                 index += 1
+
+
+def gathered(words: list, lane: Int32) -> list:
+    """Exchange 16-bit elements in a quad of lanes, so that each has four neighbours of a row.
+
+    A lane brings its element of each of four blocks, and gets the elements of the block that has
+    its number: a transposition.
+    """
+    low = lane < 2
+    kept = select(low, *words)
+    other = cute.arch.shuffle_sync_bfly(select(low, *words[::-1]), 2)
+    even = lane % 2 == 0
+    lows, highs = Int32(0x5410), Int32(0x7632)  # halves of both words
+    mine = chosen(kept, other, select(even, lows, highs))
+    theirs = cute.arch.shuffle_sync_bfly(chosen(kept, other, select(even, highs, lows)), 1)
+    lows, highs = (select(even, x, y) for x, y in ((lows, Int32(0x1054)), (highs, Int32(0x3276))))
+    first, second = select(low, lows, highs), select(low, highs, lows)
+    return [chosen(mine, theirs, first), chosen(mine, theirs, second)]
+
+
+def chosen(low: Int32, high: Int32, which: Int32) -> Int32:
+    """Return four of the eight bytes of two words."""
+    return cute.arch.inline_ptx(
+        "prmt.b32 {$w0}, {$r0}, {$r1}, {$r2};",
+        write_only_types=[Int32],
+        read_only_args=[low, high, which],
+    )
 
 
 # -- stores ----------------------------------------------------------------------------------------

@@ -149,7 +149,8 @@ def gemm_kernel(
             produce(
                 spec, lasts, order,
                 (of_a, of_b, cutlass.Int16(pinned(mask_a)), cutlass.Int16(pinned(mask_b))),
-                barriers, flags, cluster_index, first, units, clusters, ranks,
+                barriers, flags, cluster_index, first, units, clusters, ranks, sizes,
+                taken if spec.brings_arrays else (),
             )  # fmt: skip
     else:
         cute.arch.setmaxregister_increase(geo.registers[1])

@@ -6,9 +6,12 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
 from ...cute.device import pinned, select
+from ...cute.epilogue import prefetch_arrays
 from ...cute.tile_scheduler import Work, advance, bring, k_tile_source, work_unit
 from .spec import Spec
 from .tile_coords import sources, tile_origin
+
+_AHEAD = 8  # k_tiles: a few microseconds, with those that are in flight
 
 __all__ = ["fetch_ahead", "k_tile_of_b", "produce"]
 
@@ -17,8 +20,13 @@ __all__ = ["fetch_ahead", "k_tile_of_b", "produce"]
 def produce(
     spec: cutlass.Constexpr, lasts: tuple, order: tuple, loads: cutlass.Constexpr, barriers: tuple,
     flags: tuple, first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
+    sizes: tuple, taken: tuple,
 ) -> None:  # fmt: skip
-    """Load every k_tile of every unit of this CTA; one warp. `lasts` are as in `tile_origin`."""
+    """Load every k_tile of every unit of this CTA; one warp. `lasts` are as in `tile_origin`.
+
+    Arrays of D's size that the epilogue of a call takes (`taken`) are brought into the L2 shortly
+    before it: earlier the operands would take their place.
+    """
     config, geo = spec.config, spec.geometry
     cm, cn = config.cluster
     of_a, of_b, mask_a, mask_b = loads
@@ -45,7 +53,13 @@ def produce(
             cute.arch.griddepcontrol_wait()
             if const_expr(not early):
                 cute.arch.griddepcontrol_launch_dependents()
-        for _ in cutlass.range(work.k_tiles, unroll=1):
+        for done in cutlass.range(work.k_tiles, unroll=1):
+            if const_expr(spec.brings_arrays):
+                if done == cutlass.max(work.k_tiles - _AHEAD, 0):
+                    prefetch_arrays(
+                        spec.problem, taken, (row, column), config.tile[:2], sizes,
+                        (work.i0, work.i1),
+                    )  # fmt: skip
             k, low_a, low_b = k_tile_source(spec, at)
             a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...cute import device
+from ...cute.epilogue import whole_arrays
 from ..geometry import MMA_M, Geometry, geometry, in_panels, is_repacked, products, shared_major
 
 __all__ = ["Spec"]
@@ -38,6 +39,11 @@ class Spec(device.Spec):
     def panels(self) -> bool:
         """Whether the copy of B is in panels, and so in shared memory."""
         return in_panels(self.problem, self.config.tile[1])
+
+    @property
+    def brings_arrays(self) -> bool:
+        """Whether arrays of D's size are brought into the L2 before the epilogue reads them."""
+        return not self.split and self.config.tile[0] >= MMA_M and bool(whole_arrays(self.problem))
 
     @property
     def early(self) -> bool:

@@ -173,6 +173,15 @@ def ex2(b: Builder, i: Instruction) -> Op:
     return computed(power, "f32", "f32", b, i)
 
 
+@instruction("tanh")
+def tanh(b: Builder, i: Instruction) -> Op:
+    """Compile ``tanh.approx.f32``, here the nearest number."""
+    check(b, i, {"approx"}, 2)
+    if i.parts != ("tanh", "approx", "f32"):
+        raise b.error("only tanh.approx.f32 is implemented")
+    return computed(lambda x: np.tanh(x.astype(np.float64)).astype(np.float32), "f32", "f32", b, i)
+
+
 @instruction("copysign")
 def copysign(b: Builder, i: Instruction) -> Op:
     """Compile ``copysign``: the sign of the first operand, the magnitude of the second."""
