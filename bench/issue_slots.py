@@ -19,7 +19,6 @@ from bench.command import command
 from unigemm.backends.cute_simt.schedules import FEW_ROWS
 from unigemm.cache.sass import disassemble
 from unigemm.planning.plan import Plan
-from unigemm.planning.registry import backend_named
 
 _KERNEL = re.compile(r"^\s*Function : .*$", re.MULTILINE)
 _LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;")
@@ -75,8 +74,8 @@ def reads(loop: list[str]) -> Iterator[list[int]]:
 
 def counted(plan: Plan) -> Loop:
     """Compile a plan and count its main loop."""
-    artifact = backend_named("cute_simt").compile(plan)
-    loop = main_loop(disassemble(artifact.files["kernel.cubin"]))
+    entry = unigemm.compile(plan).entry
+    loop = main_loop(disassemble(entry.read()["kernel.cubin"]))
     each = list(reads(loop))
     same = sum(len(r) == 2 and (r[0] - r[1]) % 2 == 0 for r in each)
     return Loop(len(loop), len(each), sum(len(r) == 3 for r in each), same)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 
 import pytest
 
@@ -42,7 +43,19 @@ def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     left: list[pytest.Item] = []
     for name, cases in sweeps.items():
         (most,) = cases[0].get_closest_marker("sample").args
-        factors = [{k: repr(v) for k, v in case.callspec.params.items()} for case in cases]
+        factors = [
+            dict(pair for name, value in case.callspec.params.items() for pair in _of(name, value))
+            for case in cases
+        ]
         taken = set(drawn(factors, most, name.rpartition("/")[2]))
         left += [case for number, case in enumerate(cases) if number not in taken]
     return left
+
+
+def _of(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield the factors that a parameter is: of a plan or a configuration, those of its fields."""
+    if is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _of(f"{name}.{field.name}", getattr(value, field.name))
+    else:
+        yield name, repr(value)

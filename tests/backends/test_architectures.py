@@ -7,13 +7,14 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from made import made
 
 import unigemm
 from unigemm.backends.cute import toolchain
 from unigemm.backends.cutile.legality import CAPABILITIES
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.device_table import CARDS
-from unigemm.planning.registry import BUILTIN, backend_named
+from unigemm.planning.registry import BUILTIN
 from unigemm.planning.target import ARCHITECTURES, name_of, named_target
 
 COMPILING = [name for name in BUILTIN if name != "numpy"]
@@ -75,10 +76,10 @@ def test_each_is_planned_or_refused_with_a_sentence_that_names_it(arch, backend)
 def test_what_is_planned_compiles(backend, arch):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
-    made = backend_named(backend).compile(plan(backend, arch))
-    assert made.info.registers > 0
-    if "kernel.ptx" in made.files:
-        assert f".target {arch}" in made.files["kernel.ptx"].decode()
+    artifact = made(plan(backend, arch))
+    assert artifact.info.registers > 0
+    if "kernel.ptx" in artifact.files:
+        assert f".target {arch}" in artifact.files["kernel.ptx"].decode()
 
 
 def test_an_architecture_that_a_compiler_does_not_know_is_refused_by_it_alone():

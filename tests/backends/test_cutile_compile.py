@@ -10,12 +10,12 @@ import sys
 from dataclasses import replace
 
 import pytest
+from made import made
 from sampling import ALL
 from test_cutile import EXTENTS, LAYOUTS, plan_of, problem_of, taken
 
 import unigemm
 from unigemm.backends.cutile import toolchain
-from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.candidates import offered
 from unigemm.backends.cutile.geometry import features, gpu_code, stored_directly
 from unigemm.backends.cutile.launch_arguments import calls
@@ -87,10 +87,10 @@ def multiplies(plan):
     return f"{letter}MMA"
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("plan", sampled(), ids=name)
 def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan):
-    artifact = BACKEND.compile(plan)
+    artifact = made(plan)
     info, ops = artifact.info, instruction_mix(artifact.files)
     assert info.spill_bytes == 0
     assert "LDL" not in ops
@@ -135,7 +135,7 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(pl
         ((128, 128), 1, 4, "tail", 1),
     ],
 )
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 def test_spans_and_tails_are_multiplied_without_waiting_for_each_product(
     layout, tile, ctas, warps, schedule, split_k
 ):
@@ -150,7 +150,7 @@ def test_wide_tiles_of_turned_tf32_are_stored_by_threads_column_by_column(split_
     change = {"tile": (128, 256, 32), "warps": (8, 1), "swap_ab": True, "split_k": split_k}
     plan = plan_of(problem_of(DType.FLOAT32, "nn", precision="tf32"), **change)
     test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan)
-    artifact = BACKEND.compile(plan)
+    artifact = made(plan)
     text = sass.disassemble(artifact.files["gemm.cubin"])
     assert (text.count("STG.E.128"), text.count("UTMASTG")) == (32, 0)
     assert artifact.info.smem_bytes > 2 * (128 + 256) * 128
@@ -177,9 +177,9 @@ def test_copies_are_multiplied_by_the_code_of_k_major_operands(layout, change, a
     problem = problem_of(DType.FLOAT32, layout, precision="tf32")
     plan = plan_of(problem, arch=arch, repacked=True, **change)
     test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(plan)
-    files = BACKEND.compile(plan).files
+    files = made(plan).files
     bare = problem_of(DType.FLOAT32, "nt", precision="tf32")
-    others = BACKEND.compile(plan_of(bare, arch=arch, **change)).files
+    others = made(plan_of(bare, arch=arch, **change)).files
     assert set(files) == {"transpose.cubin", *others}
     for name_, cubin in others.items():
         assert len(opcodes(cubin)) > 100
@@ -236,7 +236,7 @@ def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, sc
     if way == "tail":
         change |= {"tile": (128, 128, 64), "occupancy": 0}
     plan = plan_of(gemm.problem, gemm.extents, arch, **change)
-    files = BACKEND.compile(plan).files
+    files = made(plan).files
     array = [8, *[4] * 8]
     scales = [8, 4, 4, 8, 4, 4, 8] if scaled else []
     work = [*[4] * 4, *([8] * 5 if arch == "sm_90a" else [])]
@@ -262,7 +262,7 @@ def test_the_arguments_that_are_passed_are_the_parameters_of_the_kernel(arch, sc
 
 def test_machine_code_is_for_exactly_the_target():
     for arch in ("sm_80", "sm_120a"):
-        text = sass.disassemble(BACKEND.compile(plan_of(arch=arch, **SMALL)).files["gemm.cubin"])
+        text = sass.disassemble(made(plan_of(arch=arch, **SMALL)).files["gemm.cubin"])
         assert re.search(rf"code for {gpu_code(named_target(arch))}a?\b", text)
 
 
@@ -334,7 +334,7 @@ def test_few_rows_are_multiplied_the_other_way_round(layout):
     narrow = [c for c in offered(problem, target) if c.swap_ab and c.split_k == 1]
     assert narrow
     plan = Plan("cutile", narrow[0], problem, EXTENTS, target)
-    text = sass.disassemble(BACKEND.compile(plan).files["gemm.cubin"])
+    text = sass.disassemble(made(plan).files["gemm.cubin"])
     assert f"HGMMA.64x{narrow[0].tile[1]}x16" in text
 
 

@@ -6,10 +6,10 @@ import re
 from functools import cache
 
 import pytest
+from made import made
 
 import unigemm
 from unigemm.cache.sass import disassemble
-from unigemm.planning.registry import backend_named
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 pytestmark = pytest.mark.compile
@@ -24,7 +24,7 @@ def kernels(backend, dtype, layout, sizes, precision="ieee"):
     a = unigemm.ArraySpec((m, k), dtype, "F" if layout[0] == "t" else "C")
     b = unigemm.ArraySpec((k, n), dtype, "F" if layout[1] == "t" else "C")
     plan = unigemm.plan(a, b, backend=backend, target="sm_90a", tuned=False, precision=precision)
-    sass = disassemble(backend_named(backend).compile(plan).files["kernel.cubin"])
+    sass = disassemble(made(plan).files["kernel.cubin"])
     found = {}
     for part in re.split(r"(?=Function : )", sass)[1:]:
         name = re.match(r"Function : ([a-z_]+[a-z])_\d+", part)[1]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from made import made
 from test_simt_dmma import (
     CLASSES,
     FLOAT64,
@@ -141,13 +142,13 @@ def test_where_m_must_not_matter_and_where_rows_lie_apart_there_are_none():
 
 
 @pytest.mark.compile
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("problem", "config"), named(), ids=str)
 def test_they_compile_without_spills(problem, config):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    made = BACKEND.compile(Plan("cute_simt", config, problem, Extents(512, 512, 512), H200))
-    ops = instruction_mix(made.files)
-    assert made.info.spill_bytes == 0
+    artifact = made(Plan("cute_simt", config, problem, Extents(512, 512, 512), H200))
+    ops = instruction_mix(artifact.files)
+    assert artifact.info.spill_bytes == 0
     assert {"LDL", "STL", "DFMA"}.isdisjoint(ops)
     assert ops["DMMA"] > 0
 
@@ -188,7 +189,7 @@ def check_in(tile, case, way, sms):
 
 
 @pytest.mark.compile
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("layout", "place", "way", "d_place", "tile", "sizes", "sms"), cases(), ids=str
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from made import made
 from test_simt_dmma import (
     OF_A,
     OF_B,
@@ -18,7 +19,6 @@ from test_simt_dmma import (
 from test_simt_geometry import H200, MAJORS_A, MAJORS_B, problem_of, wavefronts
 
 import unigemm
-from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.geometry import geometry
 from unigemm.backends.cute_simt.legality import unsupported_reason
@@ -228,7 +228,7 @@ def test_few_rows_of_float64_are_planned_so(layout):
 @pytest.mark.compile
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
 @pytest.mark.parametrize("shape", TMA_FED_DMMA_SHAPES, ids=str)
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 def test_a_stage_is_left_when_its_reads_have_ended(majors, shape):
     """An arrival behind reads alone overtakes them: here it depends on a value of each read."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
@@ -236,15 +236,15 @@ def test_a_stage_is_left_when_its_reads_have_ended(majors, shape):
     found = [c for p, c in PLAIN if p == problem and (c.tile, c.warps, c.stages) == shape]
     if not found:
         pytest.skip("eight rows that lie side by side are no box")
-    made = BACKEND.compile(Plan("cute_simt", found[0], problem, Extents(512, 512, 512), H200))
-    ops, geo = instruction_mix(made.files), geometry(problem, found[0])
-    assert made.info.spill_bytes == 0
+    artifact = made(Plan("cute_simt", found[0], problem, Extents(512, 512, 512), H200))
+    ops, geo = instruction_mix(artifact.files), geometry(problem, found[0])
+    assert artifact.info.spill_bytes == 0
     assert {"LDL", "STL", "DFMA", "LDGSTS"}.isdisjoint(ops)
     m, n = geo.warp_tile
     assert ops["DMMA"] == 2 * m * n * K_TILE // (16 * 8 * 8), "in the loop, and for the last k_tile"
     boxes = sum(1 if x.k_major else x.extent // 16 for x in (geo.a, geo.b))
     assert ops["UTMALDG"] == boxes * (1 + loads_two_k_tiles(found[0])), "of one k_tile, or of two"
-    lines = disassemble(made.files["kernel.cubin"]).splitlines()
+    lines = disassemble(artifact.files["kernel.cubin"]).splitlines()
     arrivals = [line for line in lines if "SYNCS.ARRIVE.TRANS64.A1T0" in line]
     assert len(arrivals) == 2
     assert all("@P" in line for line in arrivals)
@@ -264,6 +264,7 @@ def check_fed(case, tile, warps, down=None, **more):
 @pytest.mark.compile
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("number", range(len(TILES)))
+@pytest.mark.sample(11)
 def test_drawn_operands_in_poison_give_the_product(layout, number):
     tile, warps, sizes = TILES[number]
     place = (2 * (number % 3), 0)
@@ -286,6 +287,7 @@ def test_lanes_the_other_way_round_give_the_product(number):
 
 @pytest.mark.compile
 @pytest.mark.parametrize("way", WAYS[:3], ids=str)
+@pytest.mark.sample(2)
 def test_stacks_and_more_k_tiles_than_stages_give_the_products(way):
     case = stacked("nt", (37, 42, 150), (2, 0), (0, 0), 3, 5)
     check_fed(case, (32, 64), (2, 2), stages=3, **way)
@@ -300,6 +302,7 @@ def test_a_part_of_k_may_have_no_k_tile():
 @pytest.mark.compile
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("number", range(len(TILES)))
+@pytest.mark.sample(6)
 def test_clusters_along_k_give_the_product(layout, number):
     """In two to eight parts; of the last ones some have no k_tile."""
     tile, warps, sizes = TILES[(number + 3) % len(TILES)]
@@ -312,6 +315,7 @@ def test_clusters_along_k_give_the_product(layout, number):
 
 @pytest.mark.compile
 @pytest.mark.parametrize("layout", ["nt", "tt", "nn"])
+@pytest.mark.sample(2)
 def test_rows_of_a_k_major_operand_need_no_whole_boxes(layout):
     tile, warps, sizes = ((32, 56), (1, 7), (34, 118, 98))
     if layout == "nn":  # then they are A's

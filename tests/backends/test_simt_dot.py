@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made import made
 
 import unigemm
-from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import candidates
 from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_simt.schedules import AXPY, DOT_ROWS
@@ -165,10 +165,10 @@ def plans():
 @pytest.mark.parametrize(
     "plan", [*plans()], ids=lambda p: f"{p.target.arch}-{p.problem.a}-{p.config}"
 )
-@pytest.mark.sample(14)
+@pytest.mark.sample(8)
 def test_it_compiles_without_spills_and_reads_straight_to_registers(plan):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    artifact = BACKEND.compile(plan)
+    artifact = made(plan)
     ops = instruction_mix(artifact.files)
     assert artifact.info.spill_bytes == 0
     assert "LDL" not in ops
@@ -200,10 +200,10 @@ def axpy_plans():
 @pytest.mark.parametrize(
     "plan", [*axpy_plans()], ids=lambda p: f"{p.target.arch}-{p.problem.a}-{p.config}"
 )
-@pytest.mark.sample(14)
+@pytest.mark.sample(8)
 def test_rows_of_b_are_on_their_way_before_the_first_product(plan):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    artifact, config = BACKEND.compile(plan), plan.config
+    artifact, config = made(plan), plan.config
     ops = instruction_mix(artifact.files)
     assert artifact.info.spill_bytes == 0
     assert "LDL" not in ops

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import made
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 
 import unigemm
@@ -248,7 +249,7 @@ def test_what_is_planned_with_remainders_compiles_without_spills(layout, sizes):
 
     plan = plan_of(layout, *sizes)
     assert plan.config.remainder
-    artifact = BACKEND.compile(plan)
+    artifact = made(plan)
     assert artifact.info.spill_bytes == 0
     assert {"LDL", "STL"}.isdisjoint(instruction_mix(artifact.files))
     found = kernels("cute_simt", "float32", layout, sizes)

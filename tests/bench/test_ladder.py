@@ -75,7 +75,7 @@ def run(rung, size, pitch, shift=0):
 
 @runs
 @pytest.mark.parametrize("rung", OURS, ids=name_of)
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 def test_a_rung_gives_the_product_at_odd_sizes_and_spills_nothing(rung):
     artifact = compiled(rung)
     ops = instruction_mix(artifact.files)

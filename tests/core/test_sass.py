@@ -30,7 +30,7 @@ def cubin():
 def test_every_kernel_is_reported_apart_and_the_most_of_all(cubin):
     report = inspect_cubin(cubin)
     main, reduction = sorted(report.kernels, key=lambda kernel: -kernel.registers)
-    assert main.name.startswith("simt_warp_specialized")
+    assert main.name.startswith("simt_gemm")
     assert reduction.name.startswith("split_reduce")
     mixes = kernel_mixes(cubin)
     assert mixes[main.name]["FFMA"] >= 128

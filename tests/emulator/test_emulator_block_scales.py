@@ -62,7 +62,7 @@ def multiply(given, wanted=None, seed=0):
     ],
     ids=str,
 )
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 def test_products_at_awkward_sizes(sizes, orders, layout, out, unit, d_start, nvfp4):
     given = product(sum(sizes), sizes, orders=orders, layout=layout, out=out, unit=unit,
                     d_start=d_start, nvfp4=nvfp4)  # fmt: skip
@@ -101,7 +101,7 @@ KINDS = [
     ],
     ids=str,
 )
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 def test_every_way_of_sharing(sizes, wanted, nvfp4):
     seed = sum(sizes)
     draw_from = random.Random(seed)
@@ -120,7 +120,7 @@ def test_every_way_of_sharing(sizes, wanted, nvfp4):
 @pytest.mark.parametrize(
     ("nvfp4", "split"), [(False, 1), (False, 2), (False, 3), (True, 1), (True, 2)]
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 def test_k_may_end_anywhere_in_a_slab(nvfp4, split):
     """In its first and last block, and between; with parts of K that no slab ends in."""
     whole = {"schedule": "single", "tile": (128, 64, 128), "split_k": min(split, 2)}
@@ -130,7 +130,7 @@ def test_k_may_end_anywhere_in_a_slab(nvfp4, split):
             plan = unigemm.plan(
                 given.left, given.right, given.d, backend="cute_tcgen05", **given.scales
             )
-            config = replace(drawn(plan, {**whole, "swap_ab": False}, k).config, split_k=split)
+            config = replace(drawn(plan, {**whole, "swap_ab": False}, 1).config, split_k=split)
             plan = with_config(plan, config)
             unigemm.matmul(given.left, given.right, given.d, plan=plan, **given.scales)
         given.check(exact=True)
@@ -138,6 +138,7 @@ def test_k_may_end_anywhere_in_a_slab(nvfp4, split):
 
 @pytest.mark.parametrize("split", [1, 2])
 @pytest.mark.parametrize("k", [512, 424])
+@pytest.mark.sample(2)
 def test_tiles_may_begin_anywhere_along_k(monkeypatch, k, split):
     """With the slab that K ends in first, last, and between: of four slabs, or two."""
     # Turns along M, of 128: a tile's first slab is 0, 1, 2 or 3 of four.

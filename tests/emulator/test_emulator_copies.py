@@ -71,7 +71,7 @@ def test_copies_of_every_layout_give_the_product_by_every_schedule(layout, confi
     [("nn", False), ("nn", True), ("nt", False), ("nt", True), ("tn", False), ("tt", False),
      ("tt", True)],
 )  # fmt: skip
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_drawn_operands_in_poison_give_the_product(layout, aligned):
     case = drawn(layout, (130, 67, 171), *((3, 1), (16, 0))[aligned], 5)
     with device("sm_90a", seed=3, lockstep=aligned) as gpu, dirty_workspaces():
@@ -80,7 +80,7 @@ def test_drawn_operands_in_poison_give_the_product(layout, aligned):
 
 
 @pytest.mark.parametrize("number", range(len(BIG)))
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_every_big_tile_takes_copies(number):
     shape = BIG[number]
     config = Config(
@@ -119,13 +119,12 @@ def test_steps_along_both_indices_and_backward_rows_are_copied():
     b = lay_out((90, 75), (1, 0), (1, 0), 1, 0, negative=(0,))
     d = lay_out((70, 75), (1, 0), (3, 0), 2, 1)
     case = Case(a, b, d, d.shape, DType.FLOAT32, DType.FLOAT32, False, 4)
-    for config in (PLAIN, STREAM):
-        with device("sm_90a") as gpu, dirty_workspaces():
-            check_case(NUMPY, case, plan=configured(*views_of(case), config))
-        assert kernels(gpu)[0] == "repack"
+    with device("sm_90a") as gpu, dirty_workspaces():
+        check_case(NUMPY, case, plan=configured(*views_of(case), STREAM))
+    assert kernels(gpu)[0] == "repack"
 
 
-@pytest.mark.parametrize("config", [PLAIN, PARTS, STREAM], ids=str)
+@pytest.mark.parametrize("config", [PARTS, STREAM], ids=str)
 def test_batches_are_copied_each_and_repeated_ones_once(config):
     """A stack of two by three, of which A repeats along one index and B along the other."""
     m, n, k = 70, 66, 50
@@ -157,12 +156,11 @@ def test_copies_change_no_bit_and_neither_does_the_order_of_warps():
     a, b = rng.standard_normal((150, 77), "f4"), rng.standard_normal((77, 101), "f4")
     results = []
     for seed, lockstep, repacked in ((0, True, False), (1, True, True), (2, False, True)):
-        for config in (PLAIN, PARTS):
-            d = np.full((150, 101), np.nan, "f4")
-            with device("sm_90a", seed=seed, lockstep=lockstep), dirty_workspaces():
-                plan = configured(a, b, d, replace(config, repacked=repacked))
-                results.append((config, unigemm.matmul(a, b, d, plan=plan).tobytes()))
-    assert len(set(results)) == 2
+        d = np.full((150, 101), np.nan, "f4")
+        with device("sm_90a", seed=seed, lockstep=lockstep), dirty_workspaces():
+            plan = configured(a, b, d, replace(PARTS, repacked=repacked))
+            results.append(unigemm.matmul(a, b, d, plan=plan).tobytes())
+    assert len(set(results)) == 1
 
 
 def test_the_workspace_holds_the_copies_and_then_the_sums():

@@ -98,6 +98,7 @@ def test_remainders_beside_tiles_of_every_schedule_give_the_product(layout, conf
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.sample(2)
 def test_remainders_beside_warps_that_only_copy_give_the_product(layout):
     columns = layout in ("nn", "tt")
     left = (1, 2)[remainder_of(layout, 1, columns).schedule == "dot"]
@@ -126,6 +127,7 @@ def test_remainders_are_beside_what_tma_brings():
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.sample(2)
 def test_rows_and_columns_may_both_be_left_over(layout):
     """What is in both has one of them; whichever is first."""
     rows, columns = remainder_of(layout, 1, False), remainder_of(layout, 1, True)
@@ -141,7 +143,7 @@ def test_rows_and_columns_may_both_be_left_over(layout):
 
 
 @pytest.mark.parametrize("left", range(1, 9))
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 def test_one_kernel_serves_every_number_of_rows_that_a_strip_takes(left):
     """And every M; rows side by side are read as vectors where they are a multiple of these."""
     grids = set()

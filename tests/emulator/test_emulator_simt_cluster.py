@@ -44,7 +44,7 @@ FLAT = Config((8, 128, 16), stages=4, warps=(1, 4), thread=(2, 4))
     ],
     ids=str,
 )
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 def test_a_cluster_adds_up_the_parts_of_its_tiles(config, count, layout, sizes, pad):
     """Of odd sizes among not-a-numbers; nothing else is written, and no second kernel runs."""
     a, b, d, buffer = framed_product(layout, sizes, pad)
@@ -71,6 +71,7 @@ def test_a_cluster_adds_up_the_parts_of_its_tiles(config, count, layout, sizes, 
     ids=str,
 )
 @pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.sample(3)
 def test_other_types_are_added_up_in_stacks(dtype, tile, thread, layout):
     rng, native = np.random.default_rng(3), numpy_dtype(dtype)
     m, n, k = 67, 75, 90

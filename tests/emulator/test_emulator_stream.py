@@ -74,7 +74,7 @@ def dirty_workspaces():
     ],
     ids=str,
 )
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 def test_pieces_of_tiles_give_the_product(layout, sizes, pad, sms, config):
     a, b, d, buffer = framed_product(layout, sizes, pad)
     with device("sm_90a", seed=sms, lockstep=sms % 2 == 0) as gpu, dirty_workspaces():
@@ -99,7 +99,7 @@ def views_of(case):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_drawn_operands_in_poison_give_the_product(layout, arch):
     m, n, k = 130, 67, 171
     case = Case(

@@ -89,7 +89,7 @@ def test_operands_at_odd_places_are_repacked():
      (DType.FLOAT32, "3xtf32", (0, 1)), (DType.INT8, "ieee", (1, 8))],
     ids=str,
 )  # fmt: skip
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 def test_copies_of_operands_of_every_alignment(dtype, precision, shifts, layout):
     """Lines begin at multiples of so many elements: read as the aligned 16 bytes around them."""
     m, n, k = 77, 65, 103
@@ -148,7 +148,7 @@ def test_groups_of_rows_are_copied_in_bands(layout, of_b, monkeypatch):
     ids=str,
 )
 @pytest.mark.parametrize("layout", ["nn", "tn"])
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 def test_panels_feed_tiles_of_any_eights(m, n, k, lists, layout):
     a, b = operands(DType.FLOAT16, layout, m, n, k, 5)
     b[-1, ::3] = np.inf  # and the rows behind it are zeros
@@ -312,6 +312,7 @@ def test_slices_of_k_wait_for_what_is_late_in_every_round(shared):
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("out", [DType.FLOAT32, DType.FLOAT16], ids=str)
 @pytest.mark.parametrize("columns", [69, 70])
+@pytest.mark.sample(4)
 def test_direct_stores_leave_what_is_behind_a_row(columns, out, split):
     """Neighbours are stored in pairs where rows have an even length; tiles end behind them."""
     a, b = operands(DType.FLOAT16, "nt", 135, columns, 200, 3)

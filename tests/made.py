@@ -1,0 +1,16 @@
+"""Kernels for tests that read them: each is compiled once in a run, whoever asks first."""
+
+from __future__ import annotations
+
+from unigemm.cache.artifact import Artifact
+from unigemm.planning.plan import Plan
+from unigemm.runtime.loader import kernel_entry
+
+__all__ = ["made"]
+
+
+def made(plan: Plan) -> Artifact:
+    """Return a plan's kernel from the cache of this run, compiled if it is not there."""
+    entry = kernel_entry(plan)
+    assert entry is not None, "the host has no kernels"
+    return Artifact(files=entry.read(), info=entry.info)
