@@ -144,7 +144,7 @@ def test_rows_and_columns_may_both_be_left_over(layout):
 
 @pytest.mark.parametrize("left", range(1, 9))
 @pytest.mark.sample(3)
-def test_one_kernel_serves_every_number_of_rows_that_a_strip_takes(left):
+def test_one_kernel_serves_every_number_of_rows_that_a_remainder_launch_takes(left):
     """And every M; rows side by side are read as vectors where they are a multiple of these."""
     grids = set()
     for layout, (pad, shift) in (("nt", (3, 1)), ("tt", (3, 1)), ("tt", (-left % 4, 0))):
@@ -183,7 +183,7 @@ def test_batches_and_steps_of_every_index_have_remainders():
         np.testing.assert_array_equal(d, a @ b)
 
 
-def test_what_tiles_compute_is_what_they_compute_without_a_strip():
+def test_what_tiles_compute_is_what_they_compute_without_a_remainder():
     """Bit by bit, in whatever order warps run."""
     rng = np.random.default_rng(7)
     a, b = rng.standard_normal((258, 77), "f4"), rng.standard_normal((101, 77), "f4").T
@@ -199,7 +199,7 @@ def test_what_tiles_compute_is_what_they_compute_without_a_strip():
     assert len(results) == 1
 
 
-def test_a_plan_for_sizes_that_its_strip_is_not_for_is_refused_before_any_launch():
+def test_a_plan_for_sizes_that_its_remainder_is_not_for_is_refused_before_any_launch():
     config = replace(PLAIN, remainder=(dot(2),))
     a, b, d, _ = framed_product("nt", (130, 70, 33), 1)
     with device("sm_90a") as gpu:

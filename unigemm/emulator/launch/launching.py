@@ -11,8 +11,10 @@ from functools import lru_cache
 from operator import index
 
 from ...planning.target import ARCHITECTURES, named_target
-from ..async_copy import bulk_copies, bulk_stores, mbarriers, tma, transfer
-from ..core import control, conversions, moves, warp
+
+# Modules that are not named below (F401) enter their instructions when they are imported.
+from ..async_copy import bulk_copies, bulk_stores, mbarriers, tma, transfer  # noqa: F401
+from ..core import control, conversions, moves, warp  # noqa: F401
 from ..core.grid import Geometry
 from ..core.machine import Machine, Options
 from ..core.memory import Memory
@@ -21,7 +23,7 @@ from ..core.timeline import Event, Traced
 from ..ptx.faults import MALFORMED, EmulatorError, PtxError
 from ..ptx.parser import parse
 from ..ptx.ptx import Kernel
-from ..tensor_core import (
+from ..tensor_core import (  # noqa: F401
     matrices,
     mma,
     tcgen05,
@@ -36,11 +38,6 @@ from . import cluster_launch
 
 __all__ = ["Report", "compiled", "launch", "pack_parameters"]
 
-_ENTERED = (  # their instructions
-    bulk_copies, bulk_stores, cluster_launch, conversions, matrices, mbarriers, mma, moves,
-    tcgen05, tensor_copies, tensor_memory, tensor_moves, tensor_queue, tensor_stores, tma, warp,
-    wgmma,
-)  # fmt: skip
 TOGETHER = 64  # warps that are run at once, at most (but at least one cluster)
 MAX_INSTRUCTIONS = 60_000_000  # warp instructions: minutes
 STATIC_SHARED = 48 << 10  # bytes
