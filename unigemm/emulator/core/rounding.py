@@ -87,19 +87,33 @@ def _to_odd(x: Any, y: Any, total: Any) -> Any:
 
 def fma64(a: Any, b: Any, c: Any) -> Any:
     """Return ``a * b + c`` of float64, rounded once (Boldo and Melquiond, as above)."""
-    a, b, c = np.broadcast_arrays(*(np.asarray(x, np.float64) for x in (a, b, c)))
+    a, b, c = (np.asarray(x, np.float64) for x in (a, b, c))
     high, low = _two_product(a, b)
     carry, rest = _two_sum(c, low)
     top, middle = _two_sum(high, carry)
     tail = middle + rest
     result = top + _to_odd(middle, rest, tail)
+    plain = high + c
+    if all(_is_middling(x) for x in (a, b, c, high)):
+        return np.where(high == 0, plain, result)  # zeros with their signs
     # Outside this range a step above could overflow or lose bits: exactly, one by one.
-    sizes = [np.abs(x) for x in (a, b, c, high)]
-    safe = np.ones(a.shape, bool)
-    for size in sizes:
-        safe &= ((size > 2.0**-450) & (size < 2.0**450)) | (size == 0)
-    plain = a * b + c
+    a, b, c, high = np.broadcast_arrays(a, b, c, high)
+    safe = _middling(a) & _middling(b) & _middling(c) & _middling(high)
     return np.where(safe, np.where((a == 0) | (b == 0), plain, result), _slow(a, b, c, plain, safe))
+
+
+def _middling(x: Any) -> Any:
+    """Say which numbers are neither large nor small, nor NaN."""
+    size = np.abs(x)
+    return ((size > 2.0**-450) & (size < 2.0**450)) | (size == 0)
+
+
+def _is_middling(x: Any) -> bool:
+    """Whether all of `_middling` hold, sooner where no number is 0."""
+    size = np.abs(x)
+    return bool(size.max() < 2.0**450) and (
+        bool(size.min() > 2.0**-450) or bool(_middling(x).all())
+    )
 
 
 def _slow(a: Any, b: Any, c: Any, plain: Any, safe: Any) -> Any:
