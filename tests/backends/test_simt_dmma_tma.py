@@ -307,10 +307,10 @@ def test_clusters_along_k_give_the_product(layout, number):
     """In two to eight parts; of the last ones some have no k_tile."""
     tile, warps, sizes = TILES[(number + 3) % len(TILES)]
     count = (2, 3, 4, 5, 8)[number % 5]
-    case = drawn(layout, sizes, (2 * (number % 3), 0), (3, 1), number)
-    check_fed(case, tile, warps, cluster_k=count)
-    case = stacked(layout, (38, 42, 150), (2, 0), (0, 0), 2, number)
-    check_fed(case, tile, warps, stages=2 + number % 3, cluster_k=count)
+    case, stages = drawn(layout, sizes, (2 * (number % 3), 0), (3, 1), number), 4
+    if number % 3 == 2:
+        case, stages = stacked(layout, (38, 42, 150), (2, 0), (0, 0), 2, number), 2 + number % 2
+    check_fed(case, tile, warps, stages=stages, cluster_k=count)
 
 
 @pytest.mark.compile

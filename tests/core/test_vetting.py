@@ -115,10 +115,10 @@ def test_mutated_plans_that_are_taken_are_right_on_a_gpu(arch):
     known = [x for x in originals((70, 72, 96)) if x.target.arch == arch and x.backend != "cutile"]
     taken = mutations(300, random.Random(SEED), known)
     done, new = 0, {p: p for p in taken if p not in known and is_small(p)}
-    for plan in of_few_kernels(new, 11):
+    for plan in of_few_kernels(new, 8):
         with device(plan.target):
             done += check(plan)
-    assert done >= 9
+    assert done >= 6
 
 
 WRONG = {
