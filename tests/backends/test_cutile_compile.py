@@ -347,7 +347,7 @@ def test_epilogues_compile_to_single_instructions_of_tanh_and_no_spills(arch):
         a, b, backend="cutile", target=arch, activation="swiglu", gate_layout="interleaved",
         bias=spec((512,), "bfloat16"), c=spec((256, 512), "bfloat16"), alpha=2.0,
     )  # fmt: skip
-    artifact = BACKEND.compile(replace(plan, alternatives=()))
+    artifact = made(replace(plan, alternatives=()))
     assert artifact.info.spill_bytes == 0
     assert "LDL" not in instruction_mix(artifact.files)
     assert any("MUFU.TANH" in sass.disassemble(data) for data in artifact.files.values())
