@@ -152,12 +152,13 @@ def test_a_small_llama_agrees_with_torchs_eager_and_captured(way, batch):
 
 
 def run_script(path, **more):
+    path_of_python = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, str(path)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NCCL_NVLS_ENABLE": "0", **more},
+        env={**os.environ, "PYTHONPATH": path_of_python, "NCCL_NVLS_ENABLE": "0", **more},
     )
     assert done.returncode == 0, done.stderr[-4000:]
 
