@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import unigemm.torch
+from unigemm.torch.overlapped import all_gather_matmul, matmul_reduce_scatter
 
 
 def column_then_row(mesh, device):
@@ -61,6 +62,21 @@ def larger_than_one_device(mesh, device):
     return f"a weight of {tuple(weight.shape)} lies in parts of {tuple(part.shape)}"
 
 
+def while_parts_arrive(mesh, device):
+    """Multiply parts of A while the others come, and send parts of a sum while the next is made."""
+    way = "symmetric" if device.startswith("cuda") else "messages"
+    rank, count = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(2)
+    a, b = torch.randn(16, 64, device=device), torch.randn(64, 32, device=device)
+    rows, columns = a.chunk(count)[rank].contiguous(), b.chunk(count, 1)[rank]
+    result = all_gather_matmul(rows, columns, way=way)
+    torch.testing.assert_close(result, a @ columns, rtol=1e-4, atol=1e-4)
+    of_a, of_b = a.chunk(count, 1)[rank], b.chunk(count)[rank]
+    result = matmul_reduce_scatter(of_a, of_b, way=way)
+    torch.testing.assert_close(result, rows @ b, rtol=1e-4, atol=1e-4)
+    return f"each device has {tuple(result.shape)} of the sum"
+
+
 def main(rank, count):
     """Run on one of `count` devices."""
     on_gpus = torch.cuda.device_count() >= count
@@ -72,13 +88,15 @@ def main(rank, count):
     try:
         mesh = init_device_mesh("cuda" if on_gpus else "cpu", (count,))
         with torch.no_grad():
-            for example in (column_then_row, reduce_scatter, larger_than_one_device):
+            for example in EXAMPLES:
                 said = example(mesh, device)
                 if rank == 0:
                     print(f"{example.__name__}: {said}")
     finally:
         dist.destroy_process_group()
 
+
+EXAMPLES = (column_then_row, reduce_scatter, larger_than_one_device, while_parts_arrive)
 
 if __name__ == "__main__":
     if "RANK" in os.environ:  # of torchrun

@@ -7,6 +7,7 @@ import random
 import sys
 from itertools import product
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -14,6 +15,8 @@ from torch.multiprocessing import start_processes
 from torch.nn import functional
 
 import unigemm.torch as ut
+from unigemm import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from unigemm.torch.overlapped import all_gather_matmul, matmul_reduce_scatter
 
 ops = torch.ops.unigemm
 COUNT = 2
@@ -106,6 +109,38 @@ def parallel_layers(mesh):
         torch.testing.assert_close(compiled(x), expected)
 
 
+def overlapped_products(rank):
+    """Multiply while parts are sent, in parts of any number, and refuse what cannot be."""
+    a, b = draw(12, 8), draw(8, 6)
+    rows, columns = a.chunk(COUNT)[rank], b.chunk(COUNT, 1)[rank]
+    for _ in range(2):
+        result = all_gather_matmul(rows, columns, way="messages")
+        torch.testing.assert_close(result, a @ columns)
+        for parts in (1, 2, 3):
+            result = matmul_reduce_scatter(
+                a.chunk(COUNT, 1)[rank], b.chunk(COUNT)[rank], way="messages", parts=parts
+            )
+            torch.testing.assert_close(result, rows @ b)
+    for wrong, error, words in (
+        (lambda: all_gather_matmul(rows, columns), DeviceMismatch, "way='messages'"),
+        (lambda: all_gather_matmul(rows, columns, way="fast"), UnsupportedProblem, "use one of"),
+        (lambda: all_gather_matmul(rows, rows, way="messages"), ShapeMismatch, "inner extents"),
+        (lambda: all_gather_matmul(rows.int(), b.int()), UnsupportedDtype, "use torch"),
+        (lambda: all_gather_matmul(rows, b.to("meta")), DeviceMismatch, "move one"),
+        (lambda: all_gather_matmul(rows[0], b, way="messages"), ShapeMismatch, "dimensions"),
+        (lambda: all_gather_matmul(rows[rank:], b, way="messages"), ShapeMismatch, "equal"),
+        (lambda: matmul_reduce_scatter(a, b, way="messages", parts=5), ShapeMismatch, "divide"),
+        (lambda: matmul_reduce_scatter(a, b, way="messages", parts=0), ShapeMismatch, "divide"),
+        (
+            lambda: all_gather_matmul(rows, columns.clone().requires_grad_(), way="messages"),
+            UnsupportedProblem,
+            "no_grad",
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            wrong()
+
+
 def main(rank, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
@@ -114,6 +149,7 @@ def main(rank, port):
         mesh = init_device_mesh("cpu", (COUNT,))
         multiply_all(mesh)
         parallel_layers(mesh)
+        overlapped_products(rank)
     finally:
         dist.destroy_process_group()
 
