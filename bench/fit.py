@@ -21,7 +21,7 @@ import numpy as np
 import unigemm
 from bench.command import command
 from bench.fitting import Measured, fit, measured, models
-from bench.measured import DATA, launches
+from bench.measured import files, launches
 from unigemm.backends.common.correction import FEATURES, Trees
 
 __all__ = ["HERE", "KINDS", "alike"]
@@ -78,10 +78,7 @@ def _source(of: Measured) -> dict[str, object]:
         "date": date.today().isoformat(),
         "scipy": version("scipy"),
         "numpy": version("numpy"),
-        "data": {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-            for path in sorted(DATA.glob("*.jsonl.xz"))
-        },
+        "data": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files()},
     }
 
 

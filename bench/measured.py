@@ -17,7 +17,7 @@ from unigemm.planning.config import Config, Raster
 from unigemm.planning.target import DEVICES, Target, named_target
 from unigemm.problem.problem import Extents, Problem
 
-__all__ = ["DATA", "Launch", "by_product", "launches"]
+__all__ = ["DATA", "Launch", "by_product", "files", "launches"]
 
 DATA = Path(__file__).with_name("data")
 STEADY_US = 20.0  # of shorter launches the clocks do not depend on the run
@@ -49,12 +49,20 @@ class Launch:
     drawn: bool = False
 
 
+def files(held_out: bool = False, data: Path = DATA) -> list[Path]:
+    """Return the files of launches that a fit may see, or those that it may not."""
+    return sorted(x for x in data.glob("*.jsonl.xz") if ("heldout" in x.name) == held_out)
+
+
 def launches(paths: Iterable[Path] | None = None) -> list[Launch]:
-    """Read the launches that have a time; of repeated ones the median."""
+    """Read the launches that have a time; of repeated ones the median.
+
+    Without paths they are those that a fit may see.
+    """
     runs: dict[Any, list[tuple[float, float | None]]] = defaultdict(list)
     beside: dict[Any, list[float]] = defaultdict(list)
     drawn: set[Any] = set()
-    for path in sorted(DATA.glob("*.jsonl.xz")) if paths is None else paths:
+    for path in files() if paths is None else paths:
         for line in _lines(path):
             if not line.us:
                 continue

@@ -12,76 +12,70 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import re
 import subprocess
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import msgspec
-
 from bench.command import command
+from bench.measured import DATA, Launch, by_product, files, launches
 from bench.performance_page import Facts, kinds_of, page, short
 from bench.performance_plots import draw_ladder, draw_ratios, draw_roofline
-from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
-from unigemm.planning.target import Target, named_target
-from unigemm.problem.dtypes import dtype_named
-from unigemm.problem.problem import Extents
+from unigemm.problem.problem import Extents, Problem
 from unigemm.tuning import sweep
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.plot import require_matplotlib
 
-DATA = Path(__file__).with_name("data")
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-_FORMER_NAMES = {"remainder": "strips"}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A problem on a card whose pick of today was measured.
+    """A problem that was measured on a card.
 
     Attributes
     ----------
-    plan
-        Today's plan.
+    problem, extents
+        What it is.
     card
         The device's name.
     held_out
-        Whether nothing was fitted to the problem.
-    us, ratio
-        Time of the pick, and cuBLAS's in the same run over it: medians of the launches.
+        Whether nothing was fitted to it.
     best
-        The most that any launch of the problem had.
+        The most that a launch of it had: cuBLAS's time over the launch's.
+    plan
+        Today's plan; None if that launch was not measured.
+    us, ratio
+        Its time, and cuBLAS's over it.
     """
 
-    plan: Plan
+    problem: Problem
+    extents: Extents
     card: str
     held_out: bool
-    us: float
-    ratio: float
     best: float
+    plan: Plan | None = None
+    us: float = 0.0
+    ratio: float = 0.0
 
     @property
     def kind(self) -> str:
         """The inputs' type, or the precision of float32 ones."""
-        problem = self.plan.problem
+        problem = self.problem
         return str(problem.a.dtype) if problem.precision == "ieee" else problem.precision
 
     @property
     def family(self) -> str:
         """Which shapes it belongs to, see `family`."""
-        return family(self.plan.extents)
+        return family(self.extents)
 
     @property
     def name(self) -> str:
         """Its sizes and layout."""
-        return f"{self.plan.extents} {self.plan.problem.layout}"
+        return f"{self.extents} {self.problem.layout}"
 
 
 @dataclass
@@ -119,98 +113,48 @@ FAMILIES = {
 }
 
 
-def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the launches of a file."""
-    with lzma.open(path, "rt") as file:
-        for line in file:
-            yield json.loads(line)
-
-
-def config_of(plan: dict[str, Any]) -> str:
-    """Return the configuration of a written plan, of any version, in one form."""
-    found = {}
-    for each in fields(Config):
-        value = plan.get(each.name, plan.get(_FORMER_NAMES.get(each.name, "")))
-        if value is None:
-            value = _DEFAULTS[each.name]
-        found[each.name] = [config_of(x) for x in value] if each.name == "remainder" else value
-    return json.dumps(found, sort_keys=True)
-
-
-_DEFAULTS = msgspec.to_builtins(Config((0, 0, 0)))
-
-
-@cache
-def card_named(name: str) -> Target:
-    """Return the device of a name."""
-    return named_target(name)
-
-
-def planned(written: dict[str, Any], card: str) -> Plan | None:
-    """Return today's plan of a written plan's problem; None where it is planned otherwise."""
-    problem, e = written["problem"], written["extents"]
-    if any(problem.get(name) for name in ("scaled", "blocks", "batch_invariant", "epilogue")):
+def planned(product: Launch) -> Plan | None:
+    """Return today's plan of a launch's problem; None where it is planned as another one."""
+    problem, e = product.problem, product.extents
+    if problem.scaled or problem.blocks or problem.batch_invariant or problem.epilogue:
         return None
-    a, b, d = (problem[name] for name in "abd")
-    layout = ("n" if a["major"] == "k" else "t") + ("n" if b["major"] == "n" else "t")
+    layout = ("n" if problem.a.major == "k" else "t") + ("n" if problem.b.major == "n" else "t")
     work = Workload(
-        *(e[name] for name in "mnk"),
-        dtype_named(a["dtype"]),
-        layout,
-        e["batch"],
-        precision=problem["precision"],
-        into=dtype_named(d["dtype"]),
+        *(e.m, e.n, e.k, problem.a.dtype, layout, e.batch),
+        precision=problem.precision,
+        into=problem.d.dtype,
     )
-    plan = sweep.planned(work, target=card_named(card), keep=0, tuned=False)
-    made = msgspec.to_builtins([plan.extents, plan.problem.a, plan.problem.b, plan.problem.d])
-    return plan if made == [e, a, b, d] else None  # of arrays at odd addresses, say
+    plan = sweep.planned(work, target=product.target, keep=0, tuned=False)
+    same = (plan.problem, plan.extents) == (problem, e)
+    return plan if same else None  # of arrays at odd addresses, say
 
 
-def measured(paths: Iterable[Path]) -> tuple[list[Measured], dict[Any, int], list[Counted]]:
-    """Return the problems whose picks were measured, what is left out, and what the files hold.
-
-    The second is how many problems are left out, by card and whether they are held out.
-    """
-    runs: dict[Any, dict[tuple[str, str], list[tuple[float, float]]]] = defaultdict(dict)
-    written: dict[Any, dict[str, Any]] = {}
-    counts = []
-    for path in paths:
-        count, products = Counted(path.name, set()), set()
-        for record in lines(path):
-            if "us" not in record:
-                continue
-            count.launches += 1
-            count.cards.add(record["device"])
-            if "cublas_us" not in record:
-                count.alone += 1
-                continue
-            plan = record["plan"]
-            asked = json.dumps([plan["problem"], plan["extents"]], sort_keys=True)
-            key = (record["device"], "heldout" in path.name, asked)
-            products.add(key)
-            written.setdefault(key, plan)
-            launch = (record["backend"], config_of(plan))
-            timed = (record["us"], record["cublas_us"] / record["us"])
-            runs[key].setdefault(launch, []).append(timed)
-        count.problems = len(products)
-        counts.append(count)
-    return *_looked_up(runs, written), counts
+def measured(found: Iterable[Launch], held_out: bool) -> list[Measured]:
+    """Return the problems that were measured beside cuBLAS, with today's picks where they were."""
+    problems = []
+    for of_product in by_product(each for each in found if each.cublas_us):
+        first = of_product[0]
+        ratios = {(x.backend, x.config): (x.us, (x.cublas_us or 0.0) / x.us) for x in of_product}
+        best = max(ratio for _, ratio in ratios.values())
+        problem = Measured(first.problem, first.extents, first.target.name, held_out, best)
+        plan = planned(first)
+        timed = ratios.get((plan.backend, plan.config)) if plan else None
+        if timed is not None:
+            problem = replace(problem, plan=plan, us=timed[0], ratio=timed[1])
+        problems.append(problem)
+    return problems
 
 
-def _looked_up(runs: Any, written: Any) -> tuple[list[Measured], dict[Any, int]]:
-    found, left_out = [], defaultdict[Any, int](int)
-    for (card, held_out, asked), launches in runs.items():
-        plan = planned(written[card, held_out, asked], card)
-        timed = None
-        if plan is not None:
-            timed = launches.get((plan.backend, config_of(plan.to_dict())))
-        if plan is None or timed is None:
-            left_out[card, held_out] += 1
-            continue
-        us, ratio = (median(each[i] for each in timed) for i in (0, 1))
-        best = max(median(each[1] for each in x) for x in launches.values())
-        found.append(Measured(plan, card, held_out, us, ratio, best))
-    return found, dict(left_out)
+def counted(path: Path) -> Counted:
+    """Return what a file holds."""
+    found = launches([path])
+    return Counted(
+        path.name,
+        {each.target.name for each in found},
+        len(found),
+        sum(not each.cublas_us for each in found),
+        len(by_product(found)),
+    )
 
 
 def main() -> None:
@@ -220,10 +164,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PAGE, help="the page; pictures go beside it")
     args = parser.parse_args()
     require_matplotlib()
-    found, left_out, counts = measured(sorted(args.data.glob("*.jsonl.xz")))
+    found: list[Measured] = []
+    counts = []
+    for held_out in (True, False):
+        paths = files(held_out, args.data)
+        found += measured(launches(paths), held_out)
+        counts += [counted(path) for path in paths]
     facts = Facts(
         found,
-        left_out,
         counts,
         FAMILIES,
         _read(args.data / "quoted.json"),
@@ -269,12 +217,13 @@ def drawn(facts: Facts, out: Path) -> dict[tuple[str, ...], str]:
         pictures[what] = path.name
         return path
 
-    for card, held_out in sorted({(x.card, x.held_out) for x in facts.found}):
-        some = [x for x in facts.found if (x.card, x.held_out) == (card, held_out)]
+    picked = [x for x in facts.found if x.plan]
+    for card, held_out in sorted({(x.card, x.held_out) for x in picked}):
+        some = [x for x in picked if (x.card, x.held_out) == (card, held_out)]
         which = "heldout" if held_out else "fitted"
         draw_ratios(named("ratios", card, which), some, kinds_of(some), FAMILIES)
-    for card in sorted({x.card for x in facts.found}):
-        some = [x for x in facts.found if x.card == card]
+    for card in sorted({x.card for x in picked}):
+        some = [x for x in picked if x.card == card]
         draw_roofline(named("roofline", card), some, kinds_of(some))
     for name, ladder in facts.ladders.items():
         draw_ladder(named("ladder", name), ladder["percent"])

@@ -29,9 +29,7 @@ class Facts:
     Attributes
     ----------
     found
-        Problems whose picks were measured.
-    left_out
-        How many were not, by card and whether they are held out.
+        Problems that were measured.
     counts
         What each file of launches holds.
     families
@@ -49,7 +47,6 @@ class Facts:
     """
 
     found: Sequence[Measured]
-    left_out: Mapping[tuple[str, bool], int]
     counts: Sequence[Counted]
     families: Mapping[str, str]
     quoted: Mapping[str, Any]
@@ -103,9 +100,10 @@ was fitted to these shapes, and no tile was made for them."""
 
 _FITTED = """## Shapes that the cost models were fitted to
 
-They flatter the planner, since its coefficients were fitted to launches of these problems; they
-show what the kernels can do. Many were measured with one backend alone, which is not always the one
-that is picked. The families, the first that fits: """
+They flatter the planner, since it was fitted to launches of these problems. Where few picks were
+measured, their mean says little; the fastest launch that was measured, of all problems, says what
+the kernels can do. Many problems of the H200 were measured with one backend alone, which is not
+always the one that is picked. The families, the first that fits: """
 
 _WORST_OF_ALL = """## Where it loses most
 
@@ -125,22 +123,30 @@ Each rung adds one thing to a float32 kernel, from a thread that computes one el
 
 _METHOD = """Calls are captured in CUDA graphs; cuBLAS (`torch.mm(out=)`) and unigemm are replayed
 in turns in the same run. Inputs are random numbers and rotate past twice the L2. A problem's ratio
-is the median over the launches of its pick. For float32 TF32 is off; for `tf32` cuBLAS may use it
+is the median over the runs of its pick. For float32 TF32 is off; for `tf32` cuBLAS may use it
 too; `3xtf32` is held against its SGEMM; 8 bits against `torch._scaled_mm` and `torch._int_mm`, in
 layout nt alone. [More](../bench/README.md)."""
 
 
 def _rows(found: Sequence[Measured]) -> str:
-    lines = ["| | problems | mean | worst | at 1 or above |", "|---|---|---|---|---|"]
+    lines = [
+        "| | picks measured | mean | worst | at 1 or above | all problems | fastest launch, mean |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for kind in kinds_of(found):
-        ratios = [x.ratio for x in found if x.kind == kind]
-        share = 100 * sum(ratio >= 1 for ratio in ratios) // len(ratios)  # 100 stands for all
-        mean = f"**{geometric_mean(ratios):.3f}** | {min(ratios):.3f} | {share}%"
-        lines.append(f"| {_beside(kind)} | {len(ratios)} | {mean} |")
+        of_kind = [x for x in found if x.kind == kind]
+        ratios = [x.ratio for x in of_kind if x.plan]
+        mean = "| | |"
+        if ratios:
+            share = 100 * sum(ratio >= 1 for ratio in ratios) // len(ratios)  # 100 stands for all
+            mean = f"| **{geometric_mean(ratios):.3f}** | {min(ratios):.3f} | {share}%"
+        best = f"{len(of_kind)} | {geometric_mean([x.best for x in of_kind]):.3f}"
+        lines.append(f"| {_beside(kind)} | {len(ratios)} {mean} | {best} |")
     return "\n".join(lines)
 
 
 def _by_family(found: Sequence[Measured], families: Iterable[str]) -> str:
+    found = [x for x in found if x.plan]
     names = [name for name in families if any(x.family == name for x in found)]
     lines = [f"| | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for kind in kinds_of(found):
@@ -159,20 +165,18 @@ def _beside(kind: str) -> str:
 
 def _of_cards(facts: Facts, held_out: bool) -> list[str]:
     parts = []
-    cards = {x.card for x in facts.found if x.held_out == held_out}
-    cards |= {card for card, held in facts.left_out if held == held_out}
-    for card in sorted(cards):
+    for card in sorted({x.card for x in facts.found if x.held_out == held_out}):
         found = [x for x in facts.found if (x.card, x.held_out) == (card, held_out)]
-        missing = facts.left_out.get((card, held_out), 0)
+        picked = [x for x in found if x.plan]
         parts.append(f"### {short(card)}{', held out' if held_out else ''}")
         parts.append(
-            f"{len(found) + missing} problems were measured on it; of {len(found)} the launch that "
-            f"the planner picks (commit {facts.commit}) is among those measured."
+            f"{len(found)} problems were measured on it; of {len(picked)} the launch that the "
+            f"planner picks (commit {facts.commit}) is among those measured."
         )
-        if not found:
-            continue
-        parts += [_rows(found), "By families of shapes, mean / worst (problems):"]
-        parts.append(_by_family(found, facts.families))
+        parts.append(_rows(found))
+        if picked:
+            parts.append("By families of shapes, mean / worst (problems):")
+            parts.append(_by_family(found, facts.families))
         picture = facts.pictures.get(("ratios", card, "heldout" if held_out else "fitted"))
         if picture:
             parts.append(f"![Ratio to cuBLAS of each problem, by kind of numbers]({picture})")
@@ -203,15 +207,15 @@ def _fitted(facts: Facts) -> str:
 def _worst(facts: Facts) -> str:
     parts = [_WORST_OF_ALL]
     for held_out, what in ((True, "nothing was fitted to"), (False, "the models were fitted to")):
-        found = sorted((x for x in facts.found if x.held_out == held_out), key=lambda x: x.ratio)
+        found = [(x, x.plan) for x in facts.found if x.held_out == held_out and x.plan]
         if not found:
             continue
         lines = [
             f"| Shapes that {what} | | card | ratio | fastest measured | us | pick |",
             "|---|---|---|---|---|---|---|",
         ]
-        for x in found[:_WORST]:
-            pick = f"{x.plan.backend} {'x'.join(map(str, x.plan.tile))}"
+        for x, plan in sorted(found, key=lambda each: each[0].ratio)[:_WORST]:
+            pick = f"{plan.backend} {'x'.join(map(str, plan.tile))}"
             ratios = f"{x.ratio:.3f} | {x.best:.3f} | {x.us:.1f}"
             lines.append(
                 f"| {x.name} | {x.kind} | {short(x.card).split()[0]} | {ratios} | {pick} |"

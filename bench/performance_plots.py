@@ -62,9 +62,10 @@ def draw_roofline(path: Path, found: Sequence[Measured], kinds: Sequence[str]) -
 
 def _draw_panel(axes: Any, of_kind: Sequence[Measured], kind: str) -> None:
     plan = of_kind[0].plan
+    assert plan is not None, "only picks are drawn"
     bandwidth = plan.target.dram_gbs * 1e-3  # TFLOP/s for one operation a byte
-    reached = [x.plan.extents.flops / x.us * 1e-6 for x in of_kind]
-    at = [x.plan.extents.flops / x.plan.extents.bytes_moved(x.plan.problem) for x in of_kind]
+    reached = [x.extents.flops / x.us * 1e-6 for x in of_kind]
+    at = [x.extents.flops / x.extents.bytes_moved(x.problem) for x in of_kind]
     rate = max(peak_rates(plan).values())
     low, high = min(*at, rate / bandwidth) / 2, max(*at, rate / bandwidth) * 2
     axes.plot([low, rate / bandwidth, high], [low * bandwidth, rate, rate], color="grey")

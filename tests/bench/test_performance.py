@@ -11,15 +11,21 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench.performance import DATA, config_of, family, measured
+from bench.measured import DATA, files, launches
+from bench.performance import counted, family, measured
 from bench.performance_page import Facts, page
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import planned
 
+ROOT = Path(__file__).parents[2]
 CARD = "NVIDIA H200"
-FIRST, SECOND = Workload(512, 768, 1024, DType.BFLOAT16, "nt"), Workload(96, 640, 512)
+FIRST, SECOND, THIRD = (
+    Workload(512, 768, 1024, DType.BFLOAT16, "nt"),
+    Workload(96, 640, 512),
+    Workload(96, 648, 512),
+)
 
 
 def launch(work, place, us, cublas_us=None):
@@ -38,44 +44,48 @@ def data(tmp_path):
 
     write(
         "h200_some.jsonl.xz",
-        launch(FIRST, 0, 10.0, 5.0),
-        launch(FIRST, 0, 10.0, 15.0),
         launch(FIRST, 0, 10.0, 8.0),
+        launch(FIRST, 0, 11.0, 8.0),
+        launch(FIRST, 0, 9.0, 8.0),
         launch(FIRST, 1, 4.0, 8.0),
         launch(SECOND, 1, 4.0, 8.0),  # the pick itself was not measured
-        launch(SECOND, 0, 4.0),  # nor was cuBLAS, here
+        launch(SECOND, 2, 5.0, 8.0),
+        launch(THIRD, 0, 4.0),  # beside which cuBLAS was not measured
     )
     write("h200_heldout1.jsonl.xz", launch(FIRST, 0, 10.0, 12.0))
     return tmp_path
 
 
-def test_picks_are_looked_up_among_launches_and_others_are_counted(data):
-    found, left_out, counts = measured(sorted(data.glob("*.xz")))
-    by_file = {count.file: (count.problems, count.launches, count.alone) for count in counts}
-    assert by_file == {"h200_some.jsonl.xz": (2, 6, 1), "h200_heldout1.jsonl.xz": (1, 1, 0)}
-    assert left_out == {(CARD, False): 1}
-    fitted, held_out = sorted(found, key=lambda x: x.held_out)
-    assert (fitted.held_out, fitted.ratio, fitted.us, fitted.best) == (False, 0.8, 10.0, 2.0)
-    assert (held_out.held_out, held_out.ratio) == (True, 1.2)
-    assert (fitted.kind, fitted.family) == ("bfloat16", "small")
+def facts_of(data):
+    found = [x for kind in (True, False) for x in measured(launches(files(kind, data)), kind)]
+    counts = [counted(path) for path in sorted(data.glob("*.xz"))]
+    return Facts(found, counts, {"small": "some"}, {}, {}, "abc1234")
+
+
+def test_picks_are_looked_up_among_launches(data):
+    held_out, *fitted = facts_of(data).found
+    picked, other = sorted(fitted, key=lambda x: not x.plan)
+    assert (held_out.held_out, held_out.ratio, held_out.best) == (True, 1.2, 1.2)
+    assert (picked.held_out, picked.ratio, picked.us, picked.best) == (False, 0.8, 10.0, 2.0)
+    assert (picked.kind, picked.family) == ("bfloat16", "small")
+    assert (other.kind, other.plan, other.best) == ("float32", None, 2.0)
 
 
 def test_the_page_tells_what_was_fitted_from_what_was_not(data):
-    found, left_out, counts = measured(sorted(data.glob("*.xz")))
-    text = page(Facts(found, left_out, counts, {"small": "some"}, {}, {}, "abc1234"))
+    text = page(facts_of(data))
     held_out, _, rest = text.partition("## Shapes that the cost models were fitted to")
-    assert "| bfloat16 | 1 | **1.200** | 1.200 | 100% |" in held_out
-    assert "| bfloat16 | 1 | **0.800** | 0.800 | 0% |" in rest
+    assert "| bfloat16 | 1 | **1.200** | 1.200 | 100% | 1 | 1.200 |" in held_out
+    assert "| bfloat16 | 1 | **0.800** | 0.800 | 0% | 1 | 2.000 |" in rest
+    assert "| float32 | 0 | | | | 1 | 2.000 |" in rest  # its pick has no ratio
     assert "2 problems were measured on it; of 1 the launch" in rest
-    assert "| float32 |" not in text
-    assert "| `bench/data/h200_some.jsonl.xz` | H200 | not noted | 2, 6 (1 with no time" in text
+    assert "| `bench/data/h200_some.jsonl.xz` | H200 | not noted | 3, 5 (1 with no time" in text
 
 
-def test_a_configuration_of_a_former_version_is_the_same():
-    plan = planned(FIRST, target="h200", tuned=False).to_dict()
-    former = {name: value for name, value in plan.items() if name not in ("remainder", "producers")}
-    assert config_of(plan) == config_of(former | {"strips": []})
-    assert config_of(plan) != config_of(plan | {"stages": plan["stages"] + 1})
+def test_a_fit_sees_no_file_that_is_held_out(data):
+    assert [path.name for path in files(data=data)] == ["h200_some.jsonl.xz"]
+    assert [path.name for path in files(True, data)] == ["h200_heldout1.jsonl.xz"]
+    sources = json.loads((ROOT / "unigemm/planning/data/cost_model.json").read_text())["sources"]
+    assert "heldout" not in json.dumps(sources)
 
 
 @pytest.mark.parametrize(
