@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+try:
+    import jax as _jax  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "jax":
+        raise
+    said = "unigemm.jax needs JAX, which is not installed; pip install jax"
+    raise ModuleNotFoundError(said, name="jax") from None
+
 from .products import matmul
 
 __all__ = ["matmul"]

@@ -7,6 +7,14 @@ from __future__ import annotations
 
 import sys
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    said = "unigemm.torch needs PyTorch, which is not installed; pip install torch"
+    raise ModuleNotFoundError(said, name="torch") from None
+
 from . import batching, gradients, sharding  # rules of the operators  # noqa: F401
 from .functions import addmm, bmm, linear, matmul
 from .modules import Linear, replace_linear
