@@ -16,7 +16,15 @@ from reference import NUMPY, Lib, Strided, strided_view
 import unigemm
 from unigemm.problem.dtypes import DType, numpy_dtype
 
-__all__ = ["EPILOGUES", "Fused", "check_fused", "check_planned", "fused_cases", "ways_of"]
+__all__ = [
+    "EPILOGUES",
+    "Fused",
+    "check_fused",
+    "check_planned",
+    "fused_cases",
+    "seen_by",
+    "ways_of",
+]
 
 GUARD = 3  # elements around each array that is written, and a pattern in them
 _PATTERN = 77
@@ -238,22 +246,28 @@ def check_fused(case: Fused, lib: Lib, on: Any = None, **options: Any) -> Any:
     return device
 
 
-def ways_of(case: Fused, backend: str, target: Any, **options: Any) -> list[Any]:
-    """Return a plan for each way in which a backend computes a product of compact arrays."""
-    (m, n, k), spec = case.sizes, unigemm.ArraySpec
-    full, row, column = spec((m, n), case.dtype), spec((n,), case.dtype), spec((m, 1), "float32")
+def seen_by(name: str, m: int, n: int, dtype: Any, out: Any) -> dict[str, Any]:
+    """Return the arguments of an epilogue with what stands for its arrays in a plan."""
+    spec, wide = unigemm.ArraySpec, "float64" if dtype == "float64" else "float32"
+    full, row, column = spec((m, n), dtype), spec((n,), dtype), spec((m, 1), wide)
     kinds = {
-        "row": row, "special": row, "full": full, "out": full, "written": spec((m, n), "float32"),
-        "largest": spec((1,), "float32"), "column": column, "scalar": spec((1,), "float32"),
-        "turned": spec((m, n), case.dtype, order="F"),
+        "row": row, "special": row, "full": full, "poison": full, "out": out, "column": column,
+        "written": spec((m, n), wide), "largest": spec((1,), "float32"),
+        "scalar": spec((1,), "float32"), "turned": spec((m, n), dtype, order="F"),
     }  # fmt: skip
 
     def seen(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: seen(each) for name, each in value.items()}
+            return {key: seen(each) for key, each in value.items()}
         return kinds.get(value, value) if isinstance(value, str) else value
 
-    asked = {name: seen(value) for name, value in EPILOGUES[case.name].items()}
+    return {key: seen(value) for key, value in EPILOGUES[name].items()}
+
+
+def ways_of(case: Fused, backend: str, target: Any, **options: Any) -> list[Any]:
+    """Return a plan for each way in which a backend computes a product of compact arrays."""
+    (m, n, k), spec = case.sizes, unigemm.ArraySpec
+    asked = seen_by(case.name, m, n, case.dtype, spec((m, n), case.dtype))
     a = spec((m, k), case.dtype)
     b = spec((k, n), case.dtype, order="F" if case.layout[1] == "t" else "C")
     plan = unigemm.plan(a, b, backend=backend, target=target, keep=400, **asked, **options)

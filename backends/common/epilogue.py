@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from unigemm.planning.config import Config
+from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Problem
 
 __all__ = ["in_place", "unsupported_config_epilogue", "unsupported_epilogue"]
 
 
-def unsupported_epilogue(problem: Problem, *, float8: bool = False) -> str | None:
+def unsupported_epilogue(
+    problem: Problem, target: Target, float8_from: tuple[int, int] = (8, 9)
+) -> str | None:
     """Say why kernels do not carry out a problem's epilogue; None where they do.
 
-    Some convert to and from `float8`.
+    The instructions that convert to float8 come with a compute capability (PTX ISA, cvt).
     """
     epilogue = problem.epilogue
     if epilogue is None:
@@ -29,8 +32,11 @@ def unsupported_epilogue(problem: Problem, *, float8: bool = False) -> str | Non
         )
     kinds = [x.matrix.dtype for x in epilogue.beside]
     for dtype in (problem.d.dtype, *kinds):
-        if dtype in FLOAT8 and not float8:
-            return f"kernels do not convert to or from {dtype} in an epilogue; use bfloat16"
+        if dtype in FLOAT8 and target.capability < float8_from:
+            return (
+                f"{target.arch} has no instructions that convert to {dtype} in an epilogue; use "
+                "bfloat16"
+            )
     if problem.accumulator is DType.FLOAT64 and problem.d.dtype is not DType.FLOAT64:
         return "sums in float64 are not rounded to other types"
     return None

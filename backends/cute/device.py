@@ -7,7 +7,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, range_constexpr
+from cutlass import Float32, Int32, Int64, Uint8, Uint16, Uint32, range_constexpr
 
 from unigemm.planning.config import Config
 from unigemm.problem.dtypes import DType
@@ -23,6 +23,7 @@ CUTE_TYPES = {
     DType.INT8: cutlass.Int8,
     DType.INT32: cutlass.Int32,
 }
+FLOAT8_NAMES = {cutlass.Float8E4M3FN: "e4m3", cutlass.Float8E5M2: "e5m2"}  # as PTX has them
 # Pairs of float4 are moved as bytes: float8 of whichever kind.
 _OPERANDS = {
     **CUTE_TYPES,
@@ -199,10 +200,39 @@ def read(source: cute.Tensor, count: int) -> cute.Tensor:
 def write(values: list, target: cute.Tensor) -> None:
     """Store values as one vector, each converted to the target's type."""
     dtype = target.element_type
+    if dtype in FLOAT8_NAMES:
+        bytes_of = [
+            byte for i in range(0, len(values), 2) for byte in packed8(values[i : i + 2], dtype)
+        ]
+        pointer = cute.recast_ptr(target.iterator, dtype=Uint8)
+        write(bytes_of, cute.make_tensor(pointer, cute.make_layout(len(values))))
+        return
     fragment = cute.make_rmem_tensor(len(values), dtype)
     for i, value in enumerate(values):
         fragment[i] = value.to(dtype)
     cute.autovec_copy(fragment, target)
+
+
+def packed8(values: list, dtype: type) -> list:
+    """Round one or two float32 to float8, to the nearest that there is; return them as bytes."""
+    name = FLOAT8_NAMES[dtype]
+    word = cute.arch.inline_ptx(
+        f"cvt.rn.satfinite.{name}x2.f32 {{$w0}}, {{$r1}}, {{$r0}};",
+        write_only_types=[Uint16],
+        read_only_args=[values[0].to(Float32), values[-1].to(Float32)],
+    )
+    return [Uint8(word & 0xFF), Uint8(word >> 8)][: len(values)]
+
+
+def unpacked8(value: Uint8, dtype: type) -> Float32:
+    """Return a float8, which comes as a byte, as float32."""
+    return cute.arch.inline_ptx(
+        "{ .reg .b32 pair; .reg .b16 low, high; "
+        f"cvt.rn.f16x2.{FLOAT8_NAMES[dtype]}x2 pair, {{$r0}}; "
+        "mov.b32 {low, high}, pair; cvt.f32.f16 {$w0}, low; }",
+        write_only_types=[Float32],
+        read_only_args=[Uint16(value)],
+    )
 
 
 def shifted(words: list, skipped: Int32, aligned: int) -> list:

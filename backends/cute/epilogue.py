@@ -14,14 +14,14 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32, const_expr
+from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint8, Uint32, const_expr
 
 from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Beside, Epilogue, arithmetic, evaluate
 from unigemm.problem.problem import Problem
 
 from ..common.lowering import lowered
-from .device import CUTE_TYPES, global_vector, read, select, write
+from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpacked8, write
 
 __all__ = [
     "Run", "Site", "arguments_of", "finished", "parted", "prefetch_arrays", "whole_arrays",
@@ -298,6 +298,9 @@ class _Arrays:
 
     def _read_at(self, i: int, x: Beside, run: Run, first: int, dtype: type, width: int) -> list:
         where = self.address(i, x, run, first, width)
+        if dtype in FLOAT8_NAMES:
+            loaded = read(global_vector(where, Uint8, width), width)
+            return [unpacked8(loaded[e], dtype).to(self.kind) for e in range(width)]
         loaded = read(global_vector(where, dtype, width), width)
         return [loaded[e].to(self.kind) for e in range(width)]
 

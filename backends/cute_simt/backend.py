@@ -28,7 +28,7 @@ class SimtBackend(CuteBackend):
 
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it does not take a product of sizes that kernels take; None when it does."""
-        return unsupported_product(problem, extents)
+        return unsupported_product(problem, extents, target)
 
     def unsupported_kernel(
         self, problem: Problem, config: Config, target: Target, extents: Extents | None = None

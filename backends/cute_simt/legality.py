@@ -74,9 +74,9 @@ _MAX_K_TILE_BYTES = 256  # of a row: twice the longest that is offered
 _DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
-def unsupported_product(problem: Problem, extents: Extents) -> str | None:
+def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:
     """Say why no configuration can compute a product; None where some may."""
-    reason = unsupported_blocks(problem) or unsupported_epilogue(problem)
+    reason = unsupported_blocks(problem) or unsupported_epilogue(problem, target)
     if reason is not None:
         return reason
     if problem.a.dtype not in _DTYPES:

@@ -39,7 +39,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
             f"tcgen05 is an instruction of {', '.join(_ARCHITECTURES)}, not of {target.arch}; use "
             "another backend"
         )
-    reason = unsupported_epilogue(problem)
+    reason = unsupported_epilogue(problem, target)
     if reason is not None:
         return reason
     dtype = problem.a.dtype

@@ -33,7 +33,7 @@ _INTEGER_N = (8, 16, 24, *range(32, 257, 16))
 
 def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:
     """Say why no configuration can compute a product on the target; None where some may."""
-    reason = unsupported_blocks(problem) or unsupported_epilogue(problem)
+    reason = unsupported_blocks(problem) or unsupported_epilogue(problem, target)
     if reason is not None:
         return reason
     if target.capability != (9, 0):

@@ -34,7 +34,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     """Say why cuTile does not take a product, or would be slow at it; None where it does."""
     return (
         unsupported_blocks(problem)
-        or unsupported_epilogue(problem, float8=target.capability >= (9, 0))
+        or unsupported_epilogue(problem, target, (9, 0))
         or _unsupported_beside(problem)
         or _unsupported_architecture(target)
         or _unsupported_dtype(problem, target)

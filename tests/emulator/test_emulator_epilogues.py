@@ -18,7 +18,7 @@ import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.errors import UnsupportedProblem
-from unigemm.problem.dtypes import DType
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 pytestmark = [
     pytest.mark.compile,
@@ -54,8 +54,6 @@ def test_drawn_epilogues_are_those_of_the_host(backend):
     @settings(max_examples=60 if ALL else 1, suppress_health_check=list(HealthCheck))
     @given(case=fused_cases(DTYPES[backend], largest=140, deep=2500))
     def run(case):
-        if case.name == "swiglu" and case.columns:
-            return  # see below
         check_fused(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
 
     run()
@@ -87,11 +85,39 @@ def test_what_kernels_do_not_carry_out_is_refused_with_its_reason(backend):
     refused = [
         ({"activation": "swiglu", "gate_layout": "halves"}, "interleaved"),
         ({"alpha": 2.0, "bias_grad_out": spec((64,), "float32")}, "bias_grad_out"),
-        ({"scale_d": 2.0, "dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
     ]
     for asked, said in refused:
         with pytest.raises(UnsupportedProblem, match=said):
             unigemm.plan(a, b, backend=backend, target=TARGETS[backend], **asked)
+
+
+@pytest.mark.parametrize(("backend", "name"), [("cute_simt", "e5m2"), ("cute_wgmma", "e4m3fn")])
+def test_float8_is_read_and_the_nearest_number_is_stored(backend, name):
+    """NaN stays; infinities, and what is too large, become the largest number."""
+    float8, bfloat16 = (numpy_dtype(DType(x)) for x in (f"float8_{name}", "bfloat16"))
+    rng = np.random.default_rng(1)
+    a, b = (rng.normal(0, 9, (40, 40)).astype(bfloat16) for _ in range(2))
+    a[0, 0], a[1, 0], c = np.nan, np.inf, rng.normal(0, 9, (40, 40)).astype(float8)
+    asked = {"c": c, "beta": 8.0, "dtype": float8, "scale_d": 2.0}
+    wanted = unigemm.matmul(a, b, backend="numpy", **asked)
+    with device(target=TARGETS[backend]):
+        got = unigemm.matmul(a, b, backend=backend, **asked)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    there = ~np.isnan(wanted)
+    np.testing.assert_array_equal(got[there].view(np.uint8), wanted[there].view(np.uint8))
+
+
+def test_rows_with_an_epilogue_are_the_same_however_many_there_are():
+    """One kernel: it does not depend on M."""
+    rng = np.random.default_rng(2)
+    bfloat16 = numpy_dtype(DType.BFLOAT16)
+    a, b = (rng.normal(0, 1, shape).astype(bfloat16) for shape in ((72, 64), (64, 48)))
+    c = rng.normal(0, 1, (72, 48)).astype(bfloat16)
+    asked = {"bias": b[0], "activation": "gelu_tanh", "batch_invariant": True}
+    with device(target=TARGETS["cute_wgmma"]):
+        whole = unigemm.matmul(a, b, c=c, backend="cute_wgmma", **asked)
+        some = unigemm.matmul(a[:40], b, c=c[:40], backend="cute_wgmma", **asked)
+    np.testing.assert_array_equal(whole[:40].view(np.uint16), some.view(np.uint16))
 
 
 def test_a_renamed_function_finds_the_same_kernel_and_another_does_not():

@@ -198,7 +198,7 @@ def canonical(
     d_mat, *beside_mats = d_mats
 
     d_shape = (m, n // 2) if gated else (m, n)
-    swapped = not batch_invariant and _prefers_transpose(d_shape, d_mat)
+    swapped = not (batch_invariant or gated) and _prefers_transpose(d_shape, d_mat)
     if swapped:
         m, n = n, m
         a, b = b, a

@@ -1,0 +1,42 @@
+"""No product is refused for its epilogue: some backend of a device takes what the device can do."""
+
+from __future__ import annotations
+
+import pytest
+from fused_cases import EPILOGUES, seen_by
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sampling import ALL
+
+import unigemm
+from unigemm.errors import UnsupportedProblem
+
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+SIZES = (1, 2, 3, 4, 7, 8, 9, 16, 17, 33, 64, 100, 128, 1000, 4096)
+
+
+@settings(max_examples=600 if ALL else 60, suppress_health_check=list(HealthCheck))
+@given(
+    m=st.sampled_from(SIZES),
+    half=st.sampled_from(SIZES),
+    k=st.sampled_from((*SIZES, 9000)),
+    dtype=st.sampled_from(DTYPES),
+    narrow=st.sampled_from([None, None, "int8", "float8_e4m3fn", "float8_e5m2"]),
+    name=st.sampled_from(sorted(EPILOGUES)),
+    orders=st.tuples(*[st.sampled_from("CF")] * 3),
+    arch=st.sampled_from(["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]),
+)
+def test_every_drawn_epilogue_has_a_plan(m, half, k, dtype, narrow, name, orders, arch):
+    n, spec = 2 * half, unigemm.ArraySpec
+    if narrow is not None and dtype == "float64":
+        narrow = None
+    gated = "gate_layout" in EPILOGUES[name]
+    out = spec((m, half if gated else n), narrow or dtype, order=orders[2])
+    a, b = spec((m, k), dtype, order=orders[0]), spec((k, n), dtype, order=orders[1])
+    asked = seen_by(name, m, n, dtype, out)
+    if arch == "sm_80" and "float8" in str(narrow):
+        with pytest.raises(UnsupportedProblem, match="no instructions that convert"):
+            unigemm.plan(a, b, out, target=arch, **asked)
+        return
+    plan = unigemm.plan(a, b, out, target=arch, **asked)
+    assert plan.problem.epilogue is not None or name == "C not read"
