@@ -164,16 +164,50 @@ def matmul(
         Which conversions of NumPy arrays are allowed, by default "same_kind".
 
     **fused
-        What is done to the sums before they are rounded (see docs/epilogues.md): `alpha`, `beta`,
-        `c`, `bias`, `activation`, `preact_out`, `preact`, `gate_layout`, `scale_d`, `amax_out`,
-        `bias_grad_out`; or a function of the sums as `epilogue`, and what it takes beside them in
-        `epilogue_args`. For arrays of NumPy, CuPy and PyTorch.
+        What is done to the sums before they are rounded: see the other parameters. These are for
+        arrays of NumPy, CuPy and PyTorch; docs/epilogues.md has examples, and which backend
+        computes what.
 
     Returns
     -------
     array
         `out`, or a new array of the library of `a` on its device, last index contiguous. Two
         vectors give what the library's own matmul gives: a NumPy scalar, or a 0-d array.
+
+    Other Parameters
+    ----------------
+    alpha, beta : float or array of one element, optional
+        The result is ``activation(alpha * (a @ b) + beta * c + bias)``. Both are 1 by default. An
+        array is read when the work runs. Where `beta` is the number 0, `c` is not read.
+    c : array, optional
+        Broadcasts to the product's shape, with any strides. It may be `out` itself; other shared
+        memory is refused.
+    bias : array, optional
+        Broadcasts to the product's shape: (N,), (1, N), (M, 1), stacks in front.
+    activation : str, optional
+        "relu", "gelu" (exact), "gelu_tanh", "silu", "sigmoid", "tanh" or "relu2". With `preact`,
+        "drelu", "dgelu", "dgelu_tanh" or "dsilu": the sums times the slope at `preact`. With
+        `gate_layout`, "swiglu" or "geglu", whose result has N / 2 columns.
+    preact_out : array, optional
+        Gets what goes into the activation, in the product's shape.
+    preact : array, optional
+        What went into an activation whose gradient is asked for.
+    gate_layout : {"interleaved", "halves"}, optional
+        Which columns of the product are a gate and its value: 2 j and 2 j + 1, or j and N / 2 + j.
+        GPUs take "interleaved".
+    scale_d : float or array of one element, optional
+        Multiplies the result before it is rounded. With it, or any other of these, `dtype` may be
+        int8 or float8, which get the nearest number that they have.
+    amax_out : array of one float32, optional
+        Gets the largest magnitude of the result before `scale_d`; NaN if there is one.
+    bias_grad_out : array, optional
+        Gets sums of the result over the dimensions that it lacks. Host memory only.
+    epilogue : callable, optional
+        A function of the sums, ``epilogue(acc, **epilogue_args)``, instead of all of the above. It
+        is called with tracers, and what it does element by element becomes part of the kernel. A
+        tuple that it returns gives several results; `out` is a tuple then, too.
+    epilogue_args : dict, optional
+        Arrays that broadcast to the product, and numbers.
 
     Raises
     ------
