@@ -20,8 +20,10 @@ plan = unigemm.plan(a, b, target="h100", keep=3)
 print("limited by", plan.limiter)
 for name in ("launch", "mainloop", "waves", "epilogue"):
     print(f"  {name:9s} {getattr(plan.parts, name):6.1f} us")
+print(f"  times     {plan.parts.correction:7.2f}, learned from measured launches")
 for other in plan.alternatives:
-    print(f"  {other.predicted_us / plan.predicted_us - 1:+.1%} {other.backend} {other.config}")
+    tile = "x".join(map(str, other.config.tile))
+    print(f"  {other.predicted_us / plan.predicted_us - 1:+.1%} {other.backend} {tile}")
 
 # A plan can be kept: it is checked when it comes back.
 assert unigemm.Plan.from_json(plan.to_json()) == plan

@@ -206,7 +206,7 @@ def _draw_times(axes: Any, plan: Plan) -> None:
     places = range(len(ranked))
     left = np.zeros(len(ranked))
     for index, name in enumerate(PARTS):
-        us = np.array([getattr(each.parts, name) for each in ranked])
+        us = np.array([getattr(each.parts, name) * each.parts.correction for each in ranked])
         if us.any():
             axes.barh(places, us, left=left, label=name, color=f"C{index}")
             left += us
