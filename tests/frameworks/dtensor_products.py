@@ -27,6 +27,11 @@ def draw(*shape, seed=0):
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
+def halves(x):
+    gate, other = x.chunk(2, -1)
+    return functional.silu(gate) * other
+
+
 def cases():
     """Yield (operator, its reference, operands)."""
     yield ops.mm, torch.mm, (draw(4, 6), draw(6, 8))
@@ -38,6 +43,11 @@ def cases():
     yield (
         lambda x, w, b: ops.linear_activation(x, w, b, "gelu"),
         lambda x, w, b: functional.gelu(functional.linear(x, w, b)),
+        (draw(2, 4, 6), draw(8, 6), draw(8)),
+    )
+    yield (
+        lambda x, w, b: ops.linear_gated(x, w, b, "swiglu", "halves"),
+        lambda x, w, b: halves(functional.linear(x, w, b)),
         (draw(2, 4, 6), draw(8, 6), draw(8)),
     )
     yield (

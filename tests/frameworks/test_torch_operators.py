@@ -10,7 +10,7 @@ torch = needed("torch")
 import unigemm.torch as ut  # noqa: E402
 from unigemm import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem  # noqa: E402
 from unigemm.torch import products  # noqa: E402
-from unigemm.torch.activations import ACTIVATIONS  # noqa: E402
+from unigemm.torch.activations import ACTIVATIONS, GATED  # noqa: E402
 from unigemm.torch.operators import OPERATORS  # noqa: E402
 
 F = torch.nn.functional
@@ -44,6 +44,8 @@ def cases(grad):
     yield "linear", (m(3), m(5, 3)), {}
     yield "linear_activation", (m(4, 3), m(5, 3), m(5), "gelu"), {}
     yield "linear_preact", (m(2, 2, 3), m(5, 3), None, "silu"), {}
+    yield "linear_gated", (m(2, 4, 3), m(6, 3), m(6), "swiglu", "halves"), {}
+    yield "linear_gated_preact", (m(4, 3), m(6, 3), None, "geglu", "interleaved"), {}
     yield "matmul", (m(2, 1, 4, 3), m(2, 3, 5), m(4, 5), m(5)), {"alpha": 0.5, "activation": "tanh"}
     yield "matmul", (m(2, 4, 3), m(3, 5)), {"beta": 3.0}
 
@@ -55,6 +57,7 @@ def labelled(grad=True):
 def test_the_activations_are_all_that_unigemm_knows():
     from unigemm import activations
 
+    assert set(GATED) == set(activations.GATED) == {"swiglu", "geglu"}
     assert set(ACTIVATIONS) == set(activations.ACTIVATIONS) == set(REFERENCE)
 
 
@@ -106,6 +109,52 @@ def test_each_activation_and_its_gradient_are_pytorchs(activation):
         torch.autograd.grad((kept * weights).sum(), w)[0],
         torch.autograd.grad((REFERENCE[activation](F.linear(x, w, b)) * weights).sum(), w)[0],
     )
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize(("name", "of_gate"), [("swiglu", F.silu), ("geglu", F.gelu)])
+def test_gated_activations_and_their_gradients_are_pytorchs(name, of_gate, layout):
+    def reference(x, w, b):
+        y = F.linear(x, w, b)
+        gate, other = (y[..., ::2], y[..., 1::2]) if layout == "interleaved" else y.chunk(2, -1)
+        return of_gate(gate) * other
+
+    def ours(x, w, b):
+        return ut.linear(x, w, b, activation=name, gate_layout=layout)
+
+    x, w, b = draw(2, 4, 3, grad=True), draw(6, 3, grad=True), draw(6, grad=True)
+    for bias in (b, None):
+        torch.testing.assert_close(ours(x, w, bias), reference(x, w, bias))
+        with torch.no_grad():
+            for _ in range(2):  # bound, then known
+                torch.testing.assert_close(ours(x, w, bias), reference(x, w, bias))
+            torch.testing.assert_close(ours(x[0, 0], w, bias), reference(x[0, 0], w, bias))
+    weights = draw(2, 4, 3, seed=5)
+    for one, two in zip(
+        torch.autograd.grad((ours(x, w, b) * weights).sum(), (x, w, b)),
+        torch.autograd.grad((reference(x, w, b) * weights).sum(), (x, w, b)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+    rows = torch.vmap(ours, (0, None, None))(x, w, b)
+    torch.testing.assert_close(rows, reference(x, w, b))
+    layer = ut.Linear(3, 6, activation=name, gate_layout=layout, dtype=torch.float64)
+    assert f"gate_layout={layout}" in repr(layer)
+    torch.testing.assert_close(layer(x), reference(x, layer.weight, layer.bias))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(x.float(), w.float(), b.float())
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.double(), reference(x, w, b), rtol=0.1, atol=0.1)
+
+
+def test_a_gated_layer_is_compiled_whole():
+    layer = ut.Linear(8, 12, activation="swiglu", gate_layout="halves")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows in (3, 5, 6):
+        x = draw(rows, 8, dtype=torch.float32, grad=True)
+        torch.testing.assert_close(compiled(x), layer(x))
+        ours, theirs = (torch.autograd.grad(f(x).sum(), x)[0] for f in (compiled, layer))
+        torch.testing.assert_close(ours, theirs)
 
 
 SHAPES = [((3,), (3,)), ((3,), (3, 5)), ((4, 3), (3,)), ((2, 4, 3), (3,)), ((3,), (2, 3, 5))]
@@ -367,6 +416,10 @@ def test_known_calls_are_one_look_up_and_see_what_is_different(monkeypatch):
         ut.linear(x, freed(draw(5, 8)), bias)
 
 
+def gated(x, w, bias=None, *, activation="swiglu", gate_layout="halves", **options):
+    return ut.linear(x, w, bias, activation=activation, gate_layout=gate_layout, **options)
+
+
 def test_what_is_wrong_is_said_by_a_typed_error():
     a, b = draw(4, 3), draw(3, 5)
     for wrong, error, words in (
@@ -385,6 +438,16 @@ def test_what_is_wrong_is_said_by_a_typed_error():
         (lambda: ut.matmul(a, b, precision="tf16"), UnsupportedProblem, "tf16"),
         (lambda: ut.matmul(a.int(), b.int(), alpha=2.0), UnsupportedDtype, "floating"),
         (lambda: ut.Linear(2, 2, activation="none"), UnsupportedProblem, "use one of"),
+        (lambda: ut.Linear(2, 2, activation="swiglu"), UnsupportedProblem, "gate_layout="),
+        (lambda: ut.Linear(2, 3, activation="swiglu", gate_layout="halves"), ShapeMismatch, "even"),
+        (lambda: gated(a, b.t()[1:], gate_layout="both"), UnsupportedProblem, "interleaved"),
+        (lambda: gated(a, b.t()), ShapeMismatch, "even"),
+        (lambda: gated(a, b.t()[1:], activation="relu"), UnsupportedProblem, "not gated"),
+        (lambda: gated(a, b.t()[1:], activation=None), UnsupportedProblem, "not known"),
+        (lambda: gated(a, b.t()[1:], precision="ieee"), UnsupportedProblem, "precision="),
+        (lambda: gated(a.int(), b.t()[1:].int()), UnsupportedDtype, "int32"),
+        (lambda: gated(a, b.t()[1:], draw(3)), ShapeMismatch, "bias"),
+        (lambda: ut.matmul(a, b, activation="swiglu"), UnsupportedProblem, "linear alone"),
     ):
         with pytest.raises(error, match=words):
             wrong()

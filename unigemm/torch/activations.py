@@ -11,7 +11,15 @@ from torch.nn import functional
 
 from ..errors import UnsupportedProblem
 
-__all__ = ["ACTIVATIONS", "Activation", "activation_named"]
+__all__ = [
+    "ACTIVATIONS",
+    "GATED",
+    "GATE_LAYOUTS",
+    "Activation",
+    "Gated",
+    "activation_named",
+    "gated_named",
+]
 
 _aten = torch.ops.aten
 
@@ -52,6 +60,76 @@ ACTIVATIONS = {
 }
 
 
+@dataclass(frozen=True)
+class Gated:
+    """A function of pairs of elements of the last dimension, which it halves, and its gradient.
+
+    Attributes
+    ----------
+    value
+        (argument, layout of the pairs) to the value.
+    gradient
+        (gradient of the value, argument, layout) to the gradient of the argument.
+    """
+
+    value: Callable[[Tensor, str], Tensor]
+    gradient: Callable[[Tensor, Tensor, str], Tensor]
+
+
+GATE_LAYOUTS = ("interleaved", "halves")
+
+
+def _pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    if layout == "interleaved":
+        return x[..., ::2], x[..., 1::2]
+    half = x.shape[-1] // 2
+    return x[..., :half], x[..., half:]
+
+
+def _gated(name: str) -> Gated:
+    """Return ``f(gate) * other`` for an activation function f."""
+    of_gate = ACTIVATIONS[name]
+
+    def value(x: Tensor, layout: str) -> Tensor:
+        gate, other = _pairs(x, layout)
+        return of_gate.value(gate) * other
+
+    def gradient(g: Tensor, x: Tensor, layout: str) -> Tensor:
+        gate, other = _pairs(x, layout)
+        parts = of_gate.gradient(g * other, gate), g * of_gate.value(gate)
+        if layout == "interleaved":
+            return torch.stack(parts, -1).flatten(-2)
+        return torch.cat(parts, -1)
+
+    return Gated(value, gradient)
+
+
+GATED = {"swiglu": _gated("silu"), "geglu": _gated("gelu")}
+
+
+def gated_named(name: str, layout: str | None) -> Gated:
+    """Return a gated activation function.
+
+    Raises
+    ------
+    UnsupportedProblem
+        There is none of that name, or no such layout.
+    """
+    found = GATED.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise UnsupportedProblem(
+            f"activation {name!r} is not gated; use one of {', '.join(GATED)}"
+            if name in ACTIVATIONS
+            else f"activation {name!r} is not known; use one of {', '.join((*ACTIVATIONS, *GATED))}"
+        )
+    if layout not in GATE_LAYOUTS:
+        raise UnsupportedProblem(
+            f"activation {name!r} is of pairs; pass gate_layout='interleaved' (rows 2 j and "
+            "2 j + 1 of the weight are a pair) or 'halves' (rows j and N / 2 + j)"
+        )
+    return found
+
+
 def activation_named(name: str) -> Activation:
     """Return an activation function.
 
@@ -63,6 +141,9 @@ def activation_named(name: str) -> Activation:
     found = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if found is None:
         raise UnsupportedProblem(
-            f"activation {name!r} is not known; use one of {', '.join(ACTIVATIONS)}, or None"
+            f"activation {name!r} is for unigemm.torch.linear alone; use one of "
+            f"{', '.join(ACTIVATIONS)} here"
+            if isinstance(name, str) and name in GATED
+            else f"activation {name!r} is not known; use one of {', '.join(ACTIVATIONS)}, or None"
         )
     return found

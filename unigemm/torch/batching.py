@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedProblem
-from .activations import activation_named
+from .activations import activation_named, gated_named
 from .operators import LIBRARY
 
 __all__: list[str] = []
@@ -78,6 +78,23 @@ def _linear_preact(
     return (activation_named(activation).value(preact), preact), (0, 0)
 
 
+def _linear_gated_preact(
+    info: Any,
+    in_dims: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    gate_layout: str,
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    preact, _ = _linear(info, in_dims, x, weight, bias)
+    return (gated_named(activation, gate_layout).value(preact, gate_layout), preact), (0, 0)
+
+
+def _linear_gated(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+    return _linear_gated_preact(info, in_dims, *args)[0][0], 0
+
+
 def _register() -> None:
     for name, rule in (
         ("mm", _product),
@@ -86,6 +103,8 @@ def _register() -> None:
         ("linear", _linear),
         ("linear_activation", _linear),
         ("linear_preact", _linear_preact),
+        ("linear_gated", _linear_gated),
+        ("linear_gated_preact", _linear_gated_preact),
         ("matmul", _matmul),
     ):
         torch.library.register_vmap(f"unigemm::{name}", rule, lib=LIBRARY)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..errors import LibraryMismatch, ShapeMismatch
+from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedProblem
 from . import products
+from .activations import GATED
 from .sharding import notice
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ def linear(
     bias: Tensor | None = None,
     *,
     activation: str | None = None,
+    gate_layout: str | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
     """Return ``activation(x @ weight.T + bias)``, as `torch.nn.functional.linear`.
@@ -236,10 +238,17 @@ def linear(
     bias : Tensor, shape (N,), optional
         Added to each row.
     activation : str, optional
-        As in `matmul`. What went into it is kept for the gradient.
+        As in `matmul`; or "swiglu" or "geglu", which make one element of a pair of columns:
+        ``silu(gate) * other`` or ``gelu(gate) * other``. What went into it is kept for the
+        gradient.
+    gate_layout : {"interleaved", "halves"}, optional
+        Which rows of the weight are a gate and its other, for "swiglu" and "geglu" alone: rows 2 j
+        and 2 j + 1, or j and N / 2 + j.
     **options
         As in `matmul`.
     """
+    if gate_layout is not None or activation in GATED:
+        return _gated(x, weight, bias, activation, gate_layout, options)
     if not options and _unwatched(x, weight, bias):
         return products.unwatched_linear(x, weight, bias, activation)
     _tensors(x=x, weight=weight)
@@ -251,3 +260,21 @@ def linear(
     if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         return _ops.linear_preact(x, weight, bias, activation)[0]
     return _ops.linear_activation(x, weight, bias, activation)
+
+
+def _gated(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, gate_layout: Any,
+    options: Options,
+) -> Tensor:  # fmt: skip
+    _tensors(x=x, weight=weight)
+    if options:
+        raise UnsupportedProblem(
+            f"{min(options)}= is not taken beside activation {activation!r}; leave it out, or use "
+            "unigemm.matmul, which records no gradients"
+        )
+    products.check_gated(x, weight, activation, gate_layout)
+    if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        return _ops.linear_gated_preact(x, weight, bias, activation, gate_layout)[0]
+    if _unwatched(x, weight, bias):
+        return products.linear_gated(x, weight, bias, activation, gate_layout)
+    return _ops.linear_gated(x, weight, bias, activation, gate_layout)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 
 from ..errors import UnsupportedProblem
-from .activations import activation_named
+from .activations import activation_named, gated_named
 from .operators import LIBRARY
 from .products import accumulator_dtype
 from .sharding import is_spread, notice
@@ -46,10 +46,14 @@ def _sum_to(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return gradient.to(accumulator_dtype(gradient.dtype)).sum_to_size(shape).to(dtype)
 
 
-def _through(activation: str, gradient: Tensor, preact: Tensor) -> Tensor:
+def _through(activation: str | tuple[str, str], gradient: Tensor, preact: Tensor) -> Tensor:
+    """Return the gradient of what went into an activation, or a gated one and its layout."""
     wide = accumulator_dtype(gradient.dtype)
-    inner = activation_named(activation).gradient(gradient.to(wide), preact.to(wide))
-    return inner.to(gradient.dtype)
+    g, x = gradient.to(wide), preact.to(wide)
+    if isinstance(activation, tuple):
+        name, layout = activation
+        return gated_named(name, layout).gradient(g, x, layout).to(gradient.dtype)
+    return activation_named(activation).gradient(g, x).to(gradient.dtype)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -118,6 +122,23 @@ def _save_linear(
         _save(ctx, x, weight, result[1])
     else:  # what went into the activation is computed again
         _save(ctx, x, weight, x, weight, bias)
+
+
+def _save_gated(
+    ctx: Any,
+    result: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    gate_layout: str,
+) -> None:
+    _save_linear(ctx, result, x, weight, bias, activation)
+    ctx.activation = (activation, gate_layout)
+
+
+def _backward_gated(ctx: Any, *gradients: Tensor | None) -> Any:
+    return (*_backward_linear(ctx, *gradients), None)
 
 
 def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | None = None) -> Any:
@@ -261,6 +282,8 @@ def _register() -> None:
         ("linear", _save_linear, _backward_linear),
         ("linear_activation", _save_linear, _backward_linear),
         ("linear_preact", _save_linear, _backward_linear),
+        ("linear_gated", _save_gated, _backward_gated),
+        ("linear_gated_preact", _save_gated, _backward_gated),
         ("matmul", _save_matmul, _backward_matmul),
     ):
         LIBRARY.impl(name, _kernel(name, save, backward), "Autograd", with_keyset=True)

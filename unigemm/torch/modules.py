@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import UnsupportedProblem
-from .activations import activation_named
+from ..errors import ShapeMismatch, UnsupportedProblem
+from .activations import GATED, activation_named, gated_named
 from .functions import linear
 
 __all__ = ["Linear", "replace_linear"]
@@ -22,16 +22,20 @@ class Linear(nn.Linear):
     ----------
     in_features, out_features, bias, device, dtype
         As in `torch.nn.Linear`.
-    activation
-        As in `unigemm.torch.linear`.
+    activation, gate_layout
+        As in `unigemm.torch.linear`. With a gated activation the result has half as many features
+        as the weight has rows, which are `out_features`.
 
     Raises
     ------
     UnsupportedProblem
-        There is no such activation.
+        There is no such activation, or a gated one has no layout.
+    ShapeMismatch
+        A gated one has an odd number of features.
     """
 
     activation: str | None = None  # of the class, for modules that `replace_linear` made of others
+    gate_layout: str | None = None
 
     def __init__(
         self,
@@ -40,21 +44,38 @@ class Linear(nn.Linear):
         bias: bool = True,
         *,
         activation: str | None = None,
+        gate_layout: str | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if activation is not None:
+        if gate_layout is not None or activation in GATED:
+            gated_named(activation, gate_layout)  # type: ignore[arg-type]
+            if out_features % 2:
+                raise ShapeMismatch(
+                    f"out_features is {out_features}, and activation {activation!r} takes pairs; "
+                    "pass an even number"
+                )
+        elif activation is not None:
             activation_named(activation)
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.activation = activation
+        self.gate_layout = gate_layout
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``activation(x @ weight.T + bias)``."""
-        return linear(x, self.weight, self.bias, activation=self.activation)
+        if self.gate_layout is None:
+            return linear(x, self.weight, self.bias, activation=self.activation)
+        return linear(
+            x, self.weight, self.bias, activation=self.activation, gate_layout=self.gate_layout
+        )
 
     def extra_repr(self) -> str:
         """Describe the layer as PyTorch's does, and its activation."""
-        return super().extra_repr() + (f", activation={self.activation}" if self.activation else "")
+        said = super().extra_repr()
+        for name in ("activation", "gate_layout"):
+            value = getattr(self, name)
+            said += f", {name}={value}" if value else ""
+        return said
 
 
 def replace_linear(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedDtype
 from . import products
-from .products import check_bmm, check_epilogue, check_ranks
+from .products import check_bmm, check_epilogue, check_gated, check_ranks
 
 __all__ = ["LIBRARY", "OPERATORS"]
 
@@ -29,6 +29,13 @@ OPERATORS = {
     "linear_activation": "(Tensor x, Tensor weight, Tensor? bias, str activation) -> Tensor",
     # Also what went into the activation, for its gradient.
     "linear_preact": "(Tensor x, Tensor weight, Tensor? bias, str activation) -> (Tensor, Tensor)",
+    "linear_gated": (
+        "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout) -> Tensor"
+    ),
+    "linear_gated_preact": (
+        "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout) "
+        "-> (Tensor, Tensor)"
+    ),
     "matmul": (
         "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, "
         "Tensor? scale_b=None, *, float alpha=1., float beta=1., float scale=1., "
@@ -69,6 +76,8 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "linear": products.linear,
     "linear_activation": products.linear,
     "linear_preact": products.linear_preact,
+    "linear_gated": products.linear_gated,
+    "linear_gated_preact": products.linear_gated_preact,
     "matmul": _matmul,
 }
 
@@ -124,6 +133,19 @@ def _fake_linear_preact(
     return result, torch.empty_like(result)
 
 
+def _fake_linear_gated_preact(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, gate_layout: str
+) -> tuple[Tensor, Tensor]:
+    check_gated(x, weight, activation, gate_layout)
+    preact = _shaped(x, weight.t())
+    check_epilogue(x, preact.shape, None, None, bias, None)
+    return preact.new_empty((*preact.shape[:-1], preact.shape[-1] // 2)), preact
+
+
+def _fake_linear_gated(*args: Any) -> Tensor:
+    return _fake_linear_gated_preact(*args)[0]
+
+
 def _fake_matmul(
     a: Tensor,
     b: Tensor,
@@ -149,6 +171,8 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "linear": _fake_linear,
     "linear_activation": _fake_linear,
     "linear_preact": _fake_linear_preact,
+    "linear_gated": _fake_linear_gated,
+    "linear_gated_preact": _fake_linear_gated_preact,
     "matmul": _fake_matmul,
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..api import matmul
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype
 from ..runtime.bind import Bound
-from .activations import activation_named
+from .activations import activation_named, gated_named
 from .immediate import bound_product, multiply_known
 
 __all__ = [
@@ -20,9 +20,12 @@ __all__ = [
     "bmm",
     "check_bmm",
     "check_epilogue",
+    "check_gated",
     "check_ranks",
     "immediately",
     "linear",
+    "linear_gated",
+    "linear_gated_preact",
     "linear_preact",
     "mm",
     "plain_product",
@@ -209,17 +212,20 @@ def _slow_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
 
 
 def _bound_linear(
-    what: tuple[str, str | None], x: Tensor, weight: Tensor, bias: Tensor | None
+    what: tuple[str, ...], x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Bound | None:
     check_ranks("linear", ("weight", weight, 2))
     given: dict[str, Any] = {}
-    activation = what[1]
+    activation: str | None = what[1]
+    if what[2:]:
+        given["gate_layout"] = what[2]
     if bias is not None:
         given["bias"] = bias
     if activation is not None:
         given["activation"] = activation
     if given:
-        check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, activation)
+        named = None if what[2:] else activation
+        check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, named)
     return bound_product(x, weight.t(), given)
 
 
@@ -229,6 +235,58 @@ def linear_preact(
     """Return `linear`, and what went into the activation."""
     check_ranks("linear", ("weight", weight, 2))
     return product(x, weight.t(), bias=bias, activation=activation, preact=True)
+
+
+def linear_gated(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, gate_layout: str
+) -> Tensor:
+    """Return ``f(gate) * other`` of the pairs of columns of ``x @ weight.T + bias``."""
+    check_gated(x, weight, activation, gate_layout)
+    what = ("linear", activation, gate_layout)
+    result = immediately(what, x, weight, bias, _bound_linear)
+    if result is not None:
+        return result
+    given: dict[str, Any] = {"activation": activation, "gate_layout": gate_layout}
+    if bias is not None:
+        check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, None)
+        given["bias"] = bias
+    return plain_product(x, weight.t(), **given)
+
+
+def linear_gated_preact(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, gate_layout: str
+) -> tuple[Tensor, Tensor]:
+    """Return `linear_gated`, and the pairs."""
+    check_gated(x, weight, activation, gate_layout)
+    shape = (*x.shape[:-1], weight.shape[0])
+    check_epilogue(x, shape, None, None, bias, None)
+    given: dict[str, Any] = {"activation": activation, "gate_layout": gate_layout}
+    if bias is not None:
+        given["bias"] = bias
+    before = x.new_empty(shape)
+    return plain_product(x, weight.t(), preact_out=before, **given), before
+
+
+def check_gated(x: Tensor, weight: Tensor, activation: str, gate_layout: str | None) -> None:
+    """Refuse what a gated activation cannot be of; sizes may be symbols.
+
+    Raises
+    ------
+    UnsupportedProblem, UnsupportedDtype, ShapeMismatch
+        What does not fit.
+    """
+    gated_named(activation, gate_layout)
+    check_ranks("linear", ("weight", weight, 2))
+    if x.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        raise UnsupportedDtype(
+            f"gated activations are of real numbers of 16 bits or more, and x is {x.dtype}; "
+            "multiply alone"
+        )
+    if weight.shape[0] % 2:
+        raise ShapeMismatch(
+            f"weight has {weight.shape[0]} rows, and activation {activation!r} takes pairs; pass "
+            "an even number"
+        )
 
 
 def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:

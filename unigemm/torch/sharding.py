@@ -55,7 +55,7 @@ def register() -> None:
         return ways
 
     for name, rules in _RULES.items():
-        results = 2 if name == "linear_preact" else 1
+        results = 2 if name.endswith("_preact") else 1
         overload = getattr(torch.ops.unigemm, name).default
         register_sharding(overload)(placed(rules, results))
     _registered = True
@@ -123,6 +123,12 @@ def _linear_activation(x: Any, weight: Any, bias: Any, activation: str) -> list[
     return _with_added(_linear_rows(x, weight), bias, x.ndim)
 
 
+def _linear_gated(x: Any, weight: Any, bias: Any, *names: str) -> list[_Rule]:
+    """Return rules that leave columns whole, of which two may be far from each other."""
+    rows: list[_Rule] = [[dim, dim, None] for dim in range(x.ndim - 1)]
+    return _with_added([[None, None, None], *rows], bias, x.ndim)
+
+
 def _matmul(
     a: Any, b: Any, c: Any = None, bias: Any = None, scale_a: Any = None, scale_b: Any = None
 ) -> list[_Rule]:
@@ -139,5 +145,7 @@ _RULES: dict[str, Callable[..., list[_Rule]]] = {
     "linear": _linear,
     "linear_activation": _linear_activation,
     "linear_preact": _linear_activation,
+    "linear_gated": _linear_gated,
+    "linear_gated_preact": _linear_gated,
     "matmul": _matmul,
 }
