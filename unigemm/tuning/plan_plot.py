@@ -174,10 +174,12 @@ def _draw_tiles(axes: Any, plan: Plan) -> None:
     cut = waves.shape != (all_m, all_n)
     last = max(1, int(waves.max()))
     axes.imshow(waves, cmap="viridis", vmin=-last / 4, vmax=last, interpolation="nearest")
-    if max(waves.shape) > _THIN * min(waves.shape):
+    most = max(waves.shape)
+    if stretched := most > _THIN * min(waves.shape):
         axes.set_aspect("auto")
     for axis, number in ((axes.yaxis, waves.shape[0]), (axes.xaxis, waves.shape[1])):
-        axis.set_major_locator(MaxNLocator(integer=True) if number > 1 else FixedLocator([0]))
+        bins = 8 if stretched else max(1, 8 * number // most)  # a short axis has room for few
+        axis.set_major_locator(MaxNLocator(bins, integer=True) if number > 1 else FixedLocator([0]))
     for wave in range(min(last + 1, _MOST_NUMBERS)):
         inside = np.argwhere(waves == wave)
         if len(inside):
