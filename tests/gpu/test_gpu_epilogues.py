@@ -44,10 +44,20 @@ def test_drawn_epilogues_are_those_of_the_host(name, backend):
 
 @pytest.mark.parametrize("epilogue", sorted(EPILOGUES))
 def test_every_epilogue_at_the_sizes_of_a_layer(epilogue):
-    """A small set for the sanitizer, too."""
     lib = lib_named("torch-cuda")
     check_fused(Fused((200, 512, 1024), DType.BFLOAT16, "nt", epilogue), lib, backend="cute_wgmma")
     check_fused(Fused((130, 136, 200), DType.FLOAT32, "nt", epilogue), lib, backend="cute_simt")
+
+
+@pytest.mark.parametrize("epilogue", ["all", "swiglu", "in place"])
+@pytest.mark.parametrize("backend", ["cute_simt", "cute_wgmma", "cutile"])
+def test_small_epilogues_for_the_sanitizer(backend, epilogue):
+    """A small set that `compute-sanitizer` runs in reasonable time (see bench/README.md)."""
+    if backend == "cutile":
+        cutile()
+    dtype = DType.FLOAT32 if backend == "cute_simt" else DType.BFLOAT16
+    case = Fused((72, 48, 96), dtype, "nt", epilogue)
+    check_fused(case, lib_named("torch-cuda"), backend=backend)
 
 
 def cutile():
