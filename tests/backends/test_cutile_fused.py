@@ -14,10 +14,12 @@ from test_cutile import plan_of
 pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
 
 from test_cutile_kernel import ARCHS, kernels, lay_out, run, view  # noqa: F401
+from test_cutile_launch import Recorder
 
 import unigemm
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.candidates import scratch_bytes
+from unigemm.backends.cutile.launch_arguments import calls
 from unigemm.backends.numpy.epilogue import compute, rounded
 from unigemm.planning.config import Raster
 from unigemm.planning.plan import Plan
@@ -184,3 +186,44 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     outside = np.ones(d_mem.shape, bool)
     view(outside, d_lay)[...] = False
     assert (d_mem[outside].astype(np.float64) == np.array(99).astype(d_mem.dtype)).all()
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_launch_passes_arrays_numbers_and_the_largest_magnitude_in_their_places(
+    monkeypatch, scaled
+):
+    """`runtime` brings scales, arrays, the place of the largest magnitude, and numbers."""
+    dtype = DType.FLOAT8_E4M3FN if scaled else DType.BFLOAT16
+    lay = Layout((64, 64), (64, 1), dtype, 16)
+    layouts = {
+        "c": Layout((64, 64), (64, 1), DType.BFLOAT16, 16),
+        "bias": Layout((64,), (1,), DType.BFLOAT16, 16),
+        "amax_out": Layout((1,), (1,), DType.FLOAT32),
+    }
+    asked = {"alpha": 2.0, "c": "full", "bias": "row", "beta": 0.5, "amax_out": "largest"}
+    fusion = fusion_of(asked, ((64, 64), (64, 64)), lambda _, key: layouts[key], False)
+    gemm = canonical(
+        lay,
+        Layout((64, 64), (1, 64), dtype, 16),
+        Layout((64, 64), (64, 1), DType.BFLOAT16, 16),
+        scaled=scaled,
+        epilogue=fusion.epilogue,
+        beside=fusion.layouts,
+    )
+    target = named_target("sm_90a")
+    plan = Plan("cutile", plan_of(tile=(64, 64, 64)).config, gemm.problem, gemm.extents, target)
+    driver = Recorder(monkeypatch)
+    (call,) = calls(plan, gemm)
+    driver.count = len(call.arguments)
+    launch = BACKEND.bind(plan, gemm, {"gemm": "function"})
+    scales = (7, 0, 3.0) if scaled else ()
+    launch(1, 2, 3, 0, 0, *scales, 100, 200, 300, 2.0, 0.5)
+    ((_, _, _, _, values, _),) = driver.launches
+    at = 27 + (7 if scaled else 0)  # behind three matrices, two arrays of scales and a factor
+    if scaled:
+        two = [7, 1, 1, 0, 0, 1]
+        assert values[27:34] == [*two, int.from_bytes(np.float64(3).tobytes(), "little")]
+    assert values[at : at + 9] == [100, 1, 1, 64, 64, 8, 8, 64, 1]
+    assert values[at + 9 : at + 18] == [200, 1, 1, 1, 64, 8, 8, 8, 1]
+    numbers = [int.from_bytes(np.float64(x).tobytes(), "little") for x in (2.0, 0.5)]
+    assert values[at + 18 : at + 23] == [*numbers, 300, 1, 1]
