@@ -8,7 +8,13 @@ from needed import needed
 torch = needed("torch")
 
 import unigemm.torch as ut  # noqa: E402
-from unigemm import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem  # noqa: E402
+from unigemm import (  # noqa: E402
+    DeviceMismatch,
+    LibraryMismatch,
+    ShapeMismatch,
+    UnsupportedDtype,
+    UnsupportedProblem,
+)
 from unigemm.torch import products  # noqa: E402
 from unigemm.torch.activations import ACTIVATIONS, GATED  # noqa: E402
 from unigemm.torch.operators import OPERATORS  # noqa: E402
@@ -416,6 +422,49 @@ def test_known_calls_are_one_look_up_and_see_what_is_different(monkeypatch):
         ut.linear(x, freed(draw(5, 8)), bias)
 
 
+def ragged():
+    return torch.nested.nested_tensor([draw(2, 3), draw(4, 3)], layout=torch.jagged)
+
+
+def masked():
+    return torch.masked.masked_tensor(draw(4, 3), draw(4, 3) > 0)
+
+
+def test_tensors_without_data_have_products_of_their_shape():
+    layer = ut.Linear(8, 6, device="meta", activation="relu")
+    for bias in (layer.bias, None):
+        with torch.no_grad():
+            y = ut.linear(torch.empty(2, 3, 8, device="meta"), layer.weight, bias)
+        assert (y.shape, y.device.type) == ((2, 3, 6), "meta")
+    assert layer(torch.empty(3, 8, device="meta")).shape == (3, 6)
+    a = torch.empty(2, 3, 8, device="meta")
+    assert ut.matmul(a, a.mT).shape == ut.bmm(a, a.mT).shape == (2, 3, 3)
+
+
+def test_symbolic_tracing_leaves_a_layer_whole():
+    layer = ut.Linear(3, 4, activation="silu", dtype=torch.float64)
+    traced = torch.fx.symbolic_trace(torch.nn.Sequential(layer))
+    torch.testing.assert_close(traced(draw(2, 3)), layer(draw(2, 3)))
+    with pytest.raises(LibraryMismatch, match=r"torch\.fx\.wrap"):
+        torch.fx.symbolic_trace(lambda x: ut.matmul(x, x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pytorchs_counter_of_operations_counts_products():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x, w, b = draw(2, 4, 3), draw(6, 3, grad=True), draw(6)
+    with FlopCounterMode(display=False) as counter:
+        y = ut.linear(x, w, b, activation="relu")
+        assert counter.get_total_flops() == 2 * 2 * 4 * 3 * 6
+        y.sum().backward()
+    assert counter.get_total_flops() == 2 * (2 * 2 * 4 * 3 * 6)
+    with FlopCounterMode(display=False) as counter:
+        ut.addmm(draw(6), draw(4, 3), draw(3, 6))
+        ut.matmul(draw(5, 1, 4, 3), draw(2, 3, 6), alpha=2.0)
+    assert counter.get_total_flops() == 2 * 4 * 3 * 6 * (1 + 10)
+
+
 def gated(x, w, bias=None, *, activation="swiglu", gate_layout="halves", **options):
     return ut.linear(x, w, bias, activation=activation, gate_layout=gate_layout, **options)
 
@@ -434,6 +483,14 @@ def test_what_is_wrong_is_said_by_a_typed_error():
         (lambda: ut.linear(a, b.t(), activation="swish"), UnsupportedProblem, "use one of"),
         (lambda: ut.matmul(a, b.float()), UnsupportedDtype, "float"),
         (lambda: ut.matmul(a, 2.0), LibraryMismatch, "Tensor"),
+        (lambda: ut.matmul(a, b, c=1.0), LibraryMismatch, "c is a float"),
+        (lambda: ut.linear(a, b.t(), 1.0), LibraryMismatch, "bias is a float"),
+        (lambda: ut.addmm(None, a, b), LibraryMismatch, "c is a NoneType"),
+        (lambda: ut.matmul(a, b, out=a), TypeError, "no argument 'out'"),
+        (lambda: ut.matmul(a, b.to("meta")), DeviceMismatch, "meta"),
+        (lambda: ut.linear(a.to("meta"), b.t()), DeviceMismatch, "meta"),
+        (lambda: ut.linear(ragged(), b.t()), LibraryMismatch, "unbind"),
+        (lambda: ut.matmul(masked(), b), LibraryMismatch, "masked"),
         (lambda: ut.matmul(a.sum(), b), ShapeMismatch, ""),
         (lambda: ut.matmul(a, b, precision="tf16"), UnsupportedProblem, "tf16"),
         (lambda: ut.matmul(a.int(), b.int(), alpha=2.0), UnsupportedDtype, "floating"),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..arrays.torch_tensors import refuse_type
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedProblem
 from . import products
 from .activations import GATED
@@ -31,6 +32,8 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _forward_ad = torch.autograd.forward_ad
 _PLAIN = (Tensor, Parameter)
+#: Subclasses whose elements are not all that they stand for.
+_REFUSED = ("NestedTensor", "MaskedTensor")
 
 
 class Options(TypedDict, total=False):
@@ -43,6 +46,9 @@ class Options(TypedDict, total=False):
     backend: str
     scale_a: Tensor | float | None
     scale_b: Tensor | float | None
+
+
+_NAMES = {*Options.__annotations__, "alpha", "beta", "activation"}
 
 
 def _unwatched(*tensors: Tensor | None) -> bool:
@@ -64,7 +70,7 @@ def _unwatched(*tensors: Tensor | None) -> bool:
         if type(x) not in _PLAIN:
             if x is not None:
                 return False
-        elif x.is_conj() or x.is_neg():  # type: ignore[union-attr]
+        elif x.is_meta or x.is_conj() or x.is_neg():  # type: ignore[union-attr]
             return False
     return not (_is_grad_enabled() and _any_requires_grad(*tensors))
 
@@ -74,9 +80,13 @@ def _tensors(**named: Any) -> None:
     for name, x in named.items():
         if not isinstance(x, Tensor):
             raise LibraryMismatch(
-                f"{name} is a {type(x).__name__}; pass a torch.Tensor (unigemm.matmul takes arrays "
-                "of other libraries)"
+                f"{name} is symbolic; name the function that multiplies in torch.fx.wrap"
+                if type(x).__module__.startswith("torch.fx.")
+                else f"{name} is a {type(x).__name__}; pass a torch.Tensor (unigemm.matmul takes "
+                "arrays of other libraries)"
             )
+        if type(x).__name__ in _REFUSED:
+            refuse_type(type(x), name)
     if not _is_compiling():
         notice(*named.values())
 
@@ -131,7 +141,7 @@ def matmul(
     plain = c is None and bias is None and activation is None and alpha == 1 and not options
     if plain and _unwatched(a, b):
         return products.unwatched_matmul(a, b)
-    _tensors(a=a, b=b)
+    _tensors(a=a, b=b, **{} if c is None else {"c": c}, **{} if bias is None else {"bias": bias})
     if plain and a.dim() == 2 and b.dim() == 2:
         return _mm(a, b)
     if not a.dim() or not b.dim():
@@ -157,6 +167,12 @@ def _with_options(
     **options: Any,
 ) -> Tensor:
     """Call the operator that takes all options."""
+    for name in options:
+        if name not in _NAMES:
+            raise TypeError(
+                f"products of unigemm.torch have no argument {name!r}; they take "
+                f"{', '.join(sorted(_NAMES))}"
+            )
     scale = 1.0
     scales: list[Tensor | None] = []
     for each in (scale_a, scale_b):
@@ -251,7 +267,7 @@ def linear(
         return _gated(x, weight, bias, activation, gate_layout, options)
     if not options and _unwatched(x, weight, bias):
         return products.unwatched_linear(x, weight, bias, activation)
-    _tensors(x=x, weight=weight)
+    _tensors(x=x, weight=weight, **{} if bias is None else {"bias": bias})
     if options:
         products.check_ranks("linear", ("weight", weight, 2))
         return matmul(x, weight.mT, bias=bias, activation=activation, **options)
@@ -266,7 +282,7 @@ def _gated(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, gate_layout: Any,
     options: Options,
 ) -> Tensor:  # fmt: skip
-    _tensors(x=x, weight=weight)
+    _tensors(x=x, weight=weight, **{} if bias is None else {"bias": bias})
     if options:
         raise UnsupportedProblem(
             f"{min(options)}= is not taken beside activation {activation!r}; leave it out, or use "

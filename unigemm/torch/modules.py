@@ -14,6 +14,8 @@ from .functions import linear
 
 __all__ = ["Linear", "replace_linear"]
 
+torch.fx.wrap("linear")  # symbolic tracing leaves it as it is
+
 
 class Linear(nn.Linear):
     """A `torch.nn.Linear` whose product is unigemm's, with an activation function in it.

@@ -7,13 +7,15 @@ all of `unigemm.matmul`'s options, for operands of any rank from two. Gradients 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-from ..errors import UnsupportedDtype
+from ..errors import DeviceMismatch, UnsupportedDtype
 from . import products
 from .products import check_bmm, check_epilogue, check_gated, check_ranks
 
@@ -88,6 +90,8 @@ def _shaped(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         a.shape[-1] == b.shape[-2],
         lambda: f"inner extents differ: {tuple(a.shape)} @ {tuple(b.shape)}; make them agree",
     )
+    if a.device != b.device:
+        raise DeviceMismatch(f"a is on {a.device} and b is on {b.device}; move one of them")
     float8 = a.dtype in _FLOAT8 and b.dtype in _FLOAT8
     if a.dtype != b.dtype and not float8:
         raise UnsupportedDtype(f"a is {a.dtype} and b is {b.dtype}; convert one of them")
@@ -200,6 +204,27 @@ def _autocast(name: str, device: str) -> Callable[..., Any]:
     return cast
 
 
+def _flops(a: Any, b: Any, *more: Any, out_shape: Any = None, **options: Any) -> int:
+    """Return the multiplications and additions of ``a @ b``, of shapes."""
+    return 2 * math.prod(torch.broadcast_shapes(a[:-2], b[:-2])) * a[-2] * a[-1] * b[-1]
+
+
+def _linear_flops(x: Any, weight: Any, *more: Any, out_shape: Any = None, **options: Any) -> int:
+    return 2 * math.prod(x) * weight[0]
+
+
+def _addmm_flops(c: Any, a: Any, b: Any, *, out_shape: Any = None, **options: Any) -> int:
+    return _flops(a, b)
+
+
+def _register_flops() -> None:
+    """Let PyTorch's counters of operations know the operators."""
+    of = {"addmm": _addmm_flops}
+    for name in OPERATORS:
+        formula = _linear_flops if name.startswith("linear") else of.get(name, _flops)
+        register_flop_formula(getattr(torch.ops.unigemm, name))(formula)
+
+
 def _register() -> None:
     for name, schema in OPERATORS.items():
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -211,3 +236,4 @@ def _register() -> None:
 
 
 _register()
+_register_flops()
