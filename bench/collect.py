@@ -2,9 +2,9 @@
 
 What a fit is made of, and what claims are judged by. For each problem of ``models:SEED`` (to fit
 to) or ``heldout:SEED`` (to judge by) the planner's best launches, and others, drawn evenly from all
-that the backends offer (`bench.launch_draw` says how). Kernels are compiled on all cores; nothing
-compiles beside the measuring. Kinds of numbers take turns, so a run that is cut short has some of
-each. Ends by itself after ``--seconds``.
+that the backends offer (see `unigemm.tuning.launch_draw`). Kernels are compiled on all cores;
+nothing compiles beside the measuring. Kinds of numbers take turns, so a run that is cut short has
+some of each. Ends by itself after ``--seconds``.
 
 The file holds one JSON object a launch, as `bench.sweep` writes them, with "suite", and "drawn":
 "best", "evenly" or "varied". ``--dry-run --target h100`` says what would be done, without a GPU.
@@ -29,13 +29,13 @@ from statistics import mean, quantiles
 from typing import Any
 
 from bench.command import command, require_device
-from bench.launch_draw import Amounts, Drawn, LaunchDraw
 from bench.suites import kind_named, sizes_of_models
 from unigemm import api, capabilities
 from unigemm.errors import BackendUnavailable, UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import Target, named_target
+from unigemm.tuning.launch_draw import Amounts, Drawn, LaunchDraw
 from unigemm.tuning.measure import Workload, best_device
 from unigemm.tuning.sweep import contenders, starts, sweep
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import astuple, fields
 from typing import NamedTuple
 
 import numpy as np
 
-from bench.measured import Launch
 from bench.trees import boosted, joined
-from unigemm.backends.common.correction import OF_PROBLEM, Trees, factors, features
-from unigemm.backends.common.cost_model import Coefficients, Parts, Usage, estimate
-from unigemm.backends.common.launches import Array, Launches, columns_of
+from unigemm.backends.common.correction import OF_PROBLEM, Trees, factors
+from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
+from unigemm.backends.common.launches import Array
+from unigemm.backends.common.measured import Measured, measured
 from unigemm.backends.common.ranking import CostModel
-from unigemm.planning.target import Target
-from unigemm.problem.problem import Extents, Problem
 
 __all__ = ["Fitted", "Measured", "fit", "measured", "models"]
 
@@ -29,60 +25,6 @@ _DRAWN = 4.0  # times the weight of launches that no model chose: they show what
 _TREES, _LEVEL_TREES = 130, 30
 _SOME = 5000  # launches, drawn, by which the coefficients are fitted
 _KEPT = 12  # of a product whose launches a model chose: the best, and as many of the others
-
-
-class Measured(NamedTuple):
-    """The launches of one backend and kind of numbers.
-
-    Attributes
-    ----------
-    products
-        (problem, extents, target, swapped) of each group of launches, as the kernel sees it.
-    groups
-        Where each of them ends.
-    usage, launches, us, drawn
-        Of all launches, one behind the other.
-    product
-        Place of each launch's product as the caller sees it, and which these are.
-    names
-        (problem, extents, target) by that place.
-    """
-
-    products: list[tuple[Problem, Extents, bool]]
-    ends: Array
-    usage: Usage
-    launches: Launches
-    us: Array
-    drawn: Array
-    product: Array
-    names: list[tuple[Problem, Extents, Target]]
-
-    @property
-    def rows(self) -> list[Array]:
-        """The launches of each product."""
-        order = self.product.argsort(kind="stable")
-        counts = np.bincount(self.product, minlength=len(self.names))
-        return np.split(order, counts.cumsum()[:-1])
-
-    @property
-    def loss(self) -> Array:
-        """Each launch's time over the best of its product."""
-        least = np.full(len(self.names), np.inf)
-        np.minimum.at(least, self.product, self.us)
-        loss: Array = self.us / least[self.product]
-        return loss
-
-    def asked(self, parts: Parts) -> Array:
-        """Return the features of all launches."""
-        found, begin = [], 0
-        for (problem, extents, swapped), end in zip(self.products, self.ends, strict=True):
-            some = slice(begin, end)
-            usage, launches, own = (
-                type(of)(*(x[some] for x in of)) for of in (self.usage, self.launches, parts)
-            )
-            found.append(features(problem, extents, swapped, usage, launches, own))
-            begin = end
-        return np.concatenate(found, axis=1)
 
 
 class Fitted(NamedTuple):
@@ -106,52 +48,6 @@ def models() -> dict[str, CostModel]:
     from unigemm.backends.cutile.candidates import MODEL as CUTILE
 
     return {each.name: each for each in (CUTE_WGMMA, CUTE_SIMT, CUTILE)}
-
-
-def measured(model: CostModel, kinds: Sequence[str], of: Sequence[Launch]) -> Measured:
-    """Gather the launches of some kinds of numbers.
-
-    Not those with remainder launches, nor what is not legal any more.
-    """
-    groups: dict[tuple[Problem, Extents, Target], list[Launch]] = defaultdict(list)
-    for each in of:
-        if (
-            each.backend == model.name
-            and model.kind(each.problem) in kinds
-            and not each.config.remainder
-            and model.unsupported_reason(
-                each.config.oriented(each.problem), each.config, each.target
-            )
-            is None
-        ):
-            groups[each.problem, each.extents, each.target].append(each)
-    products, usages, launches, us, drawn, product = [], [], [], [], [], []
-    for place, ((problem, extents, target), every) in enumerate(groups.items()):
-        for swapped in (False, True):
-            some = [each for each in every if each.config.swap_ab == swapped]
-            if not some:
-                continue
-            configs = [each.config for each in some]
-            own, sizes = configs[0].oriented(problem), configs[0].oriented(extents)
-            columns = columns_of(configs, model.schedules)
-            used = model.usage(own, sizes, target, columns, configs)
-            shape = (len(some),)
-            usages.append([np.broadcast_to(np.asarray(x, float), shape) for x in used])
-            launches.append(columns)
-            products.append((own, sizes, swapped))
-            us += [each.us for each in some]
-            drawn += [each.drawn for each in some]
-            product += [place] * len(some)
-    return Measured(
-        products,
-        np.cumsum([x.size for x in launches]),
-        Usage(*(np.concatenate(column) for column in zip(*usages, strict=True))),
-        Launches(*(np.concatenate(column) for column in zip(*launches, strict=True))),
-        np.array(us),
-        np.array(drawn),
-        np.array(product),
-        list(groups),
-    )
 
 
 def fit(to: Measured, only: Array | None = None, seed: int = 0) -> Fitted:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from unigemm.backends.common.measured import MeasuredLaunch
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.target import DEVICES, Target, named_target
 from unigemm.problem.problem import Extents, Problem
@@ -24,29 +25,19 @@ STEADY_US = 20.0  # of shorter launches the clocks do not depend on the run
 
 
 @dataclass(frozen=True)
-class Launch:
+class Launch(MeasuredLaunch):
     """A measured launch.
+
+    Its time is the median of its times, as if cuBLAS had taken in each run what it takes in the
+    median of the problem's runs: a GPU near its power limit changes its clocks from run to run.
 
     Attributes
     ----------
-    backend, problem, extents, target, config
-        What was launched, where.
-    us, cublas_us
-        The median of its times, as if cuBLAS had taken in each run what it takes in the median of
-        the problem's runs: a GPU near its power limit changes its clocks from run to run. And that
-        time of cuBLAS; None if it was not measured.
-    drawn
-        Whether its product's launches were drawn (`bench.collect`), and not chosen by a model.
+    cublas_us
+        That time of cuBLAS; None if it was not measured.
     """
 
-    backend: str
-    problem: Problem
-    extents: Extents
-    target: Target
-    config: Config
-    us: float
-    cublas_us: float | None
-    drawn: bool = False
+    cublas_us: float | None = None
 
 
 def files(held_out: bool = False, data: Path = DATA) -> list[Path]:
@@ -79,7 +70,7 @@ def launches(paths: Iterable[Path] | None = None) -> list[Launch]:
     for key, timed in runs.items():
         cublas = usual.get(key[1:4])
         us = median(_as_usual(*each, cublas) for each in timed)
-        found.append(Launch(*key, us, cublas, key in drawn))
+        found.append(Launch(*key, us, key in drawn, cublas))
     return found
 
 

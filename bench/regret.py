@@ -93,7 +93,7 @@ def main() -> None:
     for name, of in tables(launches(args.files or None), args.only):
         if args.shipped:
             model = model_of(*name.split("/"), of.names[0][2])
-            us = Fitted(*model).estimate(of)
+            us = Fitted(*model[:2]).estimate(of)
             everything = np.ones(len(of.names), bool)
             for first, what in ((1, name), (_EIGHT, f"{name}, best of {_EIGHT}")):
                 found = regrets(of, us, everything, first)

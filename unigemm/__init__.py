@@ -28,9 +28,11 @@ if TYPE_CHECKING:
         UnsupportedProblem,
     )
     from .info import BackendInfo, Capabilities, DeviceInfo, backend_info, capabilities
+    from .planning.calibration import Calibration
     from .planning.plan import Plan
     from .planning.target import Target, named_target
     from .tuning.autotune import autotune
+    from .tuning.calibrate import calibrate
     from .tuning.online import autotuning
     from .version import __version__
 
@@ -55,6 +57,8 @@ _WHERE = {
     ),
     "arrays.array_spec": ("ArraySpec",),
     "tuning.autotune": ("autotune",),
+    "tuning.calibrate": ("calibrate",),
+    "planning.calibration": ("Calibration",),
     "tuning.online": ("autotuning",),
     "planning.plan": ("Plan",),
     "planning.target": ("Target", "named_target"),
@@ -69,6 +73,7 @@ __all__ = [
     "BackendWarning",
     "CacheError",
     "CacheWarning",
+    "Calibration",
     "Capabilities",
     "CompilationError",
     "CompiledKernel",
@@ -88,6 +93,7 @@ __all__ = [
     "autotune",
     "autotuning",
     "backend_info",
+    "calibrate",
     "capabilities",
     "compile",
     "matmul",

@@ -27,6 +27,7 @@ __all__ = [
     "bundle_dirs",
     "cache_dir",
     "cache_limit_bytes",
+    "calibration_file",
     "dump_dir",
     "log_level",
     "own_tuning_file",
@@ -149,6 +150,13 @@ def own_tuning_file() -> Path | None:
 def tuning_files() -> tuple[Path, ...]:
     """Return the tuning files that ``UNIGEMM_TUNING`` names, beside this user's own."""
     return _value("UNIGEMM_TUNING")
+
+
+def calibration_file() -> Path | None:
+    """Return the file of `unigemm.calibrate`: by default beside the tuning file."""
+    named = _value("UNIGEMM_CALIBRATION")
+    folder = cache_dir() if named is None else None
+    return named if folder is None else folder / "calibration.json"
 
 
 def cache_limit_bytes() -> int:
@@ -352,6 +360,13 @@ VARIABLES: dict[str, Variable] = {
             _paths,
             lambda complain: (),
             CacheWarning,
+        ),
+        Variable(
+            "UNIGEMM_CALIBRATION",
+            "the file that calibrate writes and plans read, in place of the user's own",
+            "calibration.json in the folder of kernels",
+            _folder,
+            lambda complain: None,
         ),
         Variable(
             "UNIGEMM_AUTOTUNE",

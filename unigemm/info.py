@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import BackendUnavailable, UnigemmError
+from .planning.calibrations import calibrated_target
 from .planning.registry import backend_named, backend_names, compiler_missing_of, missing_of
-from .planning.target import Target, device_count, device_target
+from .planning.target import Target, device_count
 
 __all__ = ["BackendInfo", "Capabilities", "DeviceInfo", "backend_info", "capabilities"]
 
@@ -23,11 +24,14 @@ class DeviceInfo:
         What kernels for it are planned for; None if there are no kernels for its architecture.
     problem
         Why `target` is None, as a sentence.
+    calibration
+        How `unigemm.calibrate` has measured it, as words; None if it has not.
     """
 
     index: int
     target: Target | None
     problem: str | None = None
+    calibration: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,10 @@ def capabilities() -> Capabilities:
     devices = []
     for index in range(device_count()):
         try:
-            devices.append(DeviceInfo(index, device_target(index)))
+            target = calibrated_target(index)
+            said = None if target.calibration is None else str(target.calibration)
+            plain = replace(target, calibration=None)
+            devices.append(DeviceInfo(index, plain, calibration=said))
         except UnigemmError as error:
             devices.append(DeviceInfo(index, None, str(error)))
     return Capabilities(tuple(devices), backend_info())

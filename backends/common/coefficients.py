@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unigemm.planning.calibration import Calibration
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Problem
 
 from .correction import FEATURES, Trees
 from .cost_model import Coefficients
+from .offsets import Offsets, offsets_of
 
-__all__ = ["DATA", "Model", "kind_of", "model_of"]
+__all__ = ["DATA", "Model", "kind_of", "model_of", "name_of"]
 
 DATA = "unigemm.planning.data"
 #: Kinds whose numbers are taken where there are none of a kind's own, the likest first.
@@ -40,6 +42,7 @@ class Model(NamedTuple):
 
     coefficients: Coefficients
     correction: Trees | None
+    offsets: Offsets | None = None
 
 
 def kind_of(problem: Problem) -> str:
@@ -48,15 +51,29 @@ def kind_of(problem: Problem) -> str:
 
 
 @lru_cache(maxsize=256)
-def model_of(backend: str, kind: str, target: Target) -> Model:
-    """Return the model of a backend for a kind of numbers, or the kind most like it."""
-    fitted = _fitted()
+def name_of(backend: str, kind: str, target: Target) -> str:
+    """Return what the model is called in the data, perhaps that of the kind most like it."""
     for arch in (f"sm_{target.capability[0]}x", "any"):
         for like in (kind, *_LIKE.get(kind, ())):
             name = f"{backend} {arch} {like}"
-            if name in fitted:
-                return Model(Coefficients(**fitted[name]), _corrections().get(name))
+            if name in _fitted():
+                return name
     raise KeyError(f"no coefficients for {backend} and {kind}: {DATA} lacks them")
+
+
+@lru_cache(maxsize=256)
+def model_of(
+    backend: str, kind: str, target: Target, calibration: Calibration | None = None
+) -> Model:
+    """Return the model of a backend for a kind of numbers, adjusted by a calibration."""
+    name = name_of(backend, kind, target)
+    values, correction = _fitted()[name], _corrections().get(name)
+    adjustment = None if calibration is None else calibration.models.get(name)
+    if adjustment is None:
+        return Model(Coefficients(**values), correction)
+    factors = {each: adjustment.coefficients.get(each, 1.0) for each in values}
+    adjusted = Coefficients(**{each: value * factors[each] for each, value in values.items()})
+    return Model(adjusted, correction, offsets_of(adjustment))
 
 
 @cache

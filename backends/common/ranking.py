@@ -22,6 +22,7 @@ from .coefficients import Model, kind_of, model_of
 from .correction import factors, features
 from .cost_model import Parts, Usage, estimate, overlapping
 from .launches import Array, Launches, columns_of
+from .offsets import factor as offset_factor
 
 __all__ = ["CostModel", "Offer", "estimate_all", "rank"]
 
@@ -203,19 +204,23 @@ def _estimated(model: CostModel, offer: Offer, target: Target) -> _Estimated:
 
 
 def _model(model: CostModel, problem: Problem, target: Target) -> Model:
-    return model_of(model.name, model.kind(problem), target)
+    # What promises bits is planned alike on all cards of a name.
+    bits = problem.deterministic or problem.batch_invariant
+    return model_of(model.name, model.kind(problem), target, None if bits else target.calibration)
 
 
 def _corrected(model: CostModel, each: _Estimated, index: Array, target: Target) -> _Corrected:
     """Correct some candidates of an offer."""
     problem, extents, swap, _, launches, _, remainder_us = each.offer
-    trees = _model(model, problem, target).correction
+    _, trees, offsets = _model(model, problem, target)
     some = Parts(*(us[index] for us in each.parts))
     usage = Usage(*(x[index] for x in each.usage))
     factor = np.ones(len(index))
     if trees is not None and len(index):
         asked = features(problem, extents, swap, usage, launches.take(index), some)
         factor = factors(trees, asked)
+    if offsets is not None and len(index):
+        factor = factor * offset_factor(offsets, launches.take(index), swap)
     us = np.maximum((some.total + remainder_us) * factor, usage.dram_us)  # what must move
     return _Corrected(each, index, factor, rounded(us))
 

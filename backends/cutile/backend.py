@@ -44,6 +44,7 @@ class CutileBackend(Backend):
     # the schedule of which that is not true is not offered then (`legality.varies`).
     batch_invariant = True
     name = "cutile"
+    model = MODEL
     compiles = True
     takes_scales = True
     takes_epilogues = True

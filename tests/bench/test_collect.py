@@ -17,13 +17,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench import collect
-from bench.launch_draw import Amounts, LaunchDraw, kernel_of, varied
 from bench.model_sizes import WIDTHS, is_held_out
 from bench.suites import SUITES, shapes_of
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import named_target
 from unigemm.problem.dtypes import DType
+from unigemm.tuning.launch_draw import Amounts, LaunchDraw, kernel_of, varied
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import contenders, key_of, planned
 

@@ -1,4 +1,6 @@
-"""The command line: `unigemm demo | info | plan | compile | tune | sweep | cache`, with ``--json``.
+"""The command line: `unigemm demo | info | plan | compile | tune | sweep | calibrate | cache`.
+
+All of them take ``--json``.
 
 Exit codes: 0 if all went well, 1 if a product was wrong or a kernel damaged, 2 if the request
 cannot be met, which one sentence on stderr (or a JSON object on stdout) explains.
@@ -30,6 +32,7 @@ from ..tuning.plot import check_picture
 from ..version import __version__
 from . import render as show
 from .cache import cache_app
+from .calibrate import calibrate_command
 from .epilogue import WORDS, fused_specs
 from .sweep import sweep_command
 
@@ -364,6 +367,7 @@ def tune(
 
 
 app.command("sweep")(sweep_command)
+app.command("calibrate")(calibrate_command)
 
 
 def _print_version(asked: bool) -> None:
@@ -402,7 +406,8 @@ def info(as_json: Json = False) -> None:
     rows = [(backend.name, _availability(backend)) for backend in found.backends]
     show.print_table(show.table("backends", ("name", "available"), rows))
     for device in found.devices:
-        show.say(f"cuda:{device.index} {device.target or device.problem}")
+        said = f", {device.calibration}" if device.calibration else ""
+        show.say(f"cuda:{device.index} {device.target or device.problem}{said}")
     for layer in found.cache.layers:
         show.say(
             f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"

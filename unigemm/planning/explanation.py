@@ -111,6 +111,8 @@ def _head(plan: Plan) -> list[str]:
         f"  {plan.problem}",
         f"  -> {headline(plan)}",
     ]
+    if plan.is_calibrated:
+        lines.append(f"     estimates are {plan.target.calibration}")
     if plan.measured_us:
         lines.append(f"     chosen by autotune: {plan.measured_us:.1f} us measured")
     if plan.problem.epilogue is not None:

@@ -75,6 +75,12 @@ class Plan:
         return self.config.split_k
 
     @property
+    def is_calibrated(self) -> bool:
+        """Whether the estimated times are those of this very device, see `unigemm.calibrate`."""
+        bits = self.problem.deterministic or self.problem.batch_invariant
+        return self.target.calibration is not None and not bits
+
+    @property
     def as_alternative(self) -> Alternative:
         """The choice, as an alternative of another plan."""
         return Alternative(
@@ -108,7 +114,8 @@ class Plan:
         """
         import msgspec
 
-        data = msgspec.to_builtins(self)
+        data = msgspec.to_builtins(replace(self, target=replace(self.target, calibration=None)))
+        data["target"].pop("calibration", None)
         config = data.pop("config")
         return {"version": VERSION, "backend": data.pop("backend"), **config, **data}
 

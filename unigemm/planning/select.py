@@ -16,11 +16,13 @@ from ..problem.problem import Extents, Problem
 from . import tuned_plans as tuning
 from .backend import Backend
 from .batch_invariance import invariant_extents, with_extents
+from .calibration import Calibration
+from .calibrations import calibrated_target
 from .plan import Plan
 from .planner import KEPT, choose
 from .registry import backend_named, backend_names, compiler_missing_of, missing_of
 from .size_buckets import resized, size_classes
-from .target import CPU, Target, device_target
+from .target import CPU, Target
 
 if TYPE_CHECKING:
     from .tuned_plans import Tuned
@@ -30,7 +32,7 @@ __all__ = ["plan_gemm", "target_of", "usable_backend"]
 
 def target_of(device: Device) -> Target:
     """Return what kernels for a device are planned for."""
-    return CPU if device.kind == "cpu" else device_target(device.index)
+    return CPU if device.kind == "cpu" else calibrated_target(device.index)
 
 
 def usable_backend(name: str) -> Backend:
@@ -124,7 +126,8 @@ def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int)
     failed = _failed.get((gemm.problem, target), {}) if usable and backend == "auto" else {}
     dropped = tuple(failed.items())
     while True:
-        plan = _planner(gemm.problem, target, backend, usable, keep, dropped)(gemm.extents)
+        of = target.calibration
+        plan = _planner(gemm.problem, target, backend, usable, keep, dropped, of)(gemm.extents)
         reason = _unavailable_reason(plan) if usable and backend == "auto" else None
         if reason is None:
             return plan
@@ -140,10 +143,12 @@ def _planner(
     usable: bool,
     keep: int,
     dropped: tuple[tuple[str, str], ...],
+    of: Calibration | None,
 ) -> Callable[[Extents], Plan]:
     """Return what plans the products of a class, and remembers its plans.
 
     So a product of sizes that are new takes one look-up by all of the class, and few by sizes.
+    Targets that differ in their calibration `of` alone are equal.
     """
     offered, missing = (
         _competitors(usable) if backend == "auto" else ((_named(backend, target, usable),), ())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..extras import install_command
 from ..forks import cached_property
+from .calibration import Calibration
 from .device_table import ARCHITECTURES as CARD_ARCHITECTURES
 from .device_table import CARDS, Card
 
@@ -51,6 +52,9 @@ class Target:
         Fused multiply-adds that one SM starts per clock, outside the tensor cores.
     tensor_flops
         Dense 16-bit multiply-adds with float32 sums that the tensor cores of one SM do per clock.
+    calibration
+        What `unigemm.calibrate` measured on this device; None for a named one. It is no part of
+        what makes targets equal, nor of their JSON.
     """
 
     arch: str
@@ -64,6 +68,7 @@ class Target:
     fp32_lanes: int = 0
     fp64_lanes: int = 0
     tensor_flops: int = 0
+    calibration: Calibration | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_gpu(self) -> bool:

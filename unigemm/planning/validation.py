@@ -54,7 +54,8 @@ def from_plain(data: Any) -> Plan:
 def typed(plan: Any) -> Plan:
     """Return a plan after checking the types of its fields, but not their values.
 
-    Alternatives are not checked; a plan that takes one will be.
+    Alternatives are not checked; a plan that takes one will be. Its target has no calibration any
+    more, which decides nothing of a plan that is made.
 
     Raises
     ------
@@ -67,6 +68,8 @@ def typed(plan: Any) -> Plan:
         raise UnsupportedProblem(f"plan= is a {type(plan).__name__}; {_ADVICE}")
     fields: dict[str, Any] = {name: getattr(plan, name, None) for name in Plan.__dataclass_fields__}
     others = {name: fields.pop(name) for name in _TOLD}
+    if isinstance(plan.target, Target):
+        fields["target"] = replace(plan.target, calibration=None)
     try:
         data = msgspec.to_builtins(fields, enc_hook=_number)
     except (TypeError, ValueError, OverflowError, RecursionError, AttributeError) as error:
@@ -74,6 +77,8 @@ def typed(plan: Any) -> Plan:
     config = data.pop("config")
     if not isinstance(config, dict):
         raise _no_plan("its configuration is none")
+    if isinstance(data["target"], dict):
+        data["target"].pop("calibration", None)
     return replace(_built(_plain({**config, **data})), **others)
 
 
@@ -174,8 +179,11 @@ def _built(data: dict[str, Any]) -> Plan:
     if "config" in nested:
         raise _no_plan("the parameters of its configuration stand at the top")
     nested["config"] = {key: value for key, value in data.items() if key in parameters}
-    if isinstance(nested.get("target"), str):  # as the command line prints it
-        nested["target"] = msgspec.to_builtins(named_target(nested["target"]))
+    target = nested.get("target")
+    if isinstance(target, str):  # as the command line prints it
+        nested["target"] = msgspec.to_builtins(named_target(target))
+    elif isinstance(target, dict) and "calibration" in target:
+        raise _no_plan("'target.calibration' is not known")
     try:
         plan = msgspec.convert(nested, Plan)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ def kernel_name(plan: Plan) -> str:
 
 def compile_many(
     plans: Sequence[Plan], jobs: int | None = None, report: Report | None = None
-) -> Iterator[tuple[Plan, Entry | UnigemmError]]:
+) -> Generator[Made, None, None]:
     """Compile each kernel of some plans once, and yield what becomes of them as they are done.
 
     What the cache holds takes no process; nor does a single kernel, or one of a backend from
@@ -66,9 +67,10 @@ def compile_many(
     todo = _todo(plans)
     say = report or (lambda done, of: None)
     say(0, len(todo))
-    for done, (plan, entry) in enumerate(_each(todo, jobs), 1):
-        say(done, len(todo))
-        yield plan, entry
+    with closing(_each(todo, jobs)) as made:
+        for done, (plan, entry) in enumerate(made, 1):
+            say(done, len(todo))
+            yield plan, entry
 
 
 #: A plan, and what its kernel is: its entry in the cache, why there is none, or None until it is
@@ -95,7 +97,7 @@ def _todo(plans: Sequence[Plan]) -> list[Todo]:
     return list(found.values())
 
 
-def _each(todo: Sequence[Todo], jobs: int | None) -> Iterator[Made]:
+def _each(todo: Sequence[Todo], jobs: int | None) -> Generator[Made, None, None]:
     missing = [plan for plan, entry in todo if entry is None]
     apart = [plan for plan in missing if plan.backend in BUILTIN]
     count = min(len(apart), jobs or cores())

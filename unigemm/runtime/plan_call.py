@@ -12,9 +12,10 @@ from ..arrays.libraries import as_array, host_view, library_of, view
 from ..arrays.numpy_ufunc import HostProduct
 from ..arrays.operands import HOST, HostArray, one_device
 from ..errors import UnsupportedProblem
+from ..planning.calibrations import calibrated_target
 from ..planning.plan import Plan
 from ..planning.select import plan_gemm, target_of
-from ..planning.target import CPU, Target, check_target, device_count, device_target, named_target
+from ..planning.target import CPU, Target, check_target, device_count, named_target
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
 from .fusion import fusion_for, named_arguments
@@ -152,7 +153,7 @@ def _target_for(
     devices = {n: view(named[n], n).device if x is None else HOST for n, x in hosts.items()}
     if devices:
         return target_of(one_device(devices))
-    return device_target(_current_gpu()) if device_count() else CPU
+    return calibrated_target(_current_gpu()) if device_count() else CPU
 
 
 def _current_gpu() -> int:

@@ -26,7 +26,7 @@ from .measure import Device, Workload, best_device, error_ratio, measure, rotati
 if TYPE_CHECKING:
     from ..arrays.types import Array, ArrayLike, DTypeLike
 
-__all__ = ["Operands", "Trial", "autotune", "decide", "keep_fastest", "race"]
+__all__ = ["Operands", "Trial", "autotune", "compact_operands", "decide", "keep_fastest", "race"]
 
 _LEAST_GAIN = 0.01  # of the pick's time; a smaller gain does not justify a change
 #: Takes what is being done, how many steps are done, and how many there are.
@@ -69,7 +69,7 @@ class Operands:
     poison: Callable[[], Any]
 
 
-def _operands(work: Workload, device: Device) -> Operands:
+def compact_operands(work: Workload, device: Device) -> Operands:
     """Return compact ones that exceed the L2."""
     sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
     return Operands(sets, lambda: work.result(device))
@@ -187,7 +187,7 @@ def keep_fastest(
     say = report or (lambda what, done, of: None)
     kernels, failed = _compile(plans, lambda done, of: say(f"compiling {of} kernels", done, of + 3))
     each_ms = 1e3 * budget / (len(plans) + 4)
-    arrays = operands or _operands(work, device)
+    arrays = operands or compact_operands(work, device)
 
     def run(some: Sequence[Plan], budget_ms: float) -> list[Trial]:
         return race(work, some, device, budget_ms, arrays, failed)

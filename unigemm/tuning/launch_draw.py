@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from unigemm.errors import UnsupportedProblem
-from unigemm.planning.config import Config, Raster
-from unigemm.planning.plan import Plan
-from unigemm.planning.prediction import Alternative
-from unigemm.planning.registry import backend_named
+from ..errors import UnsupportedProblem
+from ..planning.config import Config, Raster
+from ..planning.plan import Plan
+from ..planning.prediction import Alternative
+from ..planning.registry import backend_named
 
-__all__ = ["Amounts", "Drawn", "LaunchDraw"]
+__all__ = ["Amounts", "Drawn", "LaunchDraw", "kernel_of", "varied"]
 
 _SLOWEST = 4.0  # times the best expected time: no one would pick what is slower
 _TRIES = 12  # for each launch with a changed parameter

@@ -1,0 +1,214 @@
+"""Calibrations on disk, and the targets of devices with theirs.
+
+An entry of such a file (see `entry_files`) holds a card, what was measured on it, and a digest of
+the cost model's data that it was measured against: for another model it says nothing. It applies to
+devices equal to the card. The user's own file comes before what unigemm ships.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..env import calibration_file
+from ..errors import TuningWarning, UnsupportedProblem
+from . import strict_json as strictjson
+from .calibration import Calibration
+from .entry_files import EntryFiles
+from .target import VIRTUAL, Target, check_target, device_target
+
+__all__ = [
+    "Calibrated",
+    "calibrated_target",
+    "check_writable",
+    "forget",
+    "model_digest",
+    "read",
+    "record",
+    "shipped",
+]
+
+_DATA = "unigemm.planning.data"
+_SHIPPED = "calibrations.json"
+#: The least and largest values that are believed.
+_RANGES = {"coefficients": (0.2, 5.0), "level": (-2.0, 2.0), "log": (-1.0, 1.0)}
+_MOST_OFFSETS, _MOST_VALUE = 4096, 1 << 20
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """An entry of a file.
+
+    Attributes
+    ----------
+    target
+        The card.
+    model
+        From `model_digest`.
+    calibration
+        What was measured.
+    """
+
+    target: Target
+    model: str
+    calibration: Calibration
+
+
+def calibrated_target(index: int) -> Target:
+    """Return the target of a CUDA device with its calibration, if there is one.
+
+    Emulated devices have none.
+
+    Raises
+    ------
+    UnigemmError
+        See `device_target`.
+    """
+    target = device_target(index)
+    return target if index in VIRTUAL else _with_calibration(target)
+
+
+@lru_cache(maxsize=64)
+def _with_calibration(target: Target) -> Target:
+    found = _table().get(target)
+    return target if found is None else replace(target, calibration=found.calibration)
+
+
+def read(path: Path, owners: frozenset[int] | None = None) -> list[Calibrated]:
+    """Return the entries of a file, and warn of those that cannot be used; see `EntryFiles`."""
+    return _FILES.read(path, owners)
+
+
+def record(made: Calibrated, path: Path | None = None) -> Path:
+    """Add a calibration to a file, by default the user's own, and return its path.
+
+    Raises
+    ------
+    CacheError
+        It cannot be written; see `EntryFiles.record`.
+    """
+    path = _FILES.record([made], calibration_file() if path is None else path)
+    forget()
+    return path
+
+
+def check_writable(path: Path | None = None) -> None:
+    """Refuse a file that `record` would refuse, before something is measured for it.
+
+    Raises
+    ------
+    CacheError
+        See `record`.
+    """
+    _FILES.check_writable(calibration_file() if path is None else path)
+
+
+def shipped() -> list[Calibrated]:
+    """Return the calibrations that come with unigemm."""
+    try:
+        text = files(_DATA).joinpath(_SHIPPED).read_text()
+    except FileNotFoundError:
+        return []
+    return [_decoded(entry) for entry in json.loads(text)["entries"]]
+
+
+@cache
+def model_digest() -> str:
+    """Return a digest of the cost model's data."""
+    data = [files(_DATA).joinpath(name) for name in ("cost_model.json", "corrections.npz")]
+    return hashlib.sha256(b"".join(each.read_bytes() for each in data)).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[Target, Calibrated]:
+    from ..cache.trust import own
+
+    current = model_digest()
+    found = {each.target: each for each in shipped() if each.model == current}
+    path = calibration_file()
+    if path is None:
+        return found
+    if os.environ.get("UNIGEMM_CALIBRATION", "").strip() and not os.path.lexists(path):
+        _warn(f"{path} is left out: UNIGEMM_CALIBRATION names it and it is not there")
+    for each in read(path, own()):
+        if each.model == current:
+            found[each.target] = each
+        else:
+            _warn(
+                f"the calibration of {each.target.name} in {path} is left out: it was made for "
+                "another cost model; run unigemm calibrate again"
+            )
+    return found
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, TuningWarning, stacklevel=3)
+
+
+def _decoded(entry: Any) -> Calibrated:
+    import msgspec
+
+    reason = strictjson.flaw(entry)
+    if reason is not None:
+        raise UnsupportedProblem(reason)
+    if not isinstance(entry, dict) or "calibration" in (entry.get("target") or ()):
+        raise UnsupportedProblem("its target is no card")
+    try:
+        found = msgspec.convert(entry, Calibrated)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UnsupportedProblem(str(error)) from None
+    extra = strictjson.unknown(entry, msgspec.to_builtins(found))
+    if extra is not None:
+        raise UnsupportedProblem(f"{extra} is not known")
+    check_target(found.target)
+    reason = _flaw(found.calibration)
+    if reason is not None:
+        raise UnsupportedProblem(reason)
+    return found
+
+
+def _flaw(calibration: Calibration) -> str | None:
+    """Say what no calibration holds; None if one may."""
+    known = json.loads(files(_DATA).joinpath("cost_model.json").read_text())["coefficients"]
+    for name, each in calibration.models.items():
+        if name not in known:
+            return f"the cost model has no {name!a}"
+        if each.launches < 1:
+            return f"{name} is of no launches"
+        if not each.coefficients.keys() <= known[name].keys():
+            return f"{name} has other coefficients"
+        if len(each.offsets) > _MOST_OFFSETS:
+            return f"{name} has more than {_MOST_OFFSETS} offsets"
+        numbers = [("coefficients", x) for x in each.coefficients.values()]
+        numbers += [("level", each.level), *(("log", x.log) for x in each.offsets)]
+        for what, number in numbers:
+            low, high = _RANGES[what]
+            if not low <= number <= high:
+                return f"{name} has {what} {number}, outside of {low} to {high}"
+        if any(not 1 <= len(x.value) <= 3 or max(x.value) >= _MOST_VALUE for x in each.offsets):
+            return f"{name} has an offset of no property"
+    return None
+
+
+def _plain(made: Calibrated) -> dict[str, Any]:
+    import msgspec
+
+    data: dict[str, Any] = msgspec.to_builtins(made)
+    data["target"].pop("calibration", None)
+    return data
+
+
+_FILES = EntryFiles("calibration", 1, _decoded, _plain, lambda each: each.target)
+
+
+def forget() -> None:
+    """Read the files again when they are next needed; normally they are read once."""
+    _table.cache_clear()
+    _with_calibration.cache_clear()
