@@ -216,8 +216,8 @@ def _draw_times(axes: Any, plan: Plan) -> None:
     if (unsplit > 1e-3 * left.max()).any():
         axes.barh(places, unsplit.clip(0), left=left, label="not split", color="lightgrey")
     for place, each in zip(places, ranked, strict=True):
-        name = f" {each.backend} {each.config}, limited by {each.limiter}"
-        axes.annotate(name, (0, place), va="center", fontsize=8)
+        name = f"{each.backend} {each.config}, limited by {each.limiter}"
+        axes.annotate(name, (0, place), (8, 0), "data", "offset points", va="center", fontsize=8)
     axes.set_yticks([])
     axes.invert_yaxis()
     axes.set(xlabel="estimated us", title="the pick, and what lost to it")
