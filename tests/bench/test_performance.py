@@ -103,9 +103,8 @@ def test_a_shape_has_one_family(extents, name):
     assert family(extents) == name
 
 
-def test_each_file_of_launches_says_where_it_is_from():
+def test_what_is_told_of_a_file_of_launches_leads_somewhere():
     origins = json.loads((DATA / "origins.json").read_text())
     notes = DATA.parents[1] / "docs" / "lab-notes"
     assert all(entry["commits"] for entry in origins.values())
     assert all((notes / entry["note"]).is_file() for entry in origins.values() if "note" in entry)
-    assert {*origins} <= {path.name for path in DATA.iterdir()}
