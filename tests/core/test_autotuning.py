@@ -144,6 +144,25 @@ def test_the_callers_result_is_written_by_its_own_launch_alone(stopwatch):
     assert stopwatch.launched[-1] == TILES["third"]
 
 
+def test_a_scratch_result_lies_as_the_callers_does():
+    torch = pytest.importorskip("torch")
+    from unigemm.arrays.libraries import library_of
+    from unigemm.arrays.operands import HOST
+
+    for out in (
+        torch.full((6, 8), 5.0),
+        torch.full((8, 6), 5.0).T,
+        torch.full((12, 9), 5.0, dtype=torch.bfloat16)[1::2, 1:],
+        torch.full((3, 4, 8), 5.0, dtype=torch.float64)[:, ::2],
+    ):
+        like = online._like(library_of(out, "out"), out, HOST)
+        assert (like.shape, like.stride(), like.dtype) == (out.shape, out.stride(), out.dtype)
+        assert like.data_ptr() % 16 == out.data_ptr() % 16
+        like.fill_(7)
+        assert bool((like == 7).all())
+        assert bool((out == 5).all())
+
+
 def test_a_kernel_that_is_wrong_is_left_out_and_said(stopwatch):
     stopwatch.wrong = (TILES["third"],)
     with unigemm.autotuning(), pytest.warns(unigemm.TuningWarning, match="its result is wrong"):

@@ -279,9 +279,25 @@ def test_no_time_and_too_few_launches_are_errors(card, own_file):
     for budget in (0, -1, float("nan"), float("inf")):
         with pytest.raises(unigemm.UnsupportedProblem, match="some seconds"):
             unigemm.calibrate(card, budget=budget)
+    with pytest.raises(unigemm.UnsupportedProblem, match="from 0"):
+        unigemm.calibrate(-1)
     with pytest.raises(unigemm.UnigemmError, match="too little to calibrate by"):
         unigemm.calibrate(card, budget=1e-9)
     assert not own_file.exists()
+
+
+def test_a_product_that_the_device_has_no_room_for_takes_no_other_with_it(card, monkeypatch):
+    race, asked = module.race, []
+
+    def full(work, *more):
+        asked.append(work)
+        if len(asked) == 2:
+            raise MemoryError("the device is full")
+        return race(work, *more)
+
+    monkeypatch.setattr(module, "race", full)
+    with pytest.warns(unigemm.TuningWarning, match="launches are left out"):
+        assert unigemm.calibrate(card).launches > 50
 
 
 def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(card, own_file):

@@ -72,7 +72,7 @@ def calibrate(
     Raises
     ------
     UnsupportedProblem
-        There is no time to measure in.
+        There is no time to measure in, or no such number of a device.
     BackendUnavailable
         There is no CUDA device to measure on, or no library to measure with.
     CacheError
@@ -82,6 +82,8 @@ def calibrate(
     """
     if not (budget > 0 and isfinite(budget)):
         raise UnsupportedProblem(f"budget is {budget}; give some seconds to measure in")
+    if isinstance(device, int) and device < 0:
+        raise UnsupportedProblem(f"device is {device}; number a CUDA device from 0")
     kept_in = None if file is None else Path(file)
     check_writable(kept_in)
     begin = time.monotonic()
@@ -138,6 +140,9 @@ def _measured(
                 probe.work, plans, device, 1e3 * _LAUNCH_S, compact_operands(probe.work, device)
             )
         except UnsupportedProblem:  # numbers that the library does not make
+            continue
+        except Exception:  # of the library, such as a full device
+            wrong += len(plans)
             continue
         timed = [each for each in trials if each.us < inf]
         count, wrong = count + len(timed), wrong + len(trials) - len(timed)

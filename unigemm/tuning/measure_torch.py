@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 from ..errors import UnsupportedProblem
@@ -109,8 +110,9 @@ class TorchDevice:
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
-        # Other threads may go on allocating.
-        mode = {"capture_error_mode": "thread_local"}
+        mode = {}
+        if "capture_error_mode" in signature(torch.cuda.graph.__init__).parameters:  # from 2.1
+            mode["capture_error_mode"] = "thread_local"  # other threads go on allocating
         with torch.cuda.stream(self.stream), torch.cuda.graph(graph, stream=self.stream, **mode):
             for call in calls:
                 call()
