@@ -264,7 +264,7 @@ def _ladder(facts: Facts) -> str:
 
 def _sources(facts: Facts) -> str:
     lines = [
-        "| launches | card | measured at | problems, launches | how |",
+        "| launches, in `bench/data` | card | measured at | problems, launches | how |",
         "|---|---|---|---|---|",
     ]
     for count in facts.counts:
@@ -275,7 +275,7 @@ def _sources(facts: Facts) -> str:
         alone = f" ({count.alone} with no time of cuBLAS: left out)" if count.alone else ""
         number = f"{count.problems}, {count.launches}{alone}"
         commits = origin.get("commits", "not noted")
-        lines.append(f"| `bench/data/{count.file}` | {cards} | {commits} | {number} | {how} |")
+        lines.append(f"| `{count.file}` | {cards} | {commits} | {number} | {how} |")
     made = f"The page was made at commit {facts.commit}, whose planner made the picks."
     return "\n\n".join(["## How each figure was taken", "\n".join(lines), _METHOD, made])
 

@@ -78,7 +78,7 @@ def test_the_page_tells_what_was_fitted_from_what_was_not(data):
     assert "| bfloat16 | 1 | **0.800** | 0.800 | 0% | 1 | 2.000 |" in rest
     assert "| float32 | 0 | | | | 1 | 2.000 |" in rest  # its pick has no ratio
     assert "2 problems were measured on it; of 1 the launch" in rest
-    assert "| `bench/data/h200_some.jsonl.xz` | H200 | not noted | 3, 5 (1 with no time" in text
+    assert "| `h200_some.jsonl.xz` | H200 | not noted | 3, 5 (1 with no time" in text
 
 
 def test_a_fit_sees_no_file_that_is_held_out(data):
