@@ -60,20 +60,21 @@ def poisoned_workspace(monkeypatch):
     ids=str,
 )
 def test_types_and_layouts_within_their_error_bounds(dtype, layout, precision):
-    for seed, (m, n, k) in enumerate([(129, 72, 200), (16, 136, 264)]):
-        case = Case(
-            a=tma_matrix(m, k, layout[0] == "t", dtype.itemsize, 2),
-            b=tma_matrix(k, n, layout[1] == "t", dtype.itemsize, 2),
-            d=None,
-            shape=(m, n),
-            dtype=dtype,
-            out_dtype=output_dtypes(dtype)[0],
-            exact=False,
-            seed=seed,
-            b_dtype=DType.FLOAT8_E5M2 if dtype is DType.FLOAT8_E4M3FN else None,
-        )
-        with device(**GPU, seed=seed):
-            check_case(NUMPY, case, backend="cute_wgmma", precision=precision)
+    seed = int(layout == "nt")  # few rows beside B in rows along N, else more than one tile
+    m, n, k = ((16, 136, 264), (129, 72, 200))[seed]
+    case = Case(
+        a=tma_matrix(m, k, layout[0] == "t", dtype.itemsize, 2),
+        b=tma_matrix(k, n, layout[1] == "t", dtype.itemsize, 2),
+        d=None,
+        shape=(m, n),
+        dtype=dtype,
+        out_dtype=output_dtypes(dtype)[0],
+        exact=False,
+        seed=seed,
+        b_dtype=DType.FLOAT8_E5M2 if dtype is DType.FLOAT8_E4M3FN else None,
+    )
+    with device(**GPU, seed=seed):
+        check_case(NUMPY, case, backend="cute_wgmma", precision=precision)
 
 
 def test_operands_at_odd_places_are_repacked():
@@ -132,7 +133,7 @@ def test_groups_of_rows_are_copied_in_bands(layout, of_b, monkeypatch):
     monkeypatch.setattr(repack, "MOST_UNITS", 40)  # three groups of 13 units
     backend = type(backend_named("cute_wgmma"))
     monkeypatch.setattr(backend, "source", lambda self: "bands of three groups")
-    wanted = {"tile": (64, 24, 64), "split": False}
+    wanted = {"tile": (64, 72, 64), "split": False}
     gpu = check_kind(DType.FLOAT16, layout, (77, 61, 103), wanted, seed=3)
     assert gpu.launches[0][0].grid[0] == 7 + of_b
 
@@ -157,7 +158,7 @@ def test_panels_feed_tiles_of_any_eights(m, n, k, lists, layout):
     work = Workload(m, n, k, DType.FLOAT16, layout)
     with device(**GPU) as gpu:
         plans, _ = starts(work, ("cute_wgmma",), HOPPER)
-        some = contenders(plans, 1, 2, seed=n, lists=lists)
+        some = contenders(plans, 1, 1, seed=n, lists=lists)
         for plan in some:
             geo = geometry(plan.problem, plan.config)
             assert geo.b_swizzle == 16
@@ -197,10 +198,10 @@ def test_eight_aligned_rows_are_turned_beside_an_n_major_b_only():
     ids=str,
 )  # fmt: skip
 def test_few_rows_of_other_sizes_of_elements_are_turned(dtype, precision, layout):
-    for seed, (rows, pad, shift) in enumerate(FEW_ROWS[2::3]):
-        case = few_rows_case(dtype, rows, pad, shift, layout, seed)
-        with device(**GPU, seed=seed):
-            check_case(NUMPY, case, backend="cute_wgmma", precision=precision)
+    seed = (DType.FLOAT32, DType.INT8).index(dtype) if layout == "t" else 2  # each has other rows
+    case = few_rows_case(dtype, *FEW_ROWS[2::3][seed], layout, seed)
+    with device(**GPU, seed=seed):
+        check_case(NUMPY, case, backend="cute_wgmma", precision=precision)
 
 
 def test_stacks_of_few_rows_are_turned():
@@ -252,13 +253,16 @@ def operands(dtype, layout, m, n, k, seed):
     return one(m, k, layout[0] == "t"), one(k, n, layout[1] == "t")
 
 
-def check_kind(dtype, layout, sizes, wanted, *, out=None, precision="ieee", seed=0, **options):
+def check_kind(
+    dtype, layout, sizes, wanted, *, out=None, precision="ieee", seed=0, change=None, **options
+):
     a, b = operands(dtype, layout, *sizes, seed)
     native = numpy_dtype(out or output_dtypes(dtype)[0])
     d = np.full((sizes[0], sizes[1]), 77, native)
     with device(**{**GPU, **options}, seed=seed) as gpu:
         plan = unigemm.plan(a, b, d, backend="cute_wgmma", precision=precision)
         plan = chosen(plan, wanted, seed)
+        plan = replace(plan, config=replace(plan.config, **change or {}))
         unigemm.matmul(a, b, d, plan=plan, precision=precision)
     expected = (a.astype("f8") @ b.astype("f8")).astype(native)
     np.testing.assert_array_equal(d.astype("f8"), expected.astype("f8"), err_msg=str(plan.config))
@@ -272,9 +276,9 @@ KINDS = [
     (DType.FLOAT16, "tt", {"store": "tma", "schedule": "pingpong", "cluster": (1, 4)}),
     (DType.FLOAT16, "nt", {"tile": (32, 64, 64), "cluster": (1, 4), "split": False}),
     (DType.BFLOAT16, "tn", {"schedule": "pingpong", "cluster": (4, 2), "split": True}),
-    (DType.FLOAT16, "nt", {"schedule": "cooperative", "cluster": (2, 4), "split": True}),
-    (DType.FLOAT16, "nt", {"store": "tma", "schedule": "pingpong", "tile": (192, 112, 64)}),
-    (DType.BFLOAT16, "tt", {"store": "tma", "schedule": "pingpong", "tile": (128, 160, 64)}),
+    (DType.FLOAT16, "nt", {"schedule": "cooperative", "cluster": (2, 2), "split": True}),
+    (DType.FLOAT16, "nt", {"store": "tma", "schedule": "pingpong", "tile": (192, 128, 64)}),
+    (DType.BFLOAT16, "tt", {"store": "tma", "schedule": "pingpong", "tile": (128, 176, 64)}),
     (DType.BFLOAT16, "tn", {"store": "tma", "tile": (192, 192, 64), "cluster": (1, 2)}),
     (DType.FLOAT16, "nt", {"store": "direct", "cluster_k": 2, "split": False}),
     (DType.BFLOAT16, "nt", {"slice_k": 2, "cluster_k": 1, "split": False}),
@@ -304,15 +308,17 @@ def test_every_way_of_sharing_and_storing(dtype, layout, wanted):
 @pytest.mark.parametrize("shared", [{"cluster_k": 2}, {"cluster": (1, 2)}], ids=str)
 def test_slices_of_k_wait_for_what_is_late_in_every_round(shared):
     """K_tiles land in any order: of 11 stages, a slice took an old one for what was on its way."""
-    wanted = {"tile": (64, 96, 128), "slice_k": 2, "cluster_k": 1, "split": False, **shared}
+    wanted = {"tile": (64, 80, 128), "slice_k": 2, "cluster_k": 1, "split": False}
+    wanted["cluster"] = (1, 1)
     for seed in range(2):
-        check_kind(DType.FLOAT8_E4M3FN, "nt", (8, 184, 128 * 30), wanted, seed=seed)
+        sizes = (8, 152, 128 * 30)
+        check_kind(DType.FLOAT8_E4M3FN, "nt", sizes, wanted, seed=seed, change=shared)
 
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("out", [DType.FLOAT32, DType.FLOAT16], ids=str)
 @pytest.mark.parametrize("columns", [69, 70])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_direct_stores_leave_what_is_behind_a_row(columns, out, split):
     """Neighbours are stored in pairs where rows have an even length; tiles end behind them."""
     a, b = operands(DType.FLOAT16, "nt", 135, columns, 200, 3)
@@ -374,12 +380,12 @@ def test_any_configuration_that_is_offered(seed):
     ids=str,
 )
 def test_configurations_that_are_only_swept_multiply_right(lists):
-    a, b = operands(DType.BFLOAT16, "nt", 200, 264, 520, 3)
-    work = Workload(200, 264, 520, DType.BFLOAT16, "nt")
+    a, b = operands(DType.BFLOAT16, "nt", 200, 136, 392, 3)
+    work = Workload(200, 136, 392, DType.BFLOAT16, "nt")
     expected = (a.astype("f8") @ b.astype("f8")).astype(a.dtype)
     with device(**GPU):
         plans, _ = starts(work, ("cute_wgmma",), HOPPER)
-        for plan in contenders(plans, 1, 2, seed=1, lists=lists):
+        for plan in contenders(plans, 1, 1, seed=1, lists=lists):
             d = np.full(expected.shape, 77, a.dtype)
             unigemm.matmul(a, b, d, plan=plan)
             np.testing.assert_array_equal(d, expected, err_msg=str(plan.config))
