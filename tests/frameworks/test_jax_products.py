@@ -18,7 +18,7 @@ import jax.numpy as jnp  # noqa: E402
 import unigemm  # noqa: E402
 import unigemm.emulator  # noqa: E402
 import unigemm.jax  # noqa: E402
-from unigemm.jax import calls  # noqa: E402
+from unigemm.jax import calls, products  # noqa: E402
 
 matmul = unigemm.jax.matmul
 
@@ -78,6 +78,15 @@ def test_either_way_of_calling_computes_the_same(way):
     assert matmul(draw(0, 4), draw(4, 2)).shape == (0, 2)
 
 
+def test_products_are_computed_where_jit_is_disabled():
+    a, b = draw(3, 4), draw(4, 2)
+    with jax.disable_jit():
+        np.testing.assert_allclose(matmul(a, b), a @ b)
+        np.testing.assert_allclose(
+            jax.grad(lambda a: matmul(a, b).sum())(a), jnp.ones((3, 2)) @ b.T
+        )
+
+
 def test_derivatives_of_every_kind_and_order_are_jaxs():
     a, b = draw(3, 4), draw(4, 2)
     f = lambda m: lambda a, b: jnp.tanh(m(a, b)).sum()  # noqa: E731
@@ -126,6 +135,23 @@ def test_operands_are_promoted_and_results_widened_as_asked():
     assert jax.grad(f)(a).dtype == jnp.bfloat16
 
 
+def test_all_of_jaxs_words_for_precisions_are_known():
+    presets = jax.lax.DotAlgorithmPreset
+    for asked, taken in (
+        ("highest", "ieee"), ("float32", "ieee"), (jax.lax.Precision.HIGH, "3xtf32"),
+        ("tensorfloat32", "tf32"), ("bfloat16", "tf32"), ("BF16_BF16_F32_X3", "3xtf32"),
+        (presets.TF32_TF32_F32, "tf32"), (presets.F32_F32_F32, "ieee"),
+        (presets.BF16_BF16_F32_X9, "ieee"), (("default", "high"), "3xtf32"),
+    ):  # fmt: skip
+        assert products._precision(asked) == taken
+    for preset in set(presets) - {presets.DEFAULT}:
+        with jax.default_matmul_precision(preset.name):
+            assert products._precision(None) in ("ieee", "3xtf32", "tf32")
+    for wrong in ("tf16", 3, ("high",), ("high", "low")):
+        with pytest.raises(unigemm.UnsupportedProblem, match="use one of"):
+            products._precision(wrong)
+
+
 @pytest.mark.parametrize("precision", [None, "highest", jax.lax.Precision.HIGH, "default", "tf32"])
 def test_precisions_in_jaxs_words_and_in_unigemms(precision):
     a = draw(4, 4, dtype="float32")
@@ -146,6 +172,23 @@ def test_what_is_wrong_is_said_while_it_is_traced():
     f8 = a.astype("float8_e4m3fn")
     with pytest.raises(unigemm.UnsupportedDtype, match="one float32"):
         matmul(f8, f8.T, scale_a=jnp.ones(3, "float32"))
+    for wrong, error, words in (
+        (lambda: matmul("word", a), unigemm.LibraryMismatch, "a is a str"),
+        (lambda: matmul(a, None), unigemm.LibraryMismatch, "b is a NoneType"),
+        (lambda: matmul(jax.random.key(0), a), unigemm.UnsupportedProblem, "key"),
+        (lambda: matmul(f8, f8.T, scale_a="word"), unigemm.LibraryMismatch, "scale_a is a str"),
+        (lambda: matmul(f8, a.T), unigemm.UnsupportedDtype, "convert one"),
+        (lambda: matmul(a, a.T, preferred_element_type="x"), unigemm.UnsupportedDtype, "no dtype"),
+        (lambda: matmul(f8, f8.T, preferred_element_type=f8.dtype), unigemm.UnsupportedDtype, "f"),
+        (lambda: jax.grad(lambda x: matmul(x, f8.T).sum())(f8), unigemm.UnsupportedProblem, "grad"),
+        # What only unigemm knows, and once said when the program ran.
+        (lambda: jax.jit(matmul)(a.astype("int4"), a.T.astype("int4")),
+         unigemm.UnsupportedDtype, "int4"),
+        (lambda: matmul(a, a.T, backend="x"), unigemm.BackendUnavailable, "use auto"),
+        (lambda: matmul(a, a.T, batch_invariant=True), unigemm.UnsupportedProblem, "BLAS"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            wrong()
     with pytest.raises(unigemm.UnsupportedProblem, match="gradients"):
         jax.grad(lambda s: matmul(f8, f8.T, scale_a=s).sum())(jnp.float32(1.0))
     with pytest.raises(unigemm.UnsupportedProblem, match="scales"):

@@ -128,6 +128,7 @@ def on_cpu(
     shape = result_shape(a.shape, b.shape)
     result = jax.ShapeDtypeStruct(shape, jnp.dtype(options.dtype))
     multiply = partial(_on_host, options, names, factor)
+    _refuse_now(multiply, a, b, *scales, result)
     if not has_ffi() or result.dtype.kind == "c":  # which jax-tvm-ffi 0.1.3 does not have
         return jax.pure_callback(partial(_returned, multiply, result), result, a, b, *scales)
     _register("cpu")
@@ -160,6 +161,14 @@ def _on_host(
             casting="unsafe",
             **given,
         )
+
+
+def _refuse_now(multiply: Callable[..., None], *given: Any) -> None:
+    """Multiply one element of each kind: what cannot be is said now, not when the program runs."""
+    *operands, out = (
+        np.zeros(tuple(min(extent, 1) for extent in x.shape), np.dtype(x.dtype)) for x in given
+    )
+    multiply(out, *operands)
 
 
 def _returned(multiply: Callable[..., None], result: Any, *operands: Any) -> Any:

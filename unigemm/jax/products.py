@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
 from . import calls
 
@@ -24,13 +25,17 @@ __all__ = ["matmul"]
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 #: What a caller accepts for float32, in JAX's words and in unigemm's.
 _PRECISIONS = {
-    "default": "tf32",
-    "high": "3xtf32",
-    "highest": "ieee",
-    "ieee": "ieee",
-    "tf32": "tf32",
-    "3xtf32": "3xtf32",
+    **dict.fromkeys(("default", "bfloat16", "fastest", "tf32", "tensorfloat32"), "tf32"),
+    **dict.fromkeys(("high", "bfloat16_3x", "3xtf32"), "3xtf32"),
+    **dict.fromkeys(("highest", "float32", "ieee"), "ieee"),
 }
+#: The same of JAX's algorithms; others multiply float32 as it is.
+_PRESETS = {
+    **dict.fromkeys(("DEFAULT", "TF32_TF32_F32", "BF16_BF16_F32", "BF16_BF16_BF16"), "tf32"),
+    **dict.fromkeys(("F16_F16_F16", "F16_F16_F32"), "tf32"),
+    **dict.fromkeys(("TF32_TF32_F32_X3", "BF16_BF16_F32_X3"), "3xtf32"),
+}
+_FINEST_FIRST = ("ieee", "3xtf32", "tf32")
 
 
 def matmul(
@@ -52,8 +57,9 @@ def matmul(
     a, b : array
         Vectors, matrices, stacks that broadcast; also traced ones.
     precision : optional
-        For float32: a `jax.lax.Precision` or its name ("default" accepts TF32, "high" three
-        products in TF32, "highest" is IEEE's float32), or a name of `unigemm.matmul`'s. By default
+        For float32: a `jax.lax.Precision`, a `jax.lax.DotAlgorithmPreset` or the name of one
+        ("default" accepts TF32, "high" three products in TF32, "highest" is IEEE's float32), a pair
+        of such, of which the finer holds; or a name of `unigemm.matmul`'s. By default
         ``jax_default_matmul_precision``, and "highest" where that is not set.
     preferred_element_type : dtype, optional
         Of the result, by default that to which JAX promotes the operands; float32 for float8.
@@ -71,6 +77,8 @@ def matmul(
     ------
     ShapeMismatch, UnsupportedDtype, UnsupportedProblem
         What cannot be multiplied, while it is traced or compiled.
+    LibraryMismatch
+        An operand is no array.
     BackendUnavailable
         On a GPU, jax-tvm-ffi is not there.
 
@@ -81,7 +89,7 @@ def matmul(
     Array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
-    a, b = jnp.asarray(a), jnp.asarray(b)
+    a, b = _array(a, "a"), _array(b, "b")
     a, b, dtype = _typed(a, b, preferred_element_type)
     shape = result_shape(a.shape, b.shape)
     accepted = _precision(precision)
@@ -101,23 +109,53 @@ def matmul(
     return result.reshape(shape)
 
 
+def _array(x: Any, name: str) -> Any:
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise LibraryMismatch(
+            f"{name} is a {type(x).__name__} and no array to JAX ({error}); pass an array"
+        ) from error
+
+
 def _typed(a: Any, b: Any, preferred: Any) -> tuple[Any, Any, str]:
     """Return operands of one dtype, and the name of the result's."""
-    if a.dtype.name in _FLOAT8 and b.dtype.name in _FLOAT8:
-        return a, b, "float32" if preferred is None else jnp.dtype(preferred).name
-    common = jnp.result_type(a, b)
-    dtype = common if preferred is None else jnp.dtype(preferred)
-    return a.astype(common), b.astype(common), dtype.name
+    try:
+        dtype = None if preferred is None else jnp.dtype(preferred)
+    except TypeError as error:
+        raise UnsupportedDtype(
+            f"preferred_element_type is {preferred!r}, which is no dtype; pass one, or None"
+        ) from error
+    float8 = a.dtype.name in _FLOAT8 and b.dtype.name in _FLOAT8
+    if dtype is not None and dtype.name in _FLOAT8:
+        raise UnsupportedDtype(
+            f"products are not rounded to {dtype}; use float32, bfloat16 or float16, and convert it"
+        )
+    if float8:
+        return a, b, "float32" if dtype is None else dtype.name
+    try:
+        common = jnp.result_type(a, b)
+    except (TypeError, ValueError) as error:  # JAX promotes no float8, and no keys
+        raise UnsupportedDtype(
+            f"a is {a.dtype} and b is {b.dtype}: {error}; convert one"
+        ) from error
+    return a.astype(common), b.astype(common), (common if dtype is None else dtype).name
 
 
 def _precision(asked: Any) -> str:
+    """Return the coarsest arithmetic that is accepted, in unigemm's words."""
     if asked is None:
         asked = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
-    name = asked.name if isinstance(asked, jax.lax.Precision) else asked
+    if isinstance(asked, tuple) and len(asked) == 2:  # of each operand
+        return min(map(_precision, asked), key=_FINEST_FIRST.index)
+    name = getattr(asked, "name", asked)
     found = _PRECISIONS.get(name.lower()) if isinstance(name, str) else None
+    if isinstance(name, str) and name in jax.lax.DotAlgorithmPreset.__members__:
+        found = found or _PRESETS.get(name, "ieee")
     if found is None:
         raise UnsupportedProblem(
-            f"precision {asked!r} is not known; use one of {', '.join(_PRECISIONS)}"
+            f"precision {asked!r} is not known; use one of {', '.join(_PRECISIONS)}, or a "
+            "jax.lax.DotAlgorithmPreset"
         )
     return found
 
@@ -152,7 +190,7 @@ def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, options: calls.Options) 
         if scale is None or isinstance(scale, numbers.Real):
             factor *= 1.0 if scale is None else float(scale)
             continue
-        x = jnp.asarray(scale)
+        x = _array(scale, name)
         if x.dtype != jnp.float32 or x.size != 1:
             raise UnsupportedDtype(
                 f"{name} is {x.dtype} of shape {x.shape}; pass one float32, or a number"
@@ -193,11 +231,15 @@ def _summed(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _of_a(ct: Any, a: Any, b: Any, *, options: calls.Options) -> Any:
+    if b.dtype.name in _FLOAT8:
+        _no_gradient()
     of = options.of_gradient(b.dtype.name)
     return _summed(PRODUCT.bind(ct.astype(b.dtype), b.mT, options=of), a.aval.shape)
 
 
 def _of_b(ct: Any, a: Any, b: Any, *, options: calls.Options) -> Any:
+    if a.dtype.name in _FLOAT8:
+        _no_gradient()
     of = options.of_gradient(a.dtype.name, rows=False)
     ct = ct.astype(a.dtype)
     shape = b.aval.shape
@@ -231,9 +273,16 @@ def _no_gradient(*operands: Any, **options: Any) -> Any:
     )
 
 
+def _evaluated(primitive: Primitive, *operands: Any, **options: Any) -> Any:
+    """Compute a product of arrays that are there, where `jax.disable_jit` leaves it alone."""
+    with jax.disable_jit(False):
+        return jax.jit(partial(primitive.bind, **options))(*operands)
+
+
 def _primitive(name: str) -> Primitive:
     primitive = Primitive(name)
     primitive.def_abstract_eval(_shape_of)
+    primitive.def_impl(partial(_evaluated, primitive))
     batching.primitive_batchers[primitive] = _batched
     for platform, lowered in (("cpu", calls.on_cpu), ("cuda", calls.on_cuda)):
         rule = mlir.lower_fun(lowered, multiple_results=False)
