@@ -194,7 +194,7 @@ def matmul(
         What went into an activation whose gradient is asked for.
     gate_layout : {"interleaved", "halves"}, optional
         Which columns of the product are a gate and its value: 2 j and 2 j + 1, or j and N / 2 + j.
-        GPUs take "interleaved".
+        On GPUs "halves" is for aligned operands that cutile multiplies.
     scale_d : float or array of one element, optional
         Multiplies the result before it is rounded. With it, or any other of these, `dtype` may be
         int8 or float8, which get the nearest number that they have.

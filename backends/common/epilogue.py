@@ -11,11 +11,16 @@ __all__ = ["in_place", "unsupported_config_epilogue", "unsupported_epilogue"]
 
 
 def unsupported_epilogue(
-    problem: Problem, target: Target, float8_from: tuple[int, int] = (8, 9)
+    problem: Problem,
+    target: Target,
+    float8_from: tuple[int, int] = (8, 9),
+    *,
+    halves: bool = False,
 ) -> str | None:
     """Say why kernels do not carry out a problem's epilogue; None where they do.
 
-    The instructions that convert to float8 come with a compute capability (PTX ISA, cvt).
+    The instructions that convert to float8 come with a compute capability (PTX ISA, cvt). Some take
+    gates in `halves`.
     """
     epilogue = problem.epilogue
     if epilogue is None:
@@ -25,10 +30,10 @@ def unsupported_epilogue(
             "kernels do not add up bias gradients; leave bias_grad_out= out and sum the result, or "
             "use host memory"
         )
-    if epilogue.halves:
+    if epilogue.halves and not halves:
         return (
-            "kernels take gated pairs of neighbouring columns; pass gate_layout='interleaved' and "
-            "the columns of b in that order, or use host memory"
+            "its kernels take gated pairs of neighbouring columns; pass gate_layout='interleaved' "
+            "and the columns of b in that order, or use cutile"
         )
     kinds = [x.matrix.dtype for x in epilogue.beside]
     for dtype in (problem.d.dtype, *kinds):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
+from unigemm.problem.epilogue import Epilogue
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
 from ..common.workspace import packed_bytes
@@ -20,6 +21,8 @@ __all__ = [
     "REDUCE_TILE",
     "TRANSPOSE_TILE",
     "Features",
+    "Part",
+    "columns_of",
     "config_of",
     "copied_bytes",
     "effective_problem",
@@ -28,6 +31,7 @@ __all__ = [
     "is_copied",
     "k_major",
     "kernel_problem",
+    "parts_of",
     "physical_lines",
     "stored_directly",
 ]
@@ -101,6 +105,30 @@ def kernel_problem(problem: Problem) -> Problem:
 def physical_lines(matrix: MatrixType) -> Literal["m", "n"]:
     """Return the index that the lines of an array beside D are numbered by: rows, or columns."""
     return "n" if matrix.major == "m" else "m"
+
+
+class Part(NamedTuple):
+    """An array beside D as a kernel takes it; `half` is which half of N it has, or None for all."""
+
+    array: int
+    half: int | None = None
+
+
+def parts_of(epilogue: Epilogue) -> tuple[Part, ...]:
+    """Return the arrays that a kernel takes: with a gate in halves, those along N by halves."""
+    found: list[Part] = []
+    for i, x in enumerate(epilogue.beside):
+        if epilogue.halves and "n" in x.along:
+            found += [Part(i, 0), Part(i, 1)]
+        else:
+            found.append(Part(i))
+    return tuple(found)
+
+
+def columns_of(problem: Problem, columns: int) -> int:
+    """Return the columns of one B: with a gate in halves there are two, of half as many each."""
+    halves = problem.epilogue is not None and problem.epilogue.halves
+    return columns // 2 if halves else columns
 
 
 def is_copied(kind: MatrixType, config: Config) -> bool:

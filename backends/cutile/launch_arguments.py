@@ -27,8 +27,10 @@ from .geometry import (
     PIECE_ROWS,
     REDUCE_TILE,
     TRANSPOSE_TILE,
+    columns_of,
     features,
     is_copied,
+    parts_of,
     physical_lines,
 )
 
@@ -192,7 +194,7 @@ def _calls(
     products = batch[0] * batch[1]
     copies: list[Call] = []
     a = _matrix("a", problem.a, problem.a.major == "m", (m, k), batch, strides[0], offsets[0])
-    b = _matrix("b", problem.b, problem.b.major == "k", (k, n), batch, strides[1], offsets[1])
+    b, other = _right(problem, (k, n), batch, strides[1], offsets[1])
     begin = 0
     if is_copied(problem.a, config):
         a, begin = _copied(a, begin, (m, k), plan, copies)
@@ -216,7 +218,7 @@ def _calls(
             1,
         )
         scales = (*scales, CallArgument("factor"))
-    scales = (*scales, *_fused(problem, (m, n), batch, strides[3:], offsets[3:]))
+    scales = (*scales, *_fused(problem, (m, n), batch, strides[3:], offsets[3:]), *other)
     stack = batch[0] if config.split_k == 1 else products
     order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
     if not features(plan.target).multiplies:
@@ -280,6 +282,18 @@ def _matrix(
     )
 
 
+def _right(
+    problem: Problem, shape: tuple[int, int], batch: tuple[int, int], steps: Steps, offset: int
+) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+    """Return the arguments of B, and of a second one if the halves of N are apart."""
+    columns, turned = columns_of(problem, shape[1]), problem.b.major == "k"
+    own = shape[0], columns
+    first = _matrix("b", problem.b, turned, own, batch, steps, offset)
+    if columns == shape[1]:
+        return first, ()
+    return first, _matrix("b", problem.b, turned, own, batch, steps, offset + columns * steps[1])
+
+
 def _beside_strides(gemm: Gemm, config: Config) -> list[Steps]:
     """Return the strides of an epilogue's arrays as the kernel sees them."""
     flat = oriented_beside(gemm, config)
@@ -295,14 +309,15 @@ def _fused(
     if epilogue is None:
         return ()
     found: list[Argument] = []
-    for i, x in enumerate(epilogue.beside):
+    for i, half in parts_of(epilogue):
+        x = epilogue.beside[i]
+        own = shape[0], shape[1] if half is None else shape[1] // 2
         rows, columns = (
-            extent if name in x.along else 1 for extent, name in zip(shape, "mn", strict=True)
+            extent if name in x.along else 1 for extent, name in zip(own, "mn", strict=True)
         )
+        offset = offsets[i] + (columns * strides[i][1] if half else 0)
         turned = physical_lines(x.matrix) == "n"
-        found += _matrix(
-            f"array {i}", x.matrix, turned, (rows, columns), batch, strides[i], offsets[i]
-        )
+        found += _matrix(f"array {i}", x.matrix, turned, (rows, columns), batch, strides[i], offset)
     found += [CallArgument(f"number {i}") for i in range(epilogue.numbers)]
     if epilogue.largest is not None:
         found += [CallArgument("largest"), 1, 1]

@@ -27,6 +27,7 @@ CAPABILITIES = (80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
 # Compute capabilities with a useful rate of float64 on the tensor cores: the others have none, or a
 # sixty-fourth of their float32 rate (CUDA C++ Programming Guide, arithmetic throughput).
 _FLOAT64 = ((8, 0), (9, 0), (10, 0))
+_LEAST_HALVES = 32  # columns of a tile, half of them of each B
 _UNUSED = ("thread", "producers", "remainder")
 
 
@@ -34,8 +35,9 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     """Say why cuTile does not take a product, or would be slow at it; None where it does."""
     return (
         unsupported_blocks(problem)
-        or unsupported_epilogue(problem, target, (9, 0))
+        or unsupported_epilogue(problem, target, (9, 0), halves=True)
         or _unsupported_beside(problem)
+        or _unsupported_halves(problem, extents)
         or _unsupported_architecture(target)
         or _unsupported_dtype(problem, target)
         or _unsupported_majors(problem, target)
@@ -57,6 +59,17 @@ def _unsupported_beside(problem: Problem) -> str | None:
     wide = arithmetic(problem.accumulator, problem.d.dtype) is DType.FLOAT64
     if wide and any(step.op == "erf" for step in epilogue.steps):
         return "cuTile has no error function of float64; use cute_simt"
+    return None
+
+
+def _unsupported_halves(problem: Problem, extents: Extents) -> str | None:
+    if problem.epilogue is None or not problem.epilogue.halves:
+        return None
+    if problem.b.major == "n" and extents.n // 2 % problem.b.vector:
+        return (
+            f"the second half of B's {extents.n} columns begins at no multiple of {ALIGNMENT} "
+            "bytes; pass gate_layout='interleaved', or a column-major b"
+        )
     return None
 
 
@@ -154,6 +167,7 @@ def unsupported_reason(
     return (
         _unsupported_schedule(problem, config)
         or _unsupported_in_place(problem, config)
+        or _unsupported_ways_of_halves(problem, config)
         or unsupported_parameter(config, _UNUSED)
         or (unsupported_copies(problem, target) if config.repacked else None)
         or _unsupported_tile(problem, config, target)
@@ -180,6 +194,20 @@ def _unsupported_in_place(problem: Problem, config: Config) -> str | None:
     spans = max(len(spans_of(side)) for side in config.tile[:2])
     if in_place(problem) and (spans > 1 or config.schedule == "tail"):
         return "c is out itself, and tiles of several spans, or shared ones, are stored twice"
+    return None
+
+
+def _unsupported_ways_of_halves(problem: Problem, config: Config) -> str | None:
+    """Say that a kernel with two B has each tile of D alone, K whole.
+
+    In persistent ones the compiler waits for each product (seen in code of 13.5 for sm_90).
+    """
+    if problem.epilogue is None or not problem.epilogue.halves:
+        return None
+    if config.swap_ab or config.repacked or config.split_k > 1 or config.schedule != "plain":
+        return "gates in halves have two B, in plain kernels that have K whole and copy no operand"
+    if config.tile[1] < _LEAST_HALVES:
+        return f"gates in halves have tiles of {_LEAST_HALVES} columns at least"
     return None
 
 

@@ -338,6 +338,19 @@ def test_few_rows_are_multiplied_the_other_way_round(layout):
     assert f"HGMMA.64x{narrow[0].tile[1]}x16" in text
 
 
+def test_a_gate_in_halves_has_two_products_that_are_not_waited_for_one_by_one():
+    spec = unigemm.ArraySpec
+    a, b = spec((4096, 512), "bfloat16"), spec((512, 4096), "bfloat16", order="F")
+    plan = unigemm.plan(
+        a, b, backend="cutile", target="sm_90a", activation="swiglu", gate_layout="halves"
+    )
+    artifact = made(replace(plan, alternatives=()))
+    ops = instruction_mix(artifact.files)
+    assert artifact.info.spill_bytes == 0
+    assert ops["UTMALDG"] >= 3
+    assert ops["WARPGROUP"] <= 1.2 * ops["HGMMA"]
+
+
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_epilogues_compile_to_single_instructions_of_tanh_and_no_spills(arch):
     """One kernel: the arrays, and the pairs of a gate."""

@@ -23,7 +23,9 @@ from unigemm.backends.cutile.geometry import (
     PIECE_ROWS,
     REDUCE_TILE,
     TRANSPOSE_TILE,
+    columns_of,
     effective_problem,
+    parts_of,
 )
 from unigemm.backends.cutile.launch_arguments import CallArgument, Divisor, calls, order_of
 from unigemm.backends.cutile.legality import unsupported_copies
@@ -121,16 +123,19 @@ def run(kernels, plan, gemm, memories, scales=(), beside=(), numbers=(), largest
         if epilogue is None:
             return ()
         arrays = []
-        for x in epilogue.beside:
+        for i, _ in parts_of(epilogue):
+            x = epilogue.beside[i]
             single = x.matrix.major == "strided"
             arrays.append(
                 array(left, 4, x.matrix.dtype, None if single else x.matrix.alignment, single)
             )
         assert [left.pop(0).name for _ in numbers] == [f"number {i}" for i in range(len(numbers))]
         place = () if epilogue.largest is None else (array(left, 1, DType.INT32),)
-        return tuple(arrays), numbers, place, program_of(problem, by_lines=by_lines)
+        second = (array(left),) if epilogue.halves else ()
+        return tuple(arrays), numbers, place, program_of(problem, by_lines=by_lines), second
 
     product = effective_problem(problem, config)
+    tile = (config.tile[0], columns_of(problem, config.tile[1]), config.tile[2])
     gate = "" if epilogue is None else epilogue.gate
     for call in calls(plan, gemm):
         left = list(call.arguments)
@@ -176,7 +181,7 @@ def run(kernels, plan, gemm, memories, scales=(), beside=(), numbers=(), largest
         for block in range(call.blocks):
             for unit in range(block, units, step):
                 kernels.multiply(
-                    unit, x, y, d, found, fused, inner, packed(order), *config.tile,
+                    unit, x, y, d, found, fused, inner, packed(order), *tile,
                     *turns, config.split_k > 1, False, False, config.stages,
                 )  # fmt: skip
 

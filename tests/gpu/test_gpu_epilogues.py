@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fused_cases import EPILOGUES, Fused, check_fused, check_planned, fused_cases, ways_of
+from fused_cases import (
+    EPILOGUES,
+    EVERYWHERE,
+    Fused,
+    check_fused,
+    check_planned,
+    fused_cases,
+    ways_of,
+)
 from gpu_cases import LIBRARIES, lib_named, needs_hopper
 from hypothesis import HealthCheck, given, settings
 
@@ -42,7 +50,7 @@ def test_drawn_epilogues_are_those_of_the_host(name, backend):
     run()
 
 
-@pytest.mark.parametrize("epilogue", sorted(EPILOGUES))
+@pytest.mark.parametrize("epilogue", EVERYWHERE)
 def test_every_epilogue_at_the_sizes_of_a_layer(epilogue):
     lib = lib_named("torch-cuda")
     check_fused(Fused((200, 512, 1024), DType.BFLOAT16, "nt", epilogue), lib, backend="cute_wgmma")
@@ -97,6 +105,7 @@ PLANNED = [
     ("cutile", Fused((16, 1024, 4096), DType.BFLOAT16, "nt", "swiglu"), {}),
     ("cutile", Fused((2304, 2304, 512), DType.BFLOAT16, "nn", "all"), {}),
     ("cutile", Fused((2304, 2304, 512), DType.BFLOAT16, "nn", "swiglu"), {}),
+    ("cutile", Fused((2304, 2304, 512), DType.BFLOAT16, "nn", "halves"), {}),
     ("cutile", Fused((256, 512, 1024), DType.FLOAT32, "nn", "all"), {"precision": "tf32"}),
     ("cute_wgmma", Fused((136, 144, 640), DType.BFLOAT16, "nt", "all"), {}),
     ("cute_wgmma", Fused((24, 136, 1280), DType.BFLOAT16, "nt", "bias, gelu_tanh"), {}),

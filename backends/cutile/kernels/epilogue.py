@@ -5,7 +5,7 @@ import cuda.tile as ct
 
 from ...common.factors import FINITE, LARGE, MOST, SMALL
 from ..tiles import spans_of
-from .fusion import fuse, kept
+from .fusion import fuse, kept, second_of
 from .tile_coords import spans_at
 
 Flag = ct.Constant[bool]
@@ -29,7 +29,7 @@ def scaled(total, scales):  # noqa: ANN001, ANN201
     return total * ct.astype(scale, ct.float32) * ct.astype(more, ct.float32)
 
 
-def finish(total, scales, fused, dtype, at, steps, ends):  # noqa: ANN001, ANN201
+def finish(total, other, scales, fused, dtype, at, steps, ends):  # noqa: ANN001, ANN201
     """Return the elements of D of some sums: multiplied by the scales, if any, and converted.
 
     Where a call has an epilogue it is carried out in between; the others are as `fuse` takes them.
@@ -37,7 +37,9 @@ def finish(total, scales, fused, dtype, at, steps, ends):  # noqa: ANN001, ANN20
     if len(scales) > 0:
         total = scaled(total, scales)
     if len(fused) > 0:
-        return fuse(total, fused, dtype, at, steps, ends)
+        if len(second_of(fused)) > 0 and len(scales) > 0:
+            other = scaled(other, scales)
+        return fuse(total, other, fused, dtype, at, steps, ends)
     return total.astype(dtype)
 
 
@@ -52,17 +54,35 @@ def write_spans(  # noqa: ANN201
     columns = spans_at(at_n, tile_n, ct.cdiv(lines if d_transposed else line, kept(fused, 1, n)))
     for i in ct.static_iter(range(len(rows))):
         for j in ct.static_iter(range(len(columns))):
-            some = total[i * len(columns) + j]
-            write(some, d, d1, d0, rows[i], columns[j], m, n, scales, fused, d_transposed, direct)
+            some = other = total[i * len(columns) + j]
+            if len(second_of(fused)) > 0:
+                other = total[(len(rows) + i) * len(columns) + j]
+            write(
+                some,
+                other,
+                d,
+                d1,
+                d0,
+                rows[i],
+                columns[j],
+                m,
+                n,
+                scales,
+                fused,
+                d_transposed,
+                direct,
+            )
 
 
 def write(  # noqa: ANN201
-    total, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, fused,  # noqa: ANN001
+    total, other, d, d1, d0, at_m, at_n, step_m: Size, step_n: Size, scales, fused,  # noqa: ANN001
     d_transposed: Flag, direct: Flag,
 ):  # fmt: skip
     """Store sums that begin at a multiple of some rows and of some columns."""
     ends = (d.shape[3 if d_transposed else 2], d.shape[2 if d_transposed else 3])
-    tile = finish(total, scales, fused, d.dtype, (d1, d0, at_m, at_n), (step_m, step_n), ends)
+    tile = finish(
+        total, other, scales, fused, d.dtype, (d1, d0, at_m, at_n), (step_m, step_n), ends
+    )
     m, n = tile.shape[0], tile.shape[1]
     step_m, step_n = kept(fused, 0, step_m), kept(fused, 1, step_n)
     view = d.tiled_view(

@@ -7,13 +7,13 @@ import cuda.tile as ct
 from cuda.tile.compilation import ArrayConstraint, ScalarConstraint, TupleConstraint
 
 from unigemm.problem.dtypes import DType
-from unigemm.problem.epilogue import Beside, arithmetic
+from unigemm.problem.epilogue import Beside, Epilogue, Step, arithmetic
 from unigemm.problem.problem import Problem
 
 from ...common.lowering import lowered
-from ..geometry import physical_lines
+from ..geometry import Part, parts_of, physical_lines
 from .dtypes import TYPES
-from .operations import ARRAY, CODES, CONSTANT, EVEN, NUMBER, ODD, SUMS
+from .operations import ARRAY, CODES, CONSTANT, EVEN, NUMBER, ODD, OTHER_SUMS, SUMS
 
 __all__ = ["IN_PLACE", "fused_constraint", "program_of"]
 
@@ -42,17 +42,50 @@ def program_of(problem: Problem, *, by_lines: bool) -> tuple[Any, ...]:
     assert problem.epilogue is not None
     epilogue = lowered(problem.epilogue, problem.d.dtype)
     flipped = by_lines and problem.d.major == "m"
-    steps = tuple(
-        (CONSTANT, float.fromhex(step.value))
-        if step.op == "constant"
-        else (_OTHERS[step.op] if step.op in _OTHERS else CODES[step.op], *step.of)
-        for step in epilogue.steps
-    )
-    largest = -1 if epilogue.largest is None else epilogue.largest
-    seen = tuple(_seen(x, flipped) for x in epilogue.beside)
-    gate = {"": -1, "m": int(flipped), "n": int(not flipped)}[epilogue.gate]
     wide = arithmetic(problem.accumulator, problem.d.dtype) is DType.FLOAT64
+    seen = tuple(_seen(epilogue.beside[part.array], flipped) for part in parts_of(epilogue))
+    if epilogue.halves:
+        steps, ends = _of_both(epilogue)
+        return steps, ends, seen, -1, wide
+    steps = tuple(_coded(step, step.of) for step in epilogue.steps)
+    largest = -1 if epilogue.largest is None else epilogue.largest
+    gate = {"": -1, "m": int(flipped), "n": int(not flipped)}[epilogue.gate]
     return steps, (epilogue.result, largest, *epilogue.stores), seen, gate, wide
+
+
+def _coded(step: Step, of: tuple[int, ...]) -> tuple[Any, ...]:
+    if step.op == "constant":
+        return CONSTANT, float.fromhex(step.value)
+    return (_OTHERS[step.op] if step.op in _OTHERS else CODES[step.op], *of)
+
+
+def _of_both(epilogue: Epilogue) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Return steps and ends where each of two sums has its own steps up to the gate."""
+    parts = parts_of(epilogue)
+    at: dict[tuple[Any, ...], int] = {}
+    places: list[tuple[int, int]] = []  # of a step for the first sums, and for the second
+
+    def add(step: Step, half: int) -> int:
+        of = step.of
+        if step.op == "array":
+            whole = Part(*of)
+            of = (parts.index(whole if whole in parts else Part(*of, half)),)
+        elif step.op not in _OTHERS:
+            of = tuple(places[i][half] for i in of)
+        code = _coded(step, of)
+        if step.op == "sums" and half:
+            code = (OTHER_SUMS,)
+        return at.setdefault(code, len(at))
+
+    for step in epilogue.steps:
+        if step.op in ("even", "odd"):
+            one = places[step.of[0]][step.op == "odd"]
+            places.append((one, one))
+        else:
+            places.append((add(step, 0), add(step, 1)))
+    stores = [end for i in epilogue.stores for end in places[i]]
+    largest = -1 if epilogue.largest is None else places[epilogue.largest][0]
+    return tuple(at), (places[epilogue.result][0], largest, *stores)
 
 
 def _seen(x: Beside, flipped: bool) -> tuple[bool, bool, bool]:
@@ -60,13 +93,23 @@ def _seen(x: Beside, flipped: bool) -> tuple[bool, bool, bool]:
     return (second, first, not turned) if flipped else (first, second, turned)
 
 
-def fused_constraint(problem: Problem, *, by_lines: bool = False) -> TupleConstraint:
-    """Return what a kernel takes that carries out a problem's epilogue; nothing without one."""
+def fused_constraint(
+    problem: Problem, b: ArrayConstraint, *, by_lines: bool = False
+) -> TupleConstraint:
+    """Return what a kernel takes that carries out a problem's epilogue; nothing without one.
+
+    `b` is what is promised of B, of which there may be two.
+    """
     epilogue = problem.epilogue
     if epilogue is None:
         return TupleConstraint(())
     arrays = tuple(
-        _array(x, in_place=i == epilogue.in_place) for i, x in enumerate(epilogue.beside)
+        _array(
+            epilogue.beside[part.array],
+            in_place=part.array == epilogue.in_place,
+            half=part.half is not None,
+        )
+        for part in parts_of(epilogue)
     )
     numbers = (ScalarConstraint(ct.float64),) * epilogue.numbers
     largest = ArrayConstraint(
@@ -80,11 +123,12 @@ def fused_constraint(problem: Problem, *, by_lines: bool = False) -> TupleConstr
         base_addr_divisible_by=4,
     )
     place = () if epilogue.largest is None else (largest,)
-    return TupleConstraint((arrays, numbers, place, program_of(problem, by_lines=by_lines)))
+    program = program_of(problem, by_lines=by_lines)
+    return TupleConstraint((arrays, numbers, place, program, (b,) if epilogue.halves else ()))
 
 
-def _array(x: Beside, *, in_place: bool) -> ArrayConstraint:
-    """Return what is promised of an array beside D."""
+def _array(x: Beside, *, in_place: bool, half: bool) -> ArrayConstraint:
+    """Return what is promised of an array beside D; the second half of N begins anywhere."""
     contiguous = x.matrix.major != "strided"
     return ArrayConstraint(
         TYPES[x.matrix.dtype],
@@ -95,5 +139,5 @@ def _array(x: Beside, *, in_place: bool) -> ArrayConstraint:
         may_alias_internally=False,
         stride_constant=(None, None, None, 1 if contiguous else None),
         stride_divisible_by=(x.matrix.vector,) * 3 + (1,) if contiguous else 1,
-        base_addr_divisible_by=x.matrix.alignment,
+        base_addr_divisible_by=x.matrix.dtype.itemsize if half else x.matrix.alignment,
     )

@@ -1,14 +1,16 @@
 """Epilogues of calls on tiles: arrays are read, steps carried out, and further results stored.
 
-What a call asks for is `fused`: its arrays, numbers, the place of the largest magnitude, and a
-program of constants (see `program_of` in `fused_signature`). It is empty where there is nothing.
-A tile's axes are the two of its sums, whichever of M and N is first.
+What a call asks for is `fused`: its arrays, numbers, the place of the largest magnitude, a program
+of constants (see `program_of` in `fused_signature`), and a second B, if there is one. It is empty
+where there is nothing. A tile's axes are the two of its sums, whichever of M and N is first.
+
+Where a gate and its value are in either half of N, these are two B: a tile has the sums of both.
 """
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
 import cuda.tile as ct
 
-from .operations import ARRAY, CONSTANT, EVEN, NUMBER, ODD, SUMS, operation, rint
+from .operations import ARRAY, CONSTANT, EVEN, NUMBER, ODD, OTHER_SUMS, SUMS, operation, rint
 
 Size = ct.Constant[int]
 
@@ -16,6 +18,13 @@ Size = ct.Constant[int]
 def kept(fused, axis: Size, length: Size):  # noqa: ANN001, ANN201
     """Return how many elements of D there are for so many sums along an axis."""
     return length // 2 if ct.static_eval(len(fused) > 0 and fused[3][3] == axis) else length
+
+
+def second_of(fused):  # noqa: ANN001, ANN201
+    """Return the second B, in a tuple, or nothing."""
+    if len(fused) > 0:
+        return fused[4]
+    return ()
 
 
 def gated(x, axis: Size, second: Size):  # noqa: ANN001, ANN201
@@ -70,8 +79,8 @@ def write_beside(tile, x, seen, at, steps):  # noqa: ANN001, ANN201
     view_of(x, seen, shape, steps).store(index_of(x, seen, at), some)
 
 
-def carried_out(total, fused, at, steps):  # noqa: ANN001, ANN201
-    """Return the values of all steps."""
+def carried_out(total, other, fused, at, steps):  # noqa: ANN001, ANN201
+    """Return the values of all steps; `other` are the sums of a second B."""
     arrays, numbers, program = fused[0], fused[1], fused[3]
     kind = ct.float64 if program[4] else ct.float32
     shape = (total.shape[0], total.shape[1])
@@ -79,6 +88,8 @@ def carried_out(total, fused, at, steps):  # noqa: ANN001, ANN201
     for step in ct.static_iter(program[0]):
         if step[0] == SUMS:
             value = total.astype(kind)
+        elif step[0] == OTHER_SUMS:
+            value = other.astype(kind)
         elif step[0] == ARRAY:
             value = read(arrays[step[1]], program[2][step[1]], at, shape, steps).astype(kind)
         elif step[0] == NUMBER:
@@ -131,13 +142,13 @@ def note_largest(value, place, at, steps, ends):  # noqa: ANN001, ANN201
     )  # fmt: skip
 
 
-def fuse(total, fused, dtype, at, steps, ends):  # noqa: ANN001, ANN201
+def fuse(total, other, fused, dtype, at, steps, ends):  # noqa: ANN001, ANN201
     """Carry out an epilogue on a tile of sums; write what is beside D, and return D's tile.
 
     Parameters
     ----------
-    total
-        Sums, of two axes.
+    total, other
+        Sums, of two axes, and those of a second B; or the same.
     fused
         See the top of this file.
     dtype
@@ -153,7 +164,7 @@ def fuse(total, fused, dtype, at, steps, ends):  # noqa: ANN001, ANN201
     result, largest = program[1][0], program[1][1]
     shape = (total.shape[0], total.shape[1])
     half = (kept(fused, 0, shape[0]), kept(fused, 1, shape[1]))
-    values = carried_out(total, fused, at, steps)
+    values = carried_out(total, other, fused, at, steps)
     for i in ct.static_iter(range(2, len(program[1]))):
         number = ct.static_eval(len(program[2]) - len(program[1]) + i)
         x, seen = fused[0][number], program[2][number]

@@ -35,7 +35,7 @@ machine code).
 import cuda.tile as ct
 
 from .epilogue import write_spans
-from .fusion import kept
+from .fusion import kept, second_of
 from .mainloop import sum_of
 from .tile_coords import tile_of_unit
 
@@ -61,7 +61,7 @@ def multiply(  # noqa: ANN201
         i1 = d0 // inner
         i0 = d0 - i1 * inner
     total = sum_of(
-        first, k_tiles, i1, i0, at_m, at_n, a, b, tile_m, tile_n, tile_k,
+        first, k_tiles, i1, i0, at_m, at_n, a, b, second_of(fused), tile_m, tile_n, tile_k,
         a_transposed, b_transposed, rounded, latency,
     )  # fmt: skip
     write_spans(total, d, d1, d0, at_m, at_n, scales, fused, tile_m, tile_n, d_transposed, direct)
@@ -103,7 +103,7 @@ def multiply_part(  # noqa: ANN201
     each = ct.cdiv(k_tiles, parts)
     first = (block - at * parts) * each
     total = sum_of(
-        first, min(k_tiles, first + each), d1, d0, at_m, at_n, a, b, tile_m, tile_n, tile_k,
+        first, min(k_tiles, first + each), d1, d0, at_m, at_n, a, b, (), tile_m, tile_n, tile_k,
         a_transposed, b_transposed, rounded, latency,
     )  # fmt: skip
     write_spans(total, pieces, 0, block, 0, 0, (), (), tile_m, tile_n, False, False)

@@ -22,6 +22,7 @@ from ..geometry import (
     REDUCE_TILE,
     TRANSPOSE_TILE,
     Features,
+    columns_of,
     effective_problem,
     is_copied,
     stored_directly,
@@ -142,7 +143,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     )
     d = output_constraint(spec)
     scales = scales_constraint(spec)
-    fused = fused_constraint(spec.problem)
+    fused = fused_constraint(spec.problem, b)
     number, nothing = ScalarConstraint(ct.int32), TupleConstraint(())
     divisors = [ScalarConstraint(ct.int64)] * 5 if features.multiplies else []
     order = TupleConstraint((number, number, *divisors))
@@ -156,10 +157,11 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     transposed = problem.a.major == "m", problem.b.major == "k", spec.d_transposed
     rounded = is_tf32 and not features.reads_tf32
     latency = config.stages
+    tile = (config.tile[0], columns_of(problem, config.tile[1]), config.tile[2])
     main = KernelSignature(
         [
             a, b, parts_constraint(spec) if spec.split else d,
-            *((nothing, nothing) if spec.split else (scales, fused)), *work, *config.tile,
+            *((nothing, nothing) if spec.split else (scales, fused)), *work, *tile,
             *transposed, spec.split, rounded, spec.direct, latency,
             config.schedule != "plain", features.overlaps,
         ],
@@ -180,7 +182,7 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
             signature = KernelSignature([*taken, features.overlaps], convention, symbol=name)
             found[name] = (kernel, signature)
     if spec.split:
-        fused = fused_constraint(spec.problem, by_lines=True)
+        fused = fused_constraint(spec.problem, b, by_lines=True)
         arguments = [parts_constraint(spec), d, scales, fused, *REDUCE_TILE, features.overlaps]
         found["reduce"] = (reduce, KernelSignature(arguments, convention, symbol="reduce"))
     if config.repacked:

@@ -39,11 +39,14 @@ def load_spans(  # noqa: ANN201
 
 
 def sum_of(  # noqa: ANN201
-    first, k_tiles, i1, i0, at_m, at_n, a, b,  # noqa: ANN001
+    first, k_tiles, i1, i0, at_m, at_n, a, b, more,  # noqa: ANN001
     tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
     rounded: Flag, latency: Size,
 ):  # fmt: skip
-    """Return the sums of a tile over some k_tiles, one for each span of rows by span of columns."""
+    """Return the sums of a tile over some k_tiles, one for each span of rows by span of columns.
+
+    Behind them those of the same columns of another B, if there is one in `more`.
+    """
     a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
     b1, b0 = min(i1, b.shape[0] - 1), min(i0, b.shape[1] - 1)
     whole = a.dtype == ct.int8
@@ -55,6 +58,9 @@ def sum_of(  # noqa: ANN201
     for m in ct.static_iter(spans_of(tile_m)):
         for n in ct.static_iter(spans_of(tile_n)):
             total = (*total, ct.zeros((m, n), sums))
+    if len(more) > 0:
+        of_more = spans(more[0], tile_n, tile_k, b_transposed)
+        total = (*total, *total)
     for k_tile in range(first, k_tiles):
         ys = load_spans(of_b, columns, b1, b0, k_tile, b_transposed, b_transposed, rounded, latency)
         xs = load_spans(
@@ -64,5 +70,13 @@ def sum_of(  # noqa: ANN201
         for i in ct.static_iter(range(len(xs))):
             for j in ct.static_iter(range(len(ys))):
                 added = (*added, ct.mma(xs[i], ys[j], total[i * len(ys) + j]))
+        if len(more) > 0:
+            ys = load_spans(
+                of_more, columns, b1, b0, k_tile, b_transposed, b_transposed, rounded, latency
+            )
+            for i in ct.static_iter(range(len(xs))):
+                for j in ct.static_iter(range(len(ys))):
+                    at = ct.static_eval((len(xs) + i) * len(ys) + j)
+                    added = (*added, ct.mma(xs[i], ys[j], total[at]))
         total = added
     return total

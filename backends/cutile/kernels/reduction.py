@@ -40,7 +40,7 @@ def add_pieces(  # noqa: ANN201
         for i in ct.static_iter(range(IN_FLIGHT)):
             total = total + ct.where(part + i < parts, some[i], 0)
     at_m = at_m * row_blocks + row_block
-    write(total, d, d1, d0, at_m, at_n, rows, tile_n, scales, fused, d_transposed, False)
+    write(total, total, d, d1, d0, at_m, at_n, rows, tile_n, scales, fused, d_transposed, False)
 
 
 @ct.kernel
@@ -80,8 +80,9 @@ def add_parts(block, parts, d, scales, fused, tile_lines: Size, tile_line: Size)
             some = (*some, found)
         for i in ct.static_iter(range(IN_FLIGHT)):
             total = total + ct.where(part + i < end, some[i], 0)
+    total = total.reshape((tile_lines, tile_line))
     tile = finish(
-        total.reshape((tile_lines, tile_line)), scales, fused, d.dtype,
+        total, total, scales, fused, d.dtype,
         (i1, i0, at_lines, at_line), (tile_lines, tile_line), (d.shape[2], d.shape[3]),
     )  # fmt: skip
     ct.store(d, (i1, i0, at_lines, at_line), tile.reshape((1, 1, lines, line)))
