@@ -18,6 +18,7 @@ from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
 from unigemm.backends.common.ranking import rounded
 from unigemm.backends.common.workspace import parts_per_thread, workspace_bytes
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
+from unigemm.backends.cute_simt.legality import unsupported_dmma
 from unigemm.backends.cute_simt.legality import unsupported_reason as simt_unsupported
 from unigemm.backends.cute_simt.schedules import is_dmma
 from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
@@ -221,12 +222,35 @@ def test_the_parts_of_a_prediction_add_up_but_for_the_correction(problem, size, 
             assert prediction.limiter == made.limiter
 
 
+def roofline_us(backend, problem, size, target):
+    """The least time by the data sheet: of the multiply-adds, and of the device memory."""
+    if backend is SIMT:
+        double = problem.accumulator is DType.FLOAT64
+        rate = target.fp64_lanes if double else target.fp32_lanes
+        if double and unsupported_dmma(problem, target) is None:
+            rate = 2 * target.fp64_lanes  # of tensor cores
+    elif problem.a.dtype is DType.FLOAT64:
+        rate = 64  # on sm_80, sm_90 and sm_100
+    else:
+        rate = target.tensor_flops * 2 / problem.a.dtype.itemsize
+    multiply = size.flops / 2 / rate / target.sm_count / target.clock_mhz
+    return max(multiply, size.bytes_moved(problem) / target.dram_gbs / 1e3)
+
+
 @given(problems(), extents, targets)
 @example(aligned(DType.FLOAT64), Extents(4, 2713, 991, 11), named_target("sm_103a"))
-def test_no_estimate_is_under_what_the_memory_takes(problem, size, target):
+@example(aligned(DType.FLOAT8_E4M3FN), Extents(20000, 20000, 70000), H200)
+def test_no_estimate_is_under_the_roofline(problem, size, target):
     for backend in takers(problem, size, target):
         best = backend.ranking(problem, size, target, 1).candidates[0]
-        assert best.prediction.us >= 0.999 * size.bytes_moved(problem) / target.dram_gbs / 1e3
+        assert best.prediction.us >= 0.999 * roofline_us(backend, problem, size, target)
+
+
+@given(problems(), extents, targets, st.integers(1, 31))
+def test_a_short_ranking_is_the_top_of_a_long_one(problem, size, target, most):
+    for backend in takers(problem, size, target):
+        every = backend.ranking(problem, size, target, 32).candidates
+        assert backend.ranking(problem, size, target, most).candidates == every[:most]
 
 
 @given(problems(), extents, targets)

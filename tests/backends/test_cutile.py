@@ -352,12 +352,39 @@ def test_copies_may_have_the_tiles_of_k_major_operands():
     assert unsupported_reason(TURNED["tn"], tile, named_target("sm_120a")) is None
 
 
+def test_a_last_round_that_is_hardly_filled_is_avoided():
+    for m, n, k in ((1536, 1536, 1536), (2048, 2048, 2048), (3000, 3000, 3000), (512, 7168, 2048)):
+        config = best(m, n, k)
+        tiles, at_once = -(-m // config.tile[0]) * -(-n // config.tile[1]), 132 // config.cluster[0]
+        assert -tiles % at_once < 0.1 * at_once, config
+    assert best(5120, 5120, 5120).schedule == "tail"
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, batch=st.integers(1, 9))
+def test_copies_take_as_long_as_they_are_large_and_the_product_as_long_as_that_of_them(
+    m, n, k, batch
+):
+    for layout in ("nn", "tn", "tt"):
+        problem, extents = TURNED[layout], Extents(m, n, 32 * k, batch)
+        own = BACKEND.estimate(problem, extents, H200, COPIED).prediction.parts
+        plain = replace(COPIED, repacked=False)
+        bare = BACKEND.estimate(TURNED["nt"], extents, H200, plain).prediction.parts
+        assert bare.repack == 0 < own.repack
+        rows = (problem.a.major != "k") * m + (problem.b.major != "k") * n
+        moved = 2 * 4 * rows * extents.k * batch / H200.dram_gbs / 1e3
+        assert own.repack > moved
+        assert replace(own, repack=0.0, correction=1.0) == replace(bare, correction=1.0)
+
+
 def test_copies_are_priced_where_they_may_pay():
     assert copied("nn", 4096, 4096, 4096)
     assert copied("tn", 2048, 2048, 2048)
     assert copied("tt", 1536, 1536, 1536)
     assert copied("tn", 8192, 8192, 8192)
     assert not copied("nt", 4096, 4096, 4096)
+    for sizes in ((64, 4096, 4096), (128, 128, 128)):  # to read B once takes less
+        found = candidates(TURNED["nn"], Extents(*sizes), H200)
+        assert not min(found, key=lambda each: each.prediction.us).config.repacked
     assert copied("tn", 16384, 16384, 16384)
     assert not copied("tn", 20000, 20000, 20000), "copies of more than 2 GiB"
     assert copied("nn", 2048, 2048, 512, 8)
