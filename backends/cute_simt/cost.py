@@ -19,7 +19,7 @@ from ..common.workspace import workspace_bytes
 from .geometry_gemv import few_rows_blocks, few_rows_depth, few_rows_threads, few_rows_vector
 from .geometry_operands import has_aligned_rows, operand_tile
 from .geometry_resources import RESERVED_SMEM, needs_of, resident_warps
-from .schedules import AXPY, DMMA, DMMA_STREAM, DMMA_TAIL, FEW_ROWS, SCHEDULES, WARP
+from .schedules import AXPY, DMMA, DMMA_STREAM, DMMA_TAIL, DOT, FEW_ROWS, SCHEDULES, WARP
 
 __all__ = ["STREAMS", "TAILS", "Held", "Tiles", "held", "usage"]
 
@@ -117,7 +117,7 @@ def usage(
     added = added + part * (tail * left * parts + stream * shared)
     rows = sum(r for kind, r in ((problem.a, m), (problem.b, n)) if not has_aligned_rows(kind))
     read_l2 = np.where(few, used_n, used_m + used_n) * step * size
-    in_cluster = x.cluster_k > 1
+    in_cluster, dot = x.cluster_k > 1, x.schedule == SCHEDULES.index(DOT)
     none = np.zeros(x.size)
     return Usage(
         ctas=ctas,
@@ -135,7 +135,7 @@ def usage(
         overlapped=0.5 * (x.schedule == SCHEDULES.index("persistent")),
         added_us=2 * added / gbs,
         reductions=((x.split_k > 1) | tail | stream) * 1.0,
-        exchanges=in_cluster * x.cluster_k / 2,
+        exchanges=in_cluster * x.cluster_k / 2 + dot * (x.slice_k - 1) * np.ceil(ctas / slots),
         exchange_us=part * in_cluster * (1 - 1 / x.cluster_k) / (32.0 * clock),
         copies=x.repacked * 1.0,
         copied_us=2 * x.repacked * (rows * batch * k * size / gbs),
