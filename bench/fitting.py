@@ -44,10 +44,11 @@ class Fitted(NamedTuple):
 def models() -> dict[str, CostModel]:
     """Return the cost models of the backends by name."""
     from unigemm.backends.cute_simt.candidates import MODEL as CUTE_SIMT
+    from unigemm.backends.cute_tcgen05.candidates import MODEL as CUTE_TCGEN05
     from unigemm.backends.cute_wgmma.candidates import MODEL as CUTE_WGMMA
     from unigemm.backends.cutile.candidates import MODEL as CUTILE
 
-    return {each.name: each for each in (CUTE_WGMMA, CUTE_SIMT, CUTILE)}
+    return {each.name: each for each in (CUTE_WGMMA, CUTE_TCGEN05, CUTE_SIMT, CUTILE)}
 
 
 def fit(to: Measured, only: Array | None = None, seed: int = 0) -> Fitted:

@@ -6,9 +6,9 @@ JSON line for each launch, which `bench.fit` fits coefficients to and `bench.reg
 models by. A sweep that was stopped continues when it is started again.
 
 ``--backend auto --within 1.5`` measures every configuration of any backend whose estimated time is
-up to 1.5 times the best, and some of the others at random (`bench.regret` counts how often the
-fastest is among these). ``--within inf`` measures everything that is offered. ``--gpus 4`` divides
-the problems among four GPUs after compiling, with a process for each.
+up to 1.5 times the best, and some of the others at random. ``--within inf`` measures everything
+that is offered. ``--gpus 4`` divides the problems among four GPUs after compiling, with a process
+for each.
 
 ``--schedule dmma-stream --occupancy 1,2,3 --split-k 1`` and the like name values of parameters, as
 in `unigemm sweep`, which also measures configurations that are not offered.
