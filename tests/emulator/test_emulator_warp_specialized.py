@@ -89,7 +89,7 @@ def test_stacks_and_operands_that_repeat_give_the_products(config):
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_drawn_operands_in_poison_give_the_product(layout):
     m, n, k = 130, 67, 171
     case = Case(
