@@ -227,33 +227,6 @@ def test_copies_wait_for_what_is_before_them_and_products_for_the_copies():
     assert torch.equal(x, a.roll(104, 0))
 
 
-def test_results_are_bitwise_equal_from_run_to_run():
-    torch = pytest.importorskip("torch")
-    for m, n, k in ((4096, 512, 1024), (64, 64, 16384), (16, 2048, 7168), (336, 776, 552)):
-        a = torch.randn(m, k, device="cuda").bfloat16()
-        b = torch.randn(k, n, device="cuda").bfloat16()
-        first = unigemm.matmul(a, b, backend="cutile")
-        assert all(torch.equal(unigemm.matmul(a, b, backend="cutile"), first) for _ in range(20))
-
-
-@pytest.mark.parametrize("shape", [(16, 2048, 7168), (336, 776, 552), (128, 128, 16384)])
-def test_a_captured_graph_replays_with_new_contents(shape):
-    torch = pytest.importorskip("torch")
-    m, n, k = shape
-    a, b = torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
-    out = torch.empty(m, n, device="cuda", dtype=torch.float16)
-    unigemm.matmul(a, b, out, backend="cutile")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        unigemm.matmul(a, b, out, backend="cutile")
-    for _ in range(3):
-        a.copy_(torch.randn_like(a))
-        out.fill_(float("nan"))
-        graph.replay()
-        expected = a.double() @ b.double()
-        torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-2)
-
-
 def test_products_that_follow_each_other_see_each_others_results():
     """Kernels overlap the one before them: each must wait before it reads, and before it writes."""
     torch = pytest.importorskip("torch")
@@ -265,18 +238,6 @@ def test_products_that_follow_each_other_see_each_others_results():
         unigemm.matmul(turn, x, y, backend="cutile")
         unigemm.matmul(turn, y, x, backend="cutile")
     assert torch.equal(x, a.roll(200, 0))
-
-
-def test_operands_beyond_two_to_the_31_elements_are_indexed_right():
-    torch = pytest.importorskip("torch")
-    rows = 2**31 // 4096 + 300
-    a = torch.zeros(rows, 4096, device="cuda", dtype=torch.float16)
-    b = torch.randn(4096, 8, device="cuda").half()
-    a[-200:] = torch.randn(200, 4096, device="cuda").half()
-    got = unigemm.matmul(a, b, dtype="float32", backend="cutile")
-    assert torch.count_nonzero(got[:-200]) == 0
-    expected = a[-200:].double() @ b.double()
-    torch.testing.assert_close(got[-200:].double(), expected, rtol=1e-4, atol=1e-2)
 
 
 def test_products_that_lie_far_apart_are_launched_one_by_one():
