@@ -231,10 +231,13 @@ def drawn(facts: Facts, out: Path) -> dict[tuple[str, ...], str]:
 
 
 def commit() -> str:
-    """Return the commit of the tree, without what is not committed."""
-    asked = ["git", "-C", str(DATA), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "an unknown commit"
+    """Return the commit that changed the planner last."""
+    root = PAGE.parents[1]
+    asked = ["git", "-C", str(root), "log", "-1", "--format=%h", "--"]
+    done = subprocess.run(
+        [*asked, "unigemm/planning", "backends"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
 
 
 def _read(path: Path) -> Any:

@@ -39,7 +39,7 @@ class Facts:
     origins
         For a file: at which commits it was measured, and the note that tells of it.
     commit
-        Of the tree that planned.
+        That changed the planner last.
     ladders, hosts
         What `bench.ladder` and `bench.run` have written, by the file's name.
     pictures
@@ -276,7 +276,7 @@ def _sources(facts: Facts) -> str:
         number = f"{count.problems}, {count.launches}{alone}"
         commits = origin.get("commits", "not noted")
         lines.append(f"| `{count.file}` | {cards} | {commits} | {number} | {how} |")
-    made = f"The page was made at commit {facts.commit}, whose planner made the picks."
+    made = f"The picks are those of the planner of commit {facts.commit}."
     return "\n\n".join(["## How each figure was taken", "\n".join(lines), _METHOD, made])
 
 
