@@ -115,6 +115,15 @@ def test_a_capture_measures_nothing_and_a_later_call_does(stopwatch):
         assert multiplied(stopwatch)[-1] == TILES["third"]
 
 
+def test_nothing_is_measured_while_pytorch_traces(stopwatch, monkeypatch):
+    torch = pytest.importorskip("torch")
+    with unigemm.autotuning():
+        with monkeypatch.context() as tracing:
+            tracing.setattr(torch.compiler, "is_compiling", lambda: True)
+            assert multiplied(stopwatch) == [TILES["pick"]]
+        assert multiplied(stopwatch)[-1] == TILES["third"]
+
+
 def test_an_emulated_device_is_not_measured(stopwatch, monkeypatch):
     from unigemm.planning.target import named_target
 

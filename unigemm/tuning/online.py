@@ -126,7 +126,8 @@ def tune(
 def _is_recorded(library: Library, index: int, stream: Any) -> bool:
     """Whether the call would go into a CUDA graph, or somebody traces PyTorch."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.compiler.is_compiling():
+    compiler = getattr(torch, "compiler", None)  # from PyTorch 2.1
+    if getattr(compiler, "is_compiling", bool)():
         return True
     handle = None if stream is None else stream_handle(stream)
     if library.graph_memory is not None:
