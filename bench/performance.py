@@ -16,6 +16,8 @@ import re
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files as files_of
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,7 @@ class Counted:
     launches: int = 0
     alone: int = 0  # without a time of cuBLAS beside them
     problems: int = 0
+    fitted: bool = True  # the cost model has seen it
 
 
 def family(extents: Extents) -> str:
@@ -154,7 +157,16 @@ def counted(path: Path) -> Counted:
         len(found),
         sum(not each.cublas_us for each in found),
         len(by_product(found)),
+        path.name in fitted_files(),
     )
+
+
+@cache
+def fitted_files() -> frozenset[str]:
+    """Return the names of the files that any part of the cost model was fitted to."""
+    written = files_of("unigemm.planning").joinpath("data", "cost_model.json").read_text()
+    sources = [each for each in json.loads(written)["sources"].values() if isinstance(each, dict)]
+    return frozenset(name for source in sources for name in source["data"])
 
 
 def main() -> None:

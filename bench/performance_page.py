@@ -264,8 +264,8 @@ def _ladder(facts: Facts) -> str:
 
 def _sources(facts: Facts) -> str:
     lines = [
-        "| launches, in `bench/data` | card | measured at | problems, launches | how |",
-        "|---|---|---|---|---|",
+        "| launches, in `bench/data` | card | measured at | problems, launches | fitted | how |",
+        "|---|---|---|---|---|---|",
     ]
     for count in facts.counts:
         origin = facts.origins.get(count.file, {})
@@ -273,9 +273,10 @@ def _sources(facts: Facts) -> str:
         how = f"[note](lab-notes/{note})" if note else origin.get("how", "")
         cards = ", ".join(short(card) for card in sorted(count.cards))
         alone = f" ({count.alone} with no time of cuBLAS: left out)" if count.alone else ""
+        fitted = "yes" if count.fitted else "no"
         number = f"{count.problems}, {count.launches}{alone}"
         commits = origin.get("commits", "not noted")
-        lines.append(f"| `{count.file}` | {cards} | {commits} | {number} | {how} |")
+        lines.append(f"| `{count.file}` | {cards} | {commits} | {number} | {fitted} | {how} |")
     made = f"The picks are those of the planner of commit {facts.commit}."
     return "\n\n".join(["## How each figure was taken", "\n".join(lines), _METHOD, made])
 

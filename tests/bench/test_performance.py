@@ -12,14 +12,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.measured import DATA, files, launches
-from bench.performance import counted, family, measured
+from bench.performance import counted, family, fitted_files, measured
 from bench.performance_page import Facts, page
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import planned
 
-ROOT = Path(__file__).parents[2]
 CARD = "NVIDIA H200"
 FIRST, SECOND, THIRD = (
     Workload(512, 768, 1024, DType.BFLOAT16, "nt"),
@@ -84,8 +83,9 @@ def test_the_page_tells_what_was_fitted_from_what_was_not(data):
 def test_a_fit_sees_no_file_that_is_held_out(data):
     assert [path.name for path in files(data=data)] == ["h200_some.jsonl.xz"]
     assert [path.name for path in files(True, data)] == ["h200_heldout1.jsonl.xz"]
-    sources = json.loads((ROOT / "unigemm/planning/data/cost_model.json").read_text())["sources"]
-    assert "heldout" not in json.dumps(sources)
+    assert "h200.jsonl.xz" in fitted_files()
+    assert not any("heldout" in name for name in fitted_files())
+    assert "| `h200_heldout1.jsonl.xz` | H200 | not noted | 1, 1 | no |" in page(facts_of(data))
 
 
 @pytest.mark.parametrize(
