@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import made
 
@@ -63,6 +63,7 @@ def axpys(problem, extents, target=H200):
     return [c for c in candidates(problem, extents, target) if c.config.schedule == AXPY]
 
 
+@settings(max_examples=25)  # each plans four products
 @given(st.integers(1, 3), st.integers(1, 5000), st.integers(1, 100000), st.sampled_from(DTYPES[:2]))
 def test_rows_of_b_are_added_for_one_row_of_an_n_major_b_or_its_transpose(m, n, k, dtype):
     for alignment in (16, dtype.itemsize):
