@@ -232,6 +232,11 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     least = ALIGNMENT // problem.b.dtype.itemsize if problem.b.major == "n" else 0
     transposed = transposed_tf32(problem, target)
     found = _shapes(problem.a.dtype, target.capability, aligned, least, transposed)
+    if problem.epilogue is None:
+        return found
+    if any(x.along == "mn" for x in problem.epilogue.beside):
+        # Loops over tiles spill around arrays of D's size (256x256: 700 bytes).
+        found = tuple(replace(x, persistent=False, tail=False) for x in found)
     if not in_place(problem):
         return found
     single = [x for x in found if len(spans_of(x.m)) == len(spans_of(x.n)) == 1]
