@@ -138,7 +138,7 @@ def overlapped_products(rank):
         (lambda: all_gather_matmul(rows.int(), b.int()), UnsupportedDtype, "use torch"),
         (lambda: all_gather_matmul(rows, b.to("meta")), DeviceMismatch, "move one"),
         (lambda: all_gather_matmul(rows[0], b, way="messages"), ShapeMismatch, "dimensions"),
-        (lambda: all_gather_matmul(rows[rank:], b, way="messages"), ShapeMismatch, "equal"),
+        (lambda: all_gather_matmul(rows[1 + rank :], b, way="messages"), ShapeMismatch, "equal"),
         (lambda: matmul_reduce_scatter(a, b, way="messages", parts=5), ShapeMismatch, "divide"),
         (lambda: matmul_reduce_scatter(a, b, way="messages", parts=0), ShapeMismatch, "divide"),
         (

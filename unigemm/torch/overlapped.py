@@ -1,6 +1,7 @@
 """Products of matrices that are spread over processes, while their parts are on the way.
 
 Both functions are collective: all processes of a group call them with operands of equal shapes.
+That is checked where a process sees a shape first; later, unequal calls wait for each other.
 """
 
 from __future__ import annotations
