@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 
 jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_cpu_enable_async_dispatch", False)  # callbacks could wait for threads
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
