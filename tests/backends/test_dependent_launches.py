@@ -42,7 +42,7 @@ def kernels(backend, dtype, layout, sizes, precision="ieee"):
         ("simt_gemm", 60, ("cute_simt", "float32", "nn", (512, 512, 512))),
         ("simt_dot", 60, ("cute_simt", "float32", "nt", (8, 4096, 4096))),
         ("simt_axpy", 60, ("cute_simt", "float32", "nn", (1, 4096, 4096))),
-        ("split_reduce", 60, ("cute_simt", "float32", "nn", (1024, 1024, 1024))),
+        ("split_reduce", 60, ("cute_simt", "float32", "nt", (512, 512, 32768))),
     ],
     ids=str,
 )
