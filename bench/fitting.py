@@ -20,9 +20,9 @@ _BOUNDS = {  # of a coefficient: else it stands in for another
     "overlap": (1.2, 12.0), "draw": (1e-4, 1.0), "mma": (0.8, 3.0), "dram": (0.9, 3.0),
 }  # fmt: skip
 # Weights fall with the loss against a product's best, to so little: of coefficients, of trees.
-_OF_COEFFICIENTS, _OF_TREES = (2.0, 0.2), (6.0, 0.15)
+_OF_COEFFICIENTS, _OF_TREES = (2.0, 0.2), (2.0, 0.3)
 _DRAWN = 4.0  # times the weight of launches that no model chose: they show what is bad, too
-_TREES, _LEVEL_TREES = 130, 30
+_TREES, _LEVEL_TREES = 300, 40
 _SOME = 5000  # launches, drawn, by which the coefficients are fitted
 _KEPT = 12  # of a product whose launches a model chose: the best, and as many of the others
 
