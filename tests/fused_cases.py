@@ -32,7 +32,7 @@ _PATTERN = 77
 
 
 def _clamped(acc: Any, v: Any, s: Any) -> Any:
-    return np.where(acc > v, np.minimum(acc, s), v * 0.5), acc - v
+    return np.where(acc > v, np.minimum(acc, np.maximum(s, v)), v), acc - v  # without a jump
 
 
 #: Arguments of `unigemm.matmul`; texts stand for arrays (see `Fused.array`).
@@ -318,7 +318,7 @@ def check_planned(case: Fused, plan: Any, lib: Lib, on: Any = None) -> None:
     dtype = plan.problem.d.dtype.value
     for each, extra, place in (
         (NUMPY, {"backend": "numpy", "dtype": dtype}, nullcontext()),
-        (lib, {"plan": plan}, here),
+        (lib, {"plan": plan, "precision": plan.problem.precision}, here),
     ):
         moved = Moved(each)
         arguments = {name: _on(moved, v) for name, v in given.items()}

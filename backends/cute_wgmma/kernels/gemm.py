@@ -58,6 +58,16 @@ def init_barriers(spec: cutlass.Constexpr, full: cute.Pointer, warp: Int32) -> N
         cute.arch.mbarrier_init_fence()
 
 
+def store_boxes(
+    spec: Spec, smem: cutlass.memory.SmemAllocator, unused: cute.Pointer
+) -> cute.Pointer:
+    """Allocate the boxes of D; a pointer of no use where D is stored directly."""
+    geo = spec.geometry
+    size = geo.consumers * geo.store_buffers * STORE_ROWS * geo.box_pitch
+    place = smem.allocate(size, 1024) if size > 0 else unused
+    return cute.recast_ptr(place, dtype=spec.output)
+
+
 def receivers(spec: Spec, ranks: tuple) -> tuple[Int32, Int32]:
     """Return masks of the CTAs that get what this one loads of A and of B.
 
@@ -121,11 +131,7 @@ def gemm_kernel(
     shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
     if const_expr(tile_m < MMA_M):
         smem.allocate((MMA_M - tile_m) * tile_k * spec.operands[0].width // 8, 1024)
-    box_bytes = geo.consumers * geo.store_buffers * STORE_ROWS * geo.box_pitch
-    boxes = cute.recast_ptr(full, dtype=spec.output)  # of no use where D is stored directly
-    if const_expr(box_bytes > 0):
-        boxes = cute.recast_ptr(smem.allocate(box_bytes, 1024), dtype=spec.output)
-
+    boxes = store_boxes(spec, smem, full)
     init_barriers(spec, full, warp)
     if warp == 0:
         cpasync.prefetch_descriptor(atom_a)

@@ -4,6 +4,7 @@
 from typing import Any
 
 import cuda.tile as ct
+import numpy as np
 from cuda.tile.compilation import ArrayConstraint, ScalarConstraint, TupleConstraint
 
 from unigemm.problem.dtypes import DType
@@ -55,7 +56,8 @@ def program_of(problem: Problem, *, by_lines: bool) -> tuple[Any, ...]:
 
 def _coded(step: Step, of: tuple[int, ...]) -> tuple[Any, ...]:
     if step.op == "constant":
-        return CONSTANT, float.fromhex(step.value)
+        value = float.fromhex(step.value)  # cuTile rounds a float to float32, so beside it its bits
+        return CONSTANT, value, int(np.float64(value).view(np.int64))
     return (_OTHERS[step.op] if step.op in _OTHERS else CODES[step.op], *of)
 
 

@@ -95,7 +95,10 @@ def carried_out(total, other, fused, at, steps):  # noqa: ANN001, ANN201
         elif step[0] == NUMBER:
             value = ct.full((1, 1), ct.astype(numbers[step[1]], kind), kind)
         elif step[0] == CONSTANT:
-            value = ct.full((1, 1), step[1], kind)
+            if program[4]:
+                value = ct.bitcast(ct.full((1, 1), step[2], ct.int64), ct.float64)
+            else:
+                value = ct.full((1, 1), step[1], kind)
         elif step[0] == EVEN:
             value = gated(values[step[1]], program[3], 0)
         elif step[0] == ODD:
