@@ -350,7 +350,7 @@ def test_later_calls_of_a_kind_that_numpy_multiplies_are_looked_up(monkeypatch):
     x = np.ones((3, 3), np.int64)
     unigemm.matmul(x, x)
     unigemm.matmul(x, x.astype("f4"))
-    monkeypatch.setattr(api, "bind", None)
+    monkeypatch.setattr(api, "bind_first", None)
     np.testing.assert_array_equal(unigemm.matmul(x + 1, x), 6)
     np.testing.assert_array_equal(unigemm.matmul(x, x.astype("f4")), 3)
 
