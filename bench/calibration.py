@@ -18,7 +18,7 @@ import numpy as np
 from bench.command import command
 from bench.fitting import fit
 from bench.measured import launches
-from bench.regret import FOLDS, regrets, row, tables
+from bench.regret import FOLDS, Judged, mean, regrets, tables
 from unigemm.backends.common.calibrating import adjusted, adjustment, estimated
 from unigemm.backends.common.coefficients import Model, model_of, name_of
 from unigemm.backends.common.cost_model import Coefficients
@@ -52,8 +52,15 @@ def by_shape(of: Measured, card: Array, base: Model) -> tuple[Array, Array]:
     for held in range(FOLDS):
         judged = card & (whose == held)
         made = adjustment(of, base, (card & ~judged)[of.product])
-        calibrated.append(regrets(of, estimated(of, adjusted(base, made)), judged))
-    return regrets(of, plain, card), np.concatenate(calibrated)
+        calibrated.append(_of(of, estimated(of, adjusted(base, made)), judged))
+    return _of(of, plain, card), np.concatenate(calibrated)
+
+
+def _of(of: Measured, times: Array, which: Array) -> Array:
+    """Return the regrets of some products by estimated times."""
+    judged = which[of.product]
+    card = np.zeros(judged.sum(), "U1")
+    return regrets(Judged(of.product[judged], card, of.us[judged], times[judged]))
 
 
 def main() -> None:
@@ -63,23 +70,24 @@ def main() -> None:
     parser.add_argument("--calibration", type=Path, help="a file of unigemm calibrate")
     parser.add_argument("--card", default=_CARD)
     parser.add_argument("--unknown", action="store_true")
-    parser.add_argument("--only", help="such as cute_wgmma/bfloat16")
+    parser.add_argument("--only", nargs="*", default=[], help="kinds of numbers: bfloat16 tf32")
     args = parser.parse_args()
-    for name, of in tables(launches(args.files or None), args.only):
+    found = tables(launches(args.files or None), args.only)
+    for name, of in ((f"{x}/{kind}", of) for kind, each in found.items() for x, of in each.items()):
         card = np.array([target.name == args.card for *_, target in of.names])
         if not card.any():
             continue
         if args.files:
-            found = _shipped(name, of, card, args.calibration)
+            judged = _shipped(name, of, card, args.calibration)
         else:
             others = ~card[of.product]
             if others.sum() < _LEAST:
                 continue
             base = Model(Coefficients(), None) if args.unknown else Model(*fit(of, others))
-            found = by_shape(of, card, base)
-        if len(found[0]):
-            cells = [str(x) for each in found for x in list(row(name, each).values())[2:]]
-            print(f"| {name} | {len(found[0])} | {' | '.join(cells)} |", flush=True)
+            judged = by_shape(of, card, base)
+        if len(judged[0]):
+            cells = (f"{mean(x):.2f} | {100 * x.max() - 100:.1f}" for x in judged)
+            print(f"| {name} | {len(judged[0])} | {' | '.join(cells)} |", flush=True)
 
 
 def _shipped(name: str, of: Measured, card: Array, path: Path | None) -> tuple[Array, ...]:
@@ -90,7 +98,7 @@ def _shipped(name: str, of: Measured, card: Array, path: Path | None) -> tuple[A
     calibration = _of_card(path, target.name)
     by = None if calibration is None else calibration.models.get(name_of(backend, kind, target))
     after = base if by is None else adjusted(base, by)
-    return tuple(regrets(of, estimated(of, each), card) for each in (base, after))
+    return tuple(_of(of, estimated(of, each), card) for each in (base, after))
 
 
 def _of_card(path: Path | None, name: str) -> Calibration | None:
