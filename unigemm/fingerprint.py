@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dis import get_instructions
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -15,6 +16,12 @@ __all__ = ["fingerprint", "known_as"]
 
 #: Modules whose functions do the same today and tomorrow.
 _KNOWN_MODULES = ("numpy", "math", "unigemm.epilogue", "unigemm.activations", "unigemm")
+#: Modules whose built-in functions do the same today and tomorrow.
+_PURE_MODULES = ("builtins", "math", "_operator")
+#: Names of what reads state that is in no global, or gives something else at each call.
+_HIDDEN = frozenset(
+    ("__import__", "eval", "exec", "globals", "input", "locals", "open", "random", "vars")
+)
 
 
 def fingerprint(function: Any) -> Any:
@@ -52,6 +59,8 @@ def known_as(function: Any) -> object | None:
     It takes a few microseconds where a function's code, defaults, closure and globals are the very
     objects that they were.
     """
+    if type(function) is not FunctionType:
+        return None
     state: list[Any] = []
     try:
         _collect(function, state, ())
@@ -105,10 +114,20 @@ def _collect(value: Any, state: list[Any], inside: tuple[Any, ...]) -> None:
 
 
 def _names(code: CodeType) -> tuple[str, ...]:
-    """Return what a function's code, and code inside of it, may name in its globals."""
+    """Return what a function's code, and code inside of it, may name in its globals.
+
+    What it imports, or reads in another hidden way, is not known.
+    """
     found = _NAMES.get(id(code))
     if found is None:
-        names = dict.fromkeys(name for each in _codes(code) for name in each.co_names)
+        codes = _codes(code)
+        names = dict.fromkeys(name for each in codes for name in each.co_names)
+        if not _HIDDEN.isdisjoint(names) or any(
+            step.opname == "IMPORT_NAME" and step.argval not in _KNOWN_MODULES
+            for each in codes
+            for step in get_instructions(each)
+        ):
+            raise _Unknown
         found = _NAMES[id(code)] = code, tuple(names)
     return found[1]
 
@@ -159,6 +178,8 @@ def _of_value(value: Any, inside: tuple[Any, ...]) -> Any:
     if isinstance(value, np.ufunc) or (isinstance(value, type) and value.__module__ == "builtins"):
         return "known", id(value)
     if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType):
+        if value.__self__.__name__ not in _PURE_MODULES or value.__name__ in _HIDDEN:
+            raise _Unknown
         return "known", id(value)
     if value is erf or value is np.where or value is np.clip:
         return "known", id(value)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
+import types
 from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -254,6 +258,50 @@ def test_what_may_change_unseen_has_no_fingerprint():
         np.tanh,
     ):
         assert fingerprint(function) is None
+
+
+def by_import(acc):
+    from unigemm.settings_of_a_test import SCALE
+
+    return acc * SCALE
+
+
+def test_what_is_read_past_the_globals_is_read_at_each_call(monkeypatch):
+    settings = types.ModuleType("unigemm.settings_of_a_test")
+    monkeypatch.setitem(sys.modules, settings.__name__, settings)
+    functions = (
+        by_import,
+        lambda acc: acc * globals()["SCALE"],
+        lambda acc: acc * eval("SCALE"),
+    )
+    for scale in (2.0, 3.0):
+        settings.SCALE = scale  # type: ignore[attr-defined]
+        monkeypatch.setattr(f"{__name__}.SCALE", scale)
+        for function in functions:
+            assert unigemm.matmul(np.eye(2), np.eye(2), epilogue=function)[0, 0] == scale
+    for function in (
+        lambda acc: acc * np.random.rand(),
+        lambda acc: acc * perf_counter(),
+    ):
+        assert known_as(function) is None
+
+
+def test_any_callable_is_an_epilogue():
+    class Callable:
+        scale = 2.0
+
+        def __call__(self, acc):
+            return acc * self.scale
+
+    own, a = Callable(), np.eye(2)
+    for function, result in (
+        (own, 2.0),
+        (functools.partial(lambda acc, scale: acc * scale, scale=3.0), 3.0),
+        (np.square, 1.0),
+    ):
+        assert unigemm.matmul(a, a, epilogue=function)[0, 0] == result
+    own.scale = 4.0
+    assert unigemm.matmul(a, a, epilogue=own)[0, 0] == 4
 
 
 def test_state_that_changes_is_seen_by_the_next_call():

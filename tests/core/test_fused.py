@@ -208,6 +208,26 @@ def test_a_function_may_return_several_results():
     np.testing.assert_array_equal(out[1], second)
 
 
+def test_each_of_several_results_needs_an_array_of_its_own_elements():
+    def both(acc):
+        return acc, acc * 2
+
+    a, first = drawn((3, 3)), np.empty((3, 3), np.float32)
+    unigemm.matmul(a, a, epilogue=both)
+    with pytest.raises(LibraryMismatch, match="NoneType"):
+        unigemm.matmul(a, a, (None, None), epilogue=both)
+    with pytest.raises(OverlapError, match="itself"):
+        unigemm.matmul(a, a, (first, np.lib.stride_tricks.as_strided(first[0], (3, 3), (4, 4))),
+                       epilogue=both)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (3, 0)])
+def test_empty_results_do_not_overlap_themselves(shape):
+    before = np.empty(shape, np.float32)
+    a, b = drawn((shape[0], 4)), drawn((4, shape[1]))
+    assert unigemm.matmul(a, b, activation="relu", preact_out=before).shape == shape
+
+
 def test_numbers_are_arguments_and_do_not_plan_again():
     a, b = drawn((5, 7)), drawn((7, 6))
     table = unigemm.arrays.library.KNOWN[np.ndarray].table

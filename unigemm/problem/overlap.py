@@ -63,6 +63,8 @@ def overlaps_itself(dims: Sequence[tuple[int, int]]) -> bool:
     dims
         (stride in elements, extent) of each dimension.
     """
+    if any(extent == 0 for _, extent in dims):
+        return False
     dims = [(abs(step), extent) for step, extent in dims if extent > 1]
     reach = 0
     for step, extent in sorted(dims):

@@ -119,6 +119,8 @@ def _key(
     see("b", b)
     if type(out) is tuple:
         for i, each in enumerate(out):
+            if each is None:
+                raise _Unusual
             see(f"result {i}" if i else "out", each)
     elif out is not None:
         see("out", out)

@@ -12,8 +12,9 @@ from typing import Any
 from ..arrays.libraries import library_of
 from ..arrays.library import Library
 from ..arrays.operands import HOST, Device, Operand
-from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from ..errors import DeviceMismatch, LibraryMismatch, OverlapError, UnsupportedProblem
 from ..problem.canonical import result_shape
+from ..problem.overlap import overlaps_itself
 from .bind import Bound, bind
 from .fusion import Fusion, fusion_for
 from .options import Options
@@ -143,6 +144,8 @@ def _with_outputs(
             )
         if seen.readonly:
             raise UnsupportedProblem(f"out[{i}] is read-only; pass an array that may be written")
+        if overlaps_itself(list(zip(seen.strides, seen.shape, strict=True))):
+            raise OverlapError(f"out[{i}] overlaps itself; pass a compact array")
         layouts[name] = seen.layout
     return replace(fusion, layouts=tuple(layouts.values()))
 
