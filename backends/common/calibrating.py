@@ -57,6 +57,9 @@ def adjustments(
             name = name_of(model.name, model.kind(each.problem), each.target)
             named.setdefault(name, []).append(each)
         for name, some in named.items():
+            some = [each for each in some if not each.config.remainder]
+            if len(some) < _LEAST_LAUNCHES:
+                continue
             kinds = sorted({model.kind(each.problem) for each in some})
             of = measured(model, kinds, some)
             if len(of.us) >= _LEAST_LAUNCHES and len(of.names) >= _LEAST_PRODUCTS:

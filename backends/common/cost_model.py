@@ -153,6 +153,7 @@ class Parts(NamedTuple):
     filled: Array
 
 
+_STEEPEST = 12.0  # exponent of a norm: higher powers of long times overflow
 _HOT_US = 1000.0  # half of `hot` is reached by main loops of this length
 
 
@@ -190,4 +191,5 @@ def estimate(u: Usage, c: Coefficients) -> Parts:
 
 def overlapping(c: Coefficients, *times: Any) -> Any:
     """Return how long times take that overlap: for numbers, or for arrays."""
-    return sum(us**c.overlap for us in times) ** (1 / c.overlap)
+    power = min(c.overlap, _STEEPEST)
+    return sum(us**power for us in times) ** (1 / power)

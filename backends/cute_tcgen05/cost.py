@@ -69,7 +69,7 @@ def usage(
         buffers = np.array([geometry(problem, tile).buffers for tile in tiles])[x.base]
     used = np.minimum(x.tile_m, m) * np.minimum(x.tile_n, n)
     out = np.where(x.split_k > 1, 4, problem.d.dtype.itemsize)
-    sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) // 2), 0)
+    sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
     copied = repacked_bytes(problem, extents)
     mma = ROWS * x.tile_n * x.tile_k / (target.tensor_flops * _RATE[size] * clock)
     stored = used * out * store / (32.0 * clock)  # while the next tile is summed, if that is longer
@@ -84,7 +84,7 @@ def usage(
         smem_us=(a_bytes + b_bytes) / (128.0 * clock),
         steps=none + 1.0,
         zero_rows=none,
-        l2_us=count * ctas * x.split_k * k_tiles * read / (64.0 * sms * clock),
+        l2_us=1.0 * count * ctas * x.split_k * k_tiles * read / (64.0 * sms * clock),
         dram_us=none + extents.bytes_moved(problem) / gbs,
         store_us=stored,
         overlapped=(buffers > 1) * np.minimum(1.0, k_tiles * mma / stored),

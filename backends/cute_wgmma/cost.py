@@ -64,7 +64,7 @@ def usage(
         smem_us=(rows + rows / MMA_M * x.tile_n) * per_k / (128.0 * clock),
         steps=1.0 / x.slice_k,
         zero_rows=x.tile_m - used_m + x.tile_n - used_n,
-        l2_us=ctas * k_tiles * read * per_k / (64.0 * sms * clock),
+        l2_us=1.0 * ctas * k_tiles * read * per_k / (64.0 * sms * clock),
         dram_us=np.full(x.size, extents.bytes_moved(problem) / gbs),
         store_us=used_m * used_n * out * (1 + direct) / (32.0 * clock),
         overlapped=0.5 * (groups > 1),

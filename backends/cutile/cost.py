@@ -60,7 +60,7 @@ def usage(
     turned = turned * (size in (1, 4) and major not in ANY_MAJOR)
     out = np.where(x.split_k > 1, 4, problem.d.dtype.itemsize)
     direct = (problem.d.alignment < ALIGNMENT) | (problem.d.major == "m")
-    sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) // 2), 0)
+    sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
     sums = sums + tail * places * x.tile_m * x.tile_n * problem.accumulator.itemsize
     none = np.zeros(x.size)
     return Usage(
@@ -73,7 +73,7 @@ def usage(
         smem_us=(x.tile_m / of_tile + x.tile_n) * per_k / (128.0 * clock),
         steps=none + 1.0,
         zero_rows=(x.tile_m - used_m + x.tile_n - used_n) * (major >= 9),
-        l2_us=count * x.split_k * k_tiles * (used_m + used_n) * per_k / (64.0 * sms * clock),
+        l2_us=1.0 * count * x.split_k * k_tiles * (used_m + used_n) * per_k / (64.0 * sms * clock),
         dram_us=none + extents.bytes_moved(problem) / gbs,
         store_us=used_m * used_n / of_tile * out * (1 + direct) / (32.0 * clock),
         overlapped=0.5 * (x.schedule > 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from fake_gpu import everywhere
 
 import unigemm
 from unigemm.backends.common import calibrating
-from unigemm.backends.common.coefficients import model_of
+from unigemm.backends.common.coefficients import model_of, name_of
 from unigemm.backends.common.measured import MeasuredLaunch, measured
 from unigemm.env import calibration_file
 from unigemm.planning import calibrations
@@ -239,6 +240,22 @@ def test_what_launches_have_in_common_is_found(some):
     assert apart(after) < apart(base) / 2
 
 
+def test_remainder_launches_alone_say_nothing(some):
+    odd = [
+        replace(each, config=replace(each.config, remainder=(each.config,)))
+        for each in launches_of(some, lambda plan: plan.predicted_us)
+    ]
+    assert not calibrating.adjustments([backend_named("cute_wgmma").model], odd)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_steepest_norm_that_is_believed_overflows_nothing():
+    slow = Adjustment(50, {"overlap": 5.0, "mma": 5.0})
+    card = replace(H100, calibration=Calibration({name_of("cutile", "float64", H100): slow}))
+    x = unigemm.ArraySpec((1 << 17, 1 << 17), "float64")
+    assert np.isfinite(unigemm.plan(x, x, target=card, backend="cutile").predicted_us)
+
+
 def test_too_little_says_nothing(some):
     few = launches_of(some[:2], lambda plan: 2 * plan.predicted_us)
     assert not calibrating.adjustments([backend_named("cute_wgmma").model], few)
@@ -256,7 +273,7 @@ def card(monkeypatch, some):
     monkeypatch.setattr(module, "probes", lambda target, names: [probe for probe, _ in some])
     monkeypatch.setattr(module, "compact_operands", lambda work, device: None)
     monkeypatch.setattr(module, "compile_many", lambda plans: ((plan, None) for plan in plans))
-    return "a device"
+    return SimpleNamespace(seconds=None)
 
 
 def test_a_card_is_measured_and_planned_for_from_then_on(card, own_file):
@@ -279,8 +296,9 @@ def test_no_time_and_too_few_launches_are_errors(card, own_file):
     for budget in (0, -1, float("nan"), float("inf")):
         with pytest.raises(unigemm.UnsupportedProblem, match="some seconds"):
             unigemm.calibrate(card, budget=budget)
-    with pytest.raises(unigemm.UnsupportedProblem, match="from 0"):
-        unigemm.calibrate(-1)
+    for device in (-1, True, "cuda:0"):
+        with pytest.raises(unigemm.UnsupportedProblem, match="from 0"):
+            unigemm.calibrate(device)
     with pytest.raises(unigemm.UnigemmError, match="too little to calibrate by"):
         unigemm.calibrate(card, budget=1e-9)
     assert not own_file.exists()
@@ -300,10 +318,17 @@ def test_a_product_that_the_device_has_no_room_for_takes_no_other_with_it(card, 
         assert unigemm.calibrate(card).launches > 50
 
 
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(card, own_file):
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(
+    card, own_file, monkeypatch
+):
     own_file.parent.mkdir(parents=True)
     own_file.write_text("[1]")
     with pytest.raises(unigemm.CacheError, match="no calibration file"):
+        unigemm.calibrate(card)
+    own_file.unlink()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr(module, "probes", None)
+    with pytest.raises(unigemm.CacheError, match="cannot be written"):
         unigemm.calibrate(card)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import sys
 from contextlib import closing
 from dataclasses import replace
 from typing import ClassVar
@@ -129,6 +131,30 @@ def test_a_process_says_what_a_backend_raised_and_ends_with_its_last_words():
         assert not process.lives
     with pytest.raises(unigemm.CompilationError, match="has ended"):
         process.compile(host)
+
+
+def test_what_imports_pass_over_in_the_path_is_not_sent(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.path", [tmp_path, str(tmp_path / "it's mine"), *sys.path])
+    host = unigemm.plan(np.eye(4), np.eye(4))
+    with (
+        closing(CompileProcess()) as process,
+        pytest.raises(unigemm.CompilationError, match="NotImplementedError"),
+    ):
+        process.compile(host)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no process groups")
+def test_a_compiler_that_a_process_started_ends_with_it(monkeypatch, tmp_path):
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nsleep 60 &\necho\nwait\n")
+    script.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(script))
+    with closing(CompileProcess()) as process:
+        answers = os.dup(process._process.stdout.fileno())
+        assert os.read(answers, 1) == b"\n"
+    with open(answers, "rb", buffering=0) as file:
+        assert select.select([file], [], [], 10)[0]
+        assert file.read() == b""
 
 
 def test_a_process_ends_when_nobody_asks_any_more():

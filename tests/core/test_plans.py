@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 
 import numpy as np
 import pytest
@@ -174,3 +174,16 @@ def test_a_kernel_is_looked_up_by_what_it_is_made_of():
         plan = unigemm.plan(a, b, target="sm_90a", backend="cute_simt")
         own = backend_named(plan.backend).key(plan).digest
         assert loader._digest(plan.backend, plan.problem, plan.config, plan.target) == own
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize(
+    ("dtype", "size", "k"), [("bfloat16", 1 << 29, 1 << 29), ("float64", 1 << 30, 1)]
+)
+def test_the_largest_products_have_times(target, dtype, size, k):
+    a, b = unigemm.ArraySpec((size, k), dtype), unigemm.ArraySpec((k, size), dtype)
+    plan = unigemm.plan(a, b, target=target, keep=100)
+    for parts in (plan.parts, *(each.parts for each in plan.alternatives)):
+        assert np.isfinite(astuple(parts)).all()
+        assert min(parts.l2, parts.reduction) >= 0

@@ -34,7 +34,8 @@ class CompileProcess:
     """
 
     def __init__(self) -> None:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
+        path = [each for each in sys.path if isinstance(each, str)]  # imports pass over others
+        code = f"import sys; sys.path[:] = {path!r}; from {__name__} import serve; serve()"
         self._owner = os.getpid()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -86,6 +87,9 @@ class CompileProcess:
         """End the process, whatever it does."""
         if self._owner != os.getpid():
             return  # a forked child, which would end its parent's
+        if sys.platform != "win32" and self._process.poll() is None:
+            with suppress(ProcessLookupError):  # its compilers as well: it leads their group
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
         for file in (self._process.stdin, self._process.stdout, self._said):

@@ -109,7 +109,11 @@ class EntryFiles(Generic[Entry]):
         CacheError
             See `record`.
         """
-        _refuse_others(self._opened(_named(path)))
+        path = _named(path)
+        _refuse_others(self._opened(path))
+        folder = next(each for each in path.parents if os.path.lexists(each))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise CacheError(f"{path} cannot be written (nor can {folder}); name another file")
 
     def _opened(self, path: Path, owners: frozenset[int] | None = None) -> _File:
         """Return the contents of a file, whatever it is."""

@@ -82,8 +82,9 @@ def calibrate(
     """
     if not (budget > 0 and isfinite(budget)):
         raise UnsupportedProblem(f"budget is {budget}; give some seconds to measure in")
-    if isinstance(device, int) and device < 0:
-        raise UnsupportedProblem(f"device is {device}; number a CUDA device from 0")
+    numbered = isinstance(device, int) and not isinstance(device, bool) and device >= 0
+    if not (device is None or numbered or hasattr(device, "seconds")):  # such as "cuda:0"
+        raise UnsupportedProblem(f"device is {device!r}; number a CUDA device from 0")
     kept_in = None if file is None else Path(file)
     check_writable(kept_in)
     begin = time.monotonic()
