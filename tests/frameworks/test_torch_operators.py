@@ -184,6 +184,18 @@ def test_matmul_and_its_gradients_are_torchs_for_every_rank(first, second):
         torch.testing.assert_close(ut.matmul(a, b), theirs)
 
 
+@pytest.mark.parametrize(("k", "n"), [(0, 6), (4, 0), (0, 0)])
+@pytest.mark.parametrize(
+    "options", [{}, {"activation": "silu"}, {"activation": "swiglu", "gate_layout": "halves"}]
+)
+def test_stacks_without_columns_have_gradients(k, n, options):
+    x, weight = draw(2, 3, k, grad=True), draw(n, k, grad=True)
+    ut.linear(x, weight, **options).sum().backward()
+    ut.matmul(x, weight.mT).sum().backward()
+    assert x.grad.shape == x.shape
+    assert torch.equal(weight.grad, torch.zeros_like(weight))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.complex128])
 def test_results_and_gradients_have_the_dtype_of_the_operands(dtype):
     x = draw(8, 16).to(dtype).requires_grad_()

@@ -7,6 +7,7 @@ They are made of the operators, so that they have gradients themselves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -168,7 +169,7 @@ def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | Non
 
 def _rows(x: Tensor) -> Tensor:
     """Return a stack as one matrix; PyTorch 2.11 does not where a DTensor is split inside of it."""
-    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _save_matmul(
