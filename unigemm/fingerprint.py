@@ -97,6 +97,7 @@ def _collect(value: Any, state: list[Any], inside: tuple[Any, ...]) -> None:
     code = value.__code__
     state.append(code)
     if value in inside:
+        state.append(inside.index(value))
         return
     inside = (*inside, value)
     _collect(value.__defaults__, state, inside)
@@ -140,7 +141,7 @@ def _of_function(function: Any, inside: tuple[Any, ...]) -> Any:
     if type(function) is not FunctionType or function.__dict__:
         raise _Unknown
     if function in inside:
-        return "itself"
+        return "itself", inside.index(function)
     inside = (*inside, function)
     code = function.__code__
     try:

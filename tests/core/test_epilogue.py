@@ -286,6 +286,18 @@ def test_what_is_read_past_the_globals_is_read_at_each_call(monkeypatch):
         assert known_as(function) is None
 
 
+@pytest.mark.parametrize(("again", "result"), [("f", 2.0), ("g", 5.0)])
+def test_functions_that_call_each_other_are_told_apart(again, result):
+    def f(acc, n=2):
+        return g(acc, n - 1) if n else acc * 2
+
+    def g(acc, n=1):
+        return h(acc, n - 1) if n else acc * 5
+
+    h = f if again == "f" else g
+    assert unigemm.matmul(np.eye(2), np.eye(2), epilogue=f)[0, 0] == result
+
+
 def test_any_callable_is_an_epilogue():
     class Callable:
         scale = 2.0
