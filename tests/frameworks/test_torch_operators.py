@@ -15,7 +15,7 @@ from unigemm import (  # noqa: E402
     UnsupportedDtype,
     UnsupportedProblem,
 )
-from unigemm.torch import products  # noqa: E402
+from unigemm.torch import overlapped, products  # noqa: E402
 from unigemm.torch.activations import ACTIVATIONS, GATED  # noqa: E402
 from unigemm.torch.operators import OPERATORS  # noqa: E402
 
@@ -479,6 +479,15 @@ def test_pytorchs_counter_of_operations_counts_products():
 
 def gated(x, w, bias=None, *, activation="swiglu", gate_layout="halves", **options):
     return ut.linear(x, w, bias, activation=activation, gate_layout=gate_layout, **options)
+
+
+def test_products_over_processes_refuse_what_are_no_tensors_and_no_parts():
+    a = torch.ones(4, 4)
+    with pytest.raises(LibraryMismatch, match="b is a ndarray"):
+        overlapped.all_gather_matmul(a, a.numpy())
+    for parts in (1.0, "2", None):
+        with pytest.raises(UnsupportedProblem, match="parts is"):
+            overlapped.matmul_reduce_scatter(a, a, parts=parts)
 
 
 def test_what_is_wrong_is_said_by_a_typed_error():

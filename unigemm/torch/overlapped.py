@@ -14,7 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..api import matmul
-from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..errors import (
+    DeviceMismatch,
+    LibraryMismatch,
+    ShapeMismatch,
+    UnsupportedDtype,
+    UnsupportedProblem,
+)
 from .exchange import Symmetric, exchange_of
 from .products import check_ranks
 
@@ -136,6 +142,8 @@ def matmul_reduce_scatter(
         As `all_gather_matmul`.
     """
     _check(a, b)
+    if not isinstance(parts, int):
+        raise UnsupportedProblem(f"parts is {parts!r}; pass an integer")
     size = dist.get_world_size(group) if dist.is_initialized() else 1
     rows, rest = divmod(a.shape[0], size * parts) if parts > 0 else (0, 1)
     if rest:
@@ -168,6 +176,9 @@ def _on(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def _check(a: Tensor, b: Tensor) -> None:
+    for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, Tensor):
+            raise LibraryMismatch(f"{name} is a {type(x).__name__}; pass a torch.Tensor")
     check_ranks("this product", ("a", a, 2), ("b", b, 2))
     if a.dtype != b.dtype or a.shape[1] != b.shape[0]:
         raise ShapeMismatch(
