@@ -56,6 +56,14 @@ def pytest_unconfigure(config):
         shutil.rmtree(config.unigemm_folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_run():
+    """Settle which cache a process has, before a test names another folder for itself."""
+    from unigemm.cache.layers import default_cache
+
+    return default_cache()
+
+
 def gpu_count():
     from unigemm.planning.target import device_count
 
