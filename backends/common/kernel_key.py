@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from functools import cache
 from importlib import import_module
 from math import ceil
@@ -10,15 +10,12 @@ from typing import Any
 
 from unigemm.errors import BackendUnavailable
 from unigemm.planning.config import Config
-from unigemm.planning.prediction import Candidate
-from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.epilogue import Epilogue
 from unigemm.problem.problem import BlockScales, Extents, Problem
 
 __all__ = [
     "INT32_MAX",
-    "one_by_one",
     "oriented_beside",
     "oriented_scales",
     "oriented_strides",
@@ -50,15 +47,6 @@ _BOUNDS = {
 _MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as configurations are drawn up
 
 Steps = tuple[int, int, int, int]
-
-
-def one_by_one(
-    price: Callable[[Problem, Extents, Target, Config], Candidate],
-) -> Callable[[Problem, Extents, Target, Sequence[Config]], Sequence[Candidate]]:
-    """Return a function that estimates configurations one by one."""
-    return lambda problem, extents, target, configs: [
-        price(problem, extents, target, config) for config in configs
-    ]
 
 
 @cache

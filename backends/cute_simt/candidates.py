@@ -178,7 +178,7 @@ def _tiles_offer(
     if remainder:
         whole = (extents.m % x.tile_m == 0, extents.n % x.tile_n == 0)
         fits &= (x.thread_m * x.thread_n >= 64) & np.all(
-            [whole[strip.swap_ab] for strip in remainder], axis=0
+            [whole[each.swap_ab] for each in remainder], axis=0
         )
     own = fits.nonzero()[0]
     # Parts of all tiles, or with a tail of the last wave's: some numbers, and what fills SMs.
@@ -304,9 +304,9 @@ def remainder(
     """Return the extents that tiles compute beside remainder launches, and the time of those."""
     found, whole = split_remainders(extents, config)
     us = 0.0
-    for strip, sizes in zip(config.remainder, found, strict=True):
-        own = replace(strip, swap_ab=False)
-        us += estimate_all(MODEL, strip.oriented(problem), sizes, target, [own])[0].prediction.us
+    for each, sizes in zip(config.remainder, found, strict=True):
+        own = replace(each, swap_ab=False)
+        us += estimate_all(MODEL, each.oriented(problem), sizes, target, [own])[0].prediction.us
     return whole, us
 
 

@@ -46,12 +46,12 @@ class Shape(NamedTuple):
     tile, warps, thread
         (M, N) of a CTA; its warps; accumulators of a thread.
     stages
-        Slabs in shared memory.
+        k_tiles in shared memory.
     float32_only
         Not offered in other types, in which it was not measured.
     lines
-        A slab has whole lines of 128 bytes of a K-major operand, not halves; not offered where that
-        of the longer side is not K-major: those read whole lines anyway.
+        A k_tile has whole lines of 128 bytes of a K-major operand, not halves; not offered where
+        that of the longer side is not K-major: those read whole lines anyway.
     """
 
     tile: tuple[int, int]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unigemm.planning.config import Config, Raster
+from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
@@ -35,7 +35,6 @@ from .tiles import LEAST_STAGES, tiles
 __all__ = ["MODEL", "candidates", "offered", "scratch_bytes", "turns"]
 
 _MOST_STAGES = 12
-_RASTERS = Raster("n", 8), Raster("m", 8)  # bands of eight tiles
 _CLUSTER_K, _SLICES = (1, 2, 4, 8), (1, 2)
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2

@@ -179,19 +179,19 @@ def _calibration(found: Sequence[tuple[Probe, list[Trial]]], target: Target) -> 
         )
     versions = {"unigemm": __version__}
     versions |= {name: said for name in _PACKAGES if (said := package_version(name))}
-    return Calibration(made, _figures(found), versions, time.strftime("%Y-%m-%d"))
+    return Calibration(made, _rates(found), versions, time.strftime("%Y-%m-%d"))
 
 
-def _figures(found: Sequence[tuple[Probe, list[Trial]]]) -> dict[str, float]:
+def _rates(found: Sequence[tuple[Probe, list[Trial]]]) -> dict[str, float]:
     """Return bandwidth, rates and the time of a launch, from the fastest of each product."""
-    figures: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for probe, trials in found:
         if not trials:
             continue
         us, work = min(each.us for each in trials), probe.work
-        least = figures.get("launch_us", inf)
+        least = rates.get("launch_us", inf)
         most = {"dram_gbs": work.bytes / us / 1e3, f"{probe.kind}_tflops": work.flops / us / 1e6}
-        figures["launch_us"] = round(min(least, us), 3)
+        rates["launch_us"] = round(min(least, us), 3)
         for name, value in most.items():
-            figures[name] = round(max(figures.get(name, 0.0), value), 1)
-    return figures
+            rates[name] = round(max(rates.get(name, 0.0), value), 1)
+    return rates

@@ -16,7 +16,7 @@ from ..geometry import Part, parts_of, physical_lines
 from .dtypes import TYPES
 from .operations import ARRAY, CODES, CONSTANT, EVEN, NUMBER, ODD, OTHER_SUMS, SUMS
 
-__all__ = ["IN_PLACE", "fused_constraint", "program_of"]
+__all__ = ["IN_PLACE", "fused_constraint", "one_number", "program_of"]
 
 IN_PLACE = "d"  # the alias group of D and of an array that is D itself
 _OTHERS = {"sums": SUMS, "array": ARRAY, "number": NUMBER, "even": EVEN, "odd": ODD}
@@ -95,6 +95,20 @@ def _seen(x: Beside, flipped: bool) -> tuple[bool, bool, bool]:
     return (second, first, not turned) if flipped else (first, second, turned)
 
 
+def one_number(dtype: Any) -> ArrayConstraint:
+    """Return an array of at most one number of four bytes, wherever it lies."""
+    return ArrayConstraint(
+        dtype,
+        1,
+        index_dtype=ct.int32,
+        stride_lower_bound_incl=0,
+        alias_groups=(),
+        may_alias_internally=False,
+        stride_constant=(1,),
+        base_addr_divisible_by=4,
+    )
+
+
 def fused_constraint(
     problem: Problem, b: ArrayConstraint, *, by_lines: bool = False
 ) -> TupleConstraint:
@@ -114,17 +128,7 @@ def fused_constraint(
         for part in parts_of(epilogue)
     )
     numbers = (ScalarConstraint(ct.float64),) * epilogue.numbers
-    largest = ArrayConstraint(
-        ct.int32,
-        1,
-        index_dtype=ct.int32,
-        stride_lower_bound_incl=0,
-        alias_groups=(),
-        may_alias_internally=False,
-        stride_constant=(1,),
-        base_addr_divisible_by=4,
-    )
-    place = () if epilogue.largest is None else (largest,)
+    place = () if epilogue.largest is None else (one_number(ct.int32),)
     program = program_of(problem, by_lines=by_lines)
     return TupleConstraint((arrays, numbers, place, program, (b,) if epilogue.halves else ()))
 

@@ -29,7 +29,7 @@ from ..geometry import (
 )
 from ..tiles import ALIGNMENT, DEFAULT_WARPS
 from .dtypes import TYPES
-from .fused_signature import IN_PLACE, fused_constraint
+from .fused_signature import IN_PLACE, fused_constraint, one_number
 from .gemm import gemm, tail
 from .reduction import join, reduce
 from .transpose import transpose
@@ -95,16 +95,7 @@ def scales_constraint(spec: Spec) -> TupleConstraint:
     """Return two arrays of at most one number and a factor, or nothing."""
     if not spec.problem.scaled:
         return TupleConstraint(())
-    scale = ArrayConstraint(
-        ct.float32,
-        1,
-        index_dtype=ct.int32,
-        stride_lower_bound_incl=0,
-        alias_groups=(),
-        may_alias_internally=False,
-        stride_constant=(1,),
-        base_addr_divisible_by=4,
-    )
+    scale = one_number(ct.float32)
     return TupleConstraint((scale, scale, ScalarConstraint(ct.float64)))
 
 
