@@ -444,7 +444,9 @@ def test_the_default_cache_is_the_one_that_the_environment_names(tmp_path, monke
         assert [b.path for b in cache.bundles] == [(tmp_path / "bundle").resolve()]
         assert cache.limit_bytes == 2 << 20
     finally:
+        monkeypatch.undo()
         default_cache.cache_clear()
+        default_cache()  # that of the run, before a later test names another folder
 
 
 def test_importing_the_cache_imports_no_array_library_and_no_compiler():

@@ -405,14 +405,18 @@ def info(as_json: Json = False) -> None:
         show.say(f"{name} is set and is no variable of unigemm")
     rows = [(backend.name, _availability(backend)) for backend in found.backends]
     show.print_table(show.table("backends", ("name", "available"), rows))
-    for device in found.devices:
-        said = f", {device.calibration}" if device.calibration else ""
-        show.say(f"cuda:{device.index} {device.target or device.problem}{said}")
-    for layer in found.cache.layers:
-        show.say(
-            f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"
-            + (f" ({layer.problem})" if layer.problem else "")
-        )
+    if found.devices:
+        devices = [
+            (f"cuda:{x.index}", str(x.target or x.problem), x.calibration or "-")
+            for x in found.devices
+        ]
+        show.print_table(show.table("devices", ("name", "target", "calibration"), devices))
+    caches = [
+        (x.layer, str(x.path), str(x.entries), show.size(x.size_bytes), x.problem or "-")
+        for x in found.cache.layers
+    ]
+    head = ("layer", "folder", "kernels", "size", "problem")
+    show.print_table(show.table("caches", head, caches))
     for sentence in found.missing:
         show.say(f"missing: {sentence}")
 
