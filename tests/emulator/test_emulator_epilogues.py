@@ -107,6 +107,18 @@ def test_float8_is_read_and_the_nearest_number_is_stored(backend, name):
     np.testing.assert_array_equal(got[there].view(np.uint8), wanted[there].view(np.uint8))
 
 
+@pytest.mark.parametrize(("dtype", "columns"), [("bfloat16", 48), ("float32", 45), ("int32", 48)])
+def test_sums_of_int8_are_finished_whichever_way_they_are_stored(dtype, columns):
+    """By TMA, row by row, and from registers: they are no longer integers behind an epilogue."""
+    rng = np.random.default_rng(4)
+    a, b = (rng.integers(-9, 9, shape).astype(np.int8) for shape in ((72, 64), (columns, 64)))
+    asked = {"alpha": 0.5, "bias": rng.normal(0, 9, columns).astype(np.float32), "dtype": dtype}
+    wanted = unigemm.matmul(a, b.T, backend="numpy", **asked)
+    with device(target=TARGETS["cute_wgmma"]):
+        got = unigemm.matmul(a, b.T, backend="cute_wgmma", **asked)
+    np.testing.assert_array_equal(got, wanted)
+
+
 def test_rows_with_an_epilogue_are_the_same_however_many_there_are():
     """One kernel: it does not depend on M."""
     rng = np.random.default_rng(2)

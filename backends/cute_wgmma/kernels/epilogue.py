@@ -88,9 +88,9 @@ def store_tile(
     row, column = corner[0] + wg_m * MMA_M, corner[1] + wg_n * geo.mma_n
     if const_expr(geo.store == "tma"):
         scale_sums(sums, scale)
-        finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
+        done = finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
         used = store_by_tma(
-            spec, sums, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1, used
+            spec, done, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1, used
         )
     else:
         base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
@@ -101,10 +101,10 @@ def store_tile(
             below = cutlass.min(below, row + spec.config.tile[0])
         if const_expr(geo.store == "rows"):
             scale_sums(sums, scale)
-            finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
+            done = finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
             line = base + (Int64(row) * d_strides[0] + column) * size
             there = (below - row, sizes[1] - column)
-            store_rows(spec, sums, boxes, line, d_strides[0], there, in_wg)
+            store_rows(spec, done, boxes, line, d_strides[0], there, in_wg)
         else:
             lane, warp = in_wg % 32, in_wg // 32
             first = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
@@ -311,20 +311,23 @@ def finish(
     values = finished(spec.problem, taken, [sums[i] for i in places], runs, site)
     if is_gated(spec):
         return as_fragment(values)
+    kind = spec.sums if spec.output is spec.sums else type(values[0])
+    held = sums if kind is spec.sums else cute.make_rmem_tensor(cute.size(sums), kind)
     for i, value in zip(places, values, strict=True):
-        sums[i] = value
-    return sums
+        held[i] = value.to(kind)
+    return held
 
 
 def finish_tile(
     spec: Spec, sums: cute.Tensor, taken: tuple, corner: tuple, thread: Int32, extents: tuple,
     batch: tuple,
-) -> None:  # fmt: skip
-    """Carry out the epilogue of a call on all sums of a warpgroup, whose first lies at a corner."""
-    if spec.problem.epilogue is not None:
-        row = corner[0] + thread // 32 * 16 + thread % 32 // 4
-        first = (row, corner[1] + thread % 4 * 2)
-        finish(spec, sums, spec.geometry.mma_n // 8, taken, first, extents, batch, None)
+) -> cute.Tensor:  # fmt: skip
+    """`finish` all sums of a warpgroup, whose first lies at a corner."""
+    if spec.problem.epilogue is None:
+        return sums
+    row = corner[0] + thread // 32 * 16 + thread % 32 // 4
+    first = (row, corner[1] + thread % 4 * 2)
+    return finish(spec, sums, spec.geometry.mma_n // 8, taken, first, extents, batch, None)
 
 
 @cute.jit
