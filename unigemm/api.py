@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from .arguments import truth, whole_number
 from .arrays.array_spec import ArraySpec
 from .arrays.axes import along_axes
 from .arrays.libraries import gather, view
 from .arrays.library import KNOWN
-from .errors import UnsupportedProblem
 from .planning.plan import Plan
 from .planning.planner import KEPT
 from .planning.target import Target
@@ -394,15 +394,14 @@ def plan(
     options = Options(
         dtype,
         precision,
-        bool(deterministic),
+        truth(deterministic, "deterministic"),
         backend,
-        scaled=bool(scaled) or scales.scaled,
-        batch_invariant=bool(batch_invariant),
+        scaled=truth(scaled, "scaled") or scales.scaled,
+        batch_invariant=truth(batch_invariant, "batch_invariant"),
         blocks=scales.layouts,
     )
     check_options(options)
-    if keep < 0:
-        raise UnsupportedProblem(f"keep counts candidates and is {keep}; pass 0 or more")
+    keep, tuned = whole_number(keep, "keep", 0), truth(tuned, "tuned")
     return plan_call(a, b, out, options, target, fused, keep=keep, tuned=tuned)
 
 

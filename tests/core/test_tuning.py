@@ -373,9 +373,9 @@ def test_a_kernel_that_does_not_compile_is_tried_once_and_left_out(stopwatch):
 
 def test_what_autotune_cannot_measure_is_refused(stopwatch):
     a, b = arrays(stopwatch.driver)
-    with pytest.raises(unigemm.UnsupportedProblem, match="at least one"):
+    with pytest.raises(unigemm.UnsupportedProblem, match="from 1 on"):
         unigemm.autotune(a, b, candidates=0, device=stopwatch)
-    with pytest.raises(unigemm.UnsupportedProblem, match="at least one"):
+    with pytest.raises(unigemm.UnsupportedProblem, match="some seconds"):
         unigemm.autotune(a, b, budget=0, device=stopwatch)
     steps = stopwatch.driver.ones((64, 32))[::2, ::2]
     with pytest.raises(unigemm.UnsupportedProblem, match="compact operands"):

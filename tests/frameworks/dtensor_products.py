@@ -140,7 +140,11 @@ def overlapped_products(rank):
         (lambda: all_gather_matmul(rows[0], b, way="messages"), ShapeMismatch, "dimensions"),
         (lambda: all_gather_matmul(rows[1 + rank :], b, way="messages"), ShapeMismatch, "equal"),
         (lambda: matmul_reduce_scatter(a, b, way="messages", parts=5), ShapeMismatch, "divide"),
-        (lambda: matmul_reduce_scatter(a, b, way="messages", parts=0), ShapeMismatch, "divide"),
+        (
+            lambda: matmul_reduce_scatter(a, b, way="messages", parts=0),
+            UnsupportedProblem,
+            "from 1",
+        ),
         (
             lambda: all_gather_matmul(rows, columns.clone().requires_grad_(), way="messages"),
             UnsupportedProblem,

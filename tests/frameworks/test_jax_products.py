@@ -10,6 +10,7 @@ import types
 import numpy as np
 import pytest
 from needed import needed
+from odd_values import HUGE, ODD, Unreadable, refused
 
 jax = needed("jax")
 
@@ -193,6 +194,25 @@ def test_what_is_wrong_is_said_while_it_is_traced():
         jax.grad(lambda s: matmul(f8, f8.T, scale_a=s).sum())(jnp.float32(1.0))
     with pytest.raises(unigemm.UnsupportedProblem, match="scales"):
         jax.vmap(lambda s: matmul(f8, f8.T, scale_a=s))(jnp.ones(2, "float32"))
+
+
+@pytest.mark.parametrize(
+    "name", ["preferred_element_type", "deterministic", "batch_invariant", "backend", "precision"]
+)
+def test_an_option_of_a_wrong_kind_is_refused_in_words(name):
+    a = jnp.ones((2, 2))
+    for value in ODD:
+        refused(lambda **options: matmul(a, a, **options), name, value)
+
+
+@pytest.mark.parametrize("name", ["scale_a", "scale_b"])
+def test_a_scale_of_a_wrong_kind_is_refused_in_words(name):
+    f8 = jnp.ones((2, 2), "float8_e4m3fn")
+    for value in ODD:
+        # JAX itself shows what it cannot read.
+        shows = not isinstance(value, Unreadable)
+        if value is HUGE or (shows and not isinstance(value, int | float)):
+            refused(lambda **options: matmul(f8, f8, **options), name, value)
 
 
 def test_a_gpu_without_jax_tvm_ffi_is_a_typed_error(monkeypatch):

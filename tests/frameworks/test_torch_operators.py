@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from needed import needed
+from odd_values import HUGE, ODD, refused
 
 torch = needed("torch")
 
@@ -533,6 +534,48 @@ def test_what_is_wrong_is_said_by_a_typed_error():
     f8 = a.to(torch.float8_e4m3fn)
     with pytest.raises(UnsupportedProblem, match="detach"):
         ut.matmul(f8, b.to(torch.float8_e4m3fn), scale_a=scale)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("alpha", "beta", "activation", "dtype", "precision", "deterministic"),
+        *("batch_invariant", "backend", "scale_a", "scale_b", "c", "bias"),
+    ],
+)
+def test_an_option_of_a_wrong_kind_is_refused_in_words(name):
+    a, b, c = torch.ones(4, 3), torch.ones(3, 5), torch.ones(4, 5)
+    numbers = ("alpha", "beta", "scale_a", "scale_b")
+    calls = [lambda **options: ut.matmul(a, b, **{"c": c, **options})]
+    if name not in ("c", "bias", "activation"):
+        calls.append(lambda **options: ut.addmm(c, a, b, **options))
+    if name not in ("c", "alpha", "beta"):
+        calls.append(lambda **options: ut.linear(a, b.t(), **options))
+    recorded = torch.ones(4, 3, requires_grad=True)
+    calls.append(lambda **options: ut.matmul(recorded, b, **{"c": c, **options}))
+    for value in ODD:
+        if name in numbers and value is not HUGE and isinstance(value, int | float):
+            continue
+        for call in calls:
+            refused(call, name, value)
+
+
+def test_arguments_of_layers_of_a_wrong_kind_are_refused_in_words():
+    a, weight = torch.ones(4, 6), torch.ones(8, 6)
+    for value in ODD:
+        refused(lambda **o: ut.linear(a, weight, activation="swiglu", **o), "gate_layout", value)
+        refused(lambda **o: ut.linear(a, weight, gate_layout="halves", **o), "activation", value)
+        refused(lambda **o: ut.Linear(6, 8, **o), "activation", value)
+        refused(lambda **o: ut.Linear(6, 8, activation="swiglu", **o), "gate_layout", value)
+        refused(lambda **o: ut.replace_linear(torch.nn.Linear(2, 2), **o), "filter", value)
+        refused(ut.replace_linear, "model", value)
+        refused(ut.use, "device", value)
+        refused(lambda **o: ut.use(device="cpu", **o), "deterministic", value)
+
+
+def test_a_factor_without_anything_to_multiply_is_refused():
+    with pytest.raises(UnsupportedProblem, match="pass c="):
+        ut.matmul(torch.ones(2, 2), torch.ones(2, 2), beta=2.0)
 
 
 def test_linear_layers_are_replaced_in_place():

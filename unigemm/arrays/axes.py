@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from ..arguments import shown
 from ..errors import UnsupportedProblem
 from .library import Library
 
@@ -58,8 +59,8 @@ def _entries(axes: Any, cores: list[int]) -> list[tuple[int, ...]]:
     """Return the named dimensions of each array, after checking how many there are."""
     if not isinstance(axes, list) or len(axes) != 3:
         raise UnsupportedProblem(
-            f"axes={axes!r} is no list of three; pass the two dimensions of each matrix, such as "
-            "[(-2, -1), (-2, -1), (-2, -1)]"
+            f"axes={shown(axes)} is no list of three; pass the two dimensions of each matrix, such "
+            "as [(-2, -1), (-2, -1), (-2, -1)]"
         )
     found = []
     for entry, core in zip(axes, cores, strict=True):
@@ -71,10 +72,10 @@ def _entries(axes: Any, cores: list[int]) -> list[tuple[int, ...]]:
             )
         except TypeError:
             numbers = ()
-        if len(numbers) != core or (not numbers and entry != ()):
+        if len(numbers) != core or (not numbers and not (isinstance(entry, tuple) and not entry)):
             raise UnsupportedProblem(
-                f"axes={axes!r} holds {entry!r} where {core} dimensions are to be named; pass a "
-                "tuple of so many integers"
+                f"axes={shown(axes)} holds {shown(entry)} where {core} dimensions are to be named; "
+                "pass a tuple of so many integers"
             )
         found.append(numbers)
     return found

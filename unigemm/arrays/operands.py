@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from ..arguments import shown
 from ..errors import DeviceMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import MAX_ALIGNMENT, Layout
 from ..problem.dtypes import (
@@ -151,15 +152,6 @@ class HostArray:
         return Layout(self.shape, strides, dtype, alignment_of(self.pointer))
 
 
-def shown(value: Any) -> str:
-    """Return a value as an error shows it, cut if it is long."""
-    try:
-        text = repr(value)
-    except Exception:  # an integer of more digits than Python prints, say
-        return f"a {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides, in elements, of a dense array whose last index is contiguous."""
     strides = []
@@ -288,7 +280,7 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, str):
-        return _named(dtype)
+        return _named(str(dtype))
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
         text = str(dtype).removeprefix("torch.")
@@ -438,7 +430,7 @@ def stream_handle(stream: Any) -> int:
         address = -1
     if address < 0:
         raise UnsupportedProblem(
-            f"stream={stream!r} is no CUDA stream; pass an integer handle or an object with "
+            f"stream={shown(stream)} is no CUDA stream; pass an integer handle or an object with "
             "cuda_stream, ptr, __cuda_stream__ or handle"
         )
     return address

@@ -13,11 +13,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ..arguments import number, shown
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
+from ..runtime import options as asked
 from . import calls
 
 __all__ = ["matmul"]
@@ -93,6 +96,9 @@ def matmul(
     a, b, dtype = _typed(a, b, preferred_element_type)
     shape = result_shape(a.shape, b.shape)
     accepted = _precision(precision)
+    asked.check_options(
+        asked.Options(deterministic=deterministic, batch_invariant=batch_invariant, backend=backend)
+    )
     options = calls.Options(
         dtype=dtype,
         precision=accepted if a.dtype == jnp.float32 else "ieee",
@@ -112,7 +118,7 @@ def matmul(
 def _array(x: Any, name: str) -> Any:
     try:
         return jnp.asarray(x)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise LibraryMismatch(
             f"{name} is a {type(x).__name__} and no array to JAX ({error}); pass an array"
         ) from error
@@ -120,12 +126,7 @@ def _array(x: Any, name: str) -> Any:
 
 def _typed(a: Any, b: Any, preferred: Any) -> tuple[Any, Any, str]:
     """Return operands of one dtype, and the name of the result's."""
-    try:
-        dtype = None if preferred is None else jnp.dtype(preferred)
-    except TypeError as error:
-        raise UnsupportedDtype(
-            f"preferred_element_type is {preferred!r}, which is no dtype; pass one, or None"
-        ) from error
+    dtype = None if preferred is None else _dtype(preferred)
     float8 = a.dtype.name in _FLOAT8 and b.dtype.name in _FLOAT8
     if dtype is not None and dtype.name in _FLOAT8:
         raise UnsupportedDtype(
@@ -142,6 +143,32 @@ def _typed(a: Any, b: Any, preferred: Any) -> tuple[Any, Any, str]:
     return a.astype(common), b.astype(common), (common if dtype is None else dtype).name
 
 
+def _dtype(asked: Any) -> Any:
+    """Return the dtype that a caller names."""
+    try:
+        dtype = jnp.dtype(asked)
+        known = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.number)
+        kept = jax.dtypes.canonicalize_dtype(dtype) if known else None
+    except Exception as error:  # NumPy has an error for each wrong thing
+        raise _no_dtype(asked) from error
+    if kept is None:
+        raise _no_dtype(asked)
+    if asked in (int, float, complex):
+        return kept
+    if kept != dtype:
+        raise UnsupportedDtype(
+            f"preferred_element_type is {dtype}, which JAX has only with jax_enable_x64; set that, "
+            f"or pass {kept}"
+        )
+    return dtype
+
+
+def _no_dtype(asked: Any) -> UnsupportedDtype:
+    return UnsupportedDtype(
+        f"preferred_element_type is {shown(asked)}, which is no dtype of numbers; pass one, or None"
+    )
+
+
 def _precision(asked: Any) -> str:
     """Return the coarsest arithmetic that is accepted, in unigemm's words."""
     if asked is None:
@@ -149,12 +176,13 @@ def _precision(asked: Any) -> str:
     if isinstance(asked, tuple) and len(asked) == 2:  # of each operand
         return min(map(_precision, asked), key=_FINEST_FIRST.index)
     name = getattr(asked, "name", asked)
-    found = _PRECISIONS.get(name.lower()) if isinstance(name, str) else None
-    if isinstance(name, str) and name in jax.lax.DotAlgorithmPreset.__members__:
+    name = str(name) if isinstance(name, str) else None
+    found = None if name is None else _PRECISIONS.get(name.lower())
+    if name is not None and name in jax.lax.DotAlgorithmPreset.__members__:
         found = found or _PRESETS.get(name, "ieee")
     if found is None:
         raise UnsupportedProblem(
-            f"precision {asked!r} is not known; use one of {', '.join(_PRECISIONS)}, or a "
+            f"precision {shown(asked)} is not known; use one of {', '.join(_PRECISIONS)}, or a "
             "jax.lax.DotAlgorithmPreset"
         )
     return found
@@ -188,7 +216,7 @@ def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, options: calls.Options) 
     factor, scales = 1.0, []
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         if scale is None or isinstance(scale, numbers.Real):
-            factor *= 1.0 if scale is None else float(scale)
+            factor *= 1.0 if scale is None else number(scale, name)
             continue
         x = _array(scale, name)
         if x.dtype != jnp.float32 or x.size != 1:

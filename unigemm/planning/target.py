@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from ..arguments import shown
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..extras import install_command
 from ..forks import cached_property
@@ -176,7 +177,9 @@ def named_target(name: str) -> Target:
     """
     known = f"cpu, {', '.join(ARCHITECTURES)}, or a device such as h100, rtx4090 or b200"
     if not isinstance(name, str):
-        raise UnsupportedProblem(f"a target is named by a string, not by {name!r}; name {known}")
+        raise UnsupportedProblem(
+            f"a target is named by a string, not by {shown(name)}; name {known}"
+        )
     text = name.strip()
     if text == "cpu":
         return CPU

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..arguments import number
 from ..arrays.libraries import gather
 from ..arrays.library import KNOWN, Library
 from ..errors import OverlapError, UnsupportedProblem
@@ -18,7 +19,7 @@ from ..problem.overlap import may_share
 from .bind import Bound, store
 from .call import launch_with_workspace, stream_for
 from .fused_bind import BoundFused, arrays_of, bind_fused, of_one
-from .fusion import NAMES, PREFIX, named_arguments, number
+from .fusion import NAMES, PREFIX, named_arguments
 from .host import launch_apart
 from .options import Options
 from .scale_arguments import Scales, given_scales, read_scales

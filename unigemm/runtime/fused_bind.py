@@ -67,7 +67,7 @@ def arrays_of(library: Library, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     arrays = {}
     for name, value in given.items():
-        if isinstance(value, numbers.Number) or name in _TOLD:
+        if name in _TOLD or (isinstance(value, numbers.Number) and name not in _WRITTEN):
             continue
         if library_of(value, name) is not library:
             raise LibraryMismatch(

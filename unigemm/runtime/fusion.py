@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..arguments import is_one_of, number, shown
 from ..arrays.array_spec import ArraySpec
 from ..arrays.operands import Operand, output_dtype
 from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
@@ -16,7 +17,7 @@ from ..problem.epilogue import RESULTS, Beside, Epilogue, Step
 from ..problem.matrix import MatrixType
 from ..problem.overlap import overlaps_itself
 
-__all__ = ["NAMES", "PREFIX", "Fusion", "fusion_for", "named_arguments", "number"]
+__all__ = ["NAMES", "PREFIX", "Fusion", "fusion_for", "named_arguments"]
 
 #: The keyword arguments of `unigemm.matmul` that are of its epilogue.
 NAMES = (
@@ -79,7 +80,7 @@ def named_arguments(fused: Mapping[str, Any]) -> dict[str, Any]:
             for key, each in (value or {}).items():
                 if each is None:
                     raise UnsupportedProblem(
-                        f"epilogue_args[{key!r}] is None; pass an array or a number"
+                        f"epilogue_args[{shown(key)}] is None; pass an array or a number"
                     )
                 given[f"{PREFIX}{key}"] = each
         elif value is not None:
@@ -158,9 +159,9 @@ def _refuse_mixtures(given: Mapping[str, Any]) -> None:
 
     activation = given.get("activation")
     known = (*ACTIVATIONS, *GATED, *GRADIENTS)
-    if activation is not None and (not isinstance(activation, str) or activation not in known):
+    if activation is not None and not is_one_of(activation, known):
         raise UnsupportedProblem(
-            f"activation {str(activation)[:40]!r} is not known; use one of {', '.join(known)}, or "
+            f"activation {shown(activation)} is not known; use one of {', '.join(known)}, or "
             "write a function and pass it as epilogue="
         )
     if "epilogue" in given:
@@ -193,7 +194,7 @@ def _refuse_mixtures(given: Mapping[str, Any]) -> None:
         raise UnsupportedProblem(
             f"activation {activation!r} is a gradient; pass what went into it as preact="
         )
-    if activation in GATED and given.get("gate_layout") not in _LAYOUTS:
+    if activation in GATED and not is_one_of(given.get("gate_layout"), _LAYOUTS):
         raise UnsupportedProblem(
             f"activation {activation!r} is gated; pass gate_layout='interleaved' (columns 2 j and "
             "2 j + 1 of the product are a pair) or 'halves' (columns j and N / 2 + j)"
@@ -401,25 +402,6 @@ def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
             builder.shape, tuple(reversed(strides)), kind, kind.itemsize
         )
     return builder.fusion(steps, ends, returned=len(ends) - 1)
-
-
-def number(value: Any, name: str) -> float:
-    """Return a number as Python's float.
-
-    Raises
-    ------
-    UnsupportedProblem
-        It is complex, or too large.
-    """
-    if isinstance(value, numbers.Number) and not isinstance(value, numbers.Real):
-        raise UnsupportedProblem(f"{name} is a {type(value).__name__}; pass a real number")
-    try:
-        return float(value)
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise UnsupportedProblem(
-            f"{name} is a {type(value).__name__} that is no float ({error}); pass a number up to "
-            "3.4e38"
-        ) from error
 
 
 def broadcast(layout: Layout, shape: tuple[int, ...], name: str) -> Layout:

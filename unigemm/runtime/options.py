@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import env
+from ..arguments import is_one_of, shown, truth
 from ..arrays.numpy_ufunc import CASTINGS
 from ..arrays.operands import Operand, compact_strides, output_dtype
 from ..errors import (
@@ -121,23 +122,26 @@ def check_options(options: Options) -> None:
     Raises
     ------
     UnsupportedProblem
-        The precision or the casting rule is unknown, or `plan` is no plan.
+        The precision or the casting rule is unknown, `deterministic` or `batch_invariant` is
+        neither True nor False, or `plan` is no plan.
     BackendUnavailable
         There is no backend of that name.
     """
-    if options.precision not in PRECISIONS:
+    if not is_one_of(options.precision, PRECISIONS):
         raise UnsupportedProblem(
-            f"precision {options.precision!r} is not known; use one of {', '.join(PRECISIONS)}"
+            f"precision {shown(options.precision)} is not known; use one of {', '.join(PRECISIONS)}"
         )
     names = backend_names()
-    if options.backend != "auto" and options.backend not in names:
+    if not is_one_of(options.backend, ("auto", *names)):
         raise BackendUnavailable(
-            f"there is no backend {options.backend!r}; use auto or one of {', '.join(names)}"
+            f"there is no backend {shown(options.backend)}; use auto or one of {', '.join(names)}"
         )
-    if options.casting is not None and options.casting not in CASTINGS:
+    if options.casting is not None and not is_one_of(options.casting, CASTINGS):
         raise UnsupportedProblem(
-            f"casting {options.casting!r} is not known; use one of {', '.join(CASTINGS)}"
+            f"casting {shown(options.casting)} is not known; use one of {', '.join(CASTINGS)}"
         )
+    truth(options.deterministic, "deterministic")
+    truth(options.batch_invariant, "batch_invariant")
     if options.plan is not None:
         if not isinstance(options.plan, Plan):
             raise UnsupportedProblem(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..arguments import number
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import library_of
 from ..arrays.library import Library
@@ -107,7 +108,7 @@ def _sorted(scales: dict[str, Any], see: Callable[[Any, str], Operand | Layout])
             if scale is None:
                 continue
             if isinstance(scale, numbers.Real):
-                whole[name] = _number(scale, name)
+                whole[name] = number(scale, name)
                 continue
             x = see(scale, name)
             if x.dtype in BLOCKS:
@@ -130,16 +131,6 @@ def _sorted(scales: dict[str, Any], see: Callable[[Any, str], Operand | Layout])
             "for both"
         )
     return Scales(whole, blocks)
-
-
-def _number(scale: numbers.Real, name: str) -> float:
-    try:
-        return float(scale)
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise UnsupportedProblem(
-            f"{name} is a {type(scale).__name__} that is no float ({error}); pass a number up to "
-            "3.4e38"
-        ) from error
 
 
 def read_scales(device: int, scales: Scales, d_span: tuple[int, int] | None) -> tuple[float, ...]:

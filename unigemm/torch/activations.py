@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..arguments import is_one_of, shown
 from ..errors import UnsupportedProblem
 
 __all__ = [
@@ -115,19 +116,18 @@ def gated_named(name: str, layout: str | None) -> Gated:
     UnsupportedProblem
         There is none of that name, or no such layout.
     """
-    found = GATED.get(name) if isinstance(name, str) else None
-    if found is None:
+    if not is_one_of(name, GATED):
+        known = GATED if is_one_of(name, ACTIVATIONS) else (*ACTIVATIONS, *GATED)
         raise UnsupportedProblem(
-            f"activation {name!r} is not gated; use one of {', '.join(GATED)}"
-            if name in ACTIVATIONS
-            else f"activation {name!r} is not known; use one of {', '.join((*ACTIVATIONS, *GATED))}"
+            f"activation {shown(name)} is not {'gated' if known is GATED else 'known'}; use one of "
+            f"{', '.join(known)}"
         )
-    if layout not in GATE_LAYOUTS:
+    if not is_one_of(layout, GATE_LAYOUTS):
         raise UnsupportedProblem(
             f"activation {name!r} is of pairs; pass gate_layout='interleaved' (rows 2 j and "
             "2 j + 1 of the weight are a pair) or 'halves' (rows j and N / 2 + j)"
         )
-    return found
+    return GATED[name]
 
 
 def activation_named(name: str) -> Activation:
@@ -138,12 +138,12 @@ def activation_named(name: str) -> Activation:
     UnsupportedProblem
         There is none of that name.
     """
-    found = ACTIVATIONS.get(name) if isinstance(name, str) else None
-    if found is None:
+    if not is_one_of(name, ACTIVATIONS):
         raise UnsupportedProblem(
             f"activation {name!r} is for unigemm.torch.linear alone; use one of "
             f"{', '.join(ACTIVATIONS)} here"
-            if isinstance(name, str) and name in GATED
-            else f"activation {name!r} is not known; use one of {', '.join(ACTIVATIONS)}, or None"
+            if is_one_of(name, GATED)
+            else f"activation {shown(name)} is not known; use one of {', '.join(ACTIVATIONS)}, or "
+            "None"
         )
-    return found
+    return ACTIVATIONS[name]

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..arguments import is_one_of, shown
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedProblem
 
 __all__ = ["Direct", "Messages", "Symmetric", "exchange_of"]
@@ -48,9 +49,9 @@ def exchange_of(way: str, group: Any, x: Tensor, shape: tuple[int, ...]) -> Mess
         raise UnsupportedProblem(
             "there is no process group; call torch.distributed.init_process_group first"
         )
-    kind = _ways().get(way)
-    if kind is None:
-        raise UnsupportedProblem(f"way {way!r} is not known; use one of {', '.join(_ways())}")
+    if not is_one_of(way, _ways()):
+        raise UnsupportedProblem(f"way {shown(way)} is not known; use one of {', '.join(_ways())}")
+    kind = _ways()[way]
     if kind is not Messages and not x.is_cuda:
         raise DeviceMismatch(
             f"way {way!r} is for GPUs and the operands are on {x.device}; pass way='messages'"

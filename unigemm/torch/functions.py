@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..arguments import is_one_of, number, shown, truth
 from ..arrays.torch_tensors import refuse_type
-from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedProblem
+from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from . import products
-from .activations import GATED
+from .activations import GATED, activation_named
 from .sharding import notice
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class Options(TypedDict, total=False):
     scale_b: Tensor | float | None
 
 
-_NAMES = {*Options.__annotations__, "alpha", "beta", "activation"}
+_FACTORS = ("alpha", "beta")
+_TRUTHS = ("deterministic", "batch_invariant")
+_NAMES = {*Options.__annotations__, *_FACTORS, "activation"}
 
 
 def _unwatched(*tensors: Tensor | None) -> bool:
@@ -138,12 +141,17 @@ def matmul(
     tensor([[4., 4., 4.],
             [4., 4., 4.]])
     """
-    plain = c is None and bias is None and activation is None and alpha == 1 and not options
+    if type(alpha) is not float or type(beta) is not float:
+        alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
+    plain = c is None and bias is None and activation is None and not options
+    plain = plain and alpha == 1 and beta == 1
     if plain and _unwatched(a, b):
         return products.unwatched_matmul(a, b)
     _tensors(a=a, b=b, **{} if c is None else {"c": c}, **{} if bias is None else {"bias": bias})
     if plain and a.dim() == 2 and b.dim() == 2:
         return _mm(a, b)
+    if c is None and beta != 1:
+        raise UnsupportedProblem("beta= is given and has no meaning here: pass c= as well")
     if not a.dim() or not b.dim():
         raise ShapeMismatch("a product needs at least vectors and one operand is a number; use *")
     columns = b if b.dim() > 1 else b.unsqueeze(-1)
@@ -167,21 +175,58 @@ def _with_options(
     **options: Any,
 ) -> Tensor:
     """Call the operator that takes all options."""
-    for name in options:
+    for name, value in options.items():
         if name not in _NAMES:
             raise TypeError(
                 f"products of unigemm.torch have no argument {name!r}; they take "
                 f"{', '.join(sorted(_NAMES))}"
             )
+        options[name] = _checked(name, value)
     scale = 1.0
     scales: list[Tensor | None] = []
-    for each in (scale_a, scale_b):
-        if isinstance(each, numbers.Real):
-            scale *= float(each)
+    for name, each in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if each is None or isinstance(each, Tensor):
+            scales.append(each)
+        elif isinstance(each, numbers.Real):
+            scale *= number(each, name)
             scales.append(None)
         else:
-            scales.append(each)  # type: ignore[arg-type]
+            raise LibraryMismatch(
+                f"{name} is a {type(each).__name__}; pass a number, or a torch.Tensor of one "
+                "float32"
+            )
     return _ops.matmul(a, b, c, bias, *scales, scale=scale, **options)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return an option as the operator takes it, or say what would do."""
+    if name in _FACTORS:
+        return _factor(name, value)
+    if name in _TRUTHS:
+        return truth(value, name)
+    if name == "dtype":
+        if value is not None and not isinstance(value, torch.dtype):
+            raise UnsupportedDtype(
+                f"dtype is {shown(value)}; pass a torch.dtype, such as torch.float32"
+            )
+    elif not isinstance(value, str) and (name != "activation" or value is not None):
+        raise UnsupportedProblem(f"{name} is {shown(value)}; pass a name")
+    return value
+
+
+def _factor(name: str, value: Any) -> Any:
+    """Return `alpha` or `beta` as a number; a tensor of one element is read."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            raise ShapeMismatch(
+                f"{name} is a tensor of shape {tuple(value.shape)} and {value.dtype}; pass a number"
+            )
+        return value.item()
+    if type(value) is float:
+        return value
+    if not isinstance(value, numbers.Real):
+        raise UnsupportedProblem(f"{name} is {shown(value)}; pass a number")
+    return number(value, name)
 
 
 def bmm(a: Tensor, b: Tensor, **options: Unpack[Options]) -> Tensor:
@@ -225,6 +270,8 @@ def addmm(
     **options
         As in `matmul`.
     """
+    if type(alpha) is not float or type(beta) is not float:
+        alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
     if not options and c is not None and _unwatched(c, a, b):
         return products.addmm(c, a, b, beta=beta, alpha=alpha)
     _tensors(c=c, a=a, b=b)
@@ -263,11 +310,13 @@ def linear(
     **options
         As in `matmul`.
     """
-    if gate_layout is not None or activation in GATED:
+    if gate_layout is not None or (activation is not None and is_one_of(activation, GATED)):
         return _gated(x, weight, bias, activation, gate_layout, options)
     if not options and _unwatched(x, weight, bias):
         return products.unwatched_linear(x, weight, bias, activation)
     _tensors(x=x, weight=weight, **{} if bias is None else {"bias": bias})
+    if activation is not None and not isinstance(activation, str):
+        activation_named(activation)  # says what would do
     if options:
         products.check_ranks("linear", ("weight", weight, 2))
         return matmul(x, weight.mT, bias=bias, activation=activation, **options)

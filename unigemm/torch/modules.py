@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import is_one_of
 from ..errors import ShapeMismatch, UnsupportedProblem
 from .activations import GATED, activation_named, gated_named
 from .functions import linear
@@ -50,9 +51,9 @@ class Linear(nn.Linear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if gate_layout is not None or activation in GATED:
+        if gate_layout is not None or is_one_of(activation, GATED):
             gated_named(activation, gate_layout)  # type: ignore[arg-type]
-            if out_features % 2:
+            if isinstance(out_features, int) and out_features % 2:
                 raise ShapeMismatch(
                     f"out_features is {out_features}, and activation {activation!r} takes pairs; "
                     "pass an even number"
@@ -104,10 +105,14 @@ def replace_linear(
     Raises
     ------
     UnsupportedProblem
-        There was none.
+        There was none, or `filter` is no function.
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedProblem(f"model is a {type(model).__name__}; pass a torch.nn.Module")
+    if filter is not None and not callable(filter):
+        raise UnsupportedProblem(
+            f"filter is a {type(filter).__name__}; pass a function of a layer's name and the layer"
+        )
     layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
     chosen = [layer for name, layer in layers if filter is None or filter(name, layer)]
     if not chosen:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..api import matmul
+from ..arguments import whole_number
 from ..errors import (
     DeviceMismatch,
     LibraryMismatch,
@@ -142,10 +143,9 @@ def matmul_reduce_scatter(
         As `all_gather_matmul`.
     """
     _check(a, b)
-    if not isinstance(parts, int):
-        raise UnsupportedProblem(f"parts is {parts!r}; pass an integer")
+    parts = whole_number(parts, "parts", 1)
     size = dist.get_world_size(group) if dist.is_initialized() else 1
-    rows, rest = divmod(a.shape[0], size * parts) if parts > 0 else (0, 1)
+    rows, rest = divmod(a.shape[0], size * parts)
     if rest:
         raise ShapeMismatch(
             f"a has {a.shape[0]} rows, for {size} processes in {parts} parts each; pass a number "

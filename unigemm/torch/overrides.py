@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arguments import is_one_of, shown, truth
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
@@ -78,11 +79,13 @@ class use:
     def __init__(
         self, *, device: str = "cuda", batch_invariant: bool = False, deterministic: bool = False
     ) -> None:
-        if device not in _DEVICES:
+        if not is_one_of(device, _DEVICES):
             raise UnsupportedProblem(
-                f"device {device!r} has no backends; use one of {', '.join(_DEVICES)}"
+                f"device {shown(device)} has no backends; use one of {', '.join(_DEVICES)}"
             )
-        if batch_invariant and device == "cpu":
+        self.batch_invariant = truth(batch_invariant, "batch_invariant")
+        self.deterministic = truth(deterministic, "deterministic")
+        if self.batch_invariant and device == "cpu":
             raise UnsupportedProblem(
                 "batch_invariant is for GPUs, since BLAS on the CPU does not promise it; leave it "
                 "out"
@@ -92,15 +95,13 @@ class use:
                 'PyTorch sees no CUDA device; use device="cpu", or a build of PyTorch for CUDA'
             )
         self.device = device
-        self.batch_invariant = bool(batch_invariant)
-        self.deterministic = bool(deterministic)
         self.calls = 0
         self.fallbacks = 0
         self.reasons: Counter[str] = Counter()
         self.options: dict[str, Any] = {}
-        if batch_invariant:
+        if self.batch_invariant:
             self.options["batch_invariant"] = True
-        if deterministic:
+        if self.deterministic:
             self.options["deterministic"] = True
 
     def __enter__(self) -> use:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import api
+from ..arguments import seconds, shown, whole_number
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import view
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
@@ -132,9 +133,11 @@ def autotune(
     UnigemmError
         No candidate computed the product correctly.
     """
-    if candidates < 1 or not budget > 0:
+    candidates, budget = whole_number(candidates, "candidates", 1), seconds(budget, "budget")
+    if device is not None and not hasattr(device, "l2_bytes"):  # such as "cuda:0"
         raise UnsupportedProblem(
-            f"candidates is {candidates} and budget {budget}; measure at least one, for some time"
+            f"device is {shown(device)}, no Device to measure on; leave it out for a GPU of "
+            "PyTorch or CuPy"
         )
     backend = with_named_backend(Options(backend=backend)).backend
     kept_in = None if file is None else Path(file)

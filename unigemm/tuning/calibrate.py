@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib import import_module
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 
+from ..arguments import seconds, shown
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
 from ..planning.calibration import Calibration
 from ..planning.calibrations import Calibrated, check_writable, model_digest, record
@@ -80,11 +81,10 @@ def calibrate(
     UnigemmError
         Too few launches could be measured to say anything.
     """
-    if not (budget > 0 and isfinite(budget)):
-        raise UnsupportedProblem(f"budget is {budget}; give some seconds to measure in")
+    budget = seconds(budget, "budget")
     numbered = isinstance(device, int) and not isinstance(device, bool) and device >= 0
     if not (device is None or numbered or hasattr(device, "seconds")):  # such as "cuda:0"
-        raise UnsupportedProblem(f"device is {device!r}; number a CUDA device from 0")
+        raise UnsupportedProblem(f"device is {shown(device)}; number a CUDA device from 0")
     kept_in = None if file is None else Path(file)
     check_writable(kept_in)
     begin = time.monotonic()

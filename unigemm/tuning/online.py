@@ -6,10 +6,10 @@ import sys
 import time
 import warnings
 from contextlib import AbstractContextManager
-from math import isfinite
 from typing import Any
 
 from .. import api
+from ..arguments import seconds, whole_number
 from ..arrays.library import Library
 from ..arrays.operands import HOST, one_device, stream_handle
 from ..arrays.operands import Device as Place
@@ -70,11 +70,8 @@ def autotuning(*, candidates: int = 8, budget: float = 0.05) -> AbstractContextM
     >>> with unigemm.autotuning(budget=0.02):
     ...     pass  # the products of a first step
     """
-    if not isinstance(candidates, int) or candidates < 1 or not (budget > 0 and isfinite(budget)):
-        raise UnsupportedProblem(
-            f"candidates is {candidates} and budget {budget}; measure at least one, for some time"
-        )
-    return measuring(Measuring(candidates, budget))
+    how = Measuring(whole_number(candidates, "candidates", 1), seconds(budget, "budget"))
+    return measuring(how)
 
 
 def tune(

@@ -1,0 +1,93 @@
+"""What a caller passes as a name, a number, or True or False: checked where it comes in."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Container
+from math import isfinite
+from typing import Any
+
+from .errors import UnsupportedProblem
+
+__all__ = ["is_one_of", "number", "seconds", "shown", "truth", "whole_number"]
+
+_LONGEST = 80
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it, cut if it is long."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more digits than Python prints, say
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def is_one_of(value: Any, known: Container[str]) -> bool:
+    """Whether a value is one of some names; False for what is no name, or cannot be a key."""
+    return isinstance(value, str) and type(value).__hash__ is not None and value in known
+
+
+def truth(value: Any, name: str) -> bool:
+    """Return True or False; 1 and 0, and NumPy's, mean the same.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is anything else: "no" and an array would count as true.
+    """
+    if value is True or value is False:
+        return value
+    if isinstance(value, numbers.Number) or type(value).__name__ == "bool":  # NumPy's
+        try:
+            if value in (0, 1):
+                return bool(value)
+        except Exception:  # of a comparison
+            pass
+    raise UnsupportedProblem(f"{name} is {shown(value)}; pass True or False")
+
+
+def whole_number(value: Any, name: str, least: int) -> int:
+    """Return an integer as Python's.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is none, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise UnsupportedProblem(f"{name} is {shown(value)}; pass an integer from {least} on")
+    return int(value)
+
+
+def number(value: Any, name: str) -> float:
+    """Return a number as Python's float.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is complex, too large, or no number.
+    """
+    if isinstance(value, numbers.Number) and not isinstance(value, numbers.Real):
+        raise UnsupportedProblem(f"{name} is a {type(value).__name__}; pass a real number")
+    try:
+        return float(value)
+    except Exception as error:
+        raise UnsupportedProblem(
+            f"{name} is a {type(value).__name__} that is no float ({error}); pass a number up to "
+            "3.4e38"
+        ) from error
+
+
+def seconds(value: Any, name: str) -> float:
+    """Return a time to spend.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is no number above 0, or never ends.
+    """
+    found = number(value, name) if isinstance(value, numbers.Real) else 0.0
+    if not (found > 0 and isfinite(found)):
+        raise UnsupportedProblem(f"{name} is {shown(value)}; give some seconds to measure in")
+    return found
