@@ -89,7 +89,7 @@ def _trees(path: Path) -> dict[str, Trees]:
         if tuple(arrays["features"].tolist()) != FEATURES:
             return {}
         return {
-            name: Trees(*(arrays[f"{name}/{part}"] for part in Trees._fields))
+            name: Trees(*(arrays[f"{name}/{part}"] for part in Trees.__dataclass_fields__))
             for name in arrays["names"].tolist()
         }
 
@@ -97,7 +97,11 @@ def _trees(path: Path) -> dict[str, Trees]:
 def write(text: dict[str, object], trees: dict[str, Trees]) -> None:
     """Write the two files."""
     (HERE / "cost_model.json").write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
-    arrays = {f"{n}/{part}": x for n, each in trees.items() for part, x in each._asdict().items()}
+    arrays = {
+        f"{name}/{part}": getattr(each, part)
+        for name, each in trees.items()
+        for part in Trees.__dataclass_fields__
+    }
     np.savez_compressed(
         HERE / "corrections.npz", names=np.array(list(trees)), features=np.array(FEATURES), **arrays
     )

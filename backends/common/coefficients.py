@@ -67,7 +67,7 @@ def model_of(
 ) -> Model:
     """Return the model of a backend for a kind of numbers, adjusted by a calibration."""
     name = name_of(backend, kind, target)
-    values, correction = _fitted()[name], _corrections().get(name)
+    values, correction = _fitted()[name], _correction(name)
     adjustment = None if calibration is None else calibration.models.get(name)
     if adjustment is None:
         return Model(Coefficients(**values), correction)
@@ -84,12 +84,11 @@ def _fitted() -> dict[str, dict[str, float]]:
 
 
 @cache
-def _corrections() -> dict[str, Trees]:
+def _correction(name: str) -> Trees | None:
     with files(DATA).joinpath("corrections.npz").open("rb") as file:
         arrays = np.load(file, allow_pickle=False)
         if tuple(arrays["features"].tolist()) != FEATURES:
             raise KeyError("corrections.npz was fitted to other features; run bench.fit again")
-        return {
-            name: Trees(*(arrays[f"{name}/{part}"] for part in Trees._fields))
-            for name in arrays["names"].tolist()
-        }
+        if name not in arrays["names"]:
+            return None
+        return Trees(*(arrays[f"{name}/{part}"] for part in Trees.__dataclass_fields__))

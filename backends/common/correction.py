@@ -7,7 +7,9 @@ same factor. `bench.fit` makes them; they lie beside the coefficients (`coeffici
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +40,8 @@ FEATURES = (
 )  # fmt: skip
 
 
-class Trees(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Trees:
     """Some trees of one depth.
 
     Attributes
@@ -54,29 +57,44 @@ class Trees(NamedTuple):
     threshold: Array
     leaves: Array
 
+    @cached_property
+    def questions(self) -> tuple[Array, Array, Array]:
+        """Return what is asked, each question once: features, thresholds; places (depth, trees)."""
+        pairs = np.empty(self.feature.shape, complex)
+        pairs.real, pairs.imag = self.feature, self.threshold
+        asked, places = np.unique(pairs, return_inverse=True)
+        return asked.real.astype(int), asked.imag[:, None], places.reshape(pairs.shape)
+
 
 def features(
-    problem: Problem, extents: Extents, swapped: bool, u: Usage, x: Launches, parts: Parts
-) -> Array:
-    """Return what trees ask about: (FEATURES, launches). As the kernel sees the product."""
-    m, n = extents.m, extents.n
-    waves = np.ceil(u.ctas / u.slots)
-    slots = u.ctas / u.slots
-    tiles_m, tiles_n = -(-m // x.tile_m), -(-n // x.tile_n)
-    logs = (
+    problem: Problem, extents: Extents, swapped: bool, u: Usage, x: Launches, parts: Parts,
+    index: Array | slice,
+) -> Array:  # fmt: skip
+    """Return what trees ask about some launches: (FEATURES, launches). As the kernel sees them."""
+
+    def some(*columns: Array) -> list[Array]:
+        return [column[index] for column in columns]
+
+    times = some(
         parts.total, parts.mma, parts.latency, parts.smem, parts.l2, parts.dram, u.store_us,
         parts.reduction, parts.repack,
     )  # fmt: skip
-    columns: tuple[Any, ...] = (
-        *of_problem(problem, extents, swapped),
-        *np.log(np.array(logs) + _LEAST_US),
-        slots, waves, slots / waves, u.k_tiles,
-        tiles_m * x.tile_m / m, tiles_n * x.tile_n / n, u.slots / u.sms,
+    ctas, slots, sms, k_tiles = some(u.ctas, u.slots, u.sms, u.k_tiles)
+    tile_m, tile_n, *others = some(
         x.tile_m, x.tile_n, x.tile_k, x.cluster_m, x.cluster_n, x.cluster_k, x.slice_k, x.split_k,
         x.stages, x.schedule, x.warps_m * x.warps_n, x.thread_m * x.thread_n, x.occupancy,
         x.producers, x.raster_n, x.repacked,
     )  # fmt: skip
-    found = np.empty((len(columns), x.size))
+    m, n, each = extents.m, extents.n, ctas / slots
+    waves = np.ceil(each)
+    columns: tuple[Any, ...] = (
+        *of_problem(problem, extents, swapped),
+        *np.log(np.array(times) + _LEAST_US),
+        each, waves, each / waves, k_tiles,
+        -(-m // tile_m) * tile_m / m, -(-n // tile_n) * tile_n / n, slots / sms,
+        tile_m, tile_n, *others,
+    )  # fmt: skip
+    found = np.empty((len(columns), len(ctas)))
     for place, column in enumerate(columns):
         found[place] = column
     return found
@@ -108,11 +126,12 @@ def _begins(matrix: MatrixType, length: int) -> float:
 
 def factors(trees: Trees, asked: Array) -> Array:
     """Return by what the estimated times of launches are multiplied, from their features."""
-    depth, count = trees.feature.shape  # at most eight questions
-    leaf = np.zeros((count, asked.shape[1]), np.uint8)
-    for feature, threshold in zip(trees.feature, trees.threshold, strict=True):
+    feature, threshold, places = trees.questions
+    answers = (asked.take(feature, axis=0) > threshold).view(np.uint8)
+    leaf = np.zeros((places.shape[1], asked.shape[1]), np.uint8)  # at most eight questions
+    for place in places:
         leaf <<= 1
-        leaf |= asked.take(feature, axis=0) > threshold[:, None]
-    place = leaf + (np.arange(count) << depth)[:, None]
-    found: Array = np.exp(trees.leaves.ravel().take(place).sum(axis=0, dtype=np.float64))
+        leaf |= answers.take(place, axis=0)
+    every = leaf + (np.arange(len(leaf)) << len(places))[:, None]
+    found: Array = np.exp(trees.leaves.ravel().take(every).sum(axis=0, dtype=np.float64))
     return found

@@ -79,11 +79,8 @@ class Measured(NamedTuple):
         """Return the features of all launches."""
         found, begin = [], 0
         for (problem, extents, swapped), end in zip(self.products, self.ends, strict=True):
-            some = slice(begin, end)
-            usage = Usage(*(x[some] for x in self.usage))
-            launches = Launches(*(x[some] for x in self.launches))
-            own = Parts(*(x[some] for x in parts))
-            found.append(features(problem, extents, swapped, usage, launches, own))
+            of = self.usage, self.launches, parts, slice(begin, end)
+            found.append(features(problem, extents, swapped, *of))
             begin = end
         return np.concatenate(found, axis=1)
 

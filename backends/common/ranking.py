@@ -102,42 +102,85 @@ class _Estimated(NamedTuple):
     """Candidates of one offer: what they use, and their times before the correction."""
 
     offer: Offer
+    model: Model
     usage: Usage
     parts: Parts
 
 
 class _Corrected(NamedTuple):
-    """Some candidates of an offer, corrected: which, the factor and the time."""
+    """A candidate of an offer: which, what the correction multiplies by, and its time."""
 
     of: _Estimated
-    chosen: Array
-    factor: Array
-    us: Array
+    place: int
+    factor: float
+    us: float
+
+    def prediction(self, bound: str) -> Prediction:
+        """Return what its time is made of; the multiply-adds are called `bound`."""
+        c = self.of.model.coefficients
+        of: Any = Parts(*(us[self.place].item() for us in self.of.parts))
+        # The main loop as if all waves were full, and what it takes longer since they are not.
+        full = overlapping(c, of.serial * of.filled, of.smem * of.filled, of.l2, of.dram)
+        made = Breakdown(
+            launch=of.launch,
+            mainloop=full,
+            waves=of.loop - full + of.starts,
+            epilogue=of.epilogue,
+            reduction=of.reduction,
+            repack=of.repack,
+            remainder=self.of.offer.remainder_us,
+            latency=of.latency,
+            shared=of.smem,
+            l2=of.l2,
+            dram=of.dram,
+            correction=self.factor,
+            **{bound: of.mma},
+        )
+        return Prediction(self.us, made.limiter, made)
 
 
 def rank(
     model: CostModel, problem: Problem, extents: Extents, target: Target, most: int | None
 ) -> Ranking:
-    """Return the `most` candidates of least estimated time, or all if None.
+    """Return the `most` candidates that come first, or all if None, the best first.
 
-    Beside them those that would be among the first and cannot run, with the reasons.
+    Beside them those that would be among the first and cannot run, with the reasons. Candidates are
+    corrected and sorted some at a time, those of the least physical estimates before all others:
+    which come first does not depend on how many are asked for.
     """
     found = [_estimated(model, offer, target) for offer in model.offers(problem, extents, target)]
     if not found:
         return Ranking(())
-    counts = [each.offer.launches.size for each in found]
-    offer = np.repeat(np.arange(len(found)), counts)
-    index = np.concatenate([np.arange(count) for count in counts])
+    starts = np.cumsum([0, *(each.offer.launches.size for each in found)])
     us = np.concatenate([each.parts.total + each.offer.remainder_us for each in found])
     order = rounded(us).argsort(kind="stable")
-    first = len(order) if most is None else max(_CORRECTED, most)
-    rejected: tuple[Rejection, ...] = ()
-    while True:
-        some, order = np.sort(order[:first]), order[first:]  # ties go by the catalogue's order
-        ranking = _ranked(model, found, offer[some], index[some], (problem, extents, target), most)
-        rejected += ranking.rejected
-        if ranking.candidates or not len(order):
-            return Ranking(ranking.candidates, rejected)
+    kept: list[Candidate] = []
+    refused: dict[str, list[Config]] = {}
+    while len(order) and len(kept) != most:
+        some, order = np.sort(order[:_CORRECTED]), order[_CORRECTED:]
+        cuts = some.searchsorted(starts).tolist()
+        corrected: list[_Corrected] = []
+        for each, start, begin, end in zip(found, starts, cuts, cuts[1:], strict=False):
+            if begin < end:
+                corrected += _corrected(each, some[begin:end] - start)
+        for one in sorted(corrected, key=lambda one: one.us):  # ties go by the catalogue's order
+            if len(kept) == most:
+                break
+            offer = one.of.offer
+            config = offer.config(one.place)
+            reason = model.unsupported_reason(offer.problem, config, target)
+            if reason is not None:
+                refused.setdefault(reason, []).append(config)
+                continue
+            size = model.workspace(problem, extents, target, config)
+            kept.append(Candidate(config, one.prediction(model.bound(config)), size))
+    return Ranking(
+        tuple(kept),
+        tuple(
+            Rejection(model.name, reason, configs[0], len(configs) - 1)
+            for reason, configs in refused.items()
+        ),
+    )
 
 
 def estimate_all(
@@ -154,39 +197,10 @@ def estimate_all(
         launches = columns_of(some, model.schedules)
         offer = Offer(own[0], sizes, swap, some, launches, remainder, remainder_us)
         each = _estimated(model, offer, target)
-        corrected = _corrected(model, each, np.arange(len(some)), target)
-        for place, config in enumerate(some):
+        for config, one in zip(some, _corrected(each, np.arange(len(some))), strict=True):
             size = model.workspace(problem, extents, target, config)
-            made = _prediction(model, corrected, place, config, target)
-            found[config] = Candidate(config, made, size)
+            found[config] = Candidate(config, one.prediction(model.bound(config)), size)
     return [found[config] for config in configs]
-
-
-def _prediction(
-    model: CostModel, corrected: _Corrected, place: int, config: Config, target: Target
-) -> Prediction:
-    """Return what one candidate's time is made of."""
-    offer, at = corrected.of.offer, corrected.chosen[place]
-    of: Any = Parts(*(us[at].item() for us in corrected.of.parts))
-    c = _model(model, offer.problem, target).coefficients
-    # The main loop as if all waves were full, and what it takes longer since they are not.
-    full = overlapping(c, of.serial * of.filled, of.smem * of.filled, of.l2, of.dram)
-    made = Breakdown(
-        launch=of.launch,
-        mainloop=full,
-        waves=of.loop - full + of.starts,
-        epilogue=of.epilogue,
-        reduction=of.reduction,
-        repack=of.repack,
-        remainder=offer.remainder_us,
-        latency=of.latency,
-        shared=of.smem,
-        l2=of.l2,
-        dram=of.dram,
-        correction=float(corrected.factor[place]),
-        **{model.bound(config): of.mma},
-    )
-    return Prediction(float(corrected.us[place]), made.limiter, made)
 
 
 def rounded(us: Array) -> Array:
@@ -199,65 +213,23 @@ def rounded(us: Array) -> Array:
 def _estimated(model: CostModel, offer: Offer, target: Target) -> _Estimated:
     launches, problem = offer.launches, offer.problem
     usage = model.usage(problem, offer.extents, target, launches, offer.tiles)
-    coefficients = _model(model, problem, target).coefficients
-    return _Estimated(offer, usage, estimate(usage, coefficients))
-
-
-def _model(model: CostModel, problem: Problem, target: Target) -> Model:
     # What promises bits is planned alike on all cards of a name.
     bits = problem.deterministic or problem.batch_invariant
-    return model_of(model.name, model.kind(problem), target, None if bits else target.calibration)
+    calibration = None if bits else target.calibration
+    numbers = model_of(model.name, model.kind(problem), target, calibration)
+    return _Estimated(offer, numbers, usage, estimate(usage, numbers.coefficients))
 
 
-def _corrected(model: CostModel, each: _Estimated, index: Array, target: Target) -> _Corrected:
+def _corrected(each: _Estimated, index: Array) -> list[_Corrected]:
     """Correct some candidates of an offer."""
-    problem, extents, swap, _, launches, _, remainder_us = each.offer
-    _, trees, offsets = _model(model, problem, target)
-    some = Parts(*(us[index] for us in each.parts))
-    usage = Usage(*(x[index] for x in each.usage))
+    (problem, extents, swap, _, launches, _, remainder_us), numbers, usage, parts = each
     factor = np.ones(len(index))
-    if trees is not None and len(index):
-        asked = features(problem, extents, swap, usage, launches.take(index), some)
-        factor = factors(trees, asked)
-    if offsets is not None and len(index):
-        factor = factor * offset_factor(offsets, launches.take(index), swap)
-    us = np.maximum((some.total + remainder_us) * factor, usage.dram_us)  # what must move
-    return _Corrected(each, index, factor, rounded(us))
-
-
-def _ranked(
-    model: CostModel,
-    found: Sequence[_Estimated],
-    offer: Array,
-    index: Array,
-    product: tuple[Problem, Extents, Target],
-    most: int | None,
-) -> Ranking:
-    """Correct and sort candidates, each the `index`-th of an `offer`, and ask what can run."""
-    target = product[-1]
-    chosen = [index[offer == place] for place in range(len(found))]
-    of = [_corrected(model, *x, target) for x in zip(found, chosen, strict=True) if len(x[1])]
-    us = np.concatenate([each.us for each in of])
-    which = np.repeat(np.arange(len(of)), [len(each.us) for each in of])
-    place = np.concatenate([np.arange(len(each.us)) for each in of])
-    kept: list[Candidate] = []
-    refused: dict[str, list[Config]] = {}
-    for at in us.argsort(kind="stable").tolist():
-        if most is not None and len(kept) >= most:
-            break
-        corrected = of[which[at]]
-        own = corrected.of.offer
-        config = own.config(corrected.chosen[place[at]])
-        reason = model.unsupported_reason(own.problem, config, target)
-        if reason is not None:
-            refused.setdefault(reason, []).append(config)
-            continue
-        made = _prediction(model, corrected, place[at], config, target)
-        kept.append(Candidate(config, made, model.workspace(*product, config)))
-    return Ranking(
-        tuple(kept),
-        tuple(
-            Rejection(model.name, reason, configs[0], len(configs) - 1)
-            for reason, configs in refused.items()
-        ),
-    )
+    if numbers.correction is not None:
+        asked = features(problem, extents, swap, usage, launches, parts, index)
+        factor = factors(numbers.correction, asked)
+    if numbers.offsets is not None:
+        factor = factor * offset_factor(numbers.offsets, launches.take(index), swap)
+    us = (parts.total[index] + remainder_us) * factor
+    us = rounded(np.maximum(us, usage.dram_us[index]))  # what must move
+    found = zip(index.tolist(), factor.tolist(), us.tolist(), strict=True)
+    return [_Corrected(each, *one) for one in found]

@@ -246,11 +246,15 @@ def test_no_estimate_is_under_the_roofline(problem, size, target):
         assert best.prediction.us >= 0.999 * roofline_us(backend, problem, size, target)
 
 
-@given(problems(), extents, targets, st.integers(1, 31))
-def test_a_short_ranking_is_the_top_of_a_long_one(problem, size, target, most):
-    for backend in takers(problem, size, target):
-        every = backend.ranking(problem, size, target, 32).candidates
-        assert backend.ranking(problem, size, target, most).candidates == every[:most]
+@given(problems(), extents, targets, st.integers(0, 40))
+def test_neither_the_pick_nor_what_lost_to_it_depends_on_how_many_are_kept(
+    problem, size, target, keep
+):
+    if able := takers(problem, size, target):
+        most, some, least = (choose(problem, size, target, able, keep=n) for n in (40, keep, 0))
+        assert least.config == some.config == most.config
+        assert least.backend == some.backend == most.backend
+        assert some.alternatives == most.alternatives[:keep]
 
 
 @given(problems(), extents, targets)

@@ -93,12 +93,11 @@ class Backend(ABC):
         """Return legal configurations with their estimated times, in any order, at least one."""
 
     def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
-        """Return the `most` cheapest candidates, and configurations as cheap that cannot run.
+        """Return the `most` best candidates, the best first, and some as good that cannot run.
 
-        A backend with many configurations looks further at the cheapest alone. More candidates may
-        be returned.
+        Which come first must not depend on how many are asked for; more may be returned.
         """
-        return Ranking(tuple(self.candidates(problem, extents, target)))
+        return Ranking(tuple(sorted(self.candidates(problem, extents, target), key=_estimated_us)))
 
     def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config
@@ -163,6 +162,10 @@ class Backend(ABC):
             What `load` returned; None if the backend compiles none. It then computes on the CPU,
             and its launcher ignores the stream.
         """
+
+
+def _estimated_us(candidate: Candidate) -> float:
+    return candidate.prediction.us
 
 
 def unsupported_by(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import TypeVar
 
 from ..errors import BackendWarning, UnigemmError, UnsupportedProblem
@@ -21,7 +23,6 @@ KEPT = 8  #: alternatives that a plan remembers
 
 
 Answer = TypeVar("Answer")
-Entry = tuple[float, int, str, Candidate]  # predicted time, rank and name of the backend
 
 
 def choose(
@@ -52,19 +53,20 @@ def choose(
         No backend takes it; the message holds each one's reason.
     """
     rejected = [Rejection(name, reason) for name, reason in (missing or {}).items()]
-    entries: list[Entry] = []
-    for rank, backend in enumerate(backends):
+    offered: list[list[tuple[str, Candidate]]] = []
+    for backend in backends:
         rank_it = partial(_ranking_or_reason, backend, problem, extents, target, 1 + keep)
         found = _asked(backend, rank_it, partial(_nothing_of, backend.name))
         rejected += found.rejected
-        entries += [(each.prediction.us, rank, backend.name, each) for each in found.candidates]
-    if not entries:
+        offered.append([(backend.name, each) for each in found.candidates])
+    # Each backend's are in its own order: however many there are, the first of all is the same.
+    ranked = list(islice(merge(*offered, key=_time), 1 + keep))
+    if not ranked:
         reasons = (
             "; ".join(f"{r.backend}: {r.reason}" for r in rejected) or "no backend was offered"
         )
         raise UnsupportedProblem(f"no backend takes {extents} {problem} on {target}: {reasons}")
-    entries.sort(key=_time_and_rank)  # and ties of one backend are in its order
-    _, _, name, best = entries[0]
+    (name, best), *others = ranked
     return Plan(
         backend=name,
         config=best.config,
@@ -75,9 +77,7 @@ def choose(
         predicted_us=best.prediction.us,
         limiter=best.prediction.limiter,
         parts=best.prediction.parts,
-        alternatives=tuple(
-            Alternative.of(other, candidate) for _, _, other, candidate in entries[1 : 1 + keep]
-        ),
+        alternatives=tuple(Alternative.of(*each) for each in others),
         rejected=tuple(rejected),
     )
 
@@ -112,5 +112,5 @@ def _asked(backend: Backend, ask: Callable[[], Answer], failed: Callable[[str], 
         return failed(why)
 
 
-def _time_and_rank(entry: Entry) -> tuple[float, int]:
-    return entry[:2]
+def _time(entry: tuple[str, Candidate]) -> float:
+    return entry[1].prediction.us
