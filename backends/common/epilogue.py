@@ -7,20 +7,15 @@ from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Problem
 
-__all__ = ["in_place", "unsupported_config_epilogue", "unsupported_epilogue"]
+__all__ = ["in_halves", "in_place", "unsupported_config_epilogue", "unsupported_epilogue"]
 
 
 def unsupported_epilogue(
-    problem: Problem,
-    target: Target,
-    float8_from: tuple[int, int] = (8, 9),
-    *,
-    halves: bool = False,
+    problem: Problem, target: Target, float8_from: tuple[int, int] = (8, 9)
 ) -> str | None:
     """Say why kernels do not carry out a problem's epilogue; None where they do.
 
-    The instructions that convert to float8 come with a compute capability (PTX ISA, cvt). Some take
-    gates in `halves`.
+    The instructions that convert to float8 come with a compute capability (PTX ISA, cvt).
     """
     epilogue = problem.epilogue
     if epilogue is None:
@@ -29,11 +24,6 @@ def unsupported_epilogue(
         return (
             "kernels do not add up bias gradients; leave bias_grad_out= out and sum the result, or "
             "use host memory"
-        )
-    if epilogue.halves and not halves:
-        return (
-            "its kernels take gated pairs of neighbouring columns; pass gate_layout='interleaved' "
-            "and the columns of b in that order, or use cutile"
         )
     kinds = [x.matrix.dtype for x in epilogue.beside]
     for dtype in (problem.d.dtype, *kinds):
@@ -50,6 +40,16 @@ def unsupported_epilogue(
 def in_place(problem: Problem) -> bool:
     """Whether an array that the epilogue reads is D itself, so that no tile may be stored twice."""
     return problem.epilogue is not None and problem.epilogue.in_place is not None
+
+
+def in_halves(problem: Problem) -> bool:
+    """Whether the columns of B that make one of D lie in either half of it.
+
+    Kernels of `cute` bring them side by side: column 2 j of a tile is of the first half, 2 j + 1 of
+    the second. So all but the loads of B, and what the epilogue reads and writes along N, is as
+    with neighbours.
+    """
+    return problem.epilogue is not None and problem.epilogue.halves
 
 
 def unsupported_config_epilogue(problem: Problem, config: Config) -> str | None:

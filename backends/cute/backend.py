@@ -73,6 +73,10 @@ class CuteBackend(Backend):
     def smem_bytes(self, problem: Problem, config: Config) -> int:
         """Return the dynamic shared memory of a configuration; the problem is the kernel's."""
 
+    def copied_as(self, problem: Problem) -> Problem:
+        """Return a problem with operands of the classes that kernels copy them by."""
+        return problem
+
     def arguments(self, plan: Plan) -> tuple[int, ...]:
         """Return the integers of a plan that its kernels take after those that all kernels take."""
         return ()
@@ -91,11 +95,11 @@ class CuteBackend(Backend):
 
     def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
         """Return its legal configurations with their estimated times."""
-        return rank(self.model, problem, extents, target, None).candidates
+        return rank(self.model, self.copied_as(problem), extents, target, None).candidates
 
     def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
         """Return those of least estimated time, and those as fast that cannot run."""
-        return rank(self.model, problem, extents, target, most)
+        return rank(self.model, self.copied_as(problem), extents, target, most)
 
     def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config
@@ -124,7 +128,7 @@ class CuteBackend(Backend):
             reason = self.unsupported_kernel(config.oriented(compiled), config, target)
             if reason is not None:
                 raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
-        return estimate_all(self.model, problem, extents, target, configs)
+        return estimate_all(self.model, self.copied_as(problem), extents, target, configs)
 
     def workspace_bytes(
         self, problem: Problem, extents: Extents, target: Target, config: Config

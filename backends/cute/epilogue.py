@@ -20,6 +20,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Beside, Epilogue, arithmetic, evaluate
 from unigemm.problem.problem import Problem
 
+from ..common.epilogue import in_halves
 from ..common.lowering import lowered
 from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpacked8, write
 
@@ -61,6 +62,8 @@ class Site:
         All lanes of a warp are here, with as many sums each.
     least
         The first column that is this thread's to write; None for all.
+    columns
+        Of all sums, where `extents` leave out what is another thread's; None where they do not.
     """
 
     extents: tuple[Int32, Int32]
@@ -68,6 +71,7 @@ class Site:
     aligned: bool = False
     together: bool = False
     least: Int32 | None = None
+    columns: Int32 | None = None
 
 
 def arguments_of(problem: Problem) -> list:
@@ -267,6 +271,8 @@ class _Arrays:
         """Return how many elements of a run are read at once: rows of D are that many long."""
         if x.matrix.major != "n" or not self.site.aligned or self.problem.d.major != "n":
             return 1
+        if "n" in x.along and self.epilogue.halves:
+            return 1
         if run.apart != 1:
             return 1
         whole = self.problem.d.vector * (2 if self.epilogue.gate == "n" else 1)
@@ -314,9 +320,19 @@ class _Arrays:
         """Return the first of some columns of a run, or of the last ones of D."""
         key = id(run.column), first, width
         if key not in self.columns:
-            last = self.site.extents[1] - width
-            self.columns[key] = cutlass.min(run.column + first * run.apart, last)
+            if self.epilogue.halves:
+                self.columns[key] = self.column_of_half(run, first)
+            else:
+                last = self.site.extents[1] - width
+                self.columns[key] = cutlass.min(run.column + first * run.apart, last)
         return self.columns[key]
+
+    def column_of_half(self, run: Run, first: int) -> Int32:
+        """Return the column of an element of a run that begins with a pair; see `in_halves`."""
+        extents, columns = self.site.extents, self.site.columns
+        half = (extents[1] if columns is None else columns) // 2
+        pair = cutlass.min(run.column // 2 + first // 2, extents[1] // 2 - 1)
+        return pair + half if first % 2 else pair
 
     def address(self, i: int, x: Beside, run: Run, first: int, width: int) -> Int64:
         """Return where so many elements lie, at a place inside of D.
@@ -360,7 +376,7 @@ class _Arrays:
 def whole_arrays(problem: Problem) -> list[int]:
     """Return which arrays that an epilogue reads have D's size, and rows of neighbours."""
     epilogue = problem.epilogue
-    arrays = () if epilogue is None else epilogue.arrays
+    arrays = () if epilogue is None or in_halves(problem) else epilogue.arrays
     return [i for i, x in enumerate(arrays) if x.along == "mn" and x.matrix.major == "n"]
 
 

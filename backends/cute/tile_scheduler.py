@@ -16,6 +16,7 @@ from cutlass import Int32, Int64
 from unigemm.planning.config import Config
 from unigemm.problem.problem import MatrixType, Problem
 
+from ..common.epilogue import in_halves
 from ..common.workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
 from .device import GMEM, Divisor, raster, select, tile_coordinates
@@ -233,9 +234,20 @@ def operands(
             views.append(view)
         else:
             views.append(batched(address, dtype, rows, k, steps, deep, k_major))
+    if in_halves(problem):
+        views[1] = in_pairs(views[1])
     if kinds:
         launch_repack(tuple(kinds), tuple(jobs), stream)
     return (*views, workspace)
+
+
+def in_pairs(view: cute.Tensor) -> cute.Tensor:
+    """View a K-major B with its columns in pairs, one of each half: ((2, N / 2), K, L0, L1)."""
+    (columns, *shape), (step, *steps) = view.shape, view.stride
+    half = columns // 2
+    apart = cute.assume(half * step, divby=16 * 8 // view.element_type.width)
+    layout = cute.make_layout(((2, half), *shape), stride=((apart, step), *steps))
+    return cute.make_tensor(view.iterator, layout)
 
 
 def packed(

@@ -10,6 +10,7 @@ from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.epilogue import in_halves
 from ..cute.backend import CuteBackend
 from .candidates import MODEL
 from .geometry import geometry
@@ -41,7 +42,17 @@ class SimtBackend(CuteBackend):
         narrow = problem.d.alignment < 16 or problem.d.major == "strided"
         alignment = problem.d.dtype.itemsize if narrow else problem.d.alignment
         d = replace(problem.d, alignment=alignment)
-        return replace(problem, d=d, precision="ieee", deterministic=False)
+        return replace(self.copied_as(problem), d=d, precision="ieee", deterministic=False)
+
+    def copied_as(self, problem: Problem) -> Problem:
+        """Return a problem whose B of halves is copied by elements.
+
+        Neighbours along N in a tile are none in memory.
+        """
+        b = problem.b
+        if not in_halves(problem) or b.major != "n":
+            return problem
+        return replace(problem, b=replace(b, alignment=b.dtype.itemsize))
 
     def smem_bytes(self, problem: Problem, config: Config) -> int:
         """Return the dynamic shared memory of a configuration; the problem is the kernel's."""

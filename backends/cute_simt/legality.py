@@ -13,7 +13,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
-from ..common.epilogue import unsupported_epilogue
+from ..common.epilogue import in_halves, unsupported_epilogue
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import LINE_BYTES
 from .fusion import unsupported_fusion
@@ -22,6 +22,7 @@ from .geometry_gemv import (
 )
 from .geometry_operands import (
     BANK_VECTOR,
+    copy_schedule,
     effective_problem,
     has_aligned_rows,
     lanes_of,
@@ -191,6 +192,10 @@ def _unsupported_pipeline(problem: Problem, config: Config, target: Target) -> s
             return f"{copy_threads} threads cannot transpose a k_tile of {k} of {name} on its way"
         if k * tile.dtype.itemsize < BANK_VECTOR:
             return f"a k_tile of {k} is less than one 16-byte vector of {name}"
+    if in_halves(problem):
+        steps = {x.line if b.k_major else x.position for x in copy_schedule(b, copy_threads)}
+        if any(step % 2 for step in steps):
+            return "a thread copies neighbouring columns of B, and those of a pair lie apart"
     smem_bytes = smem_of(problem, config, a, b)
     if smem_bytes > target.smem_per_block:
         return (
@@ -331,6 +336,8 @@ def unsupported_producers(problem: Problem, config: Config, target: Target) -> s
     reason = unsupported_tile_producers(problem.a.dtype, config)
     if reason is not None:
         return reason
+    if in_halves(problem):
+        return "warps that only copy take neighbouring columns of B, and those of a pair lie apart"
     problem = effective_problem(problem, config)
     if "strided" in (problem.a.major, problem.b.major):
         return "copies by warps of their own keep no registers for the strides of both indices"
@@ -342,7 +349,8 @@ def unsupported_producers(problem: Problem, config: Config, target: Target) -> s
 def may_be_tma_fed(problem: Problem) -> bool:
     """Whether TMA may bring both operands of a class, to some tiles: see `unsupported_tma`."""
     kinds = (problem.a, problem.b)
-    return all(kind.alignment == BANK_VECTOR and kind.major != "strided" for kind in kinds)
+    aligned = all(kind.alignment == BANK_VECTOR and kind.major != "strided" for kind in kinds)
+    return aligned and not in_halves(problem)
 
 
 def unsupported_tma(problem: Problem, config: Config) -> str | None:
@@ -380,6 +388,8 @@ def unsupported_repack(problem: Problem, config: Config, target: Target) -> str 
         return "A and B lie in aligned rows along M and N: there is nothing to copy first"
     if target.capability[0] != 9:
         return f"operands that are copied first were measured on Hopper only, not on {target.arch}"
+    if in_halves(problem):
+        return "operands are copied first as they lie, and B's columns of a pair lie apart"
     return None
 
 

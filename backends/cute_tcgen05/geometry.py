@@ -32,6 +32,8 @@ from unigemm.problem.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import BlockScales, Major, MatrixType, Problem
 
+from ..common.epilogue import in_halves
+
 __all__ = [
     "Geometry",
     "box_of",
@@ -171,10 +173,11 @@ def shared_major(problem: Problem, name: str) -> Major:
     """Return the majorness of A or B in shared memory.
 
     Strided operands are made K-major, and so are pairs of float4, which are neighbours along K (PTX
-    ISA, tcgen05.mma: transposes).
+    ISA, tcgen05.mma: transposes), and a B of halves, of which TMA brings pairs of rows along K.
     """
     matrix: MatrixType = getattr(problem, name)
     made_k_major = matrix.major == "strided" or matrix.dtype is DType.FLOAT4_E2M1FN_X2
+    made_k_major = made_k_major or (name == "b" and in_halves(problem))
     return "k" if made_k_major else matrix.major
 
 

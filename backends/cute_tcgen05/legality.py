@@ -10,7 +10,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
-from ..common.epilogue import unsupported_config_epilogue, unsupported_epilogue
+from ..common.epilogue import in_halves, unsupported_config_epilogue, unsupported_epilogue
 from ..common.kernel_key import unsupported_parameter
 from .geometry import (
     COLUMNS,
@@ -42,6 +42,11 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     reason = unsupported_epilogue(problem, target)
     if reason is not None:
         return reason
+    if problem.blocks and in_halves(problem):
+        return (
+            "blocks' scales lie in tiles of neighbouring columns; pass gate_layout='interleaved' "
+            "and the columns of b in that order"
+        )
     dtype = problem.a.dtype
     if dtype is DType.FLOAT64:
         return "tcgen05 does not multiply float64; use another backend"

@@ -29,6 +29,8 @@ from unigemm.planning.config import Config
 from unigemm.problem.dtypes import FLOAT8
 from unigemm.problem.problem import Major, MatrixType, Problem
 
+from ..common.epilogue import in_halves
+
 __all__ = [
     "FEW_ROWS",
     "LEAST_SWIZZLE",
@@ -193,6 +195,8 @@ def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
     an A that is copied anyway becomes K-major, and so do eight rows where B is N-major.
     """
     matrix: MatrixType = getattr(problem, name)
+    if name == "b" and in_halves(problem):  # TMA brings pairs of whole rows along K
+        return "k"
     if name == "a" and from_registers(problem, rows):
         return "m"
     if name == "a" and rows < MMA_M:

@@ -35,7 +35,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     """Say why cuTile does not take a product, or would be slow at it; None where it does."""
     return (
         unsupported_blocks(problem)
-        or unsupported_epilogue(problem, target, (9, 0), halves=True)
+        or unsupported_epilogue(problem, target, (9, 0))
         or _unsupported_beside(problem)
         or _unsupported_halves(problem, extents)
         or _unsupported_architecture(target)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EVERYWHERE
 
+import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs, candidates
 from unigemm.backends.cute_simt.geometry import geometry
@@ -226,6 +227,29 @@ def test_a_cluster_along_k_that_cannot_run_is_refused_with_its_reason(change, ar
     assert unsupported_reason(problem, config, H200) is None
     assert unsupported_reason(replace(problem, batch_invariant=True), config, H200) is None
     assert reason in unsupported_reason(problem, replace(config, **change), named_target(arch))
+
+
+def test_columns_of_a_pair_lie_apart_for_whatever_copies_neighbours():
+    """A thread's copies are even steps apart, so that all of them are of one half."""
+    gated = {"activation": "swiglu", "gate_layout": "halves"}
+    for dtype, order in product(("float16", "float32", "float64"), "CF"):
+        a, b = unigemm.ArraySpec((4096, 4097), dtype), unigemm.ArraySpec((4097, 64), dtype, order)
+        problem = unigemm.plan(a, b, backend="cute_simt", target="sm_90a", **gated).problem
+        offered = base_configs(BACKEND.copied_as(problem), named_target("sm_90a"))
+        assert {config.schedule for config in offered} >= {"", "dmma" if "64" in dtype else ""}
+        for config in offered:
+            assert (config.producers, config.repacked) == (0, False)
+            geo = geometry(BACKEND.kernel_problem(problem), config)
+            steps = copy_schedule(geo.b, geo.copy_threads)
+            assert not any((x.line if geo.b.k_major else x.position) % 2 for x in steps), config
+    long = Config((16, 64, 128), stages=2, warps=(1, 2), thread=(4, 4))
+    odd = unigemm.plan(
+        unigemm.ArraySpec((64, 65), "float16"), unigemm.ArraySpec((65, 64), "float16", "F"),
+        backend="cute_simt", target="sm_90a", **gated,
+    ).problem  # fmt: skip
+    assert "neighbouring columns" in str(unsupported_reason(odd, long, named_target("sm_90a")))
+    plain = replace(odd, epilogue=None)
+    assert unsupported_reason(plain, long, named_target("sm_90a")) is None
 
 
 def test_a_cluster_along_k_has_room_for_the_sums_and_no_workspace():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fused_cases import EPILOGUES, EVERYWHERE, seen_by
+from fused_cases import EPILOGUES, seen_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sampling import ALL
@@ -22,7 +22,7 @@ SIZES = (1, 2, 3, 4, 7, 8, 9, 16, 17, 33, 64, 100, 128, 1000, 4096)
     k=st.sampled_from((*SIZES, 9000)),
     dtype=st.sampled_from(DTYPES),
     narrow=st.sampled_from([None, None, "int8", "float8_e4m3fn", "float8_e5m2"]),
-    name=st.sampled_from(EVERYWHERE),
+    name=st.sampled_from(sorted(EPILOGUES)),
     orders=st.tuples(*[st.sampled_from("CF")] * 3),
     arch=st.sampled_from(["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]),
 )

@@ -67,6 +67,10 @@ CASES = [
     ("cute_simt", Fused((65, 72, 300), DType.FLOAT32, "nt", "all"), 2),
     ("cute_simt", Fused((4, 136, 300), DType.BFLOAT16, "nt", "all"), 1),
     ("cute_tcgen05", Fused((136, 72, 192), DType.BFLOAT16, "nt", "all"), 1),
+    ("cute_wgmma", Fused((72, 114, 192), DType.BFLOAT16, "nn", "halves"), 1),
+    ("cute_simt", Fused((37, 74, 300), DType.FLOAT32, "nt", "halves"), 1),
+    ("cute_simt", Fused((37, 74, 100), DType.FLOAT16, "nn", "halves"), 1),
+    ("cute_tcgen05", Fused((136, 74, 192), DType.BFLOAT16, "nt", "halves"), 1),
 ]
 
 
@@ -83,12 +87,22 @@ def test_what_kernels_do_not_carry_out_is_refused_with_its_reason(backend):
     spec = unigemm.ArraySpec
     a, b = spec((64, 64), "bfloat16"), spec((64, 64), "bfloat16")
     refused = [
-        ({"activation": "swiglu", "gate_layout": "halves"}, "interleaved"),
         ({"alpha": 2.0, "bias_grad_out": spec((64,), "float32")}, "bias_grad_out"),
     ]
     for asked, said in refused:
         with pytest.raises(UnsupportedProblem, match=said):
             unigemm.plan(a, b, backend=backend, target=TARGETS[backend], **asked)
+
+
+def test_scales_of_blocks_are_of_neighbouring_columns():
+    spec = unigemm.ArraySpec
+    a, b = spec((128, 128), "float8_e4m3fn"), spec((128, 128), "float8_e4m3fn", order="F")
+    of_a, of_b = (spec(shape, "float8_e8m0fnu") for shape in ((128, 4), (4, 128)))
+    with pytest.raises(UnsupportedProblem, match="blocks' scales lie in tiles of neighbouring"):
+        unigemm.plan(
+            a, b, dtype="bfloat16", backend="cute_tcgen05", target="sm_100a", scale_a=of_a,
+            scale_b=of_b, activation="swiglu", gate_layout="halves",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("backend", "name"), [("cute_simt", "e5m2"), ("cute_wgmma", "e4m3fn")])

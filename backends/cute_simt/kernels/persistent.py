@@ -11,6 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
 
+from ...common.epilogue import in_halves
 from ...cute.device import Divisor, select, wait_with
 from ..schedules import WARP
 from .epilogue import Destination, store_sums
@@ -50,7 +51,7 @@ def unit_of(
     of_a = batch_offset(a_strides, i0, i1, first_k, a_strides[1], a_size)
     of_b = batch_offset(b_strides, i0, i1, first_k, b_strides[0], b_size)
     of_a += Int64(first_m) * a_row * a_size
-    of_b += Int64(first_n) * b_row * b_size
+    of_b += Int64(first_n // 2 if in_halves(spec.problem) else first_n) * b_row * b_size
     return of_a, first_m, within_a, of_b, first_n, within_b, depth, i0, i1, part
 
 
@@ -153,7 +154,9 @@ def sources_from_zero(
     of_a, of_b = (a_strides[0], a_strides[1]), (b_strides[1], b_strides[0])
     return (
         Source(geo.a, effective.a, a, of_a, Int32(0), m, thread, geo.threads),
-        Source(geo.b, effective.b, b, of_b, Int32(0), n, thread, geo.threads),
+        Source(
+            geo.b, effective.b, b, of_b, Int32(0), n, thread, geo.threads, in_halves(spec.problem)
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from cutlass import Int16, Int32, Int64
 
 from unigemm.problem.problem import MatrixType
 
+from ...common.epilogue import in_halves
 from ...cute.device import (
     CUTE_TYPES,
     Divisor,
@@ -70,8 +71,13 @@ class Source:
         rows: Int32,
         thread: Int32,
         threads: int,
+        halves: bool = False,
     ) -> None:
-        """Take `strides` of (row, K), and a tile that begins at `first_row`, of `rows` in all."""
+        """Take `strides` of (row, K), and a tile that begins at `first_row`, of `rows` in all.
+
+        With `halves` neighbouring rows of the tile are of either half of the operand's, and steps
+        from one copy of a thread to the next are even.
+        """
         self.tile = tile
         self.dtype = CUTE_TYPES[tile.dtype]
         self.size = tile.dtype.itemsize
@@ -92,7 +98,14 @@ class Source:
         self.line_bytes = (row_step if tile.k_major else k_step) * self.size
         self.position_bytes = (k_step if tile.k_major else row_step) * self.size
         self.k_tile_bytes = k_step * (tile.k_tile * self.size)
-        offset = Int64(first_row + row) * row_step + Int64(k) * k_step
+        at = first_row + row
+        if halves:
+            at = (at >> 1) + (at & 1) * (rows // 2)
+            if tile.k_major:
+                self.line_bytes >>= 1
+            else:
+                self.position_bytes >>= 1
+        offset = Int64(at) * row_step + Int64(k) * k_step
         self.address = base + offset * self.size
         self.first_offset = self.line * tile.pitch + (self.position ^ tile.swizzle_xor(self.line))
         self.row = row
@@ -192,6 +205,7 @@ def sources_of(
         geo.b, spec.effective.b,
         b + batch_offset(b_strides, *where, b_strides[0], geo.b.dtype.itemsize),
         (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.copy_threads,
+        in_halves(spec.problem),
     )  # fmt: skip
     return source_a, source_b
 

@@ -147,7 +147,7 @@ def store_sums(
         least = tile_n * spec.config.tile[1]
     at = (first[0], first[1] + begin * 8)
     inside = (extents[0], cutlass.min(extents[1], column + last * 8))
-    own = finish(spec, own, blocks, taken, at, inside, batch, least)
+    own = finish(spec, own, blocks, taken, at, inside, batch, least, extents[1])
     if const_expr(is_gated(spec)):
         store_gated(spec, own, blocks, base, steps, at, inside, least)
     elif const_expr(spec.down):
@@ -288,7 +288,7 @@ def is_gated(spec: Spec) -> bool:
 
 def finish(
     spec: Spec, sums: cute.Tensor, blocks: int, taken: tuple, first: tuple, extents: tuple,
-    batch: tuple, least: Int32 | None,
+    batch: tuple, least: Int32 | None, n: Int32 | None = None,
 ) -> cute.Tensor:  # fmt: skip
     """Carry out the epilogue of a call on so many blocks of eight columns; partial sums stay.
 
@@ -307,7 +307,7 @@ def finish(
             for j in range(blocks):
                 places += [4 * (blocks * i + j) + 2 * half + x for x in range(2)]
                 runs.append(Run(row, columns[j], 2))
-    site = Site(extents, batch, aligned=True, together=True, least=least)
+    site = Site(extents, batch, aligned=True, together=True, least=least, columns=n)
     values = finished(spec.problem, taken, [sums[i] for i in places], runs, site)
     if is_gated(spec):
         return as_fragment(values)

@@ -12,7 +12,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync
 
-from ...common.epilogue import in_place
+from ...common.epilogue import in_halves, in_place
 from ...cute.device import select
 from ...cute.tile_scheduler import Work
 from ..geometry import TMA_BYTES
@@ -87,4 +87,6 @@ def sources(spec: Spec, loads: tuple[Load, Load], origin: tuple) -> tuple[cute.T
     row, column = origin
     per_panel = TMA_BYTES // spec.problem.b.dtype.itemsize
     along_n = (0, 0, column // per_panel, 0, 0) if spec.panels else (column, 0, 0, 0)
+    if in_halves(spec.problem):
+        along_n = ((0, column // 2), 0, 0, 0)
     return of_a.partition((row, 0, 0, 0))[1], of_b.partition(along_n)[1]
