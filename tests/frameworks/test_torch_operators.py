@@ -10,6 +10,7 @@ torch = needed("torch")
 
 import unigemm.torch as ut  # noqa: E402
 from unigemm import (  # noqa: E402
+    BackendUnavailable,
     DeviceMismatch,
     LibraryMismatch,
     ShapeMismatch,
@@ -489,6 +490,33 @@ def test_products_over_processes_refuse_what_are_no_tensors_and_no_parts():
     for parts in (1.0, "2", None):
         with pytest.raises(UnsupportedProblem, match="parts is"):
             overlapped.matmul_reduce_scatter(a, a, parts=parts)
+
+
+def test_memory_for_products_over_processes_is_refused_in_words_where_there_is_none(tmp_path):
+    def part(**options):
+        return overlapped.symmetric_part(**{"rows": 4, "k": 4, "dtype": torch.float32, **options})
+
+    with pytest.raises(UnsupportedProblem, match="no process group"):
+        part()
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        with pytest.raises(DeviceMismatch, match="way='messages'"):
+            part(device="cpu")
+        if not torch.cuda.is_available():
+            for device in (None, "cuda", "cuda:3"):
+                with pytest.raises(BackendUnavailable, match="0 GPUs"):
+                    part(device=device)
+        for value in ODD:
+            for name in ("rows", "k", "dtype", "device", "group"):
+                refused(part, name, value)
+            refused(lambda **o: overlapped.all_gather_matmul(torch.ones(2, 2), torch.ones(2, 2),
+                    way="messages", **o), "group", value)  # fmt: skip
+            refused(lambda **o: overlapped.matmul_reduce_scatter(torch.ones(2, 2), torch.ones(2, 2),
+                    way="messages", **o), "group", value)  # fmt: skip
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_what_is_wrong_is_said_by_a_typed_error():

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..arguments import is_one_of, shown
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedProblem
 
-__all__ = ["Direct", "Messages", "Symmetric", "exchange_of"]
+__all__ = ["Direct", "Messages", "Symmetric", "checked_group", "exchange_of"]
 
 _FIRST_CHANNEL = 2  # of signals; barriers have those before
 
@@ -45,10 +45,7 @@ def exchange_of(way: str, group: Any, x: Tensor, shape: tuple[int, ...]) -> Mess
     ShapeMismatch
         Shapes or dtypes differ between processes.
     """
-    if not dist.is_initialized():
-        raise UnsupportedProblem(
-            "there is no process group; call torch.distributed.init_process_group first"
-        )
+    group = checked_group(group)
     if not is_one_of(way, _ways()):
         raise UnsupportedProblem(f"way {shown(way)} is not known; use one of {', '.join(_ways())}")
     kind = _ways()[way]
@@ -56,7 +53,6 @@ def exchange_of(way: str, group: Any, x: Tensor, shape: tuple[int, ...]) -> Mess
         raise DeviceMismatch(
             f"way {way!r} is for GPUs and the operands are on {x.device}; pass way='messages'"
         )
-    group = dist.group.WORLD if group is None else group
     key = (group, kind, shape, x.dtype, x.device)
     found = _EXCHANGES.get(key)
     if found is None:
@@ -65,6 +61,32 @@ def exchange_of(way: str, group: Any, x: Tensor, shape: tuple[int, ...]) -> Mess
             _EXCHANGES.pop(next(iter(_EXCHANGES)))
         found = _EXCHANGES[key] = kind(group, shape, x)
     return found
+
+
+def checked_group(group: Any) -> Any:
+    """Return a process group: the given one, or that of all processes.
+
+    Raises
+    ------
+    UnsupportedProblem
+        There is none, or this process is not in it.
+    """
+    if not dist.is_initialized():
+        raise UnsupportedProblem(
+            "there is no process group; call torch.distributed.init_process_group first"
+        )
+    if group is None:
+        return dist.group.WORLD
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise UnsupportedProblem(
+            "this process is not in the group; call the function on its members alone"
+        )
+    if not isinstance(group, dist.ProcessGroup):
+        raise UnsupportedProblem(
+            f"group is {shown(group)}; pass a ProcessGroup (mesh.get_group() of a DeviceMesh), or "
+            "None for all processes"
+        )
+    return group
 
 
 def _ways() -> dict[str, type[Messages] | type[Symmetric]]:

@@ -14,15 +14,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..api import matmul
-from ..arguments import whole_number
+from ..arguments import shown, whole_number
 from ..errors import (
+    BackendUnavailable,
     DeviceMismatch,
     LibraryMismatch,
     ShapeMismatch,
     UnsupportedDtype,
     UnsupportedProblem,
 )
-from .exchange import Symmetric, exchange_of
+from .exchange import Symmetric, checked_group, exchange_of
 from .products import check_ranks
 
 __all__ = ["all_gather_matmul", "matmul_reduce_scatter", "symmetric_part"]
@@ -55,8 +56,10 @@ def symmetric_part(
     UnigemmError
         As `all_gather_matmul`.
     """
-    like = torch.empty(0, dtype=dtype, device="cuda" if device is None else device)
-    exchange = exchange_of("symmetric", group, like, (rows, k))
+    shape = whole_number(rows, "rows", 0), whole_number(k, "k", 0)
+    _check_dtype("dtype", dtype)
+    group, place = checked_group(group), _gpu(device)
+    exchange = exchange_of("symmetric", group, torch.empty(0, dtype=dtype, device=place), shape)
     assert isinstance(exchange, Symmetric)
     return exchange.buffer
 
@@ -144,7 +147,8 @@ def matmul_reduce_scatter(
     """
     _check(a, b)
     parts = whole_number(parts, "parts", 1)
-    size = dist.get_world_size(group) if dist.is_initialized() else 1
+    group = checked_group(group)
+    size = dist.get_world_size(group)
     rows, rest = divmod(a.shape[0], size * parts)
     if rest:
         raise ShapeMismatch(
@@ -175,6 +179,33 @@ def _on(x: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
+def _gpu(device: Any) -> torch.device:
+    """Return the GPU that a caller names, or the current one."""
+    try:
+        found = torch.device("cuda" if device is None else device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UnsupportedProblem(
+            f"device is {shown(device)}, which is none to PyTorch; pass one such as 'cuda:0'"
+        ) from error
+    if found.type != "cuda":
+        raise DeviceMismatch(
+            f"device is {found}, and only GPUs map each other's memory; pass a GPU, or use "
+            "way='messages', which needs no such memory"
+        )
+    count = torch.cuda.device_count()
+    if (found.index or 0) >= count:
+        raise BackendUnavailable(
+            f"device is {found} and PyTorch sees {count} GPUs; pass one that is there, or use "
+            "way='messages', which needs none"
+        )
+    return found
+
+
+def _check_dtype(name: str, dtype: Any) -> None:
+    if not isinstance(dtype, torch.dtype) or dtype not in _DTYPES:
+        raise UnsupportedDtype(f"{name} is {shown(dtype)}; use {', '.join(map(str, _DTYPES))}")
+
+
 def _check(a: Tensor, b: Tensor) -> None:
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Tensor):
@@ -185,8 +216,7 @@ def _check(a: Tensor, b: Tensor) -> None:
             f"a is {a.dtype} {tuple(a.shape)} and b is {b.dtype} {tuple(b.shape)}; make the dtypes "
             "and the inner extents agree"
         )
-    if a.dtype not in _DTYPES:
-        raise UnsupportedDtype(f"a is {a.dtype}; use {', '.join(map(str, _DTYPES))}")
+    _check_dtype("a", a.dtype)
     if a.device != b.device:
         raise DeviceMismatch(f"a is on {a.device} and b on {b.device}; move one of them")
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
