@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import unigemm
+import unigemm.activations
 from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
 from unigemm.epilogue import erf, traced
 from unigemm.errors import UnsupportedProblem
@@ -284,6 +286,65 @@ def test_what_is_read_past_the_globals_is_read_at_each_call(monkeypatch):
         lambda acc: acc * perf_counter(),
     ):
         assert known_as(function) is None
+
+
+def by_submodule(acc):
+    return unigemm.activations.relu(acc)
+
+
+def by_known_import(acc):
+    from unigemm.activations import relu
+
+    return relu(acc)
+
+
+def in_a_closure(module):
+    return lambda acc: module.relu(acc)
+
+
+def in_a_default(acc, module=unigemm.activations):
+    return module.relu(acc)
+
+
+def through_a_helper(acc):
+    return by_submodule(acc) + 0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        by_submodule, by_known_import, in_a_closure(unigemm.activations), in_a_default,
+        through_a_helper,
+    ],
+)  # fmt: skip
+def test_what_a_known_module_holds_may_be_replaced(function, monkeypatch):
+    a = np.eye(2)
+    assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 1
+    known = known_as(function)
+    assert known is known_as(function) is not None
+    monkeypatch.setattr(unigemm.activations, "relu", lambda x: x * 3)
+    assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 3
+    monkeypatch.setattr(unigemm.activations, "relu", lambda x: x * 4)
+    assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 4
+    monkeypatch.undo()
+    assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 1
+    assert known_as(function) is known
+
+
+def test_what_numpy_or_python_hold_may_be_replaced(monkeypatch):
+    a = np.eye(2)
+    monkeypatch.setattr(builtins, "of_a_test", abs, raising=False)
+    for function, module, name in (
+        (lambda acc: np.where(acc > 0, acc, 0), np, "where"),
+        (lambda acc: np.square(acc), np, "square"),
+        (lambda acc: of_a_test(acc), builtins, "of_a_test"),  # noqa: F821
+    ):
+        assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 1
+        assert known_as(function) is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, lambda acc, *more: 7.0)
+            assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 7
+        assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 1
 
 
 @pytest.mark.parametrize(("again", "result"), [("f", 2.0), ("g", 5.0)])
