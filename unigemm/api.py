@@ -180,8 +180,8 @@ def matmul(
         The result is ``activation(alpha * (a @ b) + beta * c + bias)``. Both are 1 by default. An
         array is read when the work runs. Where `beta` is the number 0, `c` is not read.
     c : array, optional
-        Broadcasts to the product's shape, with any strides. It may be `out` itself; other shared
-        memory is refused.
+        Broadcasts to the product's shape, with any strides. It may be `out` itself (the same view
+        of the same memory), which is then added to; memory shared in part is refused.
     bias : array, optional
         Broadcasts to the product's shape: (N,), (1, N), (M, 1), stacks in front.
     activation : str, optional
@@ -219,7 +219,8 @@ def matmul(
     LibraryMismatch, DeviceMismatch
         The arrays belong to different libraries or devices, or are no arrays.
     OverlapError
-        `out` shares memory with a scale, with itself, or on a GPU with an input.
+        `out`, or another array that is written, shares memory with what an epilogue reads, with a
+        scale, with itself, or on a GPU with an input.
     UnsupportedProblem
         Anything else that cannot be done. It is also the base class of all the above.
     BackendUnavailable

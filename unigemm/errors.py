@@ -58,7 +58,7 @@ class DeviceMismatch(UnsupportedProblem):
 
 
 class OverlapError(UnsupportedProblem):
-    """`out` shares memory with an input (on a GPU), with a scale, or with itself."""
+    """What is written shares memory with what is read, or with itself."""
 
 
 class BackendUnavailable(UnigemmError, RuntimeError):

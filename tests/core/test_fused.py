@@ -135,6 +135,94 @@ def test_in_place_accumulation_may_be_repeated(shape):
     np.testing.assert_allclose(out, 3 * (a @ b), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("beta", [0, 0.0, np.zeros((), np.float32)])
+def test_c_may_be_out_itself_where_it_is_not_read(beta):
+    a, b, c = drawn((5, 7)), drawn((7, 6)), np.full((5, 6), np.nan, np.float32)
+    unigemm.matmul(a, b, out=c, c=c, beta=beta)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)
+
+
+def shared(*kinds):
+    """Return arrays of some shapes that share memory, each with the next in part."""
+    memory = np.full(256, 7.0, np.float32)
+    return memory, [
+        memory[8 * i : 8 * i + math.prod(shape)].reshape(shape) for i, shape in enumerate(kinds)
+    ]
+
+
+def doubled(acc, x):
+    return acc + x, acc * x
+
+
+READ_AND_WRITTEN = {
+    "c": ((5, 6), lambda out, x: {"out": out, "c": x}),
+    "rows of c": ((5, 6), lambda out, x: {"out": out, "c": out[:1]}),
+    "c transposed": ((6, 6), lambda out, x: {"out": out[:5], "c": out.T[:5]}),
+    "c that is not read": ((5, 6), lambda out, x: {"out": out, "c": x, "beta": 0.0}),
+    "bias": ((5, 6), lambda out, x: {"out": out, "bias": x[0]}),
+    "preact": ((5, 6), lambda out, x: {"out": out, "activation": "drelu", "preact": x}),
+    "alpha": ((5, 6), lambda out, x: {"out": out, "alpha": x[0, :1]}),
+    "scale_d": ((5, 6), lambda out, x: {"out": out, "scale_d": x[0, :1]}),
+    "epilogue_args": (
+        (5, 6),
+        lambda out, x: {"out": (out, x.copy()), "epilogue": doubled, "epilogue_args": {"x": x}},
+    ),
+    "results": (
+        (5, 6),
+        lambda out, x: {"out": (out, x), "epilogue": doubled, "epilogue_args": {"x": 2.0}},
+    ),
+    "a second result": (
+        (5, 6),
+        lambda out, x: {
+            "out": (out.copy(), out), "epilogue": doubled, "epilogue_args": {"x": x},
+        },
+    ),
+    "preact_out": ((5, 6), lambda out, x: {"out": out, "activation": "relu", "preact_out": x}),
+    "preact_out and c": ((5, 6), lambda out, x: {"c": out, "activation": "relu", "preact_out": x}),
+    "preact_out and c in place": (
+        (5, 6), lambda out, x: {"out": out, "c": out, "activation": "relu", "preact_out": x},
+    ),
+    "amax_out": ((5, 6), lambda out, x: {"out": out, "amax_out": x[0, :1]}),
+    "amax_out and bias": ((5, 6), lambda out, x: {"bias": out[0], "amax_out": out[0, 3:4]}),
+    "amax_out and scale_d": (
+        (5, 6), lambda out, x: {"scale_d": out[0, :1], "amax_out": out[0, :1]},
+    ),
+    "bias_grad_out": ((5, 6), lambda out, x: {"out": out, "bias_grad_out": x[0]}),
+}  # fmt: skip
+
+OF_ONE_ARRAY = ("rows of c", "c transposed", "amax_out and bias", "amax_out and scale_d")
+
+
+@pytest.mark.parametrize("case", list(READ_AND_WRITTEN))
+def test_what_is_written_shares_no_memory_with_what_an_epilogue_reads_or_writes(case):
+    shape, options = READ_AND_WRITTEN[case]
+    memory, (out, x) = shared(shape, shape)
+    before = memory.copy()
+    a, b = drawn((5, 7)), drawn((7, 6))
+    apart = options(out.copy(), x.copy())  # of the same kind: the call below is a known one
+    if case not in OF_ONE_ARRAY:
+        unigemm.matmul(a, b, **apart)
+    with pytest.raises(OverlapError, match="shares memory"):
+        unigemm.matmul(a, b, **options(out, x))
+    np.testing.assert_array_equal(memory, before)
+
+
+def test_a_scale_that_is_also_written_is_refused():
+    a = np.ones((4, 16), ml_dtypes.float8_e4m3fn)
+    scale = np.ones(1, np.float32)
+    with pytest.raises(OverlapError, match="amax_out shares memory with scale_a"):
+        unigemm.matmul(a, a.T, scale_a=scale, amax_out=scale)
+    assert scale == 1
+
+
+def test_arrays_that_interleave_share_nothing():
+    memory = np.full((5, 12), 7.0, np.float32)
+    a, b, bias = drawn((5, 7)), drawn((7, 6)), memory[:, 1::2]
+    unigemm.matmul(a, b, out=memory[:, ::2], bias=bias)
+    np.testing.assert_allclose(memory[:, ::2], a @ b + 7, rtol=1e-5, atol=1e-5)
+    assert (bias == 7).all()
+
+
 def test_beta_of_zero_does_not_read_c():
     a, b, c = drawn((5, 7)), drawn((7, 6)), np.full((5, 6), np.nan, np.float32)
     for beta in (0, 0.0, -0.0, np.float32(0), np.zeros((), np.float32)):

@@ -77,8 +77,8 @@ def run(
     scaling: tuple = ()
     if scales is not None:
         low, high = bound.d_span
-        span = None if out is None else (d_at + low, d_at + high)
-        scaling = read_scales(device, scales, span)
+        written = {} if out is None else {"out": (d_at + low, d_at + high)}
+        scaling = read_scales(device, scales, written)
     launch = bound.launch
     if out is None:
         result = bound.make()

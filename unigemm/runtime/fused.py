@@ -216,9 +216,12 @@ def _run_here(
     apart = False
     scaling: tuple[float, ...] = ()
     if scales is not None:
-        low, high = bound.d_span
-        span = None if out is None else (places["out"] + low, places["out"] + high)
-        scaling = read_scales(bound.device, scales, span)
+        written = {
+            name: (places[name] + low, places[name] + high)
+            for name, (low, high) in kept.spans.items()
+            if name in kept.written or (name == "out" and out is not None)
+        }
+        scaling = read_scales(bound.device, scales, written)
     if out is not None or kept.written:
         seen = {**fused, "a": a, "b": b, "out": out}
         seen |= {f"result {i}": each for i, each in enumerate(more_out, 1)}
@@ -271,7 +274,8 @@ def _overlaps(
 ) -> bool:
     """Refuse what is written and shares memory; whether the host has to compute `out` apart.
 
-    `c` may be `out` itself, which is then read before it is written, element by element.
+    `c` may be `out` itself, which is then read before it is written, element by element. In host
+    memory `out` may share memory with the operands, as without an epilogue.
     """
     covered = {
         name: (places[name] + low, places[name] + high)
@@ -293,8 +297,8 @@ def _overlaps(
                 (y.pointer, y.shape, y.strides, y.dtype.itemsize),
             ):
                 continue
-            if name == "out" and other not in written and kept.bound.device < 0:
-                apart = True  # as without an epilogue
+            if name == "out" and other in ("a", "b") and kept.bound.device < 0:
+                apart = True
                 continue
             advice = " (c may be out itself)" if {name, other} == {"out", "c"} else ""
             raise OverlapError(

@@ -45,7 +45,7 @@ class BoundFused:
     zeroed
         Those of them that are set to zero first.
     in_place
-        `c` is `out`, and each element is read before it is written.
+        `c` is `out`, and each element is read before it is written, or not at all.
     """
 
     bound: Bound
@@ -114,7 +114,8 @@ def bind_fused(
         brought=(*fusion.names, *(("amax_out",) if fusion.largest else ())),
         written=tuple(name for name in spans if name in _WRITTEN or name in own),
         zeroed=tuple(name for name in _ZEROED if name in given),
-        in_place=fusion.epilogue.in_place is not None,
+        # A `c` that is not read, for a `beta` of 0, may be `out` as well.
+        in_place=in_place and (fusion.epilogue.in_place is not None or "c" not in fusion.names),
     )
 
 

@@ -7,7 +7,7 @@ A scale of a whole operand is a number or an array of one float32. Block scales 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +133,9 @@ def _sorted(scales: dict[str, Any], see: Callable[[Any, str], Operand | Layout])
     return Scales(whole, blocks)
 
 
-def read_scales(device: int, scales: Scales, d_span: tuple[int, int] | None) -> tuple[float, ...]:
+def read_scales(
+    device: int, scales: Scales, written: Mapping[str, tuple[int, int]]
+) -> tuple[float, ...]:
     """Return the arguments for scales that a launcher takes.
 
     They are the two addresses of block scales, if there are any; then the two addresses of scales
@@ -145,23 +147,26 @@ def read_scales(device: int, scales: Scales, d_span: tuple[int, int] | None) -> 
         Index of the other arrays' device, -1 for the host.
     scales
         From `given_scales`.
-    d_span
-        First address of `out` and one past the last; None without `out`.
+    written
+        First address and one past the last of each array of the caller's that is written.
 
     Raises
     ------
     DeviceMismatch
         A scale is on another device.
     OverlapError
-        A scale shares memory with `out`.
+        A scale shares memory with what is written.
     """
 
     def place(x: Any, name: str) -> int:
         if x.device != (HOST if device < 0 else Device("cuda", device)):
             raise DeviceMismatch(f"{name} is on {x.device} and the arrays are not; move it to them")
         low, high = x.span
-        if d_span and d_span[0] < x.pointer + high and x.pointer + low < d_span[1]:
-            raise OverlapError(f"out shares memory with {name}; pass another array as out")
+        for other, (first, last) in written.items():
+            if first < x.pointer + high and x.pointer + low < last:
+                raise OverlapError(
+                    f"{other} shares memory with {name}; pass another array as {other}"
+                )
         return x.pointer
 
     places = [place(x, name) for name, x in scales.blocks.items()]
