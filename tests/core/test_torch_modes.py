@@ -252,6 +252,21 @@ def test_a_new_call_with_less_memory_than_a_shape_needs_is_refused(place):
         unigemm.matmul(*arrays.values())
 
 
+@pytest.mark.parametrize("place", ["a", "b", "out", "c", "bias", "preact_out", "amax_out"])
+def test_a_known_call_with_an_epilogue_refuses_what_was_freed(place):
+    arrays = {name: torch.ones(3, 3) for name in ("a", "b", "out", "c", "preact_out")}
+    arrays |= {"bias": torch.ones(3), "amax_out": torch.ones(1)}
+
+    def multiply():
+        rest = {name: x for name, x in arrays.items() if name not in ("a", "b")}
+        unigemm.matmul(arrays["a"], arrays["b"], activation="relu", **rest)
+
+    multiply()
+    arrays[place].untyped_storage().resize_(0)
+    with pytest.raises(unigemm.UnsupportedProblem, match=f"{place} has no memory"):
+        multiply()
+
+
 def test_scales_are_asked_as_operands_are():
     a = torch.ones(16, 16).to(torch.float8_e4m3fn)
     unigemm.matmul(a, a, scale_a=torch.ones(()))
