@@ -5,13 +5,14 @@ The reference is the NumPy backend, which tests/core/test_fused.py holds against
 
 from __future__ import annotations
 
+import random
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 from reference import NUMPY, Lib, Strided, strided_view
+from sampling import SEED, drawn
 
 import unigemm
 from unigemm.problem.dtypes import DType, numpy_dtype
@@ -21,7 +22,8 @@ __all__ = [
     "Fused",
     "check_fused",
     "check_planned",
-    "fused_cases",
+    "drawn_cases",
+    "plan_of",
     "seen_by",
     "ways_of",
 ]
@@ -143,6 +145,17 @@ def _guarded(shape: tuple[int, ...], dtype: Any, columns: bool) -> Any:
     return inner
 
 
+def _placed(x: np.ndarray) -> tuple[np.ndarray, Strided]:
+    """Return the memory that an array is a view of, and where it lies there."""
+    root = x
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    flat = root.ravel(order="K")
+    steps = tuple(step // x.itemsize for step in x.strides)
+    offset = (x.ctypes.data - root.ctypes.data) // x.itemsize
+    return flat, Strided(x.shape, steps, offset, flat.size)
+
+
 class Moved:
     """Arrays of the host on a device, by what each was there: views of the same memory stay so."""
 
@@ -153,16 +166,7 @@ class Moved:
     def put(self, x: np.ndarray) -> Any:
         """Return the device's array of one of the host, in memory that lies alike."""
         if id(x) not in self.known:
-            root = x
-            while isinstance(root.base, np.ndarray):
-                root = root.base
-            flat = root.ravel(order="K")
-            where = Strided(
-                x.shape,
-                tuple(step // x.itemsize for step in x.strides),
-                (x.ctypes.data - root.ctypes.data) // x.itemsize,
-                flat.size,
-            )
+            flat, where = _placed(x)
             memory = self.lib.to(flat)
             self.known[id(x)] = (self.lib.view(memory, where), memory, x, where)
         return self.known[id(x)][0]
@@ -180,36 +184,45 @@ class Moved:
         return bool((left.astype(np.float64) == _PATTERN).all())
 
 
-def fused_cases(dtypes: list[DType], largest: int, deep: int) -> st.SearchStrategy[Fused]:
-    """Draw products; every fourth has a K so long that it is split."""
-    short = st.integers(1, largest)
-    pairs = st.builds(lambda n: 2 * n, st.integers(1, largest // 2))
-    k = st.one_of(st.integers(1, largest), st.just(deep), st.sampled_from([64, 128]))
+def drawn_cases(
+    dtypes: list[DType], largest: int, deep: int, most: int, name: str
+) -> list[Fused]:  # fmt: skip
+    """Draw products, the same each time for one name; every third has a K so long that it is split.
 
-    def build(m: int, n: int, k: int, name: str, **more: Any) -> Fused:
-        if name == "in place":
-            more["stack"] = 1
-        return Fused((m, n, k), name=name, **more)
-
-    return st.builds(
-        build,
-        m=short,
-        n=pairs,
-        k=k,
-        name=st.sampled_from(sorted(EPILOGUES)),
-        dtype=st.sampled_from(dtypes),
-        layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
-        stack=st.sampled_from([1, 1, 1, 3]),
-        columns=st.booleans(),
-        seed=st.integers(0, 1000),
-    )
-
-
-def check_fused(case: Fused, lib: Lib, on: Any = None, **options: Any) -> Any:
-    """Compute a product on a device and on the host, and compare all that is written.
-
-    `on` is the context in which the library's arrays are on the device; what it gives is returned.
+    They are known before the first is computed, so that their kernels can be compiled side by side.
+    (For one that fails Hypothesis would compile a kernel for each smaller one that it tries.)
     """
+    draw = random.Random(f"{SEED} {name}")
+
+    def one() -> Fused:
+        epilogue = draw.choice(sorted(EPILOGUES))
+        return Fused(
+            sizes=(
+                draw.randint(1, largest),
+                2 * draw.randint(1, largest // 2),
+                draw.choice([draw.randint(1, largest), deep, draw.choice([64, 128])]),
+            ),
+            dtype=draw.choice(dtypes),
+            layout=draw.choice(["nn", "nt", "tn", "tt"]),
+            name=epilogue,
+            stack=1 if epilogue == "in place" else draw.choice([1, 1, 1, 3]),
+            columns=draw.random() < 0.5,
+            seed=draw.randint(0, 1000),
+        )
+
+    found = [one() for _ in range(10 * most)]
+    factors = [
+        {
+            "layout": x.layout, "name": (x.name, x.dtype), "stack": x.stack, "columns": x.columns,
+            "deep": x.sizes[2] == deep, "few rows": x.sizes[0] < 64,
+        }
+        for x in found
+    ]  # fmt: skip
+    return [found[i] for i in drawn(factors, most, name)]
+
+
+def _arrays_of(case: Fused) -> tuple[Any, Any, list[Any], dict[str, Any]]:
+    """Return A, B, results and the epilogue's arguments, in host memory."""
     rng = np.random.default_rng(case.seed)
     (m, n, k), (a_order, b_order) = case.sizes, case.layout
     a = case.operand(rng, m, k, a_order == "t")
@@ -229,15 +242,45 @@ def check_fused(case: Fused, lib: Lib, on: Any = None, **options: Any) -> Any:
         kind = isinstance(value, str) and name not in ("activation", "gate_layout")
         return case.array(rng, value, out) if kind else value
 
-    given = {name: made(value, name) for name, value in asked.items()}
+    return a, b, outs, {name: made(value, name) for name, value in asked.items()}
+
+
+def plan_of(case: Fused, backend: str, target: Any = None, **options: Any) -> Any:
+    """Return the plan by which `check_fused` computes a product: where its arrays will lie."""
+    a, b, outs, asked = _arrays_of(case)
+    known: dict[int, Any] = {}
+
+    def seen(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {name: seen(each) for name, each in x.items()}
+        if not isinstance(x, np.ndarray):
+            return x
+        where = _placed(x)[1]
+        begin = where.offset * x.itemsize
+        spec = unigemm.ArraySpec(
+            x.shape, x.dtype, strides=where.strides, alignment=min(16, begin & -begin or 16)
+        )
+        return known.setdefault(id(x), spec)
+
+    return unigemm.plan(
+        seen(a), seen(b), seen(outs[0]), backend=backend, target=target, **seen(asked), **options
+    )
+
+
+def check_fused(case: Fused, lib: Lib, on: Any = None, **options: Any) -> Any:
+    """Compute a product on a device and on the host, and compare all that is written.
+
+    `on` is the context in which the library's arrays are on the device; what it gives is returned.
+    """
+    a, b, outs, asked = _arrays_of(case)
     results = {f"out {i}": x for i, x in enumerate(outs)}
-    results |= {name: x for name, x in given.items() if name.endswith("_out")}
+    results |= {name: x for name, x in asked.items() if name.endswith("_out")}
     found = []
     here = nullcontext() if on is None else on
     for each, extra, place in ((NUMPY, {"backend": "numpy"}, nullcontext()), (lib, options, here)):
         moved = Moved(each)
         target = tuple(moved.put(x) for x in outs)
-        arguments = {name: _on(moved, x) for name, x in given.items()}
+        arguments = {name: _on(moved, x) for name, x in asked.items()}
         x, y = moved.put(a), moved.put(b)
         with place as device:
             unigemm.matmul(x, y, out=target if len(target) > 1 else target[0], **arguments, **extra)

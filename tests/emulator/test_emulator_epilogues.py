@@ -10,14 +10,14 @@ from sampling import ALL
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from fused_cases import Fused, check_fused, check_planned, fused_cases, ways_of
-from hypothesis import HealthCheck, given, settings
+from fused_cases import Fused, check_fused, check_planned, drawn_cases, plan_of, ways_of
 from reference import NUMPY
 
 import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.errors import UnsupportedProblem
+from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType, numpy_dtype
 
 pytestmark = [
@@ -51,12 +51,29 @@ def poisoned_workspace(monkeypatch):
 
 @pytest.mark.parametrize("backend", sorted(TARGETS))
 def test_drawn_epilogues_are_those_of_the_host(backend):
-    @settings(max_examples=60 if ALL else 1, suppress_health_check=list(HealthCheck))
-    @given(case=fused_cases(DTYPES[backend], largest=140, deep=2500))
-    def run(case):
+    for case in drawn_cases(DTYPES[backend], 140, 2500, 60 if ALL else 1, backend):
         check_fused(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
 
-    run()
+
+class _Loaded(Exception):
+    """What a call loads, instead of loading it."""
+
+
+@pytest.mark.parametrize("backend", ["cute_simt", "cute_wgmma"])
+def test_drawn_cases_are_planned_as_they_are_computed(backend, monkeypatch):
+    """So the kernels that are compiled ahead for a device are those that it runs."""
+
+    def load(_, plan, device):
+        raise _Loaded(plan)
+
+    monkeypatch.setattr(unigemm.runtime.loader, "_load", load)
+    cases = drawn_cases(DTYPES[backend], 300, 9000, 24, backend)
+    kernel = backend_named(backend).key
+    for case in (x for x in cases if x.name != "function"):  # a plan names one result
+        with pytest.raises(_Loaded) as loaded:
+            check_fused(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
+        planned = plan_of(case, backend, TARGETS[backend])
+        assert kernel(loaded.value.args[0]).digest == kernel(planned).digest, case
 
 
 #: A backend, a problem, and in how many of its ways it is computed by default.
@@ -157,8 +174,6 @@ def test_a_renamed_function_finds_the_same_kernel_and_another_does_not():
 
     def other(acc, x):
         return np.maximum(acc * 3, x)
-
-    from unigemm.planning.registry import backend_named
 
     keys = []
     for function in (one, same, other):

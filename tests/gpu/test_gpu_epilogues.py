@@ -1,8 +1,14 @@
-"""Epilogues on a device: the cases of the emulator's tests, and more of them."""
+"""Epilogues on a device: the cases of the emulator's tests, and more of them.
+
+Each case has a kernel of its own. Those of a test are compiled ahead, on all cores.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,15 +17,18 @@ from fused_cases import (
     Fused,
     check_fused,
     check_planned,
-    fused_cases,
+    drawn_cases,
+    plan_of,
     ways_of,
 )
 from gpu_cases import LIBRARIES, lib_named, needs_hopper
-from hypothesis import HealthCheck, given, settings
 
 import unigemm
+from unigemm.errors import UnigemmError
+from unigemm.planning.plan import Plan
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType
+from unigemm.runtime.compile_many import compile_many
 
 pytestmark = pytest.mark.gpu
 
@@ -36,24 +45,55 @@ DTYPES = {
 }
 
 
+DRAWN = 24  # of each backend
+
+
+def compile_ahead(plans: Iterable[Plan]) -> None:
+    """Fill the cache; whoever needs a kernel that does not compile meets the error."""
+    for _ in compile_many(list(plans)):
+        pass
+
+
+def planned(cases: Iterable[tuple[Fused, str]]) -> Iterable[Plan]:
+    """Return plans of cases; whoever computes one that has no plan meets the error."""
+    for case, backend in cases:
+        with suppress(UnigemmError):
+            yield plan_of(case, backend)
+
+
+@cache
+def drawn_for(backend: str) -> list[Fused]:
+    """Return the drawn cases of a backend, whose kernels are in the cache."""
+    cases = drawn_cases(DTYPES[backend], 300, 9000, DRAWN, backend)
+    compile_ahead(planned((case, backend) for case in cases))
+    return cases
+
+
+@pytest.mark.parametrize("number", range(DRAWN))
 @pytest.mark.parametrize("backend", sorted(DTYPES))
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_drawn_epilogues_are_those_of_the_host(name, backend):
-    lib = lib_named(name)
+def test_drawn_epilogues_are_those_of_the_host(name, backend, number):
+    check_fused(drawn_for(backend)[number], lib_named(name), backend=backend)
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(case=fused_cases(DTYPES[backend], largest=300, deep=9000))
-    def run(case):
-        check_fused(case, lib, backend=backend)
 
-    run()
+@cache
+def of_a_layer() -> dict[tuple[str, str], Fused]:
+    """Return cases by their backend and epilogue, whose kernels are in the cache."""
+    wgmma = Fused((200, 512, 1024), DType.BFLOAT16, "nt", "")
+    simt = Fused((130, 136, 200), DType.FLOAT32, "nt", "")
+    found = {
+        (backend, epilogue): replace(case, name=epilogue)
+        for backend, case in (("cute_wgmma", wgmma), ("cute_simt", simt))
+        for epilogue in EPILOGUES
+    }
+    compile_ahead(planned((case, backend) for (backend, _), case in found.items()))
+    return found
 
 
 @pytest.mark.parametrize("epilogue", sorted(EPILOGUES))
-def test_every_epilogue_at_the_sizes_of_a_layer(epilogue):
-    lib = lib_named("torch-cuda")
-    check_fused(Fused((200, 512, 1024), DType.BFLOAT16, "nt", epilogue), lib, backend="cute_wgmma")
-    check_fused(Fused((130, 136, 200), DType.FLOAT32, "nt", epilogue), lib, backend="cute_simt")
+@pytest.mark.parametrize("backend", ["cute_wgmma", "cute_simt"])
+def test_every_epilogue_at_the_sizes_of_a_layer(backend, epilogue):
+    check_fused(of_a_layer()[backend, epilogue], lib_named("torch-cuda"), backend=backend)
 
 
 @pytest.mark.parametrize("epilogue", ["all", "swiglu", "in place"])
@@ -120,7 +160,9 @@ def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case
         cutile()
     lib = lib_named("torch-cuda")
     case = replace(case, options=options)
-    for plan in ways_of(case, backend, None, **options):
+    ways = ways_of(case, backend, None, **options)
+    compile_ahead(ways)
+    for plan in ways:
         check_planned(case, plan, lib)
 
 

@@ -293,8 +293,8 @@ def finish(
     """Carry out the epilogue of a call on so many blocks of eight columns; partial sums stay.
 
     `first` is the row and column of this thread's first element; what lies before a `least` column,
-    or not before the `extents`, is another's. Returns `sums`, which hold what is to be stored, or
-    with a gate others, half as many.
+    or not before the `extents`, is another's. Returns what is to be stored: in `sums`, or in
+    registers of its own where that is half as many, behind a gate, or of another type, as int8's.
     """
     if spec.problem.epilogue is None or spec.split:
         return sums
