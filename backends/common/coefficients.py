@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from functools import cache, lru_cache
 from importlib.resources import files
+from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,10 +86,15 @@ def _fitted() -> dict[str, dict[str, float]]:
 
 @cache
 def _correction(name: str) -> Trees | None:
-    with files(DATA).joinpath("corrections.npz").open("rb") as file:
-        arrays = np.load(file, allow_pickle=False)
-        if tuple(arrays["features"].tolist()) != FEATURES:
-            raise KeyError("corrections.npz was fitted to other features; run bench.fit again")
-        if name not in arrays["names"]:
-            return None
-        return Trees(*(arrays[f"{name}/{part}"] for part in Trees.__dataclass_fields__))
+    arrays = _corrections()
+    if f"{name}/feature" not in arrays:
+        return None
+    return Trees(*(arrays[f"{name}/{part}"] for part in Trees.__dataclass_fields__))
+
+
+@cache
+def _corrections() -> Any:
+    arrays = np.load(BytesIO(files(DATA).joinpath("corrections.npz").read_bytes()))
+    if tuple(arrays["features"].tolist()) != FEATURES:
+        raise KeyError("corrections.npz was fitted to other features; run bench.fit again")
+    return arrays

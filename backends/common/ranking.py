@@ -85,6 +85,8 @@ class CostModel:
     remainder
         (problem, extents, target, config with remainder launches) to the extents that its tiles
         compute, and the estimated time of those launches.
+    least_us
+        (problem, extents, target) to what no estimated time is below.
     """
 
     name: str
@@ -96,6 +98,7 @@ class CostModel:
     bound: Callable[[Config], str] = lambda config: "tensor"
     kind: Callable[[Problem], str] = kind_of
     remainder: Callable[[Problem, Extents, Target, Config], tuple[Extents, float]] | None = None
+    least_us: Callable[[Problem, Extents, Target], float] = lambda *product: 0.0
 
 
 class _Estimated(NamedTuple):
@@ -108,17 +111,17 @@ class _Estimated(NamedTuple):
 
 
 class _Corrected(NamedTuple):
-    """A candidate of an offer: which, what the correction multiplies by, and its time."""
+    """Some candidates of an offer: which, what the correction multiplies by, and their times."""
 
     of: _Estimated
-    place: int
-    factor: float
-    us: float
+    chosen: Array
+    factor: Array
+    us: Array
 
-    def prediction(self, bound: str) -> Prediction:
-        """Return what its time is made of; the multiply-adds are called `bound`."""
-        c = self.of.model.coefficients
-        of: Any = Parts(*(us[self.place].item() for us in self.of.parts))
+    def prediction(self, at: int, bound: str) -> Prediction:
+        """Return what the time of one is made of; the multiply-adds are called `bound`."""
+        c, place = self.of.model.coefficients, self.chosen[at]
+        of: Any = Parts(*(us[place].item() for us in self.of.parts))
         # The main loop as if all waves were full, and what it takes longer since they are not.
         full = overlapping(c, of.serial * of.filled, of.smem * of.filled, of.l2, of.dram)
         made = Breakdown(
@@ -133,10 +136,10 @@ class _Corrected(NamedTuple):
             shared=of.smem,
             l2=of.l2,
             dram=of.dram,
-            correction=self.factor,
+            correction=self.factor[at].item(),
             **{bound: of.mma},
         )
-        return Prediction(self.us, made.limiter, made)
+        return Prediction(self.us[at].item(), made.limiter, made)
 
 
 def rank(
@@ -148,6 +151,7 @@ def rank(
     corrected and sorted some at a time, those of the least physical estimates before all others:
     which come first does not depend on how many are asked for.
     """
+    least_us = model.least_us(problem, extents, target)
     found = [_estimated(model, offer, target) for offer in model.offers(problem, extents, target)]
     if not found:
         return Ranking(())
@@ -159,21 +163,24 @@ def rank(
     while len(order) and len(kept) != most:
         some, order = np.sort(order[:_CORRECTED]), order[_CORRECTED:]
         cuts = some.searchsorted(starts).tolist()
-        corrected: list[_Corrected] = []
-        for each, start, begin, end in zip(found, starts, cuts, cuts[1:], strict=False):
-            if begin < end:
-                corrected += _corrected(each, some[begin:end] - start)
-        for one in sorted(corrected, key=lambda one: one.us):  # ties go by the catalogue's order
+        corrected = [
+            _corrected(each, some[begin:end] - start, least_us)
+            for each, start, begin, end in zip(found, starts, cuts, cuts[1:], strict=False)
+            if begin < end
+        ]
+        times = [each.us.tolist() for each in corrected]
+        places = [(us, x, at) for x, own in enumerate(times) for at, us in enumerate(own)]
+        for _, x, at in sorted(places):  # ties go by the catalogue's order
             if len(kept) == most:
                 break
-            offer = one.of.offer
-            config = offer.config(one.place)
+            one, offer = corrected[x], corrected[x].of.offer
+            config = offer.config(one.chosen[at])
             reason = model.unsupported_reason(offer.problem, config, target)
             if reason is not None:
                 refused.setdefault(reason, []).append(config)
                 continue
             size = model.workspace(problem, extents, target, config)
-            kept.append(Candidate(config, one.prediction(model.bound(config)), size))
+            kept.append(Candidate(config, one.prediction(at, model.bound(config)), size))
     return Ranking(
         tuple(kept),
         tuple(
@@ -197,9 +204,12 @@ def estimate_all(
         launches = columns_of(some, model.schedules)
         offer = Offer(own[0], sizes, swap, some, launches, remainder, remainder_us)
         each = _estimated(model, offer, target)
-        for config, one in zip(some, _corrected(each, np.arange(len(some))), strict=True):
+        least_us = model.least_us(problem, extents, target)
+        corrected = _corrected(each, np.arange(len(some)), least_us)
+        for at, config in enumerate(some):
             size = model.workspace(problem, extents, target, config)
-            found[config] = Candidate(config, one.prediction(model.bound(config)), size)
+            made = corrected.prediction(at, model.bound(config))
+            found[config] = Candidate(config, made, size)
     return [found[config] for config in configs]
 
 
@@ -220,16 +230,15 @@ def _estimated(model: CostModel, offer: Offer, target: Target) -> _Estimated:
     return _Estimated(offer, numbers, usage, estimate(usage, numbers.coefficients))
 
 
-def _corrected(each: _Estimated, index: Array) -> list[_Corrected]:
-    """Correct some candidates of an offer."""
+def _corrected(each: _Estimated, chosen: Array, least_us: float) -> _Corrected:
+    """Correct some candidates of an offer; no time is below the least."""
     (problem, extents, swap, _, launches, _, remainder_us), numbers, usage, parts = each
-    factor = np.ones(len(index))
+    factor = np.ones(len(chosen))
     if numbers.correction is not None:
-        asked = features(problem, extents, swap, usage, launches, parts, index)
+        asked = features(problem, extents, swap, usage, launches, parts, chosen)
         factor = factors(numbers.correction, asked)
     if numbers.offsets is not None:
-        factor = factor * offset_factor(numbers.offsets, launches.take(index), swap)
-    us = (parts.total[index] + remainder_us) * factor
-    us = rounded(np.maximum(us, usage.dram_us[index]))  # what must move
-    found = zip(index.tolist(), factor.tolist(), us.tolist(), strict=True)
-    return [_Corrected(each, *one) for one in found]
+        factor = factor * offset_factor(numbers.offsets, launches.take(chosen), swap)
+    us = np.maximum((parts.total[chosen] + remainder_us) * factor, least_us)
+    us = np.maximum(us, usage.dram_us[chosen])  # what must move
+    return _Corrected(each, chosen, factor, rounded(us))

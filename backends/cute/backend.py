@@ -101,6 +101,10 @@ class CuteBackend(Backend):
         """Return those of least estimated time, and those as fast that cannot run."""
         return rank(self.model, self.copied_as(problem), extents, target, most)
 
+    def least_us(self, problem: Problem, extents: Extents, target: Target) -> float:
+        """Return what no estimated time is below."""
+        return self.model.least_us(problem, extents, target)
+
     def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> Candidate:

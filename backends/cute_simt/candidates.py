@@ -19,8 +19,9 @@ from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer, estimate_all, rank
 from ..common.workspace import workspace_bytes
-from .cost import STREAMS, TAILS, Held, Tiles, held, usage
+from .cost import STREAMS, TAILS, Held, Tiles, held, least_us, usage
 from .geometry_gemv import few_rows_wide
+from .geometry_operands import effective_problem
 from .legality import (
     unsupported_launch,
     unsupported_reason,
@@ -101,6 +102,8 @@ def _schedules(problem: Problem, target: Target, tile: Config) -> list[tuple[Con
 
 
 def _held(problem: Problem, target: Target, config: Config) -> Held:
+    if config.repacked:  # all classes of a type have the same copies
+        problem, config = effective_problem(problem, config), replace(config, repacked=False)
     return held(problem.a, problem.b, problem.accumulator, config, target.smem_per_sm)
 
 
@@ -334,6 +337,7 @@ MODEL = CostModel(
     bound=lambda config: "tensor" if is_dmma(config) else "fma",
     kind=lambda problem: str(problem.a.dtype),  # whatever precision is asked for
     remainder=remainder,
+    least_us=least_us,
 )
 
 

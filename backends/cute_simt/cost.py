@@ -19,9 +19,10 @@ from ..common.workspace import workspace_bytes
 from .geometry_gemv import few_rows_blocks, few_rows_depth, few_rows_threads, few_rows_vector
 from .geometry_operands import has_aligned_rows, operand_tile
 from .geometry_resources import RESERVED_SMEM, needs_of, resident_warps
+from .legality import unsupported_dmma
 from .schedules import AXPY, DMMA, DMMA_STREAM, DMMA_TAIL, DOT, FEW_ROWS, SCHEDULES, WARP
 
-__all__ = ["STREAMS", "TAILS", "Held", "Tiles", "held", "usage"]
+__all__ = ["STREAMS", "TAILS", "Held", "Tiles", "held", "least_us", "usage"]
 
 TAILS, STREAMS = ("tail", DMMA_TAIL), ("stream", DMMA_STREAM)
 # Whether each schedule is for few rows, on tensor cores, with a tail, in stream-K.
@@ -77,6 +78,14 @@ class Tiles(tuple[Config, ...]):
         tiles = super().__new__(cls, configs)
         tiles.held = np.array(on_sm).reshape(-1, len(Held._fields)).T
         return tiles
+
+
+def least_us(problem: Problem, extents: Extents, target: Target) -> float:
+    """Return how long the multiply-adds take if all of the device does nothing else."""
+    lanes = target.fp32_lanes
+    if problem.accumulator is DType.FLOAT64:
+        lanes = target.fp64_lanes * (1 + (unsupported_dmma(problem, target) is None))
+    return extents.flops / (2 * lanes * target.sm_count * target.clock_mhz)
 
 
 def usage(

@@ -244,6 +244,7 @@ def test_no_estimate_is_under_the_roofline(problem, size, target):
     for backend in takers(problem, size, target):
         best = backend.ranking(problem, size, target, 1).candidates[0]
         assert best.prediction.us >= 0.999 * roofline_us(backend, problem, size, target)
+        assert best.prediction.us >= 0.999 * backend.least_us(problem, size, target)
 
 
 @given(problems(), extents, targets, st.integers(0, 40))
@@ -255,6 +256,9 @@ def test_neither_the_pick_nor_what_lost_to_it_depends_on_how_many_are_kept(
         assert least.config == some.config == most.config
         assert least.backend == some.backend == most.backend
         assert some.alternatives == most.alternatives[:keep]
+        alone = [choose(problem, size, target, [backend], keep=0) for backend in able]
+        best = min(alone, key=lambda plan: plan.predicted_us)  # some of them were perhaps not asked
+        assert (least.backend, least.config) == (best.backend, best.config)
 
 
 @given(problems(), extents, targets)

@@ -99,6 +99,13 @@ class Backend(ABC):
         """
         return Ranking(tuple(sorted(self.candidates(problem, extents, target), key=_estimated_us)))
 
+    def least_us(self, problem: Problem, extents: Extents, target: Target) -> float:
+        """Return what no estimated time is below: it is not asked for more where that is too long.
+
+        In microseconds. Quick, and for products that it takes.
+        """
+        return 0.0
+
     def estimate(
         self, problem: Problem, extents: Extents, target: Target, config: Config
     ) -> Candidate:

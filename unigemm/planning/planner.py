@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
+from math import inf
 from typing import TypeVar
 
 from ..errors import BackendWarning, UnigemmError, UnsupportedProblem
@@ -20,6 +21,7 @@ from .target import Target
 __all__ = ["KEPT", "choose"]
 
 KEPT = 8  #: alternatives that a plan remembers
+_ROUNDED = 0.999  # estimated times may be rounded down by less than that
 
 
 Answer = TypeVar("Answer")
@@ -53,14 +55,15 @@ def choose(
         No backend takes it; the message holds each one's reason.
     """
     rejected = [Rejection(name, reason) for name, reason in (missing or {}).items()]
-    offered: list[list[tuple[str, Candidate]]] = []
+    ranked: list[tuple[str, Candidate]] = []
     for backend in backends:
-        rank_it = partial(_ranking_or_reason, backend, problem, extents, target, 1 + keep)
+        limit = _time(ranked[keep]) if len(ranked) > keep else inf
+        rank_it = partial(_ranking_or_reason, backend, problem, extents, target, 1 + keep, limit)
         found = _asked(backend, rank_it, partial(_nothing_of, backend.name))
         rejected += found.rejected
-        offered.append([(backend.name, each) for each in found.candidates])
-    # Each backend's are in its own order: however many there are, the first of all is the same.
-    ranked = list(islice(merge(*offered, key=_time), 1 + keep))
+        own = [(backend.name, each) for each in found.candidates]
+        # Each backend's are in its own order: however many there are, the first of all is the same.
+        ranked = list(islice(merge(ranked, own, key=_time), 1 + keep))
     if not ranked:
         reasons = (
             "; ".join(f"{r.backend}: {r.reason}" for r in rejected) or "no backend was offered"
@@ -83,12 +86,14 @@ def choose(
 
 
 def _ranking_or_reason(
-    backend: Backend, problem: Problem, extents: Extents, target: Target, most: int
+    backend: Backend, problem: Problem, extents: Extents, target: Target, most: int, limit: float
 ) -> Ranking:
-    """Return what a backend offers, or why it offers nothing."""
+    """Return what a backend offers, or why it offers nothing; nothing that surely takes longer."""
     reason = unsupported_by(backend, problem, extents, target)
     if reason is not None:
         return _nothing_of(backend.name, reason)
+    if _ROUNDED * backend.least_us(problem, extents, target) >= limit:
+        return Ranking(())
     return backend.ranking(problem, extents, target, most)
 
 
