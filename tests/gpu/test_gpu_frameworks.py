@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -151,33 +152,62 @@ def test_a_small_llama_agrees_with_torchs_eager_and_captured(way, batch):
     near(result, exact, theirs)
 
 
-def run_script(path, **more):
-    path_of_python = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path_of_python, "NCCL_NVLS_ENABLE": "0", **more},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
 def jax_on_gpu():
     if not all(importlib.util.find_spec(name) for name in ("jax", "jax_tvm_ffi")):
         return False
     return any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13))
 
 
-@pytest.mark.skipif(not jax_on_gpu(), reason="no JAX for GPUs with jax-tvm-ffi")
+def missing(script):
+    """Say what a script needs that is not here."""
+    if "many" in script and torch.cuda.device_count() < 2:
+        return "fewer than two GPUs"
+    if "jax" in script and not jax_on_gpu():
+        return "no JAX for GPUs with jax-tvm-ffi"
+    return None
+
+
+@pytest.fixture(scope="module")
+def started(request, tmp_path_factory):
+    """Start the scripts of all tests that run, at once: most of the time each compiles kernels."""
+    path_of_python = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    more = {"NCCL_NVLS_ENABLE": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    asked = {
+        item.callspec.params["script"]
+        for item in request.session.items
+        if item.path == request.path and "started" in item.fixturenames
+    }
+    running = {}
+    for script in sorted(script for script in asked if not missing(script)):
+        said = tmp_path_factory.mktemp("script") / "said"
+        with said.open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, str(ROOT / script)],
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": path_of_python, **more},
+                start_new_session=True,  # a script may have started processes of its own
+            )
+        running[script] = said, process
+    yield running
+    for _, process in running.values():
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def check_script(script, started):
+    if reason := missing(script):
+        pytest.skip(reason)
+    said, process = started[script]
+    assert process.wait() == 0, said.read_text()[-4000:]
+
+
 @pytest.mark.parametrize("script", ["tests/gpu/jax_on_gpu.py", "examples/jax_train.py"])
-def test_jax_multiplies_on_the_gpu(script):
-    run_script(ROOT / script, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+def test_jax_multiplies_on_the_gpu(script, started):
+    check_script(script, started)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs")
-@pytest.mark.parametrize("script", ["torch_many_gpus", "jax_many_gpus"])
-def test_an_example_runs_on_two_gpus(script):
-    if script.startswith("jax") and not jax_on_gpu():
-        pytest.skip("no JAX for GPUs with jax-tvm-ffi")
-    run_script(ROOT / "examples" / f"{script}.py", XLA_PYTHON_CLIENT_PREALLOCATE="false")
+@pytest.mark.parametrize("script", ["examples/torch_many_gpus.py", "examples/jax_many_gpus.py"])
+def test_an_example_runs_on_two_gpus(script, started):
+    check_script(script, started)
