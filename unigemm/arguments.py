@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import numbers
+import os
 from collections.abc import Container
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from .errors import UnsupportedProblem
 
-__all__ = ["is_one_of", "number", "seconds", "shown", "truth", "whole_number"]
+__all__ = [
+    "file_path",
+    "function",
+    "is_one_of",
+    "number",
+    "seconds",
+    "shown",
+    "truth",
+    "whole_number",
+]
 
 _LONGEST = 80
 
@@ -79,15 +90,53 @@ def number(value: Any, name: str) -> float:
         ) from error
 
 
-def seconds(value: Any, name: str) -> float:
-    """Return a time to spend.
+def seconds(value: Any, name: str, unit: str = "seconds") -> float:
+    """Return a time to spend, in seconds or another unit.
 
     Raises
     ------
     UnsupportedProblem
         It is no number above 0, or never ends.
     """
-    found = number(value, name) if isinstance(value, numbers.Real) else 0.0
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    try:
+        found = number(value, name) if real else 0.0
+    except UnsupportedProblem:  # more than a float holds
+        found = 0.0
     if not (found > 0 and isfinite(found)):
-        raise UnsupportedProblem(f"{name} is {shown(value)}; give some seconds to measure in")
+        raise UnsupportedProblem(f"{name} is {shown(value)}; give some {unit} to measure in")
     return found
+
+
+def file_path(value: Any, name: str) -> Path | None:
+    """Return the file that a caller names; None stays.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is no name of a file.
+    """
+    if value is None:
+        return None
+    try:
+        found = os.fspath(value)
+        if isinstance(found, str) and found and "\0" not in found:
+            os.fsencode(found)
+            return Path(found)
+    except (TypeError, ValueError):  # no path; or characters that no file's name has
+        pass
+    raise UnsupportedProblem(
+        f"{name} is {shown(value)}; name a file, as a str or a pathlib.Path, or leave it out"
+    )
+
+
+def function(value: Any, name: str) -> None:
+    """Refuse what cannot be called; None may be left out.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It cannot be called.
+    """
+    if value is not None and not callable(value):
+        raise UnsupportedProblem(f"{name} is {shown(value)}; pass a function, or leave it out")
