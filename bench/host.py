@@ -16,6 +16,8 @@ from unigemm.problem.problem import Precision
 __all__ = ["HostDevice"]
 
 _BLAS = (DType.FLOAT32, DType.FLOAT64)
+#: Results of integers that are hardly ever right.
+_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 _CHECKED_ROWS = 64  # of each matrix at most
 
 
@@ -38,8 +40,8 @@ class HostDevice:
         return x.swapaxes(-1, -2) if transposed else x
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN."""
-        return np.full(shape, np.nan, numpy_dtype(dtype))
+        """Make an array full of NaN, or of an integer."""
+        return np.full(shape, _INTEGERS.get(dtype, np.nan), numpy_dtype(dtype))
 
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
@@ -75,6 +77,20 @@ class HostDevice:
 
     def synchronize(self) -> None:
         """Do nothing: calls return when they are done."""
+
+    def put(self, x: Any, into: Any) -> None:
+        """Copy an array into another one."""
+        into[...] = x
+
+    def values(self, x: Any, rows: Sequence[int] | None) -> Any:
+        """Return an array, or some rows of its matrices, in float64."""
+        return (x if rows is None else x[..., rows, :]).astype(np.float64)
+
+    def sums(self, a: Any, b: Any, rows: Sequence[int]) -> tuple[Any, Any]:
+        """Return some rows of A B and of |A| |B|; not by the BLAS that made them."""
+        x, y = a[..., rows, :].astype(np.float64), b.astype(np.float64)
+        product = "...mk,...kn->...mn"
+        return np.einsum(product, x, y), np.einsum(product, abs(x), abs(y))
 
     def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
         """Compare with float64, all columns of some rows; not by the BLAS that made them."""

@@ -12,6 +12,7 @@ import pytest
 from unigemm.errors import BackendUnavailable, UnsupportedProblem
 from unigemm.planning.target import device_count
 from unigemm.problem.dtypes import DType, unit_roundoff
+from unigemm.problem.epilogue import RESULTS
 from unigemm.problem.problem import PRECISIONS
 from unigemm.tuning.measure import (
     Timing,
@@ -163,6 +164,16 @@ def test_work_and_traffic_of_a_problem_are_counted():
     assert work.flops == 2 * 2 * 3 * 5 * 7
     assert work.bytes == 7 * 2 * (10 + 15 + 6)
     assert str(work) == "7x2x3x5-nn-bfloat16"
+
+
+def test_a_problem_is_named_with_its_epilogue_and_without_it_is_one_that_is_offered():
+    fused = (("bias", None), ("activation", "swiglu"), ("gate_layout", "halves"))
+    work = Workload(2, 4, 5, DType.BFLOAT16, into=DType.INT8, fused=fused)
+    assert str(work) == "2x4x5-nn-bfloat16-int8+bias+swiglu+gate_layout"
+    assert str(work.plain) == "2x4x5-nn-bfloat16"
+    assert work.plain.out_dtype is DType.BFLOAT16
+    plain = Workload(2, 3, 5, DType.BFLOAT16, into=DType.FLOAT32)
+    assert plain.plain is plain
 
 
 def test_work_in_eight_bits_counts_a_wider_result():
@@ -320,6 +331,59 @@ def test_cupy_measures_int8_without_a_baseline_and_no_float8():
         device.baseline(a, b, out)
     with pytest.raises(UnsupportedProblem, match="float8_e5m2 is measured with PyTorch"):
         replace(work, dtype=DType.FLOAT8_E5M2).arrays(device)
+
+
+@pytest.mark.parametrize("dtype", RESULTS, ids=str)
+def test_arrays_beside_a_product_are_drawn_poisoned_copied_and_read(torch_device, dtype):
+    """On PyTorch's device, which poses as the CPU here."""
+    torch_device._place = "cpu"
+    x = torch_device.operand((2, 5, 4), dtype, True, 3)
+    assert (tuple(x.shape), x.stride(), x.dtype) == ((2, 5, 4), (20, 1, 5), x.dtype)
+    seen = torch_device.values(x, None)
+    assert seen.dtype == np.float64
+    assert len({*seen.ravel()}) > 3
+    np.testing.assert_array_equal(torch_device.values(x, (0, 3, 4)), seen[:, [0, 3, 4]])
+    poison = torch_device.values(torch_device.empty((5, 4), dtype), None)
+    assert np.isnan(poison).all() or (poison == poison[0, 0]).all()
+    assert dtype in (DType.INT8, DType.INT32) or np.isnan(poison).all()
+    into = torch_device.empty((2, 5, 4), dtype)
+    torch_device.put(x, into)
+    np.testing.assert_array_equal(torch_device.values(into, None), seen)
+    other = torch_device.operand((4, 6), dtype, False, 0)
+    sums, sizes = torch_device.sums(x, other, (1, 4))
+    wide = torch_device.values(other, None)
+    np.testing.assert_allclose(sums, seen[:, [1, 4]] @ wide)
+    np.testing.assert_allclose(sizes, abs(seen[:, [1, 4]]) @ abs(wide))
+
+
+def test_values_that_pytorch_records_gradients_of_are_read(torch_device):
+    torch_device._place = "cpu"
+    x = torch_device.torch.ones(3, 3, requires_grad=True)
+    assert torch_device.values(x, (0, 2)).sum() == 6
+    assert torch_device.sums(x, x, (0,))[0].sum() == 9
+    into = torch_device.torch.zeros(3, 3)
+    torch_device.put(x, into)
+    assert not into.requires_grad
+
+
+def test_cupy_reads_and_copies_what_is_beside_a_product(monkeypatch):
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from unigemm.tuning.measure_cupy import CupyDevice
+
+    device = object.__new__(CupyDevice)
+    device.cupy = np
+    monkeypatch.setattr(CupyDevice, "_on_host", lambda self, x: x)
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_array_equal(device.values(x, (0, 3)), x[[0, 3]])
+    sums, sizes = device.sums(-x, x.T, (1,))
+    np.testing.assert_array_equal(sums, -x[[1]] @ x.T)
+    np.testing.assert_array_equal(sizes, x[[1]] @ x.T)
+    into = device.empty((4, 3), DType.INT8)
+    assert (into == -77).all()
+    device.put(x, into)
+    np.testing.assert_array_equal(into, x)
+    with pytest.raises(UnsupportedProblem, match="float8_e5m2 is measured with PyTorch"):
+        device.empty((4, 3), DType.FLOAT8_E5M2)
 
 
 class FakeStream:

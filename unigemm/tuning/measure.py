@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -72,6 +72,9 @@ class Workload:
         As in `unigemm.matmul`.
     into
         Type of the result. None stands for that of the inputs, bfloat16 for float8, int32 for int8.
+    fused
+        Further arguments of `unigemm.matmul` and their values: its scales, and its epilogue's. An
+        `ArraySpec` describes an array.
     """
 
     m: int
@@ -83,6 +86,16 @@ class Workload:
     offset: int = 0
     precision: Precision = "ieee"
     into: DType | None = None
+    fused: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def plain(self) -> Workload:
+        """The same product without an epilogue and scales."""
+        if not self.fused:
+            return self
+        offered = output_dtypes(self.dtype)
+        into = self.into if self.into in offered else None
+        return replace(self, fused=(), into=into)
 
     @property
     def flops(self) -> int:
@@ -99,7 +112,7 @@ class Workload:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the operands and the result."""
+        """Bytes of the operands and the result, of the product alone."""
         read = (self.m * self.k + self.k * self.n) * self.dtype.itemsize
         return self.batch * (read + self.m * self.n * self.out_dtype.itemsize)
 
@@ -121,7 +134,15 @@ class Workload:
         tail = f"+{self.offset}" if self.offset else ""
         kind = str(self.dtype) if self.precision == "ieee" else self.precision
         into = f"-{self.into}" if self.into else ""
-        return f"{size}-{self.layout}-{kind}{into}{tail}"
+        fused = "".join(f"+{_word(name, value)}" for name, value in self.fused)
+        return f"{size}-{self.layout}-{kind}{into}{tail}{fused}"
+
+
+def _word(name: str, value: Any) -> str:
+    """Return what an argument is called in the name of a problem."""
+    if name == "epilogue":
+        return str(getattr(value, "__name__", name))
+    return value if name == "activation" else name
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from .measure_device import AHEAD_CLOCKS
 
 __all__ = ["CupyDevice"]
 
+#: Results of integers that are hardly ever right.
+_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 _CHECKED_ROWS = 256
 _SPIN = """
 extern "C" __global__ void spin(long long clocks) {
@@ -63,7 +65,7 @@ class CupyDevice:
         count = 1
         for extent in stored:
             count *= extent
-        if dtype is DType.INT8:
+        if dtype in _INTEGERS:
             drawn = cupy.random.randint(-128, 128, count + offset)
         else:
             wide = "f8" if dtype is DType.FLOAT64 else "f4"
@@ -72,9 +74,16 @@ class CupyDevice:
         return x.swapaxes(-1, -2) if transposed else x
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN, or of the least integer."""
-        poison = -(2**31) if dtype is DType.INT32 else float("nan")
-        return self.cupy.full(shape, poison, numpy_dtype(dtype))
+        """Make an array full of NaN, or of an integer.
+
+        Raises
+        ------
+        UnsupportedProblem
+            float8, see `operand`.
+        """
+        if dtype in FLOAT8:
+            raise UnsupportedProblem(f"{dtype} is measured with PyTorch; install it")
+        return self.cupy.full(shape, _INTEGERS.get(dtype, float("nan")), numpy_dtype(dtype))
 
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
@@ -126,6 +135,25 @@ class CupyDevice:
     def synchronize(self) -> None:
         """Wait for the device."""
         self.cupy.cuda.Device().synchronize()
+
+    def put(self, x: Any, into: Any) -> None:
+        """Copy on the current stream."""
+        into[...] = x
+
+    def values(self, x: Any, rows: Sequence[int] | None) -> Any:
+        """Return an array, or some rows of its matrices, in float64 as a NumPy array."""
+        return self._on_host((x if rows is None else self._rows(x, rows)).astype("f8"))
+
+    def sums(self, a: Any, b: Any, rows: Sequence[int]) -> tuple[Any, Any]:
+        """Return some rows of A B and of |A| |B|, summed in float64, as NumPy arrays."""
+        x, y = self._rows(a, rows).astype("f8"), b.astype("f8")
+        return self._on_host(x @ y), self._on_host(abs(x) @ abs(y))
+
+    def _rows(self, x: Any, rows: Sequence[int]) -> Any:
+        return x[..., self.cupy.asarray(rows), :]
+
+    def _on_host(self, x: Any) -> Any:
+        return self.cupy.asnumpy(x)
 
     def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
         """Compare with float64, all columns of the first, the last and random rows."""

@@ -23,7 +23,7 @@ class Device(Protocol):
     l2_bytes: int
 
     def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
-        """Make an operand: normally distributed numbers, or uniformly distributed int8.
+        """Make an array to read: normally distributed numbers, or uniformly distributed integers.
 
         It starts `offset` elements after the start of its memory.
         """
@@ -56,6 +56,18 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait for the device."""
+        ...
+
+    def put(self, x: Any, into: Any) -> None:
+        """Copy the elements of an array into another one."""
+        ...
+
+    def values(self, x: Any, rows: Sequence[int] | None) -> Any:
+        """Return an array, or some rows of its matrices, in float64 as a NumPy array."""
+        ...
+
+    def sums(self, a: Any, b: Any, rows: Sequence[int]) -> tuple[Any, Any]:
+        """Return some rows of A B and of |A| |B|, summed in float64, as NumPy arrays."""
         ...
 
     def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:

@@ -13,6 +13,8 @@ from .measure_device import AHEAD_CLOCKS
 
 __all__ = ["TorchDevice"]
 
+#: Results of integers that are hardly ever right.
+_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 _CHECKED_ROWS = 1024  # per matrix; larger float64 products would take too long
 
 
@@ -20,6 +22,7 @@ class TorchDevice:
     """A CUDA device through PyTorch; see `unigemm.tuning.measure_device.Device`."""
 
     name = "torch"
+    _place = "cuda"
 
     def __init__(self, index: int = 0) -> None:
         import torch
@@ -39,20 +42,23 @@ class TorchDevice:
         for extent in stored:
             count *= extent
         native = getattr(torch, dtype.value)
-        if dtype is DType.INT8:
-            flat = torch.randint(-128, 128, (count + offset,), dtype=native, device="cuda")
+        if dtype in _INTEGERS:
+            flat = torch.randint(-128, 128, (count + offset,), dtype=native, device=self._place)
         elif dtype in FLOAT8:
-            flat = torch.randn(count + offset, dtype=torch.float16, device="cuda").to(native)
+            flat = torch.randn(count + offset, dtype=torch.float16, device=self._place).to(native)
         else:
-            flat = torch.empty(count + offset, dtype=native, device="cuda").normal_()
+            flat = torch.empty(count + offset, dtype=native, device=self._place).normal_()
         x = flat[offset:].view(stored)
         return x.transpose(-1, -2) if transposed else x
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Make an array full of NaN, or of the least integer."""
+        """Make an array full of NaN, or of an integer."""
         torch = self.torch
-        poison = -(2**31) if dtype is DType.INT32 else float("nan")
-        return torch.full(shape, poison, dtype=getattr(torch, dtype.value), device="cuda")
+        poison = _INTEGERS.get(dtype, float("nan"))
+        if dtype in FLOAT8:
+            poisoned = torch.full(shape, poison, dtype=torch.float16, device=self._place)
+            return poisoned.to(getattr(torch, dtype.value))
+        return torch.full(shape, poison, dtype=getattr(torch, dtype.value), device=self._place)
 
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
@@ -134,6 +140,26 @@ class TorchDevice:
     def synchronize(self) -> None:
         """Wait for the device."""
         self.torch.cuda.synchronize()
+
+    def put(self, x: Any, into: Any) -> None:
+        """Copy on the current stream."""
+        into.copy_(x.detach())
+
+    def values(self, x: Any, rows: Sequence[int] | None) -> Any:
+        """Return an array, or some rows of its matrices, in float64 as a NumPy array."""
+        return (x if rows is None else self._rows(x, rows)).detach().double().cpu().numpy()
+
+    def sums(self, a: Any, b: Any, rows: Sequence[int]) -> tuple[Any, Any]:
+        """Return some rows of A B and of |A| |B|, summed in float64, as NumPy arrays."""
+        x, y = self._rows(a.detach(), rows).double(), b.detach().double()
+        return (x @ y).cpu().numpy(), (x.abs() @ y.abs()).cpu().numpy()
+
+    def _rows(self, x: Any, rows: Sequence[int]) -> Any:
+        torch = self.torch
+        picked = torch.tensor(rows, device=x.device)
+        if x.itemsize > 1:
+            return x[..., picked, :]
+        return x.view(torch.uint8)[..., picked, :].view(x.dtype)  # not all eight bits are indexed
 
     def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
         """Compare with float64, all columns of the first, the last and random rows."""
