@@ -6,16 +6,25 @@ The reference is the NumPy backend, which tests/core/test_fused.py holds against
 from __future__ import annotations
 
 import random
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from reference import NUMPY, Lib, Strided, strided_view
 from sampling import SEED, drawn
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import unigemm
+from bench.host import HostDevice
+from unigemm.arrays.libraries import view
 from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.runtime.fusion import fusion_for, named_arguments
+from unigemm.tuning.expected import bounds_of
+from unigemm.tuning.operands import asked_of
 
 __all__ = [
     "EPILOGUES",
@@ -333,7 +342,10 @@ def ways_of(case: Fused, backend: str, target: Any, **options: Any) -> list[Any]
 
 
 def check_planned(case: Fused, plan: Any, lib: Lib, on: Any = None) -> None:
-    """Compute a product of compact arrays by a plan of `ways_of`, and compare with the host's."""
+    """Compute a product of compact arrays by a plan of `ways_of`, and compare with the host's.
+
+    The results also lie in the bounds by which tuning judges a kernel.
+    """
     rng = np.random.default_rng(case.seed)
     m, n, k = case.sizes
     x, y = case.operand(rng, m, k, False), case.operand(rng, k, n, case.layout[1] == "t")
@@ -367,6 +379,24 @@ def check_planned(case: Fused, plan: Any, lib: Lib, on: Any = None) -> None:
         found.append([*map(each.back, results), *written])
     for i, (got, wanted) in enumerate(zip(found[1], found[0], strict=True)):
         _compare(got, wanted, case, f"{plan.config}, result {i}")
+    ratio = _of_its_bounds(plan, x, y, given, found[1])
+    assert ratio <= 1, f"{plan.config}: {ratio:.3g} times its bounds"
+
+
+def _of_its_bounds(plan: Any, x: Any, y: Any, given: dict[str, Any], got: list[Any]) -> float:
+    arguments = named_arguments(given)
+
+    def see(value: Any, name: str) -> Any:
+        return view(value, name).layout
+
+    layouts = (see(x, "a"), see(y, "b"), None)
+    fusion = fusion_for(arguments, layouts, see, plan.problem.d.dtype, False, on_host=True)
+    asked = asked_of(plan, fusion, layouts[0].dtype, arguments)
+    written = [name for name in given if "_out" in name]
+    names = ["out", *(f"result {i + 1}" for i in range(fusion.returned)), *written]
+    device = HostDevice()
+    bounds = bounds_of(asked, device, x, y, arguments, [])
+    return bounds.ratio(device, dict(zip(names, got, strict=True)))
 
 
 def _on(moved: Moved, x: Any) -> Any:

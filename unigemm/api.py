@@ -17,7 +17,7 @@ from .planning.target import Target
 from .planning.validation import checked, typed
 from .runtime.bind import Bound, store
 from .runtime.call import addresses, run, run_foreign
-from .runtime.first_call import bind_first
+from .runtime.first_call import Given, bind_first
 from .runtime.fused import matmul_fused
 from .runtime.loader import kernel_entry
 from .runtime.options import Options, check_options
@@ -313,7 +313,7 @@ def matmul(
         options = Options(
             dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks, casting
         )
-        bound = bind_first(library, a, b, out, options, stream)
+        bound = bind_first(library, a, b, out, options, Given(stream, (scale_a, scale_b)))
         if key is None:
             a_at, b_at, d_at = addresses(library, a, b, out)
         elif bound.kept:

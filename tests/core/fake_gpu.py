@@ -21,7 +21,7 @@ from unigemm.cache.artifact import Artifact, KernelInfo, KernelKey
 from unigemm.planning.backend import Backend
 from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate, Prediction
-from unigemm.problem.dtypes import numpy_dtype
+from unigemm.problem.dtypes import DType, numpy_dtype
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Driver:
         start = cupy.cuda.MemoryPointer(owned, offset * size if math.prod(shape) else 0)
         return cupy.ndarray(shape, memory.dtype, start, tuple(s * size for s in strides))
 
-    def ones(self, shape, dtype="float32", device=None):
-        flat = np.ones(math.prod(shape) + 64, dtype)
-        shift = -flat.ctypes.data % 64 // flat.itemsize
+    def ones(self, shape, dtype="float32", device=None, off=0):
+        flat = np.ones(math.prod(shape) + 64 + off, dtype)
+        shift = -flat.ctypes.data % 64 // flat.itemsize + off
         steps = np.ones(shape, np.int8).strides
         return self.array(flat[shift:], shape, steps, device=device)
 
@@ -131,6 +131,7 @@ class FakeBackend(Backend):
 
     compiles = True
     takes_scales = True
+    takes_epilogues = True
     __hash__ = object.__hash__
 
     def missing(self):
@@ -164,7 +165,7 @@ class FakeBackend(Backend):
         self.bound.append((plan, gemm))
         return partial(self.launch, kernel, gemm)
 
-    def launch(self, kernel, gemm, a, b, d, workspace, stream):
+    def launch(self, kernel, gemm, a, b, d, workspace, stream, *more):
         assert kernel == self.driver.device, "a kernel is launched on the device it was loaded on"
         self.driver.launches.append(Launch(a, b, d, workspace, stream, self.driver.device))
         first, second = (b, a) if gemm.swapped else (a, b)
@@ -178,12 +179,25 @@ class FakeBackend(Backend):
         )
         sums = numpy_dtype(gemm.problem.accumulator)
         total = np.einsum("...mk,...kn->...mn", x.astype(sums), y.astype(sums))
-        self.stack(gemm, "d", d)[...] = total.astype(z.dtype)
+        if gemm.problem.scaled:
+            places, (factor, *more) = more[:2], more[2:]
+            for place in filter(None, places):
+                factor *= viewer((), (), DType.FLOAT32)(place)[()]
+            total = total * sums.type(factor)
+        if gemm.problem.epilogue is None:
+            self.stack(gemm, "d", d)[...] = total.astype(z.dtype)
+            return
+        from unigemm.backends.numpy.epilogue import finisher
+
+        everything = tuple(slice(0, extent) for extent in total.shape)
+        finisher(gemm)(more)(total, everything, self.stack(gemm, "d", d))
 
     @staticmethod
     def stack(gemm, which, address):
         e, (l0, l1) = gemm.extents, gemm.batch
-        rows, columns = {"a": (e.m, e.k), "b": (e.k, e.n), "d": (e.m, e.n)}[which]
+        gate = gemm.problem.epilogue.gate if gemm.problem.epilogue else ""
+        of_d = e.m // (1 + (gate == "m")), e.n // (1 + (gate == "n"))
+        rows, columns = {"a": (e.m, e.k), "b": (e.k, e.n), "d": of_d}[which]
         down, along, step0, step1 = getattr(gemm, f"{which}_strides")
         kind = getattr(gemm.problem, which)
         if kind.alignment > kind.dtype.itemsize:  # what the kernel was promised

@@ -19,6 +19,7 @@ class Stopwatch:
 
     def __init__(self, driver, backend):
         self.driver, self.backend, self.clock, self.wrong = driver, backend, 0.0, ()
+        self.spoils = {}  # by tile: takes what a launch was given, after it
         self.us = dict.fromkeys(TILES.values(), 10e3)
         backend.candidates = lambda problem, extents, target: [
             Candidate(Config(tile), Prediction(1.0 + i, "fma")) for i, tile in enumerate(self.us)
@@ -28,16 +29,18 @@ class Stopwatch:
         self.waited = 0
 
     def launcher(self, backend, kernel, plan, gemm):
-        def launch(a, b, d, workspace, stream):
+        def launch(a, b, d, workspace, stream, *more):
             self.clock += self.us[plan.config.tile] / 1e6
             self.launched.append(plan.config.tile)
             if plan.config.tile not in self.wrong:
-                backend.launch(kernel, gemm, a, b, d, workspace, stream)
+                backend.launch(kernel, gemm, a, b, d, workspace, stream, *more)
+            if plan.config.tile in self.spoils:
+                self.spoils[plan.config.tile](gemm, d, *more)
 
         return launch
 
     def operand(self, shape, dtype, transposed, offset):
-        x = self.driver.ones(shape[::-1] if transposed else shape, numpy_dtype(dtype))
+        x = self.driver.ones(shape[::-1] if transposed else shape, numpy_dtype(dtype), off=offset)
         return x.T if transposed else x
 
     def empty(self, shape, dtype):
@@ -54,6 +57,17 @@ class Stopwatch:
     def worst_ratio(self, a, b, out, factor, rounding):
         exact = host(a).astype(float) @ host(b).astype(float)
         return 0.0 if np.array_equal(host(out), exact) else np.inf
+
+    def put(self, x, into):
+        host(into)[...] = host(x)
+
+    def values(self, x, rows):
+        x = host(x)
+        return (x if rows is None else x[..., rows, :]).astype(float)
+
+    def sums(self, a, b, rows):
+        x, y = self.values(a, rows), self.values(b, None)
+        return x @ y, abs(x) @ abs(y)
 
     def synchronize(self):
         self.waited += 1

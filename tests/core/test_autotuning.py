@@ -86,12 +86,6 @@ def test_it_is_off_behind_the_block_whatever_ends_it(stopwatch):
     assert multiplied(stopwatch) == [TILES["pick"]]
 
 
-@pytest.mark.parametrize("how", [{"candidates": 0}, {"budget": 0}, {"budget": float("inf")}])
-def test_nothing_to_measure_is_refused(how):
-    with pytest.raises(unigemm.UnsupportedProblem, match=r"from 1 on|some seconds"):
-        unigemm.autotuning(**how)
-
-
 @pytest.mark.parametrize("option", ["deterministic", "batch_invariant"])
 def test_what_promises_bits_is_never_measured(stopwatch, option):
     stopwatch.backend.batch_invariant = True
@@ -164,7 +158,7 @@ def test_a_scratch_result_lies_as_the_callers_does():
         torch.full((12, 9), 5.0, dtype=torch.bfloat16)[1::2, 1:],
         torch.full((3, 4, 8), 5.0, dtype=torch.float64)[:, ::2],
     ):
-        like = online._like(library_of(out, "out"), out, HOST)
+        like = online._like(library_of(out, "out"), out, "out", HOST)
         assert (like.shape, like.stride(), like.dtype) == (out.shape, out.stride(), out.dtype)
         assert like.data_ptr() % 16 == out.data_ptr() % 16
         like.fill_(7)

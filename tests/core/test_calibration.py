@@ -265,7 +265,7 @@ def test_too_little_says_nothing(some):
 def card(monkeypatch, some):
     """A card of which all launches take a fifth longer than estimated."""
 
-    def race(work, plans, device, budget_ms, operands, failed=None):
+    def race(plans, device, budget_ms, operands, failed=None):
         wrong = Trial(plans[-1], fault="its result is wrong")
         return [*(Trial(x, 1.2 * x.predicted_us, x.predicted_us) for x in plans[:-1]), wrong]
 
@@ -307,11 +307,11 @@ def test_no_time_and_too_few_launches_are_errors(card, own_file):
 def test_a_product_that_the_device_has_no_room_for_takes_no_other_with_it(card, monkeypatch):
     race, asked = module.race, []
 
-    def full(work, *more):
-        asked.append(work)
+    def full(plans, *more):
+        asked.append(plans)
         if len(asked) == 2:
             raise MemoryError("the device is full")
-        return race(work, *more)
+        return race(plans, *more)
 
     monkeypatch.setattr(module, "race", full)
     with pytest.warns(unigemm.TuningWarning, match="launches are left out"):

@@ -14,6 +14,7 @@ pytest.importorskip("cupy")
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from fake_gpu import FakeBackend
 from test_demo import HostDevice
 from test_tuning import TILES, Stopwatch, own_file, stopwatch  # noqa: F401
 
@@ -265,6 +266,51 @@ def test_wrong_results_have_no_time_and_no_baseline_no_ratio(gpu, tmp_path):
     assert row(record)["us"] == pytest.approx(10e3)
 
 
+FUSED = (("bias", unigemm.ArraySpec((8,), "float32")), ("activation", "relu"))
+
+
+def test_a_sweep_of_a_product_with_an_epilogue_is_one_of_its_own(gpu, tmp_path):
+    work, path = replace(SMALL, fused=FUSED), tmp_path / "a.jsonl"
+    plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
+    plain = sweep_into(path, SMALL, gpu.plans, gpu)
+    gpu.launched.clear()
+    records = sweep_into(path, work, plans, gpu)
+    assert {*gpu.launched} == {*TILES.values()}
+    assert [each["us"] for each in records] == pytest.approx([10e3, 6e3, 12e3])
+    assert [each["error_of_bound"] <= 1 for each in records] == [True] * 3
+    assert [each["cublas_us"] for each in records] == pytest.approx([9e3] * 3)  # the product alone
+    assert {each["problem"] for each in records} == {f"{SMALL}+bias+relu"}
+    assert {each["epilogue"] for each in plain} == {""}
+    assert read(path) == [*plain, *records]
+    gpu.launched.clear()
+    assert sweep_into(path, work, plans, gpu) == records
+    other = replace(work, fused=(("bias", unigemm.ArraySpec((32, 1), "float32")), FUSED[1]))
+    plans = contenders(starts(other, ("fake",), "sm_90a")[0], 1)
+    assert not gpu.launched
+    (record,) = sweep_into(path, other, plans, gpu)  # the name is the same, the bias a column
+    assert gpu.launched
+    assert record["problem"] == records[0]["problem"]
+    assert record["epilogue"] not in (records[0]["epilogue"], "")
+
+
+def test_a_launch_that_forgets_the_epilogue_has_no_time(gpu):
+    work = replace(SMALL, fused=FUSED)
+    plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
+    gpu.spoils[TILES["second"]] = lambda gemm, d, *more: FakeBackend.stack(gemm, "d", d).fill(16)
+    one, two, three = sweep(work, plans, gpu)
+    assert "us" in one
+    assert "us" in three
+    assert "us" not in two
+    assert "its result is wrong" in two["error"]
+
+
+@pytest.mark.parametrize("budget", [None, "8", True, 0, -1, float("nan"), float("inf")])
+def test_a_budget_of_a_sweep_that_is_no_time_is_refused(gpu, budget):
+    with pytest.raises(unigemm.UnsupportedProblem, match=r"budget is .* some milliseconds"):
+        sweep(SMALL, gpu.plans, gpu, budget_ms=budget)
+    assert not gpu.launched
+
+
 def test_a_file_that_is_no_sweep_is_left_alone(gpu, tmp_path):
     for text in ("precious", "precious\n", "[1]\n", '{"problem": 1}\n'):
         path = tmp_path / "a.txt"
@@ -340,6 +386,11 @@ def test_the_command_measures_writes_and_prints(gpu, tmp_path, monkeypatch, caps
     command("--stages", "2,3", "--tile", "64x64,32x64", "--plot", str(picture))
     assert "<svg" in picture.read_text()
     assert "--group '0' is not like" in command("--json", "--group", "0", code=2)
+    fused = json.loads(command("--json", "--epilogue", "bias,gelu_tanh", "--top", "1"))
+    assert fused[0]["problem"] == f"{SMALL}+bias+gelu_tanh"
+    assert fused[0]["us"] == pytest.approx(10e3)
+    assert "'swish' is not known" in command("--json", "--epilogue", "swish", code=2)
+    assert "some milliseconds" in command("--json", "--budget", "nan", "--top", "2", code=2)
 
 
 def test_a_plot_shows_each_launch_and_cublas(tmp_path):

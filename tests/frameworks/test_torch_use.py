@@ -257,3 +257,21 @@ def test_a_training_step_agrees_with_torchs(dtype):
     assert used.fallbacks == 0
     for ours in (within, step(fused(), dtype)):
         assert error_against(exact, ours) <= 2 * error_against(exact, theirs)
+
+
+def test_products_that_are_called_at_once_may_be_measured_first(monkeypatch):
+    """`autotuning` is asked for each kind of them, and for none behind its block."""
+    from unigemm.tuning import online
+
+    asked = []
+    monkeypatch.setattr(
+        online, "tune", lambda library, a, b, out, options, given, how: asked.append(given)
+    )
+    x, bias = torch.ones(4, 4), torch.ones(4)
+    with torch.no_grad(), unigemm.autotuning():
+        ut.matmul(x, x)
+        ut.matmul(x, x)
+        ut.linear(x, x, bias)
+    ut.bmm(x[None], x[None])
+    plain, fused = asked
+    assert (plain.fusion, fused.fusion.names) == (None, ("bias",))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import env
 from ..arrays.library import KNOWN, Library
 from .bind import Bound, bind
 from .options import Options
 
-__all__ = ["Measuring", "bind_first", "measuring"]
+if TYPE_CHECKING:
+    from .fusion import Fusion
+
+__all__ = ["Given", "Measuring", "bind_first", "measuring"]
 
 # Above the api, on which it stands; loaded by the first call that is to be measured.
 _TUNING = "unigemm.tuning.online"
@@ -25,6 +28,31 @@ class Measuring:
 
     candidates: int = 8
     budget: float = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a call is given beside its operands, their result and the options.
+
+    Attributes
+    ----------
+    stream
+        As the caller gave it.
+    scaling
+        The caller's `scale_a` and `scale_b`.
+    arguments
+        Those of the epilogue, from `named_arguments`.
+    more_out
+        The arrays for further results of a function.
+    fusion
+        The epilogue; None for none.
+    """
+
+    stream: Any = None
+    scaling: tuple[Any, Any] = (None, None)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    more_out: tuple[Any, ...] = ()
+    fusion: Fusion | None = None
 
 
 _asked: list[Measuring] = []
@@ -43,7 +71,7 @@ def measuring(how: Measuring) -> Iterator[None]:
         _asked.remove(how)
 
 
-def bind_first(library: Library, a: Any, b: Any, out: Any, options: Options, stream: Any) -> Bound:
+def bind_first(library: Library, a: Any, b: Any, out: Any, options: Options, given: Given) -> Bound:
     """Bind a call as `bind` does, after measuring for it where that is on.
 
     Raises
@@ -57,6 +85,6 @@ def bind_first(library: Library, a: Any, b: Any, out: Any, options: Options, str
         if not env.autotune():
             return bind(library, a, b, out, options)
         how = _BY_ENVIRONMENT
-    later = import_module(_TUNING).tune(library, a, b, out, options, stream, how)
+    later = import_module(_TUNING).tune(library, a, b, out, options, given, how)
     bound = bind(library, a, b, out, options)
     return replace(bound, kept=False) if later else bound

@@ -18,6 +18,7 @@ from ..errors import OverlapError, UnsupportedProblem
 from ..problem.overlap import may_share
 from .bind import Bound, store
 from .call import launch_with_workspace, stream_for
+from .first_call import Given
 from .fused_bind import BoundFused, arrays_of, bind_fused, of_one
 from .fusion import NAMES, PREFIX, named_arguments
 from .host import launch_apart
@@ -178,7 +179,8 @@ def _first(
         a, b = of_one(library, a, b)
         key = None
     arrays = arrays_of(library, given)
-    kept = bind_fused(library, a, b, out, more_out, given, options)
+    first = Given(stream, scaling)
+    kept = bind_fused(library, a, b, out, more_out, given, options, first)
     if key is not None and kept.bound.kept:
         store(library.table, key, kept)  # type: ignore[arg-type]
     arrays |= {"a": a, "b": b} | ({} if out is None else {"out": out})

@@ -16,13 +16,12 @@ from ..errors import DeviceMismatch, LibraryMismatch, OverlapError, UnsupportedP
 from ..problem.canonical import result_shape
 from ..problem.overlap import overlaps_itself
 from .bind import Bound, bind
-from .fusion import Fusion, fusion_for
+from .first_call import Given, bind_first
+from .fusion import WRITTEN, Fusion, arrays_named, fusion_for
 from .options import Options
 
 __all__ = ["BoundFused", "arrays_of", "bind_fused", "of_one"]
 
-_TOLD = ("activation", "gate_layout", "epilogue")  # no arrays
-_WRITTEN = ("preact_out", "amax_out", "bias_grad_out")
 _ZEROED = ("amax_out", "bias_grad_out")
 
 
@@ -65,23 +64,37 @@ def arrays_of(library: Library, given: Mapping[str, Any]) -> dict[str, Any]:
     LibraryMismatch
         One is of another library than `a`.
     """
-    arrays = {}
-    for name, value in given.items():
-        if name in _TOLD or (isinstance(value, numbers.Number) and name not in _WRITTEN):
-            continue
+    arrays = arrays_named(given)
+    for name, value in arrays.items():
         if library_of(value, name) is not library:
             raise LibraryMismatch(
                 f"{name} is a {type(value).__name__}, of another library than a; convert it"
             )
-        arrays[name] = value
     return arrays
 
 
 def bind_fused(
     library: Library, a: Any, b: Any, out: Any, more_out: tuple[Any, ...],
-    given: Mapping[str, Any], options: Options,
+    given: Mapping[str, Any], options: Options, first: Given | None = None,
 ) -> BoundFused:  # fmt: skip
-    """Check a call with an epilogue, plan it and bind its kernel."""
+    """Check a call with an epilogue, plan it and bind its kernel.
+
+    Parameters
+    ----------
+    library, a, b, out, more_out
+        The call's arrays; `more_out` are those for further results of a function.
+    given
+        The arguments of the epilogue, from `named_arguments`.
+    options
+        The other options.
+    first
+        The stream and the scales of a call that may be measured first; None for one that is not.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`.
+    """
     operands: dict[str, Operand] = {}
 
     def see(x: Any, name: str) -> Operand:
@@ -103,7 +116,11 @@ def bind_fused(
             raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
     fusion = _with_outputs(library, fusion, more_out, operands, z)
     asking = replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
-    bound = bind(library, a, b, out, asking)
+    if first is None:
+        bound = bind(library, a, b, out, asking)
+    else:
+        told = replace(first, arguments=given, more_out=more_out, fusion=fusion)
+        bound = bind_first(library, a, b, out, asking, told)
     spans = {name: operand.span for name, operand in operands.items()}
     spans |= {"a": bound.a_span, "b": bound.b_span, "out": bound.d_span}
     own = {name for name in spans if name.startswith("result")} if more_out else set()
@@ -112,7 +129,7 @@ def bind_fused(
         fusion,
         spans,
         brought=(*fusion.names, *(("amax_out",) if fusion.largest else ())),
-        written=tuple(name for name in spans if name in _WRITTEN or name in own),
+        written=tuple(name for name in spans if name in WRITTEN or name in own),
         zeroed=tuple(name for name in _ZEROED if name in given),
         # A `c` that is not read, for a `beta` of 0, may be `out` as well.
         in_place=in_place and (fusion.epilogue.in_place is not None or "c" not in fusion.names),

@@ -17,7 +17,15 @@ from ..problem.epilogue import RESULTS, Beside, Epilogue, Step
 from ..problem.matrix import MatrixType
 from ..problem.overlap import overlaps_itself
 
-__all__ = ["NAMES", "PREFIX", "Fusion", "fusion_for", "named_arguments"]
+__all__ = [
+    "NAMES",
+    "PREFIX",
+    "WRITTEN",
+    "Fusion",
+    "arrays_named",
+    "fusion_for",
+    "named_arguments",
+]
 
 #: The keyword arguments of `unigemm.matmul` that are of its epilogue.
 NAMES = (
@@ -26,6 +34,9 @@ NAMES = (
 )
 _LAYOUTS = ("interleaved", "halves")
 _FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+_TOLD = ("activation", "gate_layout", "epilogue")  # no arrays
+#: What a caller brings to be written, beside the result.
+WRITTEN = ("preact_out", "amax_out", "bias_grad_out")
 PREFIX = "epilogue_args."  # of the names of a traced function's arguments
 
 
@@ -89,6 +100,18 @@ def named_arguments(fused: Mapping[str, Any]) -> dict[str, Any]:
         if there and isinstance(given.get(name), numbers.Real) and given[name] == 1:
             del given[name]
     return given
+
+
+def arrays_named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays among some arguments: not what is told by a word, a function, a number.
+
+    What is to be written is one, whatever it is.
+    """
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in _TOLD and (name in WRITTEN or not isinstance(value, numbers.Number))
+    }
 
 
 def fusion_of(

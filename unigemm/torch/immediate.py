@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..arrays.libraries import library_of
-from ..runtime.bind import Bound, bind, store
+from ..runtime.bind import Bound, store
 from ..runtime.call import launch_with_workspace
+from ..runtime.first_call import Given, bind_first
 from ..runtime.fused_bind import bind_fused
 from ..runtime.options import Options
 
@@ -99,7 +100,7 @@ def bound_product(a: Tensor, b: Tensor, given: dict[str, Any], **options: Any) -
     """
     asked = Options(**options)
     if not given:
-        return bind(_LIBRARY, a, b, None, asked)
+        return bind_first(_LIBRARY, a, b, None, asked, Given())
     if a.dtype.is_complex or not a.shape[-1]:
         return None
-    return bind_fused(_LIBRARY, a, b, None, (), given, asked).bound
+    return bind_fused(_LIBRARY, a, b, None, (), given, asked, Given()).bound

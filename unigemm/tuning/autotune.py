@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import api
-from ..arguments import seconds, shown, whole_number
+from ..arguments import file_path, function, seconds, shown, whole_number
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import view
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
@@ -20,14 +20,16 @@ from ..planning.select import usable_backend
 from ..planning.tuned_plans import Tuned, check_writable, record
 from ..runtime.bind import replan
 from ..runtime.compile_many import compile_many, kernel_name
+from ..runtime.fusion import named_arguments
 from ..runtime.options import Options, with_named_backend
 from ..version import __version__
-from .measure import Device, Workload, best_device, error_ratio, measure, rotation
+from .measure import Device, Workload, best_device, measure
+from .operands import Operands, call_of, compact_operands
 
 if TYPE_CHECKING:
-    from ..arrays.types import Array, ArrayLike, DTypeLike
+    from ..arrays.types import Array, ArrayLike, DTypeLike, Scale
 
-__all__ = ["Operands", "Trial", "autotune", "compact_operands", "decide", "keep_fastest", "race"]
+__all__ = ["Trial", "autotune", "decide", "keep_fastest", "race"]
 
 _LEAST_GAIN = 0.01  # of the pick's time; a smaller gain does not justify a change
 #: Takes what is being done, how many steps are done, and how many there are.
@@ -54,28 +56,6 @@ class Trial:
     fault: str | None = None
 
 
-@dataclass(frozen=True)
-class Operands:
-    """Arrays to measure with.
-
-    Attributes
-    ----------
-    sets
-        Some A, B and D.
-    poison
-        Returns a D that holds nothing of a result.
-    """
-
-    sets: Sequence[tuple[Any, Any, Any]]
-    poison: Callable[[], Any]
-
-
-def compact_operands(work: Workload, device: Device) -> Operands:
-    """Return compact ones that exceed the L2."""
-    sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
-    return Operands(sets, lambda: work.result(device))
-
-
 def autotune(
     a: ArrayLike,
     b: ArrayLike,
@@ -90,14 +70,21 @@ def autotune(
     file: str | Path | None = None,
     device: Device | None = None,
     report: Report | None = None,
+    scale_a: Scale | ArraySpec | None = None,
+    scale_b: Scale | ArraySpec | None = None,
+    **fused: Any,
 ) -> Plan:
     """Measure the best configurations for ``a @ b``, and use the fastest from then on.
 
-    The measurement makes compact operands of the same shapes, dtypes and layouts; the given arrays
+    The measurement makes compact arrays of the same shapes, dtypes and layouts; the given arrays
     are not touched. Each result is checked against float64. The cost model's pick stays unless
     another configuration is faster by more than the noise: in two runs its median must be below the
     pick's fastest replay and at least 1 percent below the pick's median. `matmul` and `plan` then
     use the result for this product on equal devices, in this process and in later ones.
+
+    A product with an epilogue is one of its own: what is found for it serves calls with the same
+    epilogue, whatever their numbers, and no others; nor does what is found for the plain product
+    serve it. The same goes for scales.
 
     Parameters
     ----------
@@ -116,6 +103,10 @@ def autotune(
         The device to measure on; by default a GPU through PyTorch or CuPy, whichever is there.
     report : callable, optional
         Called with what is being done, how many steps are done, and how many there are.
+    scale_a, scale_b : float, array or ArraySpec, optional
+        As in `unigemm.matmul`, of whole operands.
+    **fused
+        What `matmul` takes for an epilogue (alpha, bias, activation, ...), as in `unigemm.plan`.
 
     Returns
     -------
@@ -125,7 +116,8 @@ def autotune(
     Raises
     ------
     UnsupportedProblem
-        The product cannot be planned, or its operands are not compact.
+        The product cannot be planned, its arrays are not compact, its operands have scales of
+        blocks, or another argument is none.
     BackendUnavailable
         There is no CUDA device to measure on, or no library to measure with.
     CacheError
@@ -134,20 +126,28 @@ def autotune(
         No candidate computed the product correctly.
     """
     candidates, budget = whole_number(candidates, "candidates", 1), seconds(budget, "budget")
-    if device is not None and not hasattr(device, "l2_bytes"):  # such as "cuda:0"
+    function(report, "report")
+    if device is not None and not hasattr(device, "seconds"):  # such as "cuda:0"
         raise UnsupportedProblem(
             f"device is {shown(device)}, no Device to measure on; leave it out for a GPU of "
             "PyTorch or CuPy"
         )
+    kept_in = file_path(file, "file")
+    given = named_arguments(fused)
     backend = with_named_backend(Options(backend=backend)).backend
-    kept_in = None if file is None else Path(file)
     check_writable(kept_in)
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
-    options["backend"] = backend
-    first = api.plan(a, b, out, dtype=dtype, keep=candidates - 1, tuned=False, **options)
+    options |= {"backend": backend, "dtype": dtype, "keep": candidates - 1, "tuned": False}
+    scales = (("scale_a", scale_a), ("scale_b", scale_b))
+    scaling: dict[str, Any] = {name: x for name, x in scales if x is not None}
+    first = api.plan(a, b, out, **options, **scaling, **fused)
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
-    plan = keep_fastest(first, backend, _workload(first), device, budget, kept_in, report)
+    if given or scaling:
+        operands = call_of(first, a, b, out, given, scaling).operands(device)
+    else:
+        operands = compact_operands(_workload(first), device)
+    plan = keep_fastest(first, backend, device, budget, operands, kept_in, report)
     replan()
     return plan
 
@@ -155,12 +155,11 @@ def autotune(
 def keep_fastest(
     first: Plan,
     asked: str,
-    work: Workload,
     device: Device,
     budget: float,
+    operands: Operands,
     kept_in: Path | None = None,
     report: Report | None = None,
-    operands: Operands | None = None,
 ) -> Plan:
     """Measure a plan against its alternatives, and keep the fastest in a tuning file.
 
@@ -170,14 +169,12 @@ def keep_fastest(
         The model's pick with the alternatives to measure.
     asked
         The backend that it was chosen from, or "auto".
-    work
-        The problem.
     device, budget, report
         As in `autotune`.
+    operands
+        What to measure with.
     kept_in
         The file; None for the user's own.
-    operands
-        What to measure with; by default made for it.
 
     Raises
     ------
@@ -190,10 +187,9 @@ def keep_fastest(
     say = report or (lambda what, done, of: None)
     kernels, failed = _compile(plans, lambda done, of: say(f"compiling {of} kernels", done, of + 3))
     each_ms = 1e3 * budget / (len(plans) + 4)
-    arrays = operands or compact_operands(work, device)
 
     def run(some: Sequence[Plan], budget_ms: float) -> list[Trial]:
-        return race(work, some, device, budget_ms, arrays, failed)
+        return race(some, device, budget_ms, operands, failed)
 
     say(f"measuring {len(plans)} configurations", kernels + 1, kernels + 3)
     trials = run(plans, each_ms)
@@ -245,7 +241,6 @@ def _is_faster(one: Trial, pick: Trial) -> bool:
 
 
 def race(
-    work: Workload,
     plans: Sequence[Plan],
     device: Device,
     budget_ms: float,
@@ -256,10 +251,8 @@ def race(
 
     Parameters
     ----------
-    work
-        The problem.
     plans
-        Plans for it.
+        Plans for one problem.
     device
         Where they run.
     budget_ms
@@ -269,7 +262,6 @@ def race(
     failed
         Names of kernels that do not compile, with the reasons: they are not tried again here.
     """
-    sets = operands.sets
     faults = {}
     contestants = {}
     for number, plan in enumerate(plans):
@@ -277,15 +269,15 @@ def race(
         if reason:
             faults[number] = reason
             continue
-        checked = (*sets[0][:2], operands.poison())  # not what another one has written
+        checked = operands.fresh()  # not what another one has written
         try:
-            _call(checked, plan)()
+            checked.call(plan)()
         except UnigemmError as error:
             faults[number] = str(error)
             continue
-        ratio = error_ratio(work, device, *checked)
+        ratio = operands.ratio(checked)
         if ratio <= 1:
-            contestants[str(number)] = [_call(arrays, plan) for arrays in sets]
+            contestants[str(number)] = [arrays.call(plan) for arrays in operands.sets]
         else:
             faults[number] = f"its result is wrong, {ratio:.3g} times the bound"
     times = measure(contestants, device, budget_ms=budget_ms)
@@ -295,14 +287,6 @@ def race(
         else Trial(plan, times[str(number)].us, times[str(number)].low)
         for number, plan in enumerate(plans)
     ]
-
-
-def _call(arrays: Sequence[Any], plan: Plan) -> Callable[[], object]:
-    a, b, out = arrays
-    problem = plan.problem
-    options: dict[str, Any] = {"precision": problem.precision}
-    options["deterministic"] = problem.deterministic
-    return lambda: api.matmul(a, b, out, plan=plan, **options)
 
 
 def _workload(plan: Plan) -> Workload:
@@ -324,7 +308,7 @@ def _workload(plan: Plan) -> Workload:
         precision=problem.precision,
         into=problem.d.dtype,
     )
-    if "s" not in problem.layout and not problem.scaled:
+    if "s" not in problem.layout:
         lead = (work.batch,) if work.batch > 1 else ()
         a, b = (
             ArraySpec((*lead, *shape), work.dtype, "F" if letter == "t" else "C")

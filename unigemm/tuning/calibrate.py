@@ -10,7 +10,7 @@ from importlib import import_module
 from math import inf
 from pathlib import Path
 
-from ..arguments import seconds, shown
+from ..arguments import file_path, function, seconds, shown
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
 from ..planning.calibration import Calibration
 from ..planning.calibrations import Calibrated, check_writable, model_digest, record
@@ -19,8 +19,9 @@ from ..planning.target import Target, device_target
 from ..runtime.bind import replan
 from ..runtime.compile_many import compile_many, kernel_name
 from ..version import __version__, package_version
-from .autotune import Trial, compact_operands, race
+from .autotune import Trial, race
 from .measure import Device, best_device
+from .operands import compact_operands
 from .probes import Probe, probes
 
 __all__ = ["calibrate"]
@@ -73,7 +74,7 @@ def calibrate(
     Raises
     ------
     UnsupportedProblem
-        There is no time to measure in, or no such number of a device.
+        There is no time to measure in, no such number of a device, or `file` names none.
     BackendUnavailable
         There is no CUDA device to measure on, or no library to measure with.
     CacheError
@@ -82,10 +83,11 @@ def calibrate(
         Too few launches could be measured to say anything.
     """
     budget = seconds(budget, "budget")
+    function(report, "report")
     numbered = isinstance(device, int) and not isinstance(device, bool) and device >= 0
     if not (device is None or numbered or hasattr(device, "seconds")):  # such as "cuda:0"
         raise UnsupportedProblem(f"device is {shown(device)}; number a CUDA device from 0")
-    kept_in = None if file is None else Path(file)
+    kept_in = file_path(file, "file")
     check_writable(kept_in)
     begin = time.monotonic()
     index = device if isinstance(device, int) else getattr(device, "index", 0)
@@ -137,9 +139,7 @@ def _measured(
         if not plans or time.monotonic() > until:
             continue
         try:
-            trials = race(
-                probe.work, plans, device, 1e3 * _LAUNCH_S, compact_operands(probe.work, device)
-            )
+            trials = race(plans, device, 1e3 * _LAUNCH_S, compact_operands(probe.work, device))
         except UnsupportedProblem:  # numbers that the library does not make
             continue
         except Exception:  # of the library, such as a full device

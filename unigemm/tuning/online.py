@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
-from .. import api
 from ..arguments import seconds, whole_number
 from ..arrays.library import Library
-from ..arrays.operands import HOST, one_device, stream_handle
+from ..arrays.operands import HOST, Operand, one_device, stream_handle
 from ..arrays.operands import Device as Place
 from ..errors import TuningWarning, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
+from ..planning.plan import Plan
 from ..planning.target import VIRTUAL
 from ..planning.tuned_plans import check_writable
-from ..problem.canonical import result_shape
-from ..runtime.first_call import Measuring, measuring
+from ..problem.canonical import gated_shape, result_shape
+from ..runtime.first_call import Given, Measuring, measuring
+from ..runtime.fusion import WRITTEN, arrays_named
 from ..runtime.options import Options, with_named_backend
-from .autotune import Operands, keep_fastest
-from .measure import Device, Workload
+from ..runtime.plan_call import plan_call
+from .autotune import keep_fastest
+from .measure import Device, Workload, error_ratio
+from .operands import Arrays, Checked, Operands, asked_of
 
 __all__ = ["autotuning", "tune"]
 
 _LIBRARIES = ("torch", "cupy")
 # One product is measured at a time; whoever waits for it finds the result.
 _measuring = Lock()
+_here = threading.local()  # whether this thread measures: what that multiplies is not measured
 _tried: set[Any] = set()  # with what came of it
 _ALIGNED = 16  # bytes that kernels tell addresses apart by
 
@@ -43,8 +49,11 @@ def autotuning(*, candidates: int = 8, budget: float = 0.05) -> AbstractContextM
 
     Nothing is measured for arrays in host memory and of libraries other than PyTorch and CuPy; for
     `deterministic` and `batch_invariant` products, whose bits must not depend on a measurement; for
-    calls with `plan=`, scales or an epilogue; and while a CUDA graph is captured or PyTorch traces.
+    calls with `plan=` or scales of blocks; and while a CUDA graph is captured or PyTorch traces.
     Such calls take the model's pick. A first call takes seconds if it has kernels to compile.
+
+    Calls with an epilogue, and with scales of whole operands, are measured as they are called.
+    `out`, `preact_out` and the like are written by the call alone, once, also where `c` is `out`.
 
     Parameters
     ----------
@@ -75,13 +84,13 @@ def autotuning(*, candidates: int = 8, budget: float = 0.05) -> AbstractContextM
 
 
 def tune(
-    library: Library, a: Any, b: Any, out: Any, options: Options, stream: Any, how: Measuring
+    library: Library, a: Any, b: Any, out: Any, options: Options, given: Given, how: Measuring
 ) -> bool:
     """Measure for a call that is about to be bound, if it is one to measure for.
 
     Parameters
     ----------
-    library, a, b, out, options, stream
+    library, a, b, out, options, given
         The call.
     how
         How much to measure.
@@ -94,29 +103,60 @@ def tune(
     options = with_named_backend(options)
     if (
         library.name not in _LIBRARIES
-        or any((options.plan, options.scaled, options.blocks))
+        or any((options.plan, options.blocks, options.casting))
         or options.deterministic
         or options.batch_invariant
+        or getattr(_here, "measures", False)
     ):
         return False
     try:
-        named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-        operands = {name: library.operand(x, name) for name, x in named.items()}
+        operands = _operands(library, a, b, out, given)
         place = one_device({name: x.device for name, x in operands.items()})
         if (
             place == HOST
             or place.index in VIRTUAL
-            or any(len(x.shape) < 2 for x in operands.values())
+            or any(len(operands[name].shape) < 2 for name in ("a", "b", "out") if name in operands)
+            or _is_refused(operands, given)
         ):
             return False
-        if _is_recorded(library, place.index, stream):
+        if _is_recorded(library, place.index, given.stream):
             return True
         with _measuring, library.context(place.index, None):
-            _tune(library, (a, b, out), place, options, how)
+            _here.measures = True
+            try:
+                _tune(library, (a, b, out), place, options, given, how)
+            finally:
+                _here.measures = False
     except UnsupportedProblem as error:
         LOG.info("a call is not tuned: %s", error)  # the caller hears it from `bind`
     except Exception as error:  # whatever a library raises: the call itself goes on
         warnings.warn(f"a call is not tuned: {error}", TuningWarning, stacklevel=4)
+    return False
+
+
+def _operands(library: Library, a: Any, b: Any, out: Any, given: Given) -> dict[str, Operand]:
+    """Return all arrays of a call."""
+    named = {"a": a, "b": b, **arrays_named(given.arguments)}
+    named |= {} if out is None else {"out": out}
+    named |= {f"result {i}": x for i, x in enumerate(given.more_out, 1)}
+    scales = zip(("scale_a", "scale_b"), given.scaling, strict=True)
+    named |= arrays_named({name: x for name, x in scales if x is not None})
+    return {name: library.operand(x, name) for name, x in named.items()}
+
+
+def _is_refused(operands: dict[str, Operand], given: Given) -> bool:
+    """Whether a call will be refused, or may be: what it writes is read-only, or shared."""
+    places = {name: (x.pointer + x.span[0], x.pointer + x.span[1]) for name, x in operands.items()}
+    in_place = given.fusion is not None and given.fusion.epilogue.in_place is not None
+    for name, (low, high) in places.items():
+        if name not in ("out", *WRITTEN) and not name.startswith("result"):
+            continue
+        if operands[name].readonly:
+            return True
+        for other, (first, last) in places.items():
+            accumulates = in_place and {name, other} == {"out", "c"}
+            if other != name and not accumulates and first < high and low < last:
+                return True
     return False
 
 
@@ -135,74 +175,96 @@ def _is_recorded(library: Library, index: int, stream: Any) -> bool:
 
 
 def _tune(
-    library: Library, arrays: tuple[Any, Any, Any], place: Place, options: Options, how: Measuring
-) -> None:
+    library: Library, arrays: tuple[Any, Any, Any], place: Place, options: Options, given: Given,
+    how: Measuring,
+) -> None:  # fmt: skip
     a, b, out = arrays
-    asked: dict[str, Any] = {"dtype": options.dtype, "precision": options.precision}
-    asked["backend"] = options.backend
-    if api.plan(a, b, out, keep=0, **asked).measured_us:
+    if plan_call(a, b, out, options, None, {}, keep=0, tuned=True).measured_us:
         return
-    first = api.plan(a, b, out, keep=how.candidates - 1, tuned=False, **asked)
+    first = plan_call(a, b, out, options, None, {}, keep=how.candidates - 1, tuned=False)
     product = first.problem, first.extents, first.target, options.backend
     if product in _tried:
         return
     _tried.add(product)
     check_writable()
-    problem, e = first.problem, first.extents
-    work = Workload(
-        e.m,
-        e.n,
-        e.k,
-        problem.a.dtype,
-        batch=e.batch,
-        precision=problem.precision,
-        into=problem.d.dtype,
-    )
     device = _device(library, place.index)
     device.synchronize()  # the inputs may still be written, on any stream
-    if out is None:
-        shape = result_shape(a.shape, b.shape)
-
-        def poison() -> Any:
-            return device.empty(shape, work.out_dtype)
-    else:
-        like = _like(library, out, place)
-
-        def poison() -> Any:
-            library.zero(like)
-            return like
-
     begin = time.monotonic()
-    plan = keep_fastest(
-        first,
-        options.backend,
-        work,
-        device,
-        how.budget,
-        operands=Operands([(a, b, poison())], poison),
-    )
+    operands = _measured(library, arrays, place, first, given, device)
+    plan = keep_fastest(first, options.backend, device, how.budget, operands)
     device.synchronize()
     LOG.info(
         "tuned %s of %s in %.1f s: %s %s",
-        e,
-        problem,
+        first.extents,
+        first.problem,
         time.monotonic() - begin,
         plan.backend,
         plan.config,
     )
 
 
-def _like(library: Library, out: Any, place: Place) -> Any:
+def _measured(
+    library: Library, arrays: tuple[Any, Any, Any], place: Place, first: Plan, given: Given,
+    device: Device,
+) -> Operands:  # fmt: skip
+    """Return the call's own inputs, with memory for results that the caller does not see."""
+    a, b, out = arrays
+    fusion, kind = given.fusion, first.problem.d.dtype
+    zeroed: list[Any] = []
+
+    def like(x: Any, name: str) -> Any:
+        zeroed.append(_like(library, x, name, place))
+        return zeroed[-1]
+
+    if out is None:
+        shape = result_shape(a.shape, b.shape)
+        if fusion is not None and fusion.epilogue.gate:
+            shape = gated_shape(shape, b.shape)
+        scratch = None
+    else:
+        scratch = like(out, "out")
+    arguments = dict(given.arguments)
+    for name in WRITTEN:
+        if name in arguments:
+            arguments[name] = like(arguments[name], name)
+    more = [like(x, f"result {i}") for i, x in enumerate(given.more_out, 1)]
+    if fusion is not None and not more:  # the library's own, of which nothing is promised
+        kinds = fusion.layouts[len(fusion.layouts) - fusion.returned :]
+        more = [device.operand(x.shape, x.dtype, False, 1) for x in kinds]
+    in_place = fusion is not None and fusion.epilogue.in_place is not None
+    if in_place:
+        arguments["c"] = scratch
+    scales = zip(("scale_a", "scale_b"), given.scaling, strict=True)
+    scaling = {name: x for name, x in scales if x is not None}
+
+    def fresh() -> Arrays:
+        for x in zeroed:
+            library.zero(x)
+        if in_place:
+            device.put(out, scratch)
+        result = device.empty(shape, kind) if scratch is None else scratch
+        return Arrays(a, b, result, arguments, tuple(more), scaling)
+
+    sets, problem, e = [fresh()], first.problem, first.extents
+    if fusion is None and not scaling:
+        work = Workload(e.m, e.n, e.k, problem.a.dtype, precision=problem.precision, into=kind)
+        return Operands(sets, fresh, lambda x: error_ratio(work, device, x.a, x.b, x.out))
+    asked = asked_of(first, fusion, library.operand(a, "a").dtype, given.arguments)
+    inputs = replace(sets[0], arguments=given.arguments)  # `c` as the caller has it
+    return Operands(sets, fresh, Checked(asked, device, inputs))
+
+
+def _like(library: Library, x: Any, name: str, place: Place) -> Any:
     """Return an array like another one, with its strides and as aligned, in memory of its own."""
-    seen = library.operand(out, "out")
+    seen = library.operand(x, name)
     low, high = seen.span
     memory = library.maker((high - low + 2 * _ALIGNED,), None, place)()
     shift = (seen.pointer + low - library.address(memory)) % _ALIGNED
     if library.name == "torch":
         flat = memory[shift:]
-        flat = flat[: len(flat) // out.itemsize * out.itemsize].view(out.dtype)
-        return flat.as_strided(out.shape, out.stride())
-    return type(out)(out.shape, out.dtype, memory.data + (shift - low), out.strides)
+        flat = flat[: len(flat) // x.itemsize * x.itemsize].view(x.dtype)
+        return flat.as_strided(x.shape, x.stride())
+    return type(x)(x.shape, x.dtype, memory.data + (shift - low), x.strides)
 
 
 def _device(library: Library, index: int) -> Device:

@@ -12,19 +12,24 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from .. import api
+from ..arguments import seconds
 from ..arrays.array_spec import ArraySpec
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..planning.config import Config, Raster
 from ..planning.plan import Plan
 from ..planning.prediction import Alternative
 from ..planning.registry import backend_named, backend_names
+from ..problem.problem import Problem
 from ..runtime.compile_many import compile_many
-from .measure import Device, Workload, error_ratio, measure, rotation
+from ..runtime.fusion import named_arguments
+from .measure import Device, Workload, measure
+from .operands import Arrays, Operands, call_of, compact_operands
 
 __all__ = [
     "COLUMNS",
@@ -41,6 +46,7 @@ __all__ = [
     "sweep_into",
 ]
 
+_SCALES = ("scale_a", "scale_b")
 _BASELINE = "cublas"
 _TOGETHER = 16  # configurations that are measured before the file is written
 
@@ -112,7 +118,18 @@ def spec_of(work: Workload) -> tuple[ArraySpec, ArraySpec]:
 
 def planned(work: Workload, **options: Any) -> Plan:
     """Plan a problem; the options are those of `unigemm.plan`."""
-    return api.plan(*spec_of(work), precision=work.precision, dtype=work.out_dtype, **options)
+    options |= {"precision": work.precision, "dtype": work.out_dtype, **dict(work.fused)}
+    return api.plan(*spec_of(work), **options)
+
+
+def operands_of(work: Workload, plans: Sequence[Plan], device: Device) -> Operands:
+    """Return arrays to measure plans of a problem with."""
+    if not work.fused or not plans:
+        return compact_operands(work, device)
+    arguments = dict(work.fused)
+    scaling = {name: arguments.pop(name) for name in _SCALES if name in arguments}
+    given = named_arguments(arguments)
+    return call_of(plans[0], *spec_of(work), None, given, scaling).operands(device)
 
 
 def starts(
@@ -283,25 +300,32 @@ def sweep(
     -------
     list of dict
         A record for each plan. It has "us", or "error" where the result is wrong or there was an
-        error. It has "cublas_us" if cuBLAS multiplies such operands.
+        error. It has "cublas_us" if cuBLAS multiplies such operands: the product alone, whatever
+        epilogue and scales the problem has.
+
+    Raises
+    ------
+    UnsupportedProblem
+        There is no time to measure in.
     """
-    sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
+    budget_ms = seconds(budget_ms, "budget", "milliseconds")
+    operands = operands_of(work, plans, device)
     contestants: dict[str, list[Callable[[], object]]] = {}
     with suppress(UnsupportedProblem):
-        contestants[_BASELINE] = [device.baseline(*each, work.precision) for each in sets]
+        contestants[_BASELINE] = [_baseline(work, each, device) for each in operands.sets]
     records: dict[str, dict[str, Any]] = {}
     for plan in plans:
         name = f"{plan.backend} {plan.config}"
         record = records[name] = _record(work, plan)
-        calls = [_call(*arrays, plan) for arrays in sets]
-        checked = (*sets[0][:2], work.result(device))  # not what another one has written
+        calls = [arrays.call(plan) for arrays in operands.sets]
+        checked = operands.fresh()  # not what another one has written
         try:
-            _call(*checked, plan)()
+            checked.call(plan)()
         except UnigemmError as error:
             record["error"] = str(error)
             continue
         if verify:
-            ratio = record["error_of_bound"] = error_ratio(work, device, *checked)
+            ratio = record["error_of_bound"] = operands.ratio(checked)
             if not ratio <= 1:
                 record["error"] = f"its result is wrong, {ratio:.3g} times the bound"
                 continue
@@ -324,19 +348,32 @@ def _record(work: Workload, plan: Plan) -> dict[str, Any]:
         "config": str(plan.config),
         "device": plan.target.name,
         "source": backend.key(plan).source if backend.compiles else "",
+        "epilogue": _described(plan.problem),
         "predicted_us": plan.predicted_us,
         "plan": plan.to_dict(),
     }
 
 
-def _call(a: Any, b: Any, out: Any, plan: Plan) -> Callable[[], object]:
-    precision = plan.problem.precision
-    return lambda: api.matmul(a, b, out, plan=plan, precision=precision)
+def _described(problem: Problem) -> str:
+    """Return a digest of a problem's epilogue and scales; "" for one that has neither."""
+    import msgspec
+
+    if problem.epilogue is None and not problem.scaled:
+        return ""
+    data = msgspec.to_builtins((problem.epilogue, problem.scaled))
+    return sha256(json.dumps(data).encode()).hexdigest()[:16]
+
+
+def _baseline(work: Workload, arrays: Arrays, device: Device) -> Callable[[], object]:
+    out = work.plain.result(device) if work.fused else arrays.out
+    return device.baseline(arrays.a, arrays.b, out, work.precision)
 
 
 def key_of(record: dict[str, Any]) -> tuple[str, ...]:
-    """Return what was measured: problem, backend, configuration, device and sources."""
-    return tuple(record.get(x, "") for x in ("problem", "backend", "config", "device", "source"))
+    """Return what was measured: problem, backend, configuration, device, sources and epilogue."""
+    return tuple(
+        record.get(x, "") for x in ("problem", "backend", "config", "device", "source", "epilogue")
+    )
 
 
 def read(path: Path) -> list[dict[str, Any]]:

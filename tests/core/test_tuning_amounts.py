@@ -1,0 +1,91 @@
+"""What is no amount of measuring, and names no file: refused before anything is measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy")
+
+from odd_values import ODD, refused
+from stopwatch import TILES, arrays
+from test_tuning_fused import autotune, multiplied, stopwatch  # noqa: F401
+
+import unigemm
+from unigemm.planning.tuned_plans import read
+from unigemm.runtime.fusion import NAMES
+
+NEEDS = {
+    "beta": {"c": unigemm.ArraySpec((32, 8), "float32")},
+    "preact": {"activation": "drelu"},
+    "preact_out": {"activation": "relu"},
+    "gate_layout": {"activation": "swiglu"},
+}
+
+BUDGETS = (None, "1", True, float("nan"), float("inf"), -1, 0, -0.0, b"1", np.float32("nan"))
+COUNTS = (None, "8", True, 0, float("nan"), b"8", [8], 2.0)
+FILES = (b"tuning.json", 3, True, 1.5, "", "a\0b", "\ud800", ["tuning.json"], object())
+
+
+def test_a_budget_that_is_no_time_is_refused(stopwatch):  # noqa: F811
+    a, b = arrays(stopwatch.driver)
+    for budget in BUDGETS:
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"budget is .* some seconds"):
+            autotune(stopwatch, a, b, budget=budget)
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"budget is .* some seconds"):
+            unigemm.autotuning(budget=budget)
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"budget is .* some seconds"):
+            unigemm.calibrate(stopwatch, budget=budget)
+    assert not stopwatch.launched
+
+
+def test_what_counts_no_candidates_is_refused(stopwatch):  # noqa: F811
+    a, b = arrays(stopwatch.driver)
+    for count in COUNTS:
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"candidates is .* from 1 on"):
+            autotune(stopwatch, a, b, candidates=count)
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"candidates is .* from 1 on"):
+            unigemm.autotuning(candidates=count)
+    assert not stopwatch.launched
+
+
+def test_what_names_no_file_is_refused_before_anything_is_measured(stopwatch):  # noqa: F811
+    a, b = arrays(stopwatch.driver)
+    for file in FILES:
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"file is .* a str or a pathlib"):
+            autotune(stopwatch, a, b, file=file)
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"file is .* a str or a pathlib"):
+            unigemm.calibrate(stopwatch, file=file)
+    assert not stopwatch.launched
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES, "scale_a"} - {"epilogue_args"}))
+def test_an_argument_of_an_epilogue_of_a_wrong_kind_is_refused_in_words(stopwatch, name):  # noqa: F811
+    a, b = arrays(stopwatch.driver)
+    for value in ODD:
+        if not isinstance(value, int | float) or name == "scale_a":
+            refused(lambda **x: autotune(stopwatch, a, b, **x), name, value, **NEEDS.get(name, {}))
+    assert not stopwatch.launched
+
+
+def test_an_open_file_and_other_odd_arguments_are_refused(stopwatch, tmp_path):  # noqa: F811
+    a, b = arrays(stopwatch.driver)
+    with (tmp_path / "x").open("w") as file:
+        for tune in (lambda **x: autotune(stopwatch, a, b, **x), unigemm.calibrate):
+            with pytest.raises(unigemm.UnsupportedProblem, match="file is"):
+                tune(file=file)
+            with pytest.raises(unigemm.UnsupportedProblem, match="report is 3"):
+                tune(report=3)
+    with pytest.raises(unigemm.UnsupportedProblem, match="device is 'cuda:0'"):
+        unigemm.autotune(a, b, device="cuda:0")
+
+
+def test_numbers_of_other_libraries_and_names_of_files_are_taken(stopwatch, tmp_path):  # noqa: F811
+    a, b = arrays(stopwatch.driver)
+    for i, name in enumerate((str, lambda x: x)):
+        path = tmp_path / f"{i}.json"
+        given = {"budget": np.float32(0.01), "candidates": np.int64(3), "file": name(path)}
+        autotune(stopwatch, a, b, **given)
+        assert len(read(path)) == 1
+    with unigemm.autotuning(candidates=np.int8(2), budget=1):
+        assert TILES["third"] not in multiplied(stopwatch, "bias")

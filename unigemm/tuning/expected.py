@@ -1,0 +1,200 @@
+"""What a product with an epilogue or scales has to be: bounds of its results, from float64.
+
+The sums of some rows are made in float64 on the device. What the epilogue does to them is computed
+in host memory as intervals (see `intervals`), which need no tolerances and excuse nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from ..problem.canonical import result_shape
+from ..problem.dtypes import DType, accumulator, numpy_dtype
+from ..problem.epilogue import Epilogue, Step, arithmetic, evaluate
+from ..problem.problem import Precision
+from .intervals import Interval, interval_operations, nearest
+from .measure import error_factor
+from .measure_device import Device
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Asked", "Bounds", "bounds_of"]
+
+_ELEMENTS = 1 << 20  # that are checked, so many rows
+_LONG = 4  # bytes of a result for which kernels are exact
+_WRAPS = float(1 << 31)  # sums of int8
+_PLAIN = Epilogue((Step("sums"),), 0)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is computed of a product.
+
+    Attributes
+    ----------
+    epilogue
+        Not in canonical form: as the caller sees rows and columns. None for none.
+    names
+        Names of its arrays, in its order.
+    numbers
+        Its numbers, in its order.
+    dtypes
+        Types of the results, by their names: "out" and those of arrays that are written.
+    precision
+        As in `unigemm.matmul`.
+    """
+
+    epilogue: Epilogue | None
+    names: tuple[str, ...]
+    numbers: tuple[float, ...]
+    dtypes: Mapping[str, DType]
+    precision: Precision
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Between which numbers the results lie.
+
+    Attributes
+    ----------
+    rows
+        The rows of each matrix that are checked.
+    results
+        Lower and upper bounds of these rows, by name.
+    largest
+        The same of the largest magnitude ("amax_out"); None where it is not asked for. All rows
+        decide it, so that some of them have no upper bound.
+    """
+
+    rows: tuple[int, ...]
+    results: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    largest: tuple[float, float] | None
+
+    def ratio(self, device: Device, found: Mapping[str, Any]) -> float:
+        """Return the largest error of results relative to its bound; above 1 they are wrong.
+
+        Parameters
+        ----------
+        device
+            Where the results are.
+        found
+            Arrays by name.
+        """
+        import numpy as np
+
+        worst = 0.0
+        for name, (low, high) in self.results.items():
+            worst = max(worst, _ratio(device.values(found[name], self.rows), low, high))
+        if self.largest is not None:
+            most = device.values(found["amax_out"], None).reshape(())
+            least, highest = self.largest
+            if not (np.isnan(most) and highest == np.inf):  # other rows may have one
+                worst = max(worst, _ratio(most, least, highest))
+        return worst
+
+
+def _ratio(values: Any, low: Any, high: Any) -> float:
+    """Return how far values are from the middle of their bounds, in halves of these."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        inside = (values >= low) & (values <= high) | np.isnan(low) | np.isnan(high)
+        away = np.abs(values - (low + high) / 2) / ((high - low) / 2)
+        away = np.where(inside, np.nan_to_num(np.minimum(away, 1.0)), np.maximum(away, 1.0))
+        away = np.where(~inside & ~(away > 1), np.inf, away)  # NaN, and what has one value
+    return float(away.max(initial=0.0))
+
+
+def bounds_of(
+    asked: Asked, device: Device, a: Any, b: Any, arrays: Mapping[str, Any], scales: Sequence[Any]
+) -> Bounds:
+    """Return the bounds of a product's results.
+
+    Parameters
+    ----------
+    asked
+        What is computed.
+    device
+        Where the arrays are.
+    a, b
+        The operands: matrices, or stacks of such.
+    arrays
+        What the epilogue reads, by name.
+    scales
+        Numbers, or arrays of one float32, that the sums are multiplied by.
+    """
+    import numpy as np
+
+    shape = result_shape(tuple(a.shape), tuple(b.shape))
+    rows = _rows(shape)
+    dtype = asked.dtypes["a"]
+    sums, sizes = device.sums(a, b, rows)
+    epilogue = asked.epilogue or _PLAIN
+    kind = arithmetic(accumulator(dtype), asked.dtypes["out"])
+    quick = any(asked.dtypes[name].itemsize < _LONG for name in _written(asked))
+    of = interval_operations(kind, quick and kind is DType.FLOAT32, epilogue.halves)
+    native = numpy_dtype(kind).type
+
+    def exactly(values: Any) -> Any:
+        return np.asarray(values).astype(native).astype(np.float64)
+
+    def constant(value: float) -> Interval:
+        exact = exactly(value)
+        return Interval(exact, exact, "one" if value == 1 else "")
+
+    def read(i: int) -> Interval:
+        x = arrays[asked.names[i]]
+        whole = len(x.shape) < 2 or x.shape[-2] == 1
+        values = exactly(device.values(x, None if whole else rows))
+        return Interval(values, values)
+
+    with np.errstate(all="ignore"):
+        slack = error_factor(int(a.shape[-1]), dtype, asked.precision) * sizes
+        if accumulator(dtype) is DType.INT32:
+            slack = np.where(sizes >= _WRAPS, np.nan, 0.0)
+        values = Interval(sums - slack, sums + slack)
+        if epilogue is not _PLAIN and accumulator(dtype) is DType.INT32 and kind is DType.FLOAT32:
+            values = of["round"](values)
+        for scale in scales:
+            one = scale if isinstance(scale, float) else device.values(scale, None).reshape(())
+            values = of["mul"](values, Interval(np.float64(one), np.float64(one)))
+        found = evaluate(epilogue, of, values, read, lambda i: constant(asked.numbers[i]), constant)
+        results = {}
+        for name, step in zip(_written(asked), (epilogue.result, *epilogue.stores), strict=True):
+            own = asked.dtypes[name]
+            results[name] = nearest(found[step].low, own), nearest(found[step].high, own)
+        largest = None
+        if epilogue.largest is not None:
+            most = of["abs"](found[epilogue.largest])
+            highest = np.max(most.high) if len(rows) == shape[-2] else np.inf  # NaN stays
+            low, high = nearest([np.max(most.low), highest], DType.FLOAT32)
+            largest = float(low), float(high)
+    return Bounds(rows, results, largest)
+
+
+def _written(asked: Asked) -> tuple[str, ...]:
+    """Return the names of D and of what is stored beside it, in the epilogue's order."""
+    if asked.epilogue is None:
+        return ("out",)
+    first = len(asked.epilogue.arrays)
+    return ("out", *asked.names[first : first + len(asked.epilogue.stores)])
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return which rows of a result are checked: the first, the last, one of each stretch."""
+    *stack, rows, columns = shape
+    each = columns
+    for extent in stack:
+        each *= extent
+    count = min(rows, max(2, _ELEMENTS // max(each, 1)))
+    if count == rows:
+        return tuple(range(rows))
+    rng = random.Random(f"{shape}")
+    starts = [rows * i // count for i in range(count + 1)]
+    picked = [rng.randrange(*ends) for ends in pairwise(starts)]
+    return (0, *picked[1:-1], rows - 1)

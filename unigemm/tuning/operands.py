@@ -1,0 +1,364 @@
+"""The arrays that are measured with, and whether a result of theirs is right.
+
+A call is measured with arrays that lie as the caller's do: all that it takes by name (`bias`, `c`,
+`preact_out`, ..., scales) is drawn anew, in as many sets as exceed the L2.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from .. import api
+from ..arguments import number
+from ..arrays.array_spec import ArraySpec
+from ..arrays.libraries import view
+from ..errors import ShapeMismatch, UnsupportedProblem
+from ..forks import cached_property
+from ..planning.plan import Plan
+from ..problem.canonical import MAX_ALIGNMENT, Layout, gated_shape, result_shape
+from ..problem.dtypes import DType
+from ..runtime.fusion import PREFIX, WRITTEN, Fusion, arrays_named, fusion_for
+from .expected import Asked, Bounds, bounds_of
+from .measure import Device, Workload, error_ratio, rotation
+
+__all__ = [
+    "Arrays",
+    "Call",
+    "Checked",
+    "Operands",
+    "asked_of",
+    "call_of",
+    "compact_operands",
+]
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """One call's arrays.
+
+    Attributes
+    ----------
+    a, b, out
+        As in `unigemm.matmul`.
+    arguments
+        Those of the epilogue, from `unigemm.runtime.fusion.named_arguments`.
+    more_out
+        Further results of a function.
+    scaling
+        `scale_a` and `scale_b`, as far as they are given.
+    """
+
+    a: Any
+    b: Any
+    out: Any
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    more_out: tuple[Any, ...] = ()
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+
+    def call(self, plan: Plan) -> Callable[[], object]:
+        """Return what multiplies them by a plan."""
+        options: dict[str, Any] = {"precision": plan.problem.precision, **self.scaling}
+        options |= {"deterministic": plan.problem.deterministic, **_keywords(self.arguments)}
+        out = (self.out, *self.more_out) if self.more_out else self.out
+        return lambda: api.matmul(self.a, self.b, out, plan=plan, **options)
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What a call writes, by name."""
+        found = {name: x for name, x in self.arguments.items() if name in WRITTEN}
+        found |= {f"result {i}": x for i, x in enumerate(self.more_out, 1)}
+        return {"out": self.out, **found}
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Arrays to measure with.
+
+    Attributes
+    ----------
+    sets
+        Those of some calls.
+    fresh
+        Returns arrays of which the results hold nothing of a result.
+    ratio
+        Takes such arrays after a call, and returns the largest error of the results relative to
+        its bound: above 1 they are wrong.
+    """
+
+    sets: Sequence[Arrays]
+    fresh: Callable[[], Arrays]
+    ratio: Callable[[Arrays], float]
+
+
+def compact_operands(work: Workload, device: Device) -> Operands:
+    """Return compact ones of a product without an epilogue; they exceed the L2."""
+    sets = [Arrays(*work.arrays(device)) for _ in range(rotation(work.bytes, device.l2_bytes))]
+    return Operands(
+        sets,
+        lambda: replace(sets[0], out=work.result(device)),
+        lambda x: error_ratio(work, device, x.a, x.b, x.out),
+    )
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Says whether results are right, by bounds that are computed once.
+
+    Attributes
+    ----------
+    asked
+        What is computed.
+    device
+        Where the arrays are.
+    inputs
+        What is multiplied and read; nothing writes to it.
+    """
+
+    asked: Asked
+    device: Device
+    inputs: Arrays
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """Return the bounds of the results."""
+        x = self.inputs
+        scales = [
+            number(s, name) if isinstance(s, numbers.Number) else s for name, s in x.scaling.items()
+        ]
+        return bounds_of(self.asked, self.device, x.a, x.b, x.arguments, scales)
+
+    def __call__(self, x: Arrays) -> float:
+        """Return the largest error of results relative to its bound."""
+        return self.bounds.ratio(self.device, x.results)
+
+
+def asked_of(plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, Any]) -> Asked:
+    """Return what a plan's calls compute, for arrays as the caller sees them.
+
+    Parameters
+    ----------
+    plan
+        Of a call.
+    fusion
+        Its epilogue; None for none.
+    a
+        The type of its first operand.
+    given
+        The arguments of the epilogue.
+    """
+    dtypes = {"a": a, "out": plan.problem.d.dtype}
+    precision = plan.problem.precision
+    if fusion is None:
+        return Asked(None, (), (), dtypes, precision)
+    dtypes |= {name: x.dtype for name, x in zip(fusion.names, fusion.layouts, strict=True)}
+    numbers = tuple(number(given[name], name) for name in fusion.numbers)
+    return Asked(fusion.epilogue, fusion.names, numbers, dtypes, precision)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call to be measured, with descriptions in place of its arrays.
+
+    Attributes
+    ----------
+    plan
+        A plan for it.
+    a, b, out
+        The operands and the result.
+    arguments
+        Those of the epilogue; `c` is `out` itself where it is accumulated in place.
+    scaling
+        As in `Arrays`.
+    fusion
+        The epilogue; None for none.
+    """
+
+    plan: Plan
+    a: ArraySpec
+    b: ArraySpec
+    out: ArraySpec
+    arguments: Mapping[str, Any]
+    scaling: Mapping[str, Any]
+    fusion: Fusion | None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether `c` is `out`."""
+        return self.arguments.get("c") is self.out
+
+    def operands(self, device: Device) -> Operands:
+        """Return arrays that lie so, and exceed the L2 together."""
+        size = self.plan.extents.bytes_moved(self.plan.problem)
+        first = self._drawn(device)
+        original = _drawn(device, self.out) if self.in_place else None
+        inputs = first
+        if self.in_place:
+            inputs = replace(first, arguments={**first.arguments, "c": original})
+
+        def fresh() -> Arrays:
+            found = self._with_results(device, first)
+            if self.in_place:
+                device.put(original, found.out)
+            return found
+
+        count = rotation(size, device.l2_bytes)
+        sets = [first, *(self._drawn(device) for _ in range(count - 1))]
+        asked = asked_of(self.plan, self.fusion, self.a.dtype, self.arguments)
+        return Operands(sets, fresh, Checked(asked, device, inputs))
+
+    def _drawn(self, device: Device) -> Arrays:
+        """Draw what is multiplied and read, and make results."""
+        a, b = _drawn(device, self.a), _drawn(device, self.b)
+        scaling = {name: _drawn(device, x) for name, x in self.scaling.items()}
+        arguments = {
+            name: x if name in WRITTEN else _drawn(device, x) for name, x in self.arguments.items()
+        }
+        return self._with_results(device, Arrays(a, b, None, arguments, (), scaling))
+
+    def _with_results(self, device: Device, x: Arrays) -> Arrays:
+        """Return arrays with other results."""
+        out = _drawn(device, self.out) if self.in_place else _empty(device, self.out)
+        arguments = dict(x.arguments)
+        for name in WRITTEN:
+            if name in arguments:
+                arguments[name] = _empty(device, self.arguments[name])
+        if self.in_place:
+            arguments["c"] = out
+        more: list[Any] = []
+        for name, layout in self._returned():
+            assert name.startswith("result")  # of which no more is promised than of their elements
+            more.append(device.operand(layout.shape, layout.dtype, False, 1))
+        return replace(x, out=out, arguments=arguments, more_out=tuple(more))
+
+    def _returned(self) -> Sequence[tuple[str, Layout]]:
+        if self.fusion is None or not self.fusion.returned:
+            return ()
+        pairs = list(zip(self.fusion.names, self.fusion.layouts, strict=True))
+        return pairs[len(pairs) - self.fusion.returned :]
+
+
+def call_of(
+    first: Plan, a: Any, b: Any, out: Any, arguments: Mapping[str, Any], scaling: Mapping[str, Any]
+) -> Call:
+    """Return a call that is measured in place of one.
+
+    Parameters
+    ----------
+    first
+        A plan for the one.
+    a, b, out
+        Its arrays, or their descriptions; `out` may be None.
+    arguments
+        Those of its epilogue, from `named_arguments`.
+    scaling
+        Its `scale_a` and `scale_b`, as far as they are given.
+
+    Raises
+    ------
+    UnsupportedProblem
+        Arrays that lie as simply as those that can be drawn are of another class of products.
+    """
+    problem = first.problem
+    if problem.blocks:
+        raise UnsupportedProblem(
+            "scales of blocks are not drawn, so that nothing can be measured; leave such products "
+            "to the model, or tune with scales of whole operands"
+        )
+    x, y = _spec(a, "a"), _spec(b, "b")
+    shape = result_shape(x.shape, y.shape)
+    if min(len(x.shape), len(y.shape)) < 2:
+        raise ShapeMismatch(
+            f"products {x.shape} @ {y.shape} with an epilogue or scales are measured of matrices; "
+            "give a vector as a matrix of one row or column"
+        )
+    if problem.epilogue is not None and problem.epilogue.gate:
+        shape = gated_shape(shape, y.shape)
+    z = ArraySpec(shape, problem.d.dtype) if out is None else _spec(out, "out")
+    given = dict(arguments)
+    given |= {name: _spec(x, name, beside=True) for name, x in arrays_named(arguments).items()}
+    if out is not None and given.get("c") is not None and arguments["c"] is out:
+        given["c"] = z
+    scales = dict(scaling)
+    scales |= {name: _spec(x, name, beside=True) for name, x in arrays_named(scaling).items()}
+    fusion = None
+    if given:
+        fusion = fusion_for(
+            given, (x.layout, y.layout, z.layout), lambda spec, name: spec.layout, None,
+            given.get("c") is z, on_host=not first.target.is_gpu,
+        )  # fmt: skip
+    call = Call(first, x, y, z, given, scales, fusion)
+    again = _planned(call, out is None)
+    if (again.problem, again.extents) != (problem, first.extents):
+        raise UnsupportedProblem(
+            f"compact operands are measured, and {problem} is of another class; make the arrays "
+            "compact (numpy.ascontiguousarray), or tune with ArraySpec(shape, dtype)"
+        )
+    return call
+
+
+def _planned(call: Call, without_out: bool) -> Plan:
+    """Plan a call anew."""
+    first = call.plan
+    return api.plan(
+        call.a,
+        call.b,
+        None if without_out else call.out,
+        dtype=first.problem.d.dtype,
+        precision=first.problem.precision,
+        deterministic=first.problem.deterministic,
+        backend=first.backend,
+        target=first.target,
+        keep=0,
+        tuned=False,
+        **call.scaling,
+        **_keywords(call.arguments),
+    )
+
+
+def _keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `unigemm.matmul` takes by name, of what `named_arguments` made of it."""
+    named, more = dict[str, Any](), dict[str, Any]()
+    for name, value in arguments.items():
+        if name.startswith(PREFIX):
+            more[name.removeprefix(PREFIX)] = value
+        else:
+            named[name] = value
+    return {**named, "epilogue_args": more} if more else named
+
+
+def _spec(x: Any, name: str, *, beside: bool = False) -> ArraySpec:
+    """Return an array that lies as simply as those that are drawn, and much like one.
+
+    What stands beside a product broadcasts: a step of 0 is an extent of 1.
+    """
+    layout = x.layout if isinstance(x, ArraySpec) else view(x, name).layout
+    shape, steps = layout.shape, layout.strides
+    if beside:
+        shape = tuple(1 if step == 0 else x for x, step in zip(shape, steps, strict=True))
+    columns = len(shape) > 1 and steps[-2] == 1 and steps[-1] != 1
+    alignment = max(layout.alignment, min(layout.dtype.itemsize, MAX_ALIGNMENT))
+    return ArraySpec(shape, layout.dtype, "F" if columns else "C", alignment=alignment)
+
+
+def _drawn(device: Device, x: Any) -> Any:
+    """Draw an array as it is described; what is none stays."""
+    if not isinstance(x, ArraySpec):
+        return x
+    shape = x.shape if len(x.shape) > 1 else (1, prod(x.shape))
+    offset = x.alignment // x.dtype.itemsize if x.alignment < MAX_ALIGNMENT else 0
+    drawn = device.operand(shape, x.dtype, x.order == "F", offset)
+    return drawn if shape == x.shape else drawn.reshape(x.shape)
+
+
+def _empty(device: Device, x: ArraySpec) -> Any:
+    """Return an array that holds nothing of a result, as it is described."""
+    if x.alignment < MAX_ALIGNMENT:
+        return _drawn(device, x)
+    if x.order == "F" and len(x.shape) > 1:
+        turned = (*x.shape[:-2], x.shape[-1], x.shape[-2])
+        return device.empty(turned, x.dtype).swapaxes(-1, -2)
+    return device.empty(x.shape, x.dtype)
