@@ -1,18 +1,28 @@
-"""The option ``--epilogue``: words for what `unigemm.matmul` takes by name."""
+"""The option ``--epilogue``: words for what `unigemm.matmul` takes by name, scales included."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ..arrays.array_spec import ArraySpec
 from ..errors import UnsupportedProblem
 from ..problem.canonical import result_shape
 from ..problem.dtypes import DType
 
-__all__ = ["WORDS", "fused_specs"]
+__all__ = ["EpilogueWords", "fused_specs"]
 
 #: Beside the names of activations.
-WORDS = ("alpha", "bias", "c", "preact_out", "amax_out", "scale_d")
+WORDS = ("alpha", "bias", "c", "preact_out", "amax_out", "scale_a", "scale_b", "scale_d")
+EpilogueWords = Annotated[
+    str | None,
+    typer.Option(
+        "--epilogue",
+        help="What is done to the sums, such as bias,gelu_tanh: words for what matmul takes by "
+        f"name ({', '.join(WORDS)}, and activations).",
+    ),
+]
 
 
 def fused_specs(text: str | None, a: ArraySpec, b: ArraySpec) -> dict[str, Any]:
@@ -29,7 +39,7 @@ def fused_specs(text: str | None, a: ArraySpec, b: ArraySpec) -> dict[str, Any]:
     kind = DType.FLOAT32 if a.dtype.itemsize == 1 else a.dtype
     kinds: dict[str, Any] = {
         "alpha": 2.0,
-        "scale_d": 2.0,
+        **dict.fromkeys(("scale_a", "scale_b", "scale_d"), 2.0),
         "bias": ArraySpec(shape[-1:], kind),
         "c": ArraySpec(shape, kind),
         "preact_out": ArraySpec(shape, DType.FLOAT32),

@@ -33,7 +33,7 @@ from ..version import __version__
 from . import render as show
 from .cache import cache_app
 from .calibrate import calibrate_command
-from .epilogue import WORDS, fused_specs
+from .epilogue import EpilogueWords, fused_specs
 from .sweep import sweep_command
 
 __all__ = ["app", "main"]
@@ -52,14 +52,6 @@ def _named(*names: str) -> Any:
 
 _LAYOUTS = ("nn", "nt", "tn", "tt")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-EpilogueWords = Annotated[
-    str | None,
-    typer.Option(
-        "--epilogue",
-        help="What is done to the sums, such as bias,gelu_tanh: words for what matmul takes by "
-        f"name ({', '.join(WORDS)}, and activations).",
-    ),
-]
 Extent = Annotated[int, typer.Argument(min=1)]
 DtypeName = Annotated[
     str,
@@ -237,7 +229,8 @@ def plans_of(
         options.update(scales)
     else:
         a, b = specs(m, n, k, dtype, layout, batch)
-    options |= fused_specs(epilogue, a, b)
+    asked = fused_specs(epilogue, a, b)
+    options |= {name: (options[name], x) if name in options else x for name, x in asked.items()}
     wanted: list[str | None] = [*targets] if targets else [None]
     return [api.plan(a, b, dtype=out_dtype, target=target, **options) for target in wanted]
 
@@ -334,6 +327,7 @@ def tune(
     batch: Batch = 1,
     backend: BackendName = "auto",
     precision: Precision = "ieee",
+    epilogue: EpilogueWords = None,
     candidates: Annotated[int, typer.Option(min=1, help="Measure this many configurations.")] = 8,
     budget: Annotated[float, typer.Option(help="Device time to spend, in seconds.")] = 1.0,
     file: Annotated[
@@ -359,6 +353,7 @@ def tune(
             report=lambda what, done, of: bar.update(
                 task, description=what, completed=done, total=of
             ),
+            **fused_specs(epilogue, a, b),
         )
     if as_json:
         show.print_json(plan_json(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +15,18 @@ from ..problem.dtypes import dtype_named
 from ..problem.problem import PRECISIONS
 from ..tuning.measure import Workload, best_device
 from ..tuning.plot import check_picture, write_plot
-from ..tuning.sweep import COLUMNS, Lists, compile_all, contenders, row, starts, sweep_into
+from ..tuning.sweep import (
+    COLUMNS,
+    Lists,
+    compile_all,
+    contenders,
+    row,
+    spec_of,
+    starts,
+    sweep_into,
+)
 from . import render as show
+from .epilogue import EpilogueWords, fused_specs
 
 __all__ = ["lists_of", "sweep_command", "write_csv"]
 
@@ -32,6 +43,7 @@ def sweep_command(
     layout: Annotated[str, typer.Option(help="nn, nt, tn or tt: t is stored transposed.")] = "nn",
     batch: Annotated[int, typer.Option(min=1, help="Products in a stack.")] = 1,
     precision: Annotated[str, typer.Option(help="Coarsest arithmetic for float32.")] = "ieee",
+    epilogue: EpilogueWords = None,
     backend: Annotated[str, typer.Option(help="Names with commas between, or auto.")] = "auto",
     tile: Annotated[str, typer.Option(help="128x256x64,128x128,...: M, N and perhaps K.")] = "",
     stages: Values = "",
@@ -70,6 +82,7 @@ def sweep_command(
         check_picture(plot)
     lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
     work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
+    work = replace(work, fused=tuple(fused_specs(epilogue, *spec_of(work)).items()))
     device = best_device()
     plans, reasons = starts(work, _parts(backend))
     if not plans:
