@@ -255,12 +255,15 @@ SHAPES = [
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_120a"])
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=str)
 def test_auto_takes_it_for_sixteen_bits_where_no_other_backend_has_tensor_cores(arch, dtype):
-    """Except where CUDA cores keep up: the few rows and the small matrices left out here."""
-    for *batch, m, n, k in SHAPES:
+    """Except where CUDA cores keep up: the few rows and the small matrices left out here.
+
+    Both types take as long: each shape has one layout of the one and another of the other.
+    """
+    for number, (*batch, m, n, k) in enumerate(SHAPES):
         if min(m, n) >= 16 and max(m, n) > 256:
-            for layout in ("nt", "tn"):
-                plan = chosen(arch, m, n, k, dtype, layout, batch=tuple(batch))
-                assert plan.backend == "cutile", str(plan)
+            layout = ("nt", "tn")[(number + SIXTEEN.index(dtype)) % 2]
+            plan = chosen(arch, m, n, k, dtype, layout, batch=tuple(batch))
+            assert plan.backend == "cutile", str(plan)
 
 
 def test_auto_takes_it_beside_other_tensor_core_backends_where_it_was_faster():

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from made import made
@@ -200,7 +201,7 @@ def test_copies_are_multiplied_by_the_code_of_k_major_operands(layout, change, a
 
 def test_all_six_architectures_are_offered_enough():
     for arch in ARCHS:
-        assert len(list(every_plan(arch))) > 200
+        assert len(list(islice(every_plan(arch), 201))) > 200
 
 
 def parameters(cubin):

@@ -87,19 +87,21 @@ def first_place(tile, thread, threads):
 
 
 def test_the_copies_of_all_threads_fill_each_tile_exactly_once():
-    for problem, config in OFFERED:
-        geo = geometry(problem, config)
-        for tile in (tile for tile in (geo.a, geo.b) if not tile.tma_fed):
-            filled = set()
-            for i, copy in enumerate(copy_schedule(tile, geo.copy_threads)):
-                for thread in range(geo.copy_threads):
-                    if copy.partial and thread >= tile.copies - i * geo.copy_threads:
-                        continue
-                    line, at = first_place(tile, thread, geo.copy_threads)
-                    place = (line + copy.line, at * tile.copy_width + copy.position)
-                    assert place not in filled
-                    filled.add(place)
-            assert filled == set(product(range(tile.lines), range(0, tile.line, tile.copy_width)))
+    found = [geometry(*offer) for offer in OFFERED]
+    tiles = {(tile, geo.copy_threads) for geo in found for tile in (geo.a, geo.b)}
+    for tile, threads in tiles:
+        if tile.tma_fed:
+            continue
+        filled = set()
+        for i, copy in enumerate(copy_schedule(tile, threads)):
+            for thread in range(threads):
+                if copy.partial and thread >= tile.copies - i * threads:
+                    continue
+                line, at = first_place(tile, thread, threads)
+                place = (line + copy.line, at * tile.copy_width + copy.position)
+                assert place not in filled
+                filled.add(place)
+        assert filled == set(product(range(tile.lines), range(0, tile.line, tile.copy_width)))
 
 
 def test_the_accumulators_of_all_lanes_cover_the_tile_exactly_once():

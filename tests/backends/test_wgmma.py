@@ -187,7 +187,7 @@ def test_a_price_is_the_same_alone_and_among_others(problem, m, n, k):
     extents = Extents(m, n, k)
     found = candidates(problem, extents, H200)
     assert BACKEND.estimate_all(problem, extents, H200, [each.config for each in found]) == found
-    for each in found:
+    for each in found[(m + n + k) % 8 :: 8]:
         assert BACKEND.estimate(problem, extents, H200, each.config) == each
 
 
