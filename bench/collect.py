@@ -1,8 +1,8 @@
 """Collect launches that the model did not choose: ``python -m bench.collect --out x.jsonl.xz``.
 
 What a fit is made of, and what claims are judged by. For each problem of ``models:SEED`` (to fit
-to) or ``heldout:SEED`` (to judge by) the planner's best launches, and others, drawn evenly from all
-that the backends offer (see `unigemm.tuning.launch_draw`). Kernels are compiled on all cores;
+to) or ``heldout:SEED`` (to judge by) the planner's best launches, and others, sampled evenly from
+all that the backends offer (see `unigemm.tuning.launch_draw`). Kernels are compiled on all cores;
 nothing compiles beside the measuring. Kinds of numbers take turns, so a run that is cut short has
 some of each. Ends by itself after ``--seconds``.
 
@@ -35,7 +35,7 @@ from unigemm.errors import BackendUnavailable, UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import Target, named_target
-from unigemm.tuning.launch_draw import Amounts, Drawn, LaunchDraw
+from unigemm.tuning.launch_draw import Amounts, LaunchDraw, SampledLaunch
 from unigemm.tuning.measure import Workload, best_device
 from unigemm.tuning.sweep import contenders, starts, sweep
 
@@ -58,11 +58,11 @@ class Todo:
 
     kind: str
     work: Workload
-    launches: list[Drawn] = field(default_factory=list)
+    launches: list[SampledLaunch] = field(default_factory=list)
 
 
 def problems(suite: str, counts: dict[str, int]) -> list[Todo]:
-    """Return problems of a drawn suite, the kinds in turn and each kind evenly over the list."""
+    """Return problems of a random suite, the kinds in turn and each kind evenly over the list."""
     found = []
     for place, (kind, count) in enumerate(counts.items()):
         works = islice(_works(suite, kind), count)
@@ -223,9 +223,11 @@ def write(path: Path, records: Iterable[Record]) -> None:
         file.write(lzma.compress(lines) if path.suffix == ".xz" else lines)
 
 
-def recorded(todo: Todo, suite: str, drawn: Sequence[Drawn], records: list[Record]) -> list[Record]:
+def recorded(
+    todo: Todo, suite: str, launches: Sequence[SampledLaunch], records: list[Record]
+) -> list[Record]:
     """Return what is written of measured launches."""
-    for each, record in zip(drawn, records, strict=True):
+    for each, record in zip(launches, records, strict=True):
         for empty in ("alternatives", "rejected", "estimated_for", "measured_us"):
             record["plan"].pop(empty, None)
         record.update(suite=suite, drawn=each.how, kind=todo.kind)
@@ -271,7 +273,7 @@ class Summary:
 def draw_all(
     todo: Iterable[Todo], draw: LaunchDraw, backends: Sequence[str], target: Target | None
 ) -> Iterator[Todo]:
-    """Yield problems with their launches drawn; those that nobody takes are told and left out."""
+    """Yield problems with their launches; those that nobody takes are told and left out."""
     for each in todo:
         try:
             first, _ = starts(each.work, backends, target)
@@ -284,7 +286,7 @@ def draw_all(
 
 def collect(
     todo: Sequence[Todo],
-    drawn: Callable[[Sequence[Todo]], Iterable[Todo]],
+    with_launches: Callable[[Sequence[Todo]], Iterable[Todo]],
     pool: Pool,
     measurer: Measurer,
     args: argparse.Namespace,
@@ -296,7 +298,7 @@ def collect(
         begin = time.monotonic()
         share = (end - begin) / (args.rounds - number)
         until, ready = begin + _COMPILING * share, list[Todo]()
-        for each in drawn(todo[number :: args.rounds]):
+        for each in with_launches(todo[number :: args.rounds]):
             ready.append(each)
             pool.ask(((x.kernel, x.plan) for x in each.launches), until)
             if time.monotonic() > until:
@@ -361,7 +363,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kinds", default=COUNTS, help="problems of each kind of numbers")
     parser.add_argument("--backend", default=BACKENDS)
     parser.add_argument("--best", type=int, default=8, help="the planner's best launches")
-    parser.add_argument("--evenly", type=int, default=16, help="others, drawn evenly")
+    parser.add_argument("--evenly", type=int, default=16, help="others, sampled evenly")
     parser.add_argument("--varied", type=int, default=8, help="of those, one parameter changed")
     parser.add_argument("--shared", type=float, default=0.6, help="draws among known kernels")
     parser.add_argument("--seconds", type=float, default=500.0, help="then end")

@@ -21,9 +21,9 @@ _BOUNDS = {  # of a coefficient: else it stands in for another
 }  # fmt: skip
 # Weights fall with the loss against a product's best, to so little: of coefficients, of trees.
 _OF_COEFFICIENTS, _OF_TREES = (2.0, 0.2), (2.0, 0.3)
-_DRAWN = 4.0  # times the weight of launches that no model chose: they show what is bad, too
+_OF_SAMPLED = 4.0  # times the weight of launches that no model chose: they show what is bad, too
 _TREES, _LEVEL_TREES = 300, 40
-_SOME = 5000  # launches, drawn, by which the coefficients are fitted
+_SOME = 5000  # launches, sampled, by which the coefficients are fitted
 _KEPT = 12  # of a product whose launches a model chose: the best, and as many of the others
 
 
@@ -76,10 +76,10 @@ def fit(to: Measured, only: Array | None = None, seed: int = 0) -> Fitted:
 
 
 def _thinned(to: Measured, rng: np.random.Generator) -> Array:
-    """Return which launches are fitted to: all that were drawn, and some of those that were not."""
-    kept = to.drawn.copy()
+    """Return which launches are fitted to: all that were sampled, and some others."""
+    kept = to.sampled.copy()
     for rows in to.rows:
-        chosen = rows[~to.drawn[rows]]
+        chosen = rows[~to.sampled[rows]]
         order = chosen[to.us[chosen].argsort(kind="stable")]
         kept[order[:_KEPT]] = True
         kept[rng.permutation(order[_KEPT:])[:_KEPT]] = True
@@ -87,7 +87,8 @@ def _thinned(to: Measured, rng: np.random.Generator) -> Array:
 
 
 def _weights(to: Measured, steep: float, least: float) -> Array:
-    found: Array = np.exp(-steep * (to.loss - 1)).clip(least) * np.where(to.drawn, _DRAWN, 1.0)
+    times = np.where(to.sampled, _OF_SAMPLED, 1.0)
+    found: Array = np.exp(-steep * (to.loss - 1)).clip(least) * times
     return found
 
 

@@ -119,12 +119,12 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     """Return the ladder as a Markdown table."""
     lines = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
     for record in records:
-        figures = [record.get("error", "-")[:80], "-", "-"]
+        numbers = [record.get("error", "-")[:80], "-", "-"]
         if "us" in record:
-            figures = [record["us"], record["tflops"], 100 * record["ratio"]]
-            figures = [f"{figure:.1f}" for figure in figures]
+            numbers = [record["us"], record["tflops"], 100 * record["ratio"]]
+            numbers = [f"{number:.1f}" for number in numbers]
         published = [record.get(f"published_{name}") or "" for name in ("consumer", "h100")]
-        cells = [record["rung"], record.get("adds", ""), *figures, *map(str, published)]
+        cells = [record["rung"], record.get("adds", ""), *numbers, *map(str, published)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

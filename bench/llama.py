@@ -190,18 +190,18 @@ def decode_times(sizes: Sizes, batch: int, compiled: bool) -> None:
             step = each
             with ut.use() if inside else nullcontext() as used:
                 call = lambda step=step: step(tokens, at)  # noqa: E731
-                figures = [microseconds(call, 50), microseconds(captured(call)[0], 100)]
+                times = [microseconds(call, 50), microseconds(captured(call)[0], 100)]
                 if compiled and not inside:
                     step = torch.compile(each, fullgraph=True)
                     call = lambda step=step: step(tokens, at)  # noqa: E731
-                    figures += [microseconds(call, 50), microseconds(captured(call)[0], 100)]
+                    times += [microseconds(call, 50), microseconds(captured(call)[0], 100)]
             if inside and used.fallbacks:
                 print(f"  {used.fallbacks} products by PyTorch: {dict(used.reasons)}")
-            rows[name] = figures
+            rows[name] = times
     heads = ("eager", "captured", "compiled", "compiled, captured")
     print(f"microseconds a step, batch {batch}, {sizes}:")
-    for name, figures in rows.items():
-        pairs = zip(heads, figures, rows["torch"], strict=False)
+    for name, times in rows.items():
+        pairs = zip(heads, times, rows["torch"], strict=False)
         said = "  ".join(f"{head} {us:8.1f} ({base / us:4.2f}x)" for head, us, base in pairs)
         print(f"  {name:16s} {said}")
 

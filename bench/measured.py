@@ -52,7 +52,7 @@ def launches(paths: Iterable[Path] | None = None) -> list[Launch]:
     """
     runs: dict[Any, list[tuple[float, float | None]]] = defaultdict(list)
     beside: dict[Any, list[float]] = defaultdict(list)
-    drawn: set[Any] = set()
+    sampled: set[Any] = set()
     for path in files() if paths is None else paths:
         for line in _lines(path):
             if not line.us:
@@ -62,7 +62,7 @@ def launches(paths: Iterable[Path] | None = None) -> list[Launch]:
             key = (line.backend, *product, _config(plan))
             runs[key].append((line.us, line.cublas_us))
             if line.drawn:
-                drawn.add(key)
+                sampled.add(key)
             if line.cublas_us:
                 beside[product].append(line.cublas_us)
     usual = {product: median(us) for product, us in beside.items()}
@@ -70,7 +70,7 @@ def launches(paths: Iterable[Path] | None = None) -> list[Launch]:
     for key, timed in runs.items():
         cublas = usual.get(key[1:4])
         us = median(_as_usual(*each, cublas) for each in timed)
-        found.append(Launch(*key, us, key in drawn, cublas))
+        found.append(Launch(*key, us, key in sampled, cublas))
     return found
 
 
@@ -111,7 +111,7 @@ class _Line(msgspec.Struct):
     plan: _Plan
     us: float | None = None
     cublas_us: float | None = None
-    drawn: str = ""
+    drawn: str = ""  # how the launch was chosen
 
 
 def _lines(path: Path) -> Iterator[_Line]:

@@ -1,4 +1,4 @@
-"""Products as people run them, drawn by a seed: of models mostly, and some of each other kind.
+"""Products as people run them, at random by a seed: of models mostly, and some of each other kind.
 
 Sizes to fit to (``models:SEED``) and sizes to judge by (``heldout:SEED``) share no shape, whatever
 the seeds, and neither has one of the suites: a number made of the shape says which of the two it

@@ -72,14 +72,14 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        figures = (
+        numbers = (
             f"{row['mean']:.3f} | {row['worst']:.3f} | {row['worst_problem']} | {row['share']:.0%}"
             if row["problems"]
             else "- | - | - | -"
         )
         lines.append(
             f"| {row['suite']} | {row['dtype']} | {row['backend']} | {row['layout']} | "
-            f"{row['problems']} | {figures} | {row['failed']} |"
+            f"{row['problems']} | {numbers} | {row['failed']} |"
         )
     return "\n".join(lines)
 

@@ -41,7 +41,7 @@ def boosted(
     damping
         Weight of zero in each leaf.
     fraction
-        Part of the features that a tree may ask about, drawn by the seed.
+        Part of the features that a tree may ask about, at random by the seed.
     among
         The features that may be asked about; all if None.
     """

@@ -1,4 +1,4 @@
-"""Products with epilogues for the tests of kernels: what is drawn, and how results are compared.
+"""Products with epilogues for the tests of kernels: what is tried, and how results are compared.
 
 The reference is the NumPy backend, which tests/core/test_fused.py holds against formulas.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from reference import NUMPY, Lib, Strided, strided_view
-from sampling import SEED, drawn
+from sampling import SEED, sampled
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -227,7 +227,7 @@ def drawn_cases(
         }
         for x in found
     ]  # fmt: skip
-    return [found[i] for i in drawn(factors, most, name)]
+    return [found[i] for i in sampled(factors, most, name)]
 
 
 def _arrays_of(case: Fused) -> tuple[Any, Any, list[Any], dict[str, Any]]:

@@ -179,8 +179,8 @@ def fill(flat, where, rng, exact):
         view[...] = rng.integers(-1, 3, where.shape).astype(flat.dtype)
     else:
         whole = flat.dtype == np.int8
-        drawn = rng.integers(-128, 128, where.shape) if whole else rng.standard_normal(where.shape)
-        view[...] = drawn.astype(flat.dtype)
+        values = rng.integers(-128, 128, where.shape) if whole else rng.standard_normal(where.shape)
+        view[...] = values.astype(flat.dtype)
     return view
 
 

@@ -16,7 +16,7 @@ ALL = os.environ.get("UNIGEMM_TEST_ALL") == "1"
 SEED = os.environ.get("UNIGEMM_TEST_SEED", "0")
 
 
-def drawn(cases: Sequence[Mapping[str, Hashable]], most: int, name: str) -> list[int]:
+def sampled(cases: Sequence[Mapping[str, Hashable]], most: int, name: str) -> list[int]:
     """Return the numbers of some cases, the same each time for one name, at most so many.
 
     Each value of each factor is in one of them, where so few can have them all; those come first
@@ -47,7 +47,7 @@ def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
             dict(pair for name, value in case.callspec.params.items() for pair in _of(name, value))
             for case in cases
         ]
-        taken = set(drawn(factors, most, name.rpartition("/")[2]))
+        taken = set(sampled(factors, most, name.rpartition("/")[2]))
         left += [case for number, case in enumerate(cases) if number not in taken]
     return left
 

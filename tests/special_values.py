@@ -60,8 +60,8 @@ def sprinkled(a_dtype, b_dtype, shape, seed):
         native = numpy_dtype(dtype)
         x = rng.integers(-3, 4, extents).astype(native)
         places = rng.random(extents) < 1 / (4 * shape[2])
-        drawn = rng.choice([np.inf, -np.inf, np.inf, -np.inf, np.nan], int(places.sum()))
-        x[places] = drawn.astype(native)
+        chosen = rng.choice([np.inf, -np.inf, np.inf, -np.inf, np.nan], int(places.sum()))
+        x[places] = chosen.astype(native)
         found.append(x)
     return found
 

@@ -1,7 +1,7 @@
 """Plans of cute_tcgen05: with a configuration that a test names or draws, and all that are offered.
 
 `offers` lists every configuration for each kind of numbers and each layout, and `plan_of` gives one
-a product to try it with. Tests run a sample of the list, drawn by a seed; UNIGEMM_TEST_ALL=1 runs
+a product to try it with. Tests run a sample of the list, by a seed; UNIGEMM_TEST_ALL=1 runs
 it whole, and UNIGEMM_TEST_ALL=2/5 the second of five parts.
 """
 
@@ -47,7 +47,7 @@ def with_config(plan, config):
     return replace(plan, config=config, workspace_bytes=scratch_bytes(seen, sizes, config))
 
 
-def drawn(plan, wanted, seed):
+def sampled_plan(plan, wanted, seed):
     """Return a plan with a configuration of a kind, of those that are offered; by the seed."""
     found = [
         config
@@ -62,7 +62,7 @@ def drawn(plan, wanted, seed):
 
 @dataclass(frozen=True)
 class Kind:
-    """What is multiplied: types of A and B, and the orders of their scales, to be drawn from."""
+    """What is multiplied: types of A and B, and the orders of their scales, to choose from."""
 
     name: str
     types: tuple[tuple[DType, DType], ...]
@@ -213,9 +213,9 @@ def with_places(target: Target, config: Config, clusters: int) -> Target:
 
 
 def _extents(draw: random.Random, problem: Problem, config: Config, clusters: int) -> Extents:
-    """Return sizes of a few tiles for each cluster and a remainder; K ends inside a slab.
+    """Return sizes of a few tiles for each cluster and a remainder; K ends inside a k_tile.
 
-    The slabs of a cluster's tiles are more than the stages, which begin again.
+    The k_tiles of a cluster's tiles are more than the stages, which begin again.
     """
     high, wide = draw.choice([(2, 2), (1, 3), (3, 1)])
     m = _odd(draw, (high - 1) * ROWS * config.cluster[0], ROWS * config.cluster[0])
@@ -223,9 +223,9 @@ def _extents(draw: random.Random, problem: Problem, config: Config, clusters: in
     n = _odd(draw, (wide - 1) * columns, columns)
     if config.swap_ab:
         m, n = n, m
-    slab = config.tile[2]
-    slabs = max(draw.choice((2, 3)), config.stages * clusters // (high * wide))
-    return Extents(m, fitting(n, problem.d), slabs * slab + draw.randrange(1, slab))
+    k_tile = config.tile[2]
+    k_tiles = max(draw.choice((2, 3)), config.stages * clusters // (high * wide))
+    return Extents(m, fitting(n, problem.d), k_tiles * k_tile + draw.randrange(1, k_tile))
 
 
 def _odd(draw: random.Random, whole: int, most: int) -> int:

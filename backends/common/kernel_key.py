@@ -44,7 +44,7 @@ _BOUNDS = {
     "slice_k": (1, 32),
     "producers": (0, 32),
 }
-_MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as configurations are drawn up
+_MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as candidates are listed
 
 Steps = tuple[int, int, int, int]
 

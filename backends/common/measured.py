@@ -23,7 +23,7 @@ __all__ = ["Measured", "MeasuredLaunch", "measured"]
 
 @dataclass(frozen=True)
 class MeasuredLaunch:
-    """A launch and its time in microseconds; `drawn` is whether no model chose it."""
+    """A launch and its time in microseconds; `sampled` is whether no model chose it."""
 
     backend: str
     problem: Problem
@@ -31,7 +31,7 @@ class MeasuredLaunch:
     target: Target
     config: Config
     us: float
-    drawn: bool = False
+    sampled: bool = False
 
 
 class Measured(NamedTuple):
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
         (problem, extents, target, swapped) of each group of launches, as the kernel sees it.
     groups
         Where each of them ends.
-    usage, launches, us, drawn
+    usage, launches, us, sampled
         Of all launches, one behind the other.
     product
         Place of each launch's product as the caller sees it, and which these are.
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
     usage: Usage
     launches: Launches
     us: Array
-    drawn: Array
+    sampled: Array
     product: Array
     names: list[tuple[Problem, Extents, Target]]
 
@@ -102,7 +102,7 @@ def measured(model: CostModel, kinds: Sequence[str], of: Sequence[MeasuredLaunch
             is None
         ):
             groups[each.problem, each.extents, each.target].append(each)
-    products, usages, launches, us, drawn, product = [], [], [], [], [], []
+    products, usages, launches, us, sampled, product = [], [], [], [], [], []
     for place, ((problem, extents, target), every) in enumerate(groups.items()):
         for swapped in (False, True):
             some = [each for each in every if each.config.swap_ab == swapped]
@@ -117,7 +117,7 @@ def measured(model: CostModel, kinds: Sequence[str], of: Sequence[MeasuredLaunch
             launches.append(columns)
             products.append((own, sizes, swapped))
             us += [each.us for each in some]
-            drawn += [each.drawn for each in some]
+            sampled += [each.sampled for each in some]
             product += [place] * len(some)
     return Measured(
         products,
@@ -125,7 +125,7 @@ def measured(model: CostModel, kinds: Sequence[str], of: Sequence[MeasuredLaunch
         Usage(*(np.concatenate(column) for column in zip(*usages, strict=True))),
         Launches(*(np.concatenate(column) for column in zip(*launches, strict=True))),
         np.array(us),
-        np.array(drawn),
+        np.array(sampled),
         np.array(product),
         list(groups),
     )

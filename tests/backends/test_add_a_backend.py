@@ -36,19 +36,21 @@ def agrees(a, b, out=None, **asked):
     return bool((gap <= room).all()) and (out is None or given is out)
 
 
-def drawn(*shape):
+def random_array(*shape):
     return rng.standard_normal(shape).astype("float32")
 
 
-x, y = drawn(150, 70), drawn(70, 90)
+x, y = random_array(150, 70), random_array(70, 90)
 found["agrees"] = {
     "plain": agrees(x, y),
     "transposed": agrees(y.T, x.T),
     "backwards": agrees(x[::-1, ::-1], y[::-1]),
     "columns of D": agrees(x, y, np.empty((90, 150), "float32").T),
     "vectors": agrees(x[0], y[:, 0]) and agrees(x, y[:, 0]) and agrees(x[0], y),
-    "stacks": agrees(drawn(2, 3, 20, 30), drawn(3, 30, 40)),
-    "stacks of many dimensions": agrees(drawn(2, 1, 3, 2, 4, 5), drawn(2, 2, 1, 2, 5, 6)),
+    "stacks": agrees(random_array(2, 3, 20, 30), random_array(3, 30, 40)),
+    "stacks of many dimensions": agrees(
+        random_array(2, 1, 3, 2, 4, 5), random_array(2, 2, 1, 2, 5, 6)
+    ),
     "float16": agrees(x.astype("float16"), y.astype("float16")),
     "float16 into float32": agrees(x.astype("float16"), y.astype("float16"), dtype="float32"),
 }

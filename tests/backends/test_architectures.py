@@ -146,7 +146,7 @@ def test_devices_are_planned_for_by_their_own_figures(name, arch):
 def test_a_target_has_a_name_that_leads_back_to_it(text):
     target = named_target(text)
     assert named_target(name_of(target)) == target
-    assert name_of(replace(target, sm_count=7)) == target.arch  # figures of its own
+    assert name_of(replace(target, sm_count=7)) == target.arch  # numbers of its own
 
 
 def test_a_device_that_stands_for_its_architecture_is_that_architecture():

@@ -203,9 +203,9 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(
         config = each.config
         own = config.oriented(problem)
         assert unsupported_reason(config.oriented(kernel_problem(problem)), config, target) is None
-        slabs = -(-k // config.tile[2])
-        of_part = -(-slabs // config.split_k)
-        assert of_part * (config.split_k - 1) < slabs
+        k_tiles = -(-k // config.tile[2])
+        of_part = -(-k_tiles // config.split_k)
+        assert of_part * (config.split_k - 1) < k_tiles
         sizes = config.oriented(extents)
         scratch = scratch_bytes(problem, extents, target, config)
         assert each.workspace_bytes == scratch
@@ -581,25 +581,25 @@ def test_tiles_that_do_not_fill_a_round_are_cut_into_parts_that_do():
     main, tail, join = calls(plan, gemm)
     order = order_of(config, 12, 12, 1)
     assert order == (0, 1, Divisor(144), Divisor(1), Divisor(12), Divisor(1), Divisor(1))
-    # 144 tiles: one for each of 132 blocks, and twelve of 24 slabs, each in parts of three.
+    # 144 tiles: one for each of 132 blocks, and twelve of 24 k_tiles, each in parts of three.
     assert (main.symbol, main.blocks, main.arguments[-9:]) == ("gemm", 132, (1, 132, *order))
     assert (tail.symbol, tail.blocks, tail.arguments[-9:]) == ("tail", 96, (8, 132, *order))
     assert (join.symbol, join.blocks, join.arguments[-9:]) == ("join", 192, (8, 132, *order))
     pieces = (CallArgument("workspace"), 1, 132, 128, 128, 132 * 16384, 16384, 128, 1)
     assert tail.arguments[27:36] == join.arguments[:9] == pieces
     assert scratch_bytes(gemm.problem, gemm.extents, H200, config) == 132 * 16384 * 4
-    # A product of whole rounds has none left.
+    # A product of whole waves has none left.
     (main,) = calls(replace(plan, target=replace(H200, sm_count=12)), gemm)
     assert (main.blocks, main.arguments[-9:]) == (12, (1, 144, *order))
 
 
 @given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 200))
-def test_parts_of_a_tail_fit_on_the_device_and_none_is_empty(tiles, slabs, places):
-    rest = tail_of(plan_of(schedule="tail").config, 64 * slabs, tiles, places)
+def test_parts_of_a_tail_fit_on_the_device_and_none_is_empty(tiles, k_tiles, places):
+    rest = tail_of(plan_of(schedule="tail").config, 64 * k_tiles, tiles, places)
     assert rest.begin % places == 0
     assert rest.begin + rest.tiles == tiles
     assert rest.tiles * rest.parts <= places
-    assert (rest.parts - 1) * -(-slabs // rest.parts) < slabs
+    assert (rest.parts - 1) * -(-k_tiles // rest.parts) < k_tiles
 
 
 def test_sums_that_no_number_of_rows_may_change_are_not_shared():

@@ -1,4 +1,4 @@
-"""cute_simt's copies of operands without a GPU: what they make of a problem, their price, SASS."""
+"""cute_simt's copies of operands without a GPU: what they make of a problem, estimates, SASS."""
 
 from __future__ import annotations
 

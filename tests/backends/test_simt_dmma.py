@@ -307,7 +307,7 @@ def test_other_types_and_architectures_have_no_such_tiles(arch):
     ids=str,
 )
 def test_a_configuration_costs_alone_what_it_does_in_a_ranking(extents):
-    """Whole, in parts of K, and in clusters along K, whose prices are made by other code."""
+    """Whole, in parts of K, and in clusters along K, whose estimates are made by other code."""
     ways = set()
     for majors, alignment in product(("kn", "mk"), (8, 16)):
         problem = problem_of(FLOAT64, *majors, alignment)
@@ -399,7 +399,7 @@ def stacked(layout, sizes, place, d_place, count, seed):
     return Case(a, b, d, (count, m, n), FLOAT64, FLOAT64, False, seed)
 
 
-def drawn(layout, sizes, place, d_place, seed):
+def random_case(layout, sizes, place, d_place, seed):
     """Return a product among poison."""
     m, n, k = sizes
     return Case(
@@ -457,7 +457,7 @@ DEEP = [
 @pytest.mark.parametrize(("layout", "tile", "sizes", "way"), DEEP, ids=str)
 @pytest.mark.sample(4)
 def test_k_tiles_of_two_lines_are_multiplied_as_those_of_one(layout, tile, sizes, way, place):
-    check_in(tile, drawn(layout, sizes, place, PLACES[0], sum(sizes)), way)
+    check_in(tile, random_case(layout, sizes, place, PLACES[0], sum(sizes)), way)
 
 
 @pytest.mark.compile
@@ -473,7 +473,7 @@ def test_k_tiles_of_two_lines_by_single_elements_have_registers_enough(majors, t
 @pytest.mark.parametrize(("layout", "place", "d_place", "tile", "sizes", "way"), cases(), ids=str)
 @pytest.mark.sample(8)
 def test_products_are_right_and_nothing_else_is_written(layout, place, d_place, tile, sizes, way):
-    check_in(tile, drawn(layout, sizes, place, d_place, sum(sizes) + sum(tile)), way)
+    check_in(tile, random_case(layout, sizes, place, d_place, sum(sizes) + sum(tile)), way)
 
 
 @pytest.mark.compile
@@ -488,14 +488,14 @@ def test_products_are_right_and_nothing_else_is_written(layout, place, d_place, 
 )
 def test_tiles_and_k_tiles_that_are_whole_or_nearly_empty(layout, sizes):
     place = PLACES[layout[0] == "t"]
-    check_in((64, 64), drawn(layout, sizes, place, (0, 0), 3), {"cluster_k": 2})
+    check_in((64, 64), random_case(layout, sizes, place, (0, 0), 3), {"cluster_k": 2})
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_neighbouring_lanes_may_lie_either_way(layout):
     """What is offered has them as it reads best; the other way is right as well."""
-    case = drawn(layout, (70, 67, 37), PLACES[layout == "tt"], (3, 1), 4)
+    case = random_case(layout, (70, 67, 37), PLACES[layout == "tt"], (3, 1), 4)
     check_in((64, 64), case, {"cluster_k": 2 * (layout == "tt") or 1}, transposed=True)
 
 

@@ -17,8 +17,8 @@ from test_simt_dmma import (
     PLACES,
     check_with,
     config_of,
-    drawn,
     problem_of,
+    random_case,
     results_in_orders,
     stacked,
 )
@@ -79,7 +79,7 @@ def test_they_are_tiles_of_tensor_cores_and_the_biggest_are_offered():
     ("sizes", "schedule"),
     [
         ((1536, 1536, 1536), DMMA_TAIL),  # 144 tiles of 128x128
-        ((2048, 2048, 2048), DMMA),  # 256: whole rounds of two
+        ((2048, 2048, 2048), DMMA),  # 256: whole waves of two
     ],
     ids=str,
 )
@@ -196,7 +196,7 @@ def check_in(tile, case, way, sms):
 def test_products_are_right_and_nothing_else_is_written(
     layout, place, way, d_place, tile, sizes, sms
 ):
-    check_in(tile, drawn(layout, sizes, place, d_place, sum(sizes) + sms), way, sms)
+    check_in(tile, random_case(layout, sizes, place, d_place, sum(sizes) + sms), way, sms)
 
 
 @pytest.mark.compile

@@ -12,7 +12,7 @@ from test_simt_dmma import (
     OF_B,
     check_with,
     configured,
-    drawn,
+    random_case,
     results_in_orders,
     stacked,
 )
@@ -268,7 +268,7 @@ def check_fed(case, tile, warps, down=None, **more):
 def test_drawn_operands_in_poison_give_the_product(layout, number):
     tile, warps, sizes = TILES[number]
     place = (2 * (number % 3), 0)
-    check_fed(drawn(layout, sizes, place, (3, 1), number), tile, warps, **WAYS[number % 4])
+    check_fed(random_case(layout, sizes, place, (3, 1), number), tile, warps, **WAYS[number % 4])
 
 
 @pytest.mark.compile
@@ -282,7 +282,7 @@ def test_lanes_the_other_way_round_give_the_product(number):
     layout = ["nn", "nt", "tn", "tt"][number]
     m, n = tile[0] // warps[0], tile[1] // warps[1]
     down = m < n if 8 in (m, n) else layout != "nn"
-    check_fed(drawn(layout, sizes, (2, 0), (3, 1), number), tile, warps, down=down)
+    check_fed(random_case(layout, sizes, (2, 0), (3, 1), number), tile, warps, down=down)
 
 
 @pytest.mark.compile
@@ -296,7 +296,7 @@ def test_stacks_and_more_k_tiles_than_stages_give_the_products(way):
 @pytest.mark.compile
 def test_a_part_of_k_may_have_no_k_tile():
     """Four k_tiles in three parts: two, two and none."""
-    check_fed(drawn("nn", (34, 66, 50), (2, 0), (0, 0), 1), (32, 64), (2, 2), split_k=3)
+    check_fed(random_case("nn", (34, 66, 50), (2, 0), (0, 0), 1), (32, 64), (2, 2), split_k=3)
 
 
 @pytest.mark.compile
@@ -307,7 +307,7 @@ def test_clusters_along_k_give_the_product(layout, number):
     """In two to eight parts; of the last ones some have no k_tile."""
     tile, warps, sizes = TILES[(number + 3) % len(TILES)]
     count = (2, 3, 4, 5, 8)[number % 5]
-    case, stages = drawn(layout, sizes, (2 * (number % 3), 0), (3, 1), number), 4
+    case, stages = random_case(layout, sizes, (2 * (number % 3), 0), (3, 1), number), 4
     if number % 3 == 2:
         case, stages = stacked(layout, (38, 42, 150), (2, 0), (0, 0), 2, number), 2 + number % 2
     check_fed(case, tile, warps, stages=stages, cluster_k=count)
@@ -320,7 +320,7 @@ def test_rows_of_a_k_major_operand_need_no_whole_boxes(layout):
     tile, warps, sizes = ((32, 56), (1, 7), (34, 118, 98))
     if layout == "nn":  # then they are A's
         tile, warps, sizes = tile[::-1], warps[::-1], (118, 34, 98)
-    check_fed(drawn(layout, sizes, (2, 0), (3, 1), 1), tile, warps, stages=3)
+    check_fed(random_case(layout, sizes, (2, 0), (3, 1), 1), tile, warps, stages=3)
 
 
 @pytest.mark.compile

@@ -300,10 +300,10 @@ def test_every_candidate_is_legal_and_never_beats_the_memory_floor(problem, exte
     target = named_target(arch)
     found = candidates(problem, extents, target)
     assert found
-    floor = extents.bytes_moved(problem) / target.dram_gbs / 1e3
+    lower_bound = extents.bytes_moved(problem) / target.dram_gbs / 1e3
     for each in found:
         assert unsupported_reason(each.config.oriented(problem), each.config, target) is None
-        assert each.prediction.us >= floor
+        assert each.prediction.us >= lower_bound
         assert each.workspace_bytes == scratch_bytes(problem, extents, each.config, target)
 
 
@@ -419,7 +419,7 @@ def test_tails_are_for_tiles_that_do_not_fill_the_last_wave():
             assert -(-k_tiles // -(-k_tiles // split)) == split, "no part is empty"
     full = {c.config.tile for c in tails(128 * 132 * 2, 256, 512)}
     assert (64, 128, 16) in full
-    assert (128, 256, 16) not in full, "two rounds, both full"
+    assert (128, 256, 16) not in full, "two waves, both full"
     assert tails(512, 512, 512) == []
     assert tails(5120, 5120, 5120, problem_of(DType.BFLOAT16, "k", "n")) == []
     invariant = replace(problem_of(DType.FLOAT32, "k", "n"), batch_invariant=True)

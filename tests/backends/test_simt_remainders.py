@@ -1,4 +1,4 @@
-"""cute_simt's remainders without a GPU: who may have them, their price, what is planned, SASS."""
+"""cute_simt's remainders without a GPU: who may have them, estimates, plans, SASS."""
 
 from __future__ import annotations
 

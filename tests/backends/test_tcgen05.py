@@ -175,8 +175,8 @@ def test_units_are_asked_for_where_there_are_more_than_fit():
 _LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;", re.M)
 
 
-def loop_of(sass, opcode, per_slab):
-    """Return the instructions of the smallest loop around an opcode for each slab, without NOPs."""
+def loop_of(sass, opcode, per_k_tile):
+    """Return the instructions of the smallest loop around an opcode a k_tile, without NOPs."""
     found = [(int(at, 16), text) for at, text in _LINE.findall(sass)]
     bodies = []
     for at, text in found:
@@ -186,7 +186,7 @@ def loop_of(sass, opcode, per_slab):
             if any(t.startswith(opcode) for t in body):
                 bodies.append(body)
     body = min(bodies, key=len)
-    return len(body) * per_slab / sum(t.startswith(opcode) for t in body)
+    return len(body) * per_k_tile / sum(t.startswith(opcode) for t in body)
 
 
 @pytest.mark.compile

@@ -160,7 +160,7 @@ def instruction(types, m, n, first):
 
 
 def of_two_units(offer):
-    """Return a plan of two tiles along N, of K in stages and a bit: 20 bytes of the last slab."""
+    """Return a plan of two tiles along N, of K in stages and a bit: 20 bytes of the last k_tile."""
     plan, config = plan_of(offer), offer.config
     m, n = config.cluster[0] * 128, 2 * config.tile[1]
     if config.swap_ab:
@@ -216,18 +216,18 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, offer):
     geo = geometry(problem, config)
     start = 1024 + 1024 + stages * (128 * 128 + columns // ctas * 128) + geo.box_bytes
     plain, lines = 1 << 46, 128 >> 4 << 32 | 16 >> 4 << 16
-    slabs = [slab % stages for slab in range(2 * (stages + 1))]  # of two units: their stages
-    tiles = [512 * (stage * each + tile) for stage in slabs for tile in range(each)]
+    k_tiles = [k_tile % stages for k_tile in range(2 * (stages + 1))]  # of two units: their stages
+    tiles = [512 * (stage * each + tile) for stage in k_tiles for tile in range(each)]
     assert start % 128 == 0
     assert copied == [(start + tile) >> 4 | lines | plain for tile in tiles]
     # The second tile's columns begin in the middle of a tile of scales where 128 do not divide.
     first = geo.buffers * columns
     places = []
-    for unit, of_unit in enumerate((slabs[: stages + 1], slabs[stages + 1 :])):
+    for unit, of_unit in enumerate((k_tiles[: stages + 1], k_tiles[stages + 1 :])):
         inside = unit * columns % 128 // 32
-        for slab, stage in enumerate(of_unit):
+        for k_tile, stage in enumerate(of_unit):
             at = first + stage * places_of_scales(each)
-            for block in range(4 if slab < stages else 1):
+            for block in range(4 if k_tile < stages else 1):
                 along, byte = (block, 0) if packed else (0, block)
                 place = at + 4 * deep + 4 * of_b * along + inside
                 places += [(at + 4 * along, 128, byte), (place, columns, byte)] * ctas

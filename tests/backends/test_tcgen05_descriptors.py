@@ -50,7 +50,7 @@ FIRST = 1024  # bytes before the first stage, of barriers
 
 
 def instructions(problem, m, n):
-    """Return the words of the four instructions of a slab, and their kind."""
+    """Return the words of the four instructions of a k_tile, and their kind."""
     types = (problem.a.dtype, problem.b.dtype)
     if problem.blocks:
         packed = types[0] is PAIRS_OF_4  # K-major always, four scales at once
@@ -120,8 +120,8 @@ def seen(monkeypatch, plan, seed):
 def of_one_unit(offer):
     """Return a plan of one tile for one CTA or pair, whose K (its parts') fills the stages once."""
     plan, config = plan_of(offer), offer.config
-    rows, columns, slab = config.tile
-    m, n, k = config.cluster[0] * rows, columns, slab * config.stages * config.split_k
+    rows, columns, k_tile = config.tile
+    m, n, k = config.cluster[0] * rows, columns, k_tile * config.stages * config.split_k
     if config.swap_ab:
         m, n = n, m
     plan = replace(

@@ -91,8 +91,8 @@ def scale_tiles(plan: Plan) -> int:
 
 def assert_instructions(plan: Plan, entry: Entry) -> None:
     ops, geo = instruction_mix(entry.files), geometry_of(plan)
-    # Four instructions of 32 bytes of K for a slab, with scales also of one that K ends in; the
-    # ends of slabs and units are announced.
+    # Four instructions of 32 bytes of K for a k_tile, with scales also of one that K ends in; the
+    # ends of k_tiles and units are announced.
     written = 2 if plan.problem.blocks else 1
     assert ops[opcode_of(plan)] == 4 * written
     assert ops["UTCBAR"] == 1 + written
@@ -123,7 +123,7 @@ def assert_scaled_products(plan: Plan, entry: Entry, ptx: str) -> None:
     assert len(copies) == 2 * scale_tiles(plan)
     kind = "mxf4nvf4.block_scale.scale_vec::4X" if packed else "mxf8f6f4.block_scale.scale_vec::1X"
     assert ptx.count(f".kind::{kind}") == 2 * 4
-    assert len(re.findall(r"@there tcgen05\.mma", ptx)) == 4  # of a slab that K ends in
+    assert len(re.findall(r"@there tcgen05\.mma", ptx)) == 4  # of a k_tile that K ends in
     assert ptx.count("cp.async.bulk.tensor.5d.shared") == 2  # scales of A, and of B
     orders = (plan.problem.blocks.a, plan.problem.blocks.b)
     assert ("scale_tiles" in ptx) == ("plain" in orders)

@@ -1,4 +1,4 @@
-"""Launches to fit to and to judge by are drawn evenly, repeatably, and share no shape."""
+"""Launches to fit to and to judge by are sampled evenly, repeatably, and share no shape."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_launches_are_the_best_then_others_of_every_tile():
     assert len({(each.plan.backend, each.plan.config) for each in found}) == len(found)
     slow = 4 * plans[0].predicted_us
     tiles = Counter(tile_of(plan) for plan in plans[6:] if plan.predicted_us <= slow)
-    drawn = Counter(tile_of(each.plan) for each in found if each.how == "evenly")
-    assert len(drawn) == min(40, len(tiles))  # none twice before each was drawn
+    taken = Counter(tile_of(each.plan) for each in found if each.how == "evenly")
+    assert len(taken) == min(40, len(tiles))  # none twice before each once
     again = LaunchDraw("models:1", Amounts(6, 40, 5))("bfloat16", plans)
     assert found == again != draw("bfloat16", plans)
 
@@ -89,8 +89,8 @@ def tile_of(plan):
 
 def test_tiles_that_were_drawn_least_come_first():
     plans, draw = offered(), LaunchDraw("models:1", Amounts(0, 5, 0))
-    drawn = [tile_of(each.plan) for _ in range(6) for each in draw("bfloat16", plans)]
-    assert len(set(drawn)) == len(drawn) == 30
+    taken = [tile_of(each.plan) for _ in range(6) for each in draw("bfloat16", plans)]
+    assert len(set(taken)) == len(taken) == 30
 
 
 def test_what_is_varied_can_run_and_differs():

@@ -1,4 +1,4 @@
-"""What the cost model is worth: the shipped one on a card's drawn launches, and a fit held out."""
+"""What the cost model is worth: the shipped one on a card's random launches, and a fit held out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench.measured import DATA, launches
 from bench.regret import by_shape, joined, mean, regrets, shipped, tables
 
-#: Mean regret in percent of picks among all backends on an H100's drawn launches: of the model as
+#: Mean regret in percent of picks among all backends on an H100's random launches: of the model as
 #: it is shipped, which has seen them, and of fits to other sizes of them alone (bench.regret).
 SHIPPED = {"bfloat16": 1.3, "float32": 0.7, "tf32": 0.2, "float64": 1.0, "float8_e4m3fn": 0.9}
 HELD_OUT = 5.1  # a quarter of the sizes, of all kinds of numbers together

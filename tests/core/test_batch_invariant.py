@@ -188,7 +188,7 @@ def emulated():
     return device
 
 
-def drawn(dtype, order, n, k):
+def random_operands(dtype, order, n, k):
     rng = np.random.default_rng(n + k)
     native = numpy_dtype(unigemm.problem.dtypes.dtype_named(dtype))
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((130, k), (k, n)))
@@ -201,7 +201,7 @@ def test_rows_are_bitwise_the_same_whatever_m_is(product):
     """On an emulated GPU, where the order of the sums decides their last bits."""
     device = emulated()
     backend, *kind = product
-    a, b = drawn(*kind)
+    a, b = random_operands(*kind)
     options = {"backend": backend, "batch_invariant": True}
     few_sms = replace(unigemm.named_target("sm_90a"), sm_count=6)
     with device(target=few_sms, leftovers=True):
@@ -228,7 +228,7 @@ def test_so_many_parts_that_threads_could_share_them_are_added_in_turn(product):
     """Of a small D a group of threads shares them, of a larger one a smaller group."""
     device = emulated()
     name, *kind = product
-    a, b = drawn(*kind)
+    a, b = random_operands(*kind)
     target = unigemm.named_target("sm_90a")
     options = {"backend": name, "batch_invariant": True, "dtype": "float32"}
     backend = backend_named(name)
@@ -236,8 +236,8 @@ def test_so_many_parts_that_threads_could_share_them_are_added_in_turn(product):
     def rows(count):
         plan = unigemm.plan(a[:count], b, target=target, **options)
         config = replace(plan.config, split_k=16, cluster_k=1, slice_k=1)
-        priced = backend.estimate(plan.problem, plan.extents, target, config)
-        in_parts = plan.taking(Alternative.of(name, priced))
+        estimated = backend.estimate(plan.problem, plan.extents, target, config)
+        in_parts = plan.taking(Alternative.of(name, estimated))
         loose = replace(in_parts, problem=replace(plan.problem, batch_invariant=False))
         assert backend.key(in_parts) != backend.key(loose)
         return unigemm.matmul(a[:count].copy(), b, plan=in_parts, **options)

@@ -204,7 +204,7 @@ def some():
 
 def launches_of(some, time):
     return [
-        MeasuredLaunch("cute_wgmma", x.problem, x.extents, H100, x.config, time(x), drawn=True)
+        MeasuredLaunch("cute_wgmma", x.problem, x.extents, H100, x.config, time(x), sampled=True)
         for _, plans in some
         for x in plans
     ]

@@ -31,7 +31,7 @@ RNG = np.random.default_rng(44)
 TYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
 
 
-def drawn(shape, dtype=np.float32):
+def random_array(shape, dtype=np.float32):
     return RNG.standard_normal(shape).astype(dtype)
 
 
@@ -58,7 +58,7 @@ def placed(draw, shape, dtype):
         dropped -= 1
     own = kept[dropped:]
     order = draw(st.sampled_from(["C", "F", "step", "back"]))
-    values = drawn(own, dtype)
+    values = random_array(own, dtype)
     if order == "F":
         return np.asfortranarray(values)
     if order == "step" and own:
@@ -75,9 +75,9 @@ def test_epilogues_are_their_formulas(data):
     stack = data.draw(st.sampled_from([(), (2,), (3, 2), (2, 1, 3)]))
     m, n, k = (data.draw(st.integers(1, 6)) for _ in range(3))
     k = data.draw(st.sampled_from([k, 0, 1500]))
-    a, b = drawn((*stack, m, k), dtype), drawn((k, n), dtype)
+    a, b = random_array((*stack, m, k), dtype), random_array((k, n), dtype)
     if data.draw(st.booleans()):
-        b = drawn((*stack, k, n), dtype)
+        b = random_array((*stack, k, n), dtype)
     shape = (*stack, m, n)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     options = {}
@@ -120,7 +120,7 @@ def test_epilogues_are_their_formulas(data):
 
 
 def test_c_may_be_out_itself():
-    a, b, c = drawn((5, 7)), drawn((7, 6)), drawn((5, 6))
+    a, b, c = random_array((5, 7)), random_array((7, 6)), random_array((5, 6))
     wanted = a @ b + c
     assert unigemm.matmul(a, b, out=c, c=c) is c
     np.testing.assert_allclose(c, wanted, rtol=1e-5, atol=1e-5)
@@ -128,7 +128,7 @@ def test_c_may_be_out_itself():
 
 @pytest.mark.parametrize("shape", [(5, 6), (3, 5, 6)])
 def test_in_place_accumulation_may_be_repeated(shape):
-    a, b = drawn((*shape[:-1], 7)), drawn((7, 6))
+    a, b = random_array((*shape[:-1], 7)), random_array((7, 6))
     out = np.zeros(shape, np.float32)
     for _ in range(3):
         unigemm.matmul(a, b, out=out, c=out)
@@ -137,7 +137,7 @@ def test_in_place_accumulation_may_be_repeated(shape):
 
 @pytest.mark.parametrize("beta", [0, 0.0, np.zeros((), np.float32)])
 def test_c_may_be_out_itself_where_it_is_not_read(beta):
-    a, b, c = drawn((5, 7)), drawn((7, 6)), np.full((5, 6), np.nan, np.float32)
+    a, b, c = random_array((5, 7)), random_array((7, 6)), np.full((5, 6), np.nan, np.float32)
     unigemm.matmul(a, b, out=c, c=c, beta=beta)
     np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)
 
@@ -198,7 +198,7 @@ def test_what_is_written_shares_no_memory_with_what_an_epilogue_reads_or_writes(
     shape, options = READ_AND_WRITTEN[case]
     memory, (out, x) = shared(shape, shape)
     before = memory.copy()
-    a, b = drawn((5, 7)), drawn((7, 6))
+    a, b = random_array((5, 7)), random_array((7, 6))
     apart = options(out.copy(), x.copy())  # of the same kind: the call below is a known one
     if case not in OF_ONE_ARRAY:
         unigemm.matmul(a, b, **apart)
@@ -217,14 +217,14 @@ def test_a_scale_that_is_also_written_is_refused():
 
 def test_arrays_that_interleave_share_nothing():
     memory = np.full((5, 12), 7.0, np.float32)
-    a, b, bias = drawn((5, 7)), drawn((7, 6)), memory[:, 1::2]
+    a, b, bias = random_array((5, 7)), random_array((7, 6)), memory[:, 1::2]
     unigemm.matmul(a, b, out=memory[:, ::2], bias=bias)
     np.testing.assert_allclose(memory[:, ::2], a @ b + 7, rtol=1e-5, atol=1e-5)
     assert (bias == 7).all()
 
 
 def test_beta_of_zero_does_not_read_c():
-    a, b, c = drawn((5, 7)), drawn((7, 6)), np.full((5, 6), np.nan, np.float32)
+    a, b, c = random_array((5, 7)), random_array((7, 6)), np.full((5, 6), np.nan, np.float32)
     for beta in (0, 0.0, -0.0, np.float32(0), np.zeros((), np.float32)):
         got = unigemm.matmul(a, b, c=c, beta=beta)
         np.testing.assert_allclose(got, a @ b, rtol=1e-5, atol=1e-5)
@@ -234,7 +234,7 @@ def test_beta_of_zero_does_not_read_c():
 @pytest.mark.parametrize("name", ["swiglu", "geglu"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_gated_activations_halve_the_columns(layout, name, order):
-    a, b, bias = drawn((2, 5, 7)), drawn((7, 2050)), drawn(2050)
+    a, b, bias = random_array((2, 5, 7)), random_array((7, 2050)), random_array(2050)
     x = (a @ b + bias).astype(np.float64)
     first, second = (x[..., ::2], x[..., 1::2]) if layout == "interleaved" else np.split(x, 2, -1)
     wanted = (FORMULAS["silu"] if name == "swiglu" else gelu)(first) * second
@@ -249,7 +249,7 @@ def test_gated_activations_halve_the_columns(layout, name, order):
 
 
 def test_gradients_multiply_by_the_slope_and_sum_for_the_bias():
-    a, b, pre = drawn((2, 5, 7)), drawn((7, 6)), drawn((2, 5, 6))
+    a, b, pre = random_array((2, 5, 7)), random_array((7, 6)), random_array((2, 5, 6))
     columns, rows = np.empty(6, np.float32), np.empty((2, 5, 1), np.float32)
     wanted = (a @ b) * (pre > 0)
     got = unigemm.matmul(a, b, activation="drelu", preact=pre, bias_grad_out=columns)
@@ -280,7 +280,7 @@ def test_int8_sums_stay_exact_where_the_result_is_int32():
 
 
 def test_a_function_may_return_several_results():
-    a, b, v = drawn((5, 7)), drawn((7, 6)), drawn((5, 1))
+    a, b, v = random_array((5, 7)), random_array((7, 6)), random_array((5, 1))
 
     def function(acc, v, s):
         return np.maximum(acc, 0), acc * s + v, 1.0
@@ -300,7 +300,7 @@ def test_each_of_several_results_needs_an_array_of_its_own_elements():
     def both(acc):
         return acc, acc * 2
 
-    a, first = drawn((3, 3)), np.empty((3, 3), np.float32)
+    a, first = random_array((3, 3)), np.empty((3, 3), np.float32)
     unigemm.matmul(a, a, epilogue=both)
     with pytest.raises(LibraryMismatch, match="NoneType"):
         unigemm.matmul(a, a, (None, None), epilogue=both)
@@ -312,12 +312,12 @@ def test_each_of_several_results_needs_an_array_of_its_own_elements():
 @pytest.mark.parametrize("shape", [(0, 6), (3, 0)])
 def test_empty_results_do_not_overlap_themselves(shape):
     before = np.empty(shape, np.float32)
-    a, b = drawn((shape[0], 4)), drawn((4, shape[1]))
+    a, b = random_array((shape[0], 4)), random_array((4, shape[1]))
     assert unigemm.matmul(a, b, activation="relu", preact_out=before).shape == shape
 
 
 def test_numbers_are_arguments_and_do_not_plan_again():
-    a, b = drawn((5, 7)), drawn((7, 6))
+    a, b = random_array((5, 7)), random_array((7, 6))
     table = unigemm.arrays.library.KNOWN[np.ndarray].table
     unigemm.matmul(a, b, alpha=2.0)
     count = len(table)
@@ -326,7 +326,12 @@ def test_numbers_are_arguments_and_do_not_plan_again():
 
 
 def test_calls_that_are_known_are_one_look_up(monkeypatch):
-    a, b, c, bias = drawn((5, 7)), drawn((7, 6)), drawn((5, 6)), drawn(6)
+    a, b, c, bias = (
+        random_array((5, 7)),
+        random_array((7, 6)),
+        random_array((5, 6)),
+        random_array(6),
+    )
     pre, results = np.empty((5, 6), np.float32), tuple(np.empty((2, 5, 6), np.float32))
 
     def known(number):
@@ -351,7 +356,7 @@ def test_calls_that_are_known_are_one_look_up(monkeypatch):
 
 
 def test_numbers_of_zero_and_one_and_names_of_activations_are_other_calls():
-    a, b, c = drawn((5, 7)), drawn((7, 6)), np.full((5, 6), np.inf, np.float32)
+    a, b, c = random_array((5, 7)), random_array((7, 6)), np.full((5, 6), np.inf, np.float32)
     for beta in (2.0, 1, 0.0, 1.0, 0, 2.0):
         got = unigemm.matmul(a, b, c=c, beta=beta)
         assert np.isinf(got).all() == (beta != 0)
@@ -364,8 +369,8 @@ def test_numbers_of_zero_and_one_and_names_of_activations_are_other_calls():
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("size", [3, 300])
 def test_small_products_and_those_in_blocks_round_alike(dtype, size):
-    a, b = drawn((2, size, size), dtype), drawn((size, size), dtype)
-    c, bias = drawn((size, size), dtype)[:, ::-1], drawn(size, dtype)
+    a, b = random_array((2, size, size), dtype), random_array((size, size), dtype)
+    c, bias = random_array((size, size), dtype)[:, ::-1], random_array(size, dtype)
     got = unigemm.matmul(a, b.T, c=c, bias=bias, activation="silu", dtype=dtype)
     x = np.matmul(a, b.T, dtype=np.float64) + c.astype(float) + bias.astype(float)
     eps = max(float(ml_dtypes.finfo(dtype).eps), 1e-14)
@@ -375,29 +380,29 @@ def test_small_products_and_those_in_blocks_round_alike(dtype, size):
 
 
 def test_k_of_zero_and_empty_results_have_their_epilogue():
-    bias, amax = drawn(6), np.full((), np.nan, np.float32)
+    bias, amax = random_array(6), np.full((), np.nan, np.float32)
     got = unigemm.matmul(np.empty((5, 0)), np.empty((0, 6)), bias=bias.astype(float))
     np.testing.assert_array_equal(got, np.broadcast_to(bias.astype(float), (5, 6)))
-    got = unigemm.matmul(drawn((0, 7)), drawn((7, 6)), bias=bias, amax_out=amax)
+    got = unigemm.matmul(random_array((0, 7)), random_array((7, 6)), bias=bias, amax_out=amax)
     assert got.shape == (0, 6)
     assert amax == 0
 
 
 def test_vectors_give_what_they_give_without():
-    a, b = drawn(7), drawn((7, 6))
+    a, b = random_array(7), random_array((7, 6))
     np.testing.assert_allclose(unigemm.matmul(a, b, alpha=2), 2 * (a @ b), rtol=1e-5, atol=1e-5)
-    assert unigemm.matmul(a, drawn(7), alpha=2).shape == ()
+    assert unigemm.matmul(a, random_array(7), alpha=2).shape == ()
 
 
 def test_results_that_share_memory_with_operands_are_right_on_the_host():
-    x = drawn((6, 6))
+    x = random_array((6, 6))
     wanted = np.maximum(x @ x + 1, 0)
     unigemm.matmul(x, x, out=x, bias=np.ones(6, np.float32), activation="relu")
     np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-5)
 
 
-A, B = drawn((5, 7)), drawn((7, 6))
-SHARED = drawn(64)
+A, B = random_array((5, 7)), random_array((7, 6))
+SHARED = random_array(64)
 
 
 def read_only(shape):
@@ -413,19 +418,23 @@ def read_only(shape):
         ({"activation": "swish"}, UnsupportedProblem, "use one of relu"),
         ({"activation": ["relu"]}, UnsupportedProblem, "use one of relu"),
         ({"beta": 2.0}, UnsupportedProblem, "pass c"),
-        ({"bias": drawn(5)}, ShapeMismatch, "does not broadcast"),
-        ({"bias": drawn((1, 1, 1, 5, 6))}, ShapeMismatch, "does not broadcast"),
-        ({"c": drawn((2, 5, 6))}, ShapeMismatch, "does not broadcast"),
-        ({"c": drawn((5, 6)).astype(complex)}, UnsupportedDtype, "c is complex128"),
+        ({"bias": random_array(5)}, ShapeMismatch, "does not broadcast"),
+        ({"bias": random_array((1, 1, 1, 5, 6))}, ShapeMismatch, "does not broadcast"),
+        ({"c": random_array((2, 5, 6))}, ShapeMismatch, "does not broadcast"),
+        ({"c": random_array((5, 6)).astype(complex)}, UnsupportedDtype, "c is complex128"),
         ({"bias": np.ones(6, bool)}, UnsupportedDtype, "bias is bool"),
         ({"bias": [1] * 6}, LibraryMismatch, "bias"),
         ({"alpha": 1j}, UnsupportedProblem, "real number"),
         ({"alpha": 10**400}, UnsupportedProblem, "no float"),
-        ({"alpha": drawn(2)}, ShapeMismatch, "one element"),
-        ({"preact_out": drawn((5, 6))}, UnsupportedProblem, "name one"),
-        ({"activation": "relu", "preact_out": drawn((5, 5))}, ShapeMismatch, "preact_out has"),
+        ({"alpha": random_array(2)}, ShapeMismatch, "one element"),
+        ({"preact_out": random_array((5, 6))}, UnsupportedProblem, "name one"),
+        (
+            {"activation": "relu", "preact_out": random_array((5, 5))},
+            ShapeMismatch,
+            "preact_out has",
+        ),
         ({"activation": "relu", "preact_out": read_only((5, 6))}, UnsupportedProblem, "read-only"),
-        ({"activation": "relu", "preact": drawn((5, 6))}, UnsupportedProblem, "drelu"),
+        ({"activation": "relu", "preact": random_array((5, 6))}, UnsupportedProblem, "drelu"),
         ({"activation": "drelu"}, UnsupportedProblem, "preact="),
         ({"activation": "swiglu"}, UnsupportedProblem, "gate_layout="),
         ({"activation": "swiglu", "gate_layout": "x"}, UnsupportedProblem, "interleaved"),
@@ -433,7 +442,7 @@ def read_only(shape):
         ({"amax_out": np.empty(2, np.float32)}, ShapeMismatch, "one float32"),
         ({"amax_out": np.empty((), np.float64)}, UnsupportedDtype, "amax_out is float64"),
         ({"epilogue": 3}, UnsupportedProblem, "pass a function"),
-        ({"epilogue": np.tanh, "bias": drawn(6)}, UnsupportedProblem, "in the function"),
+        ({"epilogue": np.tanh, "bias": random_array(6)}, UnsupportedProblem, "in the function"),
         ({"epilogue_args": {"x": 1}}, UnsupportedProblem, "pass it as epilogue="),
         ({"epilogue": np.tanh, "epilogue_args": [1]}, UnsupportedProblem, "pass a dict"),
         ({"alpha": 2, "axes": [(0, 1)] * 3}, UnsupportedProblem, "axes="),
@@ -442,7 +451,7 @@ def read_only(shape):
         ({"alpha": 2, "batch_invariant": True}, UnsupportedProblem, "BLAS"),
         ({"alpha": 2, "backend": "cutile"}, DeviceMismatch, "on the CPU"),
         (
-            {"activation": "relu", "preact_out": np.broadcast_to(drawn(6), (5, 6))},
+            {"activation": "relu", "preact_out": np.broadcast_to(random_array(6), (5, 6))},
             UnsupportedProblem,
             "read-only",
         ),
@@ -490,7 +499,7 @@ def test_a_plan_is_for_its_epilogue_alone():
 
 def test_plans_with_an_epilogue_are_json_and_may_be_used_again():
     spec = unigemm.ArraySpec((5, 6), "float32")
-    asked = {"c": drawn((5, 6)), "activation": "gelu", "alpha": 2}
+    asked = {"c": random_array((5, 6)), "activation": "gelu", "alpha": 2}
     plan = unigemm.plan(A, B, **asked)
     assert plan.problem.epilogue == unigemm.plan(A, B, **{**asked, "c": spec}).problem.epilogue
     again = unigemm.Plan.from_json(plan.to_json())

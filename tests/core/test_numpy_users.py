@@ -17,7 +17,7 @@ NUMBERS = "?bhilqBHILQefdgFDG"
 CODES = [*NUMBERS, ml_dtypes.bfloat16]
 
 
-def drawn(rng, shape, dtype):
+def random_array(rng, shape, dtype):
     whole = rng.integers(-3, 4, shape)
     if np.dtype(dtype).kind == "c":
         whole = whole + 1j * rng.integers(-3, 4, shape)
@@ -39,7 +39,7 @@ def arrays(draw, shape):
     steps = tuple(step * dtype.itemsize for step in where.strides)
     at = where.offset * dtype.itemsize + shift
     x = np.ndarray(shape, dtype, raw.data, at, steps)
-    x[...] = drawn(np.random.default_rng(draw(st.integers(0, 99))), shape, dtype)
+    x[...] = random_array(np.random.default_rng(draw(st.integers(0, 99))), shape, dtype)
     return x
 
 
@@ -108,8 +108,8 @@ def test_out_that_shares_memory_with_an_input_gets_the_right_product(code):
         memory = np.zeros(2000, np.uint8)
         memory = memory[-memory.ctypes.data % 64 :]
         a = memory[: 36 * dtype.itemsize].view(dtype).reshape(6, 6)
-        b = drawn(rng, (6, 6), dtype)
-        a[...] = drawn(rng, (6, 6), dtype)
+        b = random_array(rng, (6, 6), dtype)
+        a[...] = random_array(rng, (6, 6), dtype)
         size = 36 * result_type.itemsize
         start = (0, result_type.itemsize, 6 * result_type.itemsize, 0)[place]
         out = memory[start : start + size].view(result_type).reshape(6, 6)
@@ -175,8 +175,8 @@ def test_axes_name_the_dimensions_of_the_matrices_as_in_numpy(data):
         return tuple(shape)
 
     dtype = data.draw(st.sampled_from(["f4", "i8", "F"]))
-    a = drawn(np.random.default_rng(1), shaped(m, k, a_axes), dtype)
-    b = drawn(np.random.default_rng(2), shaped(k, n, b_axes), dtype)
+    a = random_array(np.random.default_rng(1), shaped(m, k, a_axes), dtype)
+    b = random_array(np.random.default_rng(2), shaped(k, n, b_axes), dtype)
     axes = [
         tuple(x - data.draw(st.sampled_from([0, 3])) for x in e) for e in (a_axes, b_axes, d_axes)
     ]

@@ -6,24 +6,24 @@ from itertools import product
 from types import SimpleNamespace
 
 import sampling
-from sampling import drawn
+from sampling import sampled
 
 CASES = [dict(zip("abc", case, strict=True)) for case in product(range(4), "xyz", (True, False))]
 
 
 def test_a_draw_has_every_value_of_every_factor():
     for name in map(str, range(50)):
-        found = drawn(CASES, 4, name)
+        found = sampled(CASES, 4, name)
         assert len(set(found)) == 4
-        assert found == sorted(found) == drawn(CASES, 4, name)
+        assert found == sorted(found) == sampled(CASES, 4, name)
         chosen = {item for number in found for item in CASES[number].items()}
         assert chosen == {item for case in CASES for item in case.items()}
 
 
 def test_names_draw_differently_and_few_cases_are_all_taken():
-    assert len({tuple(drawn(CASES, 6, name)) for name in "abcdefgh"}) > 1
-    assert drawn(CASES[:5], 5, "") == drawn(CASES[:5], 9, "") == [0, 1, 2, 3, 4]
-    assert drawn([], 3, "") == []
+    assert len({tuple(sampled(CASES, 6, name)) for name in "abcdefgh"}) > 1
+    assert sampled(CASES[:5], 5, "") == sampled(CASES[:5], 9, "") == [0, 1, 2, 3, 4]
+    assert sampled([], 3, "") == []
 
 
 def item(name, most=None, **params):

@@ -161,17 +161,17 @@ def test_what_is_not_for_a_size_is_not_taken_for_it():
 @settings(max_examples=1500)
 def test_what_a_backend_refuses_it_refuses_of_the_whole_class(data):
     """So a plan of a class is one for its sizes, and need not ask again: `shares_plans`."""
-    drawn = lambda *of: data.draw(st.sampled_from(of))  # noqa: E731
-    dtype = drawn(*INPUTS)
+    one_of = lambda *of: data.draw(st.sampled_from(of))  # noqa: E731
+    dtype = one_of(*INPUTS)
     sides = [
         MatrixType(dtype, major, max(dtype.itemsize, alignment))
-        for major, alignment in ((drawn("k", "m"), drawn(1, 8, 16)), (drawn("k", "n"), 16))
+        for major, alignment in ((one_of("k", "m"), one_of(1, 8, 16)), (one_of("k", "n"), 16))
     ]
-    precision = drawn(*PRECISIONS) if dtype is DType.FLOAT32 else "ieee"
-    problem = Problem(*sides, MatrixType(dtype, "n", drawn(dtype.itemsize, 16)), precision)
-    m, n, k = (data.draw(st.integers(1, 1 << 20)) * drawn(1, 8, 16) for _ in range(3))
-    extents = Extents(m, n, k, drawn(1, 1, 77, 2**17))
-    target, sizes = named_target(drawn(*ARCHITECTURES)), size_class(problem, extents)
+    precision = one_of(*PRECISIONS) if dtype is DType.FLOAT32 else "ieee"
+    problem = Problem(*sides, MatrixType(dtype, "n", one_of(dtype.itemsize, 16)), precision)
+    m, n, k = (data.draw(st.integers(1, 1 << 20)) * one_of(1, 8, 16) for _ in range(3))
+    extents = Extents(m, n, k, one_of(1, 1, 77, 2**17))
+    target, sizes = named_target(one_of(*ARCHITECTURES)), size_class(problem, extents)
     for backend in select._competitors(usable=False)[0]:
         if backend.unsupported_reason(problem, extents, target) is not None:
             assert backend.unsupported_reason(problem, sizes, target) is not None, (

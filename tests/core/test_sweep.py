@@ -56,10 +56,10 @@ def test_a_sweep_takes_the_best_estimated_and_a_few_others():
     plans = first()
     found = contenders(plans, 5, 4, seed=1)
     assert found[0].config == plans[0].config
-    prices = [each.predicted_us for each in found]
+    times = [each.predicted_us for each in found]
     assert len(found) == 9
-    assert prices[:5] == sorted(prices[:5])
-    assert min(prices[5:]) >= prices[4]
+    assert times[:5] == sorted(times[:5])
+    assert min(times[5:]) >= times[4]
     assert len({str(each.config) for each in found}) == 9
     assert contenders(plans, 5, 4, seed=1) == found
     assert contenders(plans, 5, 4, seed=2)[5:] != found[5:]
@@ -70,8 +70,8 @@ def test_all_backends_compete_and_those_that_cannot_are_named():
     assert {"cute_simt", "cute_wgmma"} <= {plan.backend for plan in plans}
     assert any("numpy" in reason for reason in reasons)
     found = contenders(plans, 200)
-    prices = [each.predicted_us for each in found]
-    assert prices == sorted(prices)
+    times = [each.predicted_us for each in found]
+    assert times == sorted(times)
     assert len({each.backend for each in found}) > 1
     with pytest.raises(unigemm.UnsupportedProblem, match="sm_90a only"):
         starts(WORK, ("cute_wgmma",), "sm_80")
@@ -95,9 +95,9 @@ def test_listed_values_are_all_tried_and_no_others():
     backend = select.backend_named("cute_wgmma")
     for plan in contenders(first(), 3, 3, lists=lists):
         assert backend.unsupported_kernel(plan.problem, plan.config, plan.target) is None
-        priced = backend.estimate(plan.problem, plan.extents, plan.target, plan.config)
-        assert plan.predicted_us == priced.prediction.us
-        assert plan.workspace_bytes == priced.workspace_bytes
+        estimated = backend.estimate(plan.problem, plan.extents, plan.target, plan.config)
+        assert plan.predicted_us == estimated.prediction.us
+        assert plan.workspace_bytes == estimated.workspace_bytes
 
 
 def test_what_an_sm_holds_and_clusters_along_k_may_be_listed():

@@ -170,11 +170,11 @@ WRONG = {
         problem={**on_host()["problem"], "a": {"dtype": "int8", "major": "k", "alignment": 16}}
     ),
 }
-for figure, value in {
+for name, value in {
     "sm_count": 0, "smem_per_block": 2**40, "clock_mhz": -5, "dram_gbs": 0, "fp32_lanes": True,
     "l2_bytes": 2**62, "arch": "sm_20", "name": 5, "smem_per_sm": 1,
 }.items():  # fmt: skip
-    WRONG[f"{figure} of {value}"] = on_hopper(target={**on_hopper()["target"], figure: value})
+    WRONG[f"{name} of {value}"] = on_hopper(target={**on_hopper()["target"], name: value})
 
 
 @pytest.mark.parametrize("kind", WRONG)

@@ -91,7 +91,7 @@ class MatrixProbe:
         return (a.shape[1] + 1) * largest * 2.0**-bits
 
 
-def draw(rng, shape, kind, drawn):
+def draw(rng, shape, kind, values):
     """Return a matrix: small whole numbers, ``"random"`` ones of a size, or ``"wide"`` apart."""
     if kind in ("s8", "u8"):
         info = np.iinfo(TYPES[kind])
@@ -100,22 +100,22 @@ def draw(rng, shape, kind, drawn):
         near = rng.integers(-(2**20), 2**20, shape)
         ends = rng.choice([0, 2**31 - 1, -(2**31)], shape)
         return np.clip(near + ends, -(2**31), 2**31 - 1).astype(np.int32)
-    if drawn == "exact":
+    if values == "exact":
         return rng.integers(-4, 5, shape).astype(TYPES[kind])
-    if drawn == "wide":  # none is zero or subnormal, no sum too large for float16
+    if values == "wide":  # none is zero or subnormal, no sum too large for float16
         sizes = rng.uniform(1, 2, shape) * 2.0 ** rng.integers(-4, 5, shape)
         return (rng.choice([-1, 1], shape) * sizes).astype(TYPES[kind])
     return rng.standard_normal(shape).astype(TYPES[kind])
 
 
-def operands(name, m, n, k, kinds, drawn):
+def operands(name, m, n, k, kinds, values):
     """Return A, B and C, the same each time for a name."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     a, b, sums = kinds
     return (
-        draw(rng, (m, k), a, drawn),
-        draw(rng, (k, n), b, drawn),
-        draw(rng, (m, n), sums, drawn),
+        draw(rng, (m, k), a, values),
+        draw(rng, (k, n), b, values),
+        draw(rng, (m, n), sums, values),
     )
 
 
@@ -202,12 +202,12 @@ def newer(text):
     return text.replace(".version 8.6", ".version 8.7")
 
 
-def mma_probe(m, k, kinds, *, drawn, more=""):
+def mma_probe(m, k, kinds, *, values, more=""):
     """Return the probe of one mma.sync; `kinds` are the types of A, B and the sums."""
     a_kind, b_kind, sums = kinds
     opcode = f"mma.sync.aligned.m{m}n8k{k}.row.col{more}.{sums}.{a_kind}.{b_kind}.{sums}"
-    name = f"{opcode} {drawn}"
-    a, b, c = operands(name, m, 8, k, kinds, drawn)
+    name = f"{opcode} {values}"
+    a, b, c = operands(name, m, 8, k, kinds, values)
     where = places_of_sums(m, 8)
     arrays = words(fragment_a(a)), words(fragment_b(b)), words(c[where])
     bits = 64 if sums == "f64" else 32
@@ -220,29 +220,29 @@ def mma_probe(m, k, kinds, *, drawn, more=""):
     body += f"{opcode} {used};\n{store('c', counts[2], bits, '%d13')}"
     return MatrixProbe(
         name, newer(kernel(body, ("u64",) * 4)), arrays, where[0].shape, where, a, b, c, a_kind,
-        sums, drawn == "exact", 32, saturate=more == ".satfinite",
+        sums, values == "exact", 32, saturate=more == ".satfinite",
     )  # fmt: skip
 
 
-_DRAWN = ("exact", "random", "wide")
+_VALUES = ("exact", "random", "wide")
 _FLOAT8 = list(itertools.product(("e4m3", "e5m2"), repeat=2))
 _INT8 = list(itertools.product(("s8", "u8"), repeat=2))
 
 
 def mma_probes():
-    for drawn in _DRAWN:
+    for values in _VALUES:
         for k in (8, 16):
             for kinds in (("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32")):
-                yield mma_probe(16, k, kinds, drawn=drawn)
+                yield mma_probe(16, k, kinds, values=values)
         for k in (4, 8):
-            yield mma_probe(16, k, ("tf32", "tf32", "f32"), drawn=drawn)
+            yield mma_probe(16, k, ("tf32", "tf32", "f32"), values=values)
         for m, k in ((8, 4), (16, 4), (16, 8), (16, 16)):
-            yield mma_probe(m, k, ("f64",) * 3, drawn=drawn)
+            yield mma_probe(m, k, ("f64",) * 3, values=values)
         for (a, b), k, sums in itertools.product(_FLOAT8, (16, 32), ("f32", "f16")):
-            yield mma_probe(16, k, (a, b, sums), drawn=drawn)
+            yield mma_probe(16, k, (a, b, sums), values=values)
     for (a, b), (m, k) in itertools.product(_INT8, ((8, 16), (16, 16), (16, 32))):
-        yield mma_probe(m, k, (a, b, "s32"), drawn="exact")
-        yield mma_probe(m, k, (a, b, "s32"), drawn="exact", more=".satfinite")
+        yield mma_probe(m, k, (a, b, "s32"), values="exact")
+        yield mma_probe(m, k, (a, b, "s32"), values="exact", more=".satfinite")
 
 
 # -- wgmma -----------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ FILL = """
 """
 
 
-def wgmma_probe(n, kinds, *, drawn, swizzle=128, majors="kk", in_registers=False, signs=(1, 1),
+def wgmma_probe(n, kinds, *, values, swizzle=128, majors="kk", in_registers=False, signs=(1, 1),
                 more=""):  # fmt: skip
     """Return the probe of one wgmma.
 
@@ -311,8 +311,8 @@ def wgmma_probe(n, kinds, *, drawn, swizzle=128, majors="kk", in_registers=False
     k = 32 // np.dtype(TYPES[a_kind]).itemsize
     opcode = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}{more}.{sums}.{a_kind}.{b_kind}"
     form = f"{'registers' if in_registers else 'shared'} {majors} swizzle {swizzle} {signs}"
-    name = f"{opcode} {form} {drawn}"
-    a, b, c = operands(name, 64, n, k, kinds, drawn)
+    name = f"{opcode} {form} {values}"
+    a, b, c = operands(name, 64, n, k, kinds, values)
     left, a_word = image(a if majors[0] == "k" else a.T, swizzle, majors[0] == "k")
     right, b_word = image(b.T if majors[1] == "k" else b, swizzle, majors[1] == "k")
     both = np.concatenate([left, right])
@@ -346,7 +346,7 @@ def wgmma_probe(n, kinds, *, drawn, swizzle=128, majors="kk", in_registers=False
     factor = np.array(signs[0] * signs[1], TYPES[a_kind])
     return MatrixProbe(
         name, text, tuple(arrays), where[0].shape, where, a * factor if factor != 1 else a, b, c,
-        a_kind, sums, drawn == "exact", 128, len(both), more == ".satfinite",
+        a_kind, sums, values == "exact", 128, len(both), more == ".satfinite",
     )  # fmt: skip
 
 
@@ -358,21 +358,21 @@ def wgmma_probes():
     half = ("f16", "f16", "f32")
     kinds = [half, ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("tf32", "tf32", "f32")]
     kinds += [(a, b, sums) for (a, b), sums in itertools.product(_FLOAT8, ("f32", "f16"))]
-    for found, drawn, inside in itertools.product(kinds, _DRAWN, (False, True)):
-        yield wgmma_probe(8, found, drawn=drawn, in_registers=inside)
+    for found, values, inside in itertools.product(kinds, _VALUES, (False, True)):
+        yield wgmma_probe(8, found, values=values, in_registers=inside)
     for (a, b), inside, more in itertools.product(_INT8, (False, True), ("", ".satfinite")):
-        yield wgmma_probe(8, (a, b, "s32"), drawn="exact", in_registers=inside, more=more)
+        yield wgmma_probe(8, (a, b, "s32"), values="exact", in_registers=inside, more=more)
     for n in (24, 64, 136, 256):
-        yield wgmma_probe(n, half, drawn="exact")
+        yield wgmma_probe(n, half, values="exact")
     for swizzle, majors in itertools.product((0, 32, 64, 128), ("kk", "km", "mk", "mm")):
         if (swizzle, majors) != (128, "kk"):
-            yield wgmma_probe(64, half, drawn="exact", swizzle=swizzle, majors=majors)
-    yield wgmma_probe(64, half, drawn="exact", majors="km", in_registers=True)
+            yield wgmma_probe(64, half, values="exact", swizzle=swizzle, majors=majors)
+    yield wgmma_probe(64, half, values="exact", majors="km", in_registers=True)
     for signs in ((-1, 1), (1, -1), (-1, -1)):
-        yield wgmma_probe(8, half, drawn="exact", signs=signs)
+        yield wgmma_probe(8, half, values="exact", signs=signs)
     for swizzle in (0, 32, 64):
-        yield wgmma_probe(8, ("s8", "s8", "s32"), drawn="exact", swizzle=swizzle)
-        yield wgmma_probe(8, ("tf32", "tf32", "f32"), drawn="exact", swizzle=swizzle)
+        yield wgmma_probe(8, ("s8", "s8", "s32"), values="exact", swizzle=swizzle)
+        yield wgmma_probe(8, ("tf32", "tf32", "f32"), values="exact", swizzle=swizzle)
 
 
 MATRIX_PROBES = {probe.name: probe for probe in (*mma_probes(), *wgmma_probes())}

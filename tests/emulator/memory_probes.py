@@ -145,7 +145,7 @@ def aligned(x):
     return found
 
 
-def drawn(name, shape, kind):
+def random_array(name, shape, kind):
     """Return small whole numbers, the same each time."""
     rng = np.random.default_rng(zlib.crc32(f"{name} {shape} {kind}".encode()))
     low = 0 if kind[0] in "ub" and kind != "bf16" else -100
@@ -212,7 +212,7 @@ def tensor_load(m, at):
         asked:
         {WAIT} {copied(OUT, "%d11", size)}
     """  # noqa: E501
-    arrays = drawn(name, m.shape, m.kind), np.zeros(size, np.uint8)
+    arrays = random_array(name, m.shape, m.kind), np.zeros(size, np.uint8)
     return MemoryProbe(name, dynamic(body, 3), arrays, ((0, m),), smem=1024 + size)
 
 
@@ -228,8 +228,8 @@ def tensor_store(m, at, reduction=""):
         {opcode}.global.shared::cta{more}.tile.bulk_group [%d12, {listed}], [%r11];
         {DONE}
     """
-    source = drawn(name, size // np.dtype(TYPES[m.kind]).itemsize, m.kind)
-    arrays = drawn(name, m.shape, m.kind), source
+    source = random_array(name, size // np.dtype(TYPES[m.kind]).itemsize, m.kind)
+    arrays = random_array(name, m.shape, m.kind), source
     return MemoryProbe(name, dynamic(body, 3), arrays, ((0, m),), smem=1024 + size)
 
 
@@ -291,7 +291,7 @@ def _plain():
         asked:
         {WAIT} {copied(OUT, "%d11", 1024)}
     """  # noqa: E501
-    pair = drawn("bulk load", 1024, "u8"), np.zeros(1024, np.uint8)
+    pair = random_array("bulk load", 1024, "u8"), np.zeros(1024, np.uint8)
     yield MemoryProbe("bulk load", dynamic(load, 2), pair, smem=2048)
     for form in ("", *REDUCTIONS.split()):
         kind = form.split(".")[-1] or "u8"
@@ -299,7 +299,7 @@ def _plain():
         line = f"{opcode}{'.' if form else ''}{form} [%d10], [%r11], 1008;"
         body = f"{copied(IN, '%d11', 1024)} {FENCE} @!%p1 bra over;\n{line}\n{DONE}"
         size = 1024 // np.dtype(TYPES[kind]).itemsize
-        arrays = drawn("to" + form, size, kind), drawn("from" + form, size, kind)
+        arrays = random_array("to" + form, size, kind), random_array("from" + form, size, kind)
         yield MemoryProbe(line, dynamic(body, 2), arrays, smem=2048)
     for more, count in ((".noinc", 32), ("", 1)):
         arrives = "" if more else "@%p1 mbarrier.arrive.shared.b64 _, [%r10];"
@@ -324,7 +324,7 @@ def _matrices():
             row = "shl.b32 %r6, %r1, 4; add.s32 %r7, %r11, %r6; mad.wide.u32 %d4, %r1, 16, %d11;\n"
             loading = f"{copied(IN, '%d10', 512)} bar.sync 0; {row} {moves}"
             loading += f"ld{form} {{{listed}}}, [%r7];\n{stores}"
-            arrays = drawn("ld" + form, 512, "u8"), np.zeros(512, np.uint8)
+            arrays = random_array("ld" + form, 512, "u8"), np.zeros(512, np.uint8)
             yield MemoryProbe("ld" + form, dynamic(loading, 2), arrays, smem=2048)
             loads = "".join(f"ld.global.b32 %r{12 + n}, [%d5+{4 * n}];\n" for n in range(4))
             storing = (
@@ -364,10 +364,12 @@ def _atomics():
                 red.{space}.{form} [{kept}], {register}; {back}
             """
             count = 128 // np.dtype(TYPES[base]).itemsize
-            values = drawn("values" + form, 32 * width // np.dtype(TYPES[base]).itemsize, base)
+            values = random_array(
+                "values" + form, 32 * width // np.dtype(TYPES[base]).itemsize, base
+            )
             if form.startswith(("inc", "dec")):  # the same for all threads, for any order
                 values[:] = 9
-            arrays = values, drawn("places" + form, count, base)
+            arrays = values, random_array("places" + form, count, base)
             yield MemoryProbe(f"red.{space}.{form}", dynamic(body, 2), arrays, smem=2048)
 
 

@@ -41,18 +41,18 @@ _COMPARED = "eq ne lt le gt ge equ neu ltu leu gtu geu num nan"
 
 
 def _probes():
-    """Yield (text, result, operands, how operands are drawn); division by zero is unspecified."""
+    """Yield (text, result, operands, which kind of operands); division by zero is unspecified."""
     for name in _TWO.split():
-        drawn = "shift" if name.startswith("sh") else "nonzero" if name[:3] in "divrem" else "bits"
-        yield f"{name} {{d}}, {{a}}, {{b}};", INT, (INT, INT), drawn
+        kind = "shift" if name.startswith("sh") else "nonzero" if name[:3] in "divrem" else "bits"
+        yield f"{name} {{d}}, {{a}}, {{b}};", INT, (INT, INT), kind
     for name in _TWO64.split():
-        drawn = "nonzero" if name.startswith("div") else "bits"
-        yield f"{name} {{d}}, {{a}}, {{b}};", INT64, (INT64, INT64), drawn
+        kind = "nonzero" if name.startswith("div") else "bits"
+        yield f"{name} {{d}}, {{a}}, {{b}};", INT64, (INT64, INT64), kind
     for name in _ONE.split():
         yield f"{name} {{d}}, {{a}};", INT, (INT,), "bits"
     for name in _THREE.split():
-        drawn = "field" if name.startswith(("bfe", "shf")) else "bits"
-        yield f"{name} {{d}}, {{a}}, {{b}}, {{c}};", INT, (INT,) * 3, drawn
+        kind = "field" if name.startswith(("bfe", "shf")) else "bits"
+        yield f"{name} {{d}}, {{a}}, {{b}}, {{c}};", INT, (INT,) * 3, kind
     for first, count in ((0, 32), (7, 9), (20, 30), (31, 1), (5, 0)):
         text = f"bfi.b32 {{d}}, {{a}}, {{b}}, {first}, {count};"
         yield text, INT, (INT, INT), "bits"
@@ -104,8 +104,8 @@ def _probes():
     yield "shfl.sync.up.b32 {d}, {a}, {b}, 2048, -1;", INT, (INT, INT), "bits"
     yield "shfl.sync.down.b32 {d}, {a}, {b}, 6175, -1;", INT, (INT, INT), "bits"
     for name in ("add.s32", "min.s32", "max.u32", "and.b32", "or.b32", "xor.b32"):
-        drawn = {"and": "dense", "or": "sparse"}.get(name.split(".")[0], "bits")
-        yield f"redux.sync.{name} {{d}}, {{a}}, -1;", INT, (INT,), drawn
+        kind = {"and": "dense", "or": "sparse"}.get(name.split(".")[0], "bits")
+        yield f"redux.sync.{name} {{d}}, {{a}}, -1;", INT, (INT,), kind
     yield "movmatrix.sync.aligned.m8n8.trans.b16 {d}, {a};", INT, (INT,), "bits"
     for name in ("all", "any", "uni"):
         text = f"setp.ne.s32 %p1, {{a}}, 0; vote.sync.{name}.pred {{d}}, %p1, -1;"
@@ -118,7 +118,7 @@ def _probes():
 PROBES = list(_probes())
 
 
-def operands_of(text, operands, drawn):
+def operands_of(text, operands, kind):
     """Return the operands of a probe: the same each time."""
     rng = np.random.default_rng(zlib.crc32(text.encode()))
     values = []
@@ -130,30 +130,30 @@ def operands_of(text, operands, drawn):
         edge = edge - rng.integers(0, 3, COUNT).astype(np.uint64)
         edge = np.where(rng.random(COUNT) < 0.5, edge, ~edge)
         x = np.where(rng.random(COUNT) < 0.5, bits, edge).astype(f"u{width // 8}")
-        if drawn in ("dense", "sparse"):
+        if kind in ("dense", "sparse"):
             x = np.where(rng.random(COUNT) < 0.9, 0, edge).astype(x.dtype)
-            x = ~x if drawn == "dense" else x
-        if drawn in ("f32", "f64", "finite", "small"):
-            x = _floats(rng, x, drawn)
-        elif drawn == "nonzero" and i == 1:
+            x = ~x if kind == "dense" else x
+        if kind in ("f32", "f64", "finite", "small"):
+            x = _floats(rng, x, kind)
+        elif kind == "nonzero" and i == 1:
             x = np.maximum(x, x.dtype.type(1))
-        elif (drawn == "shift" and i == 1) or (drawn == "field" and i):
+        elif (kind == "shift" and i == 1) or (kind == "field" and i):
             x = np.where(rng.random(COUNT) < 0.9, x % x.dtype.type(40), x)
-        if i and drawn in ("f32", "f64", "bits") and x.dtype == values[0].dtype:
+        if i and kind in ("f32", "f64", "bits") and x.dtype == values[0].dtype:
             x = np.where(rng.random(COUNT) < 0.1, values[0], x)  # equal ones
         values.append(x)
     return values
 
 
-def _floats(rng, bits, drawn):
+def _floats(rng, bits, kind):
     """Return floats of near sizes, a part of them of any bits."""
     native = np.dtype(f"f{bits.itemsize}")
     scale = 2.0 ** rng.integers(-12, 12, COUNT)
     near = (rng.standard_normal(COUNT) * scale).astype(native)
-    if drawn == "small":
+    if kind == "small":
         return near.view(bits.dtype)
     mixed = np.where(rng.random(COUNT) < 0.6, near.view(bits.dtype), bits)
-    if drawn == "finite":
+    if kind == "finite":
         mixed = np.where(np.isfinite(mixed.view(native)), mixed, 0)
     return mixed.astype(bits.dtype)
 
@@ -185,15 +185,15 @@ def digest(text, found):
     return hashlib.sha256(canonical(text, found).tobytes()).hexdigest()[:16]
 
 
-def emulated(text, result, operands, drawn):
+def emulated(text, result, operands, kind):
     """Run a probe in the emulator."""
-    return probe(text, result, operands, operands_of(text, operands, drawn))
+    return probe(text, result, operands, operands_of(text, operands, kind))
 
 
-def on_device(text, result, operands, drawn):
+def on_device(text, result, operands, kind):
     """Run a probe on the current CUDA device, its PTX compiled by the driver."""
     ptx = probe_text(text, result, operands, COUNT)
-    values = operands_of(text, operands, drawn)
+    values = operands_of(text, operands, kind)
     return _launched(ptx, values, np.zeros(COUNT, f"u{BYTES[result]}"), COUNT // 128, 128, 0)
 
 

@@ -22,7 +22,7 @@ from block_scaled import (
     draw,
     product,
 )
-from tcgen05_plans import drawn, with_config
+from tcgen05_plans import sampled_plan, with_config
 
 import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
@@ -40,11 +40,11 @@ KIND = DType.FLOAT8_E4M3FN
 
 
 def multiply(given, wanted=None, seed=0):
-    """Multiply with a configuration of a kind, drawn from those that are offered."""
+    """Multiply with a configuration of a kind, sampled from those that are offered."""
     options = {"backend": "cute_tcgen05", **given.scales}
     plan = unigemm.plan(given.left, given.right, given.d, **options)
     if wanted is not None:
-        plan = drawn(plan, wanted, seed)
+        plan = sampled_plan(plan, wanted, seed)
     unigemm.matmul(given.left, given.right, given.d, plan=plan, **given.scales)
     return plan.config
 
@@ -121,8 +121,8 @@ def test_every_way_of_sharing(sizes, wanted, nvfp4):
     ("nvfp4", "split"), [(False, 1), (False, 2), (False, 3), (True, 1), (True, 2)]
 )
 @pytest.mark.sample(2)
-def test_k_may_end_anywhere_in_a_slab(nvfp4, split):
-    """In its first and last block, and between; with parts of K that no slab ends in."""
+def test_k_may_end_anywhere_in_a_k_tile(nvfp4, split):
+    """In its first and last block, and between; with parts of K that no k_tile ends in."""
     whole = {"schedule": "single", "tile": (128, 64, 128), "split_k": min(split, 2)}
     for k in (8 if nvfp4 else 16, 32, 96, 120, 128, 160, 256, 288, 480):
         given = product(k, (130, 70, k), orders=("blocked", "plain"), exact=True, nvfp4=nvfp4)
@@ -130,7 +130,9 @@ def test_k_may_end_anywhere_in_a_slab(nvfp4, split):
             plan = unigemm.plan(
                 given.left, given.right, given.d, backend="cute_tcgen05", **given.scales
             )
-            config = replace(drawn(plan, {**whole, "swap_ab": False}, 1).config, split_k=split)
+            config = replace(
+                sampled_plan(plan, {**whole, "swap_ab": False}, 1).config, split_k=split
+            )
             plan = with_config(plan, config)
             unigemm.matmul(given.left, given.right, given.d, plan=plan, **given.scales)
         given.check(exact=True)
@@ -140,8 +142,8 @@ def test_k_may_end_anywhere_in_a_slab(nvfp4, split):
 @pytest.mark.parametrize("k", [512, 424])
 @pytest.mark.sample(2)
 def test_tiles_may_begin_anywhere_along_k(monkeypatch, k, split):
-    """With the slab that K ends in first, last, and between: of four slabs, or two."""
-    # Turns along M, of 128: a tile's first slab is 0, 1, 2 or 3 of four.
+    """With the k_tile that K ends in first, last, and between: of four k_tiles, or two."""
+    # Turns along M, of 128: a tile's first k_tile is 0, 1, 2 or 3 of four.
     monkeypatch.setitem(vars(BACKEND), "arguments", lambda plan: (4, 32, 0))
     given = product(k, (500, 70, k), orders=("blocked", "blocked"), exact=True)
     wanted = {"schedule": "single", "tile": (128, 64, 128), "split_k": split, "swap_ab": False}

@@ -20,7 +20,7 @@ JOIN = {
 }  # fmt: skip
 
 
-def drawn(shape, kind):
+def random_array(shape, kind):
     x = aligned(shape, NATIVE[kind])
     low = 0 if kind[0] in "ub" else -50
     x[...] = RNG.integers(low, 50, shape).astype(NATIVE[kind])
@@ -206,7 +206,7 @@ def test_a_piece_of_memory_is_stored():
 def test_pieces_of_memory_are_reduced(form):
     name, kind = form.split(".")[0], form.split(".")[-1]
     size = 1024 // np.dtype(NATIVE[kind]).itemsize
-    data = drawn((2, size), kind)
+    data = random_array((2, size), kind)
     before = data.copy()
     line = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%d4], [%r11], 1024;"
     go(store_text(line), (data,))
@@ -218,7 +218,7 @@ def test_pieces_of_memory_are_reduced(form):
 def test_boxes_are_reduced(name, kind):
     """A box of 32 rows of 32 bytes at (8, 4); what lies outside the tensor is left alone."""
     wide = 32 // np.dtype(NATIVE[kind]).itemsize
-    source, out = drawn((32, wide), kind), drawn((20, 24), kind)
+    source, out = random_array((32, wide), kind), random_array((20, 24), kind)
     map_kind = {"s32": "u32"}.get(kind, kind)
     body = INIT + FILL + """
         mov.b32 %r25, 8; mov.b32 %r26, 4;

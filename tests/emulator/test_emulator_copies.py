@@ -14,10 +14,10 @@ from reference import NUMPY, Case, check_case, lay_out
 from test_emulator_simt import (
     BIG,
     configured,
-    drawn,
     framed_product,
     kernels,
     on_fewer_sms,
+    random_case,
     views_of,
 )
 from test_emulator_stream import dirty_workspaces
@@ -73,7 +73,7 @@ def test_copies_of_every_layout_give_the_product_by_every_schedule(layout, confi
 )  # fmt: skip
 @pytest.mark.sample(2)
 def test_drawn_operands_in_poison_give_the_product(layout, aligned):
-    case = drawn(layout, (130, 67, 171), *((3, 1), (16, 0))[aligned], 5)
+    case = random_case(layout, (130, 67, 171), *((3, 1), (16, 0))[aligned], 5)
     with device("sm_90a", seed=3, lockstep=aligned) as gpu, dirty_workspaces():
         check_case(NUMPY, case, plan=configured(*views_of(case), (PLAIN, WIDE)[layout[0] == "t"]))
     assert kernels(gpu) == ["repack", "simt_gemm"]
@@ -88,7 +88,7 @@ def test_every_big_tile_takes_copies(number):
         repacked=True,
     )  # fmt: skip
     sizes = tuple(x + more for x, more in zip(shape.tile, (3, -5), strict=True))
-    case = drawn(("nn", "nt", "tn", "tt")[number % 4], (*sizes, 37), 1, 3, number)
+    case = random_case(("nn", "nt", "tn", "tt")[number % 4], (*sizes, 37), 1, 3, number)
     with device("sm_90a", seed=number) as gpu, dirty_workspaces():
         check_case(NUMPY, case, plan=configured(*views_of(case), config))
     assert kernels(gpu)[0] == "repack"
@@ -97,7 +97,7 @@ def test_every_big_tile_takes_copies(number):
 def test_an_operand_that_lies_well_stays_where_it_is():
     """Its tiles are checked at its edge, or move back, while the other's read into the padding."""
     for layout, copied in (("nn", "a"), ("tt", "b")):
-        case = drawn(layout, (131, 133, 45), 0, 0, 2)
+        case = random_case(layout, (131, 133, 45), 0, 0, 2)
         # Rows of 133 or 131 elements, padded to 136: B or A in aligned rows.
         well = matrix(45, 133, False, 3, 0) if copied == "a" else matrix(131, 45, True, 5, 0)
         case = replace(case, **{"b" if copied == "a" else "a": well})
@@ -164,7 +164,7 @@ def test_copies_change_no_bit_and_neither_does_the_order_of_warps():
 
 
 def test_the_workspace_holds_the_copies_and_then_the_sums():
-    case = drawn("nt", (131, 70, 77), 1, 1, 0)
+    case = random_case("nt", (131, 70, 77), 1, 1, 0)
     with device("sm_90a"):
         for config in (PLAIN, PARTS, TAIL, STREAM):
             plan = configured(*views_of(case), config)

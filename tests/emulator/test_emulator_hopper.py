@@ -620,7 +620,7 @@ def test_wgmma_multiplies_what_tma_brought():
     assert got.tolist() == wanted.tolist()
 
 
-def test_wgmma_of_a_slab_that_was_not_waited_for():
+def test_wgmma_of_a_k_tile_that_was_not_waited_for():
     text = product(PRODUCT.replace(wait(), ""))
     with pytest.raises(KernelFault, match="wgmma reads shared memory that an asynchronous copy"):
         go(text, product_arrays(), MAPS, threads=128, smem=16384)

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-def drawn(dtype, layout, sizes, seed):
+def random_operands(dtype, layout, sizes, seed):
     """Return operands whose sums are rounded: their order shows."""
     rng = np.random.default_rng(seed)
     native = numpy_dtype(dtype)
@@ -109,7 +109,7 @@ def test_they_compute_again_bit_for_bit_what_their_neighbours_do(
     """
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
     m, n, k = 168, 168, 256
-    a, b = drawn(dtype, layout, (m, n, k), 1)
+    a, b = random_operands(dtype, layout, (m, n, k), 1)
     large = padded(a, 384, k), padded(b, k, 480)
     first, config, _ = launched(*large, wanted, precision, dtype=dtype, pitch=pitch)
     results = []
@@ -127,7 +127,7 @@ def test_they_compute_again_bit_for_bit_what_their_neighbours_do(
 
 
 def test_one_tile_of_fewer_rows_and_columns_stays_where_it_is():
-    a, b = drawn(DType.FLOAT16, "nt", (40, 24, 128), 2)
+    a, b = random_operands(DType.FLOAT16, "nt", (40, 24, 128), 2)
     wanted = {"store": "tma", "tile": (64, 64, 64), "cluster": (1, 1), "split": False}
     d, _, report = launched(a, b, wanted, dtype=DType.FLOAT16)
     exact = a.astype("f8") @ b.astype("f8")
@@ -137,7 +137,7 @@ def test_one_tile_of_fewer_rows_and_columns_stays_where_it_is():
 
 def test_tiles_that_take_their_k_tiles_in_turns_stay_where_they_are():
     """One that a cluster has beyond the last: it would begin elsewhere along K than that did."""
-    a, b = drawn(DType.FLOAT16, "nt", (32, 448, 2048), 3)
+    a, b = random_operands(DType.FLOAT16, "nt", (32, 448, 2048), 3)
     wanted = {"tile": (32, 64, 64), "cluster": (1, 4), "split": False}
     results = [launched(a, b, wanted, seed=seed, dtype=DType.FLOAT16) for seed in range(2)]
     assert results[0][0].tobytes() == results[1][0].tobytes()
@@ -156,7 +156,7 @@ def test_tiles_of_cuda_cores_and_float64_are_copied_without_checks(dtype, layout
         config = Config(**tile, warps=(2, 2), thread=(8, 4))
     issued = []
     for sizes in ((128, 128, 160), (72, 100, 160)):
-        a, b = drawn(dtype, layout, sizes, 4)
+        a, b = random_operands(dtype, layout, sizes, 4)
         d = np.full(sizes[:2], np.nan, a.dtype)
         with device("sm_90a") as gpu:
             unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
@@ -174,7 +174,7 @@ def test_what_tma_brings_to_cuda_cores_stays_where_it_is(layout):
         (256, 128, 16) if tall else (128, 256, 16), stages=5, warps=(4, 2) if tall else (2, 4),
         thread=(8, 16), occupancy=1, producers=4,
     )  # fmt: skip
-    a, b = drawn(DType.FLOAT32, layout, (416, 200, 40) if tall else (200, 416, 40), 6)
+    a, b = random_operands(DType.FLOAT32, layout, (416, 200, 40) if tall else (200, 416, 40), 6)
     d = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
     with device("sm_90a") as gpu:
         unigemm.matmul(a, b, d, plan=configured(a, b, d, config))

@@ -12,10 +12,10 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 from reference import NUMPY, check_case
 from test_emulator_simt import (
     configured,
-    drawn,
     framed_product,
     kernels,
     on_fewer_sms,
+    random_case,
     views_of,
 )
 from test_emulator_stream import dirty_workspaces
@@ -151,7 +151,7 @@ def test_one_kernel_serves_every_number_of_rows_that_a_remainder_launch_takes(le
         rows = 8 if shift else next(x for x in (1, 2, 4, 8) if x >= left)
         config = replace(PLAIN, remainder=(dot(rows),))
         for tiles in (1, 2):
-            case = drawn(layout, (128 * tiles + left, 70, 37), pad, shift, left)
+            case = random_case(layout, (128 * tiles + left, 70, 37), pad, shift, left)
             with device("sm_90a", seed=left) as gpu:
                 if not shift and left % min(4, rows):
                     with pytest.raises(unigemm.UnsupportedProblem, match="at once"):

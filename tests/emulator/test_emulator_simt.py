@@ -39,7 +39,7 @@ def kernels(gpu):
     return [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
 
 
-def drawn(layout, sizes, pad, shift, seed):
+def random_case(layout, sizes, pad, shift, seed):
     """Return a case of random numbers at odd addresses."""
     m, n, k = sizes
     return Case(

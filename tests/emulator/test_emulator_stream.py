@@ -123,7 +123,7 @@ def test_batches_are_more_tiles():
     assert (4, 1, 1) in {launch.grid for launch, _ in gpu.launches}
 
 
-def drawn(sizes):
+def random_operands(sizes):
     rng = np.random.default_rng(sizes[0])
     m, n, k = sizes
     return rng.standard_normal((m, k), "f4"), rng.standard_normal((k, n), "f4")
@@ -131,7 +131,7 @@ def drawn(sizes):
 
 def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit():
     """Where tiles have moved over others, too: both compute what one of them stores."""
-    a, b = drawn((150, 100, 150))
+    a, b = random_operands((150, 100, 150))
     results = []
     for seed, lockstep, soiled in ((0, True, False), (1, True, True), (2, False, True)):
         d = np.full((150, 100), np.nan, "f4")
@@ -148,7 +148,7 @@ def test_pieces_are_added_in_the_order_of_k():
     The second tile moves back over the first one, whose elements it must leave alone.
     """
     m, n, k, k_tiles, sms = 150, 60, 250, 16, 5
-    a, b = drawn((m, n, k))
+    a, b = random_operands((m, n, k))
     d = np.full((m, n), np.nan, "f4")
     with device("sm_90a"):
         unigemm.matmul(a, b, d, plan=on_fewer_sms(configured(a, b, d, SMALL), sms))

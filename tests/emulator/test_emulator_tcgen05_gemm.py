@@ -11,7 +11,7 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from gpu_cases import matrix, odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
-from tcgen05_plans import drawn
+from tcgen05_plans import sampled_plan
 
 import unigemm
 from unigemm.emulator import device
@@ -102,7 +102,7 @@ def check(dtype, layout, sizes, wanted, seed):
     d = np.full((m, n), 77, numpy_dtype(output_dtypes(dtype)[0]))
     with device(**GPU, seed=seed):
         plan = unigemm.plan(a, b, d, backend="cute_tcgen05", precision=precision)
-        plan = drawn(plan, wanted, seed)
+        plan = sampled_plan(plan, wanted, seed)
         unigemm.matmul(a, b, d, plan=plan, precision=precision)
     expected = (a.astype("f8") @ b.astype("f8")).astype(d.dtype)
     np.testing.assert_array_equal(d.astype("f8"), expected.astype("f8"), err_msg=str(plan.config))

@@ -161,14 +161,16 @@ def copied_of(schedule, layout, pad, k):
 
 
 def stripped_of(schedule, split, layout, pad, k, count, columns=False):
-    """Return `uneven` operands of whole tiles and so many rows or columns, which are a strip."""
-    strip = Config((1, 64, 1), warps=(1, 2), thread=(1, 4), slice_k=4, stages=8, schedule="axpy")
+    """Return `uneven` operands of whole tiles and so many rows or columns, which are left over."""
+    remainder = Config(
+        (1, 64, 1), warps=(1, 2), thread=(1, 4), slice_k=4, stages=8, schedule="axpy"
+    )
     if layout[0] == "n" if columns else layout[1] == "t":  # its B is K-major
-        strip = Config((count, 8, 1), warps=(1, 4), slice_k=2, schedule="dot")
+        remainder = Config((count, 8, 1), warps=(1, 4), slice_k=2, schedule="dot")
     left = (0, count) if columns else (count, 0)
     return uneven(
         (FED[0][0], FED[0][1], (8, 16)), layout, pad, k, 12, schedule, split,
-        producers=PRODUCER_WARPS, left=left, remainder=(replace(strip, swap_ab=columns),),
+        producers=PRODUCER_WARPS, left=left, remainder=(replace(remainder, swap_ab=columns),),
     )  # fmt: skip
 
 
@@ -260,7 +262,7 @@ STREAMED = [
 @pytest.mark.parametrize("pad", [0, 1, 4])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", STREAMED, ids=str)
-def test_ctas_share_the_slabs_of_all_tiles(shape, layout, pad):
+def test_ctas_share_the_k_tiles_of_all_tiles(shape, layout, pad):
     for k, few in ((97, False), (256, False), (1000, True)):
         assert_only_the_product_is_written(*stream_of(*shape, layout, pad, k, few))
 
@@ -294,7 +296,7 @@ def test_warps_that_only_copy_bring_what_the_others_multiply(fed, layout, pad):
         assert_only_the_product_is_written(*fed_of(*fed, layout, 1, 97, repacked=True))
 
 
-#: A schedule, parts of K, what lies between rows, how many are a strip, whether it is of columns.
+#: A schedule, parts of K, what lies between rows, how many are left over, whether it is of columns.
 STRIPPED = [
     ("", 1, 1, 1, False), ("", 3, 3, 1, True), ("tail", 5, 1, 1, False), ("stream", 1, 0, 1, True),
     ("", 1, 2, 4, False), ("stream", 1, 1, 8, False), ("persistent", 1, 1, 2, True),
@@ -361,7 +363,7 @@ def test_copies_are_bitwise_the_same_from_run_to_run_and_in_a_graph(layout, sche
 
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("shape", STREAMED, ids=str)
-def test_shares_of_slabs_are_bitwise_the_same_from_run_to_run_and_in_a_graph(shape, few):
+def test_ranges_of_k_tiles_are_bitwise_the_same_from_run_to_run_and_in_a_graph(shape, few):
     assert_bitwise_the_same(*stream_of(*shape, "nt", 1, 700, few))
 
 
@@ -482,7 +484,7 @@ def test_small_matrices_for_the_sanitizer():
         stream_of(*STREAMED[0], "nn", 1, 200, few=True), fed_of(*FED[1], "nt", 1, 40),
         fed_of(*FED[2], "tn", 0, 40), fed_of(*FED[3], "nn", 0, 40),
         fed_of(*FED[4], "tt", 1, 40, repacked=True), stripped_of("", 1, "nt", 1, 40, 1),
-        fed_of(*FED[0], "nt", 1, 200), fed_of(*FED[0], "nn", 0, 200),  # more slabs than stages
+        fed_of(*FED[0], "nt", 1, 200), fed_of(*FED[0], "nn", 0, 200),  # more k_tiles than stages
         uneven(CLUSTERED[0], "nn", 1, 200, 2, "", 1, cluster_k=3),
         uneven(CLUSTERED[1], "tt", 0, 200, 2, "", 1, cluster_k=2),
     ):  # fmt: skip

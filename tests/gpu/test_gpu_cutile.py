@@ -95,7 +95,7 @@ def test_all_sizes_in_awkward_steps(target, first):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_lies_behind_k_is_not_multiplied(target, layout):
-    """Not-a-numbers between the lines, and a K that ends within a slab: zeros take their place."""
+    """Not-a-numbers between the lines, and a K ending within a k_tile: zeros take their place."""
     lib = torch_lib("cuda")
     for k in fitted(target, (1, 7, 63, 65, 129, 1000), DType.BFLOAT16):
         case = Case(

@@ -63,7 +63,7 @@ def planned(cases: Iterable[tuple[Fused, str]]) -> Iterable[Plan]:
 
 @cache
 def drawn_for(backend: str) -> list[Fused]:
-    """Return the drawn cases of a backend, whose kernels are in the cache."""
+    """Return the random cases of a backend, whose kernels are in the cache."""
     cases = drawn_cases(DTYPES[backend], 300, 9000, DRAWN, backend)
     compile_ahead(planned((case, backend) for case in cases))
     return cases

@@ -64,7 +64,7 @@ def test_products_at_awkward_sizes(name, dtype, layout):
             check_case(lib, case, backend="cute_wgmma")
 
 
-def drawn(lib, dtypes, examples, **options):
+def check_random_cases(lib, dtypes, examples, **options):
     @settings(max_examples=examples)
     @given(case=draw_cases(largest=300, dtypes=dtypes, negative=lib.negative))
     def run(case):
@@ -76,18 +76,18 @@ def drawn(lib, dtypes, examples, **options):
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_any_strides_and_offsets_are_multiplied_and_nothing_else_changes(name, part):
-    drawn(lib_named(name), SIXTEEN, 40)
+    check_random_cases(lib_named(name), SIXTEEN, 40)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_float32_in_tf32(name, precision):
-    drawn(lib_named(name), (DType.FLOAT32,), 40, precision=precision)
+    check_random_cases(lib_named(name), (DType.FLOAT32,), 40, precision=precision)
 
 
 @pytest.mark.parametrize("dtype", EIGHT, ids=str)
 def test_eight_bits(dtype):
-    drawn(torch_lib("cuda"), (dtype,), 40)
+    check_random_cases(torch_lib("cuda"), (dtype,), 40)
 
 
 @pytest.mark.parametrize("dtype", [*SIXTEEN, *EIGHT, DType.FLOAT32], ids=str)

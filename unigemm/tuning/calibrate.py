@@ -45,7 +45,7 @@ def calibrate(
     """Measure a card, and plan for it by what was measured from then on.
 
     Some hundred launches are compiled on all cores and measured: of small, narrow and large
-    products of each kind of numbers, the cost model's best and others drawn evenly. The cost
+    products of each kind of numbers, the cost model's best and others sampled evenly. The cost
     model's coefficients are then fitted to them, and factors of what launches have in common
     (tile, cluster, schedule, parts of K ...). Both are held to what unigemm ships, so that few
     launches change little.

@@ -1,6 +1,6 @@
-"""Launches of a problem that are drawn evenly, not by what the model expects of them.
+"""Launches of a problem that are sampled evenly, not by what the model expects of them.
 
-Of everything that is offered the tile (with its warps and schedule) that was drawn least so far
+Of everything that is offered the tile (with its warps and schedule) that was taken least so far
 comes first, then one of its kernels, then one of that kernel's launches, each with equal chances.
 Only what the model expects to take several times as long as its best is left out. Launches with one
 parameter changed (raster, cluster, stages, parts of K, columns) are what nobody offers.
@@ -20,7 +20,7 @@ from ..planning.plan import Plan
 from ..planning.prediction import Alternative
 from ..planning.registry import backend_named
 
-__all__ = ["Amounts", "Drawn", "LaunchDraw", "kernel_of", "varied"]
+__all__ = ["Amounts", "LaunchDraw", "SampledLaunch", "kernel_of", "varied"]
 
 _SLOWEST = 4.0  # times the best expected time: no one would pick what is slower
 _TRIES = 12  # for each launch with a changed parameter
@@ -37,8 +37,8 @@ class Amounts:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A launch, how it came to be drawn, and its kernel's name."""
+class SampledLaunch:
+    """A launch, how it was chosen, and its kernel's name."""
 
     plan: Plan
     how: How
@@ -46,7 +46,7 @@ class Drawn:
 
 
 class LaunchDraw:
-    """Draws the launches of one problem after the other; what was drawn before has a say.
+    """Draws the launches of one problem after the other; what was taken before has a say.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class LaunchDraw:
     amounts
         How many.
     shared
-        How often a kernel is taken that was drawn before, where there is one.
+        How often a kernel is taken again, where there is one.
     """
 
     def __init__(self, seed: str, amounts: Amounts, shared: float = 0.6) -> None:
@@ -64,7 +64,7 @@ class LaunchDraw:
         self._tiles: Counter[Any] = Counter()
         self._kernels: set[str] = set()
 
-    def __call__(self, kind: str, offered: Sequence[Plan]) -> list[Drawn]:
+    def __call__(self, kind: str, offered: Sequence[Plan]) -> list[SampledLaunch]:
         """Return the launches to measure, the model's best first.
 
         Parameters
@@ -94,10 +94,10 @@ class LaunchDraw:
                 found.append(self._noted(plan, "varied"))
         return found
 
-    def _noted(self, plan: Plan, how: How) -> Drawn:
+    def _noted(self, plan: Plan, how: How) -> SampledLaunch:
         kernel = kernel_of(plan)
         self._kernels.add(kernel)
-        return Drawn(plan, how, kernel)
+        return SampledLaunch(plan, how, kernel)
 
     def _by_tile(self, plans: Sequence[Plan]) -> dict[Any, list[Plan]]:
         tiles = defaultdict(list)
@@ -134,7 +134,7 @@ def kernel_of(plan: Plan) -> str:
 
 
 def varied(plan: Plan, rng: random.Random) -> Plan | None:
-    """Return a plan with one parameter changed, or None where the one drawn cannot be."""
+    """Return a plan with one parameter changed, or None where that one cannot be."""
     backend = backend_named(plan.backend)
     config = rng.choice(_CHANGES)(plan.config, rng, plan)
     product = plan.problem, plan.extents, plan.target

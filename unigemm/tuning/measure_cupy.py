@@ -66,11 +66,11 @@ class CupyDevice:
         for extent in stored:
             count *= extent
         if dtype in _INTEGERS:
-            drawn = cupy.random.randint(-128, 128, count + offset)
+            values = cupy.random.randint(-128, 128, count + offset)
         else:
             wide = "f8" if dtype is DType.FLOAT64 else "f4"
-            drawn = cupy.random.standard_normal(count + offset, dtype=wide)
-        x = drawn.astype(numpy_dtype(dtype))[offset:].reshape(stored)
+            values = cupy.random.standard_normal(count + offset, dtype=wide)
+        x = values.astype(numpy_dtype(dtype))[offset:].reshape(stored)
         return x.swapaxes(-1, -2) if transposed else x
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:

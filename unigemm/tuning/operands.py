@@ -1,7 +1,7 @@
 """The arrays that are measured with, and whether a result of theirs is right.
 
 A call is measured with arrays that lie as the caller's do: all that it takes by name (`bias`, `c`,
-`preact_out`, ..., scales) is drawn anew, in as many sets as exceed the L2.
+`preact_out`, ..., scales) is made anew, in as many sets as exceed the L2.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ class Call:
     def operands(self, device: Device) -> Operands:
         """Return arrays that lie so, and exceed the L2 together."""
         size = self.plan.extents.bytes_moved(self.plan.problem)
-        first = self._drawn(device)
-        original = _drawn(device, self.out) if self.in_place else None
+        first = self._random(device)
+        original = _random(device, self.out) if self.in_place else None
         inputs = first
         if self.in_place:
             inputs = replace(first, arguments={**first.arguments, "c": original})
@@ -206,22 +206,22 @@ class Call:
             return found
 
         count = rotation(size, device.l2_bytes)
-        sets = [first, *(self._drawn(device) for _ in range(count - 1))]
+        sets = [first, *(self._random(device) for _ in range(count - 1))]
         asked = asked_of(self.plan, self.fusion, self.a.dtype, self.arguments)
         return Operands(sets, fresh, Checked(asked, device, inputs))
 
-    def _drawn(self, device: Device) -> Arrays:
+    def _random(self, device: Device) -> Arrays:
         """Draw what is multiplied and read, and make results."""
-        a, b = _drawn(device, self.a), _drawn(device, self.b)
-        scaling = {name: _drawn(device, x) for name, x in self.scaling.items()}
+        a, b = _random(device, self.a), _random(device, self.b)
+        scaling = {name: _random(device, x) for name, x in self.scaling.items()}
         arguments = {
-            name: x if name in WRITTEN else _drawn(device, x) for name, x in self.arguments.items()
+            name: x if name in WRITTEN else _random(device, x) for name, x in self.arguments.items()
         }
         return self._with_results(device, Arrays(a, b, None, arguments, (), scaling))
 
     def _with_results(self, device: Device, x: Arrays) -> Arrays:
         """Return arrays with other results."""
-        out = _drawn(device, self.out) if self.in_place else _empty(device, self.out)
+        out = _random(device, self.out) if self.in_place else _empty(device, self.out)
         arguments = dict(x.arguments)
         for name in WRITTEN:
             if name in arguments:
@@ -260,12 +260,12 @@ def call_of(
     Raises
     ------
     UnsupportedProblem
-        Arrays that lie as simply as those that can be drawn are of another class of products.
+        Arrays that lie as simply as those that can be made are of another class of products.
     """
     problem = first.problem
     if problem.blocks:
         raise UnsupportedProblem(
-            "scales of blocks are not drawn, so that nothing can be measured; leave such products "
+            "block scales are not made here, so that nothing can be measured; leave such products "
             "to the model, or tune with scales of whole operands"
         )
     x, y = _spec(a, "a"), _spec(b, "b")
@@ -331,7 +331,7 @@ def _keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spec(x: Any, name: str, *, beside: bool = False) -> ArraySpec:
-    """Return an array that lies as simply as those that are drawn, and much like one.
+    """Return an array that lies as simply as those that are made, and much like one.
 
     What stands beside a product broadcasts: a step of 0 is an extent of 1.
     """
@@ -344,20 +344,20 @@ def _spec(x: Any, name: str, *, beside: bool = False) -> ArraySpec:
     return ArraySpec(shape, layout.dtype, "F" if columns else "C", alignment=alignment)
 
 
-def _drawn(device: Device, x: Any) -> Any:
-    """Draw an array as it is described; what is none stays."""
+def _random(device: Device, x: Any) -> Any:
+    """Return a random array as it is described; what is none stays."""
     if not isinstance(x, ArraySpec):
         return x
     shape = x.shape if len(x.shape) > 1 else (1, prod(x.shape))
     offset = x.alignment // x.dtype.itemsize if x.alignment < MAX_ALIGNMENT else 0
-    drawn = device.operand(shape, x.dtype, x.order == "F", offset)
-    return drawn if shape == x.shape else drawn.reshape(x.shape)
+    made = device.operand(shape, x.dtype, x.order == "F", offset)
+    return made if shape == x.shape else made.reshape(x.shape)
 
 
 def _empty(device: Device, x: ArraySpec) -> Any:
     """Return an array that holds nothing of a result, as it is described."""
     if x.alignment < MAX_ALIGNMENT:
-        return _drawn(device, x)
+        return _random(device, x)
     if x.order == "F" and len(x.shape) > 1:
         turned = (*x.shape[:-2], x.shape[-1], x.shape[-2])
         return device.empty(turned, x.dtype).swapaxes(-1, -2)

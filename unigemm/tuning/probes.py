@@ -1,8 +1,8 @@
 """The products and launches that `unigemm.calibrate` measures.
 
-Sizes are drawn as models have them, from one token to thousands, and launches evenly from all that
-the backends offer, beside the cost model's best. Kinds of numbers and products take turns, so that
-a calibration that is cut short has some of each.
+Sizes are random, as models have them, from one token to thousands. Launches are sampled evenly from
+all that the backends offer, beside the cost model's best. Kinds of numbers and products take turns,
+so that a calibration that is cut short has some of each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import UnsupportedProblem
 from ..planning.target import Target
 from ..problem.dtypes import DType
 from ..problem.problem import Precision
-from .launch_draw import Amounts, Drawn, LaunchDraw
+from .launch_draw import Amounts, LaunchDraw, SampledLaunch
 from .measure import Workload
 from .sweep import contenders, starts
 
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[DType, Precision]] = {
 }
 _PRODUCTS = 14  # of each kind
 _AMOUNTS = Amounts(best=4, evenly=8, varied=0)
-_SHARED = 0.8  # how often a launch takes a kernel that is drawn already
+_SHARED = 0.8  # how often a launch takes a kernel that is taken already
 _WIDTHS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 14336)
 _MOST_FLOPS = {"float32": 1e11, "float64": 1e11, "tf32": 5e11}
 _LAYOUTS = ("nt", "nn", "tn")
@@ -45,7 +45,7 @@ class Probe:
 
     kind: str
     work: Workload
-    launches: tuple[Drawn, ...]
+    launches: tuple[SampledLaunch, ...]
 
 
 def probes(
