@@ -102,7 +102,8 @@ def joined(*parts: Trees) -> Trees:
         threshold = np.pad(each.threshold, ((more, 0), (0, 0)), constant_values=np.inf)
         leaves = np.pad(each.leaves, ((0, 0), (0, 2**depth - each.leaves.shape[1])))
         deep.append(Trees(feature, threshold, leaves))
-    features, thresholds, every = zip(*deep, strict=True)
     return Trees(
-        np.concatenate(features, axis=1), np.concatenate(thresholds, axis=1), np.concatenate(every)
+        np.concatenate([each.feature for each in deep], axis=1),
+        np.concatenate([each.threshold for each in deep], axis=1),
+        np.concatenate([each.leaves for each in deep]),
     )
