@@ -194,14 +194,13 @@ def matmul(
         What went into an activation whose gradient is asked for.
     gate_layout : {"interleaved", "halves"}, optional
         Which columns of the product are a gate and its value: 2 j and 2 j + 1, or j and N / 2 + j.
-        On GPUs "halves" is for aligned operands that cutile multiplies.
     scale_d : float or array of one element, optional
         Multiplies the result before it is rounded. With it, or any other of these, `dtype` may be
         int8 or float8, which get the nearest number that they have.
     amax_out : array of one float32, optional
         Gets the largest magnitude of the result before `scale_d`; NaN if there is one.
     bias_grad_out : array, optional
-        Gets sums of the result over the dimensions that it lacks. Host memory only.
+        Gets sums of the result, before `scale_d`, over the dimensions that it lacks.
     epilogue : callable, optional
         A function of the sums, ``epilogue(acc, **epilogue_args)``, instead of all of the above. It
         is called with tracers, and what it does element by element becomes part of the kernel. A

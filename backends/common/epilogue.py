@@ -20,11 +20,6 @@ def unsupported_epilogue(
     epilogue = problem.epilogue
     if epilogue is None:
         return None
-    if epilogue.totals:
-        return (
-            "kernels do not add up bias gradients; leave bias_grad_out= out and sum the result, or "
-            "use host memory"
-        )
     kinds = [x.matrix.dtype for x in epilogue.beside]
     for dtype in (problem.d.dtype, *kinds):
         if dtype in FLOAT8 and target.capability < float8_from:

@@ -1,7 +1,7 @@
 """A kernel's scratch memory: how much of it a plan needs, and how it is laid out.
 
-First the repacked operands, then repacked scales, then split-K's partial sums; each begins at a
-multiple of 256 bytes.
+First values of the epilogue that are added up, then the repacked operands, then repacked scales,
+then split-K's partial sums; each begins at a multiple of 256 bytes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from unigemm.problem.epilogue import arithmetic
 from unigemm.problem.problem import Extents, Problem
 
 __all__ = [
@@ -19,14 +20,19 @@ __all__ = [
     "ROW_BYTES",
     "SECTOR_BYTES",
     "SLICED_PARTS",
+    "TOTALS_UNIT",
     "TRANSPOSE_BLOCK",
     "aligned",
+    "bytes_moved",
+    "kept_totals",
     "packed_bytes",
     "packed_row_bytes",
     "panel_bytes",
     "panel_rows",
     "parts_filled",
     "parts_per_thread",
+    "totals_bytes",
+    "totals_pitch",
     "whole",
     "workspace_bytes",
 ]
@@ -38,6 +44,7 @@ LINE_BYTES, SECTOR_BYTES = 128, 32
 TRANSPOSE_BLOCK = 64  # rows and columns that are copied at once, where they are transposed
 PANEL_ROWS = 8  # of 16 bytes: what wgmma reads as one matrix
 PART_ALIGNMENT = 256  # bytes
+TOTALS_UNIT = 4  # elements: rows and columns of values that are added up are padded to these
 # From each of these numbers of parts on, a reduction has twice as many slices of threads.
 SLICED_PARTS = (4, 8, 16, 32)
 # Most threads of a reduction in slices: the last CTAs of a larger grid would find no room beside
@@ -66,6 +73,35 @@ def parts_per_thread(problem: Problem, part_bytes: int, split_k: int) -> int:
 def parts_filled(k_tiles: int, parts: int) -> int:
     """Return how many parts of K are not empty, if all but the last have as many k_tiles."""
     return ceil(k_tiles / ceil(k_tiles / parts))
+
+
+def kept_totals(problem: Problem) -> tuple[int, ...]:
+    """Return the epilogue's totals whose values are kept for themselves: those that D has not."""
+    epilogue, d = problem.epilogue, problem.d.dtype
+    if epilogue is None:
+        return ()
+    same = arithmetic(problem.accumulator, d) is d
+    return tuple(step for step in epilogue.totals if not same or step != epilogue.result)
+
+
+def totals_bytes(problem: Problem, extents: Extents) -> int:
+    """Return the bytes of `kept_totals`; the same for the transposed product."""
+    kept = kept_totals(problem)
+    if not kept:
+        return 0
+    size = arithmetic(problem.accumulator, problem.d.dtype).itemsize
+    elements = extents.batch * totals_pitch(extents.m) * totals_pitch(extents.n)
+    return aligned(len(kept) * int(elements) * size)
+
+
+def bytes_moved(problem: Problem, extents: Extents) -> int:
+    """Return the least traffic with device memory: `kept_totals` are written, and read again."""
+    return extents.bytes_moved(problem) + 2 * totals_bytes(problem, extents)
+
+
+def totals_pitch(columns: Any) -> Any:
+    """Return the elements between rows of such values; for numbers, or for those in a kernel."""
+    return whole(columns, TOTALS_UNIT)
 
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:

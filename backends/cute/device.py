@@ -266,12 +266,14 @@ def read_if(there: cutlass.Boolean, address: Int64, dtype: type, count: int) -> 
         bits, zero = f"f{dtype.width}", "0f00000000" if dtype.width == 32 else "0d0000000000000000"
     outs = [f"{{$w{i}}}" for i in range(count)]
     clear = " ".join(f"mov.{bits} {out}, {zero};" for out in outs)
-    return cute.arch.inline_ptx(
+    vector, into = (f".v{count}", f"{{{', '.join(outs)}}}") if count > 1 else ("", outs[0])
+    found = cute.arch.inline_ptx(
         f"{{ .reg .pred there; setp.ne.b32 there, {{$r1}}, 0; {clear} "
-        f"@there ld.global.v{count}.{bits} {{{', '.join(outs)}}}, [{{$r0}}]; }}",
+        f"@there ld.global{vector}.{bits} {into}, [{{$r0}}]; }}",
         write_only_types=[dtype] * count,
         read_only_args=[address, select(there, Int32(1), Int32(0))],
     )
+    return found if count > 1 else (found,)
 
 
 def read_parts(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:

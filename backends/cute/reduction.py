@@ -140,15 +140,15 @@ def store_total(
 @cute.jit
 def add_slices(
     total: cute.Tensor, sums: cutlass.Constexpr, count: cutlass.Constexpr, thread: Int32,
-    wide: Int32,
+    wide: Int32, threads: cutlass.Constexpr = REDUCE_THREADS,
 ) -> None:  # fmt: skip
     """Add the sums of all slices, `wide` threads apart, to those of the first slice."""
     smem = cutlass.memory.SmemAllocator()
-    kept = smem.allocate_array(sums, REDUCE_THREADS * count)
+    kept = smem.allocate_array(sums, threads * count)
     write(elements(total, 0, count), shared_vector(kept, thread * count, count))
     cute.arch.sync_threads()
     if thread < wide:
-        for other in cutlass.range(thread + wide, REDUCE_THREADS, wide, unroll=1):
+        for other in cutlass.range(thread + wide, threads, wide, unroll=1):
             values = read(shared_vector(kept, other * count, count), count)
             for i in range_constexpr(count):
                 total[i] += values[i]

@@ -23,6 +23,7 @@ from .device import GMEM, Divisor, raster, select, tile_coordinates
 from .epilogue import arguments_of, parted
 from .host_arguments import grouped
 from .repack import Repack, depth, launch_repack, packed_pitch
+from .totals import with_totals
 
 _PARAMETERS = 6  # parts of K, tiles along N first, group of the raster, SMs, rotations by M, N
 REGISTER_ROWS = 32  # up to so many rows of a tile are transposed in registers
@@ -328,10 +329,14 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
     def gemm(*arguments: Any) -> None:
         of = grouped(arguments, _PARAMETERS)
         scales, taken = parted(spec.problem, of.more)
-        start(
-            spec, of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
-            scales, of.stream, taken,
-        )  # fmt: skip
+
+        def launch(spec: TileSpec, addresses: tuple, taken: tuple) -> None:
+            start(
+                spec, addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
+                scales, of.stream, taken,
+            )  # fmt: skip
+
+        with_totals(launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken)
 
     return gemm
 

@@ -15,7 +15,7 @@ from unigemm.problem.problem import Extents, MatrixType, Problem
 
 from ..common.cost_model import Usage
 from ..common.launches import Array, Launches
-from ..common.workspace import workspace_bytes
+from ..common.workspace import bytes_moved, workspace_bytes
 from .geometry_gemv import few_rows_blocks, few_rows_depth, few_rows_threads, few_rows_vector
 from .geometry_operands import has_aligned_rows, operand_tile
 from .geometry_resources import RESERVED_SMEM, needs_of, resident_warps
@@ -139,7 +139,7 @@ def usage(
         steps=none + 1.0,
         zero_rows=(x.tile_m - used_m + x.tile_n - used_n) * (x.producers > 0),
         l2_us=ctas * k_tiles * read_l2 / (64.0 * sms * clock),
-        dram_us=none + extents.bytes_moved(problem) / gbs,
+        dram_us=none + bytes_moved(problem, extents) / gbs,
         store_us=used_m * used_n * out / (32.0 * clock),
         overlapped=0.5 * (x.schedule == SCHEDULES.index("persistent")),
         added_us=2 * added / gbs,

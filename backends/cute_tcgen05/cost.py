@@ -16,7 +16,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
 from ..common.launches import Array, Launches
-from ..common.workspace import packed_bytes, workspace_bytes
+from ..common.workspace import bytes_moved, packed_bytes, workspace_bytes
 from .geometry import (
     BUFFERS,
     ROWS,
@@ -85,7 +85,7 @@ def usage(
         steps=none + 1.0,
         zero_rows=none,
         l2_us=1.0 * count * ctas * x.split_k * k_tiles * read / (64.0 * sms * clock),
-        dram_us=none + extents.bytes_moved(problem) / gbs,
+        dram_us=none + bytes_moved(problem, extents) / gbs,
         store_us=stored,
         overlapped=(buffers > 1) * np.minimum(1.0, k_tiles * mma / stored),
         added_us=2.0 * sums / gbs,

@@ -18,7 +18,7 @@ from unigemm.problem.problem import Extents, Problem
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer, rank
-from ..common.workspace import workspace_bytes
+from ..common.workspace import totals_bytes, workspace_bytes
 from .copies import scratch_bytes
 from .cost import SCHEDULES, usage
 from .geometry import (
@@ -142,7 +142,8 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
 
 
 def _workspace(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
-    return scratch_bytes(config.oriented(problem), config.oriented(extents), config)
+    own = scratch_bytes(config.oriented(problem), config.oriented(extents), config)
+    return totals_bytes(problem, extents) + own
 
 
 MODEL = CostModel("cute_wgmma", SCHEDULES, offers, usage, unsupported_reason, _workspace)

@@ -13,7 +13,7 @@ from unigemm.problem.problem import Extents, Problem
 from ..common.cost_model import Usage
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.launches import Launches
-from ..common.workspace import workspace_bytes
+from ..common.workspace import bytes_moved, workspace_bytes
 from .copies import copied_operands, repacked_bytes
 from .geometry import MMA_M, is_promoted, products
 
@@ -65,7 +65,7 @@ def usage(
         steps=1.0 / x.slice_k,
         zero_rows=x.tile_m - used_m + x.tile_n - used_n,
         l2_us=1.0 * ctas * k_tiles * read * per_k / (64.0 * sms * clock),
-        dram_us=np.full(x.size, extents.bytes_moved(problem) / gbs),
+        dram_us=np.full(x.size, bytes_moved(problem, extents) / gbs),
         store_us=used_m * used_n * out * (1 + direct) / (32.0 * clock),
         overlapped=0.5 * (groups > 1),
         added_us=np.where(x.split_k > 1, 2.0 * x.split_k * whole / gbs, 0.0),

@@ -50,6 +50,11 @@ def _unsupported_beside(problem: Problem) -> str | None:
     epilogue = problem.epilogue
     if epilogue is None:
         return None
+    if epilogue.totals:
+        return (
+            "its kernels do not add up bias gradients; leave bias_grad_out= out and sum the "
+            "result, or use another backend"
+        )
     for x in epilogue.beside:
         if x.along and x.matrix.major == "strided":
             return (

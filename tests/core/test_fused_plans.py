@@ -40,3 +40,14 @@ def test_every_drawn_epilogue_has_a_plan(m, half, k, dtype, narrow, name, orders
         return
     plan = unigemm.plan(a, b, out, target=arch, **asked)
     assert plan.problem.epilogue is not None or name == "C not read"
+
+
+def test_cutile_refuses_bias_gradients_and_another_backend_adds_them_up():
+    spec = unigemm.ArraySpec
+    a, b, sums = spec((64, 64), "bfloat16"), spec((64, 64), "bfloat16"), spec((64,), "float32")
+    with pytest.raises(UnsupportedProblem, match="do not add up bias gradients"):
+        unigemm.plan(a, b, backend="cutile", target="sm_90a", alpha=2.0, bias_grad_out=sums)
+    for arch in ("sm_80", "sm_90a", "sm_100a"):
+        plan = unigemm.plan(a, b, target=arch, alpha=2.0, bias_grad_out=sums)
+        assert plan.backend.startswith("cute_")
+        assert plan.workspace_bytes >= 64 * 64 * 4  # what is added up is not rounded

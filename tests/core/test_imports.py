@@ -33,6 +33,7 @@ SHARED_DEVICE_CODE = {
         "tf32_parts",
         "tile_scheduler",
         "tma_boxes",
+        "totals",
     )
 }
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}

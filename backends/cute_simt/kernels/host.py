@@ -31,6 +31,7 @@ from ...cute.device import Divisor, raster
 from ...cute.epilogue import arguments_of, parted
 from ...cute.host_arguments import grouped
 from ...cute.reduction import reduce_parts, target_of_sums
+from ...cute.totals import with_totals
 from ..geometry import launched_smem
 from ..schedules import (
     AXPY,
@@ -127,10 +128,14 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     def gemm(*arguments: Any) -> None:
         of = grouped(arguments, _PARAMETERS)
         _, taken = parted(spec.problem, of.more)
-        launch(
-            spec, of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
-            of.stream, taken,
-        )  # fmt: skip
+
+        def product(spec: Spec, addresses: tuple, taken: tuple) -> None:
+            launch(
+                spec, addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
+                of.stream, taken,
+            )  # fmt: skip
+
+        with_totals(product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken)
 
     return gemm
 
