@@ -18,6 +18,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.tuning import expected
 from unigemm.tuning.intervals import Interval, interval_operations, nearest
 from unigemm.tuning.measure import Workload
+from unigemm.tuning.operands import call_of
 from unigemm.tuning.sweep import operands_of, starts
 
 M, N, K = 24, 16, 300
@@ -116,6 +117,22 @@ def test_scales_are_in_the_bounds_of_a_product_without_an_epilogue():
     assert found.ratio(arrays) <= 1
     replace(arrays, scaling={"scale_a": 2.0, **arrays.scaling, "scale_b": 1.0}).call(plan)()
     assert found.ratio(arrays) > 1
+
+
+def test_c_that_is_out_is_drawn_anew_for_each_check_and_accumulated_once():
+    a, b, out = spec((M, K)), spec((K, N)), spec((M, N), order="F")
+    plan = unigemm.plan(a, b, out, c=out, target="cpu")
+    device = HostDevice()
+    device.l2_bytes = 1
+    found = call_of(plan, a, b, out, {"c": out}, {}).operands(device)
+    for _ in range(2):
+        arrays = found.fresh()
+        assert arrays.arguments["c"] is arrays.out
+        arrays.call(plan)()
+        assert found.ratio(arrays) <= 1
+        arrays.call(plan)()  # a second time
+        assert found.ratio(arrays) > 1
+    assert len({id(each.out) for each in found.sets}) == len(found.sets)
 
 
 def test_a_large_result_is_checked_in_rows_of_each_stretch():
