@@ -21,17 +21,26 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import unigemm
 from bench.command import command, require_device
 from bench.suites import LAYOUTS, sample, workloads
+from unigemm.cli.epilogue import fused_specs
 from unigemm.cli.sweep import lists_of
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target
 from unigemm.tuning.measure import Workload, best_device
-from unigemm.tuning.sweep import compile_all, contenders, sampled, starts, sweep_into
+from unigemm.tuning.sweep import (
+    compile_all,
+    contenders,
+    sampled,
+    spec_of,
+    starts,
+    sweep_into,
+)
 
 #: Parameters whose values may be named.
 PARAMETERS = ("tile", "stages", "schedule", "split_k", "cluster_k", "occupancy")
@@ -44,6 +53,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--layout", default=",".join(LAYOUTS))
     parser.add_argument("--backend", default="cute_wgmma")
+    parser.add_argument("--epilogue", help="words as of `unigemm sweep`: bias,gelu_tanh")
     parser.add_argument("--sample", type=int, help="problems of each suite and dtype")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="of these, those that start so: 256x256x65536-tn,1x1x1")
@@ -73,6 +83,9 @@ def problems(args: argparse.Namespace) -> list[Workload]:
             found += sample(items, args.sample, args.seed)
     if args.only:
         found = [work for work in found if str(work).startswith(tuple(args.only.split(",")))]
+    if args.epilogue:
+        asked = [fused_specs(args.epilogue, *spec_of(work)) for work in found]
+        found = [replace(x, fused=tuple(y.items())) for x, y in zip(found, asked, strict=True)]
     part, parts = map(int, args.shard.split("/"))
     return found[part::parts]
 

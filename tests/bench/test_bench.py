@@ -153,6 +153,17 @@ def test_a_sweep_can_be_of_some_problems_only(monkeypatch):
     assert names == ["1x1x1-nt-bfloat16", "1x1x1-tn-bfloat16", "256x256x65536-tn-bfloat16"]
 
 
+def test_a_sweep_can_be_of_problems_with_an_epilogue(monkeypatch):
+    options = ["--suite", "odd", "--layout", "nt", "--only", "1x1x1-", "--epilogue", "bias,relu"]
+    monkeypatch.setattr("sys.argv", ["bench.sweep", *options])
+    args = bench_sweep.parse()
+    (work,) = bench_sweep.problems(args)
+    assert str(work) == "1x1x1-nt-bfloat16+bias+relu"
+    args.backend = "cute_simt"
+    plans = bench_sweep.plans_of(work, args, unigemm.named_target("sm_90a"))
+    assert all(plan.problem.epilogue is not None for plan in plans)
+
+
 def test_a_sweep_within_any_price_is_of_all_that_is_offered(monkeypatch):
     fixed = ["--suite", "odd", "--dtype", "float32", "--layout", "nn", "--backend", "auto"]
     work, target = workloads("odd", "float32", ["nn"])[3], unigemm.named_target("sm_90a")
