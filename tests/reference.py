@@ -280,9 +280,8 @@ def cupy_lib():
         return cupy.ndarray(where.shape, flat.dtype, memory, tuple(s * size for s in where.strides))
 
     def back(x):
-        native = x.dtype
-        x = cupy.ascontiguousarray(x)
-        return cupy.asnumpy(x.view(f"u{native.itemsize}")).view(native)
+        native = x.dtype  # of which CuPy may have no kernels
+        return cupy.asnumpy(cupy.ascontiguousarray(x.view(f"u{native.itemsize}"))).view(native)
 
     return Lib("cupy", to, view, back, negative=True)
 

@@ -68,10 +68,21 @@ def drelu(x: Any) -> Any:
     return np.where(x > 0, 1.0, 0.0)
 
 
+def _sigmoid_and_slope(x: Any) -> tuple[Any, Any]:
+    """Return the sigmoid s and s (1 - s), of exp(-|x|): nothing cancels where s is nearly 1 or 0.
+
+    Their factors in the gradients below grow there, and so would what cancellation has left.
+    """
+    small = np.exp(-np.abs(x))
+    large = 1 / (1 + small)
+    other = small * large
+    return np.where(x >= 0, large, other), large * other
+
+
 def dsilu(x: Any) -> Any:
     """Return SiLU's derivative: s + x s (1 - s), s = sigmoid(x)."""
-    s = sigmoid(x)
-    return s + x * s * (1 - s)
+    s, slope = _sigmoid_and_slope(x)
+    return s + x * slope
 
 
 def dgelu(x: Any) -> Any:
@@ -81,10 +92,10 @@ def dgelu(x: Any) -> Any:
 
 
 def dgelu_tanh(x: Any) -> Any:
-    """Return the derivative of `gelu_tanh`: (1 + t) / 2 + x (1 - t**2) u' / 2, t = tanh(u)."""
-    t = np.tanh(sqrt(2 / pi) * (x + _CUBIC * (x * x * x)))
-    slope = sqrt(2 / pi) * (1 + 3 * _CUBIC * (x * x))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope
+    """Return the derivative of `gelu_tanh`: s + x s (1 - s) 2 u', s = sigmoid(2 u)."""
+    twice = 2 * sqrt(2 / pi)
+    s, slope = _sigmoid_and_slope(x * (twice + twice * _CUBIC * (x * x)))
+    return s + x * slope * (twice + 3 * twice * _CUBIC * (x * x))
 
 
 def _named(*functions: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:

@@ -58,6 +58,18 @@ def test_short_results_move_by_less_than_the_bound_of_the_instruction(name):
         np.testing.assert_array_equal(values(quick, SPECIAL), values(exact, SPECIAL))
 
 
+@pytest.mark.parametrize("name", ["dgelu_tanh", "dsilu"])
+def test_slopes_of_short_results_do_not_multiply_the_error_of_the_instruction(name):
+    """1 - tanh(u)**2 would: what is left of it is multiplied by x, or by its square."""
+    x = X[np.abs(X) < 200]
+    exact = epilogue_of(GRADIENTS[name])
+    wanted = GRADIENTS[name](x.astype(np.float64))
+    np.testing.assert_allclose(values(exact, x), wanted, atol=2e-7, rtol=0)
+    for error in (-(2.0**-11), 0.0, 2.0**-11):
+        got = values(lowered(exact, DType.FLOAT16), x, error)
+        np.testing.assert_allclose(got, wanted, atol=2.0**-11, rtol=0)
+
+
 @pytest.mark.parametrize("name", sorted({**ACTIVATIONS, **GRADIENTS}))
 def test_long_results_have_exact_operations(name):
     plain = epilogue_of({**ACTIVATIONS, **GRADIENTS}[name])

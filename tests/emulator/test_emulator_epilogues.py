@@ -67,7 +67,7 @@ def test_drawn_cases_are_planned_as_they_are_computed(backend, monkeypatch):
         raise _Loaded(plan)
 
     monkeypatch.setattr(unigemm.runtime.loader, "_load", load)
-    cases = drawn_cases(DTYPES[backend], 300, 9000, 24, backend)
+    cases = drawn_cases(DTYPES[backend], 300, 9000, 12, backend)
     kernel = backend_named(backend).key
     for case in (x for x in cases if x.name != "function"):  # a plan names one result
         with pytest.raises(_Loaded) as loaded:

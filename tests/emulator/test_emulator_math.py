@@ -112,3 +112,15 @@ def test_products_in_a_row_are_those_of_one_after_the_other(active, wide, lockst
             lanes = np.arange(96) % 32 < active
             values[d, lanes] = fma32(values[x, lanes], values[y, lanes], values[z, lanes])
     np.testing.assert_array_equal(got, values)
+
+
+def test_a_reciprocal_of_float64_has_the_upper_half_of_its_bits():
+    """As the PTX ISA says of `rcp.approx.ftz.f64`; what is left is for an iteration."""
+    x = np.array([3.0, -7.5, 1e300, 4e-308, 0.0, -0.0, np.inf, np.nan, 1e-310, 1.0])
+    got = probe("rcp.approx.ftz.f64 {d}, {a};", "f64", ("f64",), [x]).view(np.float64)
+    with np.errstate(all="ignore"):
+        wanted = 1 / np.where(np.abs(x) < 1e-308, np.copysign(0, x), x)
+    np.testing.assert_allclose(got, wanted, rtol=2.0**-19)
+    np.testing.assert_array_equal(np.signbit(got[:6]), np.signbit(wanted[:6]))
+    there = ~np.isnan(got)
+    assert not (got.view(np.uint64)[there] & np.uint64(0xFFFFFFFF)).any()

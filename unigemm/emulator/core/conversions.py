@@ -192,12 +192,29 @@ def copysign(b: Builder, i: Instruction) -> Op:
 
 @instruction("sqrt", "rcp")
 def exact_root(b: Builder, i: Instruction) -> Op:
-    """Compile the correctly rounded ``sqrt.rn`` and ``rcp.rn``, and ``rcp.approx.ftz.f32``."""
+    """Compile the correctly rounded ``sqrt.rn`` and ``rcp.rn``, and ``rcp.approx.ftz``."""
     check(b, i, {"rn", "approx", "ftz"}, 2)
     if i.parts == ("rcp", "approx", "ftz", "f32"):  # here the nearest number
         return computed(
             lambda x: rounding.flush(np.float32(1) / rounding.flush(x)), "f32", "f32", b, i
         )
+    if i.parts == ("rcp", "approx", "ftz", "f64"):
+        return computed(_upper_reciprocal, "f64", "f64", b, i)
     if "rn" not in i.parts:
         raise b.error("only the correctly rounded form .rn, and rcp.approx.ftz, are implemented")
     return ufunc(np.sqrt if i.parts[0] == "sqrt" else np.reciprocal, i.parts[-1], b, i)
+
+
+def _upper_reciprocal(x: Any) -> Any:
+    """Return the nearest of the reciprocals whose lower 32 bits are 0, of the upper bits of x.
+
+    Without denormals. A device's may differ in the last of these bits: it is where an iteration
+    starts.
+    """
+
+    def upper(y: Any, more: int = 0) -> Any:
+        bits = np.asarray(y, np.float64).view(np.uint64) + np.uint64(more)
+        normal = (bits & np.uint64(0xFFFFFFFF_00000000)).view(np.float64)
+        return np.where(np.abs(normal) < 2.0**-1022, np.copysign(0.0, normal), normal)
+
+    return upper(1 / upper(x), 1 << 31)
