@@ -10,14 +10,13 @@ import numpy as np
 
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Config
-from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.launches import Array, Launches, columns_of
-from ..common.ranking import CostModel, Offer, estimate_all, rank
+from ..common.ranking import CostModel, Offer, estimate_all
 from ..common.workspace import totals_bytes, workspace_bytes
 from .cost import STREAMS, TAILS, Held, Tiles, held, least_us, usage
 from .geometry_gemv import few_rows_wide
@@ -43,7 +42,7 @@ from .schedules import (
 from .tiles import few_rows, tiles
 from .work_split import scratch_bytes, split_remainders
 
-__all__ = ["MODEL", "base_configs", "candidates", "scratch"]
+__all__ = ["MODEL", "base_configs", "scratch"]
 
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 128, 256, 512)  # parts of K
 _DENSE = 8  # all up to so many are among these
@@ -339,11 +338,6 @@ MODEL = CostModel(
     remainder=remainder,
     least_us=least_us,
 )
-
-
-def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    """Return all configurations that can run, with their estimated times."""
-    return list(rank(MODEL, problem, extents, target, None).candidates)
 
 
 def base_configs(problem: Problem, target: Target) -> tuple[Config, ...]:

@@ -10,19 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 from unigemm.planning.config import Config
-from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.launches import Array, Launches, columns_of
-from ..common.ranking import CostModel, Offer, rank
+from ..common.ranking import CostModel, Offer
 from ..common.workspace import totals_bytes, workspace_bytes
 from .cost import places, repacked_bytes, usage
 from .geometry import SCHEDULES, geometry
 from .legality import narrowest, unsupported_reason
 from .tiles import MOST_SWAPPED, tiles
 
-__all__ = ["MODEL", "candidates", "offered", "places", "scratch_bytes"]
+__all__ = ["MODEL", "offered", "places", "scratch_bytes"]
 
 _MOST_STAGES = 12
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
@@ -107,11 +106,6 @@ def _workspace(problem: Problem, extents: Extents, target: Target, config: Confi
 
 
 MODEL = CostModel("cute_tcgen05", SCHEDULES, offers, usage, unsupported_reason, _workspace)
-
-
-def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    """Return all configurations that can run, with their estimated times."""
-    return list(rank(MODEL, problem, extents, target, None).candidates)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from unigemm.planning.config import Config
-from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.launches import Array, Launches, columns_of
-from ..common.ranking import CostModel, Offer, rank
+from ..common.ranking import CostModel, Offer
 from ..common.workspace import totals_bytes, workspace_bytes
 from .copies import scratch_bytes
 from .cost import SCHEDULES, usage
@@ -32,7 +31,7 @@ from .geometry import (
 from .legality import unsupported_reason
 from .tiles import LEAST_STAGES, tiles
 
-__all__ = ["MODEL", "candidates", "offered", "scratch_bytes", "turns"]
+__all__ = ["MODEL", "offered", "scratch_bytes", "turns"]
 
 _MOST_STAGES = 12
 _CLUSTER_K, _SLICES = (1, 2, 4, 8), (1, 2)
@@ -147,11 +146,6 @@ def _workspace(problem: Problem, extents: Extents, target: Target, config: Confi
 
 
 MODEL = CostModel("cute_wgmma", SCHEDULES, offers, usage, unsupported_reason, _workspace)
-
-
-def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    """Return all configurations that can run, with their estimated times."""
-    return list(rank(MODEL, problem, extents, target, None).candidates)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from unigemm.planning.config import Config, Raster
-from unigemm.planning.prediction import Candidate
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.launches import Launches, columns_of
-from ..common.ranking import CostModel, Offer, rank
+from ..common.ranking import CostModel, Offer
 from ..common.workspace import workspace_bytes
 from .cost import usage
 from .geometry import config_of, copied_bytes, k_major
@@ -23,7 +22,7 @@ from .launch_arguments import slots_of
 from .legality import unsupported_copies, unsupported_reason, varies
 from .tiles import NARROW, SCHEDULES, shapes, transposed_tf32
 
-__all__ = ["MODEL", "candidates", "offered", "scratch_bytes"]
+__all__ = ["MODEL", "offered", "scratch_bytes"]
 
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _MAX_COPIES = 2 << 30  # bytes: two operands of 16384x16384, as much as they are themselves
@@ -123,11 +122,6 @@ def scratch_bytes(problem: Problem, extents: Extents, target: Target, config: Co
 
 
 MODEL = CostModel("cutile", SCHEDULES, offers, usage, unsupported_reason, scratch_bytes)
-
-
-def candidates(problem: Problem, extents: Extents, target: Target) -> list[Candidate]:
-    """Return all configurations that can run, with their estimated times."""
-    return list(rank(MODEL, problem, extents, target, None).candidates)
 
 
 def offered(problem: Problem, target: Target) -> Iterator[Config]:

@@ -12,7 +12,7 @@ import unigemm
 from bench.suites import SUITES
 from unigemm.backends.common.workspace import workspace_bytes
 from unigemm.backends.cutile.backend import BACKEND
-from unigemm.backends.cutile.candidates import candidates, offered, scratch_bytes
+from unigemm.backends.cutile.candidates import offered, scratch_bytes
 from unigemm.backends.cutile.geometry import (
     copied_bytes,
     features,
@@ -197,7 +197,7 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(
     problem = problem_of(kind[0], layout, d_alignment=1 if narrow else 16, precision=kind[1])
     if BACKEND.unsupported_reason(problem, extents, target) is not None:
         return
-    found = candidates(problem, extents, target)
+    found = BACKEND.candidates(problem, extents, target)
     assert found
     for each in found:
         config = each.config
@@ -217,7 +217,7 @@ def test_every_candidate_is_legal_and_its_parts_are_never_empty(
 
 def best(m, n, k, arch="sm_90a", dtype=DType.BFLOAT16, batch=1, layout="nt"):
     target, extents = named_target(arch), Extents(m, n, k, batch)
-    found = candidates(problem_of(dtype, layout), extents, target)
+    found = BACKEND.candidates(problem_of(dtype, layout), extents, target)
     return min(found, key=lambda each: each.prediction.us).config
 
 
@@ -297,7 +297,7 @@ COPIED = Config((192, 128, 32), warps=(8, 1), schedule="plain", repacked=True)
 def copied(layout, *sizes, **change):
     """Return the candidates whose operands are copied first."""
     problem = replace(TURNED[layout], **change)
-    return [c for c in candidates(problem, Extents(*sizes), H200) if c.config.repacked]
+    return [c for c in BACKEND.candidates(problem, Extents(*sizes), H200) if c.config.repacked]
 
 
 def test_copies_are_offered_for_tf32_that_hopper_would_turn_and_nothing_else():
@@ -385,7 +385,7 @@ def test_copies_are_priced_where_they_may_pay():
     assert copied("tn", 8192, 8192, 8192)
     assert not copied("nt", 4096, 4096, 4096)
     for sizes in ((64, 4096, 4096), (128, 128, 128)):  # to read B once takes less
-        found = candidates(TURNED["nn"], Extents(*sizes), H200)
+        found = BACKEND.candidates(TURNED["nn"], Extents(*sizes), H200)
         assert not min(found, key=lambda each: each.prediction.us).config.repacked
     assert copied("tn", 16384, 16384, 16384)
     assert not copied("tn", 20000, 20000, 20000), "copies of more than 2 GiB"

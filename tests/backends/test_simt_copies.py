@@ -12,7 +12,8 @@ from made import made
 from test_simt_geometry import EVERY_PROBLEM, problem_of
 
 import unigemm
-from unigemm.backends.cute_simt.candidates import base_configs, candidates
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.geometry import geometry
 from unigemm.backends.cute_simt.geometry_operands import (
     effective_problem,
@@ -120,7 +121,7 @@ def test_the_copies_bytes_are_those_of_whole_tiles(case, m, n, k, batch):
 
 
 def repacked(layout, *sizes, alignment=4):
-    found = candidates(problem_of(DType.FLOAT32, *layout, alignment), Extents(*sizes), H200)
+    found = BACKEND.candidates(problem_of(DType.FLOAT32, *layout, alignment), Extents(*sizes), H200)
     return [c for c in found if c.config.repacked]
 
 

@@ -22,7 +22,7 @@ from test_simt_geometry import (
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.candidates import base_configs, candidates
+from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.geometry import geometry
 from unigemm.backends.cute_simt.geometry_operands import copy_schedule
 from unigemm.backends.cute_simt.legality import unsupported_reason
@@ -290,7 +290,7 @@ def test_other_types_and_architectures_have_no_such_tiles(arch):
             problem = problem_of(dtype, a, b)
             found = [*base_configs(problem, target)]
             for sizes in (SQUARES[-1], (65536, 64, 64)):
-                found += [c.config for c in candidates(problem, Extents(*sizes), target)]
+                found += [c.config for c in BACKEND.candidates(problem, Extents(*sizes), target)]
             assert found
             assert not any(is_dmma(config) for config in found)
 
@@ -311,7 +311,7 @@ def test_a_configuration_costs_alone_what_it_does_in_a_ranking(extents):
     ways = set()
     for majors, alignment in product(("kn", "mk"), (8, 16)):
         problem = problem_of(FLOAT64, *majors, alignment)
-        for each in candidates(problem, extents, H200)[alignment // 8 :: 3]:
+        for each in BACKEND.candidates(problem, extents, H200)[alignment // 8 :: 3]:
             if is_dmma(each.config):
                 assert BACKEND.estimate(problem, extents, H200, each.config) == each
                 ways.add((each.config.split_k > 1, each.config.cluster_k > 1))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made import made
 
 import unigemm
-from unigemm.backends.cute_simt.candidates import candidates
+from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_simt.schedules import AXPY, DOT_ROWS
 from unigemm.backends.cute_simt.tiles import DOT_SHAPES, few_rows
@@ -32,7 +32,7 @@ def problem_of(dtype, alignment=16, majors="kk"):
 
 
 def dots(problem, extents, target=H200):
-    return [c for c in candidates(problem, extents, target) if c.config.schedule == "dot"]
+    return [c for c in BACKEND.candidates(problem, extents, target) if c.config.schedule == "dot"]
 
 
 @given(st.integers(1, 40), st.integers(1, 5000), st.integers(1, 100000), st.sampled_from(DTYPES))
@@ -60,7 +60,7 @@ def test_b_must_be_k_major_and_vectors_of_rows_must_end_with_them():
 
 
 def axpys(problem, extents, target=H200):
-    return [c for c in candidates(problem, extents, target) if c.config.schedule == AXPY]
+    return [c for c in BACKEND.candidates(problem, extents, target) if c.config.schedule == AXPY]
 
 
 @settings(max_examples=25)  # each plans four products

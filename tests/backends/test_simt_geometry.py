@@ -12,7 +12,7 @@ from reference import EVERYWHERE
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.candidates import base_configs, candidates
+from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.geometry import geometry
 from unigemm.backends.cute_simt.geometry_operands import copy_schedule
 from unigemm.backends.cute_simt.geometry_resources import resident_warps
@@ -298,7 +298,7 @@ def test_a_cluster_along_k_has_room_for_the_sums_and_no_workspace():
 )
 def test_every_candidate_is_legal_and_never_beats_the_memory_floor(problem, extents, arch):
     target = named_target(arch)
-    found = candidates(problem, extents, target)
+    found = BACKEND.candidates(problem, extents, target)
     assert found
     lower_bound = extents.bytes_moved(problem) / target.dram_gbs / 1e3
     for each in found:
@@ -372,7 +372,7 @@ def test_tiles_of_odd_rows_begin_anywhere_and_all_others_where_vectors_do():
 
 def test_persistent_ctas_are_for_few_k_tiles_of_more_tiles_than_fit_at_once():
     def persistent(dtype, *sizes):
-        found = candidates(problem_of(dtype, "k", "n"), Extents(*sizes), H200)
+        found = BACKEND.candidates(problem_of(dtype, "k", "n"), Extents(*sizes), H200)
         return [c.config for c in found if is_persistent(c.config)]
 
     found = persistent(DType.FLOAT32, 65536, 64, 64)
@@ -399,7 +399,7 @@ def test_persistent_ctas_are_for_few_k_tiles_of_more_tiles_than_fit_at_once():
 def test_tails_are_for_tiles_that_do_not_fill_the_last_wave():
     def tails(m, n, k, problem=None):
         problem = problem or problem_of(DType.FLOAT32, "k", "n")
-        found = candidates(problem, Extents(m, n, k), H200)
+        found = BACKEND.candidates(problem, Extents(m, n, k), H200)
         return [c for c in found if is_tail(c.config) and not c.config.repacked]
 
     found = tails(5120, 5120, 5120)
@@ -432,7 +432,7 @@ def test_whole_tiles_are_those_before_the_last_wave():
 
 def streams(m, n, k, problem=None, target=H200):
     problem = problem or problem_of(DType.FLOAT32, "k", "n")
-    found = candidates(problem, Extents(m, n, k), target)
+    found = BACKEND.candidates(problem, Extents(m, n, k), target)
     return [c for c in found if is_stream_k(c.config) and not c.config.repacked]
 
 

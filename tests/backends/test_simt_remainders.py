@@ -12,7 +12,7 @@ from test_simt_geometry import EVERY_PROBLEM, problem_of
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.candidates import base_configs, candidates
+from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.legality import unsupported_launch, unsupported_reason
 from unigemm.backends.cute_simt.schedules import is_big
 from unigemm.backends.cute_simt.work_split import extents_of_tiles, scratch_bytes, split_remainders
@@ -130,7 +130,7 @@ def test_a_strip_is_for_as_many_rows_as_it_holds(extents, rows, problem, fits):
 
 def offers(problem, *extents):
     """Return what is offered with remainders, and without, the cheapest first."""
-    found = candidates(problem, Extents(*extents), H200)
+    found = BACKEND.candidates(problem, Extents(*extents), H200)
     return [[x for x in found if bool(x.config.remainder) == have] for have in (True, False)]
 
 
@@ -158,7 +158,9 @@ def test_no_remainders_are_offered_where_they_were_not_priced():
         (problem_of(DType.BFLOAT16, "k", "k"), "sm_90a"),
         (replace(ODD, batch_invariant=True), "sm_90a"),
     ):  # fmt: skip
-        assert not any(x.config.remainder for x in candidates(problem, extents, named_target(arch)))
+        assert not any(
+            x.config.remainder for x in BACKEND.candidates(problem, extents, named_target(arch))
+        )
 
 
 @given(
@@ -171,7 +173,7 @@ def test_no_remainders_are_offered_where_they_were_not_priced():
 @settings(max_examples=20, deadline=None)
 def test_a_ranking_is_the_top_of_all_and_a_price_is_that_of_a_named_one(layout, alignment, extents):
     problem = problem_of(DType.FLOAT32, *layout, alignment)
-    every = sorted(candidates(problem, extents, H200), key=lambda x: x.prediction.us)
+    every = sorted(BACKEND.candidates(problem, extents, H200), key=lambda x: x.prediction.us)
     known = {x.config: x for x in every}
     for most in (1, 9):
         top = BACKEND.ranking(problem, extents, H200, most).candidates

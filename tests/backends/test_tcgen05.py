@@ -12,7 +12,7 @@ from tcgen05_plans import LAYOUTS, TYPES, problem_of
 
 import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
-from unigemm.backends.cute_tcgen05.candidates import candidates, offered
+from unigemm.backends.cute_tcgen05.candidates import offered
 from unigemm.backends.cute_tcgen05.geometry import (
     COLUMNS,
     SCHEDULES,
@@ -126,7 +126,7 @@ def test_no_prediction_is_under_the_roofline():
             rate = B200.tensor_flops * {1: 2.0, 2: 1.0, 4: 0.5}[problem.a.dtype.itemsize]
             products = extents.m * extents.n * extents.k
             least = max(least, products / (rate * B200.clock_mhz * B200.sm_count))
-            for candidate in candidates(problem, extents, B200):
+            for candidate in BACKEND.candidates(problem, extents, B200):
                 assert candidate.prediction.us >= least
                 again = BACKEND.estimate(problem, extents, B200, candidate.config).prediction
                 assert again.us == pytest.approx(candidate.prediction.us)
@@ -149,7 +149,9 @@ def test_the_model_knows_what_is_reached_on_a_b200():
 
     def tflops(schedule, **changes):
         known = replace(problem, d=replace(problem.d, **changes))
-        found = [c for c in candidates(known, extents, B200) if schedule in c.config.schedule]
+        found = [
+            c for c in BACKEND.candidates(known, extents, B200) if schedule in c.config.schedule
+        ]
         return extents.flops / min(c.prediction.us for c in found) / 1e6
 
     low, high = LADDER["best"]
@@ -159,7 +161,7 @@ def test_the_model_knows_what_is_reached_on_a_b200():
     # Stores of odd rows are not hidden where K is short.
     short = Extents(8192, 8192, 512)
     us = [
-        min(c.prediction.us for c in candidates(one, short, B200))
+        min(c.prediction.us for c in BACKEND.candidates(one, short, B200))
         for one in (problem, replace(problem, d=replace(problem.d, alignment=2)))
     ]
     assert us[1] > 1.5 * us[0]
@@ -167,7 +169,7 @@ def test_the_model_knows_what_is_reached_on_a_b200():
 
 def test_units_are_asked_for_where_there_are_more_than_fit():
     for size, dynamic in ((2048, False), (8192, True)):
-        best = candidates(problem_of(DType.BFLOAT16), Extents(size, size, 4096), B200)
+        best = BACKEND.candidates(problem_of(DType.BFLOAT16), Extents(size, size, 4096), B200)
         best = min(best, key=lambda c: c.prediction.us).config
         assert best.schedule.endswith("dynamic") == dynamic
 

@@ -25,7 +25,7 @@ from test_tcgen05 import B200, EXTENTS, loop_of, plans_of
 
 import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
-from unigemm.backends.cute_tcgen05.candidates import candidates, scratch_bytes
+from unigemm.backends.cute_tcgen05.candidates import scratch_bytes
 from unigemm.backends.cute_tcgen05.geometry import COLUMNS, geometry
 from unigemm.backends.cute_tcgen05.legality import unsupported_reason
 from unigemm.cache.sass import disassemble
@@ -111,7 +111,7 @@ def test_scales_are_part_of_a_kernels_key_and_plain_ones_need_room():
 def test_one_buffer_of_sums_hides_no_stores():
     problem, extents = PROBLEMS[0], Extents(8192, 8192, 512)
     by_width = {}
-    for found in candidates(problem, extents, B200):
+    for found in BACKEND.candidates(problem, extents, B200):
         n, us = found.config.tile[1], found.prediction.us
         by_width[n] = min(us, by_width.get(n, us))
     assert by_width[128] < by_width[256]

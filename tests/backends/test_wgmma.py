@@ -15,7 +15,7 @@ from sampling import ALL
 
 import unigemm
 from unigemm.backends.cute_wgmma.backend import BACKEND
-from unigemm.backends.cute_wgmma.candidates import candidates, offered, scratch_bytes
+from unigemm.backends.cute_wgmma.candidates import offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import (
     SWIZZLE_BYTES,
     geometry,
@@ -185,7 +185,7 @@ def test_pairs_of_32_bit_sums_have_no_bank_conflicts(columns):
 @given(st.sampled_from(PROBLEMS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 40000))
 def test_a_price_is_the_same_alone_and_among_others(problem, m, n, k):
     extents = Extents(m, n, k)
-    found = candidates(problem, extents, H200)
+    found = BACKEND.candidates(problem, extents, H200)
     assert BACKEND.estimate_all(problem, extents, H200, [each.config for each in found]) == found
     for each in found[(m + n + k) % 8 :: 8]:
         assert BACKEND.estimate(problem, extents, H200, each.config) == each
@@ -200,7 +200,7 @@ def test_a_price_is_the_same_alone_and_among_others(problem, m, n, k):
 )
 def test_every_candidate_is_legal_and_its_parts_are_never_empty(m, n, k, batch, problem):
     extents = Extents(m, n, k, batch)
-    found = candidates(problem, extents, H200)
+    found = BACKEND.candidates(problem, extents, H200)
     assert found
     for each in found:
         config = each.config

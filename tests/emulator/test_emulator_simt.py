@@ -16,7 +16,6 @@ from reference import cases as draw_cases
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.candidates import candidates
 from unigemm.backends.cute_simt.tiles import DOT_SHAPES, SHAPES
 from unigemm.backends.cute_simt.work_split import scratch_bytes
 from unigemm.emulator import EmulatorError, KernelFault, device
@@ -107,7 +106,7 @@ def test_rows_of_an_m_major_a_are_read_side_by_side(rows):
         for left, right, out, expected in ((a, b, d, x @ y), (b.T, a.T, d.T, (x @ y).T)):
             with device("sm_90a") as gpu:
                 first = unigemm.plan(left, right, out, backend="cute_simt")
-                every = candidates(first.problem, first.extents, first.target)
+                every = BACKEND.candidates(first.problem, first.extents, first.target)
                 dots = [c for c in every if c.config.schedule == "dot"]
                 for each in dots[:: max(1, len(dots) // 2)]:
                     plan = first.taking(Alternative.of("cute_simt", each))
@@ -181,7 +180,7 @@ def test_configurations_rasters_and_orders_of_warps_give_the_product(split):
     b = rng.integers(-2, 3, (k, n)).astype(np.float32)
     with device("sm_90a") as gpu:
         first = unigemm.plan(a, b, backend="cute_simt")
-        found = candidates(first.problem, first.extents, first.target)
+        found = BACKEND.candidates(first.problem, first.extents, first.target)
         configs = list(dict.fromkeys(replace(c.config, split_k=1) for c in found))
         for i, base in enumerate(configs[:3]):
             gpu.seed, gpu.lockstep = i, i != 1

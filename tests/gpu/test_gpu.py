@@ -13,7 +13,7 @@ from reference import cases as draw_cases
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
-from unigemm.backends.cute_simt.candidates import base_configs, candidates
+from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.schedules import (
     PRODUCER_WARPS,
     WARP_SPECIALIZED_STAGES,
@@ -113,7 +113,7 @@ def test_every_configuration_of_few_rows_gives_the_product(dtype):
         expected = a.double() @ b.double()
         for x, y, z in ((a, b, expected), (b.mT, a.mT, expected.mT)):
             first = unigemm.plan(x, y, dtype="float32", backend="cute_simt")
-            found = candidates(first.problem, first.extents, first.target)
+            found = BACKEND.candidates(first.problem, first.extents, first.target)
             tried = [c for c in found if c.config.schedule == "dot"]
             assert tried
             for each in tried:
@@ -135,7 +135,7 @@ def test_every_configuration_of_rows_added_gives_the_product(dtype, pad):
         out = torch.empty(3, n, 2, device="cuda", dtype=native)[..., :1]
         for x, y, d, z in ((a, b, None, expected), (b.mT, a.mT, out, expected.mT)):
             first = unigemm.plan(x, y, d, backend="cute_simt")
-            found = candidates(first.problem, first.extents, first.target)
+            found = BACKEND.candidates(first.problem, first.extents, first.target)
             tried = [c for c in found if c.config.schedule == "axpy"]
             assert tried
             for each in tried:
