@@ -43,6 +43,8 @@ EPILOGUES = {
     "gradient": {"activation": "dgelu_tanh", "preact": FULL},
     "swiglu": {"activation": "swiglu", "gate_layout": "interleaved", "bias": ROW},
     "halves": {"activation": "geglu", "gate_layout": "halves", "preact_out": FULL},
+    "columns' sums": {"activation": "dsilu", "preact": FULL, "bias_grad_out": ROW},
+    "rows' sums": {"bias": ROW, "activation": "relu", "bias_grad_out": COLUMN},
     "a function": {"epilogue": clamped, "epilogue_args": {"v": COLUMN, "s": 3.0}},
     "NaN": {"epilogue": lambda acc: np.log(acc) / acc},
 }  # fmt: skip
@@ -154,6 +156,15 @@ def test_the_largest_of_some_rows_bounds_the_largest_of_all_from_below(monkeypat
     assert found.ratio(arrays) <= 1
     largest[...] = 0
     assert found.ratio(arrays) > 1
+
+
+def test_sums_of_some_rows_are_checked_and_those_over_rows_only_of_all(monkeypatch):
+    monkeypatch.setattr(expected, "_ELEMENTS", 4 * N)
+    for name, is_checked in (("rows' sums", True), ("columns' sums", False)):
+        found, arrays, _ = computed(name)
+        assert found.ratio(arrays) <= 1
+        arrays.arguments["bias_grad_out"][...] += 1
+        assert (found.ratio(arrays) > 1) == is_checked
 
 
 def ends(low, high):

@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..problem.canonical import result_shape
@@ -89,7 +90,9 @@ class Bounds:
 
         worst = 0.0
         for name, (low, high) in self.results.items():
-            worst = max(worst, _ratio(device.values(found[name], self.rows), low, high))
+            whole = low.ndim < 2 or low.shape[-2] != len(self.rows)  # sums over all rows
+            values = device.values(found[name], None if whole else self.rows)
+            worst = max(worst, _ratio(values, low, high))
         if self.largest is not None:
             most = device.values(found["amax_out"], None).reshape(())
             least, highest = self.largest
@@ -168,6 +171,12 @@ def bounds_of(
         for name, step in zip(_written(asked), (epilogue.result, *epilogue.stores), strict=True):
             own = asked.dtypes[name]
             results[name] = nearest(found[step].low, own), nearest(found[step].high, own)
+        totals = asked.names[len(epilogue.arrays) + len(epilogue.stores) :]
+        for name, step in zip(totals, epilogue.totals, strict=True):
+            total = _total(found[step], tuple(arrays[name].shape), shape, rows, kind)
+            if total is not None:
+                own = asked.dtypes[name]
+                results[name] = nearest(total.low, own), nearest(total.high, own)
         largest = None
         if epilogue.largest is not None:
             most = of["abs"](found[epilogue.largest])
@@ -175,6 +184,28 @@ def bounds_of(
             low, high = nearest([np.max(most.low), highest], DType.FLOAT32)
             largest = float(low), float(high)
     return Bounds(rows, results, largest)
+
+
+def _total(
+    x: Interval, own: tuple[int, ...], shape: tuple[int, ...], rows: tuple[int, ...], kind: DType
+) -> Interval | None:
+    """Return sums over the indices that a result of shape `own` lacks, added up in any order.
+
+    None where other rows than those that are checked are among them.
+    """
+    import numpy as np
+
+    missing = len(shape) - len(own)
+    lacking = tuple(i for i in range(len(shape)) if i < missing or own[i - missing] == 1)
+    if len(shape) - 2 in lacking and len(rows) < shape[-2]:
+        return None
+    some = (*shape[:-2], len(rows), shape[-1])
+    low, high = np.broadcast_to(x.low, some), np.broadcast_to(x.high, some)
+    slack = np.maximum(abs(low), abs(high)).sum(axis=lacking, keepdims=True)
+    slack = slack * prod(shape[i] for i in lacking) * np.finfo(numpy_dtype(kind)).eps / 2
+    low, high = (each.sum(axis=lacking, keepdims=True) for each in (low, high))
+    kept = low.shape[missing:]
+    return Interval((low - slack).reshape(kept), (high + slack).reshape(kept))
 
 
 def _written(asked: Asked) -> tuple[str, ...]:
