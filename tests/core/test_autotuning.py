@@ -172,6 +172,19 @@ def test_a_kernel_that_is_wrong_is_left_out_and_said(stopwatch):
         assert multiplied(stopwatch)[-1] == TILES["pick"]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_what_is_no_number_in_the_callers_arrays_is_no_fault_of_a_kernel(stopwatch, value):
+    a, b = arrays(stopwatch.driver)
+    host(a)[3, :2] = value, value  # 3e38 overflows on the way
+    with unigemm.autotuning(), np.errstate(all="ignore"):
+        result = unigemm.matmul(a, b)
+    product = host(result)
+    assert stopwatch.launched[-1] == TILES["third"]
+    assert not np.isfinite(product[3]).any()
+    np.testing.assert_array_equal(np.delete(product, 3, 0), 16)
+
+
 def test_what_goes_wrong_is_said_once_and_the_product_is_there(stopwatch, monkeypatch):
     def fails(*_):
         raise RuntimeError("the device is full")

@@ -157,9 +157,7 @@ def bounds_of(
         return Interval(values, values)
 
     with np.errstate(all="ignore"):
-        slack = error_factor(int(a.shape[-1]), dtype, asked.precision) * sizes
-        if accumulator(dtype) is DType.INT32:
-            slack = np.where(sizes >= _WRAPS, np.nan, 0.0)
+        slack = _slack(asked, int(a.shape[-1]), sizes)
         values = Interval(sums - slack, sums + slack)
         if epilogue is not _PLAIN and accumulator(dtype) is DType.INT32 and kind is DType.FLOAT32:
             values = of["round"](values)
@@ -206,6 +204,18 @@ def _total(
     low, high = (each.sum(axis=lacking, keepdims=True) for each in (low, high))
     kept = low.shape[missing:]
     return Interval((low - slack).reshape(kept), (high + slack).reshape(kept))
+
+
+def _slack(asked: Asked, k: int, sizes: Any) -> Any:
+    """Return the largest error of sums; NaN where they may wrap around, or overflow on the way."""
+    import numpy as np
+
+    kind = accumulator(asked.dtypes["a"])
+    if kind is DType.INT32:
+        return np.where(sizes >= _WRAPS, np.nan, 0.0)
+    limits = np.finfo(numpy_dtype(kind))
+    slack = error_factor(k, asked.dtypes["a"], asked.precision) * sizes + k * float(limits.tiny)
+    return np.where(sizes > float(limits.max), np.nan, slack)
 
 
 def _written(asked: Asked) -> tuple[str, ...]:
