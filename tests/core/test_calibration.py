@@ -62,7 +62,7 @@ def plan(target, **options):
 def test_plans_of_the_card_use_it_and_say_so(own_file):
     before = plan(calibrated_target(0), keep=40)
     assert not before.is_calibrated
-    assert record(calibrated()) == own_file
+    assert record([calibrated()]) == own_file
     after = plan(calibrated_target(0), keep=40)
     assert after.is_calibrated
     assert "estimates are calibrated by 50 launches on 2026-11-26" in after.explain()
@@ -76,13 +76,13 @@ def test_plans_of_the_card_use_it_and_say_so(own_file):
 
 
 def test_only_equal_cards_use_it_and_named_targets_never():
-    record(calibrated())
+    record([calibrated()])
     assert calibrated_target(0).calibration is not None
     assert not plan(H100).is_calibrated
     assert not plan("h100").is_calibrated
     assert plan(H100).predicted_us != plan(calibrated_target(0)).predicted_us
     calibrations.forget()
-    record(calibrated(target=replace(H100, sm_count=114)))
+    record([calibrated(target=replace(H100, sm_count=114))])
     assert calibrated_target(0).calibration is not None  # the other entry stayed
     assert len(read(calibration_file())) == 2
 
@@ -90,7 +90,7 @@ def test_only_equal_cards_use_it_and_named_targets_never():
 @pytest.mark.parametrize("option", ["deterministic", "batch_invariant"])
 def test_what_promises_bits_is_planned_as_without_it(option):
     before = plan(H100, **{option: True})
-    record(calibrated())
+    record([calibrated()])
     after = plan(calibrated_target(0), **{option: True})
     assert after == before
     assert after.predicted_us == before.predicted_us
@@ -99,7 +99,7 @@ def test_what_promises_bits_is_planned_as_without_it(option):
 
 
 def test_it_is_no_part_of_targets_plans_keys_or_json():
-    record(calibrated())
+    record([calibrated()])
     with_it = calibrated_target(0)
     assert with_it == H100
     assert hash(with_it) == hash(H100)
@@ -119,7 +119,7 @@ def test_it_is_no_part_of_targets_plans_keys_or_json():
 
 
 def test_a_calibration_for_another_cost_model_is_left_out_and_said():
-    record(calibrated(model="0123456789abcdef"))
+    record([calibrated(model="0123456789abcdef")])
     with pytest.warns(unigemm.TuningWarning, match="run unigemm calibrate again"):
         assert calibrated_target(0).calibration is None
 
@@ -128,14 +128,14 @@ def test_a_file_can_be_named_and_its_absence_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("UNIGEMM_CALIBRATION", str(tmp_path / "a.json"))
     with pytest.warns(unigemm.TuningWarning, match="UNIGEMM_CALIBRATION names it"):
         assert calibrated_target(0).calibration is None
-    assert record(calibrated()) == tmp_path / "a.json"
+    assert record([calibrated()]) == tmp_path / "a.json"
     assert calibrated_target(0).calibration is not None
 
 
 def test_what_ships_comes_behind_the_users_own(monkeypatch):
     monkeypatch.setattr(calibrations, "shipped", lambda: [calibrated(Adjustment(7))])
     assert calibrated_target(0).calibration.launches == 7
-    record(calibrated())
+    record([calibrated()])
     assert calibrated_target(0).calibration.launches == 50
 
 
@@ -175,7 +175,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_what_no_calibration_holds_is_left_out_and_stays(own_file, kind):
-    record(calibrated())
+    record([calibrated()])
     data = json.loads(own_file.read_text())
     HOSTILE[kind](data["entries"][0])
     own_file.write_text(json.dumps(data))
@@ -183,12 +183,12 @@ def test_what_no_calibration_holds_is_left_out_and_stays(own_file, kind):
     with pytest.warns(unigemm.TuningWarning, match="1 of 1 entries"):
         assert calibrated_target(0).calibration is None
     other = replace(H100, sm_count=114)
-    record(calibrated(target=other))
+    record([calibrated(target=other)])
     assert data["entries"][0] in json.loads(own_file.read_text())["entries"]
 
 
 def test_a_file_that_others_could_have_written_is_left_out(own_file):
-    record(calibrated())
+    record([calibrated()])
     own_file.chmod(0o666)
     calibrations.forget()
     with pytest.warns(unigemm.TuningWarning, match="can be written by others"):

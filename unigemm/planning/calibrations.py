@@ -14,14 +14,12 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from ..env import calibration_file
 from ..errors import TuningWarning, UnsupportedProblem
-from . import strict_json as strictjson
 from .calibration import Calibration
-from .entry_files import EntryFiles
+from .entry_files import EntryFiles, converted
 from .target import VIRTUAL, Target, check_target, device_target
 
 __all__ = [
@@ -81,35 +79,6 @@ def _with_calibration(target: Target) -> Target:
     return target if found is None else replace(target, calibration=found.calibration)
 
 
-def read(path: Path, owners: frozenset[int] | None = None) -> list[Calibrated]:
-    """Return the entries of a file, and warn of those that cannot be used; see `EntryFiles`."""
-    return _FILES.read(path, owners)
-
-
-def record(made: Calibrated, path: Path | None = None) -> Path:
-    """Add a calibration to a file, by default the user's own, and return its path.
-
-    Raises
-    ------
-    CacheError
-        It cannot be written; see `EntryFiles.record`.
-    """
-    path = _FILES.record([made], calibration_file() if path is None else path)
-    forget()
-    return path
-
-
-def check_writable(path: Path | None = None) -> None:
-    """Refuse a file that `record` would refuse, before something is measured for it.
-
-    Raises
-    ------
-    CacheError
-        See `record`.
-    """
-    _FILES.check_writable(calibration_file() if path is None else path)
-
-
 def shipped() -> list[Calibrated]:
     """Return the calibrations that come with unigemm."""
     try:
@@ -153,20 +122,9 @@ def _warn(message: str) -> None:
 
 
 def _decoded(entry: Any) -> Calibrated:
-    import msgspec
-
-    reason = strictjson.flaw(entry)
-    if reason is not None:
-        raise UnsupportedProblem(reason)
-    if not isinstance(entry, dict) or "calibration" in (entry.get("target") or ()):
+    found = converted(entry, Calibrated)
+    if "calibration" in entry["target"]:
         raise UnsupportedProblem("its target is no card")
-    try:
-        found = msgspec.convert(entry, Calibrated)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise UnsupportedProblem(str(error)) from None
-    extra = strictjson.unknown(entry, msgspec.to_builtins(found))
-    if extra is not None:
-        raise UnsupportedProblem(f"{extra} is not known")
     check_target(found.target)
     reason = _flaw(found.calibration)
     if reason is not None:
@@ -205,10 +163,13 @@ def _plain(made: Calibrated) -> dict[str, Any]:
     return data
 
 
-_FILES = EntryFiles("calibration", 1, _decoded, _plain, lambda each: each.target)
-
-
 def forget() -> None:
     """Read the files again when they are next needed; normally they are read once."""
     _table.cache_clear()
     _with_calibration.cache_clear()
+
+
+_FILES = EntryFiles(
+    "calibration", 1, _decoded, _plain, lambda each: each.target, lambda: calibration_file(), forget
+)
+read, record, check_writable = _FILES.read, _FILES.record, _FILES.check_writable

@@ -16,10 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..errors import CacheError, TuningWarning
+from ..errors import CacheError, TuningWarning, UnsupportedProblem
 from . import strict_json as strictjson
 
-__all__ = ["EntryFiles"]
+__all__ = ["EntryFiles", "converted"]
 
 _LOCK_S = 60.0  # how long to wait for another process that writes the file
 _LIMIT = 64 << 20  # bytes of a file: some tens of thousands of entries
@@ -42,6 +42,10 @@ class EntryFiles(Generic[Entry]):
         From an entry to plain data.
     key
         Of two entries with equal keys the later one stays.
+    own
+        Returns the user's own file, which is written to where no other is named.
+    changed
+        Called when a file was written, so that it is read again.
     """
 
     noun: str
@@ -49,6 +53,8 @@ class EntryFiles(Generic[Entry]):
     decoded: Callable[[Any], Entry]
     plain: Callable[[Entry], Any]
     key: Callable[[Entry], Hashable]
+    own: Callable[[], Path | None]
+    changed: Callable[[], None]
 
     def read(self, path: Path, owners: frozenset[int] | None = None) -> list[Entry]:
         """Return the entries of a file, and warn of those that cannot be used.
@@ -71,9 +77,10 @@ class EntryFiles(Generic[Entry]):
             )
         return found.entries
 
-    def record(self, entries: Iterable[Entry], path: Path | None) -> Path:
-        """Add entries to a file, in place of those with their keys, and return its path.
+    def record(self, entries: Iterable[Entry], path: Path | None = None) -> Path:
+        """Add entries to a file, by default the user's own, and return its path.
 
+        They take the place of those with their keys.
         Entries that cannot be used here stay in it as they are. A damaged file is renamed, which a
         `TuningWarning` says, and a new one begun.
 
@@ -85,7 +92,7 @@ class EntryFiles(Generic[Entry]):
         """
         from filelock import FileLock
 
-        path = _named(path)
+        path = _named(self.own() if path is None else path)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with FileLock(f"{path}.lock", timeout=_LOCK_S):
@@ -99,9 +106,10 @@ class EntryFiles(Generic[Entry]):
             raise
         except OSError as error:  # filelock's Timeout is one
             raise CacheError(f"{path} cannot be written ({error}); name another file") from error
+        self.changed()
         return path
 
-    def check_writable(self, path: Path | None) -> None:
+    def check_writable(self, path: Path | None = None) -> None:
         """Refuse a file that `record` would refuse, before something is measured for it.
 
         Raises
@@ -109,7 +117,7 @@ class EntryFiles(Generic[Entry]):
         CacheError
             See `record`.
         """
-        path = _named(path)
+        path = _named(self.own() if path is None else path)
         _refuse_others(self._opened(path))
         folder = next(each for each in path.parents if os.path.lexists(each))
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -189,6 +197,40 @@ class _File:
     def reason(self) -> str:
         """Why the first entry that cannot be used cannot."""
         return self.reasons[0]
+
+
+def converted(data: Any, kind: type[Entry], **made: Any) -> Entry:
+    """Return an object of a class from plain data that may hold anything.
+
+    Parameters
+    ----------
+    data
+        The data, without what is made already.
+    kind
+        The class.
+    made
+        Fields that are made, and checked, already.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The data is of no such object, or holds more than it.
+    """
+    import msgspec
+
+    reason = strictjson.flaw(data)
+    if reason is not None:
+        raise UnsupportedProblem(reason)
+    if not isinstance(data, dict):
+        raise UnsupportedProblem("an entry is no object")
+    try:
+        found = msgspec.convert({**data, **made}, kind, from_attributes=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UnsupportedProblem(str(error)) from None
+    extra = strictjson.unknown(data, {**msgspec.to_builtins(found), **dict.fromkeys(made)})
+    if extra is not None:
+        raise UnsupportedProblem(f"{extra} is not known")
+    return found
 
 
 def _named(path: Path | None) -> Path:

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from ..env import own_tuning_file, tuning_files
 from ..errors import TuningWarning, UnsupportedProblem
 from ..problem.problem import Extents, Problem
-from . import strict_json as strictjson
-from .entry_files import EntryFiles
+from .entry_files import EntryFiles, converted
 from .plan import Plan
 from .target import Target
 
@@ -67,71 +64,18 @@ def lookup(problem: Problem, extents: Extents, target: Target, asked: str) -> Tu
     return table.get((problem, extents, target, asked)) if table else None
 
 
-def record(tuned: Iterable[Tuned], path: Path | None = None) -> Path:
-    """Add decisions to a file, in place of older ones for the same products, and return its path.
-
-    See `EntryFiles.record`.
-
-    Parameters
-    ----------
-    tuned
-        What was decided.
-    path
-        The file; by default that of this user, in the cache's folder.
-
-    Raises
-    ------
-    CacheError
-        It cannot be written.
-    """
-    path = _FILES.record(tuned, own_tuning_file() if path is None else path)
-    forget()
-    return path
-
-
-def check_writable(path: Path | None = None) -> None:
-    """Refuse a file that `record` would refuse, before something is measured for it.
-
-    Raises
-    ------
-    CacheError
-        See `record`.
-    """
-    _FILES.check_writable(own_tuning_file() if path is None else path)
-
-
-def read(path: Path, owners: frozenset[int] | None = None) -> list[Tuned]:
-    """Return the entries of a file, and warn of those that cannot be used; see `EntryFiles`."""
-    return _FILES.read(path, owners)
-
-
 def _decoded(entry: Any) -> Tuned:
-    import msgspec
-
     if not isinstance(entry, dict):
         raise UnsupportedProblem("an entry is no object")
     plan = Plan.from_dict(entry.get("plan"))  # type: ignore[arg-type]
     others = {name: value for name, value in entry.items() if name != "plan"}
-    reason = strictjson.flaw(others)
-    if reason is not None:
-        raise UnsupportedProblem(reason)
-    try:
-        found = msgspec.convert({**others, "plan": plan}, Tuned, from_attributes=True)
-    except msgspec.ValidationError as error:
-        raise UnsupportedProblem(str(error)) from None
-    extra = strictjson.unknown(others, {**msgspec.to_builtins(found), "plan": None})
-    if extra is not None:
-        raise UnsupportedProblem(f"{extra} is not known")
-    return found
+    return converted(others, Tuned, plan=plan)
 
 
 def _plain(tuned: Tuned) -> dict[str, Any]:
     import msgspec
 
     return {**msgspec.to_builtins(tuned), "plan": tuned.plan.to_dict()}
-
-
-_FILES = EntryFiles("tuning", 1, _decoded, _plain, lambda each: each.key)
 
 
 @lru_cache(maxsize=1)
@@ -152,3 +96,9 @@ def _table() -> dict[tuple[Problem, Extents, Target, str], Tuned]:
 def forget() -> None:
     """Read the files again when they are next needed; normally they are read once."""
     _table.cache_clear()
+
+
+_FILES = EntryFiles(
+    "tuning", 1, _decoded, _plain, lambda each: each.key, lambda: own_tuning_file(), forget
+)
+read, record, check_writable = _FILES.read, _FILES.record, _FILES.check_writable

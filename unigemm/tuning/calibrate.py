@@ -103,7 +103,7 @@ def calibrate(
     found = list(_measured(todo, made, on, begin + budget, say))
     say("fitting")
     calibration = _calibration(found, target)
-    record(Calibrated(target, model_digest(), calibration), kept_in)
+    record([Calibrated(target, model_digest(), calibration)], kept_in)
     replan()
     return calibration
 
