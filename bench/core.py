@@ -37,7 +37,7 @@ def measured(
         The device's library has no such product to compare with.
     """
     sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
-    contestants = {"cublas": [device.baseline(*arrays, work.precision) for arrays in sets]}
+    implementations = {"cublas": [device.baseline(*arrays, work.precision) for arrays in sets]}
     record: dict[str, Any] = {
         "problem": str(work),
         "shape": [work.batch, work.m, work.n, work.k],
@@ -68,11 +68,11 @@ def measured(
         if not ratio <= 1:
             entry["error"] = f"wrong result: {ratio:.3g} times the bound"
         else:
-            contestants[backend] = calls
+            implementations[backend] = calls
         record["backends"][backend] = entry
-    times = measure(contestants, device, least_replays=9)  # a median wants a few pairs
+    times = measure(implementations, device, least_replays=9)  # a median wants a few pairs
     for name, timing in times.items():
-        calls = contestants[name]
+        calls = implementations[name]
         entry = record if name == "cublas" else record["backends"][name]
         prefix = "cublas_" if name == "cublas" else ""
         entry[f"{prefix}us"] = timing.us

@@ -87,12 +87,12 @@ def ours(name: str, backend: str, x: Arrays, plan: Any = None) -> Callable[[], A
 
 
 def measured(size: Sequence[int], backends: Sequence[str], top: int, ms: float) -> list[dict]:
-    """Return a record for each epilogue and contestant of a size."""
+    """Return a record for each epilogue and implementation of a size."""
     device = best_device()
     m, n, k = size
     bytes_of = 2 * (m * k + k * n + m * n)
     sets = [arrays_of(size) for _ in range(min(4, rotation(bytes_of, device.l2_bytes)))]
-    contestants: dict[str, list[Callable[[], Any]]] = {}
+    implementations: dict[str, list[Callable[[], Any]]] = {}
     records: list[dict[str, Any]] = []
     for name in ("plain", *EPILOGUES):
         ways: dict[str, list[Callable[[], Any]]] = {}
@@ -109,9 +109,9 @@ def measured(size: Sequence[int], backends: Sequence[str], top: int, ms: float) 
             except unigemm.UnigemmError as error:
                 print(f"{name} {backend}: {error}")
         for way, calls in ways.items():
-            contestants[f"{name}|{way}"] = calls
+            implementations[f"{name}|{way}"] = calls
             records.append({"size": list(size), "epilogue": name, "way": way})
-    times = measure(contestants, device, budget_ms=ms)
+    times = measure(implementations, device, budget_ms=ms)
     for record in records:
         record["us"] = times[f"{record['epilogue']}|{record['way']}"].us
     return records
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs=3, action="append", metavar=("M", "N", "K"))
     parser.add_argument("--backend", default="auto,cute_wgmma,cutile", help="names, with commas")
     parser.add_argument("--top", type=int, default=0, help="time so many plans that lost, too")
-    parser.add_argument("--ms", type=float, default=60.0, help="device time of each contestant")
+    parser.add_argument("--ms", type=float, default=60.0, help="device time of each implementation")
     parser.add_argument("--out", type=Path, default=Path("epilogues.json"))
     args = parser.parse_args()
     require_device()

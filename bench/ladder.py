@@ -68,13 +68,13 @@ def measure_ladder(
         layout: [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
         for layout, work in works.items()
     }
-    contestants = {
+    implementations = {
         f"{CUBLAS} {layout}": [device.baseline(*arrays) for arrays in some]
         for layout, some in sets.items()
     }
     records: list[dict[str, Any]] = [
         {"rung": name, "layout": layout, "runs": name}
-        for layout, name in zip(sets, contestants, strict=True)
+        for layout, name in zip(sets, implementations, strict=True)
     ]
     for rung in rungs:
         record = {
@@ -97,10 +97,10 @@ def measure_ladder(
             continue
         record["error_of_bound"] = error_ratio(work, device, a, b, out)
         if record["error_of_bound"] <= 1:
-            contestants[record["runs"]] = [_call(arrays, plan) for arrays in sets[rung.layout]]
+            implementations[record["runs"]] = [_call(arrays, plan) for arrays in sets[rung.layout]]
         else:
             record["error"] = f"its result is wrong, {record['error_of_bound']:.3g} times the bound"
-    times = measure(contestants, device, budget_ms=budget_ms)
+    times = measure(implementations, device, budget_ms=budget_ms)
     for record in records:
         if "error" not in record:
             timing, work = times[record["runs"]], works[record["layout"]]

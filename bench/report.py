@@ -33,7 +33,7 @@ def load(path: Path) -> list[dict[str, Any]]:
     """Return the records of a file."""
     data = json.loads(path.read_text())
     if isinstance(data, dict):  # pytest-benchmark
-        # Each contestant of a problem brings the record of all.
+        # Each implementation of a problem brings the record of all.
         found = [entry["extra_info"]["record"] for entry in data["benchmarks"]]
         return [each for i, each in enumerate(found) if each not in found[:i]]
     return data

@@ -13,7 +13,7 @@ __all__ = ["Row", "lines"]
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant of one problem.
+    """One implementation of one problem.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Row:
 
 
 def lines(rows: Sequence[Row], baseline: str, width: int) -> list[str]:
-    """Return a table of the rows, and the mean ratio of each contestant."""
+    """Return a table of the rows, and the mean ratio of each implementation."""
     headings = ("problem", "", "us", "TFLOP/s", "GB/s", f"x {baseline}")
     cells = [
         (

@@ -1,6 +1,6 @@
 """``pytest bench --benchmark-only``: each problem by cuBLAS and by every backend, one group each.
 
-What pytest-benchmark shows is the device's time. All contestants of a problem are checked, then
+What pytest-benchmark shows is the device's time. All implementations of a problem are checked, then
 measured in turn by replays of graphs (`unigemm.tuning.measure`), and the benchmark of each goes
 through its replays once more, on a clock that tells what they took.
 """
@@ -37,7 +37,7 @@ def device_seconds() -> float:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a benchmark of each contestant of each problem that the options name."""
+    """Make a benchmark of each implementation of each problem that the options name."""
     config = metafunc.config
     cases = [
         pytest.param(suite, work, name, id=f"{suite}-{work}-{name}", marks=_marks(work))
@@ -77,7 +77,7 @@ def _picked(work: Workload, backend: str = "auto") -> str | None:
         return None
 
 
-@lru_cache(maxsize=1)  # the contestants of a problem come one after the other
+@lru_cache(maxsize=1)  # the implementations of a problem come one after the other
 def _measured(
     work: Workload, device: Device, backends: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Timing]] | UnigemmError:
@@ -96,7 +96,7 @@ def test_problem(
     name: str,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Show what a contestant took; it is checked first, and all of a problem are timed in turn."""
+    """Show what an implementation took: checked first, all of a problem timed in turn."""
     config = request.config
     baseline = config.stash[BASELINE]
     found = _measured(work, device, _backends(config, work))

@@ -90,8 +90,8 @@ SHAPES = (
     Shape((128, 8), (4, 1), (4, 2), stages=4, float32_only=True, lines=True),
 )
 
-#: What tensor cores multiply, in float64: tiles, warps, and stages. Slabs of 32 (two lines of each
-#: row) are offered where the operand of which a tile has more rows is K-major.
+#: What tensor cores multiply, in float64: tiles, warps, and stages. k_tiles of 32 (two lines of
+#: each row) are offered where the operand of which a tile has more rows is K-major.
 DMMA_SHAPES = (
     ((128, 128, 16), (4, 2), 4),
     ((128, 64, 16), (4, 2), 4),
@@ -155,11 +155,11 @@ TMA_FED_DMMA_SHAPES = (
     ((8, 112, 16), (1, 7), 6),
 )
 
-# Sums of a tile that TMA feeds where eight lanes share rows of N: 64x128 in nn is 2 to 4 percent
-# slower than with warps that copy for themselves (64x4096x14336), in other layouts as fast or more.
+# Most sums of a TMA-fed tile where eight lanes share rows of N: in nn, larger ones are slower than
+# with warps that copy for themselves (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
 _MOST_DOWN = 64 * 112
 
-_SLAB_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
+_K_TILE_BYTES = 64  # of a 4-byte type: four 16-byte vectors of each K-major row, twice for `lines`
 
 
 #: For few rows of A, the dot schedule: columns of a warp, warps along N, groups of warps along K.
@@ -225,7 +225,7 @@ def _pays(problem: Problem, config: Config) -> bool:
     twice the threads is for copies of single elements.
     """
     m, n, k = config.tile
-    if k * max(config_bytes(problem), 4) > _SLAB_BYTES:
+    if k * max(config_bytes(problem), 4) > _K_TILE_BYTES:
         return (problem.a if m > n else problem.b).major == "k"
     if (m, n) == (64, 64) and problem.a.dtype is DType.FLOAT32:
         aligned = min(problem.a.alignment, problem.b.alignment) == BANK_VECTOR
@@ -250,7 +250,7 @@ def _of_cuda_cores(a: DType, b: DType) -> tuple[Config, ...]:
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
         config = Config(
-            tile=(m, n, (1 + lines) * _SLAB_BYTES // max(size, 4)),
+            tile=(m, n, (1 + lines) * _K_TILE_BYTES // max(size, 4)),
             stages=stages,
             warps=warps,
             thread=thread,

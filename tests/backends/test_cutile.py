@@ -378,7 +378,7 @@ def test_copies_take_as_long_as_they_are_large_and_the_product_as_long_as_that_o
         assert replace(own, repack=0.0, correction=1.0) == replace(bare, correction=1.0)
 
 
-def test_copies_are_priced_where_they_may_pay():
+def test_copies_are_estimated_where_they_may_pay():
     assert copied("nn", 4096, 4096, 4096)
     assert copied("tn", 2048, 2048, 2048)
     assert copied("tt", 1536, 1536, 1536)

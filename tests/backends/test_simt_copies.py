@@ -125,7 +125,7 @@ def repacked(layout, *sizes, alignment=4):
     return [c for c in found if c.config.repacked]
 
 
-def test_copies_are_priced_where_they_may_pay():
+def test_copies_are_estimated_where_they_may_pay():
     assert repacked("kn", 4095, 4097, 511)
     assert repacked("mk", 2049, 2047, 2050)
     assert repacked("kk", 8192, 7168, 2048, alignment=16), "transposed once, not in every tile"

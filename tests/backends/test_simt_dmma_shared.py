@@ -90,7 +90,7 @@ def test_they_are_planned_where_the_last_wave_is_not_full(sizes, schedule, layou
     assert plan.config.schedule == schedule
 
 
-def test_many_rounds_have_no_shares():
+def test_many_waves_have_no_shares():
     """What is left of the last wave is little then, and a tail has it."""
     problem = problem_of(FLOAT64, "k", "n")
     for size in (1536, 4096, 8192):

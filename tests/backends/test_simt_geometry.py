@@ -296,7 +296,7 @@ def test_a_cluster_along_k_has_room_for_the_sums_and_no_workspace():
     ),
     arch=st.sampled_from(ARCHITECTURES),
 )
-def test_every_candidate_is_legal_and_never_beats_the_memory_floor(problem, extents, arch):
+def test_every_candidate_is_legal_and_never_beats_the_lower_bound_of_memory(problem, extents, arch):
     target = named_target(arch)
     found = BACKEND.candidates(problem, extents, target)
     assert found

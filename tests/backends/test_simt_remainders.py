@@ -113,7 +113,7 @@ def test_remainders_and_tiles_have_every_element_once(extents, remainders, count
         (Extents(2051, 2047, 2050), 4, problem_of(DType.FLOAT32, "m", "k", 4), True),
     ],
 )
-def test_a_strip_is_for_as_many_rows_as_it_holds(extents, rows, problem, fits):
+def test_a_remainder_is_for_as_many_rows_as_it_holds(extents, rows, problem, fits):
     remainder = replace(DOT, tile=(rows, 8, 1))
     rows_of = replace(TILE, remainder=(remainder,))
     transposed = replace(TILE, tile=(256, 128, 16), warps=(4, 2))
@@ -151,7 +151,7 @@ def test_remainders_are_offered_for_rows_and_columns_that_are_left_over(layout):
         assert offers(problem, m, n, 1000)[0] == []
 
 
-def test_no_remainders_are_offered_where_they_were_not_priced():
+def test_no_remainders_are_offered_where_they_were_not_estimated():
     extents = Extents(*SIZES)
     for problem, arch in (
         (ODD, "sm_80"), (ODD, "sm_100a"), (problem_of(DType.FLOAT64, "k", "k"), "sm_90a"),
@@ -171,7 +171,7 @@ def test_no_remainders_are_offered_where_they_were_not_priced():
     ),
 )  # fmt: skip
 @settings(max_examples=20, deadline=None)
-def test_a_ranking_is_the_top_of_all_and_a_price_is_that_of_a_named_one(layout, alignment, extents):
+def test_a_ranking_is_the_top_of_all_and_estimates_a_named_one_alike(layout, alignment, extents):
     problem = problem_of(DType.FLOAT32, *layout, alignment)
     every = sorted(BACKEND.candidates(problem, extents, H200), key=lambda x: x.prediction.us)
     known = {x.config: x for x in every}
@@ -197,7 +197,7 @@ def plan_of(layout, m, n, k):
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_one_row_more_than_2048_is_a_strip_and_twelve_are_not(layout):
+def test_one_row_more_than_2048_is_a_remainder_and_twelve_are_not(layout):
     plan = plan_of(layout, *SIZES)
     (remainder,) = plan.config.remainder
     assert remainder.schedule == ("axpy" if layout[1] == "n" else "dot")

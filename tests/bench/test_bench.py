@@ -164,7 +164,7 @@ def test_a_sweep_can_be_of_problems_with_an_epilogue(monkeypatch):
     assert all(plan.problem.epilogue is not None for plan in plans)
 
 
-def test_a_sweep_within_any_price_is_of_all_that_is_offered(monkeypatch):
+def test_a_sweep_within_any_time_is_of_all_that_is_offered(monkeypatch):
     fixed = ["--suite", "odd", "--dtype", "float32", "--layout", "nn", "--backend", "auto"]
     work, target = workloads("odd", "float32", ["nn"])[3], unigemm.named_target("sm_90a")
     counts = []

@@ -63,7 +63,7 @@ def test_the_table_shows_the_devices_time_with_the_baseline_beside_each_backend(
     assert text[3].split() == ["numpy", "*", "4.80", "0.00", "0.6", "1.25"]
     assert text[4].startswith("numpy: 1.250 x np.matmul in the geometric mean")
 
-    (record,) = load(out)  # one for the problem, not one for each contestant
+    (record,) = load(out)  # one for the problem, not one for each implementation
     assert record["backends"]["numpy"]["ratio"] == pytest.approx(1.25)
     assert summarise([record])[0]["mean"] == pytest.approx(1.25)
 

@@ -25,8 +25,8 @@ def test_each_way_has_a_line_with_what_it_adds_to_the_plain_product(monkeypatch)
     monkeypatch.setattr(bench, "arrays_of", lambda size, made=bench.arrays_of: made(size, "cpu"))
     monkeypatch.setattr(bench, "best_device", lambda: SimpleNamespace(l2_bytes=1))
 
-    def timed(contestants, device, budget_ms):
-        return {x: SimpleNamespace(us=10.0 + ("plain" not in x)) for x in contestants}
+    def timed(implementations, device, budget_ms):
+        return {x: SimpleNamespace(us=10.0 + ("plain" not in x)) for x in implementations}
 
     monkeypatch.setattr(bench, "measure", timed)
     lines = bench.table(bench.measured(SIZE, ["numpy"], 0, 1.0)).splitlines()

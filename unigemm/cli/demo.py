@@ -170,7 +170,7 @@ def _on_the_gpu(index: int, quiet: bool) -> tuple[list[_Row], list[str]]:
             bar.update(task, description=_name(m, n, k, dtype))
             work = Workload(m, n, k, dtype)
             sets = [work.arrays(device) for _ in range(rotation(work.bytes, device.l2_bytes))]
-            contestants = {"cublas": [device.baseline(*arrays) for arrays in sets]}
+            implementations = {"cublas": [device.baseline(*arrays) for arrays in sets]}
             found: dict[str, tuple[Plan, float]] = {}
             for name in names:
                 a, b, _ = sets[0]
@@ -182,8 +182,8 @@ def _on_the_gpu(index: int, quiet: bool) -> tuple[list[_Row], list[str]]:
                     notes.append(f"{_name(m, n, k, dtype)}: {error}")
                     continue
                 found[name] = plan, error_ratio(work, device, a, b, out)
-                contestants[name] = [_product(arrays, name) for arrays in sets]
-            times = measure(contestants, device)
+                implementations[name] = [_product(arrays, name) for arrays in sets]
+            times = measure(implementations, device)
             rows += [
                 _Row(_name(m, n, k, dtype), plan, times[name].us, error, times["cublas"].us)
                 for name, (plan, error) in found.items()

@@ -263,7 +263,7 @@ def race(
         Names of kernels that do not compile, with the reasons: they are not tried again here.
     """
     faults = {}
-    contestants = {}
+    implementations = {}
     for number, plan in enumerate(plans):
         reason = failed and failed.get(kernel_name(plan))
         if reason:
@@ -277,10 +277,10 @@ def race(
             continue
         ratio = operands.ratio(checked)
         if ratio <= 1:
-            contestants[str(number)] = [arrays.call(plan) for arrays in operands.sets]
+            implementations[str(number)] = [arrays.call(plan) for arrays in operands.sets]
         else:
             faults[number] = f"its result is wrong, {ratio:.3g} times the bound"
-    times = measure(contestants, device, budget_ms=budget_ms)
+    times = measure(implementations, device, budget_ms=budget_ms)
     return [
         Trial(plan, fault=faults[number])
         if number in faults

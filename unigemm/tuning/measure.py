@@ -1,9 +1,10 @@
 """How unigemm measures: replays of CUDA graphs, inputs larger than the L2, medians.
 
-A contestant is a list of calls, one for each set of inputs. Its calls are captured into one CUDA
-graph. The graphs of all contestants are replayed in turns (A B A B ...), so that clocks and heat
-affect all of them alike, and events time each replay. The device spins while a replay is being
-started, because a busy host would otherwise count as device time. Host time is measured separately.
+An implementation is a list of calls, one for each set of inputs. Its calls are captured into one
+CUDA graph. The graphs of all implementations are replayed in turns (A B A B ...), so that clocks
+and heat affect all of them alike, and events time each replay. The device spins while a replay is
+being started, because a busy host would otherwise count as device time. Host time is measured
+separately.
 
 What depends on the array library is a `Device`, see `measure_device`; `measure_torch` and
 `measure_cupy` have one each.
@@ -229,28 +230,28 @@ def rotation(size: int, l2_bytes: int) -> int:
 
 
 def measure(
-    contestants: Mapping[str, Sequence[Call]],
+    implementations: Mapping[str, Sequence[Call]],
     device: Device,
     *,
     budget_ms: float = 30.0,
     least_replays: int = 5,
 ) -> dict[str, Timing]:
-    """Time contestants against each other.
+    """Time implementations against each other.
 
     Parameters
     ----------
-    contestants
-        The calls of each contestant by its name, one call for each set of inputs.
+    implementations
+        The calls of each implementation by its name, one call for each set of inputs.
     device
         Where they run.
     budget_ms
-        Device time to spend on each contestant, in milliseconds.
+        Device time to spend on each implementation, in milliseconds.
     least_replays
-        How often each contestant is replayed, however long that takes.
+        How often each implementation is replayed, however long that takes.
     """
     graphs: dict[str, tuple[Call, int]] = {}
     replays = least_replays
-    for name, calls in contestants.items():
+    for name, calls in implementations.items():
         for call in calls[:2]:
             call()
         once = max(device.seconds(calls[0]), 1e-7)

@@ -310,9 +310,9 @@ def sweep(
     """
     budget_ms = seconds(budget_ms, "budget", "milliseconds")
     operands = operands_of(work, plans, device)
-    contestants: dict[str, list[Callable[[], object]]] = {}
+    implementations: dict[str, list[Callable[[], object]]] = {}
     with suppress(UnsupportedProblem):
-        contestants[_BASELINE] = [_baseline(work, each, device) for each in operands.sets]
+        implementations[_BASELINE] = [_baseline(work, each, device) for each in operands.sets]
     records: dict[str, dict[str, Any]] = {}
     for plan in plans:
         name = f"{plan.backend} {plan.config}"
@@ -329,8 +329,8 @@ def sweep(
             if not ratio <= 1:
                 record["error"] = f"its result is wrong, {ratio:.3g} times the bound"
                 continue
-        contestants[name] = calls
-    times = measure(contestants, device, budget_ms=budget_ms)
+        implementations[name] = calls
+    times = measure(implementations, device, budget_ms=budget_ms)
     baseline = times.pop(_BASELINE, None)
     for name, timing in times.items():
         records[name]["us"] = timing.us
