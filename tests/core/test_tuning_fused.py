@@ -69,6 +69,8 @@ CALLS = {
                             "c": ones((32, 8))}, {"out": 289}),
     "halves": (lambda ones: {"activation": "geglu", "gate_layout": "halves"}, {"out": 256}),
     "amax": (lambda ones: {"scale_d": 0.25, "amax_out": ones((1,))}, {"out": 4, "amax_out": 16}),
+    "bias gradient": (lambda ones: {"alpha": 2.0, "bias_grad_out": ones((8,))},
+                      {"out": 32, "bias_grad_out": 1024}),
     "function": (lambda ones: {"epilogue": halved, "epilogue_args": {"x": ones((8,))}},
                  {"out": 9, "result 1": 16}),
 }  # fmt: skip
@@ -151,6 +153,11 @@ def _first_array(gemm, d, *more):
     _plus_one(more[at], gemm.problem.epilogue.stored[0].matrix.dtype)
 
 
+def _totals(gemm, d, *more):
+    epilogue = gemm.problem.epilogue
+    _plus_one(more[len(epilogue.arrays)], epilogue.totalled[0].matrix.dtype)
+
+
 def _largest(gemm, d, *more):
     at = len(gemm.problem.epilogue.beside)
     _plus_one(more[at], DType.FLOAT32)
@@ -165,6 +172,7 @@ WRONG = {
     "preact": ("preact", _first_array),
     "amax": ("amax", _largest),
     "another result": ("function", _first_array),
+    "bias gradient": ("bias gradient", _totals),
     "gated": ("gated", _d),
 }
 
@@ -360,37 +368,6 @@ def test_what_the_measuring_itself_multiplies_is_not_measured(stopwatch, monkeyp
     monkeypatch.setattr(stopwatch, "sums", sums)
     with unigemm.autotuning():
         assert multiplied(stopwatch, "bias")[-1] == TILES["third"]
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"activation": "gelo"}, "not known"),
-        ({"preact": spec((32, 8))}, "no meaning"),
-        ({"bias": spec((7,))}, "does not broadcast"),
-        ({"bias": spec((8,), strides=(2,))}, "make the arrays compact"),
-        ({"epilogue": 3}, "pass a function"),
-        ({"scale_a": 2.0}, "for float8"),
-        ({"amax_out": spec((2,))}, "one float32"),
-    ],
-    ids=lambda x: "+".join(x) if isinstance(x, dict) else "",
-)
-def test_an_epilogue_that_is_none_is_refused_as_matmul_does(stopwatch, given, said):
-    with pytest.raises(unigemm.UnsupportedProblem, match=said):
-        autotune(stopwatch, *arrays(stopwatch.driver), **given)
-    with pytest.raises(TypeError, match="biass"):
-        autotune(stopwatch, *arrays(stopwatch.driver), biass=1.0)
-    assert not stopwatch.launched
-
-
-def test_vectors_and_scales_of_blocks_are_refused_with_what_would_work(stopwatch):
-    ones, kind = stopwatch.driver.ones, numpy_dtype(FLOAT8)
-    with pytest.raises(unigemm.ShapeMismatch, match="matrix of one row or column"):
-        autotune(stopwatch, ones((16,)), ones((16, 8)), alpha=2.0)
-    scales = {"scale_a": spec((32, 4), "float8_e8m0fnu"), "scale_b": spec((4, 8), "float8_e8m0fnu")}
-    with pytest.raises(unigemm.UnsupportedProblem, match="block scales are not made"):
-        autotune(stopwatch, ones((32, 128), kind), ones((128, 8), kind), **scales)
-    assert not stopwatch.launched
 
 
 STACKS = {

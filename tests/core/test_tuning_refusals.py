@@ -1,4 +1,4 @@
-"""What is no amount of measuring, and names no file: refused before anything is measured."""
+"""What cannot be tuned, or is no amount or file: refused before anything is measured."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ pytest.importorskip("cupy")
 
 from odd_values import ODD, refused
 from stopwatch import TILES, arrays
-from test_tuning_fused import autotune, multiplied, stopwatch  # noqa: F401
+from test_tuning_fused import FLOAT8, autotune, multiplied, spec, stopwatch  # noqa: F401
 
 import unigemm
 from unigemm.planning.tuned_plans import read
+from unigemm.problem.dtypes import numpy_dtype
 from unigemm.runtime.fusion import NAMES
 
 NEEDS = {
@@ -89,3 +90,34 @@ def test_numbers_of_other_libraries_and_names_of_files_are_taken(stopwatch, tmp_
         assert len(read(path)) == 1
     with unigemm.autotuning(candidates=np.int8(2), budget=1):
         assert TILES["third"] not in multiplied(stopwatch, "bias")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"activation": "gelo"}, "not known"),
+        ({"preact": spec((32, 8))}, "no meaning"),
+        ({"bias": spec((7,))}, "does not broadcast"),
+        ({"bias": spec((8,), strides=(2,))}, "make the arrays compact"),
+        ({"epilogue": 3}, "pass a function"),
+        ({"scale_a": 2.0}, "for float8"),
+        ({"amax_out": spec((2,))}, "one float32"),
+    ],
+    ids=lambda x: "+".join(x) if isinstance(x, dict) else "",
+)
+def test_an_epilogue_that_is_none_is_refused_as_matmul_does(stopwatch, given, said):  # noqa: F811
+    with pytest.raises(unigemm.UnsupportedProblem, match=said):
+        autotune(stopwatch, *arrays(stopwatch.driver), **given)
+    with pytest.raises(TypeError, match="biass"):
+        autotune(stopwatch, *arrays(stopwatch.driver), biass=1.0)
+    assert not stopwatch.launched
+
+
+def test_vectors_and_scales_of_blocks_are_refused_with_what_would_work(stopwatch):  # noqa: F811
+    ones, kind = stopwatch.driver.ones, numpy_dtype(FLOAT8)
+    with pytest.raises(unigemm.ShapeMismatch, match="matrix of one row or column"):
+        autotune(stopwatch, ones((16,)), ones((16, 8)), alpha=2.0)
+    scales = {"scale_a": spec((32, 4), "float8_e8m0fnu"), "scale_b": spec((4, 8), "float8_e8m0fnu")}
+    with pytest.raises(unigemm.UnsupportedProblem, match="block scales are not made"):
+        autotune(stopwatch, ones((32, 128), kind), ones((128, 8), kind), **scales)
+    assert not stopwatch.launched
