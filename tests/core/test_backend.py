@@ -83,6 +83,36 @@ def test_nobody_asks_a_backend_about_a_target_that_it_does_not_run_on(
         choose(*PRODUCT, target, (backend,))
 
 
+def test_a_backend_that_surely_takes_longer_is_not_asked_and_one_that_may_be_kept_is():
+    asked = []
+
+    class Slow(Least):
+        name = "slow"
+
+        def least_us(self, problem, extents, target):
+            return 6.0
+
+        def candidates(self, problem, extents, target):
+            asked.append(self.name)
+            return [Candidate(OFFERED[0], Prediction(6.0, "host"))]
+
+    for keep in (0, 1):  # the first backend offers two
+        plan = choose(*PRODUCT, CPU, (Least(), Slow()), keep=keep)
+        assert (plan.backend, len(plan.alternatives), asked) == ("least", keep, [])
+    plan = choose(*PRODUCT, CPU, (Least(), Slow()), keep=2)
+    assert [each.backend for each in plan.alternatives] == ["least", "slow"]
+    assert choose(*PRODUCT, CPU, (Slow(), Least()), keep=0).backend == "least"
+
+
+def test_what_a_backend_offers_in_any_order_is_ranked_by_its_time(monkeypatch):
+    offered = [
+        Candidate(each, Prediction(us, "host"))
+        for each, us in zip(OFFERED, (7.0, 5.0), strict=True)
+    ]
+    monkeypatch.setattr(Least, "candidates", lambda self, *product: offered)
+    assert choose(*PRODUCT, CPU, (Least(),)).config == OFFERED[1]
+
+
 def test_a_backend_promises_batch_invariance_or_is_not_asked_for_it():
     problem, extents = PRODUCT
     invariant = replace(problem, batch_invariant=True)
