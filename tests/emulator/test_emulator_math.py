@@ -124,3 +124,14 @@ def test_a_reciprocal_of_float64_has_the_upper_half_of_its_bits():
     np.testing.assert_array_equal(np.signbit(got[:6]), np.signbit(wanted[:6]))
     there = ~np.isnan(got)
     assert not (got.view(np.uint64)[there] & np.uint64(0xFFFFFFFF)).any()
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("ge", np.greater_equal), ("ltu", np.less)])
+def test_bfloat16_is_compared_as_a_number(name, wanted):
+    """Its bits have another order: of negative numbers, and of NaN."""
+    x, y = X.view(np.uint32) >> 16, Y.view(np.uint32) >> 16
+    bits = [v.astype(np.uint16) for v in (x, y)]
+    got = probe(f"setp.{name}.bf16 {{d}}, {{a}}, {{b}};", "pred", ("b16", "b16"), bits)
+    x, y = ((v << 16).view(np.float32) for v in (x, y))
+    unordered = np.isnan(x) | np.isnan(y)
+    np.testing.assert_array_equal(got != 0, wanted(x, y) | (unordered & name.endswith("u")))

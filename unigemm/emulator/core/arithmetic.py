@@ -425,6 +425,9 @@ _JOIN = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
 def _comparison(name: str, kind: str) -> Any:
+    if kind == "bf16":
+        wide = _comparison(name, "f32")
+        return lambda *bits: wide(*map(rounding.from_bf16, bits))
     if DTYPES[kind] not in (np.float16, np.float32, np.float64):
         return _COMPARE[name]
     if name in ("num", "nan"):
@@ -442,7 +445,7 @@ def setp(b: Builder, i: Instruction) -> Op:
     kind, name = i.parts[-1], i.parts[1]
     join = _JOIN.get(i.parts[2])
     check(b, i, {name, *_JOIN}, 4 if join else 3)
-    if kind not in DTYPES or kind.startswith("bf") or kind.endswith("x2"):
+    if kind not in DTYPES or kind.endswith("x2"):
         raise b.error(f"comparing .{kind} is not implemented")
     try:
         compare = _comparison(name, kind)
