@@ -38,9 +38,16 @@ class _Catalogue(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _catalogue(problem: Problem, target: Target) -> _Catalogue:
-    units = {ctas: narrowest(problem, ctas) for ctas in (1, 2)}
+    # How A and B lie decides of tiles only which columns they may have.
+    a, b = (replace(kind, major="k", alignment=16) for kind in (problem.a, problem.b))
+    alike = replace(problem, a=a, b=b, batch_invariant=False, deterministic=False)
+    return _alike(alike, target, narrowest(problem, 1), narrowest(problem, 2))
+
+
+@lru_cache(maxsize=256)
+def _alike(problem: Problem, target: Target, single: int, pair: int) -> _Catalogue:
     found, split = [], []
-    for tile in tiles(problem.a.dtype.itemsize, units):
+    for tile in tiles(problem.a.dtype.itemsize, {1: single, 2: pair}):
         deep = _deepest(problem, target, tile)
         found += [deep, replace(deep, schedule=f"{tile.schedule}-dynamic")]
         split += 2 * [_deepest(problem, target, replace(tile, split_k=2)).stages]
