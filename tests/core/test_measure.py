@@ -75,7 +75,7 @@ def test_the_sets_of_a_huge_problem_fit_into_memory():
     assert rotation(20 << 30, L2) == 1
 
 
-def test_contestants_take_turns_and_each_gets_its_own_median():
+def test_implementations_take_turns_and_each_gets_its_own_median():
     device = FakeDevice()
     found = measure(
         {
