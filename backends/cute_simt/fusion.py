@@ -15,8 +15,8 @@ def unsupported_fusion(problem: Problem, config: Config) -> str | None:
     """Say why a configuration cannot carry out the problem's epilogue; None where it can."""
     if problem.epilogue is None:
         return None
-    if is_tail(config):
-        return "what adds up the parts of a tail carries out no epilogue"
+    if is_tail(config) and (in_place(problem) or problem.epilogue.largest is not None):
+        return "the tiles of a tail store again what others did, with sums of another order"
     if config.cluster_k > 1 and in_place(problem):
         return "the tiles of clusters along K store again what their neighbours did"
     single = config.schedule in FEW_ROWS or bool(config.remainder) or config.cluster_k > 1

@@ -14,6 +14,9 @@ from fused_cases import Fused, check_fused, check_planned, drawn_cases, plan_of,
 from reference import NUMPY
 
 import unigemm
+from unigemm.backends.cute_simt.backend import BACKEND
+from unigemm.backends.cute_simt.candidates import base_configs
+from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.errors import UnsupportedProblem
@@ -97,6 +100,23 @@ def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case
     assert len(ways) > 1
     for plan in ways if ALL else ways[:some]:
         check_planned(case, plan, NUMPY, device(target=plan.target))
+
+
+def test_whole_tiles_and_those_of_a_tail_have_the_same_epilogue():
+    """Four tiles, of which one runs at once: the last one's K is in parts."""
+    case = Fused((40, 130, 70), DType.FLOAT32, "nn", "halves")
+    target = replace(TARGETS["cute_simt"], sm_count=1)
+    plan = ways_of(case, "cute_simt", target)[0]
+    offered = base_configs(plan.problem, target)
+    tile = next(x for x in offered if x.schedule == "tail" and x.tile == (32, 128, 16))
+    config = replace(tile, occupancy=1, split_k=2)
+    size = BACKEND.workspace_bytes(plan.problem, plan.extents, target, config)
+    assert size > 0
+    plan = replace(plan, config=config, workspace_bytes=size)
+    check_planned(case, plan, NUMPY, device(target=target))
+    largest = replace(plan.problem.epilogue, largest=plan.problem.epilogue.result)
+    refused = unsupported_reason(replace(plan.problem, epilogue=largest), config, target)
+    assert "sums of another order" in str(refused)
 
 
 def test_scales_of_blocks_are_of_neighbouring_columns():

@@ -17,7 +17,7 @@ from .epilogue import Destination, own_registers, store_sums
 from .mainloop import loop_of
 from .producer import sources_of, unit_coords
 from .spec import stages_of, sync_consumers
-from .tail_split_k import destination_of_tail, unit_of_tail
+from .tail_split_k import destination_of_tail, store_with_tail, unit_of_tail
 
 __all__ = ["gemm_kernel"]
 
@@ -84,7 +84,8 @@ def gemm_kernel(
     out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
     fused = (taken, (i0, i1))
     to = Destination(out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), fused)
-    if const_expr(is_tail(config)):
+    with_tail = const_expr(is_tail(config) and spec.problem.epilogue is not None)
+    if const_expr(is_tail(config) and not with_tail):
         to = destination_of_tail(spec, workspace, block, tail[0], to)
     elif const_expr(spec.split):
         to = to._replace(address=out + Int64(part) * d_strides[4] * size)
@@ -92,6 +93,8 @@ def gemm_kernel(
         own = own_registers(sums, m >> 31)
         sync_consumers(spec)
         store_cluster(spec, own, Int32(smem.toint()), part, to, (warp, lane))
+    elif const_expr(with_tail):
+        store_with_tail(spec, sums, patch, workspace, block, tail[0], to, warp, lane)
     else:
         store_sums(spec, sums, patch, to, warp, lane)
 

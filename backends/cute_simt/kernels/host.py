@@ -106,7 +106,9 @@ def start(
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
         )  # fmt: skip
     if const_expr(is_tail(spec.config)):
-        add_tail(spec, (workspace, d), (m, n), d_steps, order, Divisor(l0), tail, split_k, stream)
+        add_tail(
+            spec, (workspace, d), (m, n), d_steps, order, Divisor(l0), tail, split_k, stream, taken
+        )
     reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream, taken)
 
 

@@ -10,18 +10,30 @@ other in parts, D ends up with the sums of the parts, since these are added last
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from dataclasses import replace
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.device import Divisor, Spec, select, wait_with
+from unigemm.problem.matrix import MatrixType
+
+from ...cute.device import CUTE_TYPES, Divisor, Spec, select, wait_with
 from ...cute.reduction import add_parts
+from ..geometry_operands import BANK_VECTOR
 from ..work_split import part_bytes
-from .epilogue import Destination, store_results
+from .epilogue import Destination, store_results, store_sums
 from .tile_coords import tile_origins
 
-__all__ = ["add_tail", "destination_of_tail", "either", "tail_kernel", "unit_of_tail"]
+__all__ = [
+    "add_tail",
+    "destination_of_tail",
+    "either",
+    "store_with_tail",
+    "tail_kernel",
+    "unit_of_tail",
+]
 
 _THREADS = 128  # of `tail_kernel`, each with 16 bytes
 
@@ -61,6 +73,24 @@ def destination_of_tail(
     )
 
 
+@cute.jit
+def store_with_tail(
+    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, workspace: Int64,
+    block: Int32, whole: Int32, to: Destination, warp: Int32, lane: Int32,
+) -> None:  # fmt: skip
+    """Store a tile with the epilogue of a call if it is whole, else the partial sums of its part.
+
+    They may differ in type; without an epilogue both go one way (`destination_of_tail`).
+    """
+    if block >= whole:
+        d = MatrixType(spec.problem.accumulator, "n", BANK_VECTOR)
+        parts = replace(spec, problem=replace(spec.problem, d=d, epilogue=None))
+        in_parts = destination_of_tail(parts, workspace, block, whole, to)
+        store_sums(parts, sums, patch, in_parts, warp, lane)
+    else:
+        store_sums(spec, sums, patch, to, warp, lane)
+
+
 def either(condition: cutlass.Boolean, yes: Int64, no: Int64) -> Int64:
     """Choose without a branch."""
     return Int64(cutlass.select_(condition, Int64(yes), Int64(no)))
@@ -77,6 +107,7 @@ def tail_kernel(
     l0: Divisor,
     tail: tuple,
     split_k: Int32,
+    taken: tuple,
 ) -> None:
     """Add the parts of the tiles in parts, and write D; for `tail` see `unit_of_tail`."""
     tile_m, tile_n, _ = spec.config.tile
@@ -95,7 +126,8 @@ def tail_kernel(
     i1, i0 = divmod(batch, l0)
     row, column_in_d = first_m + line, first_n + column
     at = (row, column_in_d, i0, i1)
-    address = d + sum(Int64(at[i]) * d_strides[i] for i in range(4)) * size
+    of_d = const_expr(CUTE_TYPES[spec.problem.d.dtype].width // 8)
+    address = d + sum(Int64(at[i]) * d_strides[i] for i in range(4)) * of_d
     apart = Int64(tiles.divisor) * part_bytes(spec.problem, spec.config)
     where = workspace + (Int64(tile) * (tile_m * tile_n) + line * tile_n + column) * size
     if const_expr(overlap):  # all before this may overlap the kernel before this one
@@ -109,20 +141,21 @@ def tail_kernel(
     if row < m:
         left = n - column_in_d
         store_results(
-            spec, total, address, (row, column_in_d), left, stride=d_strides[1], together=together
-        )
+            spec, total, address, (row, column_in_d), left, stride=d_strides[1], together=together,
+            extents=sizes, fused=(taken, (i0, i1)),
+        )  # fmt: skip
 
 
 def add_tail(
     spec: Spec, addresses: tuple, sizes: tuple, d_steps: tuple, order: tuple, l0: Divisor,
-    tail: tuple, split_k: Int32, stream: cuda.CUstream,
+    tail: tuple, split_k: Int32, stream: cuda.CUstream, taken: tuple,
 ) -> None:  # fmt: skip
     """Launch `tail_kernel` behind the product."""
     workspace, d = addresses
     _, tiles = tail
     of_tile = part_bytes(spec.problem, spec.config) // (16 * _THREADS)
     tail_kernel(
-        spec, workspace, d, sizes, d_steps, order, l0, tail, split_k,
+        spec, workspace, d, sizes, d_steps, order, l0, tail, split_k, taken,
     ).launch(
         grid=(tiles.divisor * of_tile, 1, 1), block=(_THREADS, 1, 1), stream=stream,
         min_blocks_per_mp=1, use_pdl=spec.overlap,

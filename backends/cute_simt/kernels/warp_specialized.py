@@ -28,7 +28,7 @@ from .mainloop import consumer_loop_of
 from .mainloop_fma import fresh_sums
 from .producer import sources_of, unit_coords
 from .spec import Spec, is_consumer, sync_consumers
-from .tail_split_k import destination_of_tail, unit_of_tail
+from .tail_split_k import destination_of_tail, store_with_tail, unit_of_tail
 from .tma_producer import (
     await_previous_kernel,
     end_copies,
@@ -102,13 +102,16 @@ def consume(
         out = d + (Int64(i0) * strides[2] + Int64(i1) * strides[3]) * size
         fused = (taken, (i0, i1))
         to = Destination(out, (strides[0], strides[1]), (first_m, first_n), (m, n), fused)
-        if const_expr(is_tail(spec.config)):
+        with_tail = const_expr(is_tail(spec.config) and spec.problem.epilogue is not None)
+        if const_expr(is_tail(spec.config) and not with_tail):
             to = destination_of_tail(spec, workspace, Int32(unit), grid[-1][0], to)
         elif const_expr(spec.split):
             to = to._replace(address=out + Int64(part) * strides[4] * size)
         if const_expr(is_cluster_split_k(spec.config)):
             sync_consumers(spec)
             store_cluster(spec, sums, Int32(shared[0].toint()), part, to, thread)
+        elif const_expr(with_tail):
+            store_with_tail(spec, sums, patch, workspace, Int32(unit), grid[-1][0], to, *thread)
         else:
             store_sums(spec, sums, patch, to, *thread)
 
