@@ -10,7 +10,7 @@ from unigemm.errors import UnsupportedProblem
 from unigemm.planning.backend import Backend, unsupported_by
 from unigemm.planning.config import Config
 from unigemm.planning.planner import choose
-from unigemm.planning.prediction import Candidate, Prediction
+from unigemm.planning.prediction import Candidate, Prediction, Rejection
 from unigemm.planning.registry import BUILTIN, backend_named
 from unigemm.planning.size_buckets import resized, size_class
 from unigemm.planning.target import CPU, named_target
@@ -99,6 +99,7 @@ def test_a_backend_that_surely_takes_longer_is_not_asked_and_one_that_may_be_kep
     for keep in (0, 1):  # the first backend offers two
         plan = choose(*PRODUCT, CPU, (Least(), Slow()), keep=keep)
         assert (plan.backend, len(plan.alternatives), asked) == ("least", keep, [])
+        assert plan.rejected == (Rejection("slow", "it takes 6.0 us at least"),)
     plan = choose(*PRODUCT, CPU, (Least(), Slow()), keep=2)
     assert [each.backend for each in plan.alternatives] == ["least", "slow"]
     assert choose(*PRODUCT, CPU, (Slow(), Least()), keep=0).backend == "least"

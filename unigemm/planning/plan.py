@@ -46,8 +46,8 @@ class Plan:
     alternatives
         The best candidates that lost, best first.
     rejected
-        Backends that do not take the product, and configurations that would be among the best but
-        cannot run, each with its reason.
+        Backends that do not take the product or surely take longer, and configurations that would
+        be among the best but cannot run, each with its reason.
     """
 
     backend: str

@@ -92,8 +92,9 @@ def _ranking_or_reason(
     reason = unsupported_by(backend, problem, extents, target)
     if reason is not None:
         return _nothing_of(backend.name, reason)
-    if _ROUNDED * backend.least_us(problem, extents, target) >= limit:
-        return Ranking(())
+    least_us = backend.least_us(problem, extents, target)
+    if _ROUNDED * least_us >= limit:
+        return _nothing_of(backend.name, f"it takes {least_us:.1f} us at least")
     return backend.ranking(problem, extents, target, most)
 
 
