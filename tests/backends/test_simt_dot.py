@@ -166,7 +166,7 @@ def plans():
 @pytest.mark.parametrize(
     "plan", [*plans()], ids=lambda p: f"{p.target.arch}-{p.problem.a}-{p.config}"
 )
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 def test_it_compiles_without_spills_and_reads_straight_to_registers(plan):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     artifact = made(plan)
@@ -201,7 +201,7 @@ def axpy_plans():
 @pytest.mark.parametrize(
     "plan", [*axpy_plans()], ids=lambda p: f"{p.target.arch}-{p.problem.a}-{p.config}"
 )
-@pytest.mark.sample(8)
+@pytest.mark.sample(7)
 def test_rows_of_b_are_on_their_way_before_the_first_product(plan):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     artifact, config = made(plan), plan.config

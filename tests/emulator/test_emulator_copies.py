@@ -34,10 +34,11 @@ pytestmark = [
     pytest.mark.compile,
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
+# K_tiles of 8 are compiled in half the time; the big tiles below have 16.
 PLAIN = Config(
-    (128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), raster=Raster("m", 2), repacked=True
+    (128, 64, 8), stages=3, warps=(2, 2), thread=(8, 8), raster=Raster("m", 2), repacked=True
 )
-WIDE = Config((64, 128, 16), stages=3, warps=(1, 2), thread=(8, 16), repacked=True)
+WIDE = Config((64, 128, 8), stages=3, warps=(1, 2), thread=(8, 16), repacked=True)
 PARTS = replace(PLAIN, split_k=3)
 TAIL = replace(PLAIN, split_k=2, occupancy=1, schedule="tail")
 STREAM = replace(WIDE, occupancy=1, schedule="stream")
@@ -50,7 +51,7 @@ AFTER = {
 
 @pytest.mark.parametrize("config", [PLAIN, WIDE, PARTS, TAIL, STREAM], ids=str)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 def test_copies_of_every_layout_give_the_product_by_every_schedule(layout, config):
     """Of odd sizes, among not-a-numbers, which lie in what pads the copies' rows, too."""
     number = ["nn", "nt", "tn", "tt"].index(layout)

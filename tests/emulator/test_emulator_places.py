@@ -110,7 +110,7 @@ def test_they_compute_again_bit_for_bit_what_their_neighbours_do(
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
     m, n, k = 168, 168, 256
     a, b = random_operands(dtype, layout, (m, n, k), 1)
-    large = padded(a, 384, k), padded(b, k, 480)
+    large = padded(a, 256, k), padded(b, k, 320)  # whole tiles of clusters over all of D
     first, config, _ = launched(*large, wanted, precision, dtype=dtype, pitch=pitch)
     results = []
     for seed in range(2):

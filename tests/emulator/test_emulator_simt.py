@@ -304,7 +304,7 @@ def test_rows_of_b_are_added_in_every_shape(number, swap):
 def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occupancy):
     a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(
-        (128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), occupancy=occupancy, split_k=split,
+        (128, 64, 8), stages=3, warps=(2, 2), thread=(8, 8), occupancy=occupancy, split_k=split,
         raster=Raster("m", 8), schedule="persistent",
     )  # fmt: skip
     with device("sm_90a", seed=split, lockstep=split == 1) as gpu:
@@ -332,7 +332,7 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
 def test_only_the_tiles_of_the_last_wave_have_parts(layout, sizes, split, pad, sms):
     a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(
-        (128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), occupancy=1, split_k=split,
+        (128, 64, 8), stages=3, warps=(2, 2), thread=(8, 8), occupancy=1, split_k=split,
         raster=Raster("m", 2), schedule="tail",
     )  # fmt: skip
     with device("sm_90a", seed=split, lockstep=split == 2) as gpu:
