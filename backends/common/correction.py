@@ -85,7 +85,7 @@ def features(
         x.stages, x.schedule, x.warps_m * x.warps_n, x.thread_m * x.thread_n, x.occupancy,
         x.producers, x.raster_n, x.repacked,
     )  # fmt: skip
-    m, n, each = extents.m, extents.n, ctas / slots
+    m, n, each = max(1, extents.m), max(1, extents.n), ctas / slots
     waves = np.ceil(each)
     columns: tuple[Any, ...] = (
         *of_problem(problem, extents, swapped),
