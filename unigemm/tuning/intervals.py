@@ -66,39 +66,32 @@ def interval_operations(
     halves
         A gate pairs either half of the columns, not neighbours.
     """
-    import numpy as np
+    return {**_arithmetic(kind), **_functions(kind, quick), **_comparisons(), **_choices(halves)}
 
-    from ..epilogue import erf
+
+def _widened(
+    kind: DType, low: Any, high: Any, units: Any = _UNITS, absolute: Any = 0.0, what: str = ""
+) -> Interval:
+    """Widen by a relative and an absolute error, and by overflow; 0 is not crossed."""
+    import numpy as np
 
     limits = np.finfo(numpy_dtype(kind))
     unit, least, most = unit_roundoff(kind), float(limits.tiny), float(limits.max)
+    ends = []
+    for end, way in ((low, -1.0), (high, 1.0)):
+        slack = np.abs(end) * (units * unit) + absolute + least
+        moved = np.where(np.isinf(end), end, end + way * slack)
+        crossed = (end * way <= 0) & (moved * way > 0) & (absolute == 0)
+        ends.append(np.where(crossed, 0.0, moved))
+    low, high = ends
+    low = np.where(low > most, most, np.where(low < -most, -np.inf, low))
+    high = np.where(high > most, np.inf, np.where(high < -most, -most, high))
+    return Interval(low, high, what)
 
-    def widened(
-        low: Any, high: Any, units: Any = _UNITS, absolute: Any = 0.0, what: str = ""
-    ) -> Interval:
-        """Widen by a relative and an absolute error, and by overflow; 0 is not crossed."""
-        ends = []
-        for end, way in ((low, -1.0), (high, 1.0)):
-            slack = np.abs(end) * (units * unit) + absolute + least
-            moved = np.where(np.isinf(end), end, end + way * slack)
-            crossed = (end * way <= 0) & (moved * way > 0) & (absolute == 0)
-            ends.append(np.where(crossed, 0.0, moved))
-        low, high = ends
-        low = np.where(low > most, most, np.where(low < -most, -np.inf, low))
-        high = np.where(high > most, np.inf, np.where(high < -most, -most, high))
-        return Interval(low, high, what)
 
-    def hull(*corners: Any) -> tuple[Any, Any]:
-        low = high = corners[0]
-        for each in corners[1:]:
-            low, high = np.minimum(low, each), np.maximum(high, each)  # NaN stays
-        return low, high
-
-    def zero_in(x: Interval) -> Any:
-        return (x.low <= 0) & (x.high >= 0)
-
-    def infinite(x: Interval) -> Any:
-        return np.isinf(x.low) | np.isinf(x.high)
+def _arithmetic(kind: DType) -> dict[str, Callable[..., Interval]]:
+    """Return what adds, multiplies and rounds."""
+    import numpy as np
 
     def add(x: Interval, y: Interval) -> Interval:
         is_logistic = {x.what, y.what} == {"one", "exp"}
@@ -107,42 +100,66 @@ def interval_operations(
         )
         unknown = np.where(opposite, np.nan, 0.0)
         low, high = x.low + y.low + unknown, x.high + y.high + unknown
-        return widened(low, high, what="1 + exp" if is_logistic else "")
+        return _widened(kind, low, high, what="1 + exp" if is_logistic else "")
 
     def mul(x: Interval, y: Interval) -> Interval:
-        unknown = np.where((zero_in(x) & infinite(y)) | (zero_in(y) & infinite(x)), np.nan, 0.0)
-        low, high = hull(x.low * y.low, x.low * y.high, x.high * y.low, x.high * y.high)
-        return widened(low + unknown, high + unknown)
+        zero_by_infinite = (_zero_in(x) & _infinite(y)) | (_zero_in(y) & _infinite(x))
+        unknown = np.where(zero_by_infinite, np.nan, 0.0)
+        low, high = _hull(x.low * y.low, x.low * y.high, x.high * y.low, x.high * y.high)
+        return _widened(kind, low + unknown, high + unknown)
+
+    return {
+        "round": lambda x: _widened(kind, x.low, x.high),
+        "add": add,
+        "sub": lambda x, y: add(x, Interval(-y.high, -y.low)),
+        "mul": mul,
+    }
+
+
+def _functions(kind: DType, quick: bool) -> dict[str, Callable[..., Interval]]:
+    """Return what kernels approximate: functions of one operand, and division."""
+    import numpy as np
+
+    from ..epilogue import erf
+
+    unit = unit_roundoff(kind)
 
     def div(x: Interval, y: Interval) -> Interval:
-        unknown = np.where(zero_in(y), np.nan, 0.0)
-        low, high = hull(x.low / y.low, x.low / y.high, x.high / y.low, x.high / y.high)
+        unknown = np.where(_zero_in(y), np.nan, 0.0)
+        low, high = _hull(x.low / y.low, x.low / y.high, x.high / y.low, x.high / y.high)
         slack: Any = 0.0
         if quick and y.what == "1 + exp":
             slack = np.maximum(np.abs(x.low), np.abs(x.high)) * _QUICK_LOGISTIC
-        return widened(low + unknown, high + unknown, absolute=slack)
+        return _widened(kind, low + unknown, high + unknown, absolute=slack)
 
     def rising(
         function: Callable[[Any], Any], units: Any = _FUNCTION_UNITS, absolute: float = 0.0
     ) -> Callable[[Interval], Interval]:
-        return lambda x: widened(function(x.low), function(x.high), units, absolute)
-
-    def exact(function: Callable[..., Any]) -> Callable[..., Interval]:
-        """Return an operation that rises with each operand, and rounds nothing."""
-        return lambda *of: Interval(function(*(x.low for x in of)), function(*(x.high for x in of)))
+        return lambda x: _widened(kind, function(x.low), function(x.high), units, absolute)
 
     def exponential(function: Callable[[Any], Any]) -> Callable[[Interval], Interval]:
         def of(x: Interval) -> Interval:
             largest = np.minimum(np.maximum(np.abs(x.low), np.abs(x.high)), 2000.0)
             ends = function(x.low), function(x.high)
-            return widened(*ends, units=_FUNCTION_UNITS + 4 * largest, what="exp")
+            return _widened(kind, *ends, units=_FUNCTION_UNITS + 4 * largest, what="exp")
 
         return of
 
-    def absolute(x: Interval) -> Interval:
-        high = np.maximum(np.abs(x.low), np.abs(x.high))
-        low = np.where(x.low >= 0, x.low, np.where(x.high <= 0, -x.high, 0.0 * high))
-        return Interval(np.where(np.isnan(high), high, low), high)
+    return {
+        "div": div,
+        "exp": exponential(np.exp),
+        "exp2": exponential(np.exp2),
+        "log": rising(np.log, absolute=_FUNCTION_UNITS * unit),
+        "log2": rising(np.log2, absolute=_FUNCTION_UNITS * unit),
+        "sqrt": rising(np.sqrt),
+        "tanh": rising(np.tanh, _QUICK_TANH / unit if quick else _FUNCTION_UNITS),
+        "erf": rising(erf, absolute=_UNITS * unit),
+    }
+
+
+def _comparisons() -> dict[str, Callable[..., Interval]]:
+    """Return what compares, and what combines truth values."""
+    import numpy as np
 
     def equal(x: Interval, y: Interval) -> Interval:
         if x is y:  # all but NaN, which nothing is said of
@@ -152,6 +169,30 @@ def interval_operations(
 
     def negated(x: Interval) -> Interval:
         return Interval(~x.high, ~x.low)
+
+    return {
+        "lt": lambda x, y: Interval(x.high < y.low, ~(x.low >= y.high)),
+        "le": lambda x, y: Interval(x.high <= y.low, ~(x.low > y.high)),
+        "eq": equal,
+        "ne": lambda x, y: negated(equal(x, y)),
+        "and": lambda x, y: Interval(x.low & y.low, x.high & y.high),
+        "or": lambda x, y: Interval(x.low | y.low, x.high | y.high),
+        "not": negated,
+    }
+
+
+def _choices(halves: bool) -> dict[str, Callable[..., Interval]]:
+    """Return what chooses among numbers, or rounds to integers, and has no error."""
+    import numpy as np
+
+    def exact(function: Callable[..., Any]) -> Callable[..., Interval]:
+        """Return an operation that rises with each operand, and rounds nothing."""
+        return lambda *of: Interval(function(*(x.low for x in of)), function(*(x.high for x in of)))
+
+    def absolute(x: Interval) -> Interval:
+        high = np.maximum(np.abs(x.low), np.abs(x.high))
+        low = np.where(x.low >= 0, x.low, np.where(x.high <= 0, -x.high, 0.0 * high))
+        return Interval(np.where(np.isnan(high), high, low), high)
 
     def where(condition: Interval, x: Interval, y: Interval) -> Interval:
         either = np.minimum(x.low, y.low), np.maximum(x.high, y.high)
@@ -168,31 +209,32 @@ def interval_operations(
         return lambda x: Interval(of(x.low), of(x.high))
 
     return {
-        "round": lambda x: widened(x.low, x.high),
         "neg": lambda x: Interval(-x.high, -x.low),
         "abs": absolute,
-        "exp": exponential(np.exp),
-        "exp2": exponential(np.exp2),
-        "log": rising(np.log, absolute=_FUNCTION_UNITS * unit),
-        "log2": rising(np.log2, absolute=_FUNCTION_UNITS * unit),
-        "sqrt": rising(np.sqrt),
-        "tanh": rising(np.tanh, _QUICK_TANH / unit if quick else _FUNCTION_UNITS),
-        "erf": rising(erf, absolute=_UNITS * unit),
         **{name: exact(getattr(np, name)) for name in ("floor", "ceil", "rint")},
-        "add": add,
-        "sub": lambda x, y: add(x, Interval(-y.high, -y.low)),
-        "mul": mul,
-        "div": div,
         "max": exact(np.maximum),
         "min": exact(np.minimum),
-        "lt": lambda x, y: Interval(x.high < y.low, ~(x.low >= y.high)),
-        "le": lambda x, y: Interval(x.high <= y.low, ~(x.low > y.high)),
-        "eq": equal,
-        "ne": lambda x, y: negated(equal(x, y)),
-        "and": lambda x, y: Interval(x.low & y.low, x.high & y.high),
-        "or": lambda x, y: Interval(x.low | y.low, x.high | y.high),
-        "not": negated,
         "where": where,
         "even": columns(0),
         "odd": columns(1),
     }
+
+
+def _hull(*corners: Any) -> tuple[Any, Any]:
+    """Return the least and the largest of some numbers; NaN stays."""
+    import numpy as np
+
+    low = high = corners[0]
+    for each in corners[1:]:
+        low, high = np.minimum(low, each), np.maximum(high, each)
+    return low, high
+
+
+def _zero_in(x: Interval) -> Any:
+    return (x.low <= 0) & (x.high >= 0)
+
+
+def _infinite(x: Interval) -> Any:
+    import numpy as np
+
+    return np.isinf(x.low) | np.isinf(x.high)
