@@ -15,6 +15,7 @@ array([[ 1., -1.]])
 from __future__ import annotations
 
 import numbers
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -70,10 +71,17 @@ class Tracer:
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if function is np.where and len(args) == 3 and not kwargs:
             return _where(*args)
-        if function is np.clip and len(args) == 3 and not kwargs:
-            return _apply("min", _apply("max", args[0], args[1]), args[2])
+        if function is np.clip and len(args) <= 3 and set(kwargs) <= _ENDS:
+            return _clipped(*args, **kwargs)
         name = getattr(function, "__name__", "this function")
         _refuse(f"numpy.{name} is not one of the operations of an epilogue", _ALLOWED)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        name = getattr(function, "__name__", "this function")
+        _refuse(f"{name} of PyTorch is not one of the operations of an epilogue", _ALLOWED)
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse("the values of an epilogue's arguments are not known while it is traced", _ALLOWED)
@@ -99,7 +107,12 @@ class Tracer:
 
     __float__ = __int__ = __complex__ = __index__ = __len__ = __iter__ = __getitem__ = _no_value
     __setitem__ = __contains__ = __round__ = __trunc__ = __format__ = _no_value
-    __matmul__ = __rmatmul__ = __lshift__ = __rshift__ = _no_value
+    __matmul__ = __rmatmul__ = __lshift__ = __rshift__ = __rlshift__ = __rrshift__ = _no_value
+
+    def __xor__(self, other: Any) -> NoReturn:
+        _refuse("^ is not one of the operations of an epilogue", "compare truth values by !=")
+
+    __rxor__ = __xor__
 
     def __add__(self, other: Any) -> Any:
         return _apply("add", self, other)
@@ -203,12 +216,10 @@ def pair(x: Tracer) -> tuple[Tracer, Tracer]:
 
 def _refuse(what: str, instead: str) -> NoReturn:
     """Raise the error that names the line of the function."""
-    own, frame = {__file__, np.__file__}, sys._getframe(1)
-    here = str(Path(__file__).parent)
-    while frame.f_back is not None and (
-        frame.f_code.co_filename in own
-        or frame.f_code.co_filename.startswith(str(Path(np.__file__).parent))
-    ):
+    frame, here = sys._getframe(1), str(Path(__file__).parent)
+    modules = (np, sys.modules.get("torch"), sys.modules.get("jax"))
+    folders = tuple(f"{Path(x.__file__).parent}{os.sep}" for x in modules if x and x.__file__)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((__file__, *folders)):
         frame = frame.f_back
     where = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
     if frame.f_code.co_filename.startswith(here + "/epilogue"):
@@ -229,7 +240,10 @@ def _lifted(trace: _Trace, value: Any) -> Tracer:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, numbers.Real | np.bool_):
-        return trace.constant(float(value))
+        try:
+            return trace.constant(float(value))
+        except OverflowError:
+            _refuse("a number is larger than any float", "pass a number up to 3.4e38")
     _refuse(
         f"a {type(value).__name__} is not one of an epilogue's arguments",
         "pass arrays by name in epilogue_args=, numbers as they are",
@@ -259,6 +273,22 @@ def _where(condition: Any, yes: Any, no: Any) -> Any:
     elif not isinstance(condition, Tracer):
         _refuse(f"a {type(condition).__name__} decides in numpy.where", "compare arguments")
     return _apply("where", condition, yes, no)
+
+
+_ENDS = frozenset(("a_min", "a_max", "min", "max"))  # of `numpy.clip`
+
+
+def _clipped(x: Any, *ends: Any, **named: Any) -> Any:
+    """Carry out `numpy.clip`, however its ends are given; None is no end."""
+    names = [*(("a_min", "a_max")[: len(ends)]), *named]
+    low, high = None, None
+    for name, end in zip(names, (*ends, *named.values()), strict=True):
+        if name in ("a_min", "min"):
+            low = end
+        else:
+            high = end
+    x = x if low is None else _apply("max", x, low)
+    return x if high is None else _apply("min", x, high)
 
 
 def _power(base: Any, exponent: Any) -> Any:

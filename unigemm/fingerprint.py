@@ -23,7 +23,10 @@ _PURE_MODULES = ("builtins", "math", "_operator")
 _DISPATCHED = type(np.where)
 #: Names of what reads state that is in no global, or gives something else at each call.
 _HIDDEN = frozenset(
-    ("__import__", "eval", "exec", "globals", "input", "locals", "open", "random", "vars")
+    (
+        *("__dict__", "__getattribute__", "__import__", "eval", "exec", "getattr", "globals"),
+        *("hasattr", "input", "locals", "open", "random", "vars"),
+    )
 )
 
 

@@ -40,6 +40,7 @@ X = np.concatenate([np.linspace(-6, 6, 97), [0.0, -0.0, 1e-8, 40.0, -40.0]])
         lambda x: np.log(np.abs(x) + 1) * np.log2(x * x + 1) / np.sqrt(x**2 + 1),
         lambda x: np.where((x > -1) & (x <= 2) | (x == 3), np.floor(x), np.ceil(-x)),
         lambda x: np.maximum(x, 0.5) - np.minimum(2.0, x) + np.rint(x) * np.sign(x),
+        lambda x: np.clip(x, None, 1) + np.clip(x, -1, None) + np.clip(x, a_max=3, a_min=-3),
         lambda x: np.clip(x, -1, 1) + abs(x) ** 3 + 2.0**x + x**0.5 * 0,
         lambda x: np.where(~np.isnan(x), np.square(x), 7) + np.reciprocal(x + 100),
         lambda x: np.fmax(x, 1) - np.fmin(x, 1) + (x < 0) * 3 + x // 2,
@@ -120,6 +121,10 @@ def loop(acc):
         (lambda acc: acc[0], 0, "elements are computed alone"),
         (lambda acc: acc + "x", 0, "a str is not one"),
         (lambda acc: acc @ acc, 0, "elements are computed alone"),
+        (lambda acc: (acc > 0) ^ (acc < 1), 0, "^ is not"),
+        (lambda acc: acc * 10**400, 0, "larger than any float"),
+        (lambda acc: acc << 1, 0, "elements are computed alone"),
+        (lambda acc: 1 << acc, 0, "elements are computed alone"),
     ],
 )
 def test_what_an_epilogue_cannot_do_names_the_line(function, line, said):
@@ -128,6 +133,13 @@ def test_what_an_epilogue_cannot_do_names_the_line(function, line, said):
     first = function.__code__.co_firstlineno
     assert said in str(error.value)
     assert f"{__file__}, line {first + line}:" in str(error.value)
+
+
+@pytest.mark.parametrize("library", ["torch", "jax.numpy"])
+def test_functions_of_other_libraries_are_refused_and_name_the_line(library):
+    module = pytest.importorskip(library)
+    with pytest.raises(UnsupportedProblem, match=f"^{__file__}, line .* epilogue"):
+        traced(lambda acc: module.tanh(acc), {})
 
 
 @pytest.mark.parametrize("returned", [None, "x", (), [1], {}])
@@ -283,6 +295,8 @@ def test_what_is_read_past_the_globals_is_read_at_each_call(monkeypatch):
             assert unigemm.matmul(np.eye(2), np.eye(2), epilogue=function)[0, 0] == scale
     for function in (
         lambda acc: acc * np.random.rand(),
+        lambda acc: acc * getattr(np, "".join(("p", "i"))),
+        lambda acc: acc * np.__dict__["pi"],
         lambda acc: acc * perf_counter(),
     ):
         assert known_as(function) is None
