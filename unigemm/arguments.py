@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _LONGEST = 80
+_MOST_BITS = 48
 
 
 def shown(value: Any) -> str:
@@ -64,10 +65,12 @@ def whole_number(value: Any, name: str, least: int) -> int:
     Raises
     ------
     UnsupportedProblem
-        It is none, or too small.
+        It is none, too small, or more than anything counts.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise UnsupportedProblem(f"{name} is {shown(value)}; pass an integer from {least} on")
+    if value >> _MOST_BITS:
+        raise UnsupportedProblem(f"{name} is {shown(value)}; pass one of at most {_MOST_BITS} bits")
     return int(value)
 
 

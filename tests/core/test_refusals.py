@@ -72,6 +72,17 @@ def test_a_target_of_a_wrong_kind_is_refused_in_words():
         refused(lambda target: unigemm.plan(A, B, target=target), "target", value)
 
 
+def test_a_plan_that_is_to_keep_no_number_of_candidates_is_refused_in_words():
+    for value in ODD:
+        refused(plan, "keep", value)
+
+
+@pytest.mark.parametrize("name", ["order", "alignment"])
+def test_a_field_of_a_description_of_a_wrong_kind_is_refused_in_words(name):
+    for value in ODD:
+        refused(unigemm.ArraySpec, name, value, shape=(4, 4), dtype="float32")
+
+
 @pytest.mark.parametrize("call", [unigemm.calibrate, unigemm.autotuning])
 def test_a_budget_of_a_wrong_kind_is_refused_in_words(call):
     for value in ODD:
@@ -79,7 +90,9 @@ def test_a_budget_of_a_wrong_kind_is_refused_in_words(call):
             refused(call, "budget", value)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("candidates", int), ("budget", float), ("device", 0)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("candidates", 0), ("budget", float), ("device", 0), ("backend", 0)]
+)
 def test_an_option_of_autotune_of_a_wrong_kind_is_refused_in_words(name, kind, tmp_path):
     half = unigemm.ArraySpec((64, 64), "float16")
 

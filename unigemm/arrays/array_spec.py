@@ -73,7 +73,7 @@ class ArraySpec:
         put(self, "dtype", parse_dtype(self.dtype))
         if not isinstance(self.order, str) or self.order not in ("C", "F"):
             raise UnsupportedProblem(
-                f'order {self.order!r} is not known; use "C", "F" or strides=(...) in elements'
+                f'order {shown(self.order)} is not known; use "C", "F" or strides=(...) in elements'
             )
         if self.strides is not None:
             put(self, "strides", _integers(self.strides, "strides"))
@@ -89,7 +89,7 @@ class ArraySpec:
             put(self, "alignment", _integer(self.alignment))
         except TypeError:
             raise UnsupportedProblem(
-                f"alignment is {self.alignment!r}; use a number of bytes, 1, 2, 4, 8 or 16"
+                f"alignment is {shown(self.alignment)}; use a number of bytes, 1, 2, 4, 8 or 16"
             ) from None
         if self.alignment not in (1, 2, 4, 8, 16) or self.alignment < least:
             raise UnsupportedProblem(

@@ -21,7 +21,7 @@ from ..planning.tuned_plans import Tuned, check_writable, record
 from ..runtime.bind import replan
 from ..runtime.compile_many import compile_many, kernel_name
 from ..runtime.fusion import named_arguments
-from ..runtime.options import Options, with_named_backend
+from ..runtime.options import Options, check_options, with_named_backend
 from ..version import __version__
 from .measure import Device, Workload, best_device, measure
 from .operands import Operands, call_of, compact_operands
@@ -134,7 +134,9 @@ def autotune(
         )
     kept_in = file_path(file, "file")
     given = named_arguments(fused)
-    backend = with_named_backend(Options(backend=backend)).backend
+    asked = Options(backend=backend)
+    check_options(asked)
+    backend = with_named_backend(asked).backend
     check_writable(kept_in)
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options |= {"backend": backend, "dtype": dtype, "keep": candidates - 1, "tuned": False}
