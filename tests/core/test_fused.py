@@ -309,6 +309,20 @@ def test_each_of_several_results_needs_an_array_of_its_own_elements():
                        epilogue=both)  # fmt: skip
 
 
+def test_errors_of_what_is_written_name_it_as_the_caller_does():
+    """Also in calls that are known, which are not looked at closely again."""
+    a = random_array((3, 3))
+    for name, more in (("bias_grad_out", {}), ("preact_out", {"activation": "relu"})):
+        result = np.empty((3, 3), np.float32)
+        unigemm.matmul(a, a, **{name: result}, **more)
+        result.flags.writeable = False
+        with pytest.raises(UnsupportedProblem, match=f"^{name} is read-only"):
+            unigemm.matmul(a, a, **{name: result}, **more)
+    out = np.empty((3, 3), np.float32)
+    with pytest.raises(OverlapError, match=r"^out\[1\] shares memory with out, .* as out\[1\]$"):
+        unigemm.matmul(a, a, (out, out), epilogue=lambda acc: (acc, acc))
+
+
 @pytest.mark.parametrize("shape", [(0, 6), (3, 0)])
 def test_empty_results_do_not_overlap_themselves(shape):
     before = np.empty(shape, np.float32)

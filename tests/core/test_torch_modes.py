@@ -340,3 +340,13 @@ def test_the_first_call_of_a_process_may_be_in_inference_mode():
     before = x._version
     count(x)
     assert x._version == before + 1
+
+
+def test_what_was_made_in_inference_mode_may_be_written_outside_of_it():
+    with torch.inference_mode():
+        out, sums, largest = torch.zeros(3, 3), torch.ones(3), torch.full((1,), 7.0)
+    a = torch.full((3, 3), 2.0)
+    unigemm.matmul(a, a, out=out, bias_grad_out=sums, amax_out=largest)
+    assert (out == 12).all()
+    assert (sums == 36).all()
+    assert largest == 12

@@ -57,7 +57,7 @@ def cupy_library() -> Library:
         noun="a CuPy array",
         read=read,
         operand=operand,
-        claim=lambda x: None,  # CuPy has no read-only arrays
+        claim=lambda x, name="out": None,  # CuPy has no read-only arrays
         maker=maker,
         address=lambda x: x.data.ptr,
         zero=lambda x: x.fill(0),

@@ -382,9 +382,9 @@ def _keep_until_done(cupy: Any, views: Any) -> None:
             break
 
 
-def _claim(x: HostView) -> None:
+def _claim(x: HostView, name: str = "out") -> None:
     if x.operand.readonly:
-        raise UnsupportedProblem("out is read-only; pass an array that may be written")
+        raise UnsupportedProblem(f"{name} is read-only; pass an array that may be written")
 
 
 def _read(x: HostView) -> tuple[int, Hashable]:

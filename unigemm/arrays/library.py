@@ -30,7 +30,8 @@ class Library:
     operand
         Takes an array and its name for errors; checks it and returns an `Operand`.
     claim
-        Runs on every call before an array is written, and raises if it must not be.
+        Runs on every call before an array is written, and raises if it must not be; its second
+        argument is the name for errors, "out" by default.
     maker
         Takes shape, dtype (None for bytes) and device. Returns a function that makes a new dense
         array, last index contiguous, on the current CUDA device and stream.
@@ -74,7 +75,7 @@ class Library:
     noun: str
     read: Callable[[Any], tuple[int, Hashable]]
     operand: Callable[[Any, str], Operand]
-    claim: Callable[[Any], object]
+    claim: Callable[..., object]
     maker: Callable[[tuple[int, ...], DType | None, Device], Callable[[], Any]]
     address: Callable[[Any], int]
     zero: Callable[[Any], object]

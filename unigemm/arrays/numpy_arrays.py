@@ -130,9 +130,9 @@ def numpy_library() -> Library:
     def host(x: Any, name: str) -> HostArray:
         return HostArray(address(x), x.shape, x.strides, x.dtype, not x.flags.writeable)
 
-    def claim(x: Any) -> None:
+    def claim(x: Any, name: str = "out") -> None:
         if not x.flags.writeable:
-            raise UnsupportedProblem("out is read-only; pass an array that may be written")
+            raise UnsupportedProblem(f"{name} is read-only; pass an array that may be written")
 
     def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
         return partial(np.empty, shape, np.uint8 if dtype is None else numpy_dtype(dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -94,7 +94,7 @@ def _library() -> Library:
         claim=_version_counter(),
         maker=maker,
         address=torch.Tensor.data_ptr,
-        zero=torch.Tensor.zero_,
+        zero=_zero,
         # Much faster than the public functions, which check that CUDA is up and build stream
         # objects. These suffice for a CUDA tensor, and CPU builds of PyTorch do not have them.
         current_device=getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device),
@@ -108,8 +108,19 @@ def _library() -> Library:
     )
 
 
-def _version_counter() -> Callable[[Any], object]:
-    """Return a function that counts a write to a tensor: the faster private one if it works."""
+def _zero(x: Any) -> None:
+    """Fill a tensor with zeros, also one of inference mode outside of it, as kernels do."""
+    import torch
+
+    with torch.inference_mode() if x.is_inference() else nullcontext():
+        x.zero_()
+
+
+def _version_counter() -> Callable[..., object]:
+    """Return a function that counts a write to a tensor: the faster private one if it works.
+
+    The tensor's name, which may be given too, is for libraries whose arrays can be read-only.
+    """
     import torch
 
     count = getattr(torch._C, "_increment_version", None)
@@ -119,7 +130,7 @@ def _version_counter() -> Callable[[Any], object]:
     try:
         count((probe,))  # type: ignore[misc]  # one tensor before version 2.6
     except TypeError:
-        return torch.autograd.graph.increment_version
-    if probe._version != before + 1:
-        return torch.autograd.graph.increment_version
-    return lambda x: count((x,))  # type: ignore[misc]
+        count = None
+    if count is None or probe._version != before + 1:
+        return lambda x, name="out": torch.autograd.graph.increment_version(x)
+    return lambda x, name="out": count((x,))

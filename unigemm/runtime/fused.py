@@ -229,7 +229,7 @@ def _run_here(
         seen |= {f"result {i}": each for i, each in enumerate(more_out, 1)}
         apart = _overlaps(library, kept, seen, places)
         for name in kept.written:
-            library.claim(seen[name])
+            library.claim(seen[name], _called(name))
         if out is not None:
             library.claim(out)
         for name in kept.zeroed:
@@ -303,11 +303,17 @@ def _overlaps(
                 apart = True
                 continue
             advice = " (c may be out itself)" if {name, other} == {"out", "c"} else ""
+            this, that = _called(name), _called(other)
             raise OverlapError(
-                f"{name} shares memory with {other}, and it is written while {other} is read or "
-                f"written; pass another array as {name}{advice}"
+                f"{this} shares memory with {that}, and it is written while {that} is read or "
+                f"written; pass another array as {this}{advice}"
             )
     return apart
+
+
+def _called(name: str) -> str:
+    """Return an array's name as the caller writes it."""
+    return f"out[{name.removeprefix('result ')}]" if name.startswith("result ") else name
 
 
 def _named(seen: Mapping[str, Any], name: str) -> Any:

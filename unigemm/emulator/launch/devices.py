@@ -127,8 +127,8 @@ class EmulatedDevice:
             self.see(x)
             return replace(plain.operand(x, name), device=place)
 
-        def claim(x: Any) -> None:
-            plain.claim(x)
+        def claim(x: Any, name: str = "out") -> None:
+            plain.claim(x, name)
             self.see(x, write=True)
 
         def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
