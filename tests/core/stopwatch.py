@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from fake_gpu import host
+from fake_gpu import host, install
 
+from unigemm import cache
 from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import numpy_dtype
+from unigemm.runtime import bind as dispatch
+from unigemm.tuning import online
 
 TILES = {"pick": (64, 64, 8), "second": (32, 64, 8), "third": (16, 64, 8)}
 
@@ -75,3 +78,24 @@ class Stopwatch:
 
 def arrays(driver):
     return driver.ones((32, 16)), driver.ones((16, 8))
+
+
+def timed_calls(monkeypatch, tmp_path):
+    """Yield a stopwatch that times `unigemm.autotuning` too, with a cache that holds nothing.
+
+    The third candidate is the fastest.
+    """
+    monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("UNIGEMM_TUNING", "UNIGEMM_AUTOTUNE"):
+        monkeypatch.delenv(name, raising=False)
+    driver, backend = install(monkeypatch)
+    kept = cache.Cache(tmp_path / "kernels", [])
+    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    found = Stopwatch(driver, backend)
+    found.us[TILES["third"]] = 7e3
+    monkeypatch.setattr(online, "_device", lambda library, index: found)
+    monkeypatch.setattr(online, "_tried", set())
+    dispatch.replan()
+    yield found
+    dispatch.replan()
+    dispatch.forget()

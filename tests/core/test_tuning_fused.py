@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from fake_gpu import host, install
-from stopwatch import TILES, Stopwatch, arrays
+from fake_gpu import host
+from stopwatch import TILES, arrays, timed_calls
 
 import unigemm
-from unigemm import cache
 from unigemm.arrays.numpy_arrays import viewer
 from unigemm.env import own_tuning_file
 from unigemm.planning import tuned_plans
@@ -32,20 +31,7 @@ def spec(shape, dtype="float32", **options):
 
 @pytest.fixture
 def stopwatch(monkeypatch, tmp_path):
-    monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("UNIGEMM_TUNING", "UNIGEMM_AUTOTUNE"):
-        monkeypatch.delenv(name, raising=False)
-    driver, backend = install(monkeypatch)
-    kept = cache.Cache(tmp_path / "kernels", [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
-    found = Stopwatch(driver, backend)
-    found.us[TILES["third"]] = 7e3
-    monkeypatch.setattr(online, "_device", lambda library, index: found)
-    monkeypatch.setattr(online, "_tried", set())
-    dispatch.replan()
-    yield found
-    dispatch.replan()
-    dispatch.forget()
+    yield from timed_calls(monkeypatch, tmp_path)
 
 
 def autotune(stopwatch, a, b, out=None, **given):

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("cupy")
 
 from odd_values import ODD, refused
-from stopwatch import TILES, arrays
-from test_tuning_fused import FLOAT8, autotune, multiplied, spec, stopwatch  # noqa: F401
+from stopwatch import TILES, arrays, timed_calls
+from test_tuning_fused import FLOAT8, autotune, multiplied, spec
 
 import unigemm
 from unigemm.planning.tuned_plans import read
@@ -28,7 +28,12 @@ COUNTS = (None, "8", True, 0, float("nan"), b"8", [8], 2.0)
 FILES = (b"tuning.json", 3, True, 1.5, "", "a\0b", "\ud800", ["tuning.json"], object())
 
 
-def test_a_budget_that_is_no_time_is_refused(stopwatch):  # noqa: F811
+@pytest.fixture
+def stopwatch(monkeypatch, tmp_path):
+    yield from timed_calls(monkeypatch, tmp_path)
+
+
+def test_a_budget_that_is_no_time_is_refused(stopwatch):
     a, b = arrays(stopwatch.driver)
     for budget in BUDGETS:
         with pytest.raises(unigemm.UnsupportedProblem, match=r"budget is .* some seconds"):
@@ -40,7 +45,7 @@ def test_a_budget_that_is_no_time_is_refused(stopwatch):  # noqa: F811
     assert not stopwatch.launched
 
 
-def test_what_counts_no_candidates_is_refused(stopwatch):  # noqa: F811
+def test_what_counts_no_candidates_is_refused(stopwatch):
     a, b = arrays(stopwatch.driver)
     for count in COUNTS:
         with pytest.raises(unigemm.UnsupportedProblem, match=r"candidates is .* from 1 on"):
@@ -50,7 +55,7 @@ def test_what_counts_no_candidates_is_refused(stopwatch):  # noqa: F811
     assert not stopwatch.launched
 
 
-def test_what_names_no_file_is_refused_before_anything_is_measured(stopwatch):  # noqa: F811
+def test_what_names_no_file_is_refused_before_anything_is_measured(stopwatch):
     a, b = arrays(stopwatch.driver)
     for file in FILES:
         with pytest.raises(unigemm.UnsupportedProblem, match=r"file is .* a str or a pathlib"):
@@ -61,7 +66,7 @@ def test_what_names_no_file_is_refused_before_anything_is_measured(stopwatch):  
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES, "scale_a"} - {"epilogue_args"}))
-def test_an_argument_of_an_epilogue_of_a_wrong_kind_is_refused_in_words(stopwatch, name):  # noqa: F811
+def test_an_argument_of_an_epilogue_of_a_wrong_kind_is_refused_in_words(stopwatch, name):
     a, b = arrays(stopwatch.driver)
     for value in ODD:
         if not isinstance(value, int | float) or name == "scale_a":
@@ -69,7 +74,7 @@ def test_an_argument_of_an_epilogue_of_a_wrong_kind_is_refused_in_words(stopwatc
     assert not stopwatch.launched
 
 
-def test_an_open_file_and_other_odd_arguments_are_refused(stopwatch, tmp_path):  # noqa: F811
+def test_an_open_file_and_other_odd_arguments_are_refused(stopwatch, tmp_path):
     a, b = arrays(stopwatch.driver)
     with (tmp_path / "x").open("w") as file:
         for tune in (lambda **x: autotune(stopwatch, a, b, **x), unigemm.calibrate):
@@ -81,7 +86,7 @@ def test_an_open_file_and_other_odd_arguments_are_refused(stopwatch, tmp_path): 
         unigemm.autotune(a, b, device="cuda:0")
 
 
-def test_numbers_of_other_libraries_and_names_of_files_are_taken(stopwatch, tmp_path):  # noqa: F811
+def test_numbers_of_other_libraries_and_names_of_files_are_taken(stopwatch, tmp_path):
     a, b = arrays(stopwatch.driver)
     for i, name in enumerate((str, lambda x: x)):
         path = tmp_path / f"{i}.json"
@@ -105,7 +110,7 @@ def test_numbers_of_other_libraries_and_names_of_files_are_taken(stopwatch, tmp_
     ],
     ids=lambda x: "+".join(x) if isinstance(x, dict) else "",
 )
-def test_an_epilogue_that_is_none_is_refused_as_matmul_does(stopwatch, given, said):  # noqa: F811
+def test_an_epilogue_that_is_none_is_refused_as_matmul_does(stopwatch, given, said):
     with pytest.raises(unigemm.UnsupportedProblem, match=said):
         autotune(stopwatch, *arrays(stopwatch.driver), **given)
     with pytest.raises(TypeError, match="biass"):
@@ -113,7 +118,7 @@ def test_an_epilogue_that_is_none_is_refused_as_matmul_does(stopwatch, given, sa
     assert not stopwatch.launched
 
 
-def test_vectors_and_scales_of_blocks_are_refused_with_what_would_work(stopwatch):  # noqa: F811
+def test_vectors_and_scales_of_blocks_are_refused_with_what_would_work(stopwatch):
     ones, kind = stopwatch.driver.ones, numpy_dtype(FLOAT8)
     with pytest.raises(unigemm.ShapeMismatch, match="matrix of one row or column"):
         autotune(stopwatch, ones((16,)), ones((16, 8)), alpha=2.0)
