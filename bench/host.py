@@ -12,12 +12,11 @@ import numpy as np
 from unigemm.errors import UnsupportedProblem
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.problem import Precision
+from unigemm.tuning.measure_device import UNLIKELY_INTEGERS
 
 __all__ = ["HostDevice"]
 
 _BLAS = (DType.FLOAT32, DType.FLOAT64)
-#: Results of integers that are hardly ever right.
-_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 _CHECKED_ROWS = 64  # of each matrix at most
 
 
@@ -41,7 +40,7 @@ class HostDevice:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """Make an array full of NaN, or of an integer."""
-        return np.full(shape, _INTEGERS.get(dtype, np.nan), numpy_dtype(dtype))
+        return np.full(shape, UNLIKELY_INTEGERS.get(dtype, np.nan), numpy_dtype(dtype))
 
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"

@@ -22,7 +22,7 @@ from .runtime.fused import matmul_fused
 from .runtime.loader import kernel_entry
 from .runtime.options import Options, check_options
 from .runtime.plan_call import plan_call
-from .runtime.scale_arguments import given_scales, planned_scales
+from .runtime.scale_arguments import given_scales, named_scales, planned_scales
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -312,7 +312,8 @@ def matmul(
         options = Options(
             dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks, casting
         )
-        bound = bind_first(library, a, b, out, options, Given(stream, (scale_a, scale_b)))
+        first = Given(stream, named_scales(scale_a, scale_b))
+        bound = bind_first(library, a, b, out, options, first)
         if key is None:
             a_at, b_at, d_at = addresses(library, a, b, out)
         elif bound.kept:

@@ -170,6 +170,6 @@ def forget() -> None:
 
 
 _FILES = EntryFiles(
-    "calibration", 1, _decoded, _plain, lambda each: each.target, lambda: calibration_file(), forget
+    "calibration", 1, _decoded, _plain, lambda each: each.target, calibration_file, forget
 )
 read, record, check_writable = _FILES.read, _FILES.record, _FILES.check_writable

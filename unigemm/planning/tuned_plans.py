@@ -98,7 +98,5 @@ def forget() -> None:
     _table.cache_clear()
 
 
-_FILES = EntryFiles(
-    "tuning", 1, _decoded, _plain, lambda each: each.key, lambda: own_tuning_file(), forget
-)
+_FILES = EntryFiles("tuning", 1, _decoded, _plain, lambda each: each.key, own_tuning_file, forget)
 read, record, check_writable = _FILES.read, _FILES.record, _FILES.check_writable

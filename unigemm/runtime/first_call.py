@@ -39,7 +39,7 @@ class Given:
     stream
         As the caller gave it.
     scaling
-        The caller's `scale_a` and `scale_b`.
+        The caller's `scale_a` and `scale_b`, from `named_scales`.
     arguments
         Those of the epilogue, from `named_arguments`.
     more_out
@@ -49,7 +49,7 @@ class Given:
     """
 
     stream: Any = None
-    scaling: tuple[Any, Any] = (None, None)
+    scaling: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     more_out: tuple[Any, ...] = ()
     fusion: Fusion | None = None

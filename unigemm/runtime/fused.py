@@ -23,7 +23,7 @@ from .fused_bind import BoundFused, arrays_of, bind_fused, of_one
 from .fusion import NAMES, PREFIX, named_arguments
 from .host import launch_apart
 from .options import Options
-from .scale_arguments import Scales, given_scales, read_scales
+from .scale_arguments import Scales, given_scales, named_scales, read_scales
 
 __all__ = ["matmul_fused"]
 
@@ -179,7 +179,7 @@ def _first(
         a, b = of_one(library, a, b)
         key = None
     arrays = arrays_of(library, given)
-    first = Given(stream, scaling)
+    first = Given(stream, named_scales(*scaling))
     kept = bind_fused(library, a, b, out, more_out, given, options, first)
     if key is not None and kept.bound.kept:
         store(library.table, key, kept)  # type: ignore[arg-type]

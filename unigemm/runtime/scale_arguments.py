@@ -27,7 +27,7 @@ from ..problem.block_scales import BLOCKS
 from ..problem.canonical import Layout
 from ..problem.dtypes import DType
 
-__all__ = ["Scales", "given_scales", "planned_scales", "read_scales"]
+__all__ = ["Scales", "given_scales", "named_scales", "planned_scales", "read_scales"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,12 @@ class Scales:
             return None
         a, b = (x.layout if isinstance(x, Operand) else x for x in self.blocks.values())
         return a, b
+
+
+def named_scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
+    """Return those of a caller's scales that are given, by name."""
+    scales = {"scale_a": scale_a, "scale_b": scale_b}
+    return {name: x for name, x in scales.items() if x is not None}
 
 
 def given_scales(library: Library, scale_a: Any, scale_b: Any) -> Scales:

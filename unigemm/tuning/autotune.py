@@ -22,6 +22,7 @@ from ..runtime.bind import replan
 from ..runtime.compile_many import compile_many, kernel_name
 from ..runtime.fusion import named_arguments
 from ..runtime.options import Options, check_options, with_named_backend
+from ..runtime.scale_arguments import named_scales
 from ..version import __version__
 from .measure import Device, Workload, best_device, measure
 from .operands import Operands, call_of, compact_operands
@@ -140,8 +141,7 @@ def autotune(
     check_writable(kept_in)
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options |= {"backend": backend, "dtype": dtype, "keep": candidates - 1, "tuned": False}
-    scales = (("scale_a", scale_a), ("scale_b", scale_b))
-    scaling: dict[str, Any] = {name: x for name, x in scales if x is not None}
+    scaling = named_scales(scale_a, scale_b)
     first = api.plan(a, b, out, **options, **scaling, **fused)
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))

@@ -9,12 +9,10 @@ from typing import Any
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import FLOAT8, DType, numpy_dtype
 from ..problem.problem import Precision
-from .measure_device import AHEAD_CLOCKS
+from .measure_device import AHEAD_CLOCKS, UNLIKELY_INTEGERS
 
 __all__ = ["CupyDevice"]
 
-#: Results of integers that are hardly ever right.
-_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 _CHECKED_ROWS = 256
 _SPIN = """
 extern "C" __global__ void spin(long long clocks) {
@@ -65,7 +63,7 @@ class CupyDevice:
         count = 1
         for extent in stored:
             count *= extent
-        if dtype in _INTEGERS:
+        if dtype in UNLIKELY_INTEGERS:
             values = cupy.random.randint(-128, 128, count + offset)
         else:
             wide = "f8" if dtype is DType.FLOAT64 else "f4"
@@ -83,7 +81,7 @@ class CupyDevice:
         """
         if dtype in FLOAT8:
             raise UnsupportedProblem(f"{dtype} is measured with PyTorch; install it")
-        return self.cupy.full(shape, _INTEGERS.get(dtype, float("nan")), numpy_dtype(dtype))
+        return self.cupy.full(shape, UNLIKELY_INTEGERS.get(dtype, float("nan")), numpy_dtype(dtype))
 
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"

@@ -8,12 +8,14 @@ from typing import Any, Protocol
 from ..problem.dtypes import DType
 from ..problem.problem import Precision
 
-__all__ = ["AHEAD_CLOCKS", "Call", "Device"]
+__all__ = ["AHEAD_CLOCKS", "UNLIKELY_INTEGERS", "Call", "Device"]
 
 Call = Callable[[], object]
 
 #: Clocks that a device spins while the host starts the timed work.
 AHEAD_CLOCKS = 300_000
+#: What `Device.empty` fills integers with: results that are hardly ever right.
+UNLIKELY_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 
 
 class Device(Protocol):

@@ -9,12 +9,10 @@ from typing import Any
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import FLOAT8, DType
 from ..problem.problem import Precision
-from .measure_device import AHEAD_CLOCKS
+from .measure_device import AHEAD_CLOCKS, UNLIKELY_INTEGERS
 
 __all__ = ["TorchDevice"]
 
-#: Results of integers that are hardly ever right.
-_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 _CHECKED_ROWS = 1024  # per matrix; larger float64 products would take too long
 
 
@@ -42,7 +40,7 @@ class TorchDevice:
         for extent in stored:
             count *= extent
         native = getattr(torch, dtype.value)
-        if dtype in _INTEGERS:
+        if dtype in UNLIKELY_INTEGERS:
             flat = torch.randint(-128, 128, (count + offset,), dtype=native, device=self._place)
         elif dtype in FLOAT8:
             flat = torch.randn(count + offset, dtype=torch.float16, device=self._place).to(native)
@@ -54,7 +52,7 @@ class TorchDevice:
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """Make an array full of NaN, or of an integer."""
         torch = self.torch
-        poison = _INTEGERS.get(dtype, float("nan"))
+        poison = UNLIKELY_INTEGERS.get(dtype, float("nan"))
         if dtype in FLOAT8:
             poisoned = torch.full(shape, poison, dtype=torch.float16, device=self._place)
             return poisoned.to(getattr(torch, dtype.value))

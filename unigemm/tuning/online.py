@@ -139,8 +139,7 @@ def _operands(library: Library, a: Any, b: Any, out: Any, given: Given) -> dict[
     named = {"a": a, "b": b, **arrays_named(given.arguments)}
     named |= {} if out is None else {"out": out}
     named |= {f"result {i}": x for i, x in enumerate(given.more_out, 1)}
-    scales = zip(("scale_a", "scale_b"), given.scaling, strict=True)
-    named |= arrays_named({name: x for name, x in scales if x is not None})
+    named |= arrays_named(given.scaling)
     return {name: library.operand(x, name) for name, x in named.items()}
 
 
@@ -234,8 +233,6 @@ def _measured(
     in_place = fusion is not None and fusion.epilogue.in_place is not None
     if in_place:
         arguments["c"] = scratch
-    scales = zip(("scale_a", "scale_b"), given.scaling, strict=True)
-    scaling = {name: x for name, x in scales if x is not None}
 
     def fresh() -> Arrays:
         for x in zeroed:
@@ -243,7 +240,7 @@ def _measured(
         if in_place:
             device.put(out, scratch)
         result = device.empty(shape, kind) if scratch is None else scratch
-        return Arrays(a, b, result, arguments, tuple(more), scaling)
+        return Arrays(a, b, result, arguments, tuple(more), given.scaling)
 
     sets = [fresh()]
     asked = asked_of(first, fusion, library.operand(a, "a").dtype, given.arguments)

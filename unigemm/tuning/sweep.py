@@ -28,6 +28,7 @@ from ..planning.registry import backend_named, backend_names
 from ..problem.problem import Problem
 from ..runtime.compile_many import compile_many
 from ..runtime.fusion import named_arguments
+from ..runtime.scale_arguments import named_scales
 from .measure import Device, Workload, measure
 from .operands import Arrays, Operands, call_of, compact_operands
 
@@ -46,7 +47,6 @@ __all__ = [
     "sweep_into",
 ]
 
-_SCALES = ("scale_a", "scale_b")
 _BASELINE = "cublas"
 _TOGETHER = 16  # configurations that are measured before the file is written
 
@@ -127,7 +127,7 @@ def operands_of(work: Workload, plans: Sequence[Plan], device: Device) -> Operan
     if not work.fused or not plans:
         return compact_operands(work, device)
     arguments = dict(work.fused)
-    scaling = {name: arguments.pop(name) for name in _SCALES if name in arguments}
+    scaling = named_scales(arguments.pop("scale_a", None), arguments.pop("scale_b", None))
     given = named_arguments(arguments)
     return call_of(plans[0], *spec_of(work), None, given, scaling).operands(device)
 
