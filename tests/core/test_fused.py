@@ -549,5 +549,10 @@ def test_the_command_line_names_epilogues_by_words():
     assert [x["along"] for x in epilogue["arrays"]] == ["n"]
     said = run(app, ["plan", *asked, "--epilogue", "c, dsilu,amax_out", "--top", "1"]).output
     assert "the epilogue reads 16384 bytes, and writes 4 beside D" in said
+    for words in ("bias,swiglu,halves", "halves,swiglu,bias"):
+        found = json.loads(run(app, ["plan", *asked, "--epilogue", words, "--json"]).output)
+        assert found["problem"]["epilogue"]["halves"]
+    found = json.loads(run(app, ["plan", *asked, "--epilogue", "bias_grad_out", "--json"]).output)
+    assert [x["along"] for x in found["problem"]["epilogue"]["totalled"]] == ["n"]
     with pytest.raises(UnsupportedProblem, match="not known"):
         fused_specs("bias,swish", *[unigemm.ArraySpec((2, 2), "float32")] * 2)

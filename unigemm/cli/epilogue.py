@@ -14,13 +14,16 @@ from ..problem.dtypes import DType
 __all__ = ["EpilogueWords", "fused_specs"]
 
 #: Beside the names of activations.
-WORDS = ("alpha", "bias", "c", "preact_out", "amax_out", "scale_a", "scale_b", "scale_d")
+WORDS = (
+    *("alpha", "bias", "c", "preact_out", "amax_out", "bias_grad_out"),
+    *("scale_a", "scale_b", "scale_d", "halves"),
+)
 EpilogueWords = Annotated[
     str | None,
     typer.Option(
         "--epilogue",
         help="What is done to the sums, such as bias,gelu_tanh: words for what matmul takes by "
-        f"name ({', '.join(WORDS)}, and activations).",
+        f"name ({', '.join(WORDS)} of a gate, and activations).",
     ),
 ]
 
@@ -44,15 +47,19 @@ def fused_specs(text: str | None, a: ArraySpec, b: ArraySpec) -> dict[str, Any]:
         "c": ArraySpec(shape, kind),
         "preact_out": ArraySpec(shape, DType.FLOAT32),
         "amax_out": ArraySpec((1,), DType.FLOAT32),
+        "bias_grad_out": ArraySpec(shape[-1:], DType.FLOAT32),
     }
     asked: dict[str, Any] = {}
     for word in (text or "").split(","):
         name = word.strip()
-        if name in WORDS:
+        if name in kinds:
             asked[name] = kinds[name]
+        elif name == "halves":
+            asked["gate_layout"] = name
         elif name in (*ACTIVATIONS, *GATED, *GRADIENTS) and "activation" not in asked:
             asked["activation"] = name
-            asked |= {"gate_layout": "interleaved"} if name in GATED else {}
+            if name in GATED:
+                asked.setdefault("gate_layout", "interleaved")
             asked |= {"preact": ArraySpec(shape, kind)} if name in GRADIENTS else {}
         elif name:
             known = ", ".join((*WORDS, *ACTIVATIONS, *GATED, *GRADIENTS))

@@ -143,7 +143,7 @@ def _word(name: str, value: Any) -> str:
     """Return what an argument is called in the name of a problem."""
     if name == "epilogue":
         return str(getattr(value, "__name__", name))
-    return value if name == "activation" else name
+    return str(value) if name in ("activation", "gate_layout") else name
 
 
 @dataclass(frozen=True)
