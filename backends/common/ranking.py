@@ -86,7 +86,7 @@ class CostModel:
         (problem, extents, target, config with remainder launches) to the extents that its tiles
         compute, and the estimated time of those launches.
     least_us
-        (problem, extents, target) to what no estimated time is below.
+        (problem, extents, target) to a lower bound of all estimated times.
     """
 
     name: str

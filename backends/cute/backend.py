@@ -102,7 +102,7 @@ class CuteBackend(Backend):
         return rank(self.model, self.copied_as(problem), extents, target, most)
 
     def least_us(self, problem: Problem, extents: Extents, target: Target) -> float:
-        """Return what no estimated time is below."""
+        """Return a lower bound of all estimated times, in microseconds."""
         return self.model.least_us(problem, extents, target)
 
     def estimate(

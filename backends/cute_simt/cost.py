@@ -81,7 +81,7 @@ class Tiles(tuple[Config, ...]):
 
 
 def least_us(problem: Problem, extents: Extents, target: Target) -> float:
-    """Return how long the multiply-adds take if all of the device does nothing else."""
+    """Return how long the multiply-adds take if the whole device does nothing else."""
     lanes = target.fp32_lanes
     if problem.accumulator is DType.FLOAT64:
         lanes = target.fp64_lanes * (1 + (unsupported_dmma(problem, target) is None))

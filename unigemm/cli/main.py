@@ -230,6 +230,7 @@ def plans_of(
     else:
         a, b = specs(m, n, k, dtype, layout, batch)
     asked = fused_specs(epilogue, a, b)
+    # A scale of an operand that has block scales goes beside them, as a pair.
     options |= {name: (options[name], x) if name in options else x for name, x in asked.items()}
     wanted: list[str | None] = [*targets] if targets else [None]
     return [api.plan(a, b, dtype=out_dtype, target=target, **options) for target in wanted]

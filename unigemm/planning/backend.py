@@ -100,9 +100,10 @@ class Backend(ABC):
         return Ranking(tuple(sorted(self.candidates(problem, extents, target), key=_estimated_us)))
 
     def least_us(self, problem: Problem, extents: Extents, target: Target) -> float:
-        """Return what no estimated time is below: it is not asked for more where that is too long.
+        """Return a lower bound of all estimated times, in microseconds; 0 where none is known.
 
-        In microseconds. Quick, and for products that it takes.
+        The planner does not rank a backend whose bound exceeds the times of others. It asks for
+        this first, of products that the backend takes, so it should be quick.
         """
         return 0.0
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Asked", "Bounds", "bounds_of"]
 
 _ELEMENTS = 1 << 20  # that are checked, so many rows
-_LONG = 4  # bytes of a result for which kernels are exact
+_EXACT_BYTES = 4  # of a result: for shorter ones kernels may use quick functions
 _WRAPS = float(1 << 31)  # sums of int8
 _PLAIN = Epilogue((Step("sums"),), 0)
 
@@ -59,7 +59,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Between which numbers the results lie.
+    """Between which numbers right results lie.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ def bounds_of(
     sums, sizes = device.sums(a, b, rows)
     epilogue = asked.epilogue or _PLAIN
     kind = arithmetic(accumulator(dtype), asked.dtypes["out"])
-    quick = any(asked.dtypes[name].itemsize < _LONG for name in _written(asked))
+    quick = any(asked.dtypes[name].itemsize < _EXACT_BYTES for name in _written(asked))
     of = interval_operations(kind, quick and kind is DType.FLOAT32, epilogue.halves)
     native = numpy_dtype(kind).type
 

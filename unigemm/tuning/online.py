@@ -27,7 +27,7 @@ from ..runtime.options import Options, with_named_backend
 from ..runtime.plan_call import plan_call
 from .autotune import keep_fastest
 from .measure import Device
-from .operands import Arrays, Checked, Operands, asked_of
+from .operands import Arrays, Check, Operands, asked_of
 
 __all__ = ["autotuning", "tune"]
 
@@ -245,7 +245,7 @@ def _measured(
     sets = [fresh()]
     asked = asked_of(first, fusion, library.operand(a, "a").dtype, given.arguments)
     inputs = replace(sets[0], arguments=given.arguments)  # `c` as the caller has it
-    return Operands(sets, fresh, Checked(asked, device, inputs))
+    return Operands(sets, fresh, Check(asked, device, inputs))
 
 
 def _like(library: Library, x: Any, name: str, place: Place) -> Any:

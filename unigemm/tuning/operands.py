@@ -1,4 +1,4 @@
-"""The arrays that are measured with, and whether a result of theirs is right.
+"""The arrays of calls that are measured, and the check of their results.
 
 A call is measured with arrays that lie as the caller's do: all that it takes by name (`bias`, `c`,
 `preact_out`, ..., scales) is made anew, in as many sets as exceed the L2.
@@ -28,7 +28,7 @@ from .measure import Device, Workload, error_ratio, rotation
 __all__ = [
     "Arrays",
     "Call",
-    "Checked",
+    "Check",
     "Operands",
     "asked_of",
     "call_of",
@@ -49,7 +49,7 @@ class Arrays:
     more_out
         Further results of a function.
     scaling
-        `scale_a` and `scale_b`, as far as they are given.
+        `scale_a` and `scale_b`, from `named_scales`.
     """
 
     a: Any
@@ -60,7 +60,7 @@ class Arrays:
     scaling: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, plan: Plan) -> Callable[[], object]:
-        """Return what multiplies them by a plan."""
+        """Return a function that multiplies them by a plan."""
         options: dict[str, Any] = {"precision": plan.problem.precision, **self.scaling}
         options |= {"deterministic": plan.problem.deterministic, **_keywords(self.arguments)}
         out = (self.out, *self.more_out) if self.more_out else self.out
@@ -68,7 +68,7 @@ class Arrays:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What a call writes, by name."""
+        """The arrays that a call writes, by name."""
         found = {name: x for name, x in self.arguments.items() if name in WRITTEN}
         found |= {f"result {i}": x for i, x in enumerate(self.more_out, 1)}
         return {"out": self.out, **found}
@@ -81,12 +81,12 @@ class Operands:
     Attributes
     ----------
     sets
-        Those of some calls.
+        The arrays of some calls.
     fresh
-        Returns arrays of which the results hold nothing of a result.
+        Returns the arrays of a call whose results hold NaN, or what is hardly ever right.
     ratio
-        Takes such arrays after a call, and returns the largest error of the results relative to
-        its bound: above 1 they are wrong.
+        Takes such arrays after the call, and returns the largest error of a result relative to its
+        bound: above 1 it is wrong.
     """
 
     sets: Sequence[Arrays]
@@ -95,7 +95,7 @@ class Operands:
 
 
 def compact_operands(work: Workload, device: Device) -> Operands:
-    """Return compact ones of a product without an epilogue; they exceed the L2."""
+    """Return compact arrays for a product without an epilogue; all sets together exceed the L2."""
     sets = [Arrays(*work.arrays(device)) for _ in range(rotation(work.bytes, device.l2_bytes))]
     return Operands(
         sets,
@@ -105,8 +105,8 @@ def compact_operands(work: Workload, device: Device) -> Operands:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """Says whether results are right, by bounds that are computed once.
+class Check:
+    """Says how far results are from right, by bounds that are computed once.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class Checked:
     device
         Where the arrays are.
     inputs
-        What is multiplied and read; nothing writes to it.
+        The arrays that are multiplied and read; no call writes to them.
     """
 
     asked: Asked
@@ -137,16 +137,16 @@ class Checked:
 
 
 def asked_of(plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, Any]) -> Asked:
-    """Return what a plan's calls compute, for arrays as the caller sees them.
+    """Return what a call computes, in rows and columns as the caller sees them.
 
     Parameters
     ----------
     plan
-        Of a call.
+        A plan for the call.
     fusion
-        Its epilogue; None for none.
+        The epilogue; None for none.
     a
-        The type of its first operand.
+        The type of the first operand.
     given
         The arguments of the epilogue.
     """
@@ -191,7 +191,7 @@ class Call:
         return self.arguments.get("c") is self.out
 
     def operands(self, device: Device) -> Operands:
-        """Return arrays that lie so, and exceed the L2 together."""
+        """Make arrays of these descriptions; all sets together exceed the L2."""
         size = self.plan.extents.bytes_moved(self.plan.problem)
         first = self._random(device)
         original = _random(device, self.out) if self.in_place else None
@@ -208,10 +208,10 @@ class Call:
         count = rotation(size, device.l2_bytes)
         sets = [first, *(self._random(device) for _ in range(count - 1))]
         asked = asked_of(self.plan, self.fusion, self.a.dtype, self.arguments)
-        return Operands(sets, fresh, Checked(asked, device, inputs))
+        return Operands(sets, fresh, Check(asked, device, inputs))
 
     def _random(self, device: Device) -> Arrays:
-        """Draw what is multiplied and read, and make results."""
+        """Make random arrays to multiply and read, and memory for the results."""
         a, b = _random(device, self.a), _random(device, self.b)
         scaling = {name: _random(device, x) for name, x in self.scaling.items()}
         arguments = {
@@ -220,7 +220,7 @@ class Call:
         return self._with_results(device, Arrays(a, b, None, arguments, (), scaling))
 
     def _with_results(self, device: Device, x: Arrays) -> Arrays:
-        """Return arrays with other results."""
+        """Return the same arrays with new memory for the results."""
         out = _random(device, self.out) if self.in_place else _empty(device, self.out)
         arguments = dict(x.arguments)
         for name in WRITTEN:
@@ -244,23 +244,23 @@ class Call:
 def call_of(
     first: Plan, a: Any, b: Any, out: Any, arguments: Mapping[str, Any], scaling: Mapping[str, Any]
 ) -> Call:
-    """Return a call that is measured in place of one.
+    """Describe a caller's call, to measure one like it.
 
     Parameters
     ----------
     first
-        A plan for the one.
+        A plan for the caller's call.
     a, b, out
-        Its arrays, or their descriptions; `out` may be None.
+        The arrays, or their descriptions; `out` may be None.
     arguments
-        Those of its epilogue, from `named_arguments`.
+        Those of the epilogue, from `named_arguments`.
     scaling
-        Its `scale_a` and `scale_b`, as far as they are given.
+        `scale_a` and `scale_b`, from `named_scales`.
 
     Raises
     ------
     UnsupportedProblem
-        Arrays that lie as simply as those that can be made are of another class of products.
+        The arrays are not compact, so that what would be measured is another class of products.
     """
     problem = first.problem
     if problem.blocks:
@@ -301,7 +301,7 @@ def call_of(
 
 
 def _planned(call: Call, without_out: bool) -> Plan:
-    """Plan a call anew."""
+    """Plan a described call as its caller's was planned."""
     first = call.plan
     return api.plan(
         call.a,
@@ -320,7 +320,7 @@ def _planned(call: Call, without_out: bool) -> Plan:
 
 
 def _keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `unigemm.matmul` takes by name, of what `named_arguments` made of it."""
+    """Undo `named_arguments`: return the arguments as `unigemm.matmul` takes them."""
     named, more = dict[str, Any](), dict[str, Any]()
     for name, value in arguments.items():
         if name.startswith(PREFIX):
@@ -331,21 +331,22 @@ def _keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spec(x: Any, name: str, *, beside: bool = False) -> ArraySpec:
-    """Return an array that lies as simply as those that are made, and much like one.
+    """Describe a compact array with the shape, dtype, order and alignment of one.
 
-    What stands beside a product broadcasts: a step of 0 is an extent of 1.
+    `beside` is for arrays of an epilogue, which broadcast: a step of 0 is an extent of 1.
     """
     layout = x.layout if isinstance(x, ArraySpec) else view(x, name).layout
     shape, steps = layout.shape, layout.strides
     if beside:
-        shape = tuple(1 if step == 0 else x for x, step in zip(shape, steps, strict=True))
+        pairs = zip(shape, steps, strict=True)
+        shape = tuple(1 if step == 0 else extent for extent, step in pairs)
     columns = len(shape) > 1 and steps[-2] == 1 and steps[-1] != 1
     alignment = max(layout.alignment, min(layout.dtype.itemsize, MAX_ALIGNMENT))
     return ArraySpec(shape, layout.dtype, "F" if columns else "C", alignment=alignment)
 
 
 def _random(device: Device, x: Any) -> Any:
-    """Return a random array as it is described; what is none stays."""
+    """Make a random array of a description; numbers and words are returned as they are."""
     if not isinstance(x, ArraySpec):
         return x
     shape = x.shape if len(x.shape) > 1 else (1, prod(x.shape))
@@ -355,7 +356,7 @@ def _random(device: Device, x: Any) -> Any:
 
 
 def _empty(device: Device, x: ArraySpec) -> Any:
-    """Return an array that holds nothing of a result, as it is described."""
+    """Make an array of a description, filled with what is hardly ever right."""
     if x.alignment < MAX_ALIGNMENT:
         return _random(device, x)
     if x.order == "F" and len(x.shape) > 1:
