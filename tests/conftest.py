@@ -78,14 +78,7 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if id(item) not in left]
     if not any("gpu" in item.keywords for item in items) or gpu_count():
         return
-    # Of each test that is skipped one case is told of.
-    skip, seen, more = pytest.mark.skip(reason="no CUDA device"), set(), []
+    skip = pytest.mark.skip(reason="no CUDA device")
     for item in items:
         if "gpu" in item.keywords:
-            test = item.nodeid.partition("[")[0]
-            more += [item] * (test in seen)
-            seen.add(test)
             item.add_marker(skip)
-    config.hook.pytest_deselected(items=more)
-    left = {id(item) for item in more}
-    items[:] = [item for item in items if id(item) not in left]
