@@ -330,6 +330,22 @@ def test_a_call_that_is_refused_measures_nothing(stopwatch):
     assert not stopwatch.launched
 
 
+NOT_SHARED = {
+    "neighbours in one memory": lambda whole: (whole[:, :8], {"c": whole[:, 8:]}),
+    "c that is not read": lambda whole: (whole[:, :8], {"c": whole[:, :8], "beta": 0.0}),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_SHARED)
+def test_a_call_whose_arrays_only_seem_to_share_memory_is_measured(stopwatch, kind):
+    out, given = NOT_SHARED[kind](stopwatch.driver.ones((32, 16)))
+    with unigemm.autotuning():
+        unigemm.matmul(*arrays(stopwatch.driver), out, **given)
+    assert {*stopwatch.launched} == {*TILES.values()}
+    assert stopwatch.launched[-1] == TILES["third"]
+    np.testing.assert_array_equal(host(out), 16 if "beta" in given else 17)
+
+
 def test_a_capture_measures_no_call_with_an_epilogue_and_a_later_call_does(stopwatch):
     with unigemm.autotuning():
         stopwatch.driver.capturing = True

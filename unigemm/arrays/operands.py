@@ -23,7 +23,7 @@ from ..problem.dtypes import (
     numpy_dtype,
     output_dtypes,
 )
-from ..problem.overlap import byte_span
+from ..problem.overlap import byte_span, may_share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,6 +101,11 @@ class Operand:
     def span(self) -> tuple[int, int]:
         """First byte touched and one past the last, counted from `pointer`."""
         return byte_span(self.shape, self.strides, self.dtype.itemsize)
+
+    def may_share(self, other: Operand) -> bool:
+        """Whether the two share a byte; also true where that is too hard to rule out."""
+        mine, others = ((x.pointer, x.shape, x.strides, x.dtype.itemsize) for x in (self, other))
+        return may_share(mine, others)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
 from ..planning.target import CPU, Target
 from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm
-from ..problem.overlap import may_share
 from .host import _elements, host_gemm, host_product
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .options import (
@@ -261,13 +260,8 @@ def shared_input(operands: dict[str, Operand]) -> str | None:
 
     None if it shares memory with neither. The search is bounded, so a hard case counts as shared.
     """
-    out = operands["out"]
-    target = (out.pointer, out.shape, out.strides, out.dtype.itemsize)
-    for name in ("a", "b"):
-        x = operands[name]
-        if may_share(target, (x.pointer, x.shape, x.strides, x.dtype.itemsize)):
-            return name
-    return None
+    shared = (name for name in ("a", "b") if operands["out"].may_share(operands[name]))
+    return next(shared, None)
 
 
 def refuse_overlap(operands: dict[str, Operand]) -> None:

@@ -15,7 +15,6 @@ from ..arguments import number
 from ..arrays.libraries import gather
 from ..arrays.library import KNOWN, Library
 from ..errors import OverlapError, UnsupportedProblem
-from ..problem.overlap import may_share
 from .bind import Bound, store
 from .call import launch_with_workspace, stream_for
 from .first_call import Given
@@ -294,10 +293,7 @@ def _overlaps(
             if name == "out" and other == "c" and kept.in_place:
                 continue
             x, y = (library.operand(_named(seen, each), each) for each in (name, other))
-            if not may_share(
-                (x.pointer, x.shape, x.strides, x.dtype.itemsize),
-                (y.pointer, y.shape, y.strides, y.dtype.itemsize),
-            ):
+            if not x.may_share(y):
                 continue
             if name == "out" and other in ("a", "b") and kept.bound.device < 0:
                 apart = True

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import is_one_of
+from ..arguments import function, is_one_of
 from ..errors import ShapeMismatch, UnsupportedProblem
 from .activations import GATED, activation_named, gated_named
 from .functions import linear
@@ -109,10 +109,7 @@ def replace_linear(
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedProblem(f"model is a {type(model).__name__}; pass a torch.nn.Module")
-    if filter is not None and not callable(filter):
-        raise UnsupportedProblem(
-            f"filter is a {type(filter).__name__}; pass a function of a layer's name and the layer"
-        )
+    function(filter, "filter")
     layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
     chosen = [layer for name, layer in layers if filter is None or filter(name, layer)]
     if not chosen:

@@ -145,16 +145,18 @@ def _operands(library: Library, a: Any, b: Any, out: Any, given: Given) -> dict[
 
 def _is_refused(operands: dict[str, Operand], given: Given) -> bool:
     """Whether a call will be refused, or may be: what it writes is read-only, or shared."""
-    places = {name: (x.pointer + x.span[0], x.pointer + x.span[1]) for name, x in operands.items()}
-    in_place = given.fusion is not None and given.fusion.epilogue.in_place is not None
-    for name, (low, high) in places.items():
+    fusion = given.fusion
+    accumulates = fusion is not None and (
+        fusion.epilogue.in_place is not None or "c" not in fusion.names
+    )
+    for name, x in operands.items():
         if name not in ("out", *WRITTEN) and not name.startswith("result"):
             continue
-        if operands[name].readonly:
+        if x.readonly:
             return True
-        for other, (first, last) in places.items():
-            accumulates = in_place and {name, other} == {"out", "c"}
-            if other != name and not accumulates and first < high and low < last:
+        for other, y in operands.items():
+            is_itself = other == name or (accumulates and {name, other} == {"out", "c"} and x == y)
+            if not is_itself and x.may_share(y):
                 return True
     return False
 
