@@ -20,7 +20,7 @@ from jax.interpreters import ad, batching, mlir
 from ..arguments import number, shown
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
-from ..runtime import options as asked
+from ..runtime import options as of_calls
 from . import calls
 
 __all__ = ["matmul"]
@@ -96,9 +96,8 @@ def matmul(
     a, b, dtype = _typed(a, b, preferred_element_type)
     shape = result_shape(a.shape, b.shape)
     accepted = _precision(precision)
-    asked.check_options(
-        asked.Options(deterministic=deterministic, batch_invariant=batch_invariant, backend=backend)
-    )
+    promised: dict[str, Any] = {"deterministic": deterministic, "batch_invariant": batch_invariant}
+    of_calls.check_options(of_calls.Options(backend=backend, **promised))
     options = calls.Options(
         dtype=dtype,
         precision=accepted if a.dtype == jnp.float32 else "ieee",
