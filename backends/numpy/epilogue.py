@@ -121,7 +121,8 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     """Return what makes, of the numbers that a launch brings, what finishes a block of sums.
 
     A launch brings the addresses of the arrays read, of those written, of totals, of the largest
-    magnitude if that is asked for, and the numbers.
+    magnitude if that is asked for, and the numbers. Totals and the largest magnitude go on from
+    what is there: a stack may take several launches.
     """
     import numpy as np
 
@@ -138,8 +139,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
         largest = None
         if epilogue.largest is not None:
             largest = viewer((), (), DType.FLOAT32)(int(rest.pop(0)))
-            largest[...] = 0
-        sums_of = [np.zeros(x.shape, np.float64) for x in totals]
+        sums_of = [x.astype(np.float64) for x in totals]
 
         def finish(sums: np.ndarray, at: _Block, target: np.ndarray) -> None:
             values = compute(epilogue, kind, sums, [_cut(x, at) for x in read], rest)

@@ -505,10 +505,33 @@ def test_defaults_that_are_spelt_out_are_the_plain_product():
     assert isinstance(DeviceMismatch("x"), UnsupportedProblem)
 
 
+def test_sums_and_magnitudes_are_of_all_launches_of_a_stack():
+    """One whose dimensions do not fold takes several, which must not begin anew."""
+    a = random_array((2, 3, 4, 7, 5)).transpose(1, 2, 0, 3, 4)
+    b = random_array((2, 3, 4, 5, 6)).transpose(1, 2, 0, 3, 4)
+    largest = np.full(1, 7e9, np.float32)
+    for shape, over in (((4, 1, 7, 1), (0, 2, 4)), ((4, 2, 7, 1), (0, 4)), ((6,), (0, 1, 2, 3))):
+        for c in (random_array((3, 1, 1, 7, 6)), random_array((4, 1, 7, 6))):
+            sums = np.full(shape, np.nan, np.float32)
+            for _ in range(2):  # the second call is a known one
+                unigemm.matmul(a, b, c=c, bias_grad_out=sums, amax_out=largest)
+            wanted = a.astype(np.float64) @ b + c
+            assert largest == pytest.approx(abs(wanted).max(), rel=1e-5)
+            wanted = wanted.sum(axis=over).reshape(shape)
+            np.testing.assert_allclose(sums, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_a_plan_is_for_its_epilogue_alone():
     plan = unigemm.plan(A, B)
     with pytest.raises(UnsupportedProblem, match="epilogue is None in the plan"):
         unigemm.matmul(A, B, alpha=2, plan=plan)
+    plan = unigemm.plan(A, B, bias=random_array((6,)))
+    with pytest.raises(UnsupportedProblem, match="in both, of other arrays;"):
+        unigemm.matmul(A, B, bias=random_array((5, 1)), plan=plan)
+    gated = {"activation": "swiglu", "gate_layout": "halves"}
+    plan = unigemm.plan(A, B, **gated)
+    with pytest.raises(UnsupportedProblem, match="pairs from both halves in the plan and D"):
+        unigemm.matmul(A, B, **{**gated, "gate_layout": "interleaved"}, plan=plan)
 
 
 def test_plans_with_an_epilogue_are_json_and_may_be_used_again():

@@ -203,6 +203,7 @@ class Epilogue:
         said += [f"and {_formula(self, step, names)}" for step in self.stores]
         said += [f"sums of {_formula(self, step, names)}" for step in self.totals]
         said += ["its largest magnitude"] if self.largest is not None else []
+        said += ["pairs from both halves"] if self.halves else []
         return ", ".join(said)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .. import env
@@ -202,11 +202,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("size", plan.extents, gemm.extents),
         ("architecture", plan.target.arch, target.arch),
     )
-    differences = [
-        f"{name} is {planned} in the plan and {called} in the call"
-        for name, planned, called in pairs
-        if planned != called
-    ]
+    differences = [_difference(*each) for each in pairs if each[1] != each[2]]
     if differences:
         swapped = " (the call is computed as its transpose)" if gemm.swapped else ""
         raise UnsupportedProblem(
@@ -214,6 +210,13 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
             "arrays with unigemm.plan(a, b), or leave plan= out"
         )
     return gemm
+
+
+def _difference(name: str, planned: Any, called: Any) -> str:
+    if str(planned) != str(called):
+        return f"{name} is {planned} in the plan and {called} in the call"
+    parts = [x.name for x in fields(planned) if getattr(planned, x.name) != getattr(called, x.name)]
+    return f"{name} is {planned} in both, of other {' and '.join(parts)}"
 
 
 #: How many bound calls each library keeps.
