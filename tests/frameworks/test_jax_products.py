@@ -160,6 +160,13 @@ def test_precisions_in_jaxs_words_and_in_unigemms(precision):
     matmul(a.astype("bfloat16"), a.astype("bfloat16"), precision=precision)  # means nothing there
 
 
+class NeedsDetach:
+    """Refuses as tensors of PyTorch do that require gradients."""
+
+    def __array__(self, *args, **options):
+        raise RuntimeError("call detach() first")
+
+
 def test_what_is_wrong_is_said_while_it_is_traced():
     a = draw(4, 3)
     with pytest.raises(unigemm.ShapeMismatch):
@@ -176,6 +183,7 @@ def test_what_is_wrong_is_said_while_it_is_traced():
     for wrong, error, words in (
         (lambda: matmul("word", a), unigemm.LibraryMismatch, "a is a str"),
         (lambda: matmul(a, None), unigemm.LibraryMismatch, "b is a NoneType"),
+        (lambda: matmul(a, NeedsDetach()), unigemm.LibraryMismatch, "b is a NeedsDetach"),
         (lambda: matmul(jax.random.key(0), a), unigemm.UnsupportedProblem, "key"),
         (lambda: matmul(f8, f8.T, scale_a="word"), unigemm.LibraryMismatch, "scale_a is a str"),
         (lambda: matmul(f8, a.T), unigemm.UnsupportedDtype, "convert one"),

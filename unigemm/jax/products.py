@@ -117,7 +117,7 @@ def matmul(
 def _array(x: Any, name: str) -> Any:
     try:
         return jnp.asarray(x)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # PyTorch's are the last
         raise LibraryMismatch(
             f"{name} is a {type(x).__name__} and no array to JAX ({error}); pass an array"
         ) from error
