@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -33,36 +35,27 @@ def stopwatch(monkeypatch, tmp_path):
     yield from timed_calls(monkeypatch, tmp_path)
 
 
-def test_a_budget_that_is_no_time_is_refused(stopwatch):
+def all_refused(stopwatch, name, values, match, *others):
     a, b = arrays(stopwatch.driver)
-    for budget in BUDGETS:
-        with pytest.raises(unigemm.UnsupportedProblem, match=r"budget is .* some seconds"):
-            autotune(stopwatch, a, b, budget=budget)
-        with pytest.raises(unigemm.UnsupportedProblem, match=r"budget is .* some seconds"):
-            unigemm.autotuning(budget=budget)
-        with pytest.raises(unigemm.UnsupportedProblem, match=r"budget is .* some seconds"):
-            unigemm.calibrate(stopwatch, budget=budget)
+    for call in (partial(autotune, stopwatch, a, b), *others):
+        for value in values:
+            with pytest.raises(unigemm.UnsupportedProblem, match=match):
+                call(**{name: value})
     assert not stopwatch.launched
+
+
+def test_a_budget_that_is_no_time_is_refused(stopwatch):
+    others = unigemm.autotuning, partial(unigemm.calibrate, stopwatch)
+    all_refused(stopwatch, "budget", BUDGETS, "budget is .* some seconds", *others)
 
 
 def test_what_counts_no_candidates_is_refused(stopwatch):
-    a, b = arrays(stopwatch.driver)
-    for count in COUNTS:
-        with pytest.raises(unigemm.UnsupportedProblem, match=r"candidates is .* from 1 on"):
-            autotune(stopwatch, a, b, candidates=count)
-        with pytest.raises(unigemm.UnsupportedProblem, match=r"candidates is .* from 1 on"):
-            unigemm.autotuning(candidates=count)
-    assert not stopwatch.launched
+    all_refused(stopwatch, "candidates", COUNTS, "candidates is .* from 1 on", unigemm.autotuning)
 
 
 def test_what_names_no_file_is_refused_before_anything_is_measured(stopwatch):
-    a, b = arrays(stopwatch.driver)
-    for file in FILES:
-        with pytest.raises(unigemm.UnsupportedProblem, match=r"file is .* a str or a pathlib"):
-            autotune(stopwatch, a, b, file=file)
-        with pytest.raises(unigemm.UnsupportedProblem, match=r"file is .* a str or a pathlib"):
-            unigemm.calibrate(stopwatch, file=file)
-    assert not stopwatch.launched
+    calibrate = partial(unigemm.calibrate, stopwatch)
+    all_refused(stopwatch, "file", FILES, "file is .* a str or a pathlib", calibrate)
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES, "scale_a"} - {"epilogue_args"}))
