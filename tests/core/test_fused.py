@@ -521,6 +521,21 @@ def test_sums_and_magnitudes_are_of_all_launches_of_a_stack():
             np.testing.assert_allclose(sums, wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_sums_are_rounded_once():
+    """Each of several launches would round the sums that it goes on from."""
+    a = np.ones((2, 300, 3, 1, 1), np.float16).transpose(1, 2, 0, 3, 4)
+    c = random_array((300, 1, 1, 1, 1)).astype(np.float16)
+    sums = np.zeros(1, np.float16)
+    with pytest.raises(UnsupportedProblem, match=r"is float16, .* pass float32"):
+        unigemm.matmul(a, a, c=c, bias_grad_out=sums)
+    each = np.zeros((300, 1, 1, 1, 1), np.float16)
+    unigemm.matmul(a, a, c=c, bias_grad_out=each)
+    np.testing.assert_array_equal(each, (6 * (1 + c.astype(np.float32))).astype(np.float16))
+    unigemm.matmul(np.ones((300, 3, 1, 1), np.float16), np.ones((1, 1), np.float16),
+                   bias_grad_out=sums)  # fmt: skip
+    assert sums == 900
+
+
 def test_a_plan_is_for_its_epilogue_alone():
     plan = unigemm.plan(A, B)
     with pytest.raises(UnsupportedProblem, match="epilogue is None in the plan"):

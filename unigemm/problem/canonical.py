@@ -264,6 +264,12 @@ def _with_epilogue(
         own = [dim[4 + i] for dim in inner]
         first, second = (*own, 0, 0)[:_INNER_BATCH_DIMS]
         strides.append((*mat, first, second))
+        is_total = i >= len(beside) - len(epilogue.totals)
+        if is_total and layout.dtype.itemsize < 4 and any(dim[4 + i] == 0 for dim in outer):
+            raise UnsupportedProblem(
+                f"bias_grad_out is {layout.dtype}, and sums of this stack would be rounded to it "
+                "after each of several launches; pass float32, or compact operands"
+            )
     offsets = tuple(
         tuple(
             sum(at * dim[4 + i] for at, dim in zip(index, outer, strict=True))
