@@ -30,7 +30,6 @@ __all__ = [
     "panel_bytes",
     "panel_rows",
     "parts_filled",
-    "parts_per_thread",
     "totals_bytes",
     "totals_pitch",
     "whole",
@@ -59,15 +58,6 @@ def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
     size = problem.accumulator.itemsize
     lines, line = (extents.n, extents.m) if problem.d.major == "m" else (extents.m, extents.n)
     return split_k * extents.batch * _padded(lines, line * size)
-
-
-def parts_per_thread(problem: Problem, part_bytes: int, split_k: int) -> int:
-    """Return how many parts, of so many bytes each, a thread of the reduction adds."""
-    slices, threads = 1, part_bytes // ROW_BYTES
-    if not problem.batch_invariant:  # else the order of the sums would depend on the size of D
-        for parts in SLICED_PARTS:
-            slices <<= split_k >= parts and 2 * slices * threads <= MOST_SLICED
-    return ceil(split_k / slices)
 
 
 def parts_filled(k_tiles: int, parts: int) -> int:

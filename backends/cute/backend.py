@@ -247,6 +247,8 @@ CODE_FILES = (
     *("geometry.py", "geometry_gemv.py", "geometry_operands.py", "geometry_resources.py"),
     *("schedules.py", "work_split.py"),
 )
+#: What all kernels import of `common`.
+COMMON_FILES = ("epilogue.py", "factors.py", "lowering.py", "workspace.py")
 
 
 @cache
@@ -260,5 +262,5 @@ def _digest(name: str) -> str:
         *(own[file] for file in CODE_FILES if file in own),
         *(kernels[file] for file in sorted(kernels)),
         *(shared[file] for file in sorted(shared.keys() - {"backend.py"})),
-        *(common[file] for file in ("factors.py", "lowering.py", "workspace.py")),
+        *(common[file] for file in COMMON_FILES),
     )

@@ -168,6 +168,11 @@ class CutileBackend(Backend):
         )
 
 
+#: The host files that kernels import, or that make code of them, and what they import of `common`.
+CODE_FILES = ("geometry.py", "settings.py", "tiles.py", "toolchain.py")
+COMMON_FILES = ("epilogue.py", "factors.py", "lowering.py", "workspace.py")
+
+
 @cache
 def _digest() -> str:
     """Return the digest of what decides the code: device code, and what makes code of it."""
@@ -175,9 +180,9 @@ def _digest() -> str:
     kernels = package_sources("unigemm.backends.cutile.kernels")
     common = package_sources("unigemm.backends.common")
     return source_digest(
-        *(own[file] for file in ("geometry.py", "toolchain.py", "settings.py")),
+        *(own[file] for file in CODE_FILES),
         *(kernels[file] for file in sorted(kernels)),
-        *(common[file] for file in ("factors.py", "lowering.py")),
+        *(common[file] for file in COMMON_FILES),
     )
 
 

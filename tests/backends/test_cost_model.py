@@ -16,7 +16,6 @@ from unigemm.backends.common.coefficients import DATA, kind_of, model_of
 from unigemm.backends.common.correction import FEATURES, Trees, factors
 from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
 from unigemm.backends.common.ranking import rounded
-from unigemm.backends.common.workspace import parts_per_thread, workspace_bytes
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
 from unigemm.backends.cute_simt.legality import unsupported_dmma
 from unigemm.backends.cute_simt.legality import unsupported_reason as simt_unsupported
@@ -284,20 +283,6 @@ def test_tensor_cores_and_cuda_cores_are_told_apart():
             assert each.prediction.limiter == bound
 
 
-def test_a_thread_of_the_reduction_adds_the_parts_of_its_slice_alone():
-    problem = aligned(DType.BFLOAT16)
-
-    def in_turn(problem, m, n, split):
-        part = workspace_bytes(problem, Extents(m, n, 8192), split) // split
-        return parts_per_thread(problem, part, split)
-
-    assert in_turn(problem, 64, 64, 66) == 5  # 16 slices
-    assert in_turn(problem, 64, 64, 3) == 3
-    assert in_turn(problem, 256, 256, 33) == 17  # two: twice as many would be too large a grid
-    assert in_turn(problem, 512, 512, 8) == 8
-    assert in_turn(replace(problem, batch_invariant=True), 64, 64, 66) == 66
-
-
 def test_clusters_of_cuda_cores_are_offered_where_all_of_them_run_at_once():
     def clusters(m, n, k, problem=None, target=H200):
         found = SIMT.candidates(problem or aligned(DType.FLOAT32), Extents(m, n, k), target)
@@ -377,5 +362,5 @@ def test_all_candidates_are_kept_where_all_are_asked_for():
     assert few.alternatives == plan.alternatives[:2]
     assert replace(few, alternatives=()) == plan
     assert plan_of(300, 4096, 4096, keep=0).alternatives == ()
-    with pytest.raises(unigemm.UnsupportedProblem, match="keep counts candidates and is -1"):
+    with pytest.raises(unigemm.UnsupportedProblem, match="keep is -1; pass an integer from 0 on"):
         plan_of(300, 4096, 4096, keep=-1)

@@ -260,20 +260,27 @@ def test_backends_stand_on_the_nouns_not_on_what_calls_them(path):
             assert FLOOR[first(known)] <= FLOOR["planning"], f"{ids(path)} imports {name}"
 
 
-@pytest.mark.parametrize("name", ["cute_simt", "cute_wgmma", "cute_tcgen05"])
+@pytest.mark.parametrize("name", ["cute_simt", "cute_wgmma", "cute_tcgen05", "cutile"])
 def test_the_digest_of_a_kernel_holds_every_file_that_it_imports(name):
-    from unigemm.backends.cute.backend import CODE_FILES
+    from importlib import import_module
 
+    backend = import_module(f"unigemm.backends.{'cutile' if name == 'cutile' else 'cute'}.backend")
     edges = graph(BACKENDS)
     seen: set[str] = set()
-    ahead = [module for module in edges if module.startswith(f"backends.{name}.kernels")]
+    device = (f"backends.{name}.kernels", "backends.cute." if name != "cutile" else "-")
+    ahead = [module for module in edges if module.startswith(device)]
     while ahead:
         module = ahead.pop()
-        if module not in seen:
+        if module not in seen and module != "backends.cute.backend":
             seen.add(module)
             ahead += edges[module]
-    own = {each.split(".")[2] + ".py" for each in seen if each.startswith(f"backends.{name}.")}
-    assert own - {"kernels.py"} <= set(CODE_FILES)
+
+    def files(package):
+        prefix = f"backends.{package}."
+        return {each.split(".")[2] + ".py" for each in seen if each.startswith(prefix)}
+
+    assert files(name) - {"kernels.py"} <= set(backend.CODE_FILES)
+    assert files("common") <= set(backend.COMMON_FILES)
 
 
 @pytest.mark.parametrize("name", ["cute_simt", "cutile"])
