@@ -122,8 +122,8 @@ def operands_of(text, operands, kind):
     """Return the operands of a probe: the same each time."""
     rng = np.random.default_rng(zlib.crc32(text.encode()))
     values = []
-    for i, kind in enumerate(operands):
-        width = 8 * BYTES[kind]
+    for i, register in enumerate(operands):
+        width = 8 * BYTES[register]
         bits = rng.integers(0, 1 << 64, COUNT, dtype=np.uint64)
         # Half of them are edges: few bits set, or few bits not set.
         edge = np.uint64(1) << rng.integers(0, width, COUNT).astype(np.uint64)
