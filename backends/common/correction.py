@@ -8,11 +8,11 @@ same factor. `bench.fit` makes them; they lie beside the coefficients (`coeffici
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from unigemm.forks import cached_property
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
 from .cost_model import Parts, Usage

@@ -185,7 +185,7 @@ def test_pairs_of_32_bit_sums_have_no_bank_conflicts(columns):
 @given(st.sampled_from(PROBLEMS), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 40000))
 def test_an_estimate_is_the_same_alone_and_among_others(problem, m, n, k):
     extents = Extents(m, n, k)
-    found = BACKEND.candidates(problem, extents, H200)
+    found = list(BACKEND.candidates(problem, extents, H200))
     assert BACKEND.estimate_all(problem, extents, H200, [each.config for each in found]) == found
     for each in found[(m + n + k) % 8 :: 8]:
         assert BACKEND.estimate(problem, extents, H200, each.config) == each
