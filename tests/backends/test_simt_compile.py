@@ -202,7 +202,7 @@ def test_ranges_of_k_tiles_compile_without_spills(majors, arch):
 
 @pytest.mark.parametrize("tile", ALONE, ids=str)
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_the_loop_over_a_share_has_no_more_issue_slots_than_that_over_a_tile(majors, tile):
     """Sums that were stored and added to where they are cost 2 to 21 percent of the loop."""
     plain, shared = (

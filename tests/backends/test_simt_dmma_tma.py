@@ -264,7 +264,7 @@ def check_fed(case, tile, warps, down=None, **more):
 @pytest.mark.compile
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("number", range(len(TILES)))
-@pytest.mark.sample(11)
+@pytest.mark.sample(8)
 def test_drawn_operands_in_poison_give_the_product(layout, number):
     tile, warps, sizes = TILES[number]
     place = (2 * (number % 3), 0)
@@ -302,7 +302,7 @@ def test_a_part_of_k_may_have_no_k_tile():
 @pytest.mark.compile
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("number", range(len(TILES)))
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 def test_clusters_along_k_give_the_product(layout, number):
     """In two to eight parts; of the last ones some have no k_tile."""
     tile, warps, sizes = TILES[(number + 3) % len(TILES)]

@@ -239,6 +239,7 @@ def test_remainders_are_in_the_key_of_a_kernel_and_no_others_key_has_changed():
     assert BACKEND.key(replace(plan, extents=Extents(4097, 64, 64))).digest == keys[0].digest
 
 
+@pytest.mark.sample(2)
 @pytest.mark.compile
 @pytest.mark.parametrize(("layout", "sizes"), [
     ("nn", (2049, 2047, 2050)), ("nt", (2049, 2049, 2049)), ("tn", (2047, 2049, 2050)),

@@ -209,7 +209,7 @@ BIG = [shape for shape in SHAPES if shape.thread[0] * shape.thread[1] >= 64]
 
 
 @pytest.mark.parametrize("number", range(len(BIG)))
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 def test_big_sums_of_transposed_and_moved_tiles_give_the_product(number):
     """A tile that sticks out moves back where it can; fewer rows than a tile are checked."""
     shape, rng = BIG[number], np.random.default_rng(number)
@@ -267,7 +267,7 @@ ROWS_ADDED = [
 
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("number", range(len(ROWS_ADDED)))
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 def test_rows_of_b_are_added_in_every_shape(number, swap):
     (n, k), pad, (a_step, d_step), split, (lanes, warps, slices, rows) = ROWS_ADDED[number]
     rng = np.random.default_rng(number)
@@ -328,7 +328,7 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
         ("nn", (128, 256, 70), 2, 0, 2),  # the last wave is a full one
     ],
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 def test_only_the_tiles_of_the_last_wave_have_parts(layout, sizes, split, pad, sms):
     a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(

@@ -76,7 +76,7 @@ def dirty_workspaces():
     ],
     ids=str,
 )
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 def test_pieces_of_tiles_give_the_product(layout, sizes, pad, sms, config):
     a, b, d, buffer = framed_product(layout, sizes, pad)
     with device("sm_90a", seed=sms, lockstep=sms % 2 == 0) as gpu, dirty_workspaces():
