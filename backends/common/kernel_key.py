@@ -15,6 +15,7 @@ from unigemm.problem.epilogue import Epilogue
 from unigemm.problem.problem import BlockScales, Extents, Problem
 
 __all__ = [
+    "COMMON_CODE_FILES",
     "INT32_MAX",
     "oriented_beside",
     "oriented_scales",
@@ -45,6 +46,9 @@ _BOUNDS = {
     "producers": (0, 32),
 }
 _MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as candidates are listed
+
+#: The files beside this one that kernels import.
+COMMON_CODE_FILES = ("epilogue.py", "factors.py", "lowering.py", "workspace.py")
 
 Steps = tuple[int, int, int, int]
 

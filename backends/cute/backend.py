@@ -21,6 +21,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_key import (
+    COMMON_CODE_FILES,
     oriented_beside,
     oriented_scales,
     oriented_strides,
@@ -247,8 +248,6 @@ CODE_FILES = (
     *("geometry.py", "geometry_gemv.py", "geometry_operands.py", "geometry_resources.py"),
     *("schedules.py", "work_split.py"),
 )
-#: What all kernels import of `common`.
-COMMON_FILES = ("epilogue.py", "factors.py", "lowering.py", "workspace.py")
 
 
 @cache
@@ -262,5 +261,5 @@ def _digest(name: str) -> str:
         *(own[file] for file in CODE_FILES if file in own),
         *(kernels[file] for file in sorted(kernels)),
         *(shared[file] for file in sorted(shared.keys() - {"backend.py"})),
-        *(common[file] for file in COMMON_FILES),
+        *(common[file] for file in COMMON_CODE_FILES),
     )

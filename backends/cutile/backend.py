@@ -19,6 +19,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_key import (
+    COMMON_CODE_FILES,
     out_of_bounds,
     package_sources,
     sources_missing,
@@ -168,9 +169,8 @@ class CutileBackend(Backend):
         )
 
 
-#: The host files that kernels import, or that make code of them, and what they import of `common`.
+#: The host files that kernels import, or that make code of them.
 CODE_FILES = ("geometry.py", "settings.py", "tiles.py", "toolchain.py")
-COMMON_FILES = ("epilogue.py", "factors.py", "lowering.py", "workspace.py")
 
 
 @cache
@@ -182,7 +182,7 @@ def _digest() -> str:
     return source_digest(
         *(own[file] for file in CODE_FILES),
         *(kernels[file] for file in sorted(kernels)),
-        *(common[file] for file in COMMON_FILES),
+        *(common[file] for file in COMMON_CODE_FILES),
     )
 
 

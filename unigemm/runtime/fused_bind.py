@@ -131,8 +131,7 @@ def bind_fused(
         brought=(*fusion.names, *(("amax_out",) if fusion.largest else ())),
         written=tuple(name for name in spans if name in WRITTEN or name in own),
         zeroed=tuple(name for name in _ZEROED if name in given),
-        # A `c` that is not read, for a `beta` of 0, may be `out` as well.
-        in_place=in_place and (fusion.epilogue.in_place is not None or "c" not in fusion.names),
+        in_place=in_place and fusion.spares_out,
     )
 
 

@@ -67,6 +67,11 @@ class Fusion:
     numbers: tuple[str, ...]
     returned: int = 0
 
+    @property
+    def spares_out(self) -> bool:
+        """Whether a `c` that is `out` is read before it is written, or never (`beta` is 0)."""
+        return self.epilogue.in_place is not None or "c" not in self.names
+
 
 def named_arguments(fused: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of an epilogue that are given, those of a function by longer names.

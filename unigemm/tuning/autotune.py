@@ -25,7 +25,7 @@ from ..runtime.options import Options, check_options, with_named_backend
 from ..runtime.scale_arguments import named_scales
 from ..version import __version__
 from .measure import Device, Workload, best_device, measure
-from .operands import Operands, call_of, compact_operands
+from .operands import Operands, another_class, call_of, check_class, compact_operands
 
 if TYPE_CHECKING:
     from ..arrays.types import Array, ArrayLike, DTypeLike, Scale
@@ -310,29 +310,15 @@ def _workload(plan: Plan) -> Workload:
         precision=problem.precision,
         into=problem.d.dtype,
     )
-    if "s" not in problem.layout:
-        lead = (work.batch,) if work.batch > 1 else ()
-        a, b = (
-            ArraySpec((*lead, *shape), work.dtype, "F" if letter == "t" else "C")
-            for shape, letter in zip(((work.m, work.k), (work.k, work.n)), work.layout, strict=True)
-        )
-        compact = api.plan(
-            a,
-            b,
-            dtype=work.out_dtype,
-            precision=problem.precision,
-            deterministic=problem.deterministic,
-            backend=plan.backend,
-            target=plan.target,
-            keep=0,
-            tuned=False,
-        )
-        if (compact.problem, compact.extents) == (problem, extents):
-            return work
-    raise UnsupportedProblem(
-        f"autotune multiplies compact operands, and {problem} is of another class; make the arrays "
-        "compact (numpy.ascontiguousarray), or tune with ArraySpec(shape, dtype)"
+    if "s" in problem.layout:
+        raise another_class(problem)
+    lead = (work.batch,) if work.batch > 1 else ()
+    a, b = (
+        ArraySpec((*lead, *shape), work.dtype, "F" if letter == "t" else "C")
+        for shape, letter in zip(((work.m, work.k), (work.k, work.n)), work.layout, strict=True)
     )
+    check_class(plan, a, b, None)
+    return work
 
 
 def _contenders(first: Plan) -> list[Plan]:

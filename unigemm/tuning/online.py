@@ -145,10 +145,7 @@ def _operands(library: Library, a: Any, b: Any, out: Any, given: Given) -> dict[
 
 def _is_refused(operands: dict[str, Operand], given: Given) -> bool:
     """Whether a call will be refused, or may be: what it writes is read-only, or shared."""
-    fusion = given.fusion
-    accumulates = fusion is not None and (
-        fusion.epilogue.in_place is not None or "c" not in fusion.names
-    )
+    accumulates = given.fusion is not None and given.fusion.spares_out
     for name, x in operands.items():
         if name not in ("out", *WRITTEN) and not name.startswith("result"):
             continue

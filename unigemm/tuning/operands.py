@@ -21,6 +21,7 @@ from ..forks import cached_property
 from ..planning.plan import Plan
 from ..problem.canonical import MAX_ALIGNMENT, Layout, gated_shape, result_shape
 from ..problem.dtypes import DType
+from ..problem.problem import Problem
 from ..runtime.fusion import PREFIX, WRITTEN, Fusion, arrays_named, fusion_for
 from .expected import Asked, Bounds, bounds_of
 from .measure import Device, Workload, error_ratio, rotation
@@ -30,8 +31,10 @@ __all__ = [
     "Call",
     "Check",
     "Operands",
+    "another_class",
     "asked_of",
     "call_of",
+    "check_class",
     "compact_operands",
 ]
 
@@ -291,22 +294,41 @@ def call_of(
             given.get("c") is z, on_host=not first.target.is_gpu,
         )  # fmt: skip
     call = Call(first, x, y, z, given, scales, fusion)
-    again = _planned(call, out is None)
-    if (again.problem, again.extents) != (problem, first.extents):
-        raise UnsupportedProblem(
-            f"compact operands are measured, and {problem} is of another class; make the arrays "
-            "compact (numpy.ascontiguousarray), or tune with ArraySpec(shape, dtype)"
-        )
+    check_class(first, x, y, None if out is None else z, **scales, **_keywords(given))
     return call
 
 
-def _planned(call: Call, without_out: bool) -> Plan:
-    """Plan a described call as its caller's was planned."""
-    first = call.plan
-    return api.plan(
-        call.a,
-        call.b,
-        None if without_out else call.out,
+def another_class(problem: Problem) -> UnsupportedProblem:
+    """Return the error of a product whose arrays are not compact."""
+    return UnsupportedProblem(
+        f"compact operands are measured, and {problem} is of another class; make the arrays "
+        "compact (numpy.ascontiguousarray), or tune with ArraySpec(shape, dtype)"
+    )
+
+
+def check_class(
+    first: Plan, a: ArraySpec, b: ArraySpec, out: ArraySpec | None, **more: Any
+) -> None:
+    """Refuse to measure a product by arrays that are compact, if those are of another class.
+
+    Parameters
+    ----------
+    first
+        A plan for the caller's call.
+    a, b, out
+        The compact arrays; `out` may be None.
+    more
+        The scales and the epilogue, as `unigemm.plan` takes them.
+
+    Raises
+    ------
+    UnsupportedProblem
+        They are of another class or size.
+    """
+    again = api.plan(
+        a,
+        b,
+        out,
         dtype=first.problem.d.dtype,
         precision=first.problem.precision,
         deterministic=first.problem.deterministic,
@@ -314,9 +336,10 @@ def _planned(call: Call, without_out: bool) -> Plan:
         target=first.target,
         keep=0,
         tuned=False,
-        **call.scaling,
-        **_keywords(call.arguments),
+        **more,
     )
+    if (again.problem, again.extents) != (first.problem, first.extents):
+        raise another_class(first.problem)
 
 
 def _keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
