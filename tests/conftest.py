@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 
 # Before NumPy is imported: the tests' matrices are small, and threads of BLAS that share cores with
 # other processes wait for each other for longer than they multiply.
@@ -11,6 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
+from kept_kernels import kept_kernels
 from sampling import left_out
 
 settings.register_profile(
@@ -39,16 +41,12 @@ MARKS_OF_NUMPY = (
 def pytest_configure(config):
     for mark in MARKS_OF_NUMPY:
         config.addinivalue_line("markers", f"{mark}: a mark of NumPy's tests, without meaning here")
-    # Tests never read or fill the user's cache. One folder for all workers, so that a kernel is
-    # compiled once; it may be named from outside to bring kernels along.
+    # Tests never read or fill the user's cache; workers and child processes inherit the folder.
     if "UNIGEMM_CACHE_DIR" not in os.environ:
-        import tempfile
-
-        folder = os.environ.get("PYTEST_UNIGEMM_CACHE")
+        folder = kept_kernels()
         if folder is None:
-            folder = config.unigemm_folder = tempfile.mkdtemp(prefix="unigemm-test-")
-        os.environ["PYTEST_UNIGEMM_CACHE"] = folder
-        os.environ["UNIGEMM_CACHE_DIR"] = folder
+            folder = config.unigemm_folder = tempfile.mkdtemp(prefix="unigemm-tests-")
+        os.environ["UNIGEMM_CACHE_DIR"] = str(folder)
 
 
 def pytest_unconfigure(config):

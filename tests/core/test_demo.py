@@ -24,7 +24,7 @@ from unigemm.tuning import measure
 def test_without_a_gpu_it_multiplies_and_compiles_and_the_second_time_compiles_nothing():
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     without = {"CUDA_VISIBLE_DEVICES": ""}
-    # The tests' own cache: `.ci/run` has run the demo before, with nothing in it.
+    # The tests' own cache, which `.ci/run` has run the demo with.
     cache = os.environ["UNIGEMM_CACHE_DIR"]
     first = run_json("demo", cache=cache, **without)
     assert first["correct"]
