@@ -114,7 +114,12 @@ def matmul(
         Type of the result. The default is that of `out`, or else that of the inputs, with float32
         for float8 and int32 for int8. float16 and bfloat16 inputs also give float32, and float8
         also gives bfloat16 and float16. In host memory int8 also gives int8, the low eight bits of
-        each sum, as `numpy.matmul` does.
+        each sum, as `numpy.matmul` does, and other types are NumPy's `dtype`, to which it may cast
+        the inputs first.
+
+        Beside an epilogue's argument, whatever the value (``alpha=1.0``, too), it is what the sums
+        are rounded to, once, and may have fewer bits: int8 and float8 then get the nearest number
+        that they have.
 
         Sums are in float64 for float64, in int32 for int8 (where they wrap around, as NumPy's and
         cuBLAS's do) and otherwise in float32. Types that only the host multiplies are summed in the
@@ -178,7 +183,8 @@ def matmul(
     ----------------
     alpha, beta : float or array of one element, optional
         The result is ``activation(alpha * (a @ b) + beta * c + bias)``. Both are 1 by default. An
-        array is read when the work runs. Where `beta` is the number 0, `c` is not read.
+        array is read when the work runs. The number 0 leaves its term out, and what is infinite or
+        NaN in it: where `beta` is 0, `c` is not read. No other value changes what is done.
     c : array, optional
         Broadcasts to the product's shape, with any strides. It may be `out` itself (the same view
         of the same memory), which is then added to; memory shared in part is refused.
@@ -195,8 +201,7 @@ def matmul(
     gate_layout : {"interleaved", "halves"}, optional
         Which columns of the product are a gate and its value: 2 j and 2 j + 1, or j and N / 2 + j.
     scale_d : float or array of one element, optional
-        Multiplies the result before it is rounded. With it, or any other of these, `dtype` may be
-        int8 or float8, which get the nearest number that they have.
+        Multiplies the result before it is rounded.
     amax_out : array of one float32, optional
         Gets the largest magnitude of the result before `scale_d`; NaN if there is one.
     bias_grad_out : array, optional

@@ -26,7 +26,7 @@ import numpy as np
 from .errors import UnsupportedProblem
 from .problem.epilogue import BOOLEANS, Step
 
-__all__ = ["Tracer", "erf", "pair", "traced"]
+__all__ = ["Tracer", "erf", "pair", "times", "traced", "zero"]
 
 _ALLOWED = (
     "use operators, numpy's ufuncs (exp, tanh, maximum, ...), numpy.where, numpy.clip and "
@@ -47,6 +47,9 @@ class _Trace:
 
     def constant(self, value: float) -> Tracer:
         return self.add("constant", value=value.hex())
+
+    def is_constant(self, x: Tracer) -> bool:
+        return list(self.steps)[x._index].op == "constant"
 
 
 class Tracer:
@@ -211,7 +214,19 @@ def erf(x: Any) -> Any:
 
 def pair(x: Tracer) -> tuple[Tracer, Tracer]:
     """Return the first and the second of the two sums that make one element of a gated D."""
+    if x._trace.is_constant(x):
+        return x, x
     return x._trace.add("even", x._index), x._trace.add("odd", x._index)
+
+
+def zero(like: Tracer) -> Tracer:
+    """Return the number 0 in the function of an argument."""
+    return like._trace.constant(0.0)
+
+
+def times(factor: Tracer | None, x: Tracer) -> Tracer:
+    """Return a term of `matmul`: a factor of 0 keeps out what is infinite or NaN, as in BLAS."""
+    return x if factor is None else _where(factor == 0, 0.0, factor * x)
 
 
 def _refuse(what: str, instead: str) -> NoReturn:

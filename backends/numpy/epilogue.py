@@ -28,15 +28,15 @@ def operations(axis: int, halves: bool) -> dict[str, Callable[..., Any]]:
 
     from unigemm.epilogue import erf
 
-    def first(x: Any) -> Any:
+    def half(x: Any, which: int) -> Any:
+        if x.ndim < -axis or x.shape[axis] == 1:  # one element for all columns, or for all rows
+            return x
         along = np.moveaxis(x, axis, -1)
-        along = along[..., : along.shape[-1] // 2] if halves else along[..., 0::2]
-        return np.moveaxis(along, -1, axis)
-
-    def second(x: Any) -> Any:
-        along = np.moveaxis(x, axis, -1)
-        along = along[..., along.shape[-1] // 2 :] if halves else along[..., 1::2]
-        return np.moveaxis(along, -1, axis)
+        part = slice(which, None, 2)
+        if halves:
+            middle = along.shape[-1] // 2
+            part = slice(middle * which, middle * (which + 1))
+        return np.moveaxis(along[..., part], -1, axis)
 
     return {
         **{name: getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh")},
@@ -45,7 +45,7 @@ def operations(axis: int, halves: bool) -> dict[str, Callable[..., Any]]:
         **{"mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum},
         **{"lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal},
         **{"and": np.logical_and, "or": np.logical_or, "not": np.logical_not},
-        **{"erf": erf, "even": first, "odd": second},
+        **{"erf": erf, "even": lambda x: half(x, 0), "odd": lambda x: half(x, 1)},
     }
 
 
@@ -69,10 +69,9 @@ def compute(
 
     native = numpy_dtype(kind)
     axis = -2 if epilogue.gate == "m" else -1
-    shape = np.shape(sums)
 
     def array(i: int) -> Any:
-        return np.broadcast_to(np.asarray(arrays[i]).astype(native), shape)
+        return np.asarray(arrays[i]).astype(native)
 
     with np.errstate(all="ignore"):
         return evaluate(
@@ -146,7 +145,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
             for x, step in zip(stored, epilogue.stores, strict=True):
                 x[at] = rounded(_filled(values[step], sums.shape), x_dtype(x))
             for x, total, step in zip(totals, sums_of, epilogue.totals, strict=True):
-                _add_up(total, values[step], at)
+                _add_up(total, _filled(values[step], sums.shape), at)
                 x[...] = rounded(total.astype(numpy_dtype(kind)), x_dtype(x))
             if largest is not None and values[epilogue.largest].size:  # type: ignore[index]
                 most = np.max(np.abs(values[epilogue.largest]))  # type: ignore[index]

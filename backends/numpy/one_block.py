@@ -58,14 +58,17 @@ def one_block(gemm: Gemm) -> Launcher:
     views = views_beside(gemm)
     count = len(views)
     evaluated = _evaluator(epilogue, native)
+    reads_sums = epilogue.reads_sums
 
     def launch(a: int, b: int, d: int, workspace: int, stream: int, *more: Any) -> None:
-        x, y = view_a(a), view_b(b)
-        if x.dtype != native:  # widening: exact, and in the order of memory
-            x = x.astype(native)
-        if y.dtype != native:
-            y = y.astype(native)
-        sums = np.matmul(x, y)
+        sums = None
+        if reads_sums:
+            x, y = view_a(a), view_b(b)
+            if x.dtype != native:  # widening: exact, and in the order of memory
+                x = x.astype(native)
+            if y.dtype != native:
+                y = y.astype(native)
+            sums = np.matmul(x, y)
         target = view_d(d)
         with np.errstate(all="ignore"):
             arrays = [view(at) for view, at in zip(views, more, strict=False)]

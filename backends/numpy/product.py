@@ -177,6 +177,7 @@ def _blocked(
     m, n = _whole_pairs(epilogue, (m, n), (e.m, e.n))
     gate = epilogue.gate if epilogue else ""
     prepared = finisher(gemm) if epilogue else None
+    reads_sums = epilogue is None or epilogue.reads_sums
     matrices = max(1, _BUDGET // (m * k + k * n + m * n))
     chunk0 = min(l0, matrices)
     chunk1 = min(l1, max(1, matrices // chunk0))
@@ -213,7 +214,9 @@ def _blocked(
             )
             partial = block if part is None else _corner(part, shape)
             into = partial if total is None else _corner(total, shape)
-            for step in _parts(e.k, k):
+            if not reads_sums:
+                into[...] = 0
+            for step in _parts(e.k if reads_sums else 0, k):
                 np.matmul(stage_x((i1, i0, rows, step)), stage_y((i1, i0, step, columns)), partial)
                 if total is None:
                     continue
@@ -221,7 +224,7 @@ def _blocked(
                     np.copyto(into, partial, casting="unsafe")
                 else:
                     np.add(into, partial, into, dtype=sums, casting="unsafe")
-            if factor is not None:
+            if factor is not None and reads_sums:
                 _multiply(into, factor)
             if finish is not None:
                 finish(into, (i1, i0, rows, columns), block)

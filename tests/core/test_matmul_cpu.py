@@ -298,8 +298,8 @@ ERRORS = {
         unigemm.UnsupportedProblem,
         "float32 inputs and these are int8",
     ),
-    "int8 out": (
-        (np.ones((2, 2), np.int8), np.ones((2, 2), np.int8), np.ones((2, 2), np.int8)),
+    "uint8 out": (
+        (np.ones((2, 2), np.int8), np.ones((2, 2), np.int8), np.ones((2, 2), np.uint8)),
         {},
         unigemm.UnsupportedDtype,
         "use int32",

@@ -641,3 +641,25 @@ def test_a_layer_says_its_activation_and_loads_pytorchs_state():
     layer.load_state_dict(other.state_dict())
     x = draw(3, 4)
     torch.testing.assert_close(layer(x), torch.relu(other(x)))
+
+
+@pytest.mark.parametrize("value", [1.0, 1, 0.0, 0.5, torch.tensor(1.0)])
+def test_no_value_of_a_factor_changes_what_is_taken(value):
+    whole, wide = torch.ones(2, 2, dtype=torch.int8), torch.full((2, 2), 70000.0)
+    with pytest.raises(UnsupportedDtype, match="floating"):
+        ut.matmul(whole, whole, alpha=value)
+    with pytest.raises(UnsupportedProblem, match="pass c="):
+        ut.matmul(wide, wide, beta=value)
+    with pytest.raises(UnsupportedProblem, match="float8"):
+        ut.matmul(wide, wide, scale_a=float(value))
+    got = ut.matmul(wide, torch.tensor([[1.0], [-0.5]]), dtype=torch.float16, alpha=value)
+    assert got.dtype is torch.float16
+    assert got[0, 0] == 35000 * float(value)
+
+
+def test_an_alpha_of_zero_leaves_the_product_unread():
+    for dtype in (torch.float32, torch.float16, torch.complex64):
+        bad = torch.full((2, 2), float("nan"), dtype=dtype)
+        c = torch.ones(2, 2, dtype=dtype)
+        torch.testing.assert_close(ut.addmm(c, bad, bad, alpha=0, beta=3), 3 * c)
+        torch.testing.assert_close(ut.matmul(bad, bad, alpha=0), 0 * c)

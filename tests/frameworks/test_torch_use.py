@@ -275,3 +275,33 @@ def test_products_that_are_called_at_once_may_be_measured_first(monkeypatch):
     ut.bmm(x[None], x[None])
     plain, fused = asked
     assert (plain.fusion, fused.fusion.names) == (None, ("bias",))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("added", [torch.float32, torch.float64])
+def test_what_is_added_has_the_type_that_torch_wants(dtype, added):
+    a, b, c = draw(4, 3, dtype=dtype), draw(3, 5, dtype=dtype), draw(4, 5, dtype=added)
+    calls = (
+        lambda: torch.addmm(c, a, b),
+        lambda: torch.addmm(c, a, b, beta=0.5),
+        lambda: torch.baddbmm(c[None], a[None], b[None]),
+        lambda: F.linear(a, b.t(), c[0]),
+    )
+    for call in calls:
+        with pytest.raises(RuntimeError, match="dtype"):
+            call()
+        with use() as used, pytest.raises(RuntimeError, match="dtype"):
+            call()
+        assert used.calls == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_factor_of_zero_leaves_its_term_unread_as_in_torch(dtype):
+    bad, c = torch.full((4, 4), float("inf"), dtype=dtype), draw(4, 4, dtype=dtype)
+    bad[1] = float("nan")
+    with use() as used:
+        for alpha, beta in ((0, 1), (0, 0), (0, 2.0)):
+            got = torch.addmm(c, bad, bad, alpha=alpha, beta=beta)
+            torch.testing.assert_close(got, beta * c)
+        torch.testing.assert_close(torch.addmm(bad, c, c, beta=0), c @ c)
+    assert used.calls == 5

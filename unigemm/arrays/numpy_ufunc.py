@@ -197,10 +197,12 @@ def _asked(
     kinds = {a.dtype, b.dtype}
     if np.dtype(np.int8) in kinds and kinds <= {np.dtype(np.int8), np.dtype(np.bool_)}:
         asked = np.dtype(np.int32)  # as kernels do, so that nothing of the sums is lost
-        if out is not None and not np.can_cast(asked, out.dtype, "safe"):
+        if out is not None and out.dtype.kind == "i":
+            asked = out.dtype  # as dtype= asks for it: the low bits of the sums
+        elif out is not None and not np.can_cast(asked, out.dtype, "safe"):
             raise UnsupportedDtype(
-                f"int8 inputs do not give a {out.dtype} result; use int32, or pass "
-                'dtype="int8" for the low eight bits of the sums, as numpy.matmul keeps them'
+                f"int8 inputs do not give a {out.dtype} result; use int32, or int8 or int16 for "
+                "the low bits of the sums, as numpy.matmul keeps them"
             )
     elif {kind.name for kind in kinds} == {"bfloat16"} and out is None:
         asked = a.dtype  # NumPy itself gives float32

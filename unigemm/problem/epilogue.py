@@ -184,6 +184,13 @@ class Epilogue:
         arrays, stored, totalled = beside[:first], beside[first:second], beside[second:]
         return replace(self, arrays=tuple(arrays), stored=tuple(stored), totalled=tuple(totalled))
 
+    @cached_property
+    def reads_sums(self) -> bool:
+        """Whether anything that it computes depends on the sums."""
+        ends = (self.result, *self.stores, *self.totals, self.largest)
+        of = (i for step in self.steps if step.op not in _SOURCES for i in step.of)
+        return 0 in ends or 0 in of
+
     def bytes_moved(self, m: int, n: int) -> tuple[int, int]:
         """Return the bytes read and written beside D for each product of a stack."""
         read, written = (

@@ -112,7 +112,7 @@ def _key(
             parts.extend((name, value))
         elif kind is float or isinstance(value, numbers.Real):
             values[name] = float(value)  # type: ignore[arg-type]
-            parts.extend((name, value == 0, value == 1))
+            parts.extend((name, value == 0))
         elif value is not None:
             raise _Unusual
 

@@ -13,6 +13,7 @@ from ..arrays.libraries import library_of
 from ..arrays.library import Library
 from ..arrays.operands import HOST, Device, Operand
 from ..errors import DeviceMismatch, LibraryMismatch, OverlapError, UnsupportedProblem
+from ..planning.plan import Plan
 from ..problem.canonical import result_shape
 from ..problem.overlap import overlaps_itself
 from .bind import Bound, bind
@@ -109,6 +110,10 @@ def bind_fused(
     layouts = (x.layout, y.layout, None if z is None else z.layout)
     on_host = x.device == HOST
     fusion = fusion_for(given, layouts, see, options.dtype, in_place, on_host=on_host)
+    if isinstance(options.plan, Plan) and _differ(options.plan, fusion):
+        fusion = fusion_for(
+            given, layouts, see, options.dtype, in_place, on_host=on_host, for_any=True
+        )
     if "amax_out" in given:
         see(given["amax_out"], "amax_out")
     for name, operand in operands.items():
@@ -133,6 +138,12 @@ def bind_fused(
         zeroed=tuple(name for name in _ZEROED if name in given),
         in_place=in_place and fusion.spares_out,
     )
+
+
+def _differ(plan: Plan, fusion: Fusion) -> bool:
+    """Whether a plan's steps are others; it may be for any numbers, and 0 have left out terms."""
+    planned = plan.problem.epilogue
+    return planned is not None and planned.steps != fusion.epilogue.steps
 
 
 def _with_outputs(

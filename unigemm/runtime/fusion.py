@@ -101,9 +101,6 @@ def named_arguments(fused: Mapping[str, Any]) -> dict[str, Any]:
                 given[f"{PREFIX}{key}"] = each
         elif value is not None:
             given[name] = value
-    for name, there in (("alpha", True), ("beta", "c" in given)):
-        if there and isinstance(given.get(name), numbers.Real) and given[name] == 1:
-            del given[name]
     return given
 
 
@@ -125,6 +122,8 @@ def fusion_of(
     see: Callable[[Any, str], Operand | Layout],
     in_place: bool,
     dtype: DType | None = None,
+    *,
+    for_any: bool = False,
 ) -> Fusion:
     """Check the arguments of an epilogue, and state what they ask for.
 
@@ -140,6 +139,8 @@ def fusion_of(
         `c` is `out`.
     dtype
         Of the results that a function returns beside the first.
+    for_any
+        For any numbers, as a plan is. Else terms whose factors are the number 0 are left out.
 
     Raises
     ------
@@ -154,7 +155,7 @@ def fusion_of(
     gated = given.get("activation") in _gated()
     if gated:
         gated_shape(shape, shapes[1])
-    return _of_names(builder, in_place and not gated)
+    return _of_names(builder, in_place and not gated, for_any=for_any)
 
 
 def fusion_for(
@@ -165,6 +166,7 @@ def fusion_for(
     in_place: bool,
     *,
     on_host: bool,
+    for_any: bool = False,
 ) -> Fusion:
     """Return `fusion_of` for the layouts of `a`, `b` and `out`, and the dtype that is asked for."""
     a, b, out = layouts
@@ -172,7 +174,7 @@ def fusion_for(
     if "epilogue" in given:  # which may return more results of that type
         asked = out.dtype if asked is None and out is not None else asked
         dtype = output_dtype(asked, a, b, on_host=on_host, fused=True)
-    return fusion_of(given, (a.shape, b.shape), see, in_place, dtype)
+    return fusion_of(given, (a.shape, b.shape), see, in_place, dtype, for_any=for_any)
 
 
 def _gated() -> Mapping[str, Any]:
@@ -319,25 +321,18 @@ class _Builder:
         )  # fmt: skip
 
 
-def _of_names(builder: _Builder, in_place: bool) -> Fusion:
+def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
     """Return what the arguments with names of their own ask for."""
     from ..activations import ACTIVATIONS, GATED, GRADIENTS
-    from ..epilogue import pair, traced
+    from ..epilogue import pair, times, traced, zero
 
     given, activation = builder.given, builder.given.get("activation")
-    beta_is_zero = isinstance(given.get("beta"), numbers.Real) and given["beta"] == 0
-    for name, dtypes, one in (
-        ("alpha", _FLOATS, True),
-        ("beta", _FLOATS, True),
-        ("c", RESULTS, False),
-        ("bias", RESULTS, False),
-        ("preact", RESULTS, False),
-        ("scale_d", _FLOATS, True),
-    ):
-        if name in given:
-            builder.take(name, name, dtypes, one=one)
-    if beta_is_zero:  # C has been checked, and is not read
-        builder = _without(builder, "c", "beta")
+    _take_all(builder)
+    unread = frozenset() if for_any else _unread(given)
+    if unread:  # it has been checked
+        kept = {name: value for name, value in given.items() if name not in unread}
+        builder = _Builder(kept, builder.shape, builder.see)
+        _take_all(builder)
     if "preact_out" in given:
         builder.written["preact_out"] = builder.result("preact_out", _FLOATS)
     if "bias_grad_out" in given:
@@ -350,21 +345,12 @@ def _of_names(builder: _Builder, in_place: bool) -> Fusion:
             raise ShapeMismatch(f"amax_out has shape {amax.shape}; pass one float32")
 
     def function(acc: Any, **arguments: Any) -> Any:
-        x = acc
-        if "alpha" in arguments:
-            x = arguments["alpha"] * x
+        terms = [] if "alpha" in unread else [times(arguments.get("alpha"), acc)]
         if "c" in arguments:
-            c = arguments["c"]
-            if "beta" in arguments:  # that of 0 on the device keeps what is not a number out
-                import numpy as np
-
-                beta, times = arguments["beta"], arguments["beta"] * c
-                on_device = not isinstance(given["beta"], numbers.Real)
-                c = np.where(beta == 0, 0.0, times) if on_device else times
-            x = x + c
+            terms.append(times(arguments.get("beta"), arguments["c"]))
         if "bias" in arguments:
-            x = x + arguments["bias"]
-        before = y = x
+            terms.append(arguments["bias"])
+        before = y = x = sum(terms[1:], terms[0]) if terms else zero(acc)
         if activation in ACTIVATIONS:
             y = ACTIVATIONS[activation](x)
         elif activation in GRADIENTS:
@@ -387,14 +373,29 @@ def _of_names(builder: _Builder, in_place: bool) -> Fusion:
     )
 
 
-def _without(builder: _Builder, *names: str) -> _Builder:
-    """Return a builder that has not taken some of the arguments."""
-    given = {name: value for name, value in builder.given.items() if name not in names}
-    fresh = _Builder(given, builder.shape, builder.see)
-    for argument in builder.arguments:
-        if argument in given:
-            fresh.take(argument, argument, RESULTS, one=False)
-    return fresh
+def _take_all(builder: _Builder) -> None:
+    """Take what is read and has a name of its own."""
+    for name, dtypes, one in (
+        ("alpha", _FLOATS, True),
+        ("beta", _FLOATS, True),
+        ("c", RESULTS, False),
+        ("bias", RESULTS, False),
+        ("preact", RESULTS, False),
+        ("scale_d", _FLOATS, True),
+    ):
+        if name in builder.given:
+            builder.take(name, name, dtypes, one=one)
+
+
+def _unread(given: Mapping[str, Any]) -> frozenset[str]:
+    """Return the arguments of terms whose factors are the number 0, and which are not read."""
+    terms = {"alpha": ("alpha",), "beta": ("beta", "c")}
+    return frozenset(
+        name
+        for factor, names in terms.items()
+        if isinstance(given.get(factor), numbers.Real) and given[factor] == 0
+        for name in names
+    )
 
 
 _TRACED: dict[Hashable, tuple[tuple[Step, ...], tuple[int, ...]]] = {}

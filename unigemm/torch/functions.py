@@ -100,8 +100,8 @@ def matmul(
     *,
     c: Tensor | None = None,
     bias: Tensor | None = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
+    alpha: float | None = None,
+    beta: float | None = None,
     activation: str | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
@@ -113,8 +113,9 @@ def matmul(
         As in `torch.matmul`: vectors, matrices, stacks that broadcast.
     c, bias : Tensor, optional
         Broadcast to the product's shape; of the dtype of `a`, or of the result.
-    alpha, beta : float
-        Factors. With ``beta=0`` `c` is not read.
+    alpha, beta : float, optional
+        Factors, 1 where they are left out. With ``beta=0`` `c` is not read, and with ``alpha=0``
+        neither are `a` and `b`. `alpha` is for floating-point products, whatever its value.
     activation : str, optional
         "relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh".
     **options
@@ -141,24 +142,24 @@ def matmul(
     tensor([[4., 4., 4.],
             [4., 4., 4.]])
     """
-    if type(alpha) is not float or type(beta) is not float:
-        alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
     plain = c is None and bias is None and activation is None and not options
-    plain = plain and alpha == 1 and beta == 1
+    plain = plain and alpha is None and beta is None
     if plain and _unwatched(a, b):
         return products.unwatched_matmul(a, b)
     _tensors(a=a, b=b, **{} if c is None else {"c": c}, **{} if bias is None else {"bias": bias})
     if plain and a.dim() == 2 and b.dim() == 2:
         return _mm(a, b)
-    if c is None and beta != 1:
+    if c is None and beta is not None:
         raise UnsupportedProblem("beta= is given and has no meaning here: pass c= as well")
+    factors = {"alpha": alpha, "beta": beta}
+    factors = {name: _factor(name, x) for name, x in factors.items() if x is not None}
+    if "alpha" in factors:
+        products.check_floating(a)
     if not a.dim() or not b.dim():
         raise ShapeMismatch("a product needs at least vectors and one operand is a number; use *")
     columns = b if b.dim() > 1 else b.unsqueeze(-1)
     rows = a if a.dim() > 1 else a.unsqueeze(-2)
-    result = _with_options(
-        rows, columns, c, bias, alpha=alpha, beta=beta, activation=activation, **options
-    )
+    result = _with_options(rows, columns, c, bias, activation=activation, **factors, **options)
     if b.dim() == 1:
         result = result.squeeze(-1)
     return result.squeeze(-2 if b.dim() > 1 else -1) if a.dim() == 1 else result
@@ -182,6 +183,11 @@ def _with_options(
                 f"{', '.join(sorted(_NAMES))}"
             )
         options[name] = _checked(name, value)
+    if (scale_a is not None or scale_b is not None) and a.element_size() > 1:
+        raise UnsupportedProblem(
+            f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
+            "result, or an input"
+        )
     scale = 1.0
     scales: list[Tensor | None] = []
     for name, each in (("scale_a", scale_a), ("scale_b", scale_b)):

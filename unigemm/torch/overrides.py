@@ -209,7 +209,7 @@ def _bound(
     _, rank, deterministic, precision = what
     if a.dtype not in _DTYPES:
         return None
-    _check(a, b, rank)
+    _check(a, b, rank, c)
     given: dict[str, Any] = {}
     if c is not None:
         given["c"] = c
@@ -273,7 +273,7 @@ def _kernel(
                     used.calls += 1
                     return result
             a, b = args[first], args[first + 1]
-            _check(a, b, rank)
+            _check(a, b, rank, args[0] if first else None)
             result = ours(used, *args, **options)
         except UnigemmError as error:
             if used.batch_invariant and not isinstance(error, _NotAProduct):
@@ -291,9 +291,11 @@ class _NotAProduct(UnsupportedProblem):
     """What PyTorch refuses too, and in its own words."""
 
 
-def _check(a: Tensor, b: Tensor, rank: int) -> None:
+def _check(a: Tensor, b: Tensor, rank: int, c: Tensor | None) -> None:
     """Refuse what PyTorch's function refuses and unigemm would multiply."""
     if a.dim() != rank or b.dim() != rank or (rank == 3 and a.shape[0] != b.shape[0]):
         raise _NotAProduct("the shapes do not fit; pass two matrices, or two stacks of as many")
     if a.shape[-1] != b.shape[-2] or a.dtype != b.dtype or a.device != b.device:
         raise _NotAProduct("the operands do not fit each other; make shapes and dtypes agree")
+    if c is not None and c.dtype != a.dtype:
+        raise _NotAProduct(f"what is added is {c.dtype} and the operands {a.dtype}; convert it")

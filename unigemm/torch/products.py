@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ..api import matmul
+from ..arrays.operands import parse_dtype
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype
+from ..problem.dtypes import output_dtypes
 from ..runtime.bind import Bound
 from .activations import activation_named, gated_named
 from .immediate import bound_product, multiply_known
@@ -20,6 +22,7 @@ __all__ = [
     "bmm",
     "check_bmm",
     "check_epilogue",
+    "check_floating",
     "check_gated",
     "check_ranks",
     "immediately",
@@ -88,21 +91,24 @@ def product(
     preact
         Return also what went into the activation.
     dtype
-        Of the result; by default as in `unigemm.matmul`.
+        Of the result, as in `unigemm.matmul` beside an epilogue, whatever `alpha` is.
     options
         The rest of `unigemm.matmul`'s.
     """
     if dtype is not None:
         options["dtype"] = dtype
-    if c is None and bias is None and activation is None and alpha == 1:
+    narrows = dtype is not None and a.dtype.is_floating_point and _narrows(a.dtype, dtype)
+    if c is None and bias is None and activation is None and alpha == 1 and not narrows:
         return plain_product(a, b, **options)
     shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
     check_epilogue(a, shape, dtype, c, bias, activation)
     if a.dtype.is_complex:
         return _apart(a, b, c, bias, alpha, beta, options)
     if c is not None:
-        options |= {"c": c, "beta": beta}
-    if alpha != 1:
+        options["c"] = c
+    if beta != 1:  # 1 is the same as none, which has a kernel already
+        options["beta"] = beta
+    if alpha != 1 or narrows:
         options["alpha"] = alpha
     if bias is not None:
         options["bias"] = bias
@@ -113,6 +119,11 @@ def product(
     whole = a.dtype if a.element_size() > 1 else torch.float32
     before = a.new_empty(shape, dtype=dtype or whole)
     return plain_product(a, b, preact_out=before, **options), before
+
+
+def _narrows(a: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether a type of results is one that only a product with an epilogue rounds to."""
+    return parse_dtype(dtype) not in output_dtypes(parse_dtype(a))
 
 
 def _apart(
@@ -127,7 +138,9 @@ def _apart(
     """Add to a product of complex numbers, which no epilogue is for, by separate operations."""
     with torch.no_grad():
         result = plain_product(a, b, **options)
-        if alpha != 1:
+        if alpha == 0:
+            result.zero_()
+        elif alpha != 1:
             result *= alpha
         if c is not None and beta != 0:
             result.add_(c, alpha=beta)
@@ -326,6 +339,20 @@ def check_bmm(a: Tensor, b: Tensor) -> None:
         )
 
 
+def check_floating(a: Tensor) -> None:
+    """Refuse operands whose products have no epilogue.
+
+    Raises
+    ------
+    UnsupportedDtype
+        They are no floating-point numbers.
+    """
+    if not (a.dtype.is_floating_point or a.dtype.is_complex):
+        raise UnsupportedDtype(
+            f"epilogues are for floating-point products and a is {a.dtype}; multiply alone"
+        )
+
+
 def check_epilogue(
     a: Tensor,
     shape: tuple[Any, ...],
@@ -341,10 +368,7 @@ def check_epilogue(
     UnsupportedDtype, ShapeMismatch, DeviceMismatch, UnsupportedProblem
         What does not fit.
     """
-    if not (a.dtype.is_floating_point or a.dtype.is_complex):
-        raise UnsupportedDtype(
-            f"epilogues are for floating-point products and a is {a.dtype}; multiply alone"
-        )
+    check_floating(a)
     if activation is not None:
         activation_named(activation)
         if a.dtype.is_complex:
