@@ -370,7 +370,8 @@ def plan(
         Block scales, as in `matmul`; an `ArraySpec` describes an array.
     **fused
         What `matmul` takes for an epilogue (alpha, bias, activation, ...). An `ArraySpec` describes
-        an array, and any number stands for a number.
+        an array, and any number stands for a number; but the number 0 as `alpha` or `beta` leaves
+        its term out of the plan, too.
     keep : int
         How many of the candidates that lost to keep in `Plan.alternatives`.
     tuned : bool

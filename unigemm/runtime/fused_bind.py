@@ -141,7 +141,7 @@ def bind_fused(
 
 
 def _differ(plan: Plan, fusion: Fusion) -> bool:
-    """Whether a plan's steps are others; it may be for any numbers, and 0 have left out terms."""
+    """Whether a plan's steps are others: one for any numbers has no terms left out."""
     planned = plan.problem.epilogue
     return planned is not None and planned.steps != fusion.epilogue.steps
 

@@ -140,7 +140,7 @@ def fusion_of(
     dtype
         Of the results that a function returns beside the first.
     for_any
-        For any numbers, as a plan is. Else terms whose factors are the number 0 are left out.
+        For any numbers. Else terms whose factors are the number 0 are left out.
 
     Raises
     ------

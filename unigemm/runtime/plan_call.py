@@ -107,9 +107,8 @@ def _with_epilogue(
     out = layouts.get("out")
     in_place = "c" in given and given["c"] is named.get("out")
     fusion = fusion_for(
-        given, (layouts["a"], layouts["b"], out), see, options.dtype, in_place, on_host=on_host,
-        for_any=True,
-    )  # fmt: skip
+        given, (layouts["a"], layouts["b"], out), see, options.dtype, in_place, on_host=on_host
+    )
     return replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
 
 

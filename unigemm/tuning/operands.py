@@ -291,7 +291,7 @@ def call_of(
     if given:
         fusion = fusion_for(
             given, (x.layout, y.layout, z.layout), lambda spec, name: spec.layout, None,
-            given.get("c") is z, on_host=not first.target.is_gpu, for_any=True,
+            given.get("c") is z, on_host=not first.target.is_gpu,
         )  # fmt: skip
     call = Call(first, x, y, z, given, scales, fusion)
     check_class(first, x, y, None if out is None else z, **scales, **_keywords(given))
