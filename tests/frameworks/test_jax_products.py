@@ -188,11 +188,8 @@ def test_what_is_wrong_is_said_while_it_is_traced():
         (lambda: matmul(f8, f8.T, scale_a="word"), unigemm.LibraryMismatch, "scale_a is a str"),
         (lambda: matmul(f8, a.T), unigemm.UnsupportedDtype, "convert one"),
         (lambda: matmul(a, a.T, preferred_element_type="x"), unigemm.UnsupportedDtype, "no dtype"),
-        (lambda: matmul(f8, f8.T, preferred_element_type=f8.dtype), unigemm.UnsupportedDtype, "f"),
         (lambda: jax.grad(lambda x: matmul(x, f8.T).sum())(f8), unigemm.UnsupportedProblem, "grad"),
         # What only unigemm knows, and once said when the program ran.
-        (lambda: jax.jit(matmul)(a.astype("int4"), a.T.astype("int4")),
-         unigemm.UnsupportedDtype, "int4"),
         (lambda: matmul(a, a.T, backend="x"), unigemm.BackendUnavailable, "use auto"),
         (lambda: matmul(a, a.T, batch_invariant=True), unigemm.UnsupportedProblem, "BLAS"),
     ):  # fmt: skip

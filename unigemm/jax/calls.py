@@ -129,7 +129,8 @@ def on_cpu(
     result = jax.ShapeDtypeStruct(shape, jnp.dtype(options.dtype))
     multiply = partial(_on_host, options, names, factor)
     _refuse_now(multiply, a, b, *scales, result)
-    if not has_ffi() or result.dtype.kind == "c":  # which jax-tvm-ffi 0.1.3 does not have
+    # jax-tvm-ffi 0.1.3 has no complex numbers
+    if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (a, b, result)):
         return jax.pure_callback(partial(_returned, multiply, result), result, a, b, *scales)
     _register("cpu")
     given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *scales, result))

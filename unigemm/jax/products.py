@@ -21,11 +21,10 @@ from ..arguments import number, shown
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
 from ..runtime import options as of_calls
-from . import calls
+from . import calls, types
 
 __all__ = ["matmul"]
 
-_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 #: What a caller accepts for float32, in JAX's words and in unigemm's.
 _PRECISIONS = {
     **dict.fromkeys(("default", "bfloat16", "fastest", "tf32", "tensorfloat32"), "tf32"),
@@ -65,7 +64,8 @@ def matmul(
         of such, of which the finer holds; or a name of `unigemm.matmul`'s. By default
         ``jax_default_matmul_precision``, and "highest" where that is not set.
     preferred_element_type : dtype, optional
-        Of the result, by default that to which JAX promotes the operands; float32 for float8.
+        Of the result, by default that to which JAX promotes the operands; float32 for float8. What
+        is converted before and what after is as in `jax.numpy.matmul`, and so is what is refused.
     deterministic, batch_invariant, backend
         As in `unigemm.matmul`.
     scale_a, scale_b : float or array of one float32, optional
@@ -93,13 +93,17 @@ def matmul(
            [1., 1., 1.]], dtype=float32)
     """
     a, b = _array(a, "a"), _array(b, "b")
-    a, b, dtype = _typed(a, b, preferred_element_type)
+    preferred = None if preferred_element_type is None else _dtype(preferred_element_type)
+    kinds = types.product_types(a, b, preferred)
+    _refuse_open(a.shape, "a")
+    _refuse_open(b.shape, "b")
     shape = result_shape(a.shape, b.shape)
+    a, b = types.converted(a, kinds.operands), types.converted(b, kinds.operands)
     accepted = _precision(precision)
     promised: dict[str, Any] = {"deterministic": deterministic, "batch_invariant": batch_invariant}
     of_calls.check_options(of_calls.Options(backend=backend, **promised))
     options = calls.Options(
-        dtype=dtype,
+        dtype=kinds.product,
         precision=accepted if a.dtype == jnp.float32 else "ieee",
         deterministic=bool(deterministic),
         batch_invariant=bool(batch_invariant),
@@ -111,7 +115,7 @@ def matmul(
         result = _plain(*_varying(rows, columns), options=options)
     else:
         result = _scaled(rows, columns, scale_a, scale_b, options)
-    return result.reshape(shape)
+    return types.converted(result.reshape(shape), kinds.result)
 
 
 def _array(x: Any, name: str) -> Any:
@@ -123,23 +127,12 @@ def _array(x: Any, name: str) -> Any:
         ) from error
 
 
-def _typed(a: Any, b: Any, preferred: Any) -> tuple[Any, Any, str]:
-    """Return operands of one dtype, and the name of the result's."""
-    dtype = None if preferred is None else _dtype(preferred)
-    float8 = a.dtype.name in _FLOAT8 and b.dtype.name in _FLOAT8
-    if dtype is not None and dtype.name in _FLOAT8:
-        raise UnsupportedDtype(
-            f"products are not rounded to {dtype}; use float32, bfloat16 or float16, and convert it"
+def _refuse_open(shape: tuple[Any, ...], name: str) -> None:
+    if not all(isinstance(extent, int | np.integer) for extent in shape):
+        raise UnsupportedProblem(
+            f"{name} has the shape ({', '.join(map(str, shape))}), and a product is planned for "
+            "its sizes; trace the function with numbers, or use jax.numpy.matmul in it"
         )
-    if float8:
-        return a, b, "float32" if dtype is None else dtype.name
-    try:
-        common = jnp.result_type(a, b)
-    except (TypeError, ValueError) as error:  # JAX promotes no float8, and no keys
-        raise UnsupportedDtype(
-            f"a is {a.dtype} and b is {b.dtype}: {error}; convert one"
-        ) from error
-    return a.astype(common), b.astype(common), (common if dtype is None else dtype).name
 
 
 def _dtype(asked: Any) -> Any:
@@ -147,19 +140,12 @@ def _dtype(asked: Any) -> Any:
     try:
         dtype = jnp.dtype(asked)
         known = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.number)
-        kept = jax.dtypes.canonicalize_dtype(dtype) if known else None
     except Exception as error:  # NumPy has an error for each wrong thing
         raise _no_dtype(asked) from error
-    if kept is None:
+    if not known:
         raise _no_dtype(asked)
-    if asked in (int, float, complex):
-        return kept
-    if kept != dtype:
-        raise UnsupportedDtype(
-            f"preferred_element_type is {dtype}, which JAX has only with jax_enable_x64; set that, "
-            f"or pass {kept}"
-        )
-    return dtype
+    # Python's own types are no promise of a width.
+    return jax.dtypes.canonicalize_dtype(dtype) if asked in (int, float, complex) else dtype
 
 
 def _no_dtype(asked: Any) -> UnsupportedDtype:
@@ -207,7 +193,7 @@ def _axes_of(kind: Any) -> frozenset[str]:
 
 
 def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, options: calls.Options) -> Any:
-    if a.dtype.name not in _FLOAT8:
+    if a.dtype.name not in types.FLOAT8:
         raise UnsupportedProblem(
             f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
             "result, or an input"
@@ -258,14 +244,14 @@ def _summed(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _of_a(ct: Any, a: Any, b: Any, *, options: calls.Options) -> Any:
-    if b.dtype.name in _FLOAT8:
+    if b.dtype.name in types.FLOAT8:
         _no_gradient()
     of = options.of_gradient(b.dtype.name)
     return _summed(PRODUCT.bind(ct.astype(b.dtype), b.mT, options=of), a.aval.shape)
 
 
 def _of_b(ct: Any, a: Any, b: Any, *, options: calls.Options) -> Any:
-    if a.dtype.name in _FLOAT8:
+    if a.dtype.name in types.FLOAT8:
         _no_gradient()
     of = options.of_gradient(a.dtype.name, rows=False)
     ct = ct.astype(a.dtype)
@@ -306,6 +292,15 @@ def _evaluated(primitive: Primitive, *operands: Any, **options: Any) -> Any:
         return jax.jit(partial(primitive.bind, **options))(*operands)
 
 
+def _lowered(rule: Any, ctx: Any, *operands: Any, **options: Any) -> Any:
+    if getattr(ctx.module_context.lowering_parameters, "for_export", False):
+        raise UnsupportedProblem(
+            "jax.export writes programs for other processes, and a product is planned for the "
+            "process that calls it; export with jax.numpy.matmul, or ship the function"
+        )
+    return rule(ctx, *operands, **options)
+
+
 def _primitive(name: str) -> Primitive:
     primitive = Primitive(name)
     primitive.def_abstract_eval(_shape_of)
@@ -313,7 +308,7 @@ def _primitive(name: str) -> Primitive:
     batching.primitive_batchers[primitive] = _batched
     for platform, lowered in (("cpu", calls.on_cpu), ("cuda", calls.on_cuda)):
         rule = mlir.lower_fun(lowered, multiple_results=False)
-        mlir.register_lowering(primitive, rule, platform=platform)
+        mlir.register_lowering(primitive, partial(_lowered, rule), platform=platform)
     return primitive
 
 
