@@ -8,6 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .dynamo import untraced as _untraced
+from .dynamo import untraced_api as _untraced_api
+
 if TYPE_CHECKING:
     from .api import CompiledKernel, compile, matmul, plan
     from .arrays.array_spec import ArraySpec
@@ -102,6 +105,7 @@ __all__ = [
 ]
 
 
+@_untraced
 def __getattr__(name: str) -> Any:
     if name == "epilogue":  # a module
         return import_module(f".{name}", __name__)
@@ -109,6 +113,7 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{module}", __name__), name)
+    _untraced_api(value, name)
     globals()[name] = value
     return value
 

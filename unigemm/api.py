@@ -326,14 +326,6 @@ def matmul(
     return run(library, bound, a, b, out, a_at, b_at, d_at, stream, scales)
 
 
-# torch.compile leaves the call as it is, between two graphs; fullgraph=True says this.
-matmul._torchdynamo_disable = True  # type: ignore[attr-defined]
-matmul._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
-    "unigemm.matmul works on the addresses of tensors, which a graph does not have: use "
-    "unigemm.torch.matmul, leave fullgraph=True out, or call it outside of the compiled function"
-)
-
-
 def plan(
     a: ArrayLike,
     b: ArrayLike,

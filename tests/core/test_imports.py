@@ -40,7 +40,7 @@ HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 #: The rooms, lowest floor first; a room imports only from floors below its own.
 FLOORS = [
-    {"errors", "extras", "forks", "version", "columns"},
+    {"errors", "extras", "forks", "version", "columns", "dynamo"},
     {"arguments", "env"},
     {"log", "problem"},
     {"epilogue"},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import env
 from ..arrays.library import KNOWN, Library
+from ..dynamo import untraced
 from .bind import Bound, bind
 from .options import Options
 
@@ -60,6 +61,7 @@ _BY_ENVIRONMENT = Measuring()
 
 
 @contextmanager
+@untraced
 def measuring(how: Measuring) -> Iterator[None]:
     """Measure the first calls of all threads until the block ends; the innermost block decides."""
     _asked.append(how)

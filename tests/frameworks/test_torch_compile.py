@@ -1,0 +1,212 @@
+"""`torch.compile` around unigemm's functions: where graphs end, and that nothing of ours is traced.
+
+These hold for every PyTorch from 2.11: CONTRIBUTING.md says how to run them with another one.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from needed import needed
+
+torch = needed("torch")
+
+from torch._dynamo.convert_frame import input_codes  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
+
+import unigemm  # noqa: E402
+
+HOME = Path(unigemm.__file__).parent
+_GENERATOR = torch.Generator().manual_seed(7)
+X, W, BIAS = (torch.randn(shape, generator=_GENERATOR) for shape in ((4, 8), (8, 3), (3,)))
+
+
+def seen():
+    """Return the functions of unigemm that Dynamo was asked to trace as they ran."""
+    codes = [code for each in input_codes.seen if (code := each()) is not None]
+    return {code.co_name for code in codes if HOME in Path(code.co_filename).parents}
+
+
+def compiled(function, **options):
+    torch._dynamo.reset()
+    counters.clear()
+    return torch.compile(function, backend="aot_eager", **options)
+
+
+def breaks():
+    return sum(counters["graph_break"].values())
+
+
+def doubled(acc, by):
+    return acc * by
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(W.clone(), requires_grad=False)
+
+    def forward(self, x):
+        return torch.relu(unigemm.matmul(x * 2, self.weight)) + 1
+
+
+def plain(x, w):
+    return torch.relu(unigemm.matmul(x * 2, w)) + 1
+
+
+def with_out(x, w):
+    out = torch.empty(x.shape[0], w.shape[1])
+    unigemm.matmul(x * 2, w, out=out)
+    return torch.relu(out) + 1
+
+
+def without_grad(x, w):
+    with torch.no_grad():
+        return torch.relu(unigemm.matmul(x * 2, w)) + 1
+
+
+def of_numpy(x, w):
+    return torch.relu(torch.from_numpy(unigemm.matmul((x * 2).numpy(), w.numpy()))) + 1
+
+
+def got_by_name(x, w):
+    return torch.relu(functools.partial(getattr(unigemm, "matmul"), x * 2)(w)) + 1  # noqa: B009
+
+
+def with_epilogue(x, w):
+    return unigemm.matmul(x, w, alpha=2.0, activation="relu", bias=BIAS * 0) + 1
+
+
+def with_own_function(x, w):
+    return torch.relu(unigemm.matmul(x, w, epilogue=doubled, epilogue_args={"by": 2.0})) + 1
+
+
+def in_a_list(x, w):
+    return torch.relu(next(iter(map(unigemm.matmul, [x * 2], [w])))) + 1
+
+
+WAYS = [plain, with_out, without_grad, of_numpy, got_by_name, with_epilogue, with_own_function]
+WAYS += [in_a_list, Layer]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}], ids=["", "dynamic"])
+def test_a_product_breaks_the_graph_once_and_is_not_traced(way, options):
+    f, given = (Layer(), (X,)) if way is Layer else (way, (X, W))
+    f = compiled(f, **options)
+    for _ in range(2):
+        torch.testing.assert_close(f(*given), torch.relu(X * 2 @ W) + 1)
+    assert breaks() == 1
+    assert not seen()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_modes_of_gradients_change_nothing(mode):
+    with mode():
+        torch.testing.assert_close(compiled(plain)(X, W), torch.relu(X * 2 @ W) + 1)
+    assert breaks() == 1
+    assert not seen()
+
+
+def test_a_dynamic_size_is_not_compiled_again():
+    f = compiled(plain, dynamic=True)
+    f(X, W)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for rows in (5, 9):
+            x = torch.ones(rows, 8)
+            torch.testing.assert_close(f(x, W), torch.relu(x * 2 @ W) + 1)
+    assert not seen()
+
+
+def test_a_size_that_is_marked_dynamic_stays_it():
+    x = X.clone()
+    torch._dynamo.mark_dynamic(x, 0)  # an error where the size is fixed
+    torch.testing.assert_close(compiled(plain)(x, W), torch.relu(X * 2 @ W) + 1)
+    assert breaks() == 1
+    assert not seen()
+
+
+def with_plan(x, w):
+    return unigemm.matmul(x * 2, w, plan=unigemm.plan(x, w))
+
+
+def with_spec(x, w):
+    spec = unigemm.ArraySpec((4, 8), "float32")
+    read = unigemm.Plan.from_json(unigemm.plan(spec, w, target="cpu").to_json())
+    return unigemm.matmul(x * 2, w, plan=read)
+
+
+def with_error(x, w):
+    try:
+        unigemm.matmul(x, w.T)
+    except unigemm.ShapeMismatch:
+        return unigemm.matmul(x * 2, w)
+
+
+def with_measuring(x, w):
+    with unigemm.autotuning():
+        return unigemm.matmul(x * 2, w)
+
+
+def with_questions(x, w):
+    unigemm.capabilities()
+    unigemm.backend_info()
+    unigemm.compile(unigemm.plan(x, w))
+    unigemm.named_target("h100")
+    return unigemm.matmul(x * 2, w)
+
+
+@pytest.mark.parametrize(
+    "function", [with_plan, with_spec, with_error, with_measuring, with_questions]
+)
+def test_no_public_function_is_traced(function):
+    unigemm.Plan  # noqa: B018  # named somewhere, as whoever uses its functions does
+    torch.testing.assert_close(compiled(function)(X, W), X * 2 @ W)
+    assert not seen()
+
+
+def test_every_public_function_says_what_to_do_under_fullgraph():
+    functions = [getattr(unigemm, name) for name in unigemm.__all__]
+    functions = [f for f in functions if not isinstance(f, type) and callable(f)]
+    assert unigemm.autotune in functions
+    for function in functions:
+        f = compiled(lambda x, function=function: function(x + 1, x), fullgraph=True)
+        with pytest.raises(torch._dynamo.exc.Unsupported) as said:
+            f(X)
+        assert f"unigemm.{function.__name__} works on the addresses of tensors" in str(said.value)
+        assert ("use unigemm.torch.matmul" in str(said.value)) == (function is unigemm.matmul)
+
+
+def test_the_users_functions_below_a_product_are_not_traced_either():
+    code = doubled.__code__
+    compiled(with_own_function)(X[:3], W)
+    assert code not in [each() for each in input_codes.seen]
+
+
+IN_ORDER = """
+{imports}
+from torch._dynamo.convert_frame import input_codes
+f = torch.compile(lambda x: unigemm.matmul(x + 1, x) * 2, backend="eager")
+assert f(torch.ones(2, 2)).tolist() == [[8.0, 8.0]] * 2
+names = [code.co_filename for each in input_codes.seen if (code := each()) is not None]
+assert not [name for name in names if "unigemm" in name], names
+assert sum(torch._dynamo.utils.counters["graph_break"].values()) == 1
+"""
+ORDERS = {
+    "torch first": "import torch, torch._dynamo, unigemm",
+    "unigemm first": "import unigemm, torch",
+    "a product first": (
+        "import numpy, unigemm; unigemm.matmul(numpy.eye(2), numpy.eye(2)); import torch"
+    ),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_it_does_not_matter_what_is_imported_first(order):
+    code = IN_ORDER.format(imports=ORDERS[order])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
