@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .epilogue import erf
+from .epilogue import ndtr
 
 __all__ = ["ACTIVATIONS", "GATED", "GRADIENTS"]
 
@@ -44,14 +44,28 @@ def tanh(x: Any) -> Any:
     return np.tanh(x)
 
 
+#: Beyond it all activations are 0 or x in float64, too.
+_FAR = 1000.0
+
+
+def _from_below(x: Any) -> Any:
+    """Return a factor of what vanishes far below: so the limit is 0 there, not infinity by 0."""
+    return np.maximum(x, -_FAR)
+
+
+def _bounded(x: Any) -> Any:
+    """Return a factor of what vanishes on both sides."""
+    return np.clip(x, -_FAR, _FAR)
+
+
 def silu(x: Any) -> Any:
     """Return x sigmoid(x), as x / (1 + exp(-x)): -0 far below, where x times 0 is."""
-    return x / (1 + np.exp(-x))
+    return _from_below(x) / (1 + np.exp(-x))
 
 
 def gelu(x: Any) -> Any:
     """Return x times the normal distribution's share below x: x (1 + erf(x / sqrt(2))) / 2."""
-    return 0.5 * x * (1 + erf(x * sqrt(0.5)))
+    return _from_below(x) * ndtr(x)
 
 
 def gelu_tanh(x: Any) -> Any:
@@ -60,7 +74,7 @@ def gelu_tanh(x: Any) -> Any:
     As x / (1 + exp(-2 u)), which is the same, and nothing cancels far below.
     """
     slope = -2 * sqrt(2 / pi)
-    return x / (1 + np.exp(x * (slope + slope * _CUBIC * (x * x))))
+    return _from_below(x) / (1 + np.exp(x * (slope + slope * _CUBIC * (x * x))))
 
 
 def drelu(x: Any) -> Any:
@@ -82,18 +96,18 @@ def _sigmoid_and_slope(x: Any) -> tuple[Any, Any]:
 def dsilu(x: Any) -> Any:
     """Return SiLU's derivative: s + x s (1 - s), s = sigmoid(x)."""
     s, slope = _sigmoid_and_slope(x)
-    return s + x * slope
+    return s + _bounded(x) * slope
 
 
 def dgelu(x: Any) -> Any:
     """Return GELU's derivative: the normal distribution's share below x, plus x its density."""
     density = np.exp(-0.5 * (x * x)) * (1 / sqrt(2 * pi))
-    return 0.5 * (1 + erf(x * sqrt(0.5))) + x * density
+    return ndtr(x) + _bounded(x) * density
 
 
 def dgelu_tanh(x: Any) -> Any:
     """Return the derivative of `gelu_tanh`: s + x s (1 - s) 2 u', s = sigmoid(2 u)."""
-    twice = 2 * sqrt(2 / pi)
+    twice, x = 2 * sqrt(2 / pi), _bounded(x)
     s, slope = _sigmoid_and_slope(x * (twice + twice * _CUBIC * (x * x)))
     return s + x * slope * (twice + 3 * twice * _CUBIC * (x * x))
 

@@ -14,6 +14,7 @@ array([[ 1., -1.]])
 
 from __future__ import annotations
 
+import math
 import numbers
 import os
 import sys
@@ -24,14 +25,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .errors import UnsupportedProblem
-from .problem.epilogue import BOOLEANS, Step
+from .problem.epilogue import BOOLEANS, OF_BOOLEANS, Step
 
-__all__ = ["Tracer", "erf", "pair", "times", "traced", "zero"]
+__all__ = ["Tracer", "erf", "ndtr", "pair", "times", "traced", "zero"]
 
 _ALLOWED = (
-    "use operators, numpy's ufuncs (exp, tanh, maximum, ...), numpy.where, numpy.clip and "
-    "unigemm.epilogue.erf"
+    "use operators, numpy's ufuncs (exp, tanh, maximum, ...), numpy.where, numpy.clip, "
+    "unigemm.epilogue.erf and unigemm.epilogue.ndtr"
 )
+
+
+_BOOL = (bool, np.bool_)
+_INFINITY = float("inf")
 
 
 class _Trace:
@@ -50,6 +55,16 @@ class _Trace:
 
     def is_constant(self, x: Tracer) -> bool:
         return list(self.steps)[x._index].op == "constant"
+
+
+def _operator(name: str) -> Callable[[Any], Any]:
+    """Return Python's operator of one operand: it is NumPy's function of this name."""
+    return lambda self: _UFUNCS[name](self)
+
+
+def _operators(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """Return the same of two operands, and with these exchanged."""
+    return (lambda x, y: _UFUNCS[name](x, y)), (lambda x, y: _UFUNCS[name](y, x))
 
 
 class Tracer:
@@ -112,89 +127,28 @@ class Tracer:
     __setitem__ = __contains__ = __round__ = __trunc__ = __format__ = _no_value
     __matmul__ = __rmatmul__ = __lshift__ = __rshift__ = __rlshift__ = __rrshift__ = _no_value
 
-    def __xor__(self, other: Any) -> NoReturn:
-        _refuse("^ is not one of the operations of an epilogue", "compare truth values by !=")
-
-    __rxor__ = __xor__
-
-    def __add__(self, other: Any) -> Any:
-        return _apply("add", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _apply("add", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return _apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return _apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return _apply("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _apply("div", other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return _power(self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return _power(other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return _apply("floor", _apply("div", self, other))
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return _apply("floor", _apply("div", other, self))
-
     def __mod__(self, other: Any) -> Any:
         return _refuse("% is not one of the operations of an epilogue", _ALLOWED)
 
     __rmod__ = __divmod__ = __rdivmod__ = __mod__
 
-    def __neg__(self) -> Any:
-        return _apply("neg", self)
-
-    def __pos__(self) -> Any:
-        return self
-
-    def __abs__(self) -> Any:
-        return _apply("abs", self)
-
-    def __lt__(self, other: Any) -> Any:
-        return _apply("lt", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return _apply("le", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return _apply("lt", other, self)
-
-    def __ge__(self, other: Any) -> Any:
-        return _apply("le", other, self)
-
-    def __eq__(self, other: object) -> Any:
-        return _apply("eq", self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return _apply("ne", self, other)
-
-    def __and__(self, other: Any) -> Any:
-        return _apply("and", self, other)
-
-    def __or__(self, other: Any) -> Any:
-        return _apply("or", self, other)
-
-    def __invert__(self) -> Any:
-        return _apply("not", self)
-
-    __rand__, __ror__ = __and__, __or__
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("subtract")
+    __mul__, __rmul__ = _operators("multiply")
+    __truediv__, __rtruediv__ = _operators("divide")
+    __floordiv__, __rfloordiv__ = _operators("floor_divide")
+    __pow__, __rpow__ = _operators("power")
+    __and__, __rand__ = _operators("bitwise_and")
+    __or__, __ror__ = _operators("bitwise_or")
+    __xor__, __rxor__ = _operators("bitwise_xor")
+    __lt__, __gt__ = _operators("less")
+    __le__, __ge__ = _operators("less_equal")
+    __eq__, _ = _operators("equal")
+    __ne__, _ = _operators("not_equal")
+    __neg__ = _operator("negative")
+    __pos__ = _operator("positive")
+    __abs__ = _operator("absolute")
+    __invert__ = _operator("invert")
 
     def __repr__(self) -> str:
         return f"<step {self._index} of an epilogue>"
@@ -202,13 +156,24 @@ class Tracer:
 
 def erf(x: Any) -> Any:
     """Return the error function of an argument of an epilogue, or of an array."""
-    if isinstance(x, Tracer):
-        return _apply("erf", x)
-    from math import erf as of_number
+    return _apply("erf", x) if isinstance(x, Tracer) else _each(math.erf, x)
 
+
+def ndtr(x: Any) -> Any:
+    """Return the normal distribution's share below an argument of an epilogue, or an array.
+
+    Far below 0, where 1 + erf(x / sqrt(2)) has lost all digits, it is as accurate as elsewhere.
+    """
+    if isinstance(x, Tracer):
+        return _apply("ndtr", x)
+    return _each(lambda value: 0.5 * math.erfc(value * -math.sqrt(0.5)), x)
+
+
+def _each(function: Callable[[float], float], x: Any) -> Any:
+    """Return a function of each element, in float64, rounded to the type of an array."""
     values = np.asarray(x)
     kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float64)
-    found = np.asarray(np.frompyfunc(of_number, 1, 1)(values.astype(np.float64)))
+    found = np.asarray(np.frompyfunc(function, 1, 1)(values.astype(np.float64)))
     return found.astype(kind)[()]
 
 
@@ -255,38 +220,62 @@ def _lifted(trace: _Trace, value: Any) -> Tracer:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, numbers.Real | np.bool_):
-        try:
-            return trace.constant(float(value))
-        except OverflowError:
-            _refuse("a number is larger than any float", "pass a number up to 3.4e38")
+        return trace.constant(_real(value))
     _refuse(
         f"a {type(value).__name__} is not one of an epilogue's arguments",
         "pass arrays by name in epilogue_args=, numbers as they are",
     )
 
 
+def _real(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        _refuse("a number is larger than any float", "pass a number up to 3.4e38")
+
+
+def _are_truths(*values: Any) -> bool:
+    """Whether all are of NumPy's type bool, whose operations are others than those of numbers."""
+    return all(x._boolean if isinstance(x, Tracer) else isinstance(x, _BOOL) for x in values)
+
+
 def _apply(op: str, *values: Any) -> Tracer:
     """Write down an operation; truth values become 0 and 1 where numbers are meant."""
     trace = _trace_of(*values)
-    of = [_lifted(trace, x) for x in values]
-    logical = op in ("and", "or", "not")
-    for i, x in enumerate(of):
-        if logical and not x._boolean:
+    if op in OF_BOOLEANS:
+        if not _are_truths(*values):
             _refuse(
                 f"{op} is of truth values, and this is one of numbers", "compare, as in (x > 0)"
             )
-        if x._boolean and not logical and not (op == "where" and i == 0):
+        like = next(x for x in values if isinstance(x, Tracer))
+        return trace.add(op, *(_lifted_truth(like, x)._index for x in values))
+    of = [_lifted(trace, x) for x in values]
+    for i, x in enumerate(of):
+        if x._boolean and not (op == "where" and i == 0):
             of[i] = trace.add("where", x._index, *(trace.constant(v)._index for v in (1.0, 0.0)))
     return trace.add(op, *(x._index for x in of))
 
 
+def _lifted_truth(like: Tracer, value: Any) -> Tracer:
+    """Return a truth value as a step; one that is known is made of another."""
+    if isinstance(value, Tracer):
+        return value
+    return _apply("or" if value else "and", like, _apply("not", like))
+
+
 def _where(condition: Any, yes: Any, no: Any) -> Any:
-    if isinstance(condition, bool | np.bool_):
-        return yes if condition else no
+    if isinstance(condition, _BOOL):
+        chosen = yes if condition else no
+        if not isinstance(chosen, Tracer) or not chosen._boolean or _are_truths(yes, no):
+            return chosen
+        return _apply("where", chosen, 1.0, 0.0)
     if isinstance(condition, Tracer) and not condition._boolean:
         condition = _apply("ne", condition, 0)
     elif not isinstance(condition, Tracer):
         _refuse(f"a {type(condition).__name__} decides in numpy.where", "compare arguments")
+    if _are_truths(yes, no):
+        unless = _apply("and", _apply("not", condition), no)
+        return _apply("or", _apply("and", condition, yes), unless)
     return _apply("where", condition, yes, no)
 
 
@@ -302,31 +291,57 @@ def _clipped(x: Any, *ends: Any, **named: Any) -> Any:
             low = end
         else:
             high = end
-    x = x if low is None else _apply("max", x, low)
-    return x if high is None else _apply("min", x, high)
+    x = x if low is None else _UFUNCS["maximum"](x, low)
+    return x if high is None else _UFUNCS["minimum"](x, high)
 
 
 def _power(base: Any, exponent: Any) -> Any:
     """Raise to a small whole power, or to 0.5: others have no operation of their own."""
-    if isinstance(exponent, numbers.Real) and not isinstance(base, numbers.Real):
-        power = float(exponent)
+    if isinstance(exponent, numbers.Real) and isinstance(base, Tracer):
+        power = _real(exponent)
+        if power == 0:
+            return _lifted(base._trace, 1.0)  # also of NaN
         if power == 0.5:
             return _apply("sqrt", base)
-        if power.is_integer() and 1 <= abs(power) <= 8:
+        if power.is_integer() and abs(power) <= 8:
+            base = _apply("div", 1.0, base) if power < 0 else base
             result = base
             for _ in range(abs(int(power)) - 1):
                 result = _apply("mul", result, base)
-            return result if power > 0 else _apply("div", 1.0, result)
-    if isinstance(base, numbers.Real) and float(base) == 2:
+            return result
+    if isinstance(base, numbers.Real) and _real(base) == 2:
         return _apply("exp2", exponent)
     _refuse(
-        "powers are of whole numbers from 1 to 8, of 0.5, or of 2",
+        "powers are of whole numbers up to 8, of 0.5, or of 2",
         "use multiplications, numpy.exp and numpy.log",
     )
 
 
+def _float_power(base: Any, exponent: Any) -> Any:
+    """Raise as C's pow does, of which -infinity to 0.5 is infinite; NumPy's `power` has NaN."""
+    if isinstance(exponent, numbers.Real) and _real(exponent) == 0.5:
+        root = _apply("sqrt", _apply("add", base, 0.0))
+        return _where(_apply("eq", base, -_INFINITY), _INFINITY, root)
+    return _power(base, exponent)
+
+
 def _plain(op: str) -> Callable[..., Any]:
     return lambda *values: _apply(op, *values)
+
+
+def _but_of_truths(
+    function: Callable[..., Any], other: Callable[..., Any] | str
+) -> Callable[..., Any]:
+    """Return a function that is another one of truth values; a text says what to use instead."""
+
+    def either(*values: Any) -> Any:
+        if not _are_truths(*values):
+            return function(*values)
+        if isinstance(other, str):
+            _refuse("NumPy has no such operation of truth values", other)
+        return other(*values)
+
+    return either
 
 
 def _nan_last(op: str) -> Callable[..., Any]:
@@ -341,51 +356,70 @@ def _nan_last(op: str) -> Callable[..., Any]:
     return function
 
 
-def _logical(op: str) -> Callable[..., Any]:
-    def function(*values: Any) -> Any:
-        truths = [
-            _apply("ne", x, 0) if isinstance(x, Tracer) and not x._boolean else x for x in values
-        ]
-        return _apply(op, *truths)
-
-    return function
+def _truth(x: Any) -> Any:
+    """Return whether a value is other than 0."""
+    if isinstance(x, Tracer):
+        return x if x._boolean else _apply("ne", x, 0)
+    return bool(_real(x)) if isinstance(x, numbers.Real) else x
 
 
-_INFINITY = float("inf")
+def _of_their_truth(op: str) -> Callable[..., Any]:
+    return lambda *values: _apply(op, *map(_truth, values))
+
+
+def _unequal(x: Any, y: Any) -> Any:
+    """Return whether just one of two truth values holds."""
+    if not _are_truths(x, y):
+        _refuse("^ is of truth values, and this is one of numbers", "compare, as in (x > 0)")
+    return _apply("ne", x, y)
+
+
+def _sign(x: Any) -> Any:
+    positive = _where(_apply("lt", 0, x), 1.0, _apply("add", x, 0.0))
+    return _where(_apply("lt", x, 0), -1.0, positive)
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+_AS_NUMBERS = "use numpy.where(x, 1.0, 0.0) for a number, or !=, | and &"
+#: NumPy's functions, which its operators are too, by name.
 _UFUNCS: dict[str, Callable[..., Any]] = {
-    **{name: _plain(name) for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh")},
-    **{name: _plain(name) for name in ("floor", "ceil", "rint")},
-    "add": _plain("add"),
-    "subtract": _plain("sub"),
-    "multiply": _plain("mul"),
+    **{name: _plain(name) for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "rint")},
+    **{name: _but_of_truths(_plain(name), _itself) for name in ("floor", "ceil")},
+    "add": _but_of_truths(_plain("add"), _plain("or")),
+    "subtract": _but_of_truths(_plain("sub"), _AS_NUMBERS),
+    "multiply": _but_of_truths(_plain("mul"), _plain("and")),
     "divide": _plain("div"),
     "true_divide": _plain("div"),
-    "negative": _plain("neg"),
-    "positive": lambda x: x,
-    "absolute": _plain("abs"),
+    "floor_divide": _but_of_truths(_plain("floordiv"), _AS_NUMBERS),
+    "negative": _but_of_truths(_plain("neg"), "use ~, or numpy.where(x, -1.0, 0.0)"),
+    "positive": _but_of_truths(_itself, _AS_NUMBERS),
+    "absolute": _but_of_truths(_plain("abs"), _itself),
     "fabs": _plain("abs"),
     "square": lambda x: _apply("mul", x, x),
-    "reciprocal": lambda x: _apply("div", 1.0, x),
+    "reciprocal": _but_of_truths(lambda x: _apply("div", 1.0, x), _AS_NUMBERS),
     "power": _power,
-    "float_power": _power,
-    "maximum": _plain("max"),
-    "minimum": _plain("min"),
-    "fmax": _nan_last("max"),
-    "fmin": _nan_last("min"),
-    "sign": lambda x: _where(
-        _apply("lt", x, 0), -1.0, _where(_apply("lt", 0, x), 1.0, _apply("add", x, 0.0))
-    ),
+    "float_power": _float_power,
+    "maximum": _but_of_truths(_plain("max"), _plain("or")),
+    "minimum": _but_of_truths(_plain("min"), _plain("and")),
+    "fmax": _but_of_truths(_nan_last("max"), _plain("or")),
+    "fmin": _but_of_truths(_nan_last("min"), _plain("and")),
+    "sign": _but_of_truths(_sign, _AS_NUMBERS),
     "less": _plain("lt"),
     "less_equal": _plain("le"),
     "greater": lambda x, y: _apply("lt", y, x),
     "greater_equal": lambda x, y: _apply("le", y, x),
     "equal": _plain("eq"),
     "not_equal": _plain("ne"),
-    "logical_and": _logical("and"),
-    "logical_or": _logical("or"),
-    "logical_not": _logical("not"),
+    "logical_and": _of_their_truth("and"),
+    "logical_or": _of_their_truth("or"),
+    "logical_not": _of_their_truth("not"),
+    "logical_xor": lambda x, y: _unequal(_truth(x), _truth(y)),
     "bitwise_and": _plain("and"),
     "bitwise_or": _plain("or"),
+    "bitwise_xor": _unequal,
     "invert": _plain("not"),
     "isnan": lambda x: _apply("ne", x, x),
     "isinf": lambda x: _apply("eq", _apply("abs", x), _INFINITY),

@@ -8,7 +8,6 @@ that loads need no branch, and are not written.
 # mypy: ignore-errors
 # As other device code: what the DSL makes of these operators is not in its types.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from unigemm.problem.problem import Problem
 from ..common.epilogue import in_halves
 from ..common.lowering import lowered
 from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpacked8, write
+from .operations import lists, nearest, operations
 
 __all__ = [
     "Run", "Site", "arguments_of", "finished", "parted", "prefetch_arrays", "whole_arrays",
@@ -145,11 +145,11 @@ def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site
     arrays = _Arrays(problem, epilogue, places, steps, runs, site, kind)
     found = evaluate(
         epilogue,
-        _lists(_operations(kind)),
+        lists(operations(kind)),
         [value.to(kind) for value in values],
         arrays.read,
         lambda i: [numbers[i].to(kind)] * len(values),
-        lambda value: [kind(value)] * len(values),
+        lambda value: [kind(nearest(value, kind))] * len(values),
     )
     for i, step in enumerate(epilogue.stores):
         arrays.write(len(epilogue.arrays) + i, found[step])
@@ -158,82 +158,6 @@ def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site
     result = found[epilogue.result]
     half = len(values) // 2 if epilogue.gate else len(values)
     return [_rounded(x, problem.d.dtype) for x in result[:half]]
-
-
-def _lists(operations: dict[str, Callable]) -> dict[str, Callable]:
-    """Return operations on lists of values; constants and numbers may be longer behind a gate."""
-
-    def lifted(operation: Callable) -> Callable:
-        return lambda *lists: [operation(*each) for each in zip(*lists, strict=False)]
-
-    found = {name: lifted(operation) for name, operation in operations.items()}
-    found["even"] = lambda values: values[0::2]
-    found["odd"] = lambda values: values[1::2]
-    return found
-
-
-def _operations(kind: type) -> dict[str, Callable]:
-    """Return the operations on numbers of float32 or float64; for "~" see `common.lowering`."""
-    math = cute.math
-    log2_e = 1.4426950408889634
-
-    def choose(condition: Any, yes: Any, no: Any) -> Any:
-        return kind(cutlass.select_(condition, yes, no))
-
-    def extreme(name: str) -> Callable:
-        if kind is Float32:  # one instruction, in which NaN wins
-            return lambda x, y: cute.arch.inline_ptx(
-                f"{name}.NaN.f32 {{$w0}}, {{$r0}}, {{$r1}};",
-                write_only_types=[Float32],
-                read_only_args=[x, y],
-            )
-        if name == "max":
-            return lambda x, y: choose((x >= y) | (x != x), x, y)
-        return lambda x, y: choose((x <= y) | (x != x), x, y)
-
-    def divide(x: Any, y: Any) -> Any:
-        return cute.arch.inline_ptx(
-            "div.full.f32 {$w0}, {$r0}, {$r1};",
-            write_only_types=[Float32],
-            read_only_args=[x, y],
-        )
-
-    def tangent(x: Any) -> Any:
-        return cute.arch.inline_ptx(
-            "tanh.approx.f32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[x]
-        )
-
-    return {
-        "neg": lambda x: -x,
-        "abs": math.absf,
-        "exp": math.exp,
-        "~exp": lambda x: math.exp2(x * Float32(log2_e), fastmath=True),
-        "exp2": math.exp2,
-        "log": math.log,
-        "log2": math.log2,
-        "sqrt": math.sqrt,
-        "tanh": math.tanh,
-        "~tanh": tangent,
-        "erf": math.erf,
-        "floor": math.floor,
-        "ceil": math.ceil,
-        "rint": math.roundeven,
-        "add": lambda x, y: x + y,
-        "sub": lambda x, y: x - y,
-        "mul": lambda x, y: x * y,
-        "div": lambda x, y: x / y,
-        "~div": divide,
-        "max": extreme("max"),
-        "min": extreme("min"),
-        "lt": lambda x, y: x < y,
-        "le": lambda x, y: x <= y,
-        "eq": lambda x, y: x == y,
-        "ne": lambda x, y: x != y,
-        "and": lambda x, y: x & y,
-        "or": lambda x, y: x | y,
-        "not": lambda x: x ^ Boolean(True),
-        "where": choose,
-    }
 
 
 def _rounded(value: Any, dtype: DType) -> Any:

@@ -46,6 +46,9 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     )
 
 
+_FLOAT32_ONLY = ("erf", "ndtr", "floordiv")
+
+
 def _unsupported_beside(problem: Problem) -> str | None:
     epilogue = problem.epilogue
     if epilogue is None:
@@ -62,8 +65,11 @@ def _unsupported_beside(problem: Problem) -> str | None:
                 "reads lines; copy it to an array that has one, or use another backend"
             )
     wide = arithmetic(problem.accumulator, problem.d.dtype) is DType.FLOAT64
-    if wide and any(step.op == "erf" for step in epilogue.steps):
-        return "cuTile has no error function of float64; use cute_simt"
+    if wide and any(step.op in _FLOAT32_ONLY for step in epilogue.steps):
+        return (
+            "its erf, ndtr (of gelu) and // are of float32 alone, and this epilogue is in float64; "
+            "use cute_simt"
+        )
     return None
 
 

@@ -26,7 +26,7 @@ def operations(axis: int, halves: bool) -> dict[str, Callable[..., Any]]:
     """Return the operations on arrays; a gate takes its two elements along an axis."""
     import numpy as np
 
-    from unigemm.epilogue import erf
+    from unigemm.epilogue import erf, ndtr
 
     def half(x: Any, which: int) -> Any:
         if x.ndim < -axis or x.shape[axis] == 1:  # one element for all columns, or for all rows
@@ -42,10 +42,11 @@ def operations(axis: int, halves: bool) -> dict[str, Callable[..., Any]]:
         **{name: getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh")},
         **{name: getattr(np, name) for name in ("floor", "ceil", "rint", "where")},
         **{"neg": np.negative, "abs": np.abs, "add": np.add, "sub": np.subtract},
-        **{"mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum},
+        **{"mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide},
+        **{"max": np.maximum, "min": np.minimum},
         **{"lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal},
         **{"and": np.logical_and, "or": np.logical_or, "not": np.logical_not},
-        **{"erf": erf, "even": lambda x: half(x, 0), "odd": lambda x: half(x, 1)},
+        **{"erf": erf, "ndtr": ndtr, "even": lambda x: half(x, 0), "odd": lambda x: half(x, 1)},
     }
 
 

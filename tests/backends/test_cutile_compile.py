@@ -10,12 +10,14 @@ import sys
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 from made import made
 from sampling import ALL
 from test_cutile import EXTENTS, LAYOUTS, plan_of, problem_of, taken
 
 import unigemm
+from unigemm.activations import dgelu, gelu, gelu_tanh, silu
 from unigemm.backends.cutile import toolchain
 from unigemm.backends.cutile.candidates import offered
 from unigemm.backends.cutile.geometry import features, gpu_code, stored_directly
@@ -361,3 +363,18 @@ def test_epilogues_compile_to_single_instructions_of_tanh_and_no_spills(arch):
     assert artifact.info.spill_bytes == 0
     assert "LDL" not in instruction_mix(artifact.files)
     assert any("MUFU.TANH" in sass.disassemble(data) for data in artifact.files.values())
+
+
+def test_all_operations_of_a_function_compile():
+    """With float32 results, whose functions are not the quick ones."""
+    spec = unigemm.ArraySpec
+    a, b = spec((256, 128), "bfloat16"), spec((128, 256), "bfloat16")
+
+    def function(acc, x):
+        return np.rint(acc // x) + gelu(x) - dgelu(acc) + silu(acc) * gelu_tanh(x)
+
+    plan = unigemm.plan(
+        a, b, dtype="float32", backend="cutile", target="sm_90a", epilogue=function,
+        epilogue_args={"x": spec((256,), "float32")},
+    )  # fmt: skip
+    assert made(replace(plan, alternatives=())).files

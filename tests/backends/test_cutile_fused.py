@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from activation_values import REFERENCE, checked
+from activation_values import X as FAR_OUT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from operator_table import EXACT, FUNCTIONS, VALUES, as_numpy, differing
 from sampling import ALL
 from test_cutile import plan_of
 
@@ -17,16 +20,19 @@ from test_cutile_kernel import ARCHS, kernels, lay_out, run, view  # noqa: F401
 from test_cutile_launch import Recorder
 
 import unigemm
+from unigemm.activations import ACTIVATIONS, GRADIENTS
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.candidates import scratch_bytes
 from unigemm.backends.cutile.launch_arguments import calls
 from unigemm.backends.numpy.epilogue import compute, rounded
+from unigemm.epilogue import traced
+from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Raster
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import named_target
 from unigemm.problem.canonical import Layout, canonical
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.problem.epilogue import arithmetic
+from unigemm.problem.epilogue import Epilogue, arithmetic, evaluate
 from unigemm.runtime.fusion import fusion_of, named_arguments
 
 
@@ -233,3 +239,45 @@ def test_a_launch_passes_arrays_numbers_and_the_largest_magnitude_in_their_place
     assert values[at + 9 : at + 18] == [200, 1, 1, 1, 64, 8, 8, 8, 1]
     numbers = [int.from_bytes(np.float64(x).tobytes(), "little") for x in (2.0, 0.5)]
     assert values[at + 18 : at + 23] == [*numbers, 300, 1, 1]
+
+
+def on_tiles(kernels, function, *arrays):  # noqa: F811
+    """Evaluate a function with the operations of tiles, in float32."""
+    names = ("x", "y")[: len(arrays)]
+    steps, ends = traced(
+        lambda acc, **taken: function(*taken.values()),
+        {name: ("array", i) for i, name in enumerate(names)},
+    )
+    table = {name: kernels.operation(code) for name, code in kernels.CODES.items()}
+    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    with np.errstate(all="ignore"):
+        found = evaluate(
+            Epilogue(steps, ends[0]), table, None, lambda i: np.broadcast_to(arrays[i], shape),
+            lambda i: None, lambda value: np.full((1, 1), value, np.float32),
+        )  # fmt: skip
+    return np.broadcast_to(found[ends[0]], shape)
+
+
+@pytest.mark.parametrize("name", [*EXACT, *FUNCTIONS])
+def test_operators_are_those_of_numpy(kernels, name):  # noqa: F811
+    function = (EXACT | FUNCTIONS)[name]
+    x = np.array(VALUES, np.float32)
+    got = on_tiles(kernels, function, x[:, None], x[None, :])
+    wrong = differing(got, as_numpy(function, np.float32), 16 if name.startswith("power") else 1)
+    assert not wrong, wrong[:5]
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCE))
+def test_activations_are_right_in_their_tails_and_at_their_limits(kernels, name):  # noqa: F811
+    function = {**ACTIVATIONS, **GRADIENTS}[name]
+    got = on_tiles(kernels, function, FAR_OUT[:, None]).ravel()
+    assert got.dtype == np.float32
+    checked(name, got, FAR_OUT, 2e-5)
+
+
+def test_what_tiles_compute_in_float32_alone_is_left_to_other_backends():
+    spec = unigemm.ArraySpec((64, 64), "float64")
+    for asked in ({"activation": "gelu"}, {"epilogue": lambda acc: acc // 2.0}):
+        with pytest.raises(UnsupportedProblem, match="float32 alone"):
+            unigemm.plan(spec, spec, backend="cutile", target="sm_90a", **asked)
+        assert unigemm.plan(spec, spec, target="sm_90a", **asked).backend == "cute_simt"

@@ -12,11 +12,13 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+from activation_values import REFERENCE, checked
+from activation_values import X as FAR_OUT
 
 import unigemm
 import unigemm.activations
 from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
-from unigemm.epilogue import erf, traced
+from unigemm.epilogue import erf, ndtr, traced
 from unigemm.errors import UnsupportedProblem
 from unigemm.fingerprint import fingerprint, known_as
 from unigemm.problem.dtypes import DType
@@ -53,6 +55,8 @@ def test_traced_functions_compute_what_numpy_computes(function):
 
 
 def test_erf_is_that_of_the_standard_library():
+    assert ndtr(-0.5) == 0.5 * math.erfc(0.5 * math.sqrt(0.5))
+    np.testing.assert_array_equal(compute(ndtr, X), [ndtr(x) for x in X])
     assert [erf(0.5), erf(-2.0)] == [math.erf(0.5), math.erf(-2.0)]
     np.testing.assert_array_equal(compute(erf, X), [math.erf(x) for x in X])
 
@@ -92,6 +96,32 @@ def test_nan_goes_through_every_activation():
             assert np.isnan(compute(function, [np.nan])), name
 
 
+@pytest.mark.parametrize(("kind", "rtol"), [(np.float32, 2e-5), (np.float64, 1e-12)])
+@pytest.mark.parametrize("name", sorted(REFERENCE))
+def test_activations_are_right_in_their_tails_and_at_their_limits(name, kind, rtol):
+    x = FAR_OUT.astype(kind)
+    function = {**ACTIVATIONS, **GRADIENTS}[name]
+    with np.errstate(all="ignore"):
+        got = unigemm.matmul(
+            np.ones((len(x), 1), kind), np.ones((1, 1), kind),
+            epilogue=lambda acc, x: function(x), epilogue_args={"x": x[:, None]},
+        ).ravel()  # fmt: skip
+    checked(name, got, x, rtol)
+    assert set(REFERENCE) == {*ACTIVATIONS, *GRADIENTS}
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("name", sorted(GATED))
+def test_an_infinite_gate_is_open_or_shut(name, layout):
+    gates, others = np.array([-np.inf, np.inf, -1e30], np.float32), np.full(3, 2.0, np.float32)
+    bias = np.array([gates, others]).ravel(order="C" if layout == "halves" else "F")
+    got = unigemm.matmul(
+        np.zeros((1, 1), np.float32), np.zeros((1, 6), np.float32), bias=bias, activation=name,
+        gate_layout=layout,
+    )  # fmt: skip
+    np.testing.assert_array_equal(got[0], [0, np.inf, 0])
+
+
 def branch(acc):
     if acc > 0:
         return acc
@@ -121,7 +151,8 @@ def loop(acc):
         (lambda acc: acc[0], 0, "elements are computed alone"),
         (lambda acc: acc + "x", 0, "a str is not one"),
         (lambda acc: acc @ acc, 0, "elements are computed alone"),
-        (lambda acc: (acc > 0) ^ (acc < 1), 0, "^ is not"),
+        (lambda acc: acc ^ (acc < 1), 0, "^ is of truth values"),
+        (lambda acc: (acc > 0) - (acc < 1), 0, "no such operation of truth values"),
         (lambda acc: acc * 10**400, 0, "larger than any float"),
         (lambda acc: acc << 1, 0, "elements are computed alone"),
         (lambda acc: 1 << acc, 0, "elements are computed alone"),

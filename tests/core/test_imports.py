@@ -27,6 +27,7 @@ SHARED_DEVICE_CODE = {
         "device",
         "epilogue",
         "exchange",
+        "operations",
         "reduction",
         "repack",
         "scaling",

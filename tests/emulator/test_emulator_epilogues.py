@@ -6,14 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from activation_values import X as FAR_OUT
+from activation_values import checked
 from sampling import ALL
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from fused_cases import Fused, check_fused, check_planned, drawn_cases, plan_of, ways_of
+from operator_table import EXACT, FUNCTIONS, VALUES, as_numpy, differing
 from reference import NUMPY
 
 import unigemm
+from unigemm.activations import ACTIVATIONS, GRADIENTS
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.legality import unsupported_reason
@@ -207,3 +211,67 @@ def test_a_renamed_function_finds_the_same_kernel_and_another_does_not():
         )  # fmt: skip
         keys.append(backend_named("cute_wgmma").key(plan).digest)
     assert keys[0] == keys[1] != keys[2]
+
+
+#: Whose instructions are not those of the reference, and others in turn.
+_OPERATORS = (
+    ("//", "// of numbers", "neg", "rint", "floor", "ceil", "sign", "maximum", "fmin", "sqrt",
+     "abs", "float_power 0.5", "power -1", "xor"),
+    (*FUNCTIONS, "/", "where", "sum of truths", "choice of truths"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [(np.float32, _OPERATORS[0]), (np.float32, _OPERATORS[1]), (np.float64, _OPERATORS[0][:4])],
+    ids=["exact", "functions", "float64"],
+)
+def test_operators_are_those_of_numpy(kind, names):
+    table = EXACT | FUNCTIONS
+    x = np.array(VALUES, kind)
+    ones = np.ones((len(x), 1), kind)
+
+    def function(acc, x, y):
+        return tuple(table[name](x, y) for name in names)
+
+    with device(target=TARGETS["cute_simt"]):
+        results = unigemm.matmul(
+            ones, ones.T, epilogue=function, epilogue_args={"x": x[:, None], "y": x},
+            backend="cute_simt",
+        )  # fmt: skip
+    for name, got in zip(names, results, strict=True):
+        units = {"power -8": 16}.get(name, 4) if name in FUNCTIONS else 0
+        wrong = differing(got, as_numpy(table[name], kind), units)
+        assert not wrong, (name, wrong[:5])
+
+
+@pytest.mark.parametrize(
+    ("kind", "rtol"), [(np.float32, 2e-5), (np.float64, 1e-12)], ids=["float32", "float64"]
+)
+def test_activations_are_right_in_their_tails_and_at_their_limits(kind, rtol):
+    table = {**ACTIVATIONS, **GRADIENTS}
+    x = FAR_OUT.astype(kind)
+    ones = np.ones((len(x), 1), kind)
+    with device(target=TARGETS["cute_simt"]):
+        results = unigemm.matmul(
+            ones, np.ones((1, 1), kind), epilogue_args={"x": x[:, None]}, backend="cute_simt",
+            epilogue=lambda acc, x: tuple(function(x) for function in table.values()),
+        )  # fmt: skip
+    for name, got in zip(table, results, strict=True):
+        checked(name, got.ravel(), x, rtol)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "dgelu", "dgelu_tanh", "dsilu"])
+@pytest.mark.sample(2)
+def test_limits_of_short_results_are_those_of_long_ones(name):
+    """By the quick instructions."""
+    x = np.array([-np.inf, -3e38, np.inf, np.nan], np.float32)
+    a, b = np.zeros((4, 1), np.float16), np.zeros((1, 1), np.float16)
+    function = {**ACTIVATIONS, **GRADIENTS}[name]
+    with device(target=TARGETS["cute_simt"]):
+        got = unigemm.matmul(
+            a, b, epilogue=lambda acc, x: function(x), epilogue_args={"x": x[:, None]},
+            backend="cute_simt",
+        )  # fmt: skip
+    top = 1 if name.startswith("d") else np.inf
+    np.testing.assert_array_equal(got.ravel().astype(np.float32), [0, 0, top, np.nan])

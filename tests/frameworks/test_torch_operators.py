@@ -663,3 +663,22 @@ def test_an_alpha_of_zero_leaves_the_product_unread():
         c = torch.ones(2, 2, dtype=dtype)
         torch.testing.assert_close(ut.addmm(c, bad, bad, alpha=0, beta=3), 3 * c)
         torch.testing.assert_close(ut.matmul(bad, bad, alpha=0), 0 * c)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
+def test_activations_have_their_limits_and_so_have_their_gradients(name, dtype):
+    far = torch.tensor([-float("inf"), -1e30, 1e30, float("inf")], dtype=dtype, requires_grad=True)
+    a, b = torch.zeros(1, 2, dtype=dtype), torch.zeros(4, 2, dtype=dtype)
+    linear = name in ("gelu", "gelu_tanh", "silu")
+    low, top, slope = (0.0, far.detach()[2:], 1.0) if linear else (
+        -1.0 if name == "tanh" else 0.0, torch.ones(2, dtype=dtype), 0.0
+    )  # fmt: skip
+    result = ut.linear(a, b, far, activation=name)
+    assert result[0, :2].tolist() == [low, low]
+    torch.testing.assert_close(result[0, 2:], top)
+    (first,) = torch.autograd.grad(result.sum(), far, create_graph=True)
+    assert first.tolist() == [0, 0, slope, slope]
+    if linear:
+        (second,) = torch.autograd.grad(first.sum(), far)
+        assert second.tolist() == [0, 0, 0, 0]

@@ -20,6 +20,7 @@ from .matrix import Major, MatrixType
 __all__ = [
     "BOOLEANS",
     "MOST_ARRAYS",
+    "OF_BOOLEANS",
     "OPERATIONS",
     "RESULTS",
     "Beside",
@@ -34,13 +35,13 @@ __all__ = [
 #: Operations by their number of operands. Comparisons and what combines them give booleans.
 OPERATIONS: dict[str, int] = {
     **dict.fromkeys(("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "tanh", "erf"), 1),
-    **dict.fromkeys(("floor", "ceil", "rint", "not"), 1),
-    **dict.fromkeys(("add", "sub", "mul", "div", "max", "min"), 2),
+    **dict.fromkeys(("ndtr", "floor", "ceil", "rint", "not"), 1),
+    **dict.fromkeys(("add", "sub", "mul", "div", "floordiv", "max", "min"), 2),
     **dict.fromkeys(("lt", "le", "eq", "ne", "and", "or"), 2),
     "where": 3,
 }
 BOOLEANS = frozenset(("lt", "le", "eq", "ne", "and", "or", "not"))
-_OF_BOOLEANS = frozenset(("and", "or", "not"))
+OF_BOOLEANS = frozenset(("and", "or", "not"))
 #: Where steps begin: the sums, an array or number of the call, a constant; and what makes one
 #: element of two neighbours along the gated index.
 _SOURCES = frozenset(("sums", "array", "number", "constant"))
@@ -215,8 +216,8 @@ class Epilogue:
 
 
 _SIGNS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!=",
-    "and": "&", "or": "|",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "lt": "<", "le": "<=",
+    "eq": "==", "ne": "!=", "and": "&", "or": "|",
 }  # fmt: skip
 _LONGEST_FORMULA = 200
 
@@ -346,7 +347,7 @@ def _step_flaw(epilogue: Epilogue, i: int, sides: list[str]) -> tuple[str | None
     if not all(0 <= j < i for j in step.of):
         return "is of steps that are not before it", ""
     booleans = [steps[j].op in BOOLEANS for j in step.of]
-    asked = [step.op in _OF_BOOLEANS or (step.op == "where" and k == 0) for k in range(count)]
+    asked = [step.op in OF_BOOLEANS or (step.op == "where" and k == 0) for k in range(count)]
     if booleans != asked:
         return "mixes numbers and truth values", ""
     found = {sides[j] for j in step.of} - {"any"}

@@ -42,6 +42,20 @@ class Activation:
     gradient: Callable[[Tensor, Tensor], Tensor]
 
 
+#: Beyond it all activations are 0 or their argument; PyTorch has NaN of -infinity.
+_FAR = 1000.0
+
+
+def _vanishing(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function whose limit far below is 0."""
+    return lambda x: function(x.clamp_min(-_FAR))
+
+
+def _level(gradient: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a gradient that is constant far below, and far above."""
+    return lambda g, x: gradient(g, x.clamp(-_FAR, _FAR))
+
+
 def _silu_gradient(g: Tensor, x: Tensor) -> Tensor:
     share = torch.sigmoid(x)  # PyTorch's own gradient has none itself
     return g * share * (1 + x * (1 - share))
@@ -50,12 +64,12 @@ def _silu_gradient(g: Tensor, x: Tensor) -> Tensor:
 ACTIVATIONS = {
     "relu": Activation(torch.relu, lambda g, x: _aten.threshold_backward(g, x, 0)),
     "relu2": Activation(lambda x: torch.relu(x).square(), lambda g, x: 2 * g * torch.relu(x)),
-    "gelu": Activation(functional.gelu, lambda g, x: _aten.gelu_backward(g, x)),
+    "gelu": Activation(_vanishing(functional.gelu), _level(lambda g, x: _aten.gelu_backward(g, x))),
     "gelu_tanh": Activation(
-        lambda x: functional.gelu(x, approximate="tanh"),
-        lambda g, x: _aten.gelu_backward(g, x, approximate="tanh"),
+        _vanishing(lambda x: functional.gelu(x, approximate="tanh")),
+        _level(lambda g, x: _aten.gelu_backward(g, x, approximate="tanh")),
     ),
-    "silu": Activation(functional.silu, _silu_gradient),
+    "silu": Activation(_vanishing(functional.silu), _level(_silu_gradient)),
     "sigmoid": Activation(torch.sigmoid, lambda g, x: _aten.sigmoid_backward(g, torch.sigmoid(x))),
     "tanh": Activation(torch.tanh, lambda g, x: _aten.tanh_backward(g, torch.tanh(x))),
 }

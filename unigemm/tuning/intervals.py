@@ -120,7 +120,7 @@ def _functions(kind: DType, quick: bool) -> dict[str, Callable[..., Interval]]:
     """Return what kernels approximate: functions of one operand, and division."""
     import numpy as np
 
-    from ..epilogue import erf
+    from ..epilogue import erf, ndtr
 
     unit = unit_roundoff(kind)
 
@@ -145,8 +145,14 @@ def _functions(kind: DType, quick: bool) -> dict[str, Callable[..., Interval]]:
 
         return of
 
+    def floor_divide(x: Interval, y: Interval) -> Interval:
+        near = div(x, y)
+        unknown = np.where(_infinite(x), np.nan, 0.0)
+        return _widened(kind, np.floor(near.low) - 1 + unknown, np.floor(near.high) + 1 + unknown)
+
     return {
         "div": div,
+        "floordiv": floor_divide,
         "exp": exponential(np.exp),
         "exp2": exponential(np.exp2),
         "log": rising(np.log, absolute=_FUNCTION_UNITS * unit),
@@ -154,6 +160,7 @@ def _functions(kind: DType, quick: bool) -> dict[str, Callable[..., Interval]]:
         "sqrt": rising(np.sqrt),
         "tanh": rising(np.tanh, _QUICK_TANH / unit if quick else _FUNCTION_UNITS),
         "erf": rising(erf, absolute=_UNITS * unit),
+        "ndtr": rising(ndtr, _FUNCTION_UNITS),
     }
 
 
