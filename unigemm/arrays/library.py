@@ -56,6 +56,10 @@ class Library:
         Runs once on every call, before `read`. It raises if a mode of the library would have to
         see the product, and returns whether `operand` must look at each array of a known call too.
         None for a library without such modes.
+    hold
+        Runs on every call. Takes an array, its name for errors, its address and how many bytes from
+        there are read or written, and raises if its memory has lost some of them since the first
+        call of its kind. None for a library whose arrays keep their memory.
     numpy_errors
         Whether `numpy.errstate` decides what becomes of floating-point errors.
     foreign
@@ -84,6 +88,7 @@ class Library:
     current_stream: Callable[[int], int] = lambda index: 0
     context: Callable[[int, int | None], AbstractContextManager[Any]] = lambda i, s: nullcontext()
     ask: Callable[[], bool] | None = None
+    hold: Callable[[Any, str, int, int], None] | None = None
     numpy_errors: bool = False
     graph_memory: Callable[[int, int], AbstractContextManager[int] | None] | None = None
     foreign: bool = False

@@ -145,6 +145,12 @@ class HostArray:
         return cls(at, x.shape, steps, numpy_dtype(x.dtype), readonly)
 
     @property
+    def reach(self) -> int:
+        """How many bytes from `pointer` on the elements take."""
+        end = byte_span(self.shape, self.strides, 1)[1]
+        return end and end + self.dtype.itemsize - 1
+
+    @property
     def layout(self) -> Layout | None:
         """The layout in elements, if kernels can address these; else None."""
         try:

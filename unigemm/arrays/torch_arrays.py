@@ -19,7 +19,7 @@ from .operands import (
     compact_strides,
     parse_dtype,
 )
-from .torch_tensors import checked_pointer, refuse_type, watchers
+from .torch_tensors import check_held, checked_pointer, refuse_type, watchers
 
 __all__ = ["library"]
 
@@ -92,6 +92,7 @@ def _library() -> Library:
         operand=operand,
         # Autograd may have saved the tensor; counting the write lets it notice.
         claim=_version_counter(),
+        hold=check_held,
         maker=maker,
         address=torch.Tensor.data_ptr,
         zero=_zero,

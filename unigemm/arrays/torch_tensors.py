@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
+from ..problem.overlap import byte_span
 
-__all__ = ["checked_pointer", "refuse_type", "watchers"]
+__all__ = ["check_held", "checked_pointer", "refuse_type", "watchers"]
 
 # PyTorch has no public functions for these, but has had these names since version 2.0.
 _PRIVATE = (
@@ -178,8 +179,7 @@ def checked_pointer(x: Any, name: str) -> int:
         )
     try:
         pointer = x.data_ptr()
-        held = x.untyped_storage().nbytes()
-        start = x.storage_offset()
+        x.untyped_storage()
     except RuntimeError as error:
         raise UnsupportedProblem(
             f"{name} has no memory of its own ({error}); call unigemm outside torch.func "
@@ -189,13 +189,26 @@ def checked_pointer(x: Any, name: str) -> int:
         return pointer
     if not pointer:
         raise UnsupportedProblem(f"{name} has no memory (its storage was freed); refill it first")
-    last = sum((extent - 1) * step for extent, step in zip(x.shape, x.stride(), strict=True))
-    if (start + last + 1) * x.element_size() > held:
-        raise UnsupportedProblem(
-            f"{name} reaches behind its storage, which has {held} bytes (it was resized); refill "
-            "it first"
-        )
+    check_held(x, name, pointer, byte_span(x.shape, x.stride(), x.element_size())[1])
     return pointer
+
+
+def check_held(x: Any, name: str, pointer: int, size: int) -> None:
+    """Refuse a tensor whose storage ends before some number of bytes from the tensor's address.
+
+    A storage can be resized at any time, which no tensor over it shows.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It does.
+    """
+    storage = x.untyped_storage()
+    if pointer + size > storage.data_ptr() + len(storage):
+        raise UnsupportedProblem(
+            f"{name} reaches behind its storage, which has {len(storage)} bytes (it was resized); "
+            "refill it first"
+        )
 
 
 def _refuse_kind(x: Any, name: str) -> None:

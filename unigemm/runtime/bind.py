@@ -7,7 +7,7 @@ strides; `unigemm.matmul` keeps the result and from then on only looks it up.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +40,7 @@ from .options import (
     with_named_backend,
 )
 
-__all__ = ["Bound", "bind", "forget", "refuse_overlap", "replan", "shared_input"]
+__all__ = ["Bound", "bind", "forget", "refuse_changed", "refuse_overlap", "replan", "shared_input"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +65,8 @@ class Bound:
     a_span, b_span, d_span
         First byte touched and one past the last, from each array's address. Empty where arrays may
         share memory.
+    reach
+        How many bytes from each array's address are read or written: a, b, out.
     plan
         The plan. None if there is nothing to multiply, or NumPy's own matmul computes it.
     options
@@ -83,6 +85,7 @@ class Bound:
     a_span: tuple[int, int]
     b_span: tuple[int, int]
     d_span: tuple[int, int]
+    reach: tuple[int, int, int]
     plan: Plan | None
     options: Options
     kept: bool = True
@@ -130,6 +133,7 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         a_span=x.span,
         b_span=y.span,
         d_span=d_span,
+        reach=(x.span[1], y.span[1], d_span[1]),
         options=asked,
     )
     if empty or fill:
@@ -249,6 +253,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
         a_span=(0, 0),
         b_span=(0, 0),
         d_span=(0, 0),
+        reach=(product.a.reach, product.b.reach, 0 if out is None else out.reach),
         plan=None,
         options=options,
         kept=bool(told) and (library.promotes or dtype.kind != "c"),
@@ -280,6 +285,30 @@ def refuse_overlap(operands: dict[str, Operand]) -> None:
         )
 
 
+def refuse_changed(library: Library, seen: Iterable[tuple[str, Any, int, Hashable]]) -> None:
+    """Refuse arrays that the caller's own code has changed while the call was prepared.
+
+    Parameters
+    ----------
+    library
+        The library of the arrays.
+    seen
+        Their names, the arrays, and what `Library.read` said of each before.
+
+    Raises
+    ------
+    UnsupportedProblem
+        One got another shape, type or memory.
+    """
+    for name, x, *before in seen:
+        host_view(library, x, name)  # says what is wrong with it now
+        if list(library.read(x)) != before:
+            raise UnsupportedProblem(
+                f"{name} got another shape, type or memory while the call was prepared; a function "
+                "or an object that is passed may not change the call's arrays"
+            )
+
+
 def replan() -> None:
     """Drop all plans and bound calls; loaded kernels stay."""
     _planner.cache_clear()
@@ -297,7 +326,7 @@ def forget() -> None:
     _failed.clear()
 
 
-def store(table: dict[Hashable, Any], key: Hashable, bound: Bound) -> None:
+def store(table: dict[Hashable, Any], key: Hashable, bound: Any) -> None:
     """Keep a bound call; a full table is emptied first."""
     if len(table) >= MAX_BOUND:
         table.clear()

@@ -13,7 +13,13 @@ from .host import launch_apart
 from .options import Options
 from .scale_arguments import Scales, read_scales
 
-__all__ = ["addresses", "launch_with_workspace", "run", "run_foreign", "stream_for"]
+__all__ = [
+    "addresses",
+    "launch_with_workspace",
+    "run",
+    "run_foreign",
+    "stream_for",
+]
 
 
 def addresses(library: Library, a: Any, b: Any, out: Any) -> tuple[int, int, int]:
@@ -74,6 +80,13 @@ def run(
                 return run(library, bound, a, b, out, a_at, b_at, d_at, None, scales)
         if stream is None:
             handle = library.current_stream(device)
+    hold = library.hold
+    if hold is not None:
+        reach = bound.reach
+        hold(a, "a", a_at, reach[0])
+        hold(b, "b", b_at, reach[1])
+        if out is not None:
+            hold(out, "out", d_at, reach[2])
     scaling: tuple = ()
     if scales is not None:
         low, high = bound.d_span

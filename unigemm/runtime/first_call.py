@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import env
 from ..arrays.library import KNOWN, Library
 from ..dynamo import untraced
-from .bind import Bound, bind
+from .bind import Bound, bind, refuse_changed
 from .options import Options
 
 if TYPE_CHECKING:
@@ -81,12 +81,17 @@ def bind_first(library: Library, a: Any, b: Any, out: Any, options: Options, giv
     UnigemmError
         See `unigemm.matmul`.
     """
+    named = (("a", a), ("b", b)) if out is None else (("a", a), ("b", b), ("out", out))
+    try:
+        seen = [(name, x, *library.read(x)) for name, x in named]
+    except Exception:
+        seen = []  # something is wrong with an array: `bind` says what
+    how: Measuring | None
     try:
         how = _asked[-1]
     except IndexError:
-        if not env.autotune():
-            return bind(library, a, b, out, options)
-        how = _BY_ENVIRONMENT
-    later = import_module(_TUNING).tune(library, a, b, out, options, given, how)
+        how = _BY_ENVIRONMENT if env.autotune() else None
+    later = how and import_module(_TUNING).tune(library, a, b, out, options, given, how)
     bound = bind(library, a, b, out, options)
+    refuse_changed(library, seen)
     return replace(bound, kept=False) if later else bound

@@ -18,7 +18,7 @@ from ..errors import OverlapError, UnsupportedProblem
 from .bind import Bound, store
 from .call import launch_with_workspace, stream_for
 from .first_call import Given
-from .fused_bind import BoundFused, arrays_of, bind_fused, of_one
+from .fused_bind import BoundFused, arrays_of, bind_fused, called, of_one
 from .fusion import NAMES, PREFIX, named_arguments
 from .host import launch_apart
 from .options import Options
@@ -62,6 +62,7 @@ def matmul_fused(
     UnigemmError
         See `unigemm.matmul`.
     """
+    arrays: dict[str, Any] = {}
     places: dict[str, int] = {}
     values: dict[str, float] = {}
     scales: Scales | None = None
@@ -72,17 +73,13 @@ def matmul_fused(
         if library is not None and axes is None and not (library.ask and library.ask()):
             if scaling[0] is not None or scaling[1] is not None:
                 scales = given_scales(library, *scaling)
-            key = _key(library, a, b, out, fused, asked, scales, places, values)
+            key = _key(library, a, b, out, fused, asked, scales, arrays, places, values)
             kept = library.table.get(key)
     except Exception:  # something is wrong with an argument: `_first` says what
         key = None
     if kept is None:
         return _first(plain, key, a, b, out, fused, asked, stream, scaling, axes)
-    more_out: tuple[Any, ...] = ()
-    if type(out) is tuple:
-        out, *rest = out
-        more_out = tuple(rest)
-    return _run(library, kept, a, b, out, more_out, fused, places, values, stream, scales)  # type: ignore[arg-type]
+    return _run(library, kept, fused, arrays, places, values, stream, scales)  # type: ignore[arg-type]
 
 
 class _Unusual(Exception):
@@ -91,11 +88,10 @@ class _Unusual(Exception):
 
 def _key(
     library: Library, a: Any, b: Any, out: Any, fused: Mapping[str, Any],
-    asked: Mapping[str, Any], scales: Scales | None, places: dict[str, int],
-    values: dict[str, float],
+    asked: Mapping[str, Any], scales: Scales | None, arrays: dict[str, Any],
+    places: dict[str, int], values: dict[str, float],
 ) -> Hashable:  # fmt: skip
-    """Return what a call is known by; note where its arrays lie, and its numbers."""
-    read = library.read
+    """Return what a call is known by; note its arrays, where these lie, and its numbers."""
     plan = asked["plan"]
     parts: list[Any] = ["fused", plan and id(plan)]  # the hash of a plan takes long
     parts += [value for name, value in asked.items() if name != "plan"]
@@ -105,9 +101,8 @@ def _key(
     def see(name: str, value: Any) -> None:
         kind = type(value)
         if KNOWN.get(kind) is library:
-            at, own = read(value)
-            places[name] = at
-            parts.extend((name, own, at & 15))
+            arrays[name] = value
+            parts.append(name)
         elif kind is str:
             parts.extend((name, value))
         elif kind is float or isinstance(value, numbers.Real):
@@ -142,6 +137,11 @@ def _key(
             see(name, value)
         else:
             raise _Unusual
+    read = library.read
+    for name, x in arrays.items():  # behind all that may run code of the caller's
+        at, own = read(x)
+        places[name] = at
+        parts += (own, at & 15)
     if "c" in places and "out" in places:
         parts.append(places["c"] == places["out"])
     return tuple(parts)
@@ -152,6 +152,8 @@ def _first(
     asked: Mapping[str, Any], stream: Any, scaling: tuple[Any, Any], axes: Any,
 ) -> Any:  # fmt: skip
     """Check a call and bind it, under a key unless that is None; then run it."""
+    if isinstance(fused.get("epilogue_args"), Mapping):  # which the function may change
+        fused = {**fused, "epilogue_args": dict(fused["epilogue_args"])}
     given = named_arguments(fused)
     if axes is not None:
         raise UnsupportedProblem(
@@ -177,26 +179,24 @@ def _first(
     if a.shape and a.shape[-1] == 0:
         a, b = of_one(library, a, b)
         key = None
-    arrays = arrays_of(library, given)
+    arrays = arrays_of(library, given) | {"a": a, "b": b} | ({} if out is None else {"out": out})
+    arrays |= {f"result {i}": each for i, each in enumerate(more_out, 1)}
     first = Given(stream, named_scales(*scaling))
     kept = bind_fused(library, a, b, out, more_out, given, options, first)
     if key is not None and kept.bound.kept:
-        store(library.table, key, kept)  # type: ignore[arg-type]
-    arrays |= {"a": a, "b": b} | ({} if out is None else {"out": out})
-    arrays |= {f"result {i}": each for i, each in enumerate(more_out, 1)}
-    places = {name: library.operand(x, name).pointer for name, x in arrays.items()}
+        store(library.table, key, kept)
     values = {name: number(given[name], name) for name in kept.fusion.numbers}
-    return _run(library, kept, a, b, out, more_out, fused, places, values, stream, scales)
+    places = {name: library.operand(x, name).pointer for name, x in arrays.items()}
+    return _run(library, kept, fused, arrays, places, values, stream, scales)
 
 
 def _run(
-    library: Library, kept: BoundFused, a: Any, b: Any, out: Any, more_out: tuple[Any, ...],
-    fused: Mapping[str, Any], places: dict[str, int], values: Mapping[str, float], stream: Any,
-    scales: Scales | None,
+    library: Library, kept: BoundFused, fused: Mapping[str, Any], arrays: Mapping[str, Any],
+    places: dict[str, int], values: Mapping[str, float], stream: Any, scales: Scales | None,
 ) -> Any:  # fmt: skip
     """Compute a bound call on its device, and on the caller's stream or the current one."""
     device = kept.bound.device
-    rest = (library, kept, a, b, out, more_out, fused, places, values, scales)
+    rest = (library, kept, fused, arrays, places, values, scales)
     if stream is None:
         if device < 0:
             return _run_here(0, *rest)
@@ -208,13 +208,18 @@ def _run(
 
 
 def _run_here(
-    stream: int, library: Library, kept: BoundFused, a: Any, b: Any, out: Any,
-    more_out: tuple[Any, ...], fused: Mapping[str, Any], places: dict[str, int],
-    values: Mapping[str, float], scales: Scales | None,
+    stream: int, library: Library, kept: BoundFused, fused: Mapping[str, Any],
+    arrays: Mapping[str, Any], places: dict[str, int], values: Mapping[str, float],
+    scales: Scales | None,
 ) -> Any:  # fmt: skip
     """Compare addresses, make results and workspace, and launch."""
     bound, fusion = kept.bound, kept.fusion
+    out = arrays.get("out")
     apart = False
+    hold = library.hold
+    if hold is not None:
+        for name, said, size in kept.given:
+            hold(arrays[name], said, places[name], size)
     scaling: tuple[float, ...] = ()
     if scales is not None:
         written = {
@@ -224,27 +229,26 @@ def _run_here(
         }
         scaling = read_scales(bound.device, scales, written)
     if out is not None or kept.written:
-        seen = {**fused, "a": a, "b": b, "out": out}
-        seen |= {f"result {i}": each for i, each in enumerate(more_out, 1)}
-        apart = _overlaps(library, kept, seen, places)
+        apart = _overlaps(library, kept, arrays, places)
         for name in kept.written:
-            library.claim(seen[name], _called(name))
+            library.claim(arrays[name], called(name))
         if out is not None:
             library.claim(out)
         for name in kept.zeroed:
-            library.zero(seen[name])
+            library.zero(arrays[name])
     result = out
-    extra: list[Any] = list(more_out) or [bound.make() for _ in range(fusion.returned)]
+    extra: list[Any] = []
+    for name in map("result {}".format, range(1, 1 + fusion.returned)):
+        extra.append(arrays[name] if name in arrays else bound.make())
+        places[name] = library.address(extra[-1])
     if out is None:
         result = bound.make()
         places["out"] = library.address(result)
         if places["out"] & 15 and bound.launch is not None:  # it was chosen for an aligned result
             given = named_arguments(fused)
+            a, b = arrays["a"], arrays["b"]
             kept = bind_fused(library, a, b, result, tuple(extra), given, bound.options)
             bound, fusion = kept.bound, kept.fusion
-    if not more_out:
-        for i, each in enumerate(extra, 1):
-            places[f"result {i}"] = library.address(each)
     if bound.launch is not None:
         brought = [places[name] for name in kept.brought]
         more = (*scaling, *brought, *[values[name] for name in fusion.numbers])
@@ -271,7 +275,7 @@ def _launch(
 
 
 def _overlaps(
-    library: Library, kept: BoundFused, seen: Mapping[str, Any], places: Mapping[str, int]
+    library: Library, kept: BoundFused, arrays: Mapping[str, Any], places: Mapping[str, int]
 ) -> bool:
     """Refuse what is written and shares memory; whether the host has to compute `out` apart.
 
@@ -292,28 +296,16 @@ def _overlaps(
                 continue
             if name == "out" and other == "c" and kept.in_place:
                 continue
-            x, y = (library.operand(_named(seen, each), each) for each in (name, other))
+            x, y = (library.operand(arrays[each], each) for each in (name, other))
             if not x.may_share(y):
                 continue
             if name == "out" and other in ("a", "b") and kept.bound.device < 0:
                 apart = True
                 continue
             advice = " (c may be out itself)" if {name, other} == {"out", "c"} else ""
-            this, that = _called(name), _called(other)
+            this, that = called(name), called(other)
             raise OverlapError(
                 f"{this} shares memory with {that}, and it is written while {that} is read or "
                 f"written; pass another array as {this}{advice}"
             )
     return apart
-
-
-def _called(name: str) -> str:
-    """Return an array's name as the caller writes it."""
-    return f"out[{name.removeprefix('result ')}]" if name.startswith("result ") else name
-
-
-def _named(seen: Mapping[str, Any], name: str) -> Any:
-    """Return an array by its name, which may be longer where a function takes it."""
-    if name.startswith(PREFIX):
-        return seen["epilogue_args"][name.removeprefix(PREFIX)]
-    return seen[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import prod
@@ -16,12 +16,12 @@ from ..errors import DeviceMismatch, LibraryMismatch, OverlapError, UnsupportedP
 from ..planning.plan import Plan
 from ..problem.canonical import result_shape
 from ..problem.overlap import overlaps_itself
-from .bind import Bound, bind
+from .bind import Bound, bind, refuse_changed
 from .first_call import Given, bind_first
 from .fusion import WRITTEN, Fusion, arrays_named, fusion_for
 from .options import Options
 
-__all__ = ["BoundFused", "arrays_of", "bind_fused", "of_one"]
+__all__ = ["BoundFused", "arrays_of", "bind_fused", "called", "of_one"]
 
 _ZEROED = ("amax_out", "bias_grad_out")
 
@@ -38,6 +38,9 @@ class BoundFused:
         The epilogue.
     spans
         Bytes that each named array touches, from its address.
+    given
+        Of each array that the caller brings: its name, how the caller writes that, and how many
+        bytes from its address are read or written.
     brought
         Names of the arrays whose addresses the launcher takes, in its order.
     written
@@ -51,6 +54,7 @@ class BoundFused:
     bound: Bound
     fusion: Fusion
     spans: dict[str, tuple[int, int]]
+    given: tuple[tuple[str, str, int], ...]
     brought: tuple[str, ...]
     written: tuple[str, ...]
     zeroed: tuple[str, ...]
@@ -97,13 +101,15 @@ def bind_fused(
         See `unigemm.matmul`.
     """
     operands: dict[str, Operand] = {}
+    seen: list[tuple[str, Any, int, Hashable]] = []
 
     def see(x: Any, name: str) -> Operand:
-        operands[name] = library.operand(x, name)
+        operands[name] = library.operand(x, called(name))
+        seen.append((called(name), x, *library.read(x)))
         return operands[name]
 
-    x, y = library.operand(a, "a"), library.operand(b, "b")
-    z = None if out is None else library.operand(out, "out")
+    x, y = see(a, "a"), see(b, "b")
+    z = None if out is None else see(out, "out")
     in_place = False
     if "c" in given and z is not None and not isinstance(given["c"], numbers.Number):
         in_place = library.operand(given["c"], "c") == z
@@ -114,27 +120,30 @@ def bind_fused(
         fusion = fusion_for(
             given, layouts, see, options.dtype, in_place, on_host=on_host, for_any=True
         )
+    refuse_changed(library, seen)
     if "amax_out" in given:
         see(given["amax_out"], "amax_out")
     for name, operand in operands.items():
         if operand.device != x.device:
             raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
-    fusion = _with_outputs(library, fusion, more_out, operands, z)
+    fusion = _with_outputs(library, fusion, more_out, see, z)
     asking = replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
     if first is None:
         bound = bind(library, a, b, out, asking)
     else:
         told = replace(first, arguments=given, more_out=more_out, fusion=fusion)
         bound = bind_first(library, a, b, out, asking, told)
+    refuse_changed(library, seen)
     spans = {name: operand.span for name, operand in operands.items()}
-    spans |= {"a": bound.a_span, "b": bound.b_span, "out": bound.d_span}
-    own = {name for name in spans if name.startswith("result")} if more_out else set()
+    spans["out"] = bound.d_span
+    results = {name for name in spans if name.startswith("result")} if more_out else set()
     return BoundFused(
         bound,
         fusion,
         spans,
+        given=tuple((name, called(name), x.span[1]) for name, x in operands.items()),
         brought=(*fusion.names, *(("amax_out",) if fusion.largest else ())),
-        written=tuple(name for name in spans if name in WRITTEN or name in own),
+        written=tuple(name for name in spans if name in WRITTEN or name in results),
         zeroed=tuple(name for name in _ZEROED if name in given),
         in_place=in_place and fusion.spares_out,
     )
@@ -147,7 +156,7 @@ def _differ(plan: Plan, fusion: Fusion) -> bool:
 
 
 def _with_outputs(
-    library: Library, fusion: Fusion, more_out: tuple[Any, ...], operands: dict[str, Operand],
+    library: Library, fusion: Fusion, more_out: tuple[Any, ...], see: Callable[[Any, str], Operand],
     out: Operand | None,
 ) -> Fusion:  # fmt: skip
     """Return a fusion whose further results are the caller's arrays, if these are given."""
@@ -163,7 +172,7 @@ def _with_outputs(
         name = f"result {i}"
         if library_of(each, name) is not library:
             raise LibraryMismatch(f"out[{i}] is a {type(each).__name__}, of another library than a")
-        seen = operands[name] = library.operand(each, f"out[{i}]")
+        seen = see(each, name)
         mine = layouts[name]
         if seen.shape != mine.shape or seen.dtype != mine.dtype:
             raise UnsupportedProblem(
@@ -176,6 +185,11 @@ def _with_outputs(
             raise OverlapError(f"out[{i}] overlaps itself; pass a compact array")
         layouts[name] = seen.layout
     return replace(fusion, layouts=tuple(layouts.values()))
+
+
+def called(name: str) -> str:
+    """Return an array's name as the caller writes it."""
+    return f"out[{name.removeprefix('result ')}]" if name.startswith("result ") else name
 
 
 def of_one(library: Library, a: Any, b: Any) -> tuple[Any, Any]:

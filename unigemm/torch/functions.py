@@ -325,7 +325,7 @@ def linear(
         activation_named(activation)  # says what would do
     if options:
         products.check_ranks("linear", ("weight", weight, 2))
-        return matmul(x, weight.mT, bias=bias, activation=activation, **options)
+        return matmul(x, products.transposed(weight), bias=bias, activation=activation, **options)
     if activation is None:
         return _ops.linear(x, weight, bias)
     if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):

@@ -13,13 +13,17 @@ import torch
 from torch import Tensor
 
 from ..arrays.libraries import library_of
+from ..arrays.torch_tensors import check_held
+from ..errors import UnsupportedProblem
 from ..runtime.bind import Bound, store
 from ..runtime.call import launch_with_workspace
 from ..runtime.first_call import Given, bind_first
 from ..runtime.fused_bind import bind_fused
 from ..runtime.options import Options
 
-__all__ = ["bound_product", "multiply_known"]
+__all__ = ["Known", "bound_product", "multiply_known"]
+
+Known = tuple[Bound, int]  # a bound call, and how many bytes of what is added are read
 
 _LIBRARY = library_of(torch.empty(0, device="cpu"), "a")
 _read, _table = _LIBRARY.read, _LIBRARY.table
@@ -31,7 +35,7 @@ def multiply_known(
     a: Tensor,
     b: Tensor,
     added: Tensor | None,
-    make: Callable[[Any, Tensor, Tensor, Tensor | None], Bound | None],
+    make: Callable[[Any, Tensor, Tensor, Tensor | None], Known | None],
 ) -> Tensor | None:
     """Compute a product into a new tensor; None where `unigemm.matmul` has to be asked.
 
@@ -59,16 +63,24 @@ def multiply_known(
             at, own = _read(added)
             more = (at,)
             key = (*key, own, at & 15)
-        bound = _table.get(key)
+        known = _table.get(key)
     except Exception:  # `unigemm.matmul` says what is wrong
         return None
-    if bound is None:
-        bound = make(what, a, b, added)
-        if bound is None or not bound.kept:
+    if known is None:
+        known = make(what, a, b, added)
+        if known is None or not known[0].kept:
             return None
-        store(_table, key, bound)
+        store(_table, key, known)
+    bound, size = known
     launch, device = bound.launch, bound.device
     if launch is None or bound.scalar:
+        return None
+    try:
+        check_held(a, "a", a_at, bound.reach[0])
+        check_held(b, "b", b_at, bound.reach[1])
+        if added is not None:
+            check_held(added, "added", more[0], size)
+    except UnsupportedProblem:  # `unigemm.matmul` says it, with the argument's own name
         return None
     stream = 0
     if device >= 0:
@@ -86,7 +98,7 @@ def multiply_known(
     return result
 
 
-def bound_product(a: Tensor, b: Tensor, given: dict[str, Any], **options: Any) -> Bound | None:
+def bound_product(a: Tensor, b: Tensor, given: dict[str, Any], **options: Any) -> Known | None:
     """Bind a product of real tensors, with an epilogue of at most one array and no number.
 
     Parameters
@@ -100,7 +112,8 @@ def bound_product(a: Tensor, b: Tensor, given: dict[str, Any], **options: Any) -
     """
     asked = Options(**options)
     if not given:
-        return bind_first(_LIBRARY, a, b, None, asked, Given())
+        return bind_first(_LIBRARY, a, b, None, asked, Given()), 0
     if a.dtype.is_complex or not a.shape[-1]:
         return None
-    return bind_fused(_LIBRARY, a, b, None, (), given, asked, Given()).bound
+    kept = bind_fused(_LIBRARY, a, b, None, (), given, asked, Given())
+    return kept.bound, max((kept.spans[name][1] for name in kept.brought), default=0)

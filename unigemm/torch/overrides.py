@@ -18,8 +18,7 @@ from ..arguments import is_one_of, shown, truth
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
-from ..runtime.bind import Bound
-from .immediate import bound_product
+from .immediate import Known, bound_product
 from .products import check_epilogue, immediately, plain_product, product
 
 __all__ = ["use"]
@@ -204,7 +203,7 @@ def _addmm_known(used: use, rank: int, c: Tensor, a: Tensor, b: Tensor) -> Tenso
 
 def _bound(
     what: tuple[str, int, bool, str], a: Tensor, b: Tensor, c: Tensor | None
-) -> Bound | None:
+) -> Known | None:
     """Bind what `_mm` and `_addmm` compute, or return None for what they refuse."""
     _, rank, deterministic, precision = what
     if a.dtype not in _DTYPES:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from ..api import matmul
 from ..arrays.operands import parse_dtype
+from ..arrays.torch_tensors import check_held
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype
 from ..problem.dtypes import output_dtypes
-from ..runtime.bind import Bound
+from ..problem.overlap import byte_span
 from .activations import activation_named, gated_named
-from .immediate import bound_product, multiply_known
+from .immediate import Known, bound_product, multiply_known
 
 __all__ = [
     "accumulator_dtype",
@@ -33,6 +34,7 @@ __all__ = [
     "mm",
     "plain_product",
     "product",
+    "transposed",
     "unwatched_linear",
     "unwatched_matmul",
 ]
@@ -150,7 +152,7 @@ def _apart(
 
 
 def immediately(
-    what: Hashable, a: Tensor, b: Tensor, added: Tensor | None, make: Callable[..., Bound | None]
+    what: Hashable, a: Tensor, b: Tensor, added: Tensor | None, make: Callable[..., Known | None]
 ) -> Tensor | None:
     """Call `multiply_known` below autograd."""
     if _forward_ad._current_level >= 0:
@@ -173,7 +175,7 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
     return result
 
 
-def _bound_mm(what: str, a: Tensor, b: Tensor, added: Tensor | None) -> Bound | None:
+def _bound_mm(what: str, a: Tensor, b: Tensor, added: Tensor | None) -> Known | None:
     check_ranks("mm", ("a", a, 2), ("b", b, 2))
     return bound_product(a, b, {})
 
@@ -190,6 +192,23 @@ def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 
     return product(a, b, c, alpha=alpha, beta=beta)
 
 
+def transposed(weight: Tensor) -> Tensor:
+    """Return a layer's weight as the second operand.
+
+    Raises
+    ------
+    UnsupportedProblem
+        Its storage was freed or resized, of which PyTorch makes no view.
+    """
+    try:
+        return weight.mT
+    except RuntimeError as error:
+        refused = error
+    reach = byte_span(weight.shape, weight.stride(), weight.element_size())[1]
+    check_held(weight, "weight", weight.data_ptr(), reach)
+    raise refused
+
+
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
 ) -> Tensor:
@@ -204,7 +223,7 @@ def unwatched_matmul(a: Tensor, b: Tensor) -> Tensor:
     return matmul(a, b) if result is None else result
 
 
-def _bound_matmul(what: str, a: Tensor, b: Tensor, added: Tensor | None) -> Bound | None:
+def _bound_matmul(what: str, a: Tensor, b: Tensor, added: Tensor | None) -> Known | None:
     return bound_product(a, b, {})
 
 
@@ -220,13 +239,13 @@ def _slow_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
     """Return `linear` of any tensors, by `unigemm.matmul`."""
     check_ranks("linear", ("weight", weight, 2))
     if bias is None and activation is None:
-        return plain_product(x, weight.t())
-    return product(x, weight.t(), bias=bias, activation=activation)
+        return plain_product(x, transposed(weight))
+    return product(x, transposed(weight), bias=bias, activation=activation)
 
 
 def _bound_linear(
     what: tuple[str, ...], x: Tensor, weight: Tensor, bias: Tensor | None
-) -> Bound | None:
+) -> Known | None:
     check_ranks("linear", ("weight", weight, 2))
     given: dict[str, Any] = {}
     activation: str | None = what[1]
@@ -239,7 +258,7 @@ def _bound_linear(
     if given:
         named = None if what[2:] else activation
         check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, named)
-    return bound_product(x, weight.t(), given)
+    return bound_product(x, transposed(weight), given)
 
 
 def linear_preact(
@@ -247,7 +266,7 @@ def linear_preact(
 ) -> tuple[Tensor, Tensor]:
     """Return `linear`, and what went into the activation."""
     check_ranks("linear", ("weight", weight, 2))
-    return product(x, weight.t(), bias=bias, activation=activation, preact=True)
+    return product(x, transposed(weight), bias=bias, activation=activation, preact=True)
 
 
 def linear_gated(
@@ -263,7 +282,7 @@ def linear_gated(
     if bias is not None:
         check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, None)
         given["bias"] = bias
-    return plain_product(x, weight.t(), **given)
+    return plain_product(x, transposed(weight), **given)
 
 
 def linear_gated_preact(
@@ -277,7 +296,7 @@ def linear_gated_preact(
     if bias is not None:
         given["bias"] = bias
     before = x.new_empty(shape)
-    return plain_product(x, weight.t(), preact_out=before, **given), before
+    return plain_product(x, transposed(weight), preact_out=before, **given), before
 
 
 def check_gated(x: Tensor, weight: Tensor, activation: str, gate_layout: str | None) -> None:
