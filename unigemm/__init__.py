@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import hooks
 from .dynamo import untraced as _untraced
 from .dynamo import untraced_api as _untraced_api
 
@@ -67,6 +68,17 @@ _WHERE = {
     "planning.target": ("Target", "named_target"),
     "version": ("__version__",),
 }
+# What rooms below ask for by name.
+hooks.BACKENDS.update(
+    numpy="unigemm.backends.numpy:BACKEND",
+    cute_wgmma="unigemm.backends.cute_wgmma:BACKEND",
+    cute_tcgen05="unigemm.backends.cute_tcgen05:BACKEND",
+    cutile="unigemm.backends.cutile:BACKEND",
+    cute_simt="unigemm.backends.cute_simt:BACKEND",
+)
+hooks.ENTRY_POINTS = "unigemm.backends"
+hooks.MEASURER = "unigemm.tuning.online:tune"
+
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [

@@ -13,7 +13,9 @@ from dataclasses import asdict, astuple, fields
 
 import numpy as np
 
+from unigemm.planning.backend import Timed
 from unigemm.planning.calibration import Adjustment, Offset
+from unigemm.planning.target import Target
 
 from .coefficients import Model, model_of, name_of
 from .correction import factors
@@ -23,7 +25,7 @@ from .measured import Measured, MeasuredLaunch, measured
 from .offsets import coded, factor, offsets_of, properties
 from .ranking import CostModel
 
-__all__ = ["adjusted", "adjustment", "adjustments", "estimated"]
+__all__ = ["adjusted", "adjustment", "adjustments", "adjustments_of", "estimated"]
 
 _LEAST_LAUNCHES, _LEAST_PRODUCTS = 24, 4  # of which anything is said
 _HELD, _LOOSE = 100.0, 1.0  # how the coefficients are held, with a correction and without
@@ -35,6 +37,17 @@ _LEAST_SEEN = 3  # launches of a property
 _STEPS = 12
 # Weights fall with the loss against a product's best, to so little.
 _OF_COEFFICIENTS, _OF_OFFSETS = (2.0, 0.2), (6.0, 0.15)
+
+
+def adjustments_of(
+    model: CostModel, target: Target, launches: Sequence[Timed]
+) -> dict[str, Adjustment]:
+    """Return the adjustments of one backend's model, see `unigemm.planning.backend.Backend`."""
+    seen = [
+        MeasuredLaunch(model.name, problem, extents, target, config, us, True)
+        for problem, extents, config, us in launches
+    ]
+    return adjustments([model], seen)
 
 
 def adjustments(

@@ -11,7 +11,8 @@ from typing import Any
 
 from unigemm.cache.artifact import Artifact, KernelKey, source_digest
 from unigemm.errors import UnsupportedProblem
-from unigemm.planning.backend import Backend, Launcher
+from unigemm.planning.backend import Backend, Launcher, Timed
+from unigemm.planning.calibration import Adjustment
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Ranking
@@ -134,6 +135,12 @@ class CuteBackend(Backend):
             if reason is not None:
                 raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
         return estimate_all(self.model, self.copied_as(problem), extents, target, configs)
+
+    def adjustments(self, target: Target, launches: Sequence[Timed]) -> Mapping[str, Adjustment]:
+        """Return what measured launches of its own say of its cost model, by name."""
+        from ..common.calibrating import adjustments_of
+
+        return adjustments_of(self.model, target, launches)
 
     def workspace_bytes(
         self, problem: Problem, extents: Extents, target: Target, config: Config

@@ -9,7 +9,8 @@ from typing import Any
 
 from unigemm.cache.artifact import Artifact, KernelKey, source_digest
 from unigemm.errors import UnsupportedProblem
-from unigemm.planning.backend import Backend, Launcher
+from unigemm.planning.backend import Backend, Launcher, Timed
+from unigemm.planning.calibration import Adjustment
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Ranking
@@ -106,6 +107,12 @@ class CutileBackend(Backend):
         whole = scratch_bytes(problem, extents, target, replace(config, split_k=1))
         sums = scratch_bytes(problem, extents, target, config) - whole
         return too_many(sizes, config, sums)
+
+    def adjustments(self, target: Target, launches: Sequence[Timed]) -> Mapping[str, Adjustment]:
+        """Return what measured launches of its own say of its cost model, by name."""
+        from ..common.calibrating import adjustments_of
+
+        return adjustments_of(self.model, target, launches)
 
     def workspace_bytes(
         self, problem: Problem, extents: Extents, target: Target, config: Config

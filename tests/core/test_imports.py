@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,12 +42,12 @@ HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 #: The rooms, lowest floor first; a room imports only from floors below its own.
 FLOORS = [
-    {"errors", "extras", "forks", "version", "columns", "dynamo"},
+    {"errors", "extras", "forks", "hooks", "version", "columns", "dynamo"},
     {"arguments", "env"},
     {"log", "problem"},
     {"epilogue"},
-    {"activations", "arrays", "cache", "fingerprint"},
-    {"planning"},
+    {"activations", "arrays", "cache"},
+    {"fingerprint", "planning"},
     {"runtime"},
     {"info", "api"},
     {"tuning", "torch", "jax"},
@@ -57,11 +58,8 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 #: The emulator's rooms, likewise. It stands beside the api, and only `launch` needs the core.
 EMULATOR_FLOORS = [{"ptx"}, {"core"}, {"async_copy"}, {"tensor_core"}, {"launch"}, {"__init__"}]
 EMULATOR_FLOOR = {room: floor for floor, rooms in enumerate(EMULATOR_FLOORS) for room in rooms}
-#: Imported inside a function, when an array of a library or a plan from outside is first seen.
-ON_FIRST_USE = {
-    ("arrays.libraries", f"arrays.{adapter}")
-    for adapter in ("numpy_arrays", "cupy_arrays", "torch_arrays", "dlpack_arrays")
-} | {("planning.plan", "planning.validation")}
+#: A module's name in a string, by which it may be imported.
+NAME = re.compile(r"unigemm(\.\w+)+(:\w+)?", re.ASCII)
 
 
 def is_device_code(path):
@@ -101,7 +99,6 @@ def graph(paths):
             other
             for dots, name in imports(path, functions=True)
             if (other := module_of(path, dots, name, modules)) not in (None, own)
-            and (own, other) not in ON_FIRST_USE
         }
         for own, path in modules.items()
     }
@@ -147,6 +144,18 @@ def imports(path, *, functions):
     yield from walk(ast.parse(path.read_text()).body)
 
 
+def named(path):
+    """Yield (dots, name) of what is named in strings: by `import_module`, or kept for it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if NAME.fullmatch(node.value):
+                yield 0, node.value.partition(":")[0]
+        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
+            if name.startswith("."):
+                yield len(name) - len(name.lstrip(".")), name.lstrip(".")
+
+
 def first(name):
     return name.split(".")[0]
 
@@ -168,6 +177,19 @@ def test_the_walk_sees_imports_in_functions_branches_and_handlers(tmp_path):
     assert list(imports(path, functions=True)) == [*outside, (1, "api")]
 
 
+def test_the_walk_sees_what_strings_name(tmp_path):
+    path = tmp_path / "sample.py"
+    path.write_text(
+        '"""unigemm.api is above."""\n'
+        'WHERE = "unigemm.tuning.online"\n'
+        'OTHER = {"numpy": "unigemm.backends.numpy:BACKEND"}\n'
+        'def f():\n    """unigemm.api"""\n'
+        '    return importlib.import_module("..planning.plan", __package__)\n'
+    )
+    found = {(0, "unigemm.tuning.online"), (0, "unigemm.backends.numpy"), (2, "planning.plan")}
+    assert {*named(path)} == found | {(0, "unigemm.api")}
+
+
 def test_every_room_has_its_floor():
     assert {name_of(path).split(".")[0] for path in CORE} == set(FLOOR)
     assert {
@@ -177,12 +199,14 @@ def test_every_room_has_its_floor():
 
 @pytest.mark.parametrize("path", CORE, ids=ids)
 def test_no_import_of_the_core_runs_upwards(path):
-    modules = {name_of(each) for each in CORE}
+    modules = {name_of(each) for each in (*CORE, *EMULATOR, *BACKENDS)}
     own = name_of(path)
     for dots, name in imports(path, functions=True):
         assert dots or first(name) != "unigemm", f"{own}: import siblings relatively"
+    for dots, name in (*imports(path, functions=True), *named(path)):
         other = module_of(path, dots, name, modules)
         if other is not None and first(other) != first(own):
+            assert first(other) in FLOOR, f"{own} names {other}: see unigemm/hooks.py"
             assert FLOOR[first(other)] < FLOOR[first(own)], f"{own} imports {other}"
 
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from ..cache.artifact import Artifact, KernelKey
 from ..errors import UnsupportedProblem
 from ..problem.canonical import Gemm
 from ..problem.problem import Extents, Problem
+from .calibration import Adjustment
 from .config import Config
 from .plan import Plan
 from .prediction import Candidate, Ranking
 from .target import Target
 
-__all__ = ["Backend", "Launcher", "unsupported_by"]
+__all__ = ["Backend", "Launcher", "Timed", "unsupported_by"]
 
 #: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
 #: of a product whose blocks have scales also the addresses of those of A and of B; of such a one
 #: and of a scaled one the addresses of two scales (0: there is none) and a factor.
 Launcher = Callable[..., None]
+#: A launch that was measured, in microseconds.
+Timed: TypeAlias = tuple[Problem, Extents, Config, float]
 
 
 class Backend(ABC):
@@ -127,6 +131,13 @@ class Backend(ABC):
     ) -> Sequence[Candidate]:
         """Return configurations as `estimate` does, in their order."""
         return [self.estimate(problem, extents, target, config) for config in configs]
+
+    def adjustments(self, target: Target, launches: Sequence[Timed]) -> Mapping[str, Adjustment]:
+        """Return what launches of its own on one card say of its cost model, by name.
+
+        Nothing where they are too few, and by default: `unigemm.calibrate` then changes nothing.
+        """
+        return {}
 
     def workspace_bytes(
         self, problem: Problem, extents: Extents, target: Target, config: Config

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+from .. import hooks
 from ..errors import BackendUnavailable
+from ..hooks import BACKENDS as BUILTIN
 from .backend import Backend
 
 __all__ = ["BUILTIN", "backend_named", "backend_names", "compiler_missing_of", "missing_of"]
 
-ENTRY_POINTS = "unigemm.backends"
 _BASE = f"{Backend.__module__}.{Backend.__name__}"
-BUILTIN: dict[str, str] = {
-    "numpy": "unigemm.backends.numpy:BACKEND",
-    "cute_wgmma": "unigemm.backends.cute_wgmma:BACKEND",
-    "cute_tcgen05": "unigemm.backends.cute_tcgen05:BACKEND",
-    "cutile": "unigemm.backends.cutile:BACKEND",
-    "cute_simt": "unigemm.backends.cute_simt:BACKEND",
-}
 
 
 def backend_names() -> tuple[str, ...]:
@@ -32,7 +25,7 @@ def backend_names() -> tuple[str, ...]:
 @cache
 def _outside() -> tuple[str, ...]:
     # Slow, as it reads the metadata of every installed distribution: once a process.
-    return tuple(sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)}))
+    return tuple(sorted({entry.name for entry in entry_points(group=hooks.ENTRY_POINTS)}))
 
 
 @cache
@@ -46,15 +39,14 @@ def backend_named(name: str) -> Backend:
     """
     where = BUILTIN.get(name)
     if where is None:
-        found = list(entry_points(group=ENTRY_POINTS, name=name))
+        found = list(entry_points(group=hooks.ENTRY_POINTS, name=name))
         if not found:
             raise BackendUnavailable(
                 f"there is no backend {name!r}; choose one of {', '.join(backend_names())}"
             )
         where = found[0].value
-    module, _, attribute = where.partition(":")
     try:
-        backend = getattr(import_module(module), attribute)
+        backend = hooks.named(where)
         reason = _no_backend(backend, name)
     except (Exception, SystemExit) as error:  # of a stranger's module
         said = f"{type(error).__name__}: {error}"

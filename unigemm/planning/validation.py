@@ -23,6 +23,7 @@ from ..problem.dtypes import (
 )
 from ..problem.epilogue import flaw
 from ..problem.problem import BlockScales, Extents, MatrixType, Problem
+from . import plan as plans
 from . import strict_json as strictjson
 from .backend import unsupported_by
 from .config import Config
@@ -49,6 +50,9 @@ def from_plain(data: Any) -> Plan:
         There is no such backend.
     """
     return checked(_built(_current(_plain(data))))
+
+
+plans.reader = from_plain
 
 
 def typed(plan: Any) -> Plan:

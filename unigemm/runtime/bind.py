@@ -16,7 +16,6 @@ from typing import Any
 from ..arrays.libraries import host_view
 from ..arrays.library import KNOWN, Library
 from ..arrays.numpy_arrays import without_errors
-from ..arrays.numpy_ufunc import HostProduct
 from ..arrays.operands import HOST, Operand, one_device, parse_dtype
 from ..errors import BackendWarning, CacheError, OverlapError, UnigemmError, UnsupportedProblem
 from ..log import LOG, attach, is_info, watch
@@ -29,6 +28,7 @@ from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm
 from .host import _elements, host_gemm, host_product
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
+from .numpy_matmul import HostProduct
 from .options import (
     MAX_BOUND,
     Options,

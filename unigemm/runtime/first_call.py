@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .. import env
+from .. import env, hooks
 from ..arrays.library import KNOWN, Library
 from ..dynamo import untraced
 from .bind import Bound, bind, refuse_changed
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from .fusion import Fusion
 
 __all__ = ["Given", "Measuring", "bind_first", "measuring"]
-
-# Above the api, on which it stands; loaded by the first call that is to be measured.
-_TUNING = "unigemm.tuning.online"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +87,7 @@ def bind_first(library: Library, a: Any, b: Any, out: Any, options: Options, giv
         how = _asked[-1]
     except IndexError:
         how = _BY_ENVIRONMENT if env.autotune() else None
-    later = how and import_module(_TUNING).tune(library, a, b, out, options, given, how)
+    later = how and hooks.named(hooks.MEASURER)(library, a, b, out, options, given, how)
     bound = bind(library, a, b, out, options)
     refuse_changed(library, seen)
     return replace(bound, kept=False) if later else bound

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..arrays.numpy_arrays import viewer
-from ..arrays.numpy_ufunc import HostProduct, is_for_kernels, numpy_product
 from ..arrays.operands import HostArray, Operand, output_dtype
 from ..errors import UnsupportedDtype, UnsupportedProblem
 from ..planning.backend import Launcher
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import numpy_dtype
+from .numpy_matmul import HostProduct, is_for_kernels, numpy_product
 from .options import Options, stated
 
 __all__ = ["Described", "host_gemm", "host_product", "launch_apart"]

@@ -9,7 +9,6 @@ from typing import Any
 
 from .. import env
 from ..arguments import is_one_of, shown, truth
-from ..arrays.numpy_ufunc import CASTINGS
 from ..arrays.operands import Operand, compact_strides, output_dtype
 from ..errors import (
     BackendUnavailable,
@@ -26,6 +25,7 @@ from ..problem.canonical import Gemm, Layout, canonical, gated_shape, result_sha
 from ..problem.dtypes import FLOAT8, DType
 from ..problem.epilogue import Epilogue
 from ..problem.problem import PRECISIONS
+from .numpy_matmul import CASTINGS
 
 __all__ = [
     "MAX_BOUND",

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import as_array, host_view, library_of, view
-from ..arrays.numpy_ufunc import HostProduct
 from ..arrays.operands import HOST, HostArray, one_device
 from ..errors import UnsupportedProblem
 from ..planning.calibrations import calibrated_target
@@ -20,6 +19,7 @@ from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
 from .fusion import fusion_for, named_arguments
 from .host import host_gemm, host_product
+from .numpy_matmul import HostProduct
 from .options import Options, blaming, describe, stated, with_named_backend
 
 __all__ = ["plan_call"]

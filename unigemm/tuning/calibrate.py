@@ -6,13 +6,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from importlib import import_module
 from math import inf
 from pathlib import Path
 
 from ..arguments import file_path, function, seconds, shown
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
-from ..planning.calibration import Calibration
+from ..planning.calibration import Adjustment, Calibration
 from ..planning.calibrations import Calibrated, check_writable, model_digest, record
 from ..planning.registry import backend_named, backend_names, missing_of
 from ..planning.target import Target, device_target
@@ -26,8 +25,6 @@ from .probes import Probe, probes
 
 __all__ = ["calibrate"]
 
-# The fit is the cost model's own; backends are found by name.
-_FIT, _LAUNCHES = "unigemm.backends.common.calibrating", "unigemm.backends.common.measured"
 _COMPILING = 0.6  # of the budget at most
 _PACKAGES = ("nvidia-cutlass-dsl", "cuda-tile")
 _LAUNCH_S = 4e-3  # of measuring one launch
@@ -162,19 +159,18 @@ def _calibration(found: Sequence[tuple[Probe, list[Trial]]], target: Target) -> 
     UnigemmError
         It is too little.
     """
-    fit, launch = import_module(_FIT), import_module(_LAUNCHES).MeasuredLaunch
-    backends = map(backend_named, _usable())
-    models = [each.model for each in backends if hasattr(each, "model")]  # one from outside may not
-    launches = [
-        launch(plan.backend, plan.problem, plan.extents, target, plan.config, trial.us, True)
-        for _, trials in found
-        for trial in trials
-        for plan in (trial.plan,)
-    ]
-    made = fit.adjustments(models, launches)
+    trials = [trial for _, some in found for trial in some]
+    made: dict[str, Adjustment] = {}
+    for name in _usable():
+        own = [
+            (trial.plan.problem, trial.plan.extents, trial.plan.config, trial.us)
+            for trial in trials
+            if trial.plan.backend == name
+        ]
+        made |= backend_named(name).adjustments(target, own)
     if not made:
         raise UnigemmError(
-            f"{len(launches)} launches were measured, which is too little to calibrate by; give "
+            f"{len(trials)} launches were measured, which is too little to calibrate by; give "
             "more time (budget=), or compile on more cores"
         )
     versions = {"unigemm": __version__}

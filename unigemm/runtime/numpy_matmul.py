@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..arrays.numpy_arrays import memory_viewer
+from ..arrays.operands import HostArray, compact_strides, output_dtype, parse_dtype
 from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, result_shape
 from ..problem.dtypes import FLOAT8, INPUTS, may_multiply, numpy_dtype, output_dtypes
 from ..problem.overlap import overlaps_itself
-from .numpy_arrays import memory_viewer
-from .operands import HostArray, compact_strides, output_dtype, parse_dtype
 
 if TYPE_CHECKING:
     import numpy as np
