@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import sys
 import tempfile
 
 # Before NumPy is imported: the tests' matrices are small, and threads of BLAS that share cores with
@@ -61,6 +63,15 @@ def cache_of_the_run():
     from unigemm.cache.layers import default_cache
 
     return default_cache()
+
+
+def pytest_runtest_setup(item):
+    """Seed the generators that all share: what a test draws depends on none before it."""
+    random.seed(0)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
 
 
 def gpu_count():

@@ -31,7 +31,7 @@ def default_settings() -> Iterator[None]:
             f"this version of cuda.tile does not keep its settings where unigemm sets them "
             f'({error}); pip install "cuda-tile>=1.7,<1.8"'
         ) from error
-    names = {name for name, value in vars(_debug).items() if isinstance(value, bool)}
+    names = [name for name, value in vars(_debug).items() if isinstance(value, bool)]
     with _compiler_lock:
         modules = [m for name, m in list(sys.modules.items()) if name.startswith("cuda.tile")]
         on = [(m, name) for m in modules for name in names if getattr(m, name, False)]

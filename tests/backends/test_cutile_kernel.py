@@ -353,7 +353,7 @@ def test_a_divisor_divides_exactly(by, number):
     divisor = Divisor(by)
     assert 0 < divisor.packed < 2**63
     whole = number // by * by
-    for near in {number, whole, max(0, whole - 1), 2**31 - 1}:
+    for near in (number, whole, max(0, whole - 1), 2**31 - 1):
         assert exactly(near, divisor) == near // by
 
 

@@ -88,7 +88,7 @@ def first_place(tile, thread, threads):
 
 def test_the_copies_of_all_threads_fill_each_tile_exactly_once():
     found = [geometry(*offer) for offer in OFFERED]
-    tiles = {(tile, geo.copy_threads) for geo in found for tile in (geo.a, geo.b)}
+    tiles = dict.fromkeys((tile, geo.copy_threads) for geo in found for tile in (geo.a, geo.b))
     for tile, threads in tiles:
         if tile.tma_fed:
             continue

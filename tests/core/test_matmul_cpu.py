@@ -242,7 +242,7 @@ class OnlyDLPack:
 
 
 def test_any_object_with_dlpack_is_taken_with_out():
-    a, b, out = np.random.rand(3, 4), np.random.rand(4, 5), np.zeros((3, 5))
+    a, b, out = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5), np.zeros((3, 5))
     wrapped = OnlyDLPack(out)
     assert unigemm.matmul(OnlyDLPack(a), OnlyDLPack(b), wrapped) is wrapped
     np.testing.assert_allclose(out, a @ b, rtol=1e-14)

@@ -78,7 +78,7 @@ def test_a_wheel_holds_every_module_once_and_nothing_else(wheel):
     listed = set(settings()["tool"]["setuptools"]["packages"])
     expected = {"unigemm/py.typed", "unigemm/emulator/launch/stand_in.c"}
     expected |= {f"unigemm/planning/data/{name}" for name in ("cost_model.json", "corrections.npz")}
-    for package in listed:
+    for package in sorted(listed):
         parts = package.split(".")
         folder = ROOT.joinpath(*(parts[1:] if parts[1:2] == ["backends"] else parts))
         expected |= {f"{'/'.join(parts)}/{path.name}" for path in folder.glob("*.py")}

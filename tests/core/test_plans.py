@@ -90,13 +90,13 @@ def test_text_that_is_no_plan_is_refused():
 
 
 def test_a_plan_for_arrays_is_taken_by_matmul():
-    a, b = np.random.rand(30, 20), np.random.rand(20, 10)
+    a, b = (np.random.default_rng(0).random(shape) for shape in ((30, 20), (20, 10)))
     plan = Plan.from_json(unigemm.plan(a, b).to_json())
     np.testing.assert_allclose(unigemm.matmul(a, b, plan=plan), a @ b)
 
 
 def test_a_plan_for_another_call_is_refused_with_what_differs():
-    a, b = np.random.rand(30, 20), np.random.rand(20, 10)
+    a, b = (np.random.default_rng(0).random(shape) for shape in ((30, 20), (20, 10)))
     plan = unigemm.plan(a, b)
     with pytest.raises(unigemm.UnsupportedProblem, match="size is 30x10x20"):
         unigemm.matmul(a[:20], b, plan=plan)

@@ -52,7 +52,7 @@ def test_every_layout_dtype_and_offset_at_awkward_sizes(name, dtype, layout, pla
     lib = lib_named(name)
     pad, shift = place
     for i, (m, n, k) in enumerate(SIZES):
-        for out_dtype in {dtype, DType.FLOAT32} if dtype.itemsize == 2 else {dtype}:
+        for out_dtype in (dtype, DType.FLOAT32) if dtype.itemsize == 2 else (dtype,):
             case = Case(
                 a=matrix(m, k, layout[0] == "t", pad, shift),
                 b=matrix(k, n, layout[1] == "t", pad, shift),

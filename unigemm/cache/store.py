@@ -95,7 +95,7 @@ class Folder:
         """Say why nothing here may be loaded; None when it may, or can once there is a folder."""
         if self.homeless:
             return "has no folder"
-        for path in {self.named or self.path, self.path}:
+        for path in dict.fromkeys((self.named or self.path, self.path)):
             reason = parents_flaw(path, self.owners)
             if reason is not None:
                 return reason

@@ -51,7 +51,7 @@ def with_extents(plan: Plan, extents: Extents, backend_of: Callable[[str], Backe
 
     ranked = (plan.as_alternative, *plan.alternatives)
     estimated: dict[tuple[str, Config], Alternative] = {}
-    for name in {each.backend for each in ranked}:
+    for name in dict.fromkeys(each.backend for each in ranked):
         backend = backend_of(name)
         configs = [each.config for each in ranked if each.backend == name]
         for found in backend.estimate_all(plan.problem, extents, plan.target, configs):
