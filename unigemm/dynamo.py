@@ -42,7 +42,11 @@ def untraced(function: FunctionT) -> FunctionT:
     return function
 
 
-def untraced_api(value: Any, name: str) -> None:
+_ADDRESSES = "works on the addresses of tensors, which a graph does not have"
+_OUTSIDE = "leave fullgraph=True out, or call it outside of the compiled function"
+
+
+def untraced_api(value: Any, name: str, why: str = _ADDRESSES, instead: str = _OUTSIDE) -> None:
     """Let the graph of a compiled function end where it calls something public.
 
     Parameters
@@ -50,18 +54,20 @@ def untraced_api(value: Any, name: str) -> None:
     value
         A function, or a class, whose functions are meant; other values are left as they are.
     name
-        Its name, which ``fullgraph=True`` says, with what would work.
+        Its name below `unigemm`, which ``fullgraph=True`` says.
+    why
+        Why it is in no graph.
+    instead
+        What would work.
     """
     if isinstance(value, type) and not issubclass(value, BaseException):
         for attribute, member in vars(value).items():
-            untraced_api(getattr(member, "__func__", member), f"{name}.{attribute}")
+            called = name if attribute.startswith("__") else f"{name}.{attribute}"
+            untraced_api(getattr(member, "__func__", member), called, why, instead)
     elif isinstance(value, FunctionType):
-        instead = f"use unigemm.torch.{name}, " if name == "matmul" else ""
+        instead = f"use unigemm.torch.matmul, {instead}" if name == "matmul" else instead
         value._torchdynamo_disable = True  # type: ignore[attr-defined]
-        value._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
-            f"unigemm.{name} works on the addresses of tensors, which a graph does not have: "
-            f"{instead}leave fullgraph=True out, or call it outside of the compiled function"
-        )
+        value._torchdynamo_disable_msg = f"unigemm.{name} {why}: {instead}"  # type: ignore[attr-defined]
         untraced(value)
 
 

@@ -19,6 +19,7 @@ from torch._dynamo.convert_frame import input_codes  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 
 import unigemm  # noqa: E402
+import unigemm.torch as ut  # noqa: E402
 
 HOME = Path(unigemm.__file__).parent
 _GENERATOR = torch.Generator().manual_seed(7)
@@ -210,3 +211,86 @@ def test_it_does_not_matter_what_is_imported_first(order):
     code = IN_ORDER.format(imports=ORDERS[order])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def run_by_name(x, w):
+    return torch.ops.unigemm.mm(x, w)
+
+
+def run_backward(x, w):
+    x = x.detach().requires_grad_()
+    torch.ops.unigemm.linear(x, w.mT).backward(torch.ones(4, 3))
+    return x.grad @ w
+
+
+def run_below(x, w):
+    with ut.use(device="cpu") as used:
+        y = torch.mm(x, w)
+    assert used.calls == 1
+    return y
+
+
+EXPECTED = {run_by_name: X @ W, run_below: X @ W, run_backward: torch.ones(4, 3) @ W.mT @ W}
+
+
+@pytest.mark.parametrize("function", EXPECTED)
+def test_kernels_are_not_traced_where_compiled_code_runs_them_uncompiled(function):
+    def f(x, w):
+        try:
+            torch._dynamo.graph_break()  # here: then all of the function runs uncompiled
+            return function(x, w)
+        finally:
+            pass
+
+    f = compiled(f)
+    torch._dynamo.eval_frame.skip_code(function.__code__)
+    torch.testing.assert_close(f(X, W), EXPECTED[function])
+    assert not seen()
+
+
+def test_use_is_left_out_of_graphs_and_says_so():
+    def multiply(x, w):
+        with ut.use(device="cpu") as used:
+            y = torch.mm(x, w)
+        assert used.calls == 1
+        return y
+
+    f = compiled(multiply)
+    for _ in range(2):
+        torch.testing.assert_close(f(X, W), X @ W)
+    assert breaks() == 1
+    assert not seen()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"unigemm\.torch\.use changes"):
+        compiled(multiply, fullgraph=True)(X, W)
+
+
+def test_use_decorates_functions_that_are_compiled_too():
+    used = ut.use(device="cpu")
+    f = used(torch.mm)
+    torch.testing.assert_close(f(X, W), X @ W)
+    torch.testing.assert_close(compiled(f)(X, W), X @ W)
+    assert used.calls == 2
+    torch.mm(X, W)
+    assert used.calls == 2
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_factor_that_is_a_tensor_breaks_the_graph_or_is_refused(name):
+    def f(x, w, factor):
+        return ut.addmm(BIAS, x, w, **{name: factor}) + 1
+
+    factor = torch.tensor(2.0)
+    want = torch.addmm(BIAS, X, W, **{name: 2.0}) + 1
+    torch.testing.assert_close(compiled(f)(X, W, factor), want)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="pass alpha and beta as numbers"):
+        compiled(f, fullgraph=True)(X, W, factor)
+    torch.testing.assert_close(compiled(f, fullgraph=True)(X, W, 2.0), want)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_layers_are_refused_with_what_works():
+    for model in (ut.Linear(8, 3), torch.nn.Sequential(ut.Linear(8, 3))):
+        with pytest.raises(
+            unigemm.UnsupportedProblem, match=r"use torch\.compile or torch\.export"
+        ):
+            torch.jit.script(model)

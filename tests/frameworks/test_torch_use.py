@@ -305,3 +305,22 @@ def test_a_factor_of_zero_leaves_its_term_unread_as_in_torch(dtype):
             torch.testing.assert_close(got, beta * c)
         torch.testing.assert_close(torch.addmm(bad, c, c, beta=0), c @ c)
     assert used.calls == 5
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_a_recurrent_layer_that_is_one_kernel_is_counted(kind):
+    layer = kind(4, 4)
+    x = draw(3, 2, 4)
+    theirs, _ = layer(x)
+    with use() as used:
+        ours, _ = layer(x)
+        ours.sum().backward()
+    torch.testing.assert_close(ours, theirs)
+    if not any("rnn_layer" in reason for reason in used.reasons):  # no oneDNN here
+        assert used.calls
+        return
+    assert any("flags(enabled=False)" in reason for reason in used.reasons)
+    with use() as used, torch.backends.mkldnn.flags(enabled=False):
+        ours, _ = layer(x)
+    torch.testing.assert_close(ours, theirs)
+    assert (used.calls > 0, used.fallbacks) == (True, 0)

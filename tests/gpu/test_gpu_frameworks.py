@@ -16,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import unigemm  # noqa: E402
 import unigemm.torch as ut  # noqa: E402
 
 pytestmark = [
@@ -211,3 +212,50 @@ def test_jax_multiplies_on_the_gpu(script, started):
 @pytest.mark.parametrize("script", ["examples/torch_many_gpus.py", "examples/jax_many_gpus.py"])
 def test_an_example_runs_on_two_gpus(script, started):
     check_script(script, started)
+
+
+def outcomes(layer, shapes):
+    """Return what a layer gives forward and backward for inputs of each shape, or its error."""
+    compiled = torch.compile(layer, backend="cudagraphs")
+    found = []
+    for shape in shapes:
+        x = draw(*shape)
+        layer.zero_grad()
+        try:
+            y = compiled(x)
+            y.sum().backward()
+        except RuntimeError as error:
+            found.append(str(error))
+            continue
+        found.append((y.detach().clone(), [p.grad.clone() for p in layer.parameters()]))
+    return found
+
+
+@pytest.mark.parametrize("shape", [(64,), (5, 64)], ids=["2-d", "3-d"])
+def test_a_layer_in_pytorchs_graphs_takes_the_sizes_that_pytorchs_own_takes(shape):
+    torch._dynamo.reset()
+    ours = ut.Linear(64, 32, activation="gelu", device="cuda")
+    own = torch.nn.Linear(64, 32, device="cuda")
+    own.load_state_dict(ours.state_dict())
+    theirs = torch.nn.Sequential(own, torch.nn.GELU())
+    shapes = [(rows, *shape) for rows in (16, 33, 16)]
+    for shape, one, two in zip(
+        shapes, outcomes(ours, shapes), outcomes(theirs, shapes), strict=True
+    ):
+        print(shape, "ours:", one if isinstance(one, str) else "right", "| PyTorch's:",
+              two if isinstance(two, str) else "right")  # fmt: skip
+        if not isinstance(two, str):
+            torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
+
+
+def test_a_recurrent_layer_that_is_one_kernel_is_counted():
+    layer, x = torch.nn.LSTM(64, 32, device="cuda"), draw(5, 4, 64)
+    theirs, _ = layer(x)
+    with ut.use() as used:
+        ours, _ = layer(x)
+        ours.sum().backward()
+    torch.testing.assert_close(ours, theirs)
+    assert used.fallbacks >= 2, used.reasons
+    assert any("_cudnn_rnn" in reason for reason in used.reasons)
+    with ut.use(batch_invariant=True), pytest.raises(unigemm.UnsupportedProblem, match="cudnn"):
+        layer(x)

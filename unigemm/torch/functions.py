@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 from ..arguments import is_one_of, number, shown, truth
 from ..arrays.torch_tensors import refuse_type
+from ..dynamo import untraced_api
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from . import products
 from .activations import GATED, activation_named
@@ -227,12 +228,24 @@ def _factor(name: str, value: Any) -> Any:
             raise ShapeMismatch(
                 f"{name} is a tensor of shape {tuple(value.shape)} and {value.dtype}; pass a number"
             )
-        return value.item()
+        return _read(value)
     if type(value) is float:
         return value
     if not isinstance(value, numbers.Real):
         raise UnsupportedProblem(f"{name} is {shown(value)}; pass a number")
     return number(value, name)
+
+
+def _read(factor: Tensor) -> Any:
+    return factor.item()
+
+
+untraced_api(
+    _read,
+    "torch",
+    "reads a factor that is a tensor, and a graph does not have its value",
+    "pass alpha and beta as numbers, or leave fullgraph=True out",
+)
 
 
 def bmm(a: Tensor, b: Tensor, **options: Unpack[Options]) -> Tensor:

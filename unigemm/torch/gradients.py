@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 
+from ..dynamo import untraced
 from ..errors import UnsupportedProblem
 from .activations import activation_named, gated_named
 from .operators import LIBRARY
@@ -246,6 +247,7 @@ def _kernel(
             return result
 
         @staticmethod
+        @untraced
         def backward(ctx: Any, *gradients: Any) -> Any:
             if all(g is None for g in gradients):
                 return (None,) * (2 + len(ctx.needed))
@@ -253,6 +255,7 @@ def _kernel(
 
     Function.__name__ = Function.__qualname__ = f"unigemm_{name}"
 
+    @untraced
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         notice(*args)
         if _forward_ad._current_level >= 0:

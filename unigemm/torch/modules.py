@@ -72,6 +72,13 @@ class Linear(nn.Linear):
             x, self.weight, self.bias, activation=self.activation, gate_layout=self.gate_layout
         )
 
+    def __prepare_scriptable__(self) -> Linear:
+        """Refuse `torch.jit.script`, which asks for a module that it can read."""
+        raise UnsupportedProblem(
+            "torch.jit.script cannot read unigemm.torch.Linear, whose options are Python's; use "
+            "torch.compile or torch.export, or script the model before replace_linear"
+        )
+
     def extra_repr(self) -> str:
         """Describe the layer as PyTorch's does, and its activation."""
         said = super().extra_repr()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ..dynamo import untraced
 from ..errors import DeviceMismatch, UnsupportedDtype
 from . import products
 from .products import check_bmm, check_epilogue, check_gated, check_ranks
@@ -229,7 +230,7 @@ def _register() -> None:
     for name, schema in OPERATORS.items():
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         for key in ("CPU", "CUDA"):
-            LIBRARY.impl(name, _KERNELS[name], key)
+            LIBRARY.impl(name, untraced(_KERNELS[name]), key)
         torch.library.register_fake(f"unigemm::{name}", _FAKES[name], lib=LIBRARY)
         LIBRARY.impl(name, _autocast(name, "cpu"), "AutocastCPU")
         LIBRARY.impl(name, _autocast(name, "cuda"), "AutocastCUDA")

@@ -9,12 +9,14 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..arguments import is_one_of, shown, truth
+from ..dynamo import untraced, untraced_api
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
@@ -29,13 +31,14 @@ _DEVICES = {"cuda": "CUDA", "cpu": "CPU"}
 _LOCK = Lock()
 
 
-class use:
+class use(ContextDecorator):
     """Let unigemm compute the products of PyTorch's own functions.
 
-    A context manager for the whole process: other threads multiply with unigemm too, until it ends.
-    Contexts of a device nest, and the options are those of the one that began last.
+    A context manager or decorator for the whole process: other threads multiply with unigemm too,
+    until it ends. Contexts of a device nest, and the options are those of the one that began last.
 
-    What unigemm refuses, PyTorch's own kernel computes. That is counted, and logged by the logger
+    What unigemm refuses, PyTorch's own kernel computes, and so it does recurrent layers that have
+    one kernel. That is counted, and logged by the logger
     "unigemm": a warning for the first of each reason.
 
     Parameters
@@ -128,6 +131,12 @@ class use:
         log("unigemm.torch.use leaves a product to PyTorch: %s", reason)
 
 
+untraced_api(
+    use,
+    "torch.use",
+    "changes what PyTorch's products are, for the whole process, and a graph cannot",
+    "leave fullgraph=True out, or enter it outside of the compiled function",
+)
 _ACTIVE: dict[str, list[use]] = {device: [] for device in _DEVICES}
 _LIBRARIES: dict[str, torch.library.Library] = {}
 
@@ -234,6 +243,11 @@ _OVERRIDES: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "addmm.out": (2, _addmm_out),
     "baddbmm.out": (3, _addmm_out),
 }
+#: Kernels of whole layers, whose products nobody else sees, and what leaves them out.
+_LAYERS = {
+    "cpu": (("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"), "mkldnn"),
+    "cuda": (("_cudnn_rnn", "_cudnn_rnn_backward"), "cudnn"),
+}
 
 
 def _override(device: str) -> torch.library.Library:
@@ -242,12 +256,17 @@ def _override(device: str) -> torch.library.Library:
     key = _DEVICES[device]
     # All of them first: a kernel that is overridden cannot be asked for any more.
     own = {name: torch.library.get_kernel(f"aten::{name}", key) for name in _OVERRIDES}
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    layers = [name for name in _LAYERS[device][0] if has(f"aten::{name}", key)]
+    own |= {name: torch.library.get_kernel(f"aten::{name}", key) for name in layers}
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"(?s).*Overriding a previously registered")
             for name, (rank, ours) in _OVERRIDES.items():
                 kernel = _kernel(device, name, rank, ours, own[name])
                 library.impl(name, kernel, key, with_keyset=True)
+            for name in layers:
+                library.impl(name, _layer(device, name, own[name]), key, with_keyset=True)
     except BaseException:
         library._destroy()
         raise
@@ -261,6 +280,7 @@ def _kernel(
     first = 0 if "add" not in name else 1
     known = _KNOWN.get(name)
 
+    @untraced
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         used = active[-1] if active else None
         if used is None:  # another thread has just left
@@ -281,6 +301,27 @@ def _kernel(
             used.left_to_torch(name, error)
             return result
         used.calls += 1
+        return result
+
+    return kernel
+
+
+def _layer(device: str, name: str, theirs: Any) -> Callable[..., Any]:
+    """Return a kernel that counts a layer which PyTorch computes at once."""
+    active = _ACTIVE[device]
+    error = UnsupportedProblem(
+        "a whole layer is one kernel of PyTorch's; its products are unigemm's under "
+        f"torch.backends.{_LAYERS[device][1]}.flags(enabled=False)"
+    )
+
+    @untraced
+    def kernel(keys: Any, *args: Any, **options: Any) -> Any:
+        used = active[-1] if active else None
+        if used is not None and used.batch_invariant:
+            raise error
+        result = theirs.call_boxed(keys, *args, **options)
+        if used is not None:
+            used.left_to_torch(name, error)
         return result
 
     return kernel
