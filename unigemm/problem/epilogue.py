@@ -29,6 +29,7 @@ __all__ = [
     "Step",
     "arithmetic",
     "evaluate",
+    "excess",
     "flaw",
 ]
 
@@ -312,16 +313,30 @@ def _needed(epilogue: Epilogue, wanted: Sequence[int] | None) -> set[int]:
     return needed
 
 
+def excess(epilogue: Epilogue) -> str | None:
+    """Say what an epilogue has too much of, for a call or a plan; None where it may be one."""
+    counts = (
+        (len(epilogue.steps), _MOST_STEPS, "steps"),
+        (len(epilogue.beside), MOST_ARRAYS, "arrays that it reads or writes beside D"),
+        (epilogue.numbers, MOST_ARRAYS, "numbers"),
+    )
+    for count, most, what in counts:
+        if count > most:
+            return f"an epilogue has at most {most} {what}, and this one has {count}"
+    return None
+
+
 def flaw(epilogue: Epilogue) -> str | None:
     """Say why an epilogue that comes from outside is none; None where it may be one.
 
     Its fields have their types.
     """
     steps = epilogue.steps
-    if not 1 <= len(steps) <= _MOST_STEPS or steps[0] != Step("sums"):
-        return f"an epilogue has 1 to {_MOST_STEPS} steps, the first the sums"
-    if len(epilogue.beside) > MOST_ARRAYS or not 0 <= epilogue.numbers <= MOST_ARRAYS:
-        return f"an epilogue has at most {MOST_ARRAYS} arrays and as many numbers"
+    if not steps or steps[0] != Step("sums") or epilogue.numbers < 0:
+        return "the first step of an epilogue is the sums"
+    too_much = excess(epilogue)
+    if too_much is not None:
+        return too_much
     sides: list[str] = []  # of each step: "whole", "half" (behind the gate) or "any"
     for i, step in enumerate(steps):
         reason, side = _step_flaw(epilogue, i, sides)
@@ -340,7 +355,7 @@ def _step_flaw(epilogue: Epilogue, i: int, sides: list[str]) -> tuple[str | None
         there = there and (step.op not in counts or bool(of)) and (i == 0) == (step.op == "sums")
         if (step.op == "constant") != bool(step.value) or not there:
             return "is none that a call has", ""
-        return _constant_flaw(step), "any" if step.op in ("constant", "number") else "whole"
+        return _constant_flaw(step), _side(epilogue, step)
     count = 1 if step.op in _HALVES else OPERATIONS.get(step.op)
     if count is None or step.value or len(step.of) != count:
         return "is not known", ""
@@ -357,6 +372,12 @@ def _step_flaw(epilogue: Epilogue, i: int, sides: list[str]) -> tuple[str | None
     if len(found) > 1:
         return "mixes what is behind the gate with what is before it", ""
     return None, found.pop() if found else "any"
+
+
+def _side(epilogue: Epilogue, step: Step) -> str:
+    """Return where a step that begins something belongs; what is one element goes everywhere."""
+    one = step.op == "array" and not epilogue.arrays[step.of[0]].along
+    return "any" if one or step.op in ("constant", "number") else "whole"
 
 
 def _constant_flaw(step: Step) -> str | None:

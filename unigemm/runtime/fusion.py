@@ -13,7 +13,7 @@ from ..arrays.operands import Operand, output_dtype
 from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, gated_shape, result_shape
 from ..problem.dtypes import DType
-from ..problem.epilogue import RESULTS, Beside, Epilogue, Step
+from ..problem.epilogue import RESULTS, Beside, Epilogue, Step, excess
 from ..problem.matrix import MatrixType
 from ..problem.overlap import overlaps_itself
 
@@ -314,6 +314,9 @@ class _Builder:
             halves=halves,
             in_place=in_place,
         )
+        too_much = excess(epilogue)
+        if too_much is not None:
+            raise UnsupportedProblem(f"{too_much}; compute a part of it behind the product")
         arrays = {**self.read, **self.written, **self.totals}
         return Fusion(
             epilogue, tuple(arrays), tuple(arrays.values()), self.largest, tuple(self.numbers),
