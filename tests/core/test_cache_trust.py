@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import tempfile
 
 import pytest
 
-from unigemm.cache import trust
+from unigemm.cache import scratch, trust
+from unigemm.cache.sass import work_folder
+from unigemm.errors import CompilationError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
 as_root = pytest.mark.skipif(
@@ -133,3 +138,55 @@ def test_the_owner_of_the_root_folder_counts_as_root(deep, monkeypatch):
     assert trust.parents_flaw(deep, frozenset({1000})) is None
     assert "belongs to user 65534" in trust.status_flaw(os.stat(deep), frozenset({1000}))
     assert stat.S_ISREG(os.stat(deep).st_mode)
+
+
+def _open_place(tmp_path, how):
+    """Return a folder for temporary files in which another user may rename others' folders."""
+    place = tmp_path / "above" / "place"
+    place.mkdir(parents=True)
+    if how == "link":
+        (tmp_path / "open").mkdir()
+        (tmp_path / "open").chmod(0o777)
+        link = tmp_path / "open" / "link"
+        link.symlink_to(place)
+        return link
+    shared = place.parent if how == "parent" else place
+    shared.chmod({"group": 0o2775}.get(how, 0o777))
+    if how == "stranger's":
+        place.chmod(0o755)
+        os.chown(place, STRANGER, STRANGER)
+    return place
+
+
+@as_root
+@pytest.mark.parametrize("how", ["all", "group", "parent", "link", "stranger's"])
+def test_code_passes_through_no_folder_that_another_user_could_replace(tmp_path, monkeypatch, how):
+    place = _open_place(tmp_path, how)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with pytest.raises(trust.Untrusted, match=r"lies in|link"), scratch.scratch_folder():
+        pass
+    with pytest.raises(trust.Untrusted, match=r"lies in|link"):
+        scratch.kept_folder(str(place))
+    with pytest.raises(CompilationError, match="set TMPDIR"), work_folder():
+        pass
+    assert not list(place.iterdir())
+
+
+@as_root
+def test_another_user_cannot_rename_a_scratch_folder(tmp_path, monkeypatch):
+    for folder in (tmp_path, *tmp_path.parents):
+        if not os.stat(folder).st_mode & stat.S_IXOTH:
+            folder.chmod(0o711)  # so that the other user gets there
+    place = tmp_path / "place"
+    place.mkdir()
+    place.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    rename = f"import os, sys\nos.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})\n"
+    rename += "os.rename(sys.argv[1], sys.argv[1] + 'x')"
+    with scratch.scratch_folder() as folder:
+        command = [sys.executable, "-I", "-c", rename, str(folder)]
+        assert "PermissionError" in subprocess.run(command, capture_output=True, text=True).stderr
+        assert folder.is_dir()
+        place.chmod(0o777)  # as it must not be: the check is needed
+        moved = subprocess.run(command, capture_output=True, text=True)
+        assert moved.returncode == 0, moved.stderr

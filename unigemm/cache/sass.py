@@ -129,8 +129,8 @@ def work_folder() -> Iterator[Path]:
             folder = stack.enter_context(scratch_folder())
         except OSError as error:
             raise CompilationError(
-                f"there is no folder for a compiler's files ({error}); set TMPDIR to one that can "
-                "be written"
+                f"there is no folder for a compiler's files ({error}); set TMPDIR to one that you "
+                "and nobody else can write"
             ) from error
         yield folder
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .trust import Untrusted, own_or_root, parents_flaw
+
 try:
     import fcntl
 except ImportError:  # Windows, where nothing is swept
@@ -132,7 +134,7 @@ def kept_folder(place: str | None = None) -> Path:
     Raises
     ------
     OSError
-        It cannot be made.
+        It cannot be made, or other users may rename what lies in `place`.
     """
     held = _new_folder(place)
     atexit.register(held.remove)
@@ -146,7 +148,7 @@ def scratch_folder() -> Iterator[Path]:
     Raises
     ------
     OSError
-        It cannot be made.
+        It cannot be made, or other users may rename what lies in the system's temporary folder.
     """
     held = _new_folder(None)
     try:
@@ -157,6 +159,10 @@ def scratch_folder() -> Iterator[Path]:
 
 def _new_folder(place: str | None) -> Held:
     place = place or tempfile.gettempdir()
+    # Who may rename the folder can put another one in its place while code passes through it.
+    reason = parents_flaw(Path(place) / _PREFIX, own_or_root())
+    if reason is not None:
+        raise Untrusted(Path(place) / f"{_PREFIX}*", reason)
     _sweep(place)
     while True:
         held = hold(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import pkgutil
 import shutil
 import subprocess
@@ -181,7 +182,13 @@ def open_host(
 
 @cache
 def _folder() -> Path:
-    return kept_folder()  # the libraries are mapped until the process ends
+    try:
+        return kept_folder()  # the libraries are mapped until the process ends
+    except OSError as error:
+        raise BackendUnavailable(
+            f"the emulator has no folder for host code ({error}); set TMPDIR to one that you and "
+            "nobody else can write"
+        ) from error
 
 
 _NUMBERS = itertools.count()
@@ -196,6 +203,9 @@ def _stand_in() -> Path:
 
 
 def _run(command: Sequence[Any]) -> None:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    environment = {**os.environ, "TMPDIR": str(_folder())}  # where a compiler's parts meet
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, env=environment
+    )
     if done.returncode:
         raise EmulatorError(f"{command[0]} failed: {done.stderr.strip()}")
