@@ -80,6 +80,8 @@ hooks.ENTRY_POINTS = "unigemm.backends"
 hooks.MEASURER = "unigemm.tuning.online:tune"
 
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+#: Modules for users; shown once they are imported.
+_MODULES = ("emulator", "epilogue", "jax", "torch")
 
 __all__ = [
     "ArraySpec",
@@ -131,4 +133,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Return what users name, and none of what this module itself imports."""
+    own = (name for name in globals() if name.startswith("__") or name in _MODULES)
+    return sorted({*__all__, "epilogue", *own})

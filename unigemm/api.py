@@ -45,26 +45,55 @@ if TYPE_CHECKING:
 __all__ = ["CompiledKernel", "compile", "matmul", "plan"]
 
 
+# A tuple of one is taken as by NumPy's ufuncs, and gives its array: so two of these overlap.
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: NumPyArray,
+    b: NumPyArray,
+    /,
+    out: NumPyArray | tuple[NumPyArray] | None = None,
+    **options: Unpack[MatmulOptions],
+) -> NumPyArray: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: Tensor[ArrayT],
+    b: Tensor[ArrayT],
+    /,
+    out: Tensor[ArrayT] | tuple[Tensor[ArrayT]] | None = None,
+    **options: Unpack[MatmulOptions],
+) -> ArrayT: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: ArrayT,
+    b: ArrayT,
+    /,
+    out: ArrayT | tuple[ArrayT] | None = None,
+    **options: Unpack[MatmulOptions],
+) -> ArrayT: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: NumPyLike,
+    b: NumPyLike,
+    /,
+    out: NumPyArray | tuple[NumPyArray] | None = None,
+    **options: Unpack[MatmulOptions],
+) -> NumPyArray: ...
 @overload
 def matmul(
-    a: NumPyArray, b: NumPyArray, /, out: NumPyArray | None = None, **options: Unpack[MatmulOptions]
-) -> NumPyArray: ...
+    a: NumPyLike, b: NumPyLike, /, out: tuple[NumPyArray, ...], **options: Unpack[MatmulOptions]
+) -> tuple[NumPyArray, ...]: ...
 @overload
 def matmul(
     a: Tensor[ArrayT],
     b: Tensor[ArrayT],
     /,
-    out: Tensor[ArrayT] | None = None,
+    out: tuple[Tensor[ArrayT], ...],
     **options: Unpack[MatmulOptions],
-) -> ArrayT: ...
+) -> tuple[ArrayT, ...]: ...
 @overload
 def matmul(
-    a: ArrayT, b: ArrayT, /, out: ArrayT | None = None, **options: Unpack[MatmulOptions]
-) -> ArrayT: ...
-@overload
-def matmul(
-    a: NumPyLike, b: NumPyLike, /, out: NumPyArray | None = None, **options: Unpack[MatmulOptions]
-) -> NumPyArray: ...
+    a: ArrayT, b: ArrayT, /, out: tuple[ArrayT, ...], **options: Unpack[MatmulOptions]
+) -> tuple[ArrayT, ...]: ...
 def matmul(
     a: Any,
     b: Any,

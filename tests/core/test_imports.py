@@ -393,3 +393,11 @@ def test_every_public_name_stays_what_it_is_when_a_backend_is_imported():
         importlib.import_module(f"unigemm.backends.{name}")
     assert {name: getattr(unigemm, name) for name in unigemm.__all__} == before
     assert "numpy" in [backend.name for backend in unigemm.backend_info()]
+
+
+def test_dir_shows_what_users_name_and_nothing_else():
+    import unigemm
+
+    shown = {name for name in dir(unigemm) if not name.startswith("__")}
+    public = {name for name in unigemm.__all__ if not name.startswith("__")}
+    assert shown - {"emulator", "jax", "torch"} == {*public, "epilogue"}

@@ -31,6 +31,11 @@ reveal_type(unigemm.matmul(t, t))  # Tensor
 reveal_type(unigemm.matmul(t, t, out=t, dtype=torch.float32, backend="numpy"))  # Tensor
 reveal_type(unigemm.matmul(t, weight, stream=0, scale_a=2.0))  # Tensor
 reveal_type(unigemm.matmul(weight, weight))  # Tensor
+reveal_type(unigemm.matmul(a, a, out=(a,)))  # ndarray
+two = lambda acc: (acc, acc * 2)
+reveal_type(unigemm.matmul(a, a, (a, a), epilogue=two))  # tuple
+reveal_type(unigemm.matmul([[1.0]], a, out=(a, a), epilogue=two))  # tuple
+reveal_type(unigemm.matmul(t, weight, out=(t, t), epilogue=two))  # tuple
 spec = unigemm.ArraySpec([4, 4], "bf16", "F")
 reveal_type(spec)  # ArraySpec
 plan = unigemm.plan(spec, spec, target="sm_90a")
