@@ -15,7 +15,7 @@ import unigemm
 from unigemm.cache.sass import inspect_cubin, instruction_mix
 from unigemm.cli import render as show
 from unigemm.planning.plan import Plan
-from unigemm.planning.target import device_count
+from unigemm.planning.target import ARCHITECTURES, DEVICES, SHORT_NAMES, device_count
 from unigemm.problem.dtypes import INPUTS
 from unigemm.problem.problem import PRECISIONS
 
@@ -147,6 +147,8 @@ USER_ERRORS = {
         ("plan", 4, 4, 4, "--dtype", "int32", "--target", "sm_90a"),
         "UnsupportedDtype",
     ),
+    "target of the cache": (("cache", "ls", "--target", "bogus"), "UnsupportedProblem"),
+    "backend of the cache": (("cache", "clear", "--backend", "bogus"), "BackendUnavailable"),
     "backend": (("compile", 4, 4, 4, "--backend", "cublas"), "BackendUnavailable"),
     "bundle": (("cache", "import", "/nowhere/at/all.tar.gz"), "CacheError"),
     "nothing to export": (("cache", "export", "/nowhere/at/all.zip"), "CacheError"),
@@ -175,6 +177,43 @@ def test_a_users_error_is_one_sentence_and_exit_code_2(kind, tmp_path):
 def test_a_wrong_usage_is_exit_code_2_and_json_where_json_was_asked_for(command, tmp_path):
     assert "Usage:" in run(*command, cache=tmp_path, code=2).stderr
     assert run_json(*command, cache=tmp_path, code=2)["error"]["type"] == "UsageError"
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", 4, 4, 4), ("compile", 4, 4, 4), ("cache", "ls"), ("cache", "clear"),
+                ("cache", "export", "x.zip")], ids=str,
+)  # fmt: skip
+def test_targets_have_one_grammar_in_all_commands(command, tmp_path):
+    said = run(*command, "--target", "bogus", cache=tmp_path, code=2, COLUMNS="9999").stderr
+    for name in (*ARCHITECTURES, *SHORT_NAMES):
+        assert f" {name}" in said
+
+
+def test_every_device_has_a_short_name_of_its_own(tmp_path):
+    for name, device in zip(SHORT_NAMES, DEVICES, strict=True):
+        assert unigemm.named_target(name).name == device
+    assert {"h20", "gh200", "gb200", "gb300", "h100", "b200"} <= set(SHORT_NAMES)
+    listed = run_json("info", cache=tmp_path)["targets"]
+    assert [*listed] == [*ARCHITECTURES]
+    assert {name for names in listed.values() for name in names} == set(SHORT_NAMES)
+    assert "gh200" in run("info", cache=tmp_path).stdout
+
+
+def test_times_of_devices_that_were_not_measured_are_called_assumed(tmp_path):
+    for target, worth in (("h100", "predicted"), ("h200", "predicted"), ("b200", "assumed"),
+                          ("h20", "assumed"), ("cpu", "assumed")):  # fmt: skip
+        command = ("plan", 512, 512, 512, "--target", target)
+        data = run_json(*command, cache=tmp_path)
+        assert data["assumed"] is (worth == "assumed")
+        for more in ((), ("--top", 3)):
+            text = run(*command, *more, cache=tmp_path, COLUMNS="200").stdout
+            assert f"us {worth}, limited by" in text
+            assert ("nothing was measured on such a device" in text) is data["assumed"]
+    spec = unigemm.ArraySpec((64, 64), "bfloat16")
+    plan = unigemm.plan(spec, spec, target="b200")
+    assert plan.assumed
+    assert "us assumed" in plan.explain()
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_sentences_are_printed_as_they_are(capsys):
@@ -235,7 +274,10 @@ def test_the_cache_is_listed_and_counted(tmp_path):
     assert len(run_json("cache", "ls", cache=tmp_path)) == 3
     (only,) = run_json("cache", "ls", "--target", "sm_80", cache=tmp_path)
     assert only["arch"] == "sm_80"
-    assert run_json("cache", "ls", "--backend", "other", cache=tmp_path) == []
+    assert run_json("cache", "ls", "--target", "A100 PCIe", cache=tmp_path) == [only]
+    assert len(run_json("cache", "ls", "--target", "h100", cache=tmp_path)) == 2
+    assert run_json("cache", "ls", "--backend", "numpy", cache=tmp_path) == []
+    assert run_json("cache", "ls", "--target", "b200", cache=tmp_path) == []
     text = run("cache", "ls", cache=tmp_path).stdout
     assert only["digest"][:12] in text
     assert "64x64x8" in text
@@ -293,7 +335,7 @@ def test_kernels_that_are_damaged_do_not_travel(tmp_path):
 def test_kernels_are_removed_when_asked(tmp_path):
     fill(tmp_path, "a", "b")
     fill(tmp_path, "c", arch="sm_80")
-    assert run_json("cache", "clear", "--target", "sm_80", cache=tmp_path)["entries"] == 1
+    assert run_json("cache", "clear", "--target", "a100", cache=tmp_path)["entries"] == 1
     assert "0 kernels removed" in run("cache", "prune", cache=tmp_path).stdout
     assert run_json("cache", "prune", "--limit", "0", cache=tmp_path)["left"] == 0
     fill(tmp_path, "d")

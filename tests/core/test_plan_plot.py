@@ -96,6 +96,15 @@ def test_the_bars_add_up_to_the_estimates_and_the_pick_is_at_its_rate():
     assert pick.get_ydata()[0] == pytest.approx(plan.extents.flops / plan.predicted_us * 1e-6)
 
 
+def test_assumed_times_are_called_so_in_the_picture():
+    for target, assumed in (("h100", False), ("b200", True)):
+        figure = drawn_plan(planned(target=target))
+        roofline, _, times = figure.axes
+        (pick,) = (x for x in roofline.lines if x.get_label().startswith("the pick"))
+        assert ("assumed" in times.get_xlabel()) is assumed
+        assert ("assumed" in pick.get_label()) is assumed
+
+
 def test_the_command_draws_and_says_what_it_cannot_draw(tmp_path):
     def command(*words):
         done = CliRunner().invoke(app, ["plan", "512", "512", "512", *words])

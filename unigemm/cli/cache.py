@@ -9,9 +9,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from ..arguments import shown
 from ..cache import EntrySummary, default_cache
 from ..env import parse_size
-from ..errors import CacheError
+from ..errors import BackendUnavailable, CacheError
+from ..planning.registry import backend_names
+from ..planning.target import named_target
 from . import render as show
 
 __all__ = ["cache_app"]
@@ -20,7 +23,29 @@ cache_app = typer.Typer(no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BackendName = Annotated[str | None, typer.Option("--backend", help="Only this backend's kernels.")]
-Arch = Annotated[str | None, typer.Option("--target", help="Only kernels of this architecture.")]
+Arch = Annotated[
+    str | None,
+    typer.Option("--target", help="Only kernels for this target: sm_90a, h100, 'RTX 4090', ..."),
+]
+
+
+def _those_of(backend: str | None, target: str | None) -> dict[str, str | None]:
+    """Return what chooses kernels of the cache, by names as all commands take them.
+
+    Raises
+    ------
+    BackendUnavailable, UnsupportedProblem
+        A name is neither known nor that of a kernel.
+    """
+    if backend is None and target is None:
+        return {}
+    kept = default_cache().entries()  # perhaps of a backend or a device that this version lacks
+    if backend is not None and backend not in {*backend_names(), *(x.backend for x in kept)}:
+        known = ", ".join(backend_names())
+        raise BackendUnavailable(f"there is no backend {shown(backend)}; use one of {known}")
+    if target is not None and target not in {x.arch for x in kept}:
+        target = named_target(target).arch
+    return {"backend": backend, "arch": target}
 
 
 def _print(as_json: bool, report: Any, text: str) -> None:
@@ -33,7 +58,7 @@ def _print(as_json: bool, report: Any, text: str) -> None:
 @cache_app.command("ls")
 def list_command(backend: BackendName = None, target: Arch = None, as_json: Json = False) -> None:
     """List the kernels, the last used first."""
-    entries = default_cache().entries(backend=backend, arch=target)
+    entries = default_cache().entries(**_those_of(backend, target))
     if as_json:
         show.print_json(msgspec.to_builtins(entries))
         return
@@ -120,7 +145,7 @@ def prune(
 @cache_app.command()
 def clear(backend: BackendName = None, target: Arch = None, as_json: Json = False) -> None:
     """Remove all kernels, or those of a backend or an architecture."""
-    report = default_cache().clear(backend=backend, arch=target)
+    report = default_cache().clear(**_those_of(backend, target))
     _print(as_json, report, _removed(report))
 
 
@@ -149,7 +174,7 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Write kernels to a bundle for other machines; exit code 1 where some are damaged."""
-    report = default_cache().export_bundle(destination, digests=key, backend=backend, arch=target)
+    report = default_cache().export_bundle(destination, digests=key, **_those_of(backend, target))
     lines = [f"{report.entries} kernels ({show.size(report.size_bytes)}) to {report.path}"]
     lines += [f"left out: {found.path}: {found.reason}" for found in report.damaged]
     if digest:

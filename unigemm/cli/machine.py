@@ -9,6 +9,7 @@ from typing import Any
 from .. import env, info
 from ..cache import sass
 from ..errors import BackendUnavailable
+from ..planning.target import ARCHITECTURES, SHORT_NAMES, named_target
 from ..version import __version__, package_version
 
 __all__ = ["Machine", "look"]
@@ -36,6 +37,8 @@ class Machine:
         Variables that begin with ``UNIGEMM_`` but are unknown.
     devices, backends
         As in `unigemm.capabilities`.
+    targets
+        The names of devices that kernels can be planned for, by architecture.
     cache
         As in `unigemm.cache.Cache.stats`.
     missing
@@ -47,6 +50,7 @@ class Machine:
     unknown_variables: tuple[str, ...]
     devices: tuple[info.DeviceInfo, ...]
     backends: tuple[info.BackendInfo, ...]
+    targets: dict[str, tuple[str, ...]]
     cache: Any
     missing: tuple[str, ...]
 
@@ -74,6 +78,10 @@ def look() -> Machine:
         unknown_variables=env.unknown(),
         devices=found.devices,
         backends=found.backends,
+        targets={
+            arch: tuple(name for name in SHORT_NAMES if named_target(name).arch == arch)
+            for arch in ARCHITECTURES
+        },
         cache=default_cache().stats(),
         missing=tuple(missing),
     )

@@ -23,7 +23,7 @@ from ..planning.explanation import screen
 from ..planning.plan import Plan
 from ..planning.planner import KEPT
 from ..planning.registry import BUILTIN
-from ..planning.target import ARCHITECTURES, name_of
+from ..planning.target import ARCHITECTURES, SHORT_NAMES, name_of
 from ..problem.block_scales import BLOCKS, FORMATS, blocked_count, blocks_of
 from ..problem.dtypes import INPUTS, DType, dtype_named
 from ..problem.problem import PRECISIONS
@@ -84,7 +84,7 @@ Target = Annotated[
     typer.Option(
         "--target",
         help="sm_90a, h100, 'RTX 4090', cpu, ...; may be repeated. Default: this machine.",
-        autocompletion=_named("cpu", *ARCHITECTURES),
+        autocompletion=_named("cpu", *ARCHITECTURES, *SHORT_NAMES),
     ),
 ]
 BackendName = Annotated[
@@ -407,6 +407,8 @@ def info(as_json: Json = False) -> None:
             for x in found.devices
         ]
         show.print_table(show.table("devices", ("name", "target", "calibration"), devices))
+    named = [(arch, ", ".join(found.targets[arch])) for arch in found.targets]
+    show.print_table(show.table("targets", ("architecture", "or a device"), named))
     caches = [
         (x.layer, str(x.path), str(x.entries), show.size(x.size_bytes), x.problem or "-")
         for x in found.cache.layers

@@ -13,6 +13,16 @@ Sources:
   multiply-adds per SM and clock. float64 lanes are assumed to be those of sm_103.
 - Rubin: SMs and bandwidth as announced; all else is assumed to be as on sm_103.
 - GB10: tensor cores are assumed to be those of sm_120's workstations.
+- H20: 78 SMs, 60 MB of L2, 4.0 TB/s and 148 dense TFLOP/s of 16 bits as published for it, which at
+  1980 MHz (the H100's clock, assumed) make 480 multiply-adds per SM and clock.
+- GH200: an H100 of 132 SMs beside 96 GB of HBM3 at 4 TB/s or 144 GB of HBM3e at 4.9 TB/s (data
+  sheet of the GH200 Grace Hopper Superchip); L2 and clock are assumed to be the H200's.
+- GB200 and GB300: 152 SMs as the driver tells them (torch.cuda.get_device_properties, in public
+  logs), 8 TB/s by the data sheets of the NVL72 racks; L2, clock and tensor cores are assumed to be
+  those of B200 and B300.
+
+`measured` is true of the cards that launches were measured on: the fitted numbers of the cost
+model come from these. All estimates for other cards are assumed, and plans say so.
 """
 
 from __future__ import annotations
@@ -41,6 +51,7 @@ class Card(NamedTuple):
     dram_gbs: int
     tensor_flops: int
     other_names: tuple[str, ...] = ()
+    measured: bool = False
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -80,14 +91,20 @@ CARDS: tuple[Card, ...] = (
     Card("sm_89", "NVIDIA GeForce RTX 4090", 128, 72, 2520, 1008, 256),
     Card("sm_89", "NVIDIA GeForce RTX 4080", 76, 64, 2505, 717, 256),
     Card("sm_89", "NVIDIA GeForce RTX 4070", 46, 36, 2475, 504, 256),
-    Card("sm_90a", "NVIDIA H200", 132, 60, 1980, 4800, 2048, ("H200 SXM",)),
+    Card("sm_90a", "NVIDIA H200", 132, 60, 1980, 4800, 2048, ("H200 SXM",), measured=True),
     Card(
         *("sm_90a", "NVIDIA H100 80GB HBM3", 132, 50, 1980, 3352, 2048),
         ("H100", "H100 SXM", "H100 SXM5", "H100 80GB"),
+        measured=True,
     ),
     Card("sm_90a", "NVIDIA H100 PCIe", 114, 50, 1755, 2039, 2048),
+    Card("sm_90a", "NVIDIA H20", 78, 60, 1980, 4000, 480),
+    Card("sm_90a", "NVIDIA GH200 480GB", 132, 60, 1980, 4000, 2048, ("GH200", "GH200 96GB")),
+    Card("sm_90a", "NVIDIA GH200 144G HBM3e", 132, 60, 1980, 4900, 2048, ("GH200 144GB",)),
     Card("sm_100a", "NVIDIA B200", 148, 126, 1965, 8000, 4096),
+    Card("sm_100a", "NVIDIA GB200", 152, 126, 1965, 8000, 4096),
     Card("sm_103a", "NVIDIA B300", 148, 126, 1920, 8000, 4096),
+    Card("sm_103a", "NVIDIA GB300", 152, 126, 1920, 8000, 4096),
     Card("sm_107a", "NVIDIA Rubin", 224, 126, 1920, 22000, 4096, ("Vera Rubin",)),
     Card("sm_110a", "NVIDIA Jetson T5000", 20, 32, 1575, 273, 4096, ("Thor", "Jetson Thor")),
     Card("sm_120a", "NVIDIA GeForce RTX 5090", 170, 96, 2407, 1792, 512),

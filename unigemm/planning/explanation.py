@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .plan import Plan
     from .prediction import Alternative, Breakdown, Rejection
 
-__all__ = ["BOUNDS", "PARTS", "explained", "headline", "screen"]
+__all__ = ["BOUNDS", "PARTS", "estimate", "explained", "headline", "screen"]
 
 #: The parts of a `Breakdown` that add up to the estimated time, and its lower bounds.
 PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "remainder")
@@ -99,9 +99,15 @@ def _name(each: Alternative | Plan) -> str:
     return f"{each.backend} {each.config}"
 
 
+def estimate(plan: Plan) -> str:
+    """Return the estimated time, what it is worth, and what limits it."""
+    worth = "assumed" if plan.assumed else "predicted"
+    return f"{plan.predicted_us:.1f} us {worth}, limited by {plan.limiter}"
+
+
 def headline(plan: Plan) -> str:
     """Return the choice, its estimated time and what limits it."""
-    return f"{_name(plan)}: {plan.predicted_us:.1f} us predicted, limited by {plan.limiter}"
+    return f"{_name(plan)}: {estimate(plan)}"
 
 
 def _head(plan: Plan) -> list[str]:
@@ -113,6 +119,8 @@ def _head(plan: Plan) -> list[str]:
     ]
     if plan.is_calibrated:
         lines.append(f"     estimates are {plan.target.calibration}")
+    if plan.assumed:
+        lines.append("     all times are assumed: nothing was measured on such a device")
     if plan.measured_us:
         lines.append(f"     chosen by autotune: {plan.measured_us:.1f} us measured")
     if plan.problem.epilogue is not None:

@@ -84,6 +84,11 @@ class Plan:
         return self.target.calibration is not None and not bits
 
     @property
+    def assumed(self) -> bool:
+        """Whether the estimated times are assumed: nothing was measured on such a card."""
+        return not (self.target.is_measured or self.is_calibrated)
+
+    @property
     def as_alternative(self) -> Alternative:
         """The choice, as an alternative of another plan."""
         return Alternative(
@@ -114,13 +119,15 @@ class Plan:
         """Return the plan as plain lists, numbers and strings.
 
         The fields of `config` stand at the top level, and `version` names the version of the keys.
+        `assumed` is beside the estimated times.
         """
         import msgspec
 
         data = msgspec.to_builtins(replace(self, target=replace(self.target, calibration=None)))
         data["target"].pop("calibration", None)
         config = data.pop("config")
-        return {"version": VERSION, "backend": data.pop("backend"), **config, **data}
+        start = {"version": VERSION, "backend": data.pop("backend"), **config}
+        return {**start, **data, "assumed": self.assumed}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
@@ -130,8 +137,8 @@ class Plan:
         ----------
         data
             From `to_dict`, of this version or an earlier one. `target` may also be the name of an
-            architecture or a device, as on the command line. Unknown keys are refused, and the
-            size of the workspace is computed again.
+            architecture or a device, as on the command line. Unknown keys are refused; the size of
+            the workspace, and whether estimates are assumed, are found again.
 
         Raises
         ------

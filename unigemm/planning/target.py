@@ -19,6 +19,7 @@ __all__ = [
     "ARCHITECTURES",
     "CPU",
     "DEVICES",
+    "SHORT_NAMES",
     "Target",
     "check_target",
     "device_count",
@@ -83,6 +84,11 @@ class Target:
         return int(digits[:-1]), int(digits[-1])
 
     @property
+    def is_measured(self) -> bool:
+        """Whether launches were measured on such a card; else all estimates for it are assumed."""
+        return _plain(self.name) in _MEASURED
+
+    @property
     def letter(self) -> str:
         """The letter after the number of the architecture: "a", or ""."""
         return self.arch.lstrip("sm_0123456789")
@@ -131,8 +137,13 @@ _BY_NAME = {
 }
 #: Architectures that there are kernels for.
 ARCHITECTURES: tuple[str, ...] = tuple(CARD_ARCHITECTURES)
+_MEASURED = {_plain(x) for card in CARDS if card.measured for x in (card.name, *card.other_names)}
 #: Full names of the devices that can be named.
 DEVICES: tuple[str, ...] = tuple(card.name for card in CARDS)
+#: The shortest name of each, in the same order.
+SHORT_NAMES: tuple[str, ...] = tuple(
+    min((_plain(name) for name in (card.name, *card.other_names)), key=len) for card in CARDS
+)
 
 _ARCHITECTURE = re.compile(r"(?:sm_?)?([0-9]{1,2})([0-9])([a-z]?)", re.IGNORECASE | re.ASCII)
 _NUMBERED = re.compile(r"(?:sm_)?([0-9]{1,3})([0-9])[af]?")
@@ -175,7 +186,7 @@ def named_target(name: str) -> Target:
     >>> unigemm.named_target("h100").sm_count
     132
     """
-    known = f"cpu, {', '.join(ARCHITECTURES)}, or a device such as h100, rtx4090 or b200"
+    known = f"cpu, {', '.join((*ARCHITECTURES, *SHORT_NAMES))}"
     if not isinstance(name, str):
         raise UnsupportedProblem(
             f"a target is named by a string, not by {shown(name)}; name {known}"

@@ -158,7 +158,7 @@ def _current(data: dict[str, Any]) -> dict[str, Any]:
             f"the plan has version {version!a:.20} and this unigemm reads 1 to {VERSION}; plan "
             "again with unigemm.plan(), or use the unigemm that wrote it"
         )
-    data = {key: value for key, value in data.items() if key != "version"}
+    data = {key: value for key, value in data.items() if key not in ("version", "assumed")}
     return _renamed(data) if version == 1 else data
 
 

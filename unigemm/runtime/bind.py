@@ -21,6 +21,7 @@ from ..errors import BackendWarning, CacheError, OverlapError, UnigemmError, Uns
 from ..log import LOG, attach, is_info, watch
 from ..planning import tuned_plans as tuning
 from ..planning.backend import Launcher
+from ..planning.explanation import estimate
 from ..planning.plan import Plan
 from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
 from ..planning.target import CPU, Target
@@ -173,7 +174,7 @@ def _log_pick(plan: Plan, took: object, by: tuple[str, ...]) -> None:
     """Log what was chosen for a call, and why."""
     if not is_info():
         return
-    why = f"{plan.predicted_us:.1f} us predicted, limited by {plan.limiter}"
+    why = estimate(plan)
     if plan.measured_us:
         why = f"{plan.measured_us:.1f} us measured by autotune"
     rest = [f"next {x.backend} {x.config}, {x.predicted_us:.1f} us" for x in plan.alternatives]

@@ -153,7 +153,9 @@ def _draw_roofline(axes: Any, plan: Plan) -> None:
     lost = [extents.flops / each.predicted_us * 1e-6 for each in plan.alternatives]
     axes.plot([intensity] * len(lost), lost, "_", color="tab:orange", label="what lost")
     pick = extents.flops / plan.predicted_us * 1e-6
-    axes.plot([intensity], [pick], "o", color="tab:blue", label=f"the pick, {pick:,.4g} TFLOP/s")
+    assumed = " assumed" * plan.assumed
+    label = f"the pick, {pick:,.4g} TFLOP/s{assumed}"
+    axes.plot([intensity], [pick], "o", color="tab:blue", label=label)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte of device memory")
     axes.set(ylabel="TFLOP/s", title=f"roofline, {target.dram_gbs:,} GB/s")
     axes.legend(fontsize=8)
@@ -220,5 +222,7 @@ def _draw_times(axes: Any, plan: Plan) -> None:
         axes.annotate(name, (0, place), (8, 0), "data", "offset points", va="center", fontsize=8)
     axes.set_yticks([])
     axes.invert_yaxis()
-    axes.set(xlabel="estimated us", title="the pick, and what lost to it")
+    worth = "assumed: nothing was measured on such a device" if plan.assumed else "estimated"
+    axes.set(xlabel=f"us, {worth}" if plan.assumed else "estimated us")
+    axes.set(title="the pick, and what lost to it")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
