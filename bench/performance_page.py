@@ -89,8 +89,9 @@ _INTRODUCTION = """# Performance
 
 A ratio is cuBLAS's time over unigemm's in the same run: above 1 unigemm is faster. unigemm is what
 `auto` picks with no tuning. Means are geometric. Every time was taken on the device that is named,
-and a pick that nobody has measured is left out, and counted. Other cards were not at hand. What was
-learned on the way is in the [measurements](../bench/NOTES.md) and the
+and a pick that nobody has measured is left out, and counted. The fastest launch's mean is of all
+problems, those too whose pick was left out, and so may be below the picks'. Other cards were not at
+hand. What was learned on the way is in the [measurements](../bench/NOTES.md) and the
 [lab notes](lab-notes/README.md)."""
 
 _HELD_OUT = """## Shapes that nothing was fitted to

@@ -28,6 +28,8 @@ PAGES = {
 ELSEWHERE = {"README.md": "index.md", "unigemm/planning/backend.py": "reference/backend.md"}
 #: Examples that come before the others.
 FIRST = ("numpy_drop_in", "reading_a_plan", "backend_by_name", "own_epilogue", "mxfp8")
+#: Pages of what was once measured or changed: a search finds the guide and the reference first.
+RECORDS = ("lab-notes/", "measurements.md", "changelog.md")
 OUTPUTS = ROOT / "docs" / "site" / "outputs"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -95,6 +97,8 @@ def page_of(path: str) -> str | None:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Turn links to files of the tree into links to their pages, or into plain text."""
+    if page.file.src_uri.startswith(RECORDS):
+        page.meta["search"] = {"boost": 0.1}
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]  # there is only itself
     source = next((s for s, p in PAGES.items() if p == page.file.src_uri), None)

@@ -51,6 +51,15 @@ def test_its_first_command_is_one_line_that_brings_everything():
     assert commands[:2] == ['pip install -e ".[dev]" && unigemm demo', "pytest"]
 
 
+def test_how_long_tests_take_and_how_large_an_install_is_are_said_once():
+    pages = [README.read_text(), (README.parent / "CONTRIBUTING.md").read_text()]
+    assert [len(re.findall(r"about \d+ minutes", page)) for page in pages] == [0, 1]
+    assert [bool(re.findall(r"\d GB", page.split("## What runs")[0])) for page in pages] == [
+        True,
+        False,
+    ]
+
+
 @pytest.mark.parametrize("page", ["README", "CHANGELOG", "CONTRIBUTING"])
 def test_its_links_lead_to_files_of_the_tree(page):
     links = re.findall(r"\]\(([^)#]+)", (README.parent / f"{page}.md").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import posixpath
 import re
@@ -177,3 +178,13 @@ def test_names_of_the_reference_have_anchors_and_examples_pages(site):
     found = set().union(*(p.anchors for n, p in pages.items() if n.startswith("reference/")))
     assert {f"unigemm.{name}" for name in unigemm.__all__} - found == set()
     assert {f"examples/{path.stem}.html" for path in EXAMPLES} - {*pages} == set()
+
+
+def test_a_search_finds_the_guide_before_the_lab_notes(site):
+    folder, _ = site
+    index = json.loads((folder / "search" / "search_index.json").read_text())["docs"]
+    boosts = {each["location"]: each.get("boost", 1) for each in index}
+    notes = [boost for place, boost in boosts.items() if place.startswith("lab-notes/")]
+    assert len(notes) > 30
+    assert max(notes) < 1
+    assert {boost for place, boost in boosts.items() if place.startswith("guide/")} == {1}

@@ -70,6 +70,15 @@ def as_dots(policy: Callable[..., Any]) -> Callable[..., Any]:
     return _AsDots(policy)
 
 
-#: What `jax.checkpoint_policies` has by these names, of unigemm's products, too.
-dots_saveable = as_dots(jax.checkpoint_policies.dots_saveable)
-dots_with_no_batch_dims_saveable = as_dots(jax.checkpoint_policies.dots_with_no_batch_dims_saveable)
+_DOTS = as_dots(jax.checkpoint_policies.dots_saveable)
+_NO_BATCH = as_dots(jax.checkpoint_policies.dots_with_no_batch_dims_saveable)
+
+
+def dots_saveable(primitive: Any, *operands: Any, **options: Any) -> Any:
+    """Save all products: a policy, as `jax.checkpoint_policies` has by this name."""
+    return _DOTS(primitive, *operands, **options)
+
+
+def dots_with_no_batch_dims_saveable(primitive: Any, *operands: Any, **options: Any) -> Any:
+    """Save products that are no stacks of both operands: a policy, as JAX's of this name."""
+    return _NO_BATCH(primitive, *operands, **options)
