@@ -11,8 +11,10 @@ b = unigemm.ArraySpec((4096, 4096), "bfloat16", order="F")  # column-major, as w
 for target in ("a100", "h100", "b200", "rtx4090"):
     plan = unigemm.plan(a, b, target=target)
     rate = plan.extents.flops / plan.predicted_us * 1e-6
+    worth = "assumed" if plan.assumed else "predicted"  # the model was fitted on H100 and H200
     print(
-        f"{plan.target.arch:8s} {plan.backend:13s} {plan.predicted_us:7.1f} us {rate:5.0f} TFLOP/s"
+        f"{plan.target.arch:8s} {plan.backend:13s} {plan.predicted_us:7.1f} us {rate:5.0f} TFLOP/s "
+        + worth
     )
 
 # What the estimate is made of, and what lost by how much.

@@ -120,7 +120,7 @@ def _head(plan: Plan) -> list[str]:
     if plan.is_calibrated:
         lines.append(f"     estimates are {plan.target.calibration}")
     if plan.assumed:
-        lines.append("     all times are assumed: nothing was measured on such a device")
+        lines.append("     estimates are assumed: the cost model was fitted to other devices")
     if plan.measured_us:
         lines.append(f"     chosen by autotune: {plan.measured_us:.1f} us measured")
     if plan.problem.epilogue is not None:

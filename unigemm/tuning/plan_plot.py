@@ -222,7 +222,7 @@ def _draw_times(axes: Any, plan: Plan) -> None:
         axes.annotate(name, (0, place), (8, 0), "data", "offset points", va="center", fontsize=8)
     axes.set_yticks([])
     axes.invert_yaxis()
-    worth = "assumed: nothing was measured on such a device" if plan.assumed else "estimated"
+    worth = "assumed: the cost model was fitted to other devices" if plan.assumed else "estimated"
     axes.set(xlabel=f"us, {worth}" if plan.assumed else "estimated us")
     axes.set(title="the pick, and what lost to it")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
