@@ -65,6 +65,19 @@ EPILOGUES: dict[str, dict[str, Any]] = {
     "halves": {
         "activation": "swiglu", "gate_layout": "halves", "bias": "row", "preact_out": "written",
     },
+    "scalars of a gate": {
+        "activation": "geglu", "gate_layout": "interleaved", "bias": "row", "alpha": "scalar",
+        "scale_d": "scalar", "amax_out": "largest",
+    },
+    "scalars of halves": {
+        "activation": "swiglu", "gate_layout": "halves", "c": "full", "beta": "scalar",
+        "scale_d": "scalar",
+    },
+    "no product": {"alpha": 0.0, "c": "turned", "beta": 0.5, "activation": "gelu"},
+    "no product in a gate": {
+        "alpha": 0.0, "activation": "swiglu", "gate_layout": "interleaved", "scale_d": "scalar",
+        "amax_out": "largest",
+    },
     "tanh": {"activation": "tanh", "bias": "special"},
     "function": {"epilogue": _clamped, "epilogue_args": {"v": "column", "s": 3.0}},
 }  # fmt: skip

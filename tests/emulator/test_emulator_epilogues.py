@@ -213,6 +213,17 @@ def test_a_renamed_function_finds_the_same_kernel_and_another_does_not():
     assert keys[0] == keys[1] != keys[2]
 
 
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    "name",
+    ["scalars of a gate", "scalars of halves", "no product", "no product in a gate"],
+)
+@pytest.mark.parametrize("backend", sorted(TARGETS))
+def test_scalars_of_the_device_and_gates_and_terms_left_out_go_together(backend, name):
+    case = Fused((40, 72, 64), DType.BFLOAT16, "nt", name)
+    check_fused(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
+
+
 #: Whose instructions are not those of the reference, and others in turn.
 _OPERATORS = (
     ("//", "// of numbers", "neg", "rint", "floor", "ceil", "sign", "maximum", "fmin", "sqrt",

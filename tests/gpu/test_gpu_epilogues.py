@@ -12,6 +12,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from activation_values import X as FAR_OUT
+from activation_values import checked
 from fused_cases import (
     EPILOGUES,
     Fused,
@@ -22,8 +24,10 @@ from fused_cases import (
     ways_of,
 )
 from gpu_cases import LIBRARIES, lib_named, needs_hopper
+from operator_table import EXACT, FUNCTIONS, VALUES, as_numpy, differing
 
 import unigemm
+from unigemm.activations import ACTIVATIONS, GRADIENTS
 from unigemm.errors import UnigemmError
 from unigemm.planning.plan import Plan
 from unigemm.planning.registry import backend_named
@@ -130,8 +134,8 @@ def test_cutile_carries_out_every_epilogue(epilogue, aligned):
     """Rows of A and B are aligned, as cutile takes them; D and what is beside it are not."""
     cutile()
     dtype, layout, options, sizes, stack, columns = aligned
-    if dtype is DType.FLOAT64 and epilogue == "column bias, gelu":
-        pytest.skip("cutile has no error function of float64")
+    if dtype is DType.FLOAT64 and EPILOGUES[epilogue].get("activation") in ("gelu", "geglu"):
+        pytest.skip("cutile has no ndtr of float64")
     gated = "gate_layout" in EPILOGUES[epilogue]  # whose D is row-major
     stack = 1 if epilogue == "in place" else stack
     case = Fused(sizes, dtype, layout, epilogue, stack, columns and not gated, 0, options)
@@ -197,3 +201,44 @@ def test_a_captured_call_reads_new_arrays_of_one_element():
     alpha.fill_(3.0)
     graph.replay()
     torch.testing.assert_close(out.float(), 3 * (a.float() @ b.float()), rtol=2e-2, atol=1e-1)
+
+
+def in_a_function(backend, dtype, functions, x, y):
+    """Return what an epilogue of float32 arithmetic makes of a column and a row."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if backend == "cutile":
+        cutile()
+    ones = torch.ones((max(len(x), len(y)), 16), device="cuda", dtype=dtype)
+    found = []
+    for first in range(0, len(functions), 12):
+        some = functions[first : first + 12]
+        found += unigemm.matmul(
+            ones[: len(x)], ones[: len(y)].t(), dtype="float32", backend=backend,
+            epilogue=lambda acc, x, y, some=some: (0 * acc, *(f(x, y) for f in some)),
+            epilogue_args={"x": torch.tensor(x[:, None]).cuda(), "y": torch.tensor(y).cuda()},
+        )[1:]  # fmt: skip
+    return [each.cpu().numpy() for each in found]
+
+
+@pytest.mark.parametrize("backend", ["cute_simt", "cute_wgmma", "cutile"])
+def test_operators_are_those_of_numpy(backend):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    values = np.array(VALUES, np.float32)
+    table = EXACT | FUNCTIONS
+    results = in_a_function(backend, torch.bfloat16, [*table.values()], values, values)
+    for name, got in zip(table, results, strict=True):
+        units = 4 if name in FUNCTIONS or "/" in name else 0
+        units = 16 if name.startswith("power") else units
+        units = max(units, 1) if backend == "cutile" else units
+        wrong = differing(got, as_numpy(table[name], np.float32), units)
+        assert not wrong, (name, wrong[:5])
+
+
+@pytest.mark.parametrize("backend", ["cute_simt", "cute_wgmma", "cutile"])
+def test_activations_are_right_in_their_tails_and_at_their_limits(backend):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    table = {**ACTIVATIONS, **GRADIENTS}
+    functions = [lambda x, y, f=f: f(x) for f in table.values()]
+    results = in_a_function(backend, torch.bfloat16, functions, FAR_OUT, FAR_OUT[:16])
+    for name, got in zip(table, results, strict=True):
+        checked(name, got[:, 0], FAR_OUT, 2e-5)
