@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arithmetic import instruction
+from ..core.dependency import after_wait
 from ..core.memory import carrier
 from ..core.program import DTYPES, Builder, Op, width_of
 from ..core.updates import NAMES, update_of
@@ -113,6 +114,8 @@ def _counted(b: Builder, i: Instruction, start: Any) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine, bases = g.machine, active(g.base, m, g)
+        if outside:
+            after_wait(g, m)
         places = flat_shared(active(to(V), m, g), bases, g, 16, cluster=True)
         signals = flat_shared(active(signal(V), m, g), bases, g, 8, cluster=True)
         sources = active(source(V), m, g)
@@ -205,6 +208,7 @@ def _store(b: Builder, i: Instruction, kind: str, update: Any) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine
+        after_wait(g, m)
         places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
         there, sizes = active(to(V), m, g), active(V[count], m, g)
         asked = set()

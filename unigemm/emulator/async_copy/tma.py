@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arithmetic import instruction
+from ..core.dependency import after_wait
 from ..core.memory import carrier
 from ..core.program import Builder, Op
 from ..core.rounding import tf32
@@ -298,6 +299,7 @@ def load_box(b: Builder, i: Instruction) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine
+        after_wait(g, m)
         bases = active(g.base, m, g)
         near, there = active(to(V), m, g), active(signal(V), m, g)
         places = flat_shared(near, bases, g, 16, cluster=True)

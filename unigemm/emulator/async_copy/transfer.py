@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arithmetic import INSTRUCTIONS, instruction, number_of
+from ..core.dependency import after_wait
 from ..core.grid import RANK_SHIFT
 from ..core.memory import carrier
 from ..core.program import DTYPES, Builder, Op, width_of
@@ -214,6 +215,7 @@ def _reader(b: Builder, space: str, where: Any, width: int) -> Any:
         if generic and (flat >= GENERIC_PARAM).any():
             places = _generic_shared(flat, m, g, width)
             return g.machine.shared.load(places, width)
+        after_wait(g, m)
         return g.machine.memory.load(flat, width)
 
     return plain
@@ -287,6 +289,7 @@ def _writer(b: Builder, space: str, where: Any, width: int) -> Any:
             places = _generic_shared(flat, m, g, width)
             g.machine.shared.store(places, values, width, active(g.tickets, m, g))
         else:
+            after_wait(g, m)
             g.machine.memory.store(flat, values, width)
 
     return plain
@@ -381,6 +384,7 @@ def _places(b: Builder, space: str, where: Any, width: int, count: int) -> Any:
 
         def outside(V: list[Any], m: Any, g: Any) -> Any:
             flat = active(address(V), m, g)
+            after_wait(g, m)
             view, places = g.machine.memory.places(flat, width)
             if count > 1:
                 g.machine.memory.places(flat, width * count)  # all of it is there, and aligned
@@ -432,6 +436,7 @@ def copy_async(b: Builder, i: Instruction) -> Op:
         near = active(to(V), m, g)
         places = flat_shared(near, active(g.base, m, g), g, width)
         far = active(what(V), m, g)
+        after_wait(g, m)
         if have is None:
             data = machine.memory.load(far, width)
         else:

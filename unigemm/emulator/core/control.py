@@ -247,9 +247,10 @@ def _nothing(b: Builder, i: Instruction) -> Op:
     return lambda V, m, g: None
 
 
-#: Memory is always up to date here, a launch never overlaps another, and caches are not modelled.
+#: Memory is always up to date here, the next launch begins behind this one, and caches are not
+#: modelled.
 instruction(
-    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init", "griddepcontrol.wait",
+    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init",
     "griddepcontrol.launch_dependents", "prefetch", "prefetchu", "createpolicy", "nanosleep",
     "discard", "applypriority",
 )(_nothing)  # fmt: skip

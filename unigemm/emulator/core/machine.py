@@ -43,6 +43,7 @@ class Options:
     trace: tuple[tuple[int, int, int], int] | None = None
     leftovers: bool = False  # arrivals at a named barrier may be left over at the end
     budget: int = 1 << 62  # warp instructions that may be run
+    dependent: bool = False  # launched dependently: see `dependency`
 
 
 class Rows:
@@ -99,6 +100,9 @@ class Machine:
         self.bases = np.broadcast_to((ctas * pitch)[:, None], (total, 32)).copy()
         self.alive = threads_of(geometry, count) < geometry.threads
         self.mask = self.alive.copy()
+        # Threads that have not waited for the kernels before; see `dependency`.
+        self.early = self.alive.copy() if options.strict and options.dependent else None
+        self.waited = False
         self.full = [bool(row.all()) for row in self.mask]
         self.at = [0] * total
         self.status = [READY] * total

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ptx.faults import MALFORMED, PtxError
+from ..ptx.faults import MALFORMED, Fault, PtxError
 from ..ptx.flow import Segment, analyse
 from ..ptx.ptx import Immediate, Instruction, Kernel, Module, Operand, Register, Symbol
 from .grid import SPECIALS
@@ -347,13 +347,28 @@ def _guarded(builder: Builder, instruction: Instruction, make: Any) -> Op:
         def unless(V: list[Any], m: Any, g: Any) -> None:
             active = ~V[guard] & m
             if active.any():
-                inner(V, active, g)
+                try:
+                    inner(V, active, g)
+                except Fault as fault:
+                    raise _among(fault, active, m, g) from None
 
         return unless
 
     def when(V: list[Any], m: Any, g: Any) -> None:
         active = V[guard] & m
         if active.any():
-            inner(V, active, g)
+            try:
+                inner(V, active, g)
+            except Fault as fault:
+                raise _among(fault, active, m, g) from None
 
     return when
+
+
+def _among(fault: Fault, active: Any, m: Any, g: Any) -> Fault:
+    """Count the thread of a fault among all that came, not only those whose guard held."""
+    if fault.thread is None:
+        return fault
+    held = np.flatnonzero(np.broadcast_to(active, (g.n, 32)))
+    place = held[fault.thread] if fault.thread < len(held) else held[0]
+    return Fault(str(fault), int(np.broadcast_to(m, (g.n, 32)).reshape(-1)[:place].sum()))

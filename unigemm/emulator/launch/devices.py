@@ -110,7 +110,8 @@ class EmulatedDevice:
             ptx, asked.kernel, asked.grid, asked.block, asked.cluster, asked.shared_bytes,
             asked.params, self.memory(), seed=self.seed + len(self.launches), strict=self.strict,
             lockstep=self.lockstep, conflicts=self.conflicts, events=self.events,
-            leftovers=self.leftovers, shared_limit=self.target.smem_per_block,
+            leftovers=self.leftovers, dependent=asked.dependent,
+            shared_limit=self.target.smem_per_block,
         )  # fmt: skip
         self.launches.append((asked, report))
 

@@ -29,6 +29,7 @@ __all__ = ["HostFunction", "Launch", "missing", "open_host"]
 
 FUNCTION = "gemm"  # as the CuTe backends export it
 _CLUSTER = 4  # cudaLaunchAttributeClusterDimension
+_DEPENDENT = 6  # cudaLaunchAttributeProgrammaticStreamSerialization
 
 
 class _Attribute(ctypes.Structure):
@@ -57,7 +58,11 @@ _LAUNCHER = ctypes.CFUNCTYPE(
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch, as the host function asked for it; `params` are laid out as the PTX says."""
+    """One launch, as the host function asked for it.
+
+    `params` are laid out as the PTX says; `dependent` is whether it may begin before the launch
+    before it has ended.
+    """
 
     kernel: str
     grid: tuple[int, int, int]
@@ -65,6 +70,7 @@ class Launch:
     cluster: tuple[int, int, int]
     shared_bytes: int
     params: bytes
+    dependent: bool = False
 
 
 def missing() -> str | None:
@@ -128,16 +134,19 @@ class HostFunction:
         if kernel is None:
             raise EmulatorError(f"the host function launches {name!r}, which is not in the PTX")
         cluster: Sequence[int] = (1, 1, 1)
+        dependent = False
         for i in range(config.count):
             attribute = config.attributes[i]
             if attribute.id == _CLUSTER:
                 cluster = tuple(attribute.value[:3])
+            elif attribute.id == _DEPENDENT:
+                dependent = bool(attribute.value[0])
         gx, gy, gz = config.grid
         bx, by, bz = config.block
         cx, cy, cz = cluster
         return Launch(
             name, (gx, gy, gz), (bx, by, bz), (cx, cy, cz), config.shared,
-            _parameters(kernel, parameters),
+            _parameters(kernel, parameters), dependent,
         )  # fmt: skip
 
 

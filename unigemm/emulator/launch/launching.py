@@ -15,6 +15,7 @@ from ...planning.target import ARCHITECTURES, named_target
 # Modules that are not named below (F401) enter their instructions when they are imported.
 from ..async_copy import bulk_copies, bulk_stores, mbarriers, tma, transfer  # noqa: F401
 from ..core import control, conversions, moves, warp  # noqa: F401
+from ..core.dependency import all_ended
 from ..core.grid import Geometry
 from ..core.machine import Machine, Options
 from ..core.memory import Memory
@@ -182,6 +183,7 @@ def launch(
     events: bool = False,
     trace: tuple[tuple[int, int, int], int] | None = None,
     leftovers: bool = False,
+    dependent: bool = False,
     shared_limit: int | None = None,
 ) -> Report:
     """Run a kernel on the CPU.
@@ -214,6 +216,10 @@ def launch(
         Coordinates of a CTA in the grid and one of its warps, all of whose instructions are kept.
     leftovers
         Whether to accept a ``bar.arrive`` that no one waited for when the CTA ends. Hardware does.
+    dependent
+        Whether the kernel is launched dependently (programmatic dependent launch): it begins before
+        the kernels before it have ended, so that with `strict` each thread must run
+        ``griddepcontrol.wait`` before it touches device memory.
     shared_limit
         Bytes of shared memory that a CTA may have; by default as many as on the PTX's target.
 
@@ -250,17 +256,19 @@ def launch(
     if cluster_launch.asks(program.kernel):  # not all at once, that there is something to cancel
         step = min(rng.randint(1, total // size) * size, step)
     clusters = cluster_launch.Clusters(total, size)
+    waited = False
     while clusters.next < total:
         first, count = clusters.take(step)
         machine = Machine(
             program, geometry, first, count, bytes(params), memory or Memory(),
             rng, Options(
                 strict, lockstep, conflicts, events, trace, leftovers,
-                MAX_INSTRUCTIONS - report.total,
+                MAX_INSTRUCTIONS - report.total, dependent,
             ),
         )  # fmt: skip
         machine.extra["clusters"] = clusters
         machine.run()
+        waited |= machine.waited
         _count(report, program, machine)
         share = clusters.next / total
         if report.total / share > MAX_INSTRUCTIONS:
@@ -270,6 +278,7 @@ def launch(
                 f"{share:.2%} of its CTAs in {seconds:.1f} s, of some {seconds / share:.0f} s; "
                 "take a smaller problem"
             )
+    all_ended(machine, waited)
     report.seconds = time.perf_counter() - start
     return report
 

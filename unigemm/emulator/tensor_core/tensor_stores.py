@@ -16,6 +16,7 @@ from ..async_copy.tma import (
 )
 from ..async_copy.transfer import active, address_of, flat_shared
 from ..core.arithmetic import instruction
+from ..core.dependency import after_wait
 from ..core.memory import carrier
 from ..core.program import DTYPES, Builder, Op
 from ..core.updates import NAMES, update_of
@@ -54,6 +55,7 @@ def _store(b: Builder, i: Instruction, at_rank: int, name: str) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine
+        after_wait(g, m)
         places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
         lanes = zip(threads_of(m, g), tensor(V, m, g), places.tolist(), strict=True)
         asked = set()
