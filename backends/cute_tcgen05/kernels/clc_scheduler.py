@@ -58,7 +58,7 @@ def ask(spec: cutlass.Constexpr, queue: tuple) -> None:
         with cute.arch.elect_one():
             cute.arch.issue_clc_query(answered + slot, answer_slot(answers, slot), geo.cluster > 1)
         cute.arch.mbarrier_wait(answered + slot, phase ^ 1)
-        _, _, _, found = cute.arch.clc_response(answer_slot(answers, slot))
+        _, found = heard(answers, slot)
         more = cute.arch.make_warp_uniform(found)
         slot, phase = advance(slot, phase, ANSWERS)
     # Stay until all have read the last answers: they arrive here.
@@ -72,6 +72,14 @@ def answer_slot(answers: cute.Pointer, slot: Int32) -> cute.Pointer:
     return (answers + slot * (_BYTES // 4)).align(_BYTES)
 
 
+def heard(answers: cute.Pointer, slot: Int32) -> tuple[Int32, Int32]:
+    """Return the first CTA along the rows of D that an answer names, and whether it names one."""
+    x, _, _, found = cute.arch.clc_response(answer_slot(answers, slot))
+    # Orders this read before the next answer, which another proxy writes.
+    cute.arch.fence_proxy("async.shared", space="cta")
+    return x, found
+
+
 @cute.jit
 def following(
     spec: cutlass.Constexpr, queue: tuple, unit: Int32, units: Int32, step: Int32, slot: Int32,
@@ -83,9 +91,7 @@ def following(
     if const_expr(geo.dynamic):
         answers, answered, taken = queue
         cute.arch.mbarrier_wait(answered + slot, phase)
-        x, _, _, found = cute.arch.clc_response(answer_slot(answers, slot))
-        # Orders this read before the next answer, which another proxy writes.
-        cute.arch.fence_proxy("async.shared", space="cta")
+        x, found = heard(answers, slot)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             if const_expr(geo.cluster > 1):
