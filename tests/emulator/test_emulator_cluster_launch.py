@@ -92,6 +92,13 @@ def test_an_answer_is_waited_for():
     assert error.value.site.line == line_of(text, "ld.shared.v2")
 
 
+def test_an_answer_is_read_behind_a_fence_before_the_next():
+    text = text_of().replace("fence.proxy.async.shared::cta;", "")
+    with pytest.raises(KernelFault, match=r"with no fence\.proxy\.async behind them") as error:
+        go(text)
+    assert error.value.site.line == line_of(text, "clusterlaunchcontrol.try_cancel")
+
+
 def test_no_request_comes_after_a_failure():
     again = "@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r10], 16;\n@%p2 " + ASK + "// again"
     text = text_of(again)

@@ -64,6 +64,19 @@ def test_each_thread_waits_for_itself():
     assert (site.warp, site.lane) == (1, 8)
 
 
+def test_threads_behind_one_that_waited_need_not_wait():
+    """What it waited for can be read in all of the grid: they meet at a barrier."""
+    ends = "setp.ge.u32 %p4, %r1, 60;\n@%p4 ret;\n"  # these never wait
+    one = f"setp.eq.u32 %p1, %r1, 40;\n@%p1 {WAIT}\n"
+    access = "\nld.global.b32 %r6, [%d1];"
+    x = np.zeros((64, 4), np.uint32)
+    for seed in range(3):
+        options = {"threads": 64, "dependent": True, "seed": seed, "lockstep": seed == 0}
+        run(kernel(f"{START}{ends}{one}bar.sync 0;{access}", shared=BUFFER), (x,), **options)
+        with pytest.raises(KernelFault, match=r"before griddepcontrol\.wait"):
+            run(kernel(f"{START}{ends}bar.sync 0;{one}{access}", shared=BUFFER), (x,), **options)
+
+
 def test_what_is_prefetched_is_free_of_the_wait():
     ahead = "prefetch.global.L2 [%d1];\ngriddepcontrol.launch_dependents;\n"
     text = kernel(f"{START}{ahead}{WAIT}\nst.global.b32 [%d1], %r1;", shared=BUFFER)

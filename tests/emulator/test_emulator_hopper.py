@@ -643,7 +643,7 @@ def test_wgmma_whose_operand_is_overwritten_too_early():
 
 
 def test_wgmma_that_nobody_waits_for():
-    text = product(PRODUCT.replace("wgmma.wait_group.sync.aligned 0;", ""))
+    text = product(PRODUCT.replace("wgmma.wait_group.sync.aligned 0;", "ret;"))
     with pytest.raises(KernelFault, match="no one waited for this product"):
         go(text, product_arrays(), MAPS, threads=128, smem=16384)
 

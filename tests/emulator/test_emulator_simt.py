@@ -489,6 +489,7 @@ def test_a_kernel_that_reads_too_far_is_caught_in_the_host_call():
         with pytest.raises(KernelFault, match=r"cp\.async.*not registered") as error:
             call(17)
         assert error.value.site.warp is not None
-        assert error.value.site.cta == (0, 0, 0)
+        assert plan.config.tile[0] == 8
+        assert error.value.site.cta == (2, 0, 0)  # row 16 is of the third tile
         assert BACKEND.name in plan.backend
     assert numpy_dtype(DType.FLOAT32) == out.dtype

@@ -5,6 +5,8 @@ Descriptors and layouts are made here, from the published bit fields, not with t
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -125,6 +127,7 @@ IMAGES = """
     fence.proxy.async.shared::cta;
     barrier.cluster.arrive;
     barrier.cluster.wait;
+    tcgen05.fence::after_thread_sync;
 """
 # Two products, the second added to the first: D = 2 A B.
 MULTIPLY = """
@@ -162,8 +165,10 @@ DUMP = """
     mul.wide.u32 %d5, %r4, WIDTH; add.s64 %d5, %d5, %d11;
 """
 END = """
+    tcgen05.fence::before_thread_sync;
     barrier.cluster.arrive;
     barrier.cluster.wait;
+    tcgen05.fence::after_thread_sync;
     @%p2 bra over;
     tcgen05.relinquish_alloc_permit.cta_group::GROUP.sync.aligned;
     mov.b32 %r5, COLUMNS;
@@ -429,7 +434,9 @@ def test_a_from_tensor_memory():
         shl.b32 %r8, %r3, 21; add.s32 %r8, %r8, %r9;
         tcgen05.st.sync.aligned.32x32b.x8.b32 [%r8+64], {{{", ".join(registers(8, 20))}}};
         tcgen05.wait::st.sync.aligned;
+        tcgen05.fence::before_thread_sync;
         bar.sync 0;
+        tcgen05.fence::after_thread_sync;
         add.s32 %r28, %r9, 64;
     """
     body = IMAGES + store + MULTIPLY.replace("%d3, %d4", "[%r28], %d4") + WAIT
@@ -441,6 +448,9 @@ def test_a_from_tensor_memory():
     assert sums_of(out, "f32").tolist() == wanted.tolist()
     late = text.replace("tcgen05.wait::st.sync.aligned;", "")
     assert "with no tcgen05.wait::st" in fault_of(late, (image, out), "%r28], %d4, %r7, %p5;")
+    for number in (1, 2):  # around the barrier behind the store
+        message = fault_of(without_fence(text, number, 6), (image, out), "%r28], %d4, %r7, %p5;")
+        assert "race: the product reads tensor memory" in message
 
 
 # -- loads and stores ------------------------------------------------------------------------------
@@ -452,7 +462,9 @@ FILL = """
     VALUES
     tcgen05.st.sync.aligned.32x32b.x64.b32 [%r8], {REGISTERS};
     tcgen05.wait::st.sync.aligned;
+    tcgen05.fence::before_thread_sync;
     bar.sync 0;
+    tcgen05.fence::after_thread_sync;
 """
 
 
@@ -547,6 +559,32 @@ def test_mistakes_in_products_are_found(old, new, reason, at):
     message, line = probe(lambda text: text.replace(old, new, 1))
     assert reason in message
     assert at in line
+
+
+def without_fence(text, number, of):
+    """Return a text without one of its fences of tcgen05, of which there are so many."""
+    found = list(re.finditer(r"tcgen05\.fence::\w+;", text))
+    assert len(found) == of
+    return text[: found[number].start()] + text[found[number].end() :]
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize(
+    ("number", "reason", "at"),
+    [
+        (0, "no tcgen05.fence::after_thread_sync behind the wait", "%p5;"),
+        (1, "race: it reads tensor memory that a product", LD),
+        (2, "race: it frees tensor memory", "dealloc"),
+        (3, "race: it frees tensor memory", "dealloc"),
+    ],
+)
+def test_each_fence_around_a_barrier_is_needed(number, reason, at, group):
+    for seed in range(3):
+        message, line = probe(
+            lambda text: without_fence(text, number, 4), group, 128 * group, seed=seed
+        )
+        assert reason in message
+        assert at in line
 
 
 def test_a_product_that_no_commit_follows():

@@ -19,7 +19,7 @@ from ..ptx.faults import Fault, at_thread
 from ..ptx.ptx import Instruction
 from .bulk_stores import start_store
 from .mbarriers import barrier_at
-from .tma import arrival, explain, multicast_places, threads_of, unready
+from .tma import arrival, bring, explain, multicast_places, threads_of, unready
 from .transfer import active, address_of, flat_shared
 
 __all__: list[str] = []
@@ -87,7 +87,7 @@ def reduce_shared(b: Builder, i: Instruction) -> Op:
     _known(b, i.parts[6:], "mbarrier::complete_tx::bytes", kind, *NAMES)
 
     def start(machine: Any, source: int, size: int, targets: Any, line: int,
-              row: int) -> None:  # fmt: skip
+              who: tuple[int, int]) -> None:  # fmt: skip
         ((place, signal),) = targets
         units = _shared_units(machine, place, size)
         words, bad = unready(machine, units)
@@ -99,7 +99,7 @@ def reduce_shared(b: Builder, i: Instruction) -> Op:
             old = machine.shared.views[16].take(units // 16)
             return update(old.view(native), new.view(native)).view(carrier(16))
 
-        _later(machine, source, size, place, signal, line, row, join)
+        _later(machine, source, size, place, signal, line, who, join)
 
     return _counted(b, i, start)
 
@@ -124,8 +124,8 @@ def _counted(b: Builder, i: Instruction, start: Any) -> Op:
         sizes = active(V[count], m, g)
         masks = None if mask is None else active(V[mask], m, g)
         asked = set()
-        for n, (row, _) in enumerate(threads_of(m, g)):
-            place, size = int(places[n]), int(sizes[n])
+        for n, who in enumerate(threads_of(m, g)):
+            row, place, size = who[0], int(places[n]), int(sizes[n])
             key = (row, place, int(sources[n]), size)
             if key in asked:
                 continue
@@ -140,48 +140,48 @@ def _counted(b: Builder, i: Instruction, start: Any) -> Op:
                 for end, barrier in targets:
                     if end // machine.shared.pitch != barrier // machine.shared.pitch:
                         raise Fault("the mbarrier is not in the CTA that the data goes to")
-                start(machine, int(sources[n]), size, targets, line, row)
+                start(machine, int(sources[n]), size, targets, line, who)
 
     return op
 
 
 def _load_global(machine: Any, source: int, size: int, targets: Any, line: int,
-                 row: int) -> None:  # fmt: skip
-    shared = machine.shared
+                 who: tuple[int, int]) -> None:  # fmt: skip
     for place, signal in targets:
         units = _shared_units(machine, place, size)
         data = machine.memory.load(np.uint64(source) + _units(0, size).astype("u8"), 16)
-        ticket = shared.tickets.new(readable=False, fenced=False)
-        shared.store(units, data, 16, ticket)
+        ticket = bring(machine, who, units, data)
         machine.counts.tma_loaded += size
-        arrival(machine, barrier_at(machine, signal), size, ticket, line, row)
+        arrival(machine, barrier_at(machine, signal), size, ticket, line, who[0])
 
 
 def _load_shared(machine: Any, source: int, size: int, targets: Any, line: int,
-                 row: int) -> None:  # fmt: skip
+                 who: tuple[int, int]) -> None:  # fmt: skip
     ((place, signal),) = targets
-    _later(machine, source, size, place, signal, line, row, lambda data: data)
+    _later(machine, source, size, place, signal, line, who, lambda data: data)
 
 
-def _later(machine: Any, source: int, size: int, place: int, signal: int, line: int, row: int,
-           join: Any) -> None:  # fmt: skip
+def _later(machine: Any, source: int, size: int, place: int, signal: int, line: int,
+           who: tuple[int, int], join: Any) -> None:  # fmt: skip
     """Start a copy between CTAs: both ends are as if in use until it is complete."""
     shared, units = machine.shared, _shared_units(machine, source, size)
     words, bad = unready(machine, units)
     if machine.options.strict and bad.any():
         raise Fault(f"the copy reads {explain(machine, words, bad)}")
     to = _shared_units(machine, place, size)
-    ticket = shared.tickets.new(readable=False, fenced=False)
-    before = shared.views[16].take(to // 16)
-    shared.store(to, before, 16, ticket)
+    if machine.order is not None:
+        machine.order.taken(*who, words[..., 0], "the copy")
+    ticket = bring(machine, who, to, shared.views[16].take(to // 16))
 
     def done() -> None:
         now, _ = unready(machine, units)
         if machine.options.strict and (now != words).any():
             raise Fault(f"shared memory was overwritten before the copy of line {line} had read it")
+        if machine.order is not None:
+            machine.order.used(units, ticket)
         shared.store(to, join(shared.views[16].take(units // 16)), 16, ticket)
 
-    arrival(machine, barrier_at(machine, signal), size, ticket, line, row, done)
+    arrival(machine, barrier_at(machine, signal), size, ticket, line, who[0], done)
 
 
 # -- from shared memory ----------------------------------------------------------------------------

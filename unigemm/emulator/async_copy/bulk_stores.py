@@ -52,6 +52,8 @@ def start_store(machine: Any, who: tuple[int, int], what: str, units: Any,
     words, bad = unready(machine, units)
     if machine.options.strict and bad.any():
         raise Fault(f"the store reads {explain(machine, words, bad)}")
+    if machine.order is not None:
+        machine.order.taken(*who, words[..., 0], "the store")
     open_group = _stores(machine).setdefault(who, [[]])[-1]
     open_group.append(Store(what, units, words, write, line))
     machine.counts.tma_stored += 16 * units.size
@@ -65,22 +67,24 @@ def _stores(machine: Any) -> dict[tuple[int, int], list[list[Store]]]:
     return machine.extra["stores"]
 
 
-def _perform(machine: Any, store: Store) -> None:
+def _perform(machine: Any, who: tuple[int, int], store: Store) -> None:
     words, _ = unready(machine, store.units)
     if machine.options.strict and (words != store.words).any():
         raise Fault(
             f"shared memory was overwritten before the store of line {store.line} had read it"
         )
+    if machine.order is not None:
+        machine.order.used(store.units, machine.writes.stores[who])
     store.write(machine.shared.views[16].take(store.units // 16))
 
 
 def _check_end(machine: Any) -> None:
-    for (row, _), groups in _stores(machine).items():
+    for (row, lane), groups in _stores(machine).items():
         for store in (store for group in groups for store in group):
             if machine.options.strict:
                 text = "the kernel ends and no one waited for this store"
                 raise machine.blamed(text, store.line, row)
-            _perform(machine, store)
+            _perform(machine, (row, lane), store)
 
 
 @instruction("cp.async.bulk.commit_group")
@@ -109,7 +113,7 @@ def wait(b: Builder, i: Instruction) -> Op:
                 for store in group:
                     g.machine.record("stored", store.what, store.line, who[0])
                     with at_thread(n):
-                        _perform(g.machine, store)
+                        _perform(g.machine, who, store)
             if done > 0:
                 del groups[:done]
 

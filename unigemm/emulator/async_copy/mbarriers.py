@@ -16,13 +16,14 @@ from ..core.arithmetic import instruction
 from ..core.control import stop, unguarded
 from ..core.grid import RANK_SHIFT
 from ..core.memory import Tickets
+from ..core.order import joined
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, at_thread
 from ..ptx.flow import Segment
 from ..ptx.ptx import Instruction, Register
 from .transfer import GENERIC_SHARED, active, address_of, flat_shared, scattered
 
-__all__ = ["Mbarrier", "barrier_at"]
+__all__ = ["Mbarrier", "barrier_at", "known_number", "tell"]
 
 _MAX_COUNT = (1 << 20) - 1
 _HINTS = {
@@ -51,6 +52,10 @@ class Mbarrier:
         Those of a transfer of the phase before that no one has waited for yet.
     announced
         Those of the last instruction that announced bytes.
+    number
+        That of what transfers bring; see `order`.
+    told, known
+        What the arrivals of the current phase tell, and what those learn who wait for the last.
     """
 
     cta: int
@@ -63,6 +68,9 @@ class Mbarrier:
     transfer: tuple[int, int] | None = None
     unseen: tuple[int, int] | None = None
     announced: tuple[int, int] | None = None
+    number: int = 0
+    told: Any = None
+    known: Any = None
 
     def __str__(self) -> str:
         lacks = []
@@ -117,6 +125,9 @@ def advance(machine: Any, barrier: Mbarrier) -> None:
     detail = f"phase {barrier.phase} of mbarrier {barrier.address}"
     machine.record("complete", detail, machine.line, row, hardware=True)
     barrier.phase += 1
+    barrier.known, barrier.told = joined(barrier.known, barrier.told), None
+    if barrier.number:
+        barrier.known = known_number(machine, barrier.number, barrier.phase, barrier.known)
     barrier.pending = barrier.count
     waiting, barrier.waiting = barrier.waiting, []
     machine.wake(waiting)
@@ -130,8 +141,20 @@ def _unseen(barrier: Mbarrier) -> str:
     )
 
 
-def arrive(machine: Any, barrier: Mbarrier, count: int, transactions: int = 0) -> int:
+def known_number(machine: Any, number: int, which: int, known: Any = None) -> Any:
+    """Return what is known, and that a copy or product with a number has ended."""
+    order = machine.order
+    more = np.zeros(order.width, np.int32)
+    more[number] = which
+    return joined(known, more)
+
+
+def arrive(
+    machine: Any, barrier: Mbarrier, count: int, transactions: int = 0, told: Any = None
+) -> int:
     """Count arrivals, after adding to the transaction count; return the phase's number.
+
+    `told` is what those know who arrive.
 
     Raises
     ------
@@ -144,6 +167,7 @@ def arrive(machine: Any, barrier: Mbarrier, count: int, transactions: int = 0) -
             f"lacks {barrier.pending}"
         )
     phase = barrier.phase
+    barrier.told = joined(barrier.told, told)
     barrier.transactions += transactions
     barrier.pending -= count
     advance(machine, barrier)
@@ -211,7 +235,10 @@ def init(b: Builder, i: Instruction) -> Op:
             if not 0 < number <= _MAX_COUNT:
                 raise Fault(f"an mbarrier cannot be for {number} arrivals", n)
             cta, address = divmod(int(place), shared.pitch)
-            _barriers(g.machine)[int(place)] = Mbarrier(cta, address, int(number), int(number))
+            made = Mbarrier(cta, address, int(number), int(number))
+            if g.machine.order is not None:
+                made.number = g.machine.order.number(cta * g.machine.geometry.warps)
+            _barriers(g.machine)[int(place)] = made
             shared.words[place // 4 : place // 4 + 2] = Tickets.ALWAYS
 
     return op
@@ -240,6 +267,7 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
     """
     _check(b, i, 2)
     expects, drops = "expect_tx" in i.parts, i.parts[1] == "arrive_drop"
+    tells = "relaxed" not in i.parts
     operands = i.operands
     result = operands[0] if isinstance(operands[0], Register) else None
     if result is not None:
@@ -253,6 +281,7 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
         phases = []
         numbers = active(V[number], m, g)
         rows = warps_of(m, g)
+        told = tell(g, m) if tells else {}
         for n, (row, place) in enumerate(zip(rows, places(V, m, g), strict=True)):
             with at_thread(n):
                 barrier = barrier_at(g.machine, int(place))
@@ -262,7 +291,7 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
                     barrier.announced = line, row
                 if drops:
                     barrier.count -= count
-                phases.append(arrive(g.machine, barrier, count, more))
+                phases.append(arrive(g.machine, barrier, count, more, told.get(row)))
         if d is not None:
             scattered(V[d], m, np.array(phases, np.uint64))
 
@@ -290,6 +319,19 @@ def transactions(b: Builder, i: Instruction) -> Op:
     return op
 
 
+def tell(g: Any, m: Any) -> dict[int, Any]:
+    """Return what the active lanes of each warp can tell, and begin new epochs."""
+    machine, told = g.machine, {}
+    if machine.order is not None:
+        lanes = np.broadcast_to(m, (g.n, 32))
+        whole = (lanes | ~g.alive).all(-1)
+        for n, row in enumerate(range(g.lo, g.hi)):
+            if lanes[n].any():
+                told[row] = machine.order.release(row, None if whole[n] else lanes[n])
+        machine.writes.epoch(g.lo, g.hi)
+    return told
+
+
 def warps_of(m: Any, g: Any) -> list[int]:
     """Return the warp of each active lane."""
     return (np.nonzero(np.broadcast_to(m, (g.n, 32)))[0] + g.lo).tolist()
@@ -313,12 +355,14 @@ def test_wait(b: Builder, i: Instruction) -> Op:
     def op(V: list[Any], m: Any, g: Any) -> None:
         found = []
         numbers = active(V[value], m, g)
-        for n, place in enumerate(places(V, m, g)):
+        for n, (row, place) in enumerate(zip(warps_of(m, g), places(V, m, g), strict=True)):
             with at_thread(n):
                 barrier = barrier_at(g.machine, int(place))
             found.append(done(barrier, numbers[n]))
             if found[-1]:
                 barrier.unseen = None
+                if g.machine.order is not None:
+                    g.machine.order.acquire(row, barrier.known)
         scattered(V[p], m, np.array(found))
 
     return op
@@ -345,6 +389,8 @@ def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
                 barrier = barrier_at(machine, place)
             if done(barrier, number):
                 barrier.unseen = None
+                if machine.order is not None:
+                    machine.order.acquire(row, barrier.known)
                 machine.record("waited", f"for mbarrier {barrier.address}", line, row)
             else:
                 waits.setdefault(row, barrier)
@@ -382,10 +428,12 @@ def copies_arrive(b: Builder, i: Instruction) -> Op:
             tickets = machine.writes.track(row)
 
             def done(
-                barrier: Mbarrier = barrier, tickets: Any = tickets, count: int = count
-            ) -> None:
+                barrier: Mbarrier = barrier, tickets: Any = tickets, count: int = count,
+                row: int = row,
+            ) -> None:  # fmt: skip
                 machine.shared.tickets.readable[tickets] = True
-                arrive(machine, barrier, count)
+                told = machine.writes.ended(row, tickets)
+                arrive(machine, barrier, count, told=told)
 
             machine.later(row, line, done)
 

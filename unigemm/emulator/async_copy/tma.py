@@ -49,6 +49,7 @@ __all__ = [
     "arrival",
     "box_elements",
     "box_units",
+    "bring",
     "check_corner",
     "coordinates_of",
     "decode",
@@ -306,7 +307,8 @@ def load_box(b: Builder, i: Instruction) -> Op:
         signals = flat_shared(there, bases, g, 8, cluster=True)
         masks = None if mask_slot is None else active(V[mask_slot], m, g)
         asked = set()
-        for n, ((row, _), what) in enumerate(zip(threads_of(m, g), tensor(V, m, g), strict=True)):
+        for n, (who, what) in enumerate(zip(threads_of(m, g), tensor(V, m, g), strict=True)):
+            row = who[0]
             if (row, what, int(places[n])) in asked:
                 continue
             asked.add((row, what, int(places[n])))
@@ -320,7 +322,7 @@ def load_box(b: Builder, i: Instruction) -> Op:
                     mask = int(masks[n])
                     targets = multicast_places(machine, mask, int(bases[n]), *targets[0], pair)
                 _check_signals(machine, targets, pair)
-                _load(machine, d, at, targets, line, row)
+                _load(machine, d, at, targets, line, who)
 
     return op
 
@@ -360,7 +362,7 @@ def _check_signals(machine: Any, targets: Any, pair: bool) -> None:
 
 
 def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: int,
-          row: int) -> None:  # fmt: skip
+          who: tuple[int, int]) -> None:  # fmt: skip
     """Bring a box at once; it may be read when the transfer is complete, which comes later."""
     addresses, inside = box_elements(d, at)
     data = np.zeros(addresses.shape, carrier(d.itemsize))
@@ -381,10 +383,25 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
         if place % 128 or low + d.box_bytes > shared.base + shared.size:
             raise Fault(f"a box of {d.box_bytes} bytes cannot go to shared address {low}")
         barrier = barrier_at(machine, signal)
-        ticket = shared.tickets.new(readable=False, fenced=False)
-        shared.store(box_units(d, place), units, 16, ticket)
-        arrival(machine, barrier, d.moved_bytes, ticket, line, row)
+        ticket = bring(machine, who, box_units(d, place), units)
+        arrival(machine, barrier, d.moved_bytes, ticket, line, who[0])
         machine.counts.tma_loaded += d.moved_bytes
+
+
+def bring(machine: Any, who: tuple[int, int], places: Any, units: Any) -> int:
+    """Write 16-byte units for a copy that a thread has started; return their ticket.
+
+    Raises
+    ------
+    Fault
+        The thread is not behind all accesses of what is overwritten.
+    """
+    ticket: int = machine.shared.tickets.new(readable=False, fenced=False)
+    if machine.order is not None:
+        machine.order.in_flight(ticket)
+        machine.order.brought(who, places, ticket)
+    machine.shared.store(places, units, 16, ticket)
+    return ticket
 
 
 def rounded_to_tf32(bits: Any) -> Any:
@@ -414,6 +431,7 @@ def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int, row: 
             first()
         tickets = machine.shared.tickets
         tickets.readable[ticket] = tickets.fenced[ticket] = True
+        tickets.belongs(ticket, barrier.number, barrier.phase + 1)
         at = barrier.cta * machine.geometry.warps
         machine.record("loaded", f"{size} bytes", line, at, hardware=True)
         complete(machine, barrier, size, line, row)

@@ -10,6 +10,7 @@ from ..core.arithmetic import INSTRUCTIONS, instruction, number_of
 from ..core.dependency import after_wait
 from ..core.grid import RANK_SHIFT
 from ..core.memory import carrier
+from ..core.order import load_shared, store_shared
 from ..core.program import DTYPES, Builder, Op, width_of
 from ..core.updates import NAMES, update_of
 from ..ptx.faults import Fault
@@ -136,7 +137,7 @@ def load(b: Builder, i: Instruction) -> Op:
     targets = [_wide_register(b, e, kind, target=True) for e in elements]
     chunk = min(width * count, 16)
     chunks = width * count // chunk
-    reader = _reader(b, space, where, chunk)
+    reader = _reader(b, space, where, chunk, _ordered(i))
     each = chunk // width
     native = DTYPES[kind]
 
@@ -185,7 +186,12 @@ def _load_parameter(b: Builder, elements: Any, where: Any, kind: str) -> Op:
     return op
 
 
-def _reader(b: Builder, space: str, where: Any, width: int) -> Any:
+def _ordered(i: Instruction) -> bool:
+    """Whether something else must order an access: it is no part of a protocol of its own."""
+    return not {"volatile", "relaxed", "acquire", "release"} & set(i.parts)
+
+
+def _reader(b: Builder, space: str, where: Any, width: int, ordered: bool) -> Any:
     """Return a function that loads `width` bytes for each active lane."""
     if space in ("shared", "shared::cta", "shared::cluster"):
         address = address_of(b, where)
@@ -195,7 +201,7 @@ def _reader(b: Builder, space: str, where: Any, width: int) -> Any:
             flat = active(address(V), m, g) + np.uint32(ahead)
             places = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
             g.machine.counts.access(places, m, (g.n, 32), width)
-            return g.machine.shared.load(places, width)
+            return load_shared(g, m, places, width, ordered)
 
         return shared
     address = address_of(b, where, "u64")
@@ -214,7 +220,7 @@ def _reader(b: Builder, space: str, where: Any, width: int) -> Any:
         flat = active(address(V), m, g) + np.uint64(ahead)
         if generic and (flat >= GENERIC_PARAM).any():
             places = _generic_shared(flat, m, g, width)
-            return g.machine.shared.load(places, width)
+            return load_shared(g, m, places, width, ordered)
         after_wait(g, m)
         return g.machine.memory.load(flat, width)
 
@@ -241,7 +247,7 @@ def store(b: Builder, i: Instruction) -> Op:
     sources = [_wide_register(b, e, kind, target=False) for e in elements]
     chunk = min(width * count, 16)
     each = chunk // width
-    writer = _writer(b, space, where, chunk)
+    writer = _writer(b, space, where, chunk, _ordered(i))
     native = DTYPES[kind]
     raw = np.dtype(f"u{width}")
 
@@ -259,7 +265,7 @@ def store(b: Builder, i: Instruction) -> Op:
     return op
 
 
-def _writer(b: Builder, space: str, where: Any, width: int) -> Any:
+def _writer(b: Builder, space: str, where: Any, width: int, ordered: bool) -> Any:
     if space in ("shared", "shared::cta", "shared::cluster"):
         address = address_of(b, where)
         cluster = space == "shared::cluster"
@@ -268,7 +274,7 @@ def _writer(b: Builder, space: str, where: Any, width: int) -> Any:
             flat = active(address(V), m, g) + np.uint32(ahead)
             places = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
             g.machine.counts.access(places, m, (g.n, 32), width)
-            g.machine.shared.store(places, values, width, active(g.tickets, m, g))
+            store_shared(g, m, places, width, values, ordered)
 
         return shared
     address = address_of(b, where, "u64")
@@ -287,7 +293,7 @@ def _writer(b: Builder, space: str, where: Any, width: int) -> Any:
         flat = active(address(V), m, g) + np.uint64(ahead)
         if generic and (flat >= GENERIC_PARAM).any():
             places = _generic_shared(flat, m, g, width)
-            g.machine.shared.store(places, values, width, active(g.tickets, m, g))
+            store_shared(g, m, places, width, values, ordered)
         else:
             after_wait(g, m)
             g.machine.memory.store(flat, values, width)
@@ -441,7 +447,7 @@ def copy_async(b: Builder, i: Instruction) -> Op:
             data = machine.memory.load(far, width)
         else:
             data = _partial(machine.memory, far, active(V[have], m, g), width)
-        machine.shared.store(places, data, width, active(g.copy_tickets(), m, g))
+        store_shared(g, m, places, width, data, True, active(g.copy_tickets(), m, g))
 
     return op
 

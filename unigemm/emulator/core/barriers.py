@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..ptx.faults import Fault
+from .order import Order, joined
 
 __all__ = ["Barrier", "ClusterBarrier", "NamedBarriers"]
 
@@ -24,6 +26,8 @@ class Barrier:
         Warps that it holds.
     line, row
         The instruction and the warp of the last arrival.
+    told
+        What those have told who came since; see `order`.
     """
 
     expected: int = 0
@@ -31,16 +35,22 @@ class Barrier:
     waiting: list[int] = field(default_factory=list)
     line: int = 0
     row: int = 0
+    told: Any = None
 
 
 @dataclass
 class ClusterBarrier:
-    """The barrier of a cluster: its phase, who arrived in it, and the warps that wait."""
+    """The barrier of a cluster: its phase, who arrived in it, and the warps that wait.
+
+    `told` is what those tell who arrive (see `order`), `known` what those learn who wait.
+    """
 
     warps: range
     phase: int = 0
     arrived: set[int] = field(default_factory=set)
     waiting: list[int] = field(default_factory=list)
+    told: Any = None
+    known: Any = None
 
 
 class NamedBarriers:
@@ -52,10 +62,12 @@ class NamedBarriers:
         Warps of each CTA.
     wake
         Lets warps run again.
+    order
+        Learns what happens before what.
     """
 
-    def __init__(self, warps: int, wake: Callable[[list[int]], None]) -> None:
-        self.warps, self.wake = warps, wake
+    def __init__(self, warps: int, wake: Callable[[list[int]], None], order: Order | None) -> None:
+        self.warps, self.wake, self.order = warps, wake, order
         self._barriers: dict[tuple[int, int], Barrier] = {}
 
     def arrive(self, row: int, number: int, threads: int, wait: bool, line: int) -> bool:
@@ -76,9 +88,15 @@ class NamedBarriers:
         barrier.arrived += 32
         if barrier.arrived > threads:
             raise Fault(f"more than {threads} threads come to barrier {number}")
+        if self.order is not None:
+            barrier.told = joined(barrier.told, self.order.release(row))
         if barrier.arrived == threads:
             barrier.arrived = 0
             waiting, barrier.waiting = barrier.waiting, []
+            told, barrier.told = barrier.told, None
+            if self.order is not None:
+                for learner in (*waiting, row)[: len(waiting) + wait]:
+                    self.order.acquire(learner, told)
             self.wake(waiting)
             return False
         if wait:

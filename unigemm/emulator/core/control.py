@@ -12,6 +12,7 @@ from ..ptx.flow import EXIT, Segment
 from ..ptx.ptx import Immediate, Instruction, Operand, Symbol
 from .arithmetic import instruction
 from .divergence import branch, leave
+from .order import joined
 from .program import Builder, Op
 
 __all__ = ["STOPS", "stop"]
@@ -139,6 +140,7 @@ def bar_sync(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
                 waits.append(
                     machine.barriers.arrive(row, int(numbers[n]), int(counts[n]), True, line)
                 )
+        machine.writes.epoch(g.lo, g.hi)
         machine.go(g, follow)
         for n, row in enumerate(range(g.lo, g.hi)):
             # One that came early in this group may have been let go by one that came later.
@@ -180,6 +182,7 @@ def bar_reduce(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
             for other, lanes, _ in told:
                 np.copyto(machine.rows(other, other + 1).V[d][0], found, where=lanes)
             told.clear()
+        machine.writes.epoch(g.lo, g.hi)
 
     return op
 
@@ -198,13 +201,18 @@ def bar_arrive(b: Builder, i: Instruction) -> Op:
             g.machine.record("barrier", f"{numbers[n]}, not waiting", line, row)
             with of_thread(m, g, n):
                 g.machine.barriers.arrive(row, int(numbers[n]), int(counts[n]), False, line)
+        g.machine.writes.epoch(g.lo, g.hi)
 
     return op
 
 
 @instruction("barrier.cluster.arrive")
 def cluster_arrive(b: Builder, i: Instruction) -> Op:
-    """Count at the cluster's barrier, and go on: all lanes of a warp where the guard holds."""
+    """Count at the cluster's barrier, and go on: all lanes of a warp where the guard holds.
+
+    ``.relaxed`` tells nothing of what was done before.
+    """
+    tells = "relaxed" not in i.parts
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine
@@ -216,7 +224,12 @@ def cluster_arrive(b: Builder, i: Instruction) -> Op:
                 raise Fault(text, 32 * (row - g.lo))
             machine.cluster_phases[row] = cluster.phase
             cluster.arrived.add(row)
+            if machine.order is not None:
+                order = machine.order
+                more = order.release(row) if tells else order.tensor_only(row)
+                cluster.told = joined(cluster.told, more)
             machine.cluster_arrived(cluster)
+        machine.writes.epoch(g.lo, g.hi)
 
     return op
 
@@ -239,6 +252,8 @@ def cluster_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> O
             if cluster.phase == phase:
                 cluster.waiting.append(row)
                 machine.block(row, "barrier.cluster.wait waits for other threads")
+            elif machine.order is not None:
+                machine.order.acquire(row, cluster.known)
 
     return op
 
@@ -250,10 +265,24 @@ def _nothing(b: Builder, i: Instruction) -> Op:
 #: Memory is always up to date here, the next launch begins behind this one, and caches are not
 #: modelled.
 instruction(
-    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init",
+    "fence.mbarrier_init",
     "griddepcontrol.launch_dependents", "prefetch", "prefetchu", "createpolicy", "nanosleep",
     "discard", "applypriority",
 )(_nothing)  # fmt: skip
+
+
+@instruction("membar", "fence.acq_rel", "fence.sc")
+def fence(b: Builder, i: Instruction) -> Op:
+    """Order these warps behind every fence before: memory itself is always up to date here."""
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        machine = g.machine
+        if machine.order is not None:
+            for row in range(g.lo, g.hi):
+                machine.order.fence(row)
+            machine.writes.epoch(g.lo, g.hi)
+
+    return op
 
 
 @instruction("setmaxnreg.inc", "setmaxnreg.dec")

@@ -1,8 +1,8 @@
 """Programmatic dependent launch: a kernel that begins before the kernels before it have ended.
 
 What came before on the stream is not known here, and may be anything: until a thread has run
-``griddepcontrol.wait``, all of device memory may still be written, or read, by an earlier kernel.
-PTX ISA, "griddepcontrol"; only what is prefetched is free of it.
+``griddepcontrol.wait``, or is behind one that has, all of device memory may still be written, or
+read, by an earlier kernel. PTX ISA, "griddepcontrol"; only what is prefetched is free of it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ def after_wait(g: Any, m: Any) -> None:
     Fault
         The kernel is launched dependently, and one of them has not waited yet.
     """
-    early = g.machine.early
-    if early is not None:
+    order = g.machine.order
+    if order is not None and order.ran is not None:
         here = np.broadcast_to(m, (g.n, 32))
-        wrong = early[g.lo : g.hi][here]
+        told = order.known[g.lo : g.hi, order.waited, None] > 0
+        wrong = ~(order.ran[g.lo : g.hi] | told)[here]
         if wrong.any():
             raise Fault(
                 "the kernel is launched dependently, and touches device memory before "
@@ -44,10 +45,10 @@ def wait(b: Builder, i: Instruction) -> Op:
     """Wait until the kernels before this one have ended, and what they wrote can be read."""
 
     def op(V: list[Any], m: Any, g: Any) -> None:
-        machine = g.machine
-        if machine.early is not None:
-            machine.early[g.lo : g.hi][np.broadcast_to(m, (g.n, 32))] = False
-            machine.waited = True
+        order = g.machine.order
+        if order is not None and order.ran is not None:
+            order.ran[g.lo : g.hi][np.broadcast_to(m, (g.n, 32))] = True
+            g.machine.extra["waited"] = True
 
     return op
 
@@ -60,7 +61,7 @@ def all_ended(machine: Any, waited: bool) -> None:
     KernelFault
         None has: the kernel behind takes the end of this one for the end of all before.
     """
-    if machine.early is not None and not waited:
+    if machine.options.strict and machine.options.dependent and not waited:
         body = machine.program.kernel.body
         raise machine.blamed(
             "the kernel is launched dependently, and none of its threads runs griddepcontrol.wait: "

@@ -21,6 +21,7 @@ from .barriers import ClusterBarrier, NamedBarriers
 from .divergence import Path
 from .grid import Geometry, cta_coordinates, special, threads_of
 from .memory import Memory, SharedMemory, carrier
+from .order import Order, joined
 from .program import Program, Step
 from .timeline import Event
 from .writes import Counts, Writes
@@ -100,9 +101,6 @@ class Machine:
         self.bases = np.broadcast_to((ctas * pitch)[:, None], (total, 32)).copy()
         self.alive = threads_of(geometry, count) < geometry.threads
         self.mask = self.alive.copy()
-        # Threads that have not waited for the kernels before; see `dependency`.
-        self.early = self.alive.copy() if options.strict and options.dependent else None
-        self.waited = False
         self.full = [bool(row.all()) for row in self.mask]
         self.at = [0] * total
         self.status = [READY] * total
@@ -110,11 +108,14 @@ class Machine:
         self.waits_at = [0] * total
         self.line = 0  # of the instruction that ends the segment being run
         self.stack: list[list[Path]] = [[] for _ in range(total)]
-        self.writes = Writes(self.shared.tickets, total, strict=options.strict)
+        size = geometry.cluster_size * warps
+        self.order = Order(self.shared, total, warps, size) if options.strict else None
+        if self.order is not None and options.dependent:
+            self.order.ran = np.zeros((total, 32), bool)
+        self.writes = Writes(self.shared.tickets, total, self.order)
         self.counts = Counts(options.conflicts)
         self.local = np.zeros((total * 32, -(-program.local_bytes // 16) * 16), np.uint8)
-        self.barriers = NamedBarriers(warps, self.wake)
-        size = geometry.cluster_size * warps
+        self.barriers = NamedBarriers(warps, self.wake, self.order)
         self.clusters = [ClusterBarrier(range(i, i + size)) for i in range(0, total, size)]
         self.cluster_phases: dict[int, int] = {}  # of warps between arrive and wait
         self._together = [step.together for step in program.steps]
@@ -280,7 +281,7 @@ class Machine:
 
     def located(self, fault: Fault, step: Step, i: int, g: Rows, m: Any) -> KernelFault:
         """Say where a fault happened."""
-        line = step.lines[i]
+        line = fault.line or step.lines[i]
         row, lane = g.lo, None
         if fault.thread is not None:
             lanes = np.flatnonzero(np.broadcast_to(m, (g.n, 32)))
@@ -442,6 +443,10 @@ class Machine:
             cluster.arrived = set()
             cluster.phase += 1
             waiting, cluster.waiting = cluster.waiting, []
+            cluster.known, cluster.told = joined(cluster.known, cluster.told), None
+            if self.order is not None:
+                for row in waiting:
+                    self.order.acquire(row, cluster.known)
             self.wake(waiting)
 
     def has_ended(self, cta: int) -> bool:

@@ -272,6 +272,8 @@ class Tickets:
         By ordinary instructions.
     fenced
         By the asynchronous proxy (TMA, wgmma).
+    who, when
+        The thread that wrote, and its epoch; see `order`.
     """
 
     NEVER = 0  # nothing wrote it
@@ -280,18 +282,30 @@ class Tickets:
     def __init__(self) -> None:
         self.readable = np.zeros(1024, bool)
         self.fenced = np.zeros(1024, bool)
+        self.who, self.when = np.zeros(1024, np.int32), np.zeros(1024, np.int32)
         self.count = 2
         self.readable[1] = self.fenced[1] = True
 
     def new(self, readable: bool, fenced: bool) -> int:
         """Return a new number."""
-        if self.count == len(self.readable):
-            self.readable = np.concatenate([self.readable, np.zeros_like(self.readable)])
-            self.fenced = np.concatenate([self.fenced, np.zeros_like(self.fenced)])
-        number = self.count
-        self.count += 1
+        number = self.block(1)
         self.readable[number], self.fenced[number] = readable, fenced
         return number
+
+    def block(self, count: int) -> int:
+        """Return the first of some new numbers, of ordinary writes."""
+        number = self.count
+        self.count += count
+        while self.count > len(self.readable):
+            for name in ("readable", "fenced", "who", "when"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+        self.readable[number : self.count] = True
+        return number
+
+    def belongs(self, number: int, who: int, when: int) -> None:
+        """Say that a ticket is of a copy or product: its number, and which of them it is."""
+        self.who[number], self.when[number] = who, when
 
 
 class SharedMemory:

@@ -19,6 +19,7 @@ import numpy as np
 from ..ptx.faults import MALFORMED, Fault, PtxError
 from ..ptx.flow import Segment, analyse
 from ..ptx.ptx import Immediate, Instruction, Kernel, Module, Operand, Register, Symbol
+from . import held
 from .grid import SPECIALS
 from .products import joined
 
@@ -113,6 +114,7 @@ class Builder:
         self.module = module
         self.kernel = kernel
         self.flow = analyse(kernel)
+        self.held = held.of_products(kernel)
         self.line = 0
         self._slots: dict[tuple[str, int], int] = {}
         self._numbers: dict[str, int] = {}
@@ -303,9 +305,20 @@ class Builder:
         body = self.kernel.body
         last = segment.last - 1 if segment.stop else segment.last
         ops, lines = [], []
+        touched: list[held.Touches] = []  # up to the next wgmma
         for instruction in body[segment.first : last]:
             self.line = instruction.line
             make = self._lookup(instruction, instructions)
+            found = held.touches(instruction, self.held)
+            if instruction.opcode.startswith("wgmma."):
+                touched = []
+            elif found is not None and instruction.predicate is not None:
+                make = held.checking(make, found)
+            elif found is not None:
+                if not touched:
+                    ops.append(held.unheld(touched := []))
+                    lines.append(instruction.line)
+                touched.append(found)
             ops.append(self._made(instruction, _guarded, self, instruction, make))
             lines.append(instruction.line)
         stop = None

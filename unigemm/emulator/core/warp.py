@@ -154,11 +154,17 @@ def elect(b: Builder, i: Instruction) -> Op:
 
 @instruction("bar.warp.sync")
 def warp_sync(b: Builder, i: Instruction) -> Op:
-    """``bar.warp.sync``: the lanes of a warp run together, so it only checks who is here."""
+    """``bar.warp.sync``: check who is here; what they did is known to all of them."""
     mask = b.source(i.operands[0], "u32")
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         members(V, mask, m, g, "bar.warp.sync")
+        machine = g.machine
+        if machine.order is not None:
+            lanes = np.broadcast_to(m, (g.n, 32))
+            for n, row in enumerate(range(g.lo, g.hi)):
+                machine.order.met(row, lanes[n])
+            machine.writes.epoch(g.lo, g.hi)
 
     return op
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .memory import Tickets, bank_passes
+from .order import Order
 
 __all__ = ["Counts", "Writes"]
 
@@ -17,35 +18,51 @@ class Writes:
     Attributes
     ----------
     stores
-        Those of ordinary stores, (warps, 32): new ones behind each proxy fence.
+        Those of ordinary accesses, (warps, 32): new ones behind each proxy fence, and in each
+        epoch (see `order`).
     """
 
-    def __init__(self, tickets: Tickets, warps: int, *, strict: bool) -> None:
-        self.tickets, self.strict = tickets, strict
+    def __init__(self, tickets: Tickets, warps: int, order: Order | None) -> None:
+        self.tickets, self.order = tickets, order
         self.stores = np.full((warps, 32), Tickets.ALWAYS, np.int32)
+        self._unfenced: list[list[int]] = [[] for _ in range(warps)]  # first tickets of epochs
+        self._numbers: dict[int, list[int]] = {}  # of a warp's copies, and how many there are
         self._open = np.zeros((warps, 32), np.int32)  # of the cp.async group that is open
         self._parts: list[list[int]] = [[] for _ in range(warps)]  # of that group, before
         self._groups: list[list[list[int]]] = [[] for _ in range(warps)]
         self._tracked: set[int] = set()
-        if strict:
-            for row in range(warps):
-                self._begin(row)
+        self._begin(0, warps)
 
-    def _begin(self, row: int) -> None:
-        self.stores[row] = self.tickets.new(readable=True, fenced=False)
+    def _begin(self, lo: int, hi: int) -> None:
+        if self.order is not None:
+            self.stores[lo:hi] = self.order.begin(lo, hi)
+            for row, first in enumerate(self.stores[lo:hi, 0].tolist(), lo):
+                self._unfenced[row].append(first)
+
+    def epoch(self, lo: int, hi: int) -> None:
+        """Begin a new epoch of warps `lo` to `hi`."""
+        if self.order is not None:
+            self.order.clock[lo:hi] += 1
+            self._begin(lo, hi)
 
     def fence(self, lo: int, hi: int) -> None:
         """Make the stores of warps `lo` to `hi` visible to the asynchronous proxy."""
-        if self.strict:
-            for row in range(lo, hi):
-                self.tickets.fenced[int(self.stores[row, 0])] = True
-                self._begin(row)
+        for row in range(lo, hi):
+            for first in self._unfenced[row]:
+                self.tickets.fenced[first : first + 32] = True
+            self._unfenced[row].clear()
+        self._begin(lo, hi)
 
     def copies(self, lo: int, hi: int) -> Any:
         """Return the tickets of the open cp.async groups, new where there are none, (n, 32)."""
         for row in range(lo, hi):
             if not self._open[row, 0]:
-                self._open[row] = self.tickets.new(readable=False, fenced=False)
+                ticket = self._open[row] = self.tickets.new(readable=False, fenced=False)
+                if self.order is not None:
+                    told = self._numbers.setdefault(row, [0, 0])
+                    told[0] = told[0] or self.order.number(row)
+                    told[1] += 1
+                    self.tickets.belongs(ticket, *told)
         return self._open[lo:hi]
 
     def commit(self, lo: int, hi: int) -> None:
@@ -60,7 +77,25 @@ class Writes:
             done = max(len(groups) - keep, 0)
             for group in groups[:done]:
                 self.tickets.readable[group] = True
+                if self.order is not None:
+                    self.see(group, self.order.known[row])
             del groups[:done]
+
+    def see(self, copies: list[int], into: Any) -> None:
+        """Let those that know `into` know that copies have ended."""
+        for ticket in copies:
+            who = self.tickets.who[ticket]
+            into[who] = max(into[who], self.tickets.when[ticket])
+
+    def ended(self, row: int, copies: list[int]) -> Any:
+        """Return what the end of copies of a warp tells: that, and that they could begin."""
+        if self.order is None:
+            return None
+        told = np.zeros(self.order.width, np.int32)
+        self.see(copies, told)
+        ran, waited = self.order.ran, self.order.waited
+        told[waited] = self.order.known[row, waited] or (ran is not None and ran[row].any())
+        return told
 
     def _close(self, row: int) -> list[int]:
         """Return the tickets of the open group, which is empty then."""

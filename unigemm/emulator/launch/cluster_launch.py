@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..async_copy.mbarriers import barrier_at
-from ..async_copy.tma import arrival, threads_of
+from ..async_copy.tma import arrival, bring, threads_of
 from ..async_copy.transfer import active, address_of, flat_shared
 from ..core.arithmetic import instruction
 from ..core.grid import cta_coordinates
@@ -113,14 +113,15 @@ def try_cancel(b: Builder, i: Instruction) -> Op:
         places = flat_shared(active(to(V), m, g), bases, g, 16)
         signals = flat_shared(active(signal(V), m, g), bases, g, 8)
         threads = zip(threads_of(m, g), places.tolist(), signals.tolist(), strict=True)
-        for n, ((row, _), place, at) in enumerate(threads):
+        for n, (who, place, at) in enumerate(threads):
             with at_thread(n):
-                _ask(g.machine, place, at, everyone, line, row)
+                _ask(g.machine, place, at, everyone, line, who)
 
     return op
 
 
-def _ask(machine: Any, place: int, signal: int, everyone: bool, line: int, row: int) -> None:
+def _ask(machine: Any, place: int, signal: int, everyone: bool, line: int,
+         who: tuple[int, int]) -> None:  # fmt: skip
     clusters: Clusters = machine.extra["clusters"]
     pitch, size = machine.shared.pitch, machine.geometry.cluster_size
     own = place // pitch
@@ -136,10 +137,12 @@ def _ask(machine: Any, place: int, signal: int, everyone: bool, line: int, row: 
     for cta in ctas:
         here = cta * pitch + place % pitch
         barrier = barrier_at(machine, cta * pitch + signal % pitch)
-        ticket = machine.shared.tickets.new(readable=False, fenced=False)
-        machine.shared.store(np.array([here]), words.view(carrier(16)), 16, ticket)
+        units = np.array([here])
+        if machine.order is not None:
+            machine.order.behind_fence(units)
+        ticket = bring(machine, who, units, words.view(carrier(16)))
         failed = partial(clusters.failed.add, machine.first + cta) if found is None else None
-        arrival(machine, barrier, 16, ticket, line, row, failed)
+        arrival(machine, barrier, 16, ticket, line, who[0], failed)
 
 
 @instruction("clusterlaunchcontrol.query_cancel.is_canceled")

@@ -268,7 +268,7 @@ def launch(
         )  # fmt: skip
         machine.extra["clusters"] = clusters
         machine.run()
-        waited |= machine.waited
+        waited |= "waited" in machine.extra
         _count(report, program, machine)
         share = clusters.next / total
         if report.total / share > MAX_INSTRUCTIONS:

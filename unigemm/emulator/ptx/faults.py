@@ -79,11 +79,13 @@ class Fault(Exception):
     ----------
     thread
         Index among the threads of the warps that ran the instruction together; None for all.
+    line
+        The line of the text, where it is not that of the instruction that is run.
     """
 
-    def __init__(self, message: str, thread: int | None = None) -> None:
+    def __init__(self, message: str, thread: int | None = None, line: int | None = None) -> None:
         super().__init__(message)
-        self.thread = thread
+        self.thread, self.line = thread, line
 
 
 @contextmanager

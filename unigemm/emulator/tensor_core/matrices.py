@@ -29,13 +29,15 @@ def _form(b: Builder, i: Instruction, registers: Any) -> tuple[int, bool, tuple[
     return count, "trans" in i.parts, elements
 
 
-def _line_places(address: Any, V: list[Any], m: Any, g: Any, count: int) -> Any:
+def _line_places(address: Any, V: list[Any], m: Any, g: Any, count: int, *, stored: bool) -> Any:
     """Return the byte places of the matrices' rows, (warps, matrices, 8)."""
     g.machine.converged(g, m, "a matrix instruction")
     rows = np.broadcast_to(address(V), (g.n, 32))[:, : 8 * count]
     flat = flat_shared(rows.reshape(-1), g.base[:, : 8 * count].reshape(-1), g, 16)
     for j in range(count):  # a matrix is 128 bytes: one pass where its rows are on all banks
         g.machine.counts.matrix(flat.reshape(g.n, count, 8)[:, j])
+    if g.machine.order is not None:
+        g.machine.order.matrices(g, flat.reshape(g.n, count, 8), stored=stored)
     return flat.reshape(g.n, count, 8)
 
 
@@ -48,7 +50,7 @@ def stmatrix(b: Builder, i: Instruction) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         shared = g.machine.shared
-        lines = _line_places(address, V, m, g, count)
+        lines = _line_places(address, V, m, g, count, stored=True)
         tickets = g.tickets.reshape(-1)
         for j, x in enumerate(sources):
             value = np.broadcast_to(V[x], (g.n, 32))
@@ -68,7 +70,7 @@ def ldmatrix(b: Builder, i: Instruction) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         shared = g.machine.shared
-        lines = _line_places(address, V, m, g, count)
+        lines = _line_places(address, V, m, g, count, stored=False)
         for j, d in enumerate(targets):
             low, high = (
                 shared.load(places.reshape(-1), 2).astype(np.uint32)

@@ -96,10 +96,11 @@ def _rows(m: int, lane: int) -> Any:
     return np.arange(LANES)
 
 
-def _matrix(machine: Any, cta: int, word: int, rows: int, kind: str, k_major: bool) -> Matrix:
+def _matrix(machine: Any, who: tuple[int, int], cta: int, word: int, rows: int, kind: str,
+            k_major: bool) -> Matrix:  # fmt: skip
     """Find an operand's share of a CTA, and check that it may be read."""
     places = matrix_of(word).units(rows, BYTES.get(kind, 1), k_major=k_major)
-    return find_matrix(machine, cta, places, "tcgen05.mma")
+    return find_matrix(machine, who, cta, places, "tcgen05.mma")
 
 
 def _read(machine: Any, matrix: Matrix, rows: int, kind: str, k_major: bool, line: int) -> Any:
@@ -143,7 +144,7 @@ def mma(b: Builder, i: Instruction) -> Op:
     keep_slot, line = b.source(rest[0], "pred"), i.line
 
     def product(V: list[Any], g: Any, row: int, lane: int) -> Product:
-        machine = g.machine
+        machine, who = g.machine, (row, lane)
 
         def value(slot: int, ahead: int = 0) -> int:
             return int(np.broadcast_to(V[slot], (g.n, 32))[row - g.lo, lane]) + ahead
@@ -161,9 +162,10 @@ def mma(b: Builder, i: Instruction) -> Op:
             a = [_region(machine, cta, value(*a_place), d, 8) for cta in ctas]
         else:
             rows = d.m // group
-            a = [_matrix(machine, cta, value(*a_place), rows, d.a, d.a_k_major) for cta in ctas]
-        rows = d.n // group
-        right = [_matrix(machine, cta, value(b_slot), rows, d.b, d.b_k_major) for cta in ctas]
+            word = value(*a_place)
+            a = [_matrix(machine, who, cta, word, rows, d.a, d.a_k_major) for cta in ctas]
+        rows, word = d.n // group, value(b_slot)
+        right = [_matrix(machine, who, cta, word, rows, d.b, d.b_k_major) for cta in ctas]
         sums = [_region(machine, cta, value(*d_place), d, columns) for cta in ctas]
         to = [value(*place) for place in scale_places]
         scaled = tuple(_scales_of(machine, cta, to, d, group) for cta in ctas if d.scaling)
@@ -175,9 +177,10 @@ def mma(b: Builder, i: Instruction) -> Op:
         for row, lane in issuers(m, g, "tcgen05.mma"):
             with of_thread(m, g, row - g.lo, lane):
                 made = product(V, g, row, lane)
+                perform = partial(_perform, machine, made)
+                work = Pending("product", made.regions, perform, line, len(made.sums))
+                issue(machine, row, work)
             machine.record("multiply", f"to column {made.sums[0].first}", line, row)
-            perform = partial(_perform, machine, made)
-            issue(machine, row, Pending("product", made.regions, perform, line))
 
     return op
 

@@ -84,14 +84,15 @@ def copy(b: Builder, i: Instruction) -> Op:
                     int(np.broadcast_to(V[slot], (g.n, 32))[row - g.lo, lane])
                     for slot in (to, word)
                 )
-                item = _copy(machine, row, group, form, address + ahead, descriptor, line)
+                who = row, lane
+                item = _copy(machine, who, group, form, address + ahead, descriptor, line)
+                issue(machine, row, item)
             machine.record("copy", f"to column {item.regions[0].first}", line, row)
-            issue(machine, row, item)
 
     return op
 
 
-def _copy(machine: Any, row: int, group: int, form: Form, address: int, word: int,
+def _copy(machine: Any, who: tuple[int, int], group: int, form: Form, address: int, word: int,
           line: int) -> Pending:  # fmt: skip
     """Check a copy, and return it."""
     lane, first = split_address(address)
@@ -100,16 +101,16 @@ def _copy(machine: Any, row: int, group: int, form: Form, address: int, word: in
     places = matrix_of(word).units(form.height, 1, k_major=True)[:, : form.bytes // 16]
     count = form.bytes // 4
     pieces = []
-    for cta in active_pair(machine, row, group):
+    for cta in active_pair(machine, who[0], group):
         memory_of(machine, cta).check(first, count)
-        matrix = find_matrix(machine, cta, places, "tcgen05.cp")
+        matrix = find_matrix(machine, who, cta, places, "tcgen05.cp")
         pieces.append((matrix, Region(cta, lane + form.lanes, first, count)))
 
     def perform() -> None:
         for matrix, region in pieces:
             _write(machine, form, matrix, region, line)
 
-    return Pending("copy", tuple(region for _, region in pieces), perform, line)
+    return Pending("copy", tuple(region for _, region in pieces), perform, line, len(pieces))
 
 
 def _write(machine: Any, form: Form, matrix: Matrix, region: Region, line: int) -> None:

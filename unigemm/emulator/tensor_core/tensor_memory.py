@@ -53,6 +53,8 @@ class TensorMemory:
         The words, (lanes, columns).
     state
         State of each word: never written, written, or stored but not waited for.
+    written, last
+        The tickets of the last write and of the last access of each word; see `order`.
     allocated
         Columns of each allocation by the first, and the line and warp that made it.
     group
@@ -68,6 +70,8 @@ class TensorMemory:
     cta: int
     words: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.uint32))
     state: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.uint8))
+    written: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.int32))
+    last: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.int32))
     allocated: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     group: int = 0
     wanted: int = 0
@@ -85,7 +89,9 @@ class TensorMemory:
     def take(self, first: int, count: int, line: int) -> None:
         """Allocate columns; what they hold is not known."""
         self.allocated[first] = (count, line, self.asker or 0)
-        self.state[:, first : first + count] = NEVER
+        columns = slice(first, first + count)
+        self.state[:, columns] = NEVER
+        self.written[:, columns] = self.last[:, columns] = 0
 
     def check(self, column: int, count: int) -> None:
         """Check that columns are allocated.
@@ -251,6 +257,9 @@ def alloc(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
         places = flat_shared(near, g.base[n, :1], g, 4)
         value = np.array([address], np.uint32)
         machine.shared.store(places, value, 4, g.tickets[n, :1])
+        if machine.order is not None:
+            machine.order.met(row, slice(None))
+            machine.writes.epoch(row, row + 1)
         machine.send(row, follow)
 
     def op(V: list[Any], m: Any, g: Any) -> None:
@@ -273,7 +282,8 @@ def _ask(memory: TensorMemory, row: int, count: int, group: int) -> None:
     memory.group, memory.wanted, memory.asker = group, count, row
 
 
-def _free(machine: Any, cta: int, first: int, columns: int, group: int) -> None:
+def _free(machine: Any, row: int, first: int, columns: int, group: int) -> None:
+    cta = row // machine.geometry.warps
     memory = memory_of(machine, cta)
     if memory.group not in (0, group):
         raise Fault("a kernel uses one .cta_group for all tcgen05 instructions")
@@ -281,6 +291,9 @@ def _free(machine: Any, cta: int, first: int, columns: int, group: int) -> None:
         raise Fault(f"there is no allocation of {columns} columns from {first} on")
     for user in machine.extra.get("tensor_users", ()):
         user(cta, np.arange(LANES), slice(first, first + columns), "it is freed")
+    for each in pair_of(machine, cta, group) if machine.order is not None else ():
+        used = memory_of(machine, each).last[:, first : first + columns]
+        machine.order.tensor(row, used, "it frees", "used")
     del memory.allocated[first]
     for other in pair_of(machine, cta, group):
         _wake(machine, memory_of(machine, other))
@@ -298,7 +311,7 @@ def dealloc(b: Builder, i: Instruction) -> Op:
         for n, row in enumerate(range(g.lo, g.hi)):
             with of_thread(m, g, n):
                 first, columns = (of_warp(V[x], m, g, n, "tcgen05.dealloc") for x in (where, count))
-                _free(machine, row // machine.geometry.warps, first & 0xFFFF, columns, group)
+                _free(machine, row, first & 0xFFFF, columns, group)
 
     return op
 

@@ -135,6 +135,21 @@ def _where(b: Builder, i: Instruction, form: Form, address: Any, rest: Any) -> A
     return where
 
 
+def _ordered(machine: Any, row: int, memory: TensorMemory, lanes: Any, columns: Any, *,
+             stored: bool) -> None:  # fmt: skip
+    """Check that a warp is behind the accesses before its own, and note its own."""
+    order = machine.order
+    if order is None:
+        return
+    if stored:
+        order.tensor(row, memory.last[lanes, columns], "it writes", "used")
+    else:
+        order.tensor(row, memory.written[lanes, columns], "it reads", "wrote")
+    memory.last[lanes, columns] = ticket = order.tensor_ticket(row)
+    if stored:
+        memory.written[lanes, columns] = ticket
+
+
 @instruction("tcgen05.ld")
 def load(b: Builder, i: Instruction) -> Op:
     """Load from tensor memory."""
@@ -151,6 +166,7 @@ def load(b: Builder, i: Instruction) -> Op:
             memory, lanes, columns = where(V, m, g, n)
             with of_thread(m, g, n):
                 values = memory.read(lanes, columns, strict=machine.options.strict)
+                _ordered(machine, g.lo + n, memory, lanes, columns, stored=False)
                 if form.packed:
                     high = memory.read(lanes, columns + 1, strict=machine.options.strict)
             if form.packed:
@@ -178,6 +194,8 @@ def store(b: Builder, i: Instruction) -> Op:
         stores = machine.extra.setdefault("tensor_stores", {})
         for n in range(g.n):
             memory, lanes, columns = where(V, m, g, n)
+            with of_thread(m, g, n):
+                _ordered(machine, g.lo + n, memory, lanes, columns, stored=True)
             values = whole[n]
             pending = stores.setdefault(g.lo + n, [])
             if form.packed:

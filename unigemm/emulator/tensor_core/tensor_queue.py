@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..async_copy.mbarriers import arrive, barrier_at
+from ..async_copy.mbarriers import arrive, barrier_at, known_number, tell
 from ..async_copy.tma import explain, unready
 from ..async_copy.transfer import active, address_of, flat_shared
 from ..core.arithmetic import instruction
@@ -77,26 +77,37 @@ class Pending:
         The tensor memory that it reads and writes.
     perform
         Performs the work.
+    changes
+        How many of the regions it writes, the first ones.
     """
 
     what: str
     regions: tuple[Region, ...]
     perform: Callable[[], None]
     line: int
+    changes: int
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit: the mbarriers that it signals."""
+    """A commit: the mbarriers that it signals, and what it tells those that wait; see `order`."""
 
     signals: tuple[int, ...]
     line: int
+    told: Any
 
 
 @dataclass
 class Queue:
-    """The work that a warp has issued and that is not done yet, in order."""
+    """The work that a warp has issued and that is not done yet, in order.
 
+    `number` is that of its work (see `order`), `commits` how many commits were issued, and `ticket`
+    that of the work since the last.
+    """
+
+    number: int = 0
+    commits: int = 0
+    ticket: int = 0
     waiting: list[Pending | Commit] = field(default_factory=list)
 
 
@@ -131,8 +142,34 @@ def _unused(machine: Any, cta: int, lanes: Any, columns: slice, what: str) -> No
 
 
 def issue(machine: Any, row: int, item: Pending) -> None:
-    """Append work to the queue of a warp."""
-    _queues(machine).setdefault(row, Queue()).waiting.append(item)
+    """Append work to the queue of a warp.
+
+    Raises
+    ------
+    Fault
+        The warp is not behind all accesses of the tensor memory that the work uses.
+    """
+    queue = _queues(machine).setdefault(row, Queue())
+    queue.waiting.append(item)
+    if machine.order is None:
+        return
+    if not queue.number:
+        queue.number = machine.order.number(row)
+        machine.order.products.append(queue.number)
+    if not queue.ticket:
+        queue.ticket = machine.shared.tickets.new(readable=True, fenced=True)
+        machine.shared.tickets.belongs(queue.ticket, queue.number, queue.commits + 1)
+    for n, region in enumerate(item.regions):
+        memory = memory_of(machine, region.cta)
+        cells = region.lanes[:, None], np.arange(region.first, region.first + region.count)
+        if n < item.changes:
+            what = f"the {item.what} writes"
+            machine.order.tensor(row, memory.last[cells], what, "used", queue.number)
+            memory.written[cells] = queue.ticket
+        else:
+            what = f"the {item.what} reads"
+            machine.order.tensor(row, memory.written[cells], what, "wrote", queue.number)
+        memory.last[cells] = queue.ticket
 
 
 def _check_end(machine: Any) -> None:
@@ -145,7 +182,9 @@ def _check_end(machine: Any) -> None:
 # -- operands --------------------------------------------------------------------------------------
 
 
-def find_matrix(machine: Any, cta: int, places: Any, name: str) -> Matrix:
+def find_matrix(
+    machine: Any, who: tuple[int, int], cta: int, places: Any, name: str
+) -> Matrix:  # fmt: skip
     """Find what lies at addresses of 16-byte units, and check that it may be read.
 
     Raises
@@ -160,6 +199,8 @@ def find_matrix(machine: Any, cta: int, places: Any, name: str) -> Matrix:
     words, bad = unready(machine, units)
     if machine.options.strict and bad.any():
         raise Fault(f"{name} reads {explain(machine, words, bad)}")
+    if machine.order is not None:
+        machine.order.operand(*who, words[..., 0], name)
     return Matrix(units, words)
 
 
@@ -176,6 +217,8 @@ def read_matrix(machine: Any, matrix: Matrix, what: str, line: int) -> Any:
         raise Fault(
             f"shared memory was overwritten while the {what} of line {line} could still read it"
         )
+    if machine.order is not None:
+        machine.order.used(matrix.units, machine.extra["tcgen05_ticket"])
     return machine.shared.views[16].take(matrix.units // 16)
 
 
@@ -230,6 +273,7 @@ def commit(b: Builder, i: Instruction) -> Op:
         machine = g.machine
         places = flat_shared(active(signal(V), m, g), active(g.base, m, g), g, 8, cluster=True)
         masks = None if mask is None else active(V[mask], m, g)
+        told = tell(g, m)
         for n, (row, lane) in enumerate(issuers(m, g, "tcgen05.commit")):
             signals: tuple[int, ...] = (int(places[n]),)
             with of_thread(m, g, row - g.lo, lane):
@@ -237,7 +281,11 @@ def commit(b: Builder, i: Instruction) -> Op:
                 if masks is not None:
                     signals = _all(machine, row, int(masks[n]), signals[0])
             queue = _queues(machine).setdefault(row, Queue())
-            queue.waiting.append(Commit(signals, line))
+            queue.commits, queue.ticket = queue.commits + 1, 0
+            known = told.get(row)
+            if queue.number:
+                known = known_number(machine, queue.number, queue.commits, known)
+            queue.waiting.append(Commit(signals, line, known))
             machine.later(row, line, partial(_progress, machine, queue))
 
     return op
@@ -255,6 +303,11 @@ def _all(machine: Any, row: int, mask: int, place: int) -> tuple[int, ...]:
 
 def _progress(machine: Any, queue: Queue) -> None:
     """Perform the work before a warp's first commit, and signal the commit's mbarriers."""
+    if queue.number:
+        tickets = machine.shared.tickets
+        ticket = machine.extra["tcgen05_ticket"] = tickets.new(readable=True, fenced=True)
+        done = queue.commits - sum(isinstance(item, Commit) for item in queue.waiting)
+        tickets.belongs(ticket, queue.number, done + 1)
     while True:
         item = queue.waiting[0]
         machine.line = item.line
@@ -268,10 +321,20 @@ def _progress(machine: Any, queue: Queue) -> None:
         at = barrier.cta * machine.geometry.warps
         detail = f"for mbarrier {barrier.address}"
         machine.record("multiplied", detail, item.line, at, hardware=True)
-        arrive(machine, barrier, 1)
+        arrive(machine, barrier, 1, told=item.told)
 
 
 @instruction("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
 def fence(b: Builder, i: Instruction) -> Op:
-    """Order accesses of threads: they are in the order in which they are run here."""
-    return lambda V, m, g: None
+    """Order accesses of tensor memory before what a warp tells, or behind what it is told."""
+    before = i.opcode.endswith("before_thread_sync")
+
+    def op(V: list[Any], m: Any, g: Any) -> None:
+        order = g.machine.order
+        for row in range(g.lo, g.hi) if order is not None else ():
+            if before:
+                order.before_sync(row)
+            else:
+                order.after_sync(row)
+
+    return op

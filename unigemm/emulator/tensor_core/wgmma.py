@@ -11,15 +11,18 @@ Sums keep the bits that Hopper keeps, few of float8 products: see `tensor_sums`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 
 from ..async_copy.tma import explain, swizzled, unready
 from ..core.arithmetic import instruction, number_of
+from ..core.held import names
 from ..core.memory import carrier
+from ..core.order import joined
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, of_thread
 from ..ptx.ptx import Immediate, Instruction, Vector
@@ -50,7 +53,8 @@ class Matrix:
     """An operand in shared memory: where its 16-byte units are, and who wrote them.
 
     `units` is (lines, units of a line); a line is a row (K-major) or one K (MN-major). At least the
-    first `fewest` rows must be good; `bad` are rows behind them that must not be read.
+    first `fewest` rows must be good, which are `across` units of a line if it is MN-major. `bad`
+    are rows behind them that must not be read.
     """
 
     units: Any
@@ -58,11 +62,16 @@ class Matrix:
     k_major: bool
     fewest: int
     bad: Any
+    across: int
+
+    def of_use(self, each: Any) -> Any:
+        """Return the units, or what there is of each, of the rows that must be good."""
+        return each[: self.fewest] if self.k_major else each[:, : self.across]
 
 
 @dataclass
 class Product:
-    """An instruction that has been issued."""
+    """An instruction that has been issued; it holds the registers of its sums, and reads A's."""
 
     kind: Kind
     sums: tuple[int, ...]
@@ -71,13 +80,27 @@ class Product:
     keep: bool
     signs: tuple[int, int]
     line: int
+    holds: frozenset[str]
+    reads: frozenset[str]
 
 
 @dataclass
 class Queue:
-    """Products of a warpgroup that are not complete: groups, of which the last is open."""
+    """Products of a warpgroup that are not complete: groups, of which the last is open.
+
+    `number` is that of its products, `done` how many waits have completed some, and `told` what the
+    warps knew who committed each group; see `order`. A product is one of all four warps: whoever
+    has waited for it is behind what each of them did before.
+    """
 
     groups: list[list[Product]] = field(default_factory=lambda: [[]])
+    number: int = 0
+    done: int = 0
+    told: list[Any] = field(default_factory=list)
+
+    def waiting(self) -> Iterator[Product]:
+        """Yield the products that are not complete."""
+        return (product for group in self.groups for product in group)
 
 
 def _queue(machine: Any, first: int) -> Queue:
@@ -144,13 +167,16 @@ def _operand(machine: Any, row: int, word: int, rows: int, kind: str, k: int, k_
         raise Fault("a matrix descriptor reaches out of shared memory")
     units = swizzled(places, swizzle) + int(machine.bases[row, 0])
     words, bad = unready(machine, units)
-    found = Matrix(units, words, k_major, fewest, np.zeros(rows, bool))
+    found = Matrix(
+        units, words, k_major, fewest, np.zeros(rows, bool), -(-fewest * size // 16)
+    )  # fmt: skip
     if machine.options.strict and bad.any():
         found.bad = _rows(found, bad, size)
         if found.bad[:fewest].any():
-            first = bad[:fewest] if k_major else bad[:, : -(-fewest * size // 16)]
-            part = words[:fewest] if k_major else words[:, : -(-fewest * size // 16)]
-            raise Fault(f"wgmma reads {explain(machine, part, first)}")
+            part = explain(machine, found.of_use(words), found.of_use(bad))
+            raise Fault(f"wgmma reads {part}")
+    if machine.order is not None:
+        machine.order.taken(row, None, found.of_use(words)[..., 0], "wgmma")
     return found
 
 
@@ -224,6 +250,8 @@ def mma_async(b: Builder, i: Instruction) -> Op:
         raise b.error("the number of operands is wrong")
     a_k = fragment or not majors or majors[0] == 0
     b_k = not majors or majors[-1] == 0
+    holds = frozenset(names(target))
+    reads = frozenset(names(a_operand)) if fragment else frozenset()
     line = i.line
 
     def op(V: list[Any], m: Any, g: Any) -> None:
@@ -242,8 +270,11 @@ def mma_async(b: Builder, i: Instruction) -> Op:
                 if not fragment:
                     a = _operand(machine, first, word(a_slots[0]), 64, kind.a, kind.k, a_k, _FEWEST)
                 other = _operand(machine, first, word(b_slot), kind.n, kind.b, kind.k, b_k, kind.n)
-                product = Product(kind, sums, a, other, bool(word(keep)), signs, line)
-            _queue(machine, first).groups[-1].append(product)
+                product = Product(kind, sums, a, other, bool(word(keep)), signs, line, holds, reads)
+                queue = _queue(machine, first)
+                if any(not each.holds.isdisjoint(reads) for each in queue.waiting()):
+                    raise Fault("a fragment of A is in sums that nobody waited for")
+            queue.groups[-1].append(product)
 
     return op
 
@@ -265,6 +296,26 @@ def _perform(machine: Any, first: int, product: Product) -> None:
     write_sums(V, product.sums, total, kind.sums, True, saturate=kind.saturate)
 
 
+def _ended(machine: Any, first: int, groups: list[list[Product]]) -> None:
+    """Note what products have read, and that the warps of their warpgroup know that they have."""
+    order, queue = machine.order, _queue(machine, first)
+    if order is None:
+        return
+    queue.number = queue.number or order.number(first)
+    queue.done += 1
+    ticket = machine.shared.tickets.new(readable=True, fenced=True)
+    machine.shared.tickets.belongs(ticket, queue.number, queue.done)
+    for product in (product for group in groups for product in group):
+        for matrix in (product.a, product.b):
+            if isinstance(matrix, Matrix):
+                order.used(matrix.of_use(matrix.units), ticket)
+    told = reduce(joined, queue.told[: len(groups)])
+    del queue.told[: len(groups)]
+    for row in range(first, first + WARPGROUP):
+        order.acquire(row, told)
+        order.known[row, queue.number] = queue.done
+
+
 @instruction("wgmma.fence")
 def fence(b: Builder, i: Instruction) -> Op:
     """Order registers before wgmma: they are read and written in order here."""
@@ -282,7 +333,12 @@ def commit(b: Builder, i: Instruction) -> Op:
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         for first in _warpgroups(g, m, "wgmma.commit_group"):
-            groups = _queue(g.machine, first).groups
+            queue = _queue(g.machine, first)
+            groups = queue.groups
+            if g.machine.order is not None:
+                rows = range(first, first + WARPGROUP)
+                queue.told.append(reduce(joined, map(g.machine.order.release, rows)))
+                g.machine.writes.epoch(first, first + WARPGROUP)
             for row in range(first, first + WARPGROUP):
                 g.machine.record("multiply", f"{len(groups[-1])} products", line, row)
             groups.append([])
@@ -306,6 +362,7 @@ def wait(b: Builder, i: Instruction) -> Op:
                 for row in range(first, first + WARPGROUP):
                     g.machine.record("multiplied", f"{len(group)} products", line, row)
             if done > 0:
+                _ended(g.machine, first, groups[:done])
                 del groups[:done]
 
     return op
