@@ -367,26 +367,6 @@ def test_an_exported_model_holds_the_operator_and_takes_other_sizes():
     torch.testing.assert_close(program.module()(x), model(x))
 
 
-def test_forward_derivatives_are_refused_and_not_dropped():
-    a, b, c, bias = draw(4, 3), draw(3, 5), draw(4, 5), draw(5)
-    for x, function in (
-        (a, lambda x: ut.matmul(x, b)),
-        (b, lambda x: ut.matmul(a, x, alpha=2.0)),
-        (a, lambda x: ut.linear(x, b.t(), bias, activation="relu")),
-        (bias, lambda x: ut.linear(a, b.t(), x)),
-        (a, lambda x: ut.bmm(x[None], b[None])),
-        (c, lambda x: ut.addmm(x, a, b)),
-    ):
-        with pytest.raises(UnsupportedProblem, match="forward-mode"):
-            torch.func.jvp(function, (x,), (x,))
-        with torch.autograd.forward_ad.dual_level(), torch.no_grad():
-            dual = torch.autograd.forward_ad.make_dual(x, x)
-            with pytest.raises(UnsupportedProblem, match="forward-mode"):
-                function(dual)
-    with torch.autograd.forward_ad.dual_level():
-        torch.testing.assert_close(ut.matmul(a, b), a @ b)
-
-
 def freed(x):
     x.untyped_storage().resize_(0)
     return x

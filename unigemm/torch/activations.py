@@ -85,10 +85,13 @@ class Gated:
         (argument, layout of the pairs) to the value.
     gradient
         (gradient of the value, argument, layout) to the gradient of the argument.
+    tangent
+        (tangent of the argument, argument, layout) to the tangent of the value.
     """
 
     value: Callable[[Tensor, str], Tensor]
     gradient: Callable[[Tensor, Tensor, str], Tensor]
+    tangent: Callable[[Tensor, Tensor, str], Tensor]
 
 
 GATE_LAYOUTS = ("interleaved", "halves")
@@ -113,10 +116,14 @@ def _gated(name: str) -> Gated:
         gate, other = _pairs(x, layout)
         parts = of_gate.gradient(g * other, gate), g * of_gate.value(gate)
         if layout == "interleaved":
-            return torch.stack(parts, -1).flatten(-2)
+            return torch.stack(parts, -1).reshape(x.shape)  # `is_grads_batched` has no flatten
         return torch.cat(parts, -1)
 
-    return Gated(value, gradient)
+    def tangent(t: Tensor, x: Tensor, layout: str) -> Tensor:
+        (t_gate, t_other), (gate, other) = _pairs(t, layout), _pairs(x, layout)
+        return of_gate.gradient(t_gate * other, gate) + of_gate.value(gate) * t_other
+
+    return Gated(value, gradient, tangent)
 
 
 GATED = {"swiglu": _gated("silu"), "geglu": _gated("gelu")}

@@ -1,8 +1,9 @@
-"""Gradients of the operators: two more products each, and what the epilogue adds.
+"""Derivatives of the operators: two more products each, and what the epilogue adds.
 
-With D = f(P) and P = alpha A B + beta C + bias, for real and for complex numbers: dP = f'(P) dD,
-dA = alpha dP B^H, dB = alpha A^H dP, dC = beta dP and dbias = dP, summed over what was broadcast.
-They are made of the operators, so that they have gradients themselves.
+With D = f(P) and P = alpha A B + beta C + bias, for real and for complex numbers, backward:
+dP = f'(P) dD, dA = alpha dP B^H, dB = alpha A^H dP, dC = beta dP and dbias = dP, summed over what
+was broadcast. Forward: dP = alpha (dA B + A dB) + beta dC + dbias and dD = f'(P) dP, in `tangents`.
+They are made of the operators, so that they have derivatives themselves.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType
 from torch._functorch.utils import enable_single_level_autograd_function
 
 from ..dynamo import untraced
 from ..errors import UnsupportedProblem
-from .activations import activation_named, gated_named
 from .operators import LIBRARY
 from .products import accumulator_dtype
 from .sharding import is_spread, notice
+from .tangents import TANGENTS, through
 
 __all__: list[str] = []
 
 _ops = torch.ops.unigemm
 _forward_ad = torch.autograd.forward_ad
+_set_fwd_grad_enabled = _forward_ad._set_fwd_grad_enabled
+_transform = torch._C._functorch.peek_interpreter_stack
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -46,16 +50,6 @@ def _sum_to(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     if gradient.shape == shape:
         return gradient.to(dtype)
     return gradient.to(accumulator_dtype(gradient.dtype)).sum_to_size(shape).to(dtype)
-
-
-def _through(activation: str | tuple[str, str], gradient: Tensor, preact: Tensor) -> Tensor:
-    """Return the gradient of what went into an activation, or a gated one and its layout."""
-    wide = accumulator_dtype(gradient.dtype)
-    g, x = gradient.to(wide), preact.to(wide)
-    if isinstance(activation, tuple):
-        name, layout = activation
-        return gated_named(name, layout).gradient(g, x, layout).to(gradient.dtype)
-    return activation_named(activation).gradient(g, x).to(gradient.dtype)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -145,11 +139,11 @@ def _backward_gated(ctx: Any, *gradients: Tensor | None) -> Any:
 
 def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | None = None) -> Any:
     x, weight, *more = ctx.saved_tensors
-    through = of_result
+    of_rest = of_result
     if ctx.activation is not None and of_result is not None:
         preact = more[0] if len(more) == 1 else _ops.linear(*more)
-        through = _through(ctx.activation, of_result, preact)
-    parts = [each for each in (through, of_preact) if each is not None]
+        of_rest = through(ctx.activation, of_result, preact)
+    parts = [each for each in (of_rest, of_preact) if each is not None]
     g = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     of_x = None if weight is None else _ops.matmul(g, weight.conj()) if g.dim() > 1 else None
     if weight is not None and of_x is None:  # of a vector
@@ -200,7 +194,7 @@ def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     activation = options.pop("activation", None)
     alpha, beta = options.pop("alpha", 1.0), options.pop("beta", 1.0)
     if activation is not None:
-        g = _through(activation, g, _ops.matmul(*more, alpha=alpha, beta=beta, **options))
+        g = through(activation, g, _ops.matmul(*more, alpha=alpha, beta=beta, **options))
     of_c, of_bias = (
         _scaled(_sum_to(g, *each), factor) if each is not None and wanted else None
         for each, wanted, factor in zip(ctx.added, ctx.needed[2:4], (beta, 1.0), strict=True)
@@ -228,54 +222,81 @@ def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 def _kernel(
     name: str, save: Callable[..., None], backward: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return what runs where somebody may record gradients.
+    """Return what runs where somebody may record derivatives.
 
-    `torch.library.register_autograd` makes one that `torch.vmap` of `torch.func.grad` refuses.
+    `torch.library.register_autograd` makes one that `torch.vmap` of `torch.func.grad` refuses, and
+    that has no derivative forward.
     """
     op = getattr(_ops, name).default
     below = torch._C._after_autograd_keyset
+    tangents = TANGENTS[name]
 
     class Function(torch.autograd.function._SingleLevelFunction):
         @staticmethod
-        def forward(ctx: Any, keys: Any, options: dict[str, Any], *args: Any) -> Any:
+        def forward(
+            ctx: Any, keys: Any, modes: Any, dual: bool, options: dict[str, Any], *args: Any
+        ) -> Any:
             with torch._C._AutoDispatchBelowAutograd():
-                result = op.redispatch(keys & below, *args, **options)
+                if modes is None:
+                    result = op.redispatch(keys & below, *args, **options)
+                else:
+                    with torch.set_grad_enabled(modes[0]), _set_fwd_grad_enabled(modes[1]):
+                        result = op.redispatch(keys & below, *args, **options)
             # Trailing arguments that have their default are left out, of both.
-            ctx.needed = (*ctx.needs_input_grad[2:], *(False,) * len(op._schema.arguments))
+            ctx.needed = (*ctx.needs_input_grad[4:], *(False,) * len(op._schema.arguments))
             ctx.set_materialize_grads(False)  # zeros would be plain tensors beside a DTensor
-            save(ctx, result, *args, **options)
+            if any(ctx.needed):
+                save(ctx, result, *args, **options)
+            if dual:
+                ctx.dual = args, options
             return result
 
         @staticmethod
         @untraced
         def backward(ctx: Any, *gradients: Any) -> Any:
             if all(g is None for g in gradients):
-                return (None,) * (2 + len(ctx.needed))
-            return (None, None, *backward(ctx, *gradients))
+                return (None,) * (4 + len(ctx.needed))
+            return (None, None, None, None, *backward(ctx, *gradients))
+
+        @staticmethod
+        def jvp(ctx: Any, *given: Any) -> Any:
+            args, options = ctx.dual
+            del ctx.dual
+            # Off here for this level, whose tangents are set aside; outer levels have their own.
+            with _set_fwd_grad_enabled(True):
+                return tangents([_primal(x) for x in args], given[4:], **options)
 
     Function.__name__ = Function.__qualname__ = f"unigemm_{name}"
 
     @untraced
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         notice(*args)
-        if _forward_ad._current_level >= 0:
-            _refuse_tangents(name, args)
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+        level = _transform()
+        dual = (
+            _forward_ad._current_level >= 0
+            or (level is not None and level.key() == TransformType.Jvp)
+        ) and any(map(_has_tangent, args))
+        if dual or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
+            # A Function's forward runs with both modes off. Those of `torch.func` around this level
+            # record derivatives of what runs there, as they do of PyTorch's own operators.
+            modes = None
+            if level is not None:
+                modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
             with enable_single_level_autograd_function():
-                return Function.apply(keys, options, *args)  # type: ignore[attr-defined]
+                return Function.apply(keys, modes, dual, options, *args)  # type: ignore[attr-defined]
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & below, *args, **options)
 
     return kernel
 
 
-def _refuse_tangents(name: str, args: tuple[Any, ...]) -> None:
-    """Refuse what carries a derivative forward: it would be dropped."""
-    if any(isinstance(x, Tensor) and _forward_ad.unpack_dual(x).tangent is not None for x in args):
-        raise UnsupportedProblem(
-            f"unigemm::{name} has no forward-mode derivative (jvp, jacfwd, hessian); use reverse "
-            "mode (vjp, grad, jacrev), or PyTorch's own function inside of unigemm.torch.use()"
-        )
+def _has_tangent(x: Any) -> bool:
+    # A compiled function tells PyTorch's core of its levels, and not `forward_ad`: name the level.
+    return isinstance(x, Tensor) and _forward_ad.unpack_dual(x, level=0).tangent is not None
+
+
+def _primal(x: Any) -> Any:
+    return _forward_ad.unpack_dual(x, level=0).primal if isinstance(x, Tensor) else x
 
 
 def _register() -> None:

@@ -1,0 +1,156 @@
+"""Forward derivatives of the operators, made of the operators.
+
+Each takes an operator's arguments, their tangents (None for one that has none) and its options, and
+returns the tangent of each result. At least one tangent is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedProblem
+from .activations import activation_named, gated_named
+from .products import accumulator_dtype
+
+__all__ = ["TANGENTS", "through"]
+
+_ops = torch.ops.unigemm
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_Tangents = Sequence[Tensor | None]
+
+
+def through(activation: str | tuple[str, str], gradient: Tensor, preact: Tensor) -> Tensor:
+    """Return the gradient of what went into an activation, or a gated one and its layout."""
+    wide = accumulator_dtype(gradient.dtype)
+    g, x = gradient.to(wide), preact.to(wide)
+    if isinstance(activation, tuple):
+        name, layout = activation
+        return gated_named(name, layout).gradient(g, x, layout).to(gradient.dtype)
+    return activation_named(activation).gradient(g, x).to(gradient.dtype)
+
+
+def _gated(activation: str, layout: str, tangent: Tensor, preact: Tensor) -> Tensor:
+    """Return the tangent of what comes out of a gated activation."""
+    wide = accumulator_dtype(tangent.dtype)
+    of_pairs = gated_named(activation, layout).tangent(tangent.to(wide), preact.to(wide), layout)
+    return of_pairs.to(tangent.dtype)
+
+
+def _refuse(args: Sequence[Any], tangents: _Tangents) -> None:
+    """Refuse what has no derivative: it would be dropped."""
+    if any(x is not None for x in tangents[4:]):
+        raise UnsupportedProblem("scales of a product have no tangents; pass scale.detach()")
+    if any(isinstance(x, Tensor) and x.dtype in _FLOAT8 for x in args[:2]):
+        raise UnsupportedProblem(
+            "products of float8 have no derivatives; pass x.detach(), or multiply the numbers that "
+            "were quantized"
+        )
+
+
+def _matmul(
+    args: Sequence[Any],
+    tangents: _Tangents,
+    *,
+    activation: str | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    **options: Any,
+) -> Tensor:
+    args, tangents = [*args, *(None,) * 4][:4], [*tangents, *(None,) * 6][:6]
+    _refuse(args, tangents)
+    (a, b, c, bias), (of_a, of_b, of_c, of_bias) = args, tangents[:4]
+    result = _affine(a, b, (of_a, of_b), of_c, of_bias, alpha, beta, options)
+    if activation is None:
+        return result
+    preact = _ops.matmul(a, b, c, bias, alpha=alpha, beta=beta, **options)
+    return through(activation, result, preact)
+
+
+def _affine(
+    a: Tensor,
+    b: Tensor,
+    operands: _Tangents,
+    of_c: Tensor | None,
+    of_bias: Tensor | None,
+    alpha: float,
+    beta: float,
+    options: dict[str, Any],
+) -> Tensor:
+    """Return the tangent of ``alpha a @ b + beta c + bias``: the epilogue adds the rest to one."""
+    of_a, of_b = operands
+    rest = {"alpha": alpha, "beta": 1.0 if of_c is None else beta, **options}
+    if of_a is None and of_b is None:  # 0 as alpha leaves the product out
+        result = _ops.matmul(a, b, of_c, of_bias, **{**rest, "alpha": 0.0})
+    elif of_a is None:
+        result = _ops.matmul(a, of_b, of_c, of_bias, **rest)
+    else:
+        result = _ops.matmul(of_a, b, of_c, of_bias, **rest)
+        if of_b is not None:
+            return result + _ops.matmul(a, of_b, alpha=alpha, **options)
+    if not torch.is_grad_enabled():
+        return result
+    # An operand without a tangent is no error to differentiate by: as PyTorch's, it gives zeros.
+    nothing = a.flatten()[:0].sum() + b.flatten()[:0].sum()
+    return result + nothing.to(result.dtype)
+
+
+def _product(args: Sequence[Any], tangents: _Tangents) -> Tensor:
+    return _matmul(args, tangents)
+
+
+def _addmm(args: Sequence[Any], tangents: _Tangents, **factors: Any) -> Tensor:
+    (c, a, b), (of_c, of_a, of_b) = args, tangents
+    return _matmul((a, b, c), (of_a, of_b, of_c), **factors)
+
+
+def _linear_preact(args: Sequence[Any], tangents: _Tangents) -> Tensor:
+    """Return the tangent of what goes into the activation."""
+    x, weight = args[:2]
+    of_x, of_weight, of_bias = (*tangents, None)[:3]
+    vector = x.dim() == 1
+    rows, of_rows = (each[None] if vector and each is not None else each for each in (x, of_x))
+    of_columns = None if of_weight is None else of_weight.mT
+    result = _matmul((rows, weight.mT), (of_rows, of_columns, None, of_bias))
+    return result[0] if vector else result
+
+
+def _linear(args: Sequence[Any], tangents: _Tangents) -> Tensor:
+    x, weight, bias, activation = (*args, None, None)[:4]
+    result = _linear_preact(args, tangents[:3])
+    if activation is None:
+        return result
+    return through(activation, result, _ops.linear(x, weight, bias))
+
+
+def _with_preact(args: Sequence[Any], tangents: _Tangents) -> tuple[Tensor, Tensor]:
+    x, weight, bias, activation = args
+    result = _linear_preact(args, tangents[:3])
+    return through(activation, result, _ops.linear(x, weight, bias)), result
+
+
+def _gated_with_preact(args: Sequence[Any], tangents: _Tangents) -> tuple[Tensor, Tensor]:
+    x, weight, bias, activation, layout = args
+    result = _linear_preact(args, tangents[:3])
+    return _gated(activation, layout, result, _ops.linear(x, weight, bias)), result
+
+
+def _linear_gated(args: Sequence[Any], tangents: _Tangents) -> Tensor:
+    return _gated_with_preact(args, tangents)[0]
+
+
+#: By operators' names.
+TANGENTS: dict[str, Callable[..., Any]] = {
+    "mm": _product,
+    "bmm": _product,
+    "addmm": _addmm,
+    "linear": _linear,
+    "linear_activation": _linear,
+    "linear_preact": _with_preact,
+    "linear_gated": _linear_gated,
+    "linear_gated_preact": _gated_with_preact,
+    "matmul": _matmul,
+}
