@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
 __all__ = ["FAR", "REFERENCE", "X", "checked"]
@@ -86,7 +87,7 @@ def checked(name: str, got: np.ndarray, x: np.ndarray, rtol: float) -> None:
     with np.errstate(all="ignore"):
         rounded = wanted.astype(kind).astype(np.float64)
         terms = np.where(np.abs(x) < 3, 1.0, 0.0) if name.startswith("d") else 0.0
-        slack = rtol * (np.abs(rounded) + terms) + 16 * float(np.finfo(kind).smallest_normal)
+        slack = rtol * (np.abs(rounded) + terms) + 16 * float(ml_dtypes.finfo(kind).smallest_normal)
         near = (np.abs(got.astype(np.float64) - rounded) <= slack) | (got == rounded)
     near |= np.isnan(got) & np.isnan(wanted)
     assert near.all(), (name, x[~near], got[~near], rounded[~near])

@@ -1,7 +1,8 @@
 """Steps of an epilogue as GPUs carry them out: with quick operations where results are short.
 
 Results of 16 bits or fewer do not show errors of some units of float32's last place (in "~exp" and
-"~div"), nor one of 2**-11 in tanh ("~tanh"; PTX ISA, tanh.approx.f32: its greatest relative error).
+"~div"), nor of 2**-15 of the value ("~ndtr"), nor one of 2**-11 in tanh ("~tanh"; PTX ISA,
+tanh.approx.f32: its greatest relative error).
 So a logistic function becomes one: 1 / (1 + exp(w)) = (1 - tanh(w / 2)) / 2, as cuBLASLt's and
 CUTLASS's do. For x / (1 + exp(w)) the error is below 2**-12 of x: of the result where that is near
 x, and of x where the result is nearly 0. Steps that a longer result needs stay as they are.
@@ -17,7 +18,7 @@ from unigemm.problem.epilogue import OPERATIONS, Epilogue, Step
 
 __all__ = ["QUICK", "lowered"]
 
-QUICK = ("exp", "tanh", "div")  # of which there is a quick one
+QUICK = ("exp", "tanh", "div", "ndtr")  # of which there is a quick one
 _LONG = 4  # bytes
 
 

@@ -286,3 +286,17 @@ def test_limits_of_short_results_are_those_of_long_ones(name):
         )  # fmt: skip
     top = 1 if name.startswith("d") else np.inf
     np.testing.assert_array_equal(got.ravel().astype(np.float32), [0, 0, top, np.nan])
+
+
+def test_exact_gelu_keeps_its_tail_in_short_results():
+    kind = numpy_dtype(DType.BFLOAT16)
+    x = FAR_OUT.astype(kind).astype(np.float32)
+    table = {"gelu": ACTIVATIONS["gelu"], "dgelu": GRADIENTS["dgelu"]}
+    with device(target=TARGETS["cute_simt"]):
+        results = unigemm.matmul(
+            np.ones((len(x), 1), kind), np.ones((1, 1), kind), epilogue_args={"x": x[:, None]},
+            backend="cute_simt",
+            epilogue=lambda acc, x: tuple(function(x) for function in table.values()),
+        )  # fmt: skip
+    for name, got in zip(table, results, strict=True):
+        checked(name, got.ravel(), x, 2.0**-7)

@@ -160,7 +160,7 @@ def _functions(kind: DType, quick: bool) -> dict[str, Callable[..., Interval]]:
         "sqrt": rising(np.sqrt),
         "tanh": rising(np.tanh, _QUICK_TANH / unit if quick else _FUNCTION_UNITS),
         "erf": rising(erf, absolute=_UNITS * unit),
-        "ndtr": rising(ndtr, _FUNCTION_UNITS),
+        "ndtr": rising(ndtr, _QUICK_TANH / unit if quick else _FUNCTION_UNITS),
     }
 
 

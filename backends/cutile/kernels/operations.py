@@ -48,6 +48,7 @@ def operation(code):  # noqa: ANN001, ANN201
         "max": largest, "min": least, "lt": operator.lt, "le": operator.le, "eq": operator.eq,
         "ne": operator.ne, "and": operator.and_, "or": operator.or_, "where": ct.where,
         "~exp": quick_exp, "~tanh": quick_tanh, "~div": quick_divide,
+        "~ndtr": ndtr,
     }  # fmt: skip
     return found[tuple(CODES)[code]]
 
