@@ -198,7 +198,8 @@ def _refuse(what: str, instead: str) -> NoReturn:
     """Raise the error that names the line of the function."""
     frame, here = sys._getframe(1), str(Path(__file__).parent)
     modules = (np, sys.modules.get("torch"), sys.modules.get("jax"))
-    folders = tuple(f"{Path(x.__file__).parent}{os.sep}" for x in modules if x and x.__file__)
+    files = [getattr(x, "__file__", None) for x in modules]
+    folders = tuple(f"{Path(file).parent}{os.sep}" for file in files if file)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((__file__, *folders)):
         frame = frame.f_back
     where = f"{frame.f_code.co_filename}, line {frame.f_lineno}"

@@ -241,3 +241,27 @@ def test_a_file_that_cannot_be_written_is_one_sentence(monkeypatch, capsys, tmp_
     printed = capsys.readouterr()
     assert printed.err == "unigemm: Permission denied (/nowhere)\n"
     assert json.loads(printed.out)["error"]["type"] == "PermissionError"
+
+
+@pytest.mark.parametrize("setting", ["COLUMNS=0", "COLUMNS=1", "LINES=0", "COLUMNS=0 LINES=0"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("info", "--json"),
+        ("info",),
+        ("plan", 64, 64, 64, "--target", "h100"),
+        ("plan", 64, 64, 64, "--target", "h100", "--json"),
+        ("cache", "ls", "--json"),
+        ("--version",),
+        ("--help",),
+        ("plan", "--help"),
+    ],
+)
+def test_a_size_at_which_nothing_can_be_read_is_taken_for_none(
+    setting, command, shown, monkeypatch
+):
+    expected = shown(80, *command).split()
+    sizes = dict(each.split("=") for each in setting.split())
+    if "LINES" in sizes:
+        monkeypatch.setenv("LINES", sizes["LINES"])
+    assert {*shown(sizes.get("COLUMNS", 80), *command).split()} == {*expected}

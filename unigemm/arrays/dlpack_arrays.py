@@ -319,6 +319,11 @@ def _product(
 
 
 def _device(x: Any, name: str) -> Device:
+    if getattr(type(x), "is_deleted", None) is not None and x.is_deleted():
+        raise UnsupportedProblem(
+            f"{name} has no memory: it was deleted, or donated to a function; pass an array that "
+            "is still alive"
+        )
     try:
         kind, index = map(int, x.__dlpack_device__())
     except Exception as error:

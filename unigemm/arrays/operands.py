@@ -292,8 +292,9 @@ def parse_dtype(dtype: Any, name: str = "dtype") -> DType:
         return dtype
     if isinstance(dtype, str):
         return _named(str(dtype))
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(dtype, torch.dtype):
+    # A module that another thread imports has only some of its names yet.
+    kind = getattr(sys.modules.get("torch"), "dtype", None)
+    if kind is not None and isinstance(dtype, kind):
         text = str(dtype).removeprefix("torch.")
     else:
         import numpy as np

@@ -124,6 +124,12 @@ def work_folder() -> Iterator[Path]:
     CompilationError
         There is no place for one.
     """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise CompilationError(
+            f"a compiler cannot start in the working folder ({error}); change to one that exists"
+        ) from error
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(scratch_folder())

@@ -127,6 +127,7 @@ def main() -> None:
     # The user of a command does not want to see its source: no file and no line.
     warnings.formatwarning = lambda message, *_, **__: f"unigemm: {message}\n"
     try:
+        show.forget_tiny_sizes()
         with show.guarded_streams():
             code = _run("--json" in sys.argv)
     except show.OutputLost as lost:

@@ -32,6 +32,7 @@ __all__ = [
     "compile_time",
     "compiled_json",
     "compiled_line",
+    "forget_tiny_sizes",
     "guarded_streams",
     "height",
     "kernel_table",
@@ -48,6 +49,7 @@ __all__ = [
 
 # The opcodes that are shown: arithmetic, then loads, then stores.
 _ARITHMETIC = ("FFMA", "FFMA2", "DFMA", "FHFMA", "HMMA", "DMMA", "HGMMA", "UTCHMMA")
+_NARROWEST = 20  # columns
 _SHOWN = (
     *_ARITHMETIC,
     *("LDS", "LDSM", "LDG", "LDGSTS", "UTMALDG", "STS", "LDL", "STL"),
@@ -154,6 +156,17 @@ def _take_standard_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+
+
+def forget_tiny_sizes() -> None:
+    """Take COLUMNS or LINES for not set where nothing could be read at that size.
+
+    Rich prints nothing at all, and no error, where COLUMNS is 0.
+    """
+    for variable, least in (("COLUMNS", _NARROWEST), ("LINES", 1)):
+        text = os.environ.get(variable, "")
+        if text.isdigit() and (_stated(variable) or 0) < least:
+            del os.environ[variable]
 
 
 def width() -> int | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from typing import Any
 
 from .. import hooks
@@ -25,7 +26,19 @@ def backend_names() -> tuple[str, ...]:
 @cache
 def _outside() -> tuple[str, ...]:
     # Slow, as it reads the metadata of every installed distribution: once a process.
-    return tuple(sorted({entry.name for entry in entry_points(group=hooks.ENTRY_POINTS)}))
+    return tuple(sorted({entry.name for entry in _entries()}))
+
+
+def _entries(name: str | None = None) -> list[EntryPoint]:
+    """Return backends' entry points; a distribution whose own list is broken has none."""
+    try:
+        found = list(entry_points(group=hooks.ENTRY_POINTS))
+    except Exception:  # of some distribution's file, and the others are not read then
+        found = []
+        for each in distributions():
+            with suppress(Exception):
+                found += each.entry_points.select(group=hooks.ENTRY_POINTS)
+    return [entry for entry in found if name in (None, entry.name)]
 
 
 @cache
@@ -39,7 +52,7 @@ def backend_named(name: str) -> Backend:
     """
     where = BUILTIN.get(name)
     if where is None:
-        found = list(entry_points(group=hooks.ENTRY_POINTS, name=name))
+        found = _entries(name=name)
         if not found:
             raise BackendUnavailable(
                 f"there is no backend {name!r}; choose one of {', '.join(backend_names())}"

@@ -113,7 +113,7 @@ def bound_product(a: Tensor, b: Tensor, given: dict[str, Any], **options: Any) -
     asked = Options(**options)
     if not given:
         return bind_first(_LIBRARY, a, b, None, asked, Given()), 0
-    if a.dtype.is_complex or not a.shape[-1]:
+    if a.dtype.is_complex or not a.shape or not a.shape[-1]:
         return None
     kept = bind_fused(_LIBRARY, a, b, None, (), given, asked, Given())
     return kept.bound, max((kept.spans[name][1] for name in kept.brought), default=0)
