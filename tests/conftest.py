@@ -15,7 +15,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 from kept_kernels import kept_kernels
+from refusals import checking_raises
 from sampling import left_out
+
+pytest.raises = checking_raises(pytest.raises)  # type: ignore[assignment]
 
 settings.register_profile(
     "unigemm",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from refusals import shown_above
 
 from unigemm.errors import UnigemmError
 
@@ -56,7 +57,9 @@ def refused(call, name, value, **more):
     """Pass an option that is wrong, and demand an error of unigemm's."""
     try:
         call(**{**more, name: value})
-    except UnigemmError:
+    except UnigemmError as error:
+        if shown_above(error) is not None:
+            pytest.fail(f"{error!r} shows {shown_above(error)!r} above it")
         return
     except Exception as error:
         raise AssertionError(f"{name}={described(value)}: {error!r}") from error

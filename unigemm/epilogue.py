@@ -19,6 +19,7 @@ import numbers
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -229,10 +230,9 @@ def _lifted(trace: _Trace, value: Any) -> Tracer:
 
 
 def _real(value: Any) -> float:
-    try:
+    with suppress(OverflowError):
         return float(value)
-    except OverflowError:
-        _refuse("a number is larger than any float", "pass a number up to 3.4e38")
+    _refuse("a number is larger than any float", "pass a number up to 3.4e38")
 
 
 def _are_truths(*values: Any) -> bool:

@@ -110,3 +110,17 @@ def test_what_only_counts_as_true_is_no_answer(name):
 def test_a_number_is_nothing_to_write_to(name):
     with pytest.raises(LibraryMismatch, match=f"{name} is of type float"):
         matmul(**{"activation": "relu", name: 1.0})
+
+
+def test_no_refusal_shows_another_error_above_it():
+    def chained():
+        try:
+            [][0]
+        except IndexError:
+            unigemm.matmul(A, A)
+
+    with pytest.raises(AssertionError, match="shows IndexError"), pytest.raises(UnsupportedProblem):
+        chained()
+    with pytest.raises(UnsupportedProblem) as raised:
+        unigemm.matmul(A, A)
+    assert raised.value.__context__ is None
