@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import sys
 import types
 
 import numpy as np
 import pytest
+from cache_fakes import fill
 
 import unigemm
-from unigemm.cache import sass
+from unigemm.cache import manifest, sass
 from unigemm.errors import CompilationError, ShapeMismatch, UnsupportedProblem
 from unigemm.planning import registry
 
@@ -78,3 +81,17 @@ def test_a_layer_of_no_dimensions_is_refused(options):
             operators.linear(torch.ones(()), torch.ones(2, 2), bias, **options)
         with pytest.raises(ShapeMismatch):
             operators.linear(torch.ones(2), torch.ones(()), bias, **options)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_entry_of_the_cache_with_a_number_that_json_lacks_is_damaged(tmp_path, value):
+    (entry,) = fill(tmp_path, "gemm")
+    path = entry.path / manifest.META
+    payload = json.loads(path.read_bytes())
+    payload.pop("checksum")
+    payload["info"]["seconds"] = value
+    body = json.dumps(payload, separators=(",", ":"))  # as it is written, but for the number
+    payload["checksum"] = hashlib.sha256(body.encode()).hexdigest()
+    row = manifest.Row(entry.key["backend"], entry.digest, entry.path)
+    with pytest.raises(manifest.Flaw, match="not JSON"):
+        manifest.decode(row, json.dumps(payload, indent=1).encode())

@@ -232,7 +232,7 @@ def entry_parts(parts: tuple[str, ...]) -> tuple[str, str] | None:
 
 def _render(payload: Mapping[str, Any]) -> bytes:
     """Return the only valid text of a payload; any other bytes are damaged."""
-    body = json.dumps(payload, separators=(",", ":"))
+    body = json.dumps(payload, separators=(",", ":"), allow_nan=False)
     checksum = hashlib.sha256(body.encode()).hexdigest()
     return json.dumps({**payload, "checksum": checksum}, indent=1).encode()
 
