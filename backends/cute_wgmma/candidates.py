@@ -78,12 +78,25 @@ def _ways(itemsize: int) -> Launches:
     return columns_of(own, SCHEDULES).take(np.array(base), **shared)
 
 
+@lru_cache(maxsize=8)
+def _without_clusters(itemsize: int) -> tuple[tuple[Config, ...], Array]:
+    """Return the tiles of one CTA a cluster, and which of these every tile is but for that."""
+    every = tiles(itemsize)
+    alone = tuple(tile for tile in every if tile.cluster == (1, 1))
+    places = {(x.schedule, x.warps, x.tile): place for place, x in enumerate(alone)}
+    return alone, np.array([places[x.schedule, x.warps, x.tile] for x in every])
+
+
 @lru_cache(maxsize=256)
 def _catalogue(problem: Problem, target: Target) -> _Catalogue:
     size = problem.a.dtype.itemsize
     own, x = tiles(size), _ways(size)
+    # What a tile needs does not depend on its cluster, whose shape the rule of tiles has seen to.
+    alone, group = _without_clusters(size)
+    legal = np.array([unsupported_reason(problem, each, target) is None for each in alone])
+    x = x.take(legal[group[x.base]].nonzero()[0])
+    spare = np.array([spare_bytes(problem, each) for each in alone])[group[x.base]]
     line = (x.tile_m + x.tile_n) * SWIZZLE_BYTES
-    spare = np.array([spare_bytes(problem, tile) for tile in own])[x.base]
     adding = spare_bytes_adding(problem, x.tile_m, x.tile_k)
     whole, added = (
         np.clip((target.smem_per_block - room) // line, LEAST_STAGES, _MOST_STAGES)

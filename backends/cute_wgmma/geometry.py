@@ -392,7 +392,7 @@ def fits_registers(config: Config, geo: Geometry) -> bool:
     """Whether a CTA's threads have registers enough."""
     launched = REGISTERS // (geo.residents * geo.threads) // 8 * 8
     wgmma = geo.mma_n // 2 + _BESIDE_WGMMA
-    if geo.residents > 1 and wgmma > launched:  # ptxas refuses (C7602)
+    if wgmma > launched:  # ptxas refuses (C7602)
         return False
     return geo.held <= geo.registers[1] - _other_registers(config, geo)
 

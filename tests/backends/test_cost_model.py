@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib.resources import files
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import unigemm
+from unigemm import ArraySpec
 from unigemm.backends.common.coefficients import DATA, kind_of, model_of
 from unigemm.backends.common.correction import FEATURES, Trees, factors
 from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
@@ -27,6 +29,7 @@ from unigemm.backends.cute_wgmma.legality import unsupported_reason as wgmma_uns
 from unigemm.backends.cute_wgmma.tiles import tiles as wgmma_tiles
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
 from unigemm.backends.cutile.legality import unsupported_reason as cutile_unsupported
+from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import BOUNDS, PARTS, Plan
 from unigemm.planning.planner import choose
 from unigemm.planning.prediction import Breakdown
@@ -171,10 +174,30 @@ def astuple_of(fitted):
     return [getattr(c, name) for name in Coefficients.__dataclass_fields__]
 
 
-@pytest.mark.parametrize("itemsize", [1, 2, 4])
-def test_a_catalogue_is_something_that_a_person_reads(itemsize):
-    found = wgmma_tiles(itemsize)
-    assert len(found) == len(set(found)) <= 80
+_TYPES = {"float8_e4m3fn": "ieee", "bfloat16": "ieee", "float32": "tf32"}
+
+
+@pytest.mark.parametrize("dtype", _TYPES)
+def test_no_legal_tile_of_whole_rows_is_left_out_of_the_rule(dtype):
+    a, b = ArraySpec((4096, 4096), dtype), ArraySpec((4096, 4096), dtype, "F")
+    plan = unigemm.plan(a, b, target="h100", precision=_TYPES[dtype], backend="cute_wgmma")
+    known = {replace(tile, stages=2) for tile in wgmma_tiles(plan.problem.a.dtype.itemsize)}
+    missing = []
+    for rows, columns, warpgroups, schedule, cm, cn in product(
+        range(64, 257, 64), range(16, 257, 16), (1, 2, 3), ("cooperative", "pingpong"), (1, 2, 4),
+        (1, 2, 4),
+    ):  # fmt: skip
+        config = Config(
+            (rows, columns, plan.config.tile[2]), (cm, cn), 2, (4 * warpgroups, 1),
+            schedule=schedule, raster=Raster("m", 8),
+        )  # fmt: skip
+        legal = UNSUPPORTED["cute_wgmma"](plan.problem, config, plan.target) is None
+        if legal and config not in known:
+            missing.append(config)
+    # Not in the rule: taller tiles of a single warpgroup beside a free register file, and ping-pong
+    # groups of 256 rows, which have few columns.
+    assert {x.warps for x in missing} <= {(4, 1)}
+    assert all(x.tile[0] == 256 or x.schedule == "cooperative" for x in missing), missing
 
 
 # What is ranked.
