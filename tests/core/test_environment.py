@@ -224,7 +224,7 @@ def test_the_log_says_what_was_picked_and_why(caplog):
         unigemm.matmul(np.eye(9), np.eye(9))
         (pick,) = [x.getMessage() for x in caplog.records if "picked" in x.getMessage()]
         assert "picked numpy" in pick
-        assert "predicted, limited by" in pick
+        assert "assumed, limited by" in pick
         caplog.clear()
         unigemm.matmul(np.eye(9), np.eye(9))
         assert not caplog.records  # nothing on the hot path
@@ -300,7 +300,7 @@ def test_plans_of_what_runs_are_written(monkeypatch, tmp_path):
     assert folder.name == "numpy-cpu"
     plan, text = sorted(folder.iterdir())
     assert unigemm.Plan.from_json(plan.read_text()).extents.m == 23
-    assert "predicted" in text.read_text()
+    assert "assumed" in text.read_text()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links and FIFOs")

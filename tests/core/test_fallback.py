@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import unigemm
+from unigemm import hooks
 from unigemm.errors import BackendUnavailable, BackendWarning, CacheError, CompilationError
 from unigemm.planning import registry
 from unigemm.planning.backend import Backend
@@ -152,9 +153,9 @@ def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, sou
         exec(source, {"Backend": Backend, "stranger": stranger, **vars(module)}, vars(module))
         return module
 
-    real = registry.import_module
+    real = hooks.import_module
     entry = importlib.metadata.EntryPoint("stranger", "stranger_module:BACKEND", "unigemm.backends")
-    monkeypatch.setattr(registry, "import_module", import_module)
+    monkeypatch.setattr(hooks, "import_module", import_module)
     monkeypatch.setattr(
         registry, "entry_points", lambda group, name=None: [entry] if name != "other" else []
     )
