@@ -122,6 +122,15 @@ class Fused:
         m, n, _ = self.sizes
         return (self.stack, m, n) if self.stack > 1 else (m, n)
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Return the arguments of the epilogue."""
+        return EPILOGUES[self.name]
+
+    def guard(self, dtype: Any) -> int:
+        """Return how many elements lie around a result."""
+        return GUARD
+
     def operand(self, rng: np.random.Generator, rows: int, columns: int, turned: bool) -> Any:
         """Return numbers of which sums are small, so that activations bend."""
         shape = (columns, rows) if turned else (rows, columns)
@@ -162,13 +171,13 @@ class Fused:
         return out
 
 
-def _guarded(shape: tuple[int, ...], dtype: Any, columns: bool) -> Any:
+def _guarded(shape: tuple[int, ...], dtype: Any, columns: bool, guard: int = GUARD) -> Any:
     """Return a view full of NaN (or the least integers) inside of a pattern."""
     order = [*range(len(shape))]
     if columns:
         order[-2:] = order[:-3:-1]
-    whole = np.full([shape[i] + 2 * GUARD for i in order], _PATTERN, dtype)
-    inner = whole.transpose(order)[tuple(slice(GUARD, -GUARD) for _ in shape)]
+    whole = np.full([shape[i] + 2 * guard for i in order], _PATTERN, dtype)
+    inner = whole.transpose(order)[tuple(slice(guard, -guard) for _ in shape)]
     inner[...] = -128 if np.dtype(dtype).kind == "i" else np.nan
     return inner
 
@@ -255,11 +264,11 @@ def _arrays_of(case: Fused) -> tuple[Any, Any, list[Any], dict[str, Any]]:
     (m, n, k), (a_order, b_order) = case.sizes, case.layout
     a = case.operand(rng, m, k, a_order == "t")
     b = case.operand(rng, k, n, b_order == "t")
-    asked = EPILOGUES[case.name]
+    asked = case.asked
     shape = (*case.shape[:-1], n // 2) if "gate_layout" in asked else case.shape
     narrow = case.dtype.itemsize == 1
     dtype = np.dtype(np.float32) if narrow else numpy_dtype(case.dtype)
-    out = _guarded(shape, dtype, case.columns)
+    out = _guarded(shape, dtype, case.columns, case.guard(dtype))
     if case.name == "in place":
         out[...] = rng.normal(0, 1, shape)
     outs = [out] if "epilogue" not in asked else [out, _guarded(shape, dtype, False)]
@@ -310,6 +319,7 @@ def check_fused(case: Fused, lib: Lib, on: Any = None, **options: Any) -> Any:
         target = tuple(moved.put(x) for x in outs)
         arguments = {name: _on(moved, x) for name, x in asked.items()}
         x, y = moved.put(a), moved.put(b)
+        arguments |= {key: x for key, x in case.options.items() if key in ("scale_a", "scale_b")}
         with place as device:
             unigemm.matmul(x, y, out=target if len(target) > 1 else target[0], **arguments, **extra)
         found.append({name: moved.get(x) for name, x in results.items()})
