@@ -54,13 +54,18 @@ def described(value):
 
 
 def refused(call, name, value, **more):
-    """Pass an option that is wrong, and demand an error of unigemm's."""
+    """Pass an option that is wrong, and demand an error of unigemm's; and the same one again."""
+    said = [_refusal(call, name, value, more) for _ in range(2)]
+    assert said[0] == said[1], f"{name}={described(value)}"
+
+
+def _refusal(call, name, value, more):
     try:
         call(**{**more, name: value})
     except UnigemmError as error:
         if shown_above(error) is not None:
             pytest.fail(f"{error!r} shows {shown_above(error)!r} above it")
-        return
+        return type(error)
     except Exception as error:
         raise AssertionError(f"{name}={described(value)}: {error!r}") from error
     pytest.fail(f"{name}={described(value)} was taken")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from needed import needed
 from odd_values import HUGE, ODD, refused
@@ -94,6 +96,50 @@ def test_gradients_are_those_of_finite_differences(name, args, options):
     tensors = tuple(args[i] for i in places)
     assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
     assert torch.autograd.gradgradcheck(call, tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("mm", ((4, 3), (3, 5))),
+        ("bmm", ((2, 4, 3), (2, 3, 5))),
+        ("linear", ((2, 4, 3), (5, 3))),
+        ("matmul", ((2, 4, 3), (2, 3, 5))),
+        ("matmul", ((2, 1, 4, 3), (2, 3, 5))),
+        ("matmul", ((2, 4, 3), (3, 5))),
+    ],
+)
+def test_gradients_of_complex_products_and_stacks_are_those_of_finite_differences(name, shapes):
+    tensors = [
+        torch.complex(draw(*shape), draw(*shape).flip(-1)).requires_grad_() for shape in shapes
+    ]
+    op = getattr(ops, name)
+    assert torch.autograd.gradcheck(op, tensors, fast_mode=True)
+    assert torch.autograd.gradgradcheck(op, tensors, fast_mode=True)
+
+
+MULTIPLIED = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int32),
+    *(torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2),
+)
+
+
+@pytest.mark.parametrize("name", ["mm", "bmm", "linear", "matmul"])
+def test_results_on_meta_have_the_types_of_real_ones_for_every_pair(name):
+    """Or both refuse the pair, in the same words."""
+
+    def told(a, b):
+        try:
+            result = getattr(ops, name)(a, b)
+        except Exception as error:
+            return type(error)
+        return result.dtype, tuple(result.shape)
+
+    for first, second in product(MULTIPLIED, repeat=2):
+        stack = (2,) if name == "bmm" else ()
+        a = torch.ones(*stack, 4, 4).to(first)
+        b = torch.ones(*stack, 4, 4).to(second)
+        assert told(a.to("meta"), b.to("meta")) == told(a, b), (first, second)
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
