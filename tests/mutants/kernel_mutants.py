@@ -1,0 +1,477 @@
+"""Mutants of device code: elements that are not written, races, barriers, descriptors, copies."""
+
+from __future__ import annotations
+
+from planting import Mutant
+
+_WGMMA = "backends/cute_wgmma/kernels/"
+_SIMT = "backends/cute_simt/kernels/"
+_TCGEN05 = "backends/cute_tcgen05/kernels/"
+_CUTE = "backends/cute/"
+_CUTILE = "backends/cutile/kernels/"
+
+_EPILOGUES = (
+    "tests/emulator/test_emulator_epilogues.py"
+    "::test_every_way_of_computing_a_product_carries_out_its_epilogue",
+)
+_OF_WGMMA = "tests/emulator/test_emulator_wgmma.py"
+_HOPPER = (
+    f"{_OF_WGMMA}::test_every_way_of_sharing_and_storing",
+    f"{_OF_WGMMA}::test_direct_stores_leave_what_is_behind_a_row",
+    f"{_OF_WGMMA}::test_types_and_layouts_within_their_error_bounds",
+    *_EPILOGUES,
+    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_wgmma-0]",
+    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_wgmma-1]",
+)
+_ANY_GPU = (
+    "tests/emulator/test_emulator_simt.py",
+    "tests/emulator/test_emulator_remainders.py",
+    *_EPILOGUES,
+    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_simt-0]",
+    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_simt-1]",
+)
+_STREAM = ("tests/emulator/test_emulator_stream.py",)
+_TAIL = (
+    "tests/emulator/test_emulator_simt.py::test_only_the_tiles_of_the_last_wave_have_parts",
+    "tests/emulator/test_emulator_simt.py::test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to",
+)
+_PARTS = (
+    "tests/emulator/test_emulator_simt.py::test_configurations_rasters_and_orders_of_warps_give_the_product",
+)
+_SPECIALIZED = ("tests/emulator/test_emulator_warp_specialized.py",)
+_CLUSTER = ("tests/emulator/test_emulator_simt_cluster.py",)
+_OF_TCGEN05 = "tests/emulator/test_emulator_tcgen05_gemm.py"
+_BLACKWELL = (
+    f"{_OF_TCGEN05}::test_every_way_of_sharing",
+    f"{_OF_TCGEN05}::test_types_and_layouts_within_their_error_bounds",
+    *_EPILOGUES,
+    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_tcgen05-0]",
+    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_tcgen05-1]",
+)
+_BLOCKS = ("tests/emulator/test_emulator_block_scales.py",)
+_COPIES = ("tests/emulator/test_emulator_copies.py",)
+_TURNED = (
+    f"{_OF_WGMMA}::test_copies_of_operands_of_every_alignment",
+    f"{_OF_WGMMA}::test_panels_feed_tiles_of_any_eights",
+    f"{_OF_WGMMA}::test_groups_of_rows_are_copied_in_bands",
+    *_COPIES,
+)
+_TILES = (
+    "tests/backends/test_cutile_fused.py",
+    "tests/backends/test_cutile_kernel.py",
+)
+
+KERNEL_MUTANTS = (
+    # -- cute_wgmma ------------------------------------------------------------------------------
+    Mutant(
+        "wgmma-register-rows",
+        _WGMMA + "epilogue.py",
+        "if row + count <= m:",
+        "if row + count < m:",
+        "the last element of a column of D is not written (swap-AB, A from registers)",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-last-pair",
+        _WGMMA + "epilogue.py",
+        "if between(least, c + 1, n):",
+        "if between(least, c + 2, n):",
+        "the last column of an odd N is not written where pairs are not stored together",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-cluster-columns",
+        _WGMMA + "epilogue.py",
+        "least = tile_n * spec.config.tile[1]",
+        "least = None",
+        "a neighbour's columns are stored twice, in another order of sums (cluster of four along K)",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-slice-barrier",
+        _WGMMA + "epilogue.py",
+        "    cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)\n    if busy:\n"
+        "        for v in",
+        "    if busy:\n        for v in",
+        "slices of K read each other's sums before they are written: a race",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-cluster-order",
+        _WGMMA + "epilogue.py",
+        "other -= select(other >= count, Int32(count), Int32(0))",
+        "other -= select(other > count, Int32(count), Int32(0))",
+        "the sums of a CTA outside of the cluster are read",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-box-sync",
+        _WGMMA + "epilogue.py",
+        "            cute.arch.sync_warp()\n            fill(spec, sums, boxes.toint(), thread, i, block)\n",
+        "            fill(spec, sums, boxes.toint(), thread, i, block)\n",
+        "rows of a box are overwritten before all lanes have stored the last ones: a race",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-box-fence",
+        _WGMMA + "epilogue.py",
+        '            cute.arch.fence_proxy("async.shared", space="cta")\n',
+        "",
+        "TMA stores what a box held before",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-box-reuse",
+        _WGMMA + "epilogue.py",
+        "cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)",
+        "cute.arch.cp_async_bulk_wait_group(geo.store_buffers, read=True)",
+        "a box is overwritten while TMA still reads it",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-wait-group",
+        _WGMMA + "mainloop.py",
+        "        warpgroup.wait_group(1)\n        total.store(total.load() + even.load())",
+        "        warpgroup.wait_group(2)\n        total.store(total.load() + even.load())",
+        "float8 sums are promoted while wgmma still adds to them",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-early-release",
+        _WGMMA + "mainloop.py",
+        "        warpgroup.commit_group()\n        warpgroup.wait_group(1)\n        if k_tile > 0:",
+        "        warpgroup.commit_group()\n        warpgroup.wait_group(2)\n        if k_tile > 0:",
+        "a stage is handed back while wgmma still reads it",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-fragment-swizzle",
+        _WGMMA + "mainloop.py",
+        "atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, g % 2",
+        "atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, 1 - g % 2",
+        "rows of A change places (64 rows from registers)",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-odd-k-tiles",
+        _WGMMA + "mainloop.py",
+        "    if k_tiles % promote > 0:",
+        "    if k_tiles % promote > 1:",
+        "the last k_tile of a promoted sum is left out",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-pingpong-skip",
+        _WGMMA + "consumer.py",
+        "stage, phase = skip(stage, phase, Work(*first).k_tiles, config.stages)",
+        "stage, phase = skip(stage, phase, Work(*first).k_tiles + 1, config.stages)",
+        "the second group of ping-pong waits for the wrong stage",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-cluster-leave",
+        _WGMMA + "consumer.py",
+        "        cute.arch.cluster_wait()  # for those that read this CTA's sums\n",
+        "        pass\n",
+        "a CTA ends while others read its shared memory",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-last-store",
+        _WGMMA + "consumer.py",
+        "            cute.arch.cp_async_bulk_wait_group(0, read=True)\n",
+        "            pass\n",
+        "a CTA ends while TMA reads its shared memory",
+        _HOPPER,
+    ),
+    Mutant(
+        "wgmma-rotation",
+        _WGMMA + "producer.py",
+        "            at += work.step\n            at = select(at >= end, work.first, at)\n        unit += step",
+        "            at += work.step\n            at = select(at > end, work.first, at)\n        unit += step",
+        "a k_tile beyond the end of a part is read in place of its first",
+        _HOPPER,
+    ),
+    # -- cute, of all CuTe backends ----------------------------------------------------------------
+    Mutant(
+        "reduction-slices",
+        _CUTE + "reduction.py",
+        "for other in cutlass.range(thread + wide, threads, wide, unroll=1):",
+        "for other in cutlass.range(thread + wide, threads - wide, wide, unroll=1):",
+        "the last slice of many parts of K is not added",
+        (*_PARTS, *_HOPPER),
+    ),
+    Mutant(
+        "reduction-barrier",
+        _CUTE + "reduction.py",
+        "    cute.arch.sync_threads()\n    if thread < wide:",
+        "    if thread < wide:",
+        "sums of slices are read before they are written: a race",
+        (*_PARTS, *_HOPPER),
+    ),
+    Mutant(
+        "reduction-batch",
+        _CUTE + "reduction.py",
+        "    inside = index < Int64(batches) * m * per_row\n",
+        "    inside = index < Int64(batches) * m * per_row - 1\n",
+        "the last vector of a split-K product is not written",
+        (*_PARTS, *_HOPPER),
+    ),
+    Mutant(
+        "totals-columns",
+        _CUTE + "totals.py",
+        "    here = column < n\n",
+        "    here = column <= n\n",
+        "a bias gradient is written one column too far",
+        (
+            "tests/emulator/test_emulator_epilogues.py::test_bias_gradients_are_sums_over_whichever_dimensions_they_lack",
+            *_EPILOGUES,
+        ),
+    ),
+    Mutant(
+        "repack-panels-zero",
+        _CUTE + "repack.py",
+        "            if row >= rows:\n                values[i].fill(0)\n",
+        "",
+        "rows of a panel behind the last one hold any values",
+        _TURNED,
+    ),
+    Mutant(
+        "repack-last-row",
+        _CUTE + "repack.py",
+        "            if row + i < rows:\n                write_unit(kind, values[i], 0, into + i * pitch",
+        "            if row + i < rows - 1:\n                write_unit(kind, values[i], 0, into + i * pitch",
+        "the last row of a copied operand is missing",
+        _TURNED,
+    ),
+    Mutant(
+        "repack-quiet",
+        _CUTE + "repack.py",
+        "            words = [quiet(word) for word in words]\n",
+        "            pass\n",
+        "signalling NaN of float32 operands are not quieted in their TF32 copies",
+        _TURNED,
+    ),
+    Mutant(
+        "scheduler-rotation",
+        _CUTE + "tile_scheduler.py",
+        "rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * k_tiles // ROTATIONS",
+        "rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * (k_tiles + 1) // ROTATIONS + 1",
+        "a k_tile of another part of K is added",
+        (*_HOPPER, *_BLACKWELL),
+    ),
+    Mutant(
+        "scheduler-parts",
+        _CUTE + "tile_scheduler.py",
+        "k_tiles = (k_tiles - first + apart - 1) // step",
+        "k_tiles = (k_tiles - first) // step",
+        "the last k_tile of parts of K is left out",
+        (*_HOPPER, *_BLACKWELL),
+    ),
+    # -- cute_simt ---------------------------------------------------------------------------------
+    Mutant(
+        "simt-vector-columns",
+        _SIMT + "epilogue.py",
+        "        if inside & (first_n % geo.store_width == 0):",
+        "        if inside:",
+        "vectors are stored at addresses that are no multiple of their size",
+        _ANY_GPU,
+    ),
+    Mutant(
+        "simt-last-row",
+        _SIMT + "epilogue.py",
+        "            there = row < to.extents[0]\n",
+        "            there = row < to.extents[0] - 1\n",
+        "the last row of D is not written",
+        _ANY_GPU,
+    ),
+    Mutant(
+        "simt-in-place-once",
+        _SIMT + "epilogue.py",
+        "begin = whole(first_m, tile_m), whole(first_n, tile_n)",
+        "begin = whole(first_m, tile_m), Int32(0)",
+        "columns where tiles overlap add C twice, where C is D",
+        _ANY_GPU,
+    ),
+    Mutant(
+        "simt-patch-sync",
+        _SIMT + "epilogue.py",
+        "        cute.arch.sync_warp()\n        # The patch to device memory",
+        "        # The patch to device memory",
+        "a patch is read before all lanes have written it: a race",
+        _ANY_GPU,
+    ),
+    Mutant(
+        "simt-gated-columns",
+        _SIMT + "epilogue.py",
+        "existing = None if existing is None else existing // 2",
+        "existing = None if existing is None else (existing - 1) // 2",
+        "the last column of a gated result is not written",
+        _ANY_GPU,
+    ),
+    Mutant(
+        "stream-flag",
+        _SIMT + "stream_k.py",
+        '        "st.release.gpu.global.u32 [{$r0}], {$r1};", read_only_args=[flag, due],\n'
+        "        predicate=(thread == 0) & (due != 0),",
+        '        "st.release.gpu.global.u32 [{$r0}], {$r1};", read_only_args=[flag, due],\n'
+        "        predicate=thread == 0,",
+        "a flag that is up already is lowered, and another CTA waits for ever",
+        _STREAM,
+    ),
+    Mutant(
+        "stream-left-sums",
+        _SIMT + "stream_k.py",
+        "        cute.arch.sync_threads()\n        left -= passed",
+        "        left -= passed",
+        "a flag is raised before all threads have left their sums: a race",
+        _STREAM,
+    ),
+    Mutant(
+        "stream-own-tile",
+        _SIMT + "stream_k.py",
+        "thread // WARP, thread % WARP, (tm * spec.config.tile[0], tn * spec.config.tile[1]),",
+        "thread // WARP, thread % WARP, (tm * spec.config.tile[0], Int32(0)),",
+        "a tile at the edge stores columns that are its neighbour's",
+        _STREAM,
+    ),
+    Mutant(
+        "tail-wait",
+        _SIMT + "tail_split_k.py",
+        "        wait_with(where, address, apart)\n",
+        "",
+        "parts of K are added before the kernel that makes them has ended",
+        _TAIL,
+    ),
+    Mutant(
+        "tail-rows",
+        _SIMT + "tail_split_k.py",
+        "    if row < m:\n        left = n - column_in_d",
+        "    if row <= m:\n        left = n - column_in_d",
+        "a row behind D is written",
+        _TAIL,
+    ),
+    Mutant(
+        "cluster-transpose-sync",
+        _SIMT + "cluster_split_k.py",
+        "    cute.arch.sync_warp()\n    pointer = cute.make_ptr(dtype, patch",
+        "    pointer = cute.make_ptr(dtype, patch",
+        "lanes read what others have not written yet: a race",
+        _CLUSTER,
+    ),
+    Mutant(
+        "cluster-leave",
+        _SIMT + "cluster_split_k.py",
+        "    cute.arch.cluster_wait()  # for those that read this CTA's sums\n",
+        "",
+        "a CTA ends while others read its shared memory",
+        _CLUSTER,
+    ),
+    Mutant(
+        "specialized-wait",
+        _SIMT + "warp_specialized.py",
+        "        cute.arch.griddepcontrol_wait()\n",
+        "        pass\n",
+        "a part of K without k_tiles is stored while the kernel before still reads the workspace",
+        _SPECIALIZED,
+    ),
+    # -- cute_tcgen05 ------------------------------------------------------------------------------
+    Mutant(
+        "tcgen05-wait",
+        _TCGEN05 + "gemm.py",
+        "    cute.arch.griddepcontrol_wait()\n",
+        "",
+        "operands are read while the kernel before still writes them",
+        _BLACKWELL,
+    ),
+    Mutant(
+        "tcgen05-fence",
+        _TCGEN05 + "gemm.py",
+        "    cute.arch.mbarrier_wait(empty - spec.config.stages, phase)  # `full` lie before `empty`\n"
+        "    after_sync()\n",
+        "    cute.arch.mbarrier_wait(empty - spec.config.stages, phase)  # `full` lie before `empty`\n",
+        "tcgen05 instructions may run before the barrier that orders them",
+        _BLACKWELL,
+    ),
+    Mutant(
+        "tcgen05-drained",
+        _TCGEN05 + "gemm.py",
+        "        cute.arch.mbarrier_wait(drained + buffer, buffer_phase)\n        after_sync()\n        into",
+        "        after_sync()\n        into",
+        "new sums are begun where the old ones are still read",
+        _BLACKWELL,
+    ),
+    Mutant(
+        "tcgen05-empty-part",
+        _TCGEN05 + "epilogue.py",
+        "        if k_tiles > 0:  # else this part of K is empty, and nothing has been summed\n",
+        "        if k_tiles >= 0:\n",
+        "an empty part of K adds what tensor memory held before",
+        _BLACKWELL,
+    ),
+    Mutant(
+        "tcgen05-box-reuse",
+        _TCGEN05 + "epilogue.py",
+        "        cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)\n",
+        "        cute.arch.cp_async_bulk_wait_group(BOXES, read=True)\n",
+        "a box is overwritten while TMA still reads it",
+        _BLACKWELL,
+    ),
+    Mutant(
+        "tcgen05-last-row",
+        _TCGEN05 + "epilogue.py",
+        "        if row < m:\n            store_row(",
+        "        if row < m - 1:\n            store_row(",
+        "the last row of D is not written, where D is stored from registers",
+        _BLACKWELL,
+    ),
+    Mutant(
+        "tcgen05-answer-fence",
+        _TCGEN05 + "clc_scheduler.py",
+        '    cute.arch.fence_proxy("async.shared", space="cta")\n    return x, found\n',
+        "    return x, found\n",
+        "an answer of the hardware's scheduler is overwritten before it was read",
+        _BLACKWELL,
+    ),
+    Mutant(
+        "tcgen05-scale-padding",
+        _TCGEN05 + "gemm.py",
+        "            stage, phase = take_k_tile(spec, into, sources, whole, stage, phase, ring, free, left)",
+        "            stage, phase = take_k_tile(spec, into, sources, whole, stage, phase, ring, free)",
+        "NaN in the padding of NVFP4's scales reaches D",
+        _BLOCKS,
+    ),
+    # -- cutile ------------------------------------------------------------------------------------
+    Mutant(
+        "cutile-second-gate",
+        _CUTILE + "fusion.py",
+        "            value = gated(values[step[1]], program[3], 1)",
+        "            value = gated(values[step[1]], program[3], 0)",
+        "the gate is multiplied by itself",
+        _TILES,
+    ),
+    Mutant(
+        "cutile-shared-array",
+        _CUTILE + "fusion.py",
+        "    i1, i0 = min(at[0], x.shape[0] - 1), min(at[1], x.shape[1] - 1)",
+        "    i1, i0 = min(at[0], x.shape[0] - 1), at[1]",
+        "products of a stack read behind an array that they share",
+        _TILES,
+    ),
+    Mutant(
+        "cutile-nan-to-integer",
+        _CUTILE + "fusion.py",
+        "        return ct.where(value == value, near, 0.0).astype(dtype)",
+        "        return near.astype(dtype)",
+        "NaN becomes any integer instead of 0",
+        _TILES,
+    ),
+    Mutant(
+        "cutile-largest-edge",
+        _CUTILE + "fusion.py",
+        "(row < ends[0]) & (column < ends[1])",
+        "(row < ends[0]) & (column <= ends[1])",
+        "the largest magnitude counts what lies outside of D",
+        _TILES,
+    ),
+)
