@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
 import tarfile
@@ -321,6 +322,70 @@ def test_a_damaged_entry_is_not_imported_and_the_others_are(tmp_path, name, dama
     assert (report.imported, len(report.refused)) == (1, 1)
     assert DIGEST in report.refused[0].path
     assert [e.kernel["name"] for e in cache.entries()] == ["other"]
+
+
+@pytest.mark.parametrize("expected", [False, True], ids=["all", "expected"])
+def test_a_member_of_a_zip_that_cannot_be_read_is_refused_alone(tmp_path, expected):
+    fill(tmp_path / "there", "a", "b", "c", "d")
+    made = Cache(tmp_path / "there", []).export_bundle(tmp_path / "b.zip")
+    with zipfile.ZipFile(tmp_path / "b.zip") as archive:
+        names = [name for name in archive.namelist() if name.endswith("kernel.o")]
+        info = archive.getinfo(names[2])
+    data = bytearray((tmp_path / "b.zip").read_bytes())
+    data[info.header_offset + 30 + len(info.filename) + 5] ^= 0xFF  # packed bytes: its CRC differs
+    (tmp_path / "b.zip").write_bytes(data)
+    cache = Cache(tmp_path / "here", [])
+    report = cache.import_bundle(tmp_path / "b.zip", expect=[made.digest] if expected else None)
+    (refused,) = report.refused
+    assert names[2].split("/")[2] in refused.path
+    assert "kernel.o" in refused.reason
+    assert {digest for _, digest, _ in report.kernels} == {e.digest for e in cache.entries()}
+    assert (report.imported, report.present) == (3, 0)
+    again = cache.import_bundle(tmp_path / "b.zip")
+    assert (again.imported, again.present, len(again.refused)) == (0, 3, 1)
+    assert again.kernels == report.kernels
+
+
+@pytest.mark.parametrize("name", ["b.tar.gz", "b.tar", "b.zip"])
+def test_an_archive_that_ends_while_it_is_read_says_what_was_not_reached(
+    tmp_path, name, monkeypatch
+):
+    from unigemm.cache import upkeep
+
+    fill(tmp_path / "there", "a", "b", "c", "d")
+    Cache(tmp_path / "there", []).export_bundle(tmp_path / name)
+    real = upkeep._ensure
+
+    def ensure(*arguments):
+        os.truncate(tmp_path / name, 0)  # by another program, behind the first kernel
+        return real(*arguments)
+
+    monkeypatch.setattr(upkeep, "_ensure", ensure)
+    cache = Cache(tmp_path / "here", [])
+    report = cache.import_bundle(tmp_path / name)
+    assert {digest for _, digest, _ in report.kernels} == {e.digest for e in cache.entries()}
+    assert report.imported + len(report.refused) == 4  # a buffer may hold what is gone
+
+
+def test_the_command_line_says_which_kernels_were_not_taken(tmp_path, bundle, monkeypatch, capsys):
+    import typer
+
+    from unigemm.cli import cache as cli
+
+    os.truncate(bundle / PLACE / "kernel.o", 5)
+    monkeypatch.setattr(cli, "default_cache", lambda: Cache(tmp_path / "here", []))
+    for as_json in (False, True):
+        with pytest.raises(typer.Exit) as ended:
+            cli.import_command(bundle, as_json=as_json)
+        assert ended.value.exit_code == 1
+        out = capsys.readouterr().out
+        if as_json:
+            found = json.loads(out)
+            assert [DIGEST in each["path"] for each in found["refused"]] == [True]
+            assert [digest for _, digest, _ in found["kernels"]] == [fake_key("other").digest]
+        else:
+            assert "1 kernels imported, 0 were here, 1 refused" in out
+            assert DIGEST in out
 
 
 def test_an_entry_without_its_manifest_is_not_imported(tmp_path, bundle):

@@ -93,10 +93,14 @@ def check_export(suffix: str, folder: Path, result: ExportReport | None) -> None
 
 
 def check_import(folder: Path, result: ImportReport | None) -> None:
+    """What was published is what the report says; where there is none, nothing was."""
     cache = Cache(folder / "cache", [])
     assert cache.verify().damaged == ()
+    said = set() if result is None else {digest for _, digest, _ in result.kernels}
+    assert {entry.digest for entry in cache.entries()} == said
     if result is not None:
-        assert len(cache.entries()) == result.imported
+        assert (result.imported, result.present) == (len(said), 0)
+        assert len(said) == len(NAMES) or result.refused
     sound(folder, *NAMES)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from ..errors import CacheError
-from .manifest import FILE_LIMIT, META, OWN_FOLDERS, Row, entry_parts
+from .manifest import FILE_LIMIT, META, OWN_FOLDERS, Flaw, Row, entry_parts
 from .scratch import hold, remove_if_dead
 
 __all__ = ["SUFFIXES", "is_archive", "read_archive", "write_archive"]
@@ -113,10 +113,13 @@ def _sweep(path: Path) -> None:
                 remove_if_dead(path.parent / name)
 
 
-def read_archive(path: Path, only: str | None = None) -> Iterator[tuple[Row, dict[str, bytes]]]:
+def read_archive(
+    path: Path, only: str | None = None
+) -> Iterator[tuple[Row, dict[str, bytes] | Flaw]]:
     """Yield each entry of an archive, its bytes not yet checked against its ``meta.json``.
 
-    Every name is looked at before the first entry is given out.
+    Every name is looked at before the first entry is given out, and each entry is given out: as the
+    `Flaw` that says why it cannot be read, if it cannot.
 
     Parameters
     ----------
@@ -129,7 +132,8 @@ def read_archive(path: Path, only: str | None = None) -> Iterator[tuple[Row, dic
     ------
     CacheError
         The archive cannot be read, is larger than any bundle, or holds anything but entries: a
-        link, a device, a path that is absolute or leads upwards, a name given twice.
+        link, a device, a path that is absolute or leads upwards, a name given twice. No entry was
+        given out then.
     """
     try:
         with open(path, "rb", opener=_open_plain) as raw:
@@ -144,9 +148,11 @@ def read_archive(path: Path, only: str | None = None) -> Iterator[tuple[Row, dic
     except CacheError:
         raise
     except Exception as error:  # a hostile header makes the libraries raise almost anything
-        raise CacheError(
-            f"{path} cannot be read as a bundle: {str(error) or type(error).__name__}; {_EXPORT}"
-        ) from error
+        raise CacheError(f"{path} cannot be read as a bundle: {_said(error)}; {_EXPORT}") from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -164,22 +170,49 @@ def _entries(
     files: Iterable[tuple[tuple[str, str], str, _Member]],
     awaited: dict[tuple[str, str], set[str]],
     only: str | None,
-) -> Iterator[tuple[Row, dict[str, bytes]]]:
-    """Yield each entry when the last of its files has been met."""
+) -> Iterator[tuple[Row, dict[str, bytes] | Flaw]]:
+    """Yield each entry when the last of its files has been met, or cannot be reached."""
+    given = False
+    try:
+        for entry in _met(path, files, awaited, only):
+            given = True
+            yield entry
+    except Exception as error:
+        if not given:
+            raise
+        for place in [place for place, names in awaited.items() if names]:
+            row = _row(path, place)
+            yield row, Flaw(row.path, f"cannot be read ({_said(error)})")
+
+
+def _met(
+    path: Path,
+    files: Iterable[tuple[tuple[str, str], str, _Member]],
+    awaited: dict[tuple[str, str], set[str]],
+    only: str | None,
+) -> Iterator[tuple[Row, dict[str, bytes] | Flaw]]:
     held: dict[tuple[str, str], dict[str, bytes]] = {}
+    flaws: dict[tuple[str, str], Flaw] = {}
     waiting = 0
     for place, name, member in files:
         if only in (None, name):
-            held.setdefault(place, {})[name] = member.read()
-            waiting += member.size
+            try:
+                held.setdefault(place, {})[name] = member.read()
+                waiting += member.size
+            except Exception as error:  # of one member: the next may be sound
+                flaws[place] = Flaw(_row(path, place).path, f"lacks {name} ({_said(error)})")
         if waiting > _HELD_LIMIT:
             raise _refusal(path, member.name, "lies too far from the other files of its kernel")
         awaited[place].remove(name)
         if not awaited[place]:
             found = held.pop(place, {})
             waiting -= sum(map(len, found.values()))
-            backend, digest = place
-            yield Row(backend, digest, path / backend / digest[:2] / digest), found
+            yield _row(path, place), flaws.pop(place, found)
+
+
+def _row(path: Path, place: tuple[str, str]) -> Row:
+    backend, digest = place
+    return Row(backend, digest, path / backend / digest[:2] / digest)
 
 
 def _files(path: Path, raw: BinaryIO, limit: int) -> Iterator[tuple[tuple[str, str], str, _Member]]:

@@ -291,7 +291,8 @@ class Cache:
         ------
         CacheError
             The source cannot be read, is no bundle, holds a path that leads outside, or holds
-            nothing that is expected.
+            nothing that is expected; or nothing can be written. Nothing was taken then: where
+            something was, the report says what, and what not.
         """
         return upkeep.import_bundle(self, source, expect)
 

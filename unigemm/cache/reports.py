@@ -147,8 +147,19 @@ class ExportReport:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """`Cache.import_bundle`: entries taken, those that were here already, and those refused."""
+    """Result of `Cache.import_bundle`: what became of each kernel of the bundle.
+
+    Attributes
+    ----------
+    imported, present
+        Number of kernels taken, and of those that were here already.
+    refused
+        Those that were not taken, or the folders of such, each with the reason.
+    kernels
+        Backend, digest of the key and digest of the content of each kernel that is here now.
+    """
 
     imported: int
     present: int
     refused: tuple[Damage, ...]
+    kernels: tuple[tuple[str, str, str], ...]

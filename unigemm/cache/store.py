@@ -307,7 +307,8 @@ class Folder:
         if os.path.lexists(final):
             raise FileExistsError(f"{final} exists already")
         os.replace(staged, final)
-        _sync_folder(final.parent)
+        with suppress(OSError):  # it is there now; one that a crash takes is compiled again
+            _sync_folder(final.parent)
 
     @property
     def _mode(self) -> int:

@@ -271,10 +271,13 @@ def import_bundle(cache: Cache, source: Path, expect: Iterable[str] | None) -> I
             f"the kernel cache {cache.root} {cache.folder.flaw()}, so nothing can be taken in; set "
             "UNIGEMM_CACHE_DIR to a folder that is yours alone"
         )
-    imported = present = 0
+    imported = 0
+    taken: list[tuple[str, str, str]] = []
     refused: list[Damage] = []
+    unwritten: OSError | None = None
     allowed = None if expect is None else _allowed(source, expect)
     for row, read in _source(source):
+        new = None
         try:
             meta, files = read()
             if allowed is not None and meta.content not in allowed:
@@ -286,13 +289,19 @@ def import_bundle(cache: Cache, source: Path, expect: Iterable[str] | None) -> I
             with cache.exclusive(row.digest):
                 new = _ensure(cache.folder, meta, files)
         except OSError as error:
-            raise CacheError(
-                f"the kernel cache {cache.root} cannot be written ({error}) after {imported} "
-                "imported kernels; free some space, or set UNIGEMM_CACHE_DIR"
-            ) from error
-        imported, present = imported + new, present + (not new)
+            if new is None:  # otherwise only its lock could not be released
+                unwritten, reason = error, f"cannot be written to {cache.root} ({error})"
+                refused.append(Damage(str(row.path), "import", reason, False))
+                continue
+        taken.append((meta.backend, meta.digest, meta.content))
+        imported += bool(new)
+    if unwritten is not None and not taken:
+        raise CacheError(
+            f"the kernel cache {cache.root} cannot be written ({unwritten}), and nothing was "
+            "imported; free some space, or set UNIGEMM_CACHE_DIR"
+        ) from unwritten
     after_publishing(cache)
-    return ImportReport(imported, present, tuple(refused))
+    return ImportReport(imported, len(taken) - imported, tuple(refused), tuple(taken))
 
 
 def _described(folder: Folder) -> Iterator[tuple[Row, Meta]]:
@@ -414,7 +423,11 @@ def _described_alone(folder: Folder, row: Row) -> tuple[Meta, dict[str, bytes]]:
     return folder.read_meta(row), {}
 
 
-def _checked(row: Row, files: dict[str, bytes], only: str | None) -> tuple[Meta, dict[str, bytes]]:
+def _checked(
+    row: Row, files: dict[str, bytes] | Flaw, only: str | None
+) -> tuple[Meta, dict[str, bytes]]:
+    if isinstance(files, Flaw):
+        raise files
     if META not in files:
         raise Flaw(row.path, f"lacks its file {META}")
     if only:
