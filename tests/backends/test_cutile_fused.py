@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from activation_values import REFERENCE, checked
 from activation_values import X as FAR_OUT
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from operator_table import EXACT, FUNCTIONS, VALUES, as_numpy, differing
 from sampling import ALL
@@ -78,10 +78,11 @@ KINDS = {
     DType.BFLOAT16: (DType.BFLOAT16, DType.FLOAT32, DType.INT8, DType.FLOAT8_E4M3FN),
     DType.INT8: (DType.INT32, DType.INT8, DType.FLOAT16),
     DType.FLOAT64: (DType.FLOAT64,),
+    DType.FLOAT8_E4M3FN: (DType.BFLOAT16, DType.FLOAT32),  # with scales
 }
 
 
-def beside(kind, shape, dtype, rng):
+def beside(kind, shape, dtype, rng, apart):
     """Return the layout and the memory of an array of an epilogue."""
     *batch, m, n = shape
     shared = (False,) * len(batch)
@@ -93,7 +94,7 @@ def beside(kind, shape, dtype, rng):
         lay, memory = Layout((m, 1), (1, 1), DType.FLOAT32), np.zeros(m + 64, np.float32)
     else:
         turned, repeated = kind == "turned", kind == "repeated"
-        lay, memory = lay_out((m, n), turned, batch, shared, dtype, 0)
+        lay, memory = lay_out((m, n), turned, batch, shared, dtype, 0, apart)
         if repeated:  # by all products of a stack
             lay, memory = lay_out((m, n), turned, (), (), dtype, 0)
     view(memory, lay)[...] = rng.integers(-4, 5, lay.shape)
@@ -120,26 +121,40 @@ def beside(kind, shape, dtype, rng):
     looped=st.sampled_from(["plain", "persistent", "tail"]),
     name=st.sampled_from(sorted(CASES)),
     arch=st.sampled_from(ARCHS),
+    apart=st.sampled_from([0, 1]),
 )
+@example(
+    m=33, n=34, k=40, batch=(3,), layout="nt", d_turned=False,
+    kinds=(DType.FLOAT8_E4M3FN, DType.BFLOAT16), tile=(16, 32, 8), swap_ab=False, split=1,
+    raster=Raster("m", 1), looped="plain", name="halves", arch="sm_90a", apart=1,
+)  # fmt: skip
+@example(
+    m=17, n=24, k=70, batch=(2, 3), layout="nt", d_turned=True,
+    kinds=(DType.FLOAT8_E4M3FN, DType.FLOAT32), tile=(8, 16, 32), swap_ab=True, split=2,
+    raster=Raster("n", 2), looped="plain", name="all", arch="sm_90a", apart=1,
+)  # fmt: skip
 def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     kernels, m, n, k, batch, layout, d_turned, kinds, tile, swap_ab, split, raster, looped, name,  # noqa: F811
-    arch,
+    arch, apart,
 ):  # fmt: skip
     rng = np.random.default_rng(m * 1000 + n)
     (dtype, out), shape = kinds, (*batch, m, n)
     shared = (False,) * len(batch)
     asked = named_arguments(CASES[name])
-    gated = "gate_layout" in asked
+    gated, scaled = "gate_layout" in asked, dtype is DType.FLOAT8_E4M3FN
+    layout = "nt" if dtype.itemsize == 1 else layout  # others are refused
+    if "halves" in name:  # others are refused
+        split, looped, swap_ab = 1, "plain", False
     a_lay, a_mem = lay_out((m, k), layout[0] == "t", batch, shared, dtype, 0)
     b_lay, b_mem = lay_out((k, n), layout[1] == "t", batch, shared, dtype, 1)
-    d_lay, d_mem = lay_out((m, n // 2 if gated else n), d_turned, batch, shared, out, 0)
+    d_lay, d_mem = lay_out((m, n // 2 if gated else n), d_turned, batch, shared, out, 0, apart)
     d_mem[...] = 99
     for memory, lay in ((a_mem, a_lay), (b_mem, b_lay)):
         view(memory, lay)[...] = rng.integers(-3, 4, lay.shape)
     if name == "in place":
         view(d_mem, d_lay)[...] = rng.integers(-4, 5, d_lay.shape)
     memories, layouts = {1: a_mem, 2: b_mem, 3: d_mem}, {}
-    beside_type = DType.FLOAT16 if dtype is DType.INT8 else dtype
+    beside_type = DType.FLOAT16 if dtype.itemsize == 1 else dtype
     given = {}
     for at, (key, value) in enumerate(asked.items(), 5):
         if value == "out":
@@ -148,7 +163,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
             layouts[key], memories[at] = Layout((1,), (1,), DType.FLOAT32), np.zeros(1, np.int32)
         elif isinstance(value, str) and key not in ("activation", "gate_layout"):
             kind = DType.FLOAT32 if value == "written" else beside_type
-            layouts[key], memories[at] = beside(value, shape, kind, rng)
+            layouts[key], memories[at] = beside(value, shape, kind, rng, apart)
         given[key] = (at, value)
     fusion = fusion_of(
         asked, (a_lay.shape, b_lay.shape), lambda _, key: layouts[key], name == "in place", out
@@ -162,7 +177,13 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     where = {key: (3 if asked.get(key) == "out" else given[key][0]) for key in arrays}
     before = [np.array(view(memories[where[key]], layouts[key]), copy=True) for key in arrays]
     whole = canonical(
-        a_lay, b_lay, d_lay, precision="tf32", epilogue=fusion.epilogue, beside=tuple(lays)
+        a_lay,
+        b_lay,
+        d_lay,
+        precision="tf32",
+        scaled=scaled,
+        epilogue=fusion.epilogue,
+        beside=tuple(lays),
     )
     target = replace(named_target(arch), sm_count=5)
     if BACKEND.unsupported_reason(whole.problem, whole.extents, named_target("sm_90a")) is not None:
@@ -173,18 +194,20 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     ).config
     if name == "in place" and (schedule == "tail" or 24 in tile or 56 in tile):
         return  # refused: see legality
-    if "halves" in name and (split > 1 or schedule != "plain" or swap_ab):
-        return  # likewise
     plan = Plan("cutile", config, whole.problem, whole.extents, target)
     native = numpy_dtype(whole.problem.accumulator)
     room = scratch_bytes(whole.problem, whole.extents, target, config) // native.itemsize
     memories[4] = np.full(room + 64, 55 if native.kind == "i" else np.nan, native)
     numbers = tuple(np.float64(asked[key]) for key in fusion.numbers)
     largest = given["amax_out"][0] if fusion.largest else 0
-    sums = np.matmul(*(view(x, y).astype(np.float64) for x, y in ((a_mem, a_lay), (b_mem, b_lay))))
+    scales = (50 << 32, 0, 0.25) if scaled else ()
+    memories |= {0: np.full(1, np.nan, np.float32), 50: np.full(1, 0.5, np.float32)}
+    sums = (0.125 if scaled else 1) * np.matmul(
+        *(view(x, y).astype(np.float64) for x, y in ((a_mem, a_lay), (b_mem, b_lay)))
+    )
     with np.errstate(all="ignore"):
         run(
-            kernels, plan, whole, memories, beside=[where[key] << 32 for key in arrays],
+            kernels, plan, whole, memories, scales, beside=[where[key] << 32 for key in arrays],
             numbers=numbers, largest=largest << 32,
         )  # fmt: skip
     kind = arithmetic(whole.problem.accumulator, out)

@@ -58,13 +58,16 @@ def padded(extent, unit):
     return -(-extent // unit) * unit
 
 
-def lay_out(shape, turned, batch, shared, dtype, pad):
-    """Place a stack of matrices, lines at multiples of 16 bytes; batch steps of 0 where shared."""
+def lay_out(shape, turned, batch, shared, dtype, pad, apart=0):
+    """Place a stack of matrices, lines at multiples of 16 bytes; batch steps of 0 where shared.
+
+    Matrices lie so many elements apart.
+    """
     unit = 16 // dtype.itemsize
     rows, columns = shape
     line = padded(rows if turned else columns, unit) + pad * unit
     pair = (1, line) if turned else (line, 1)
-    size = line * (columns if turned else rows)
+    size = line * (columns if turned else rows) + apart
     steps = []
     for extent, repeated in zip(reversed(batch), reversed(shared), strict=True):
         steps.insert(0, 0 if repeated else size)
