@@ -261,6 +261,20 @@ def test_bad_calls_are_refused_before_anything_is_allocated_or_launched(gpu, kin
     assert driver.allocations == driver.launches == backend.compiled == []
 
 
+@pytest.mark.parametrize("more", [{}, {"activation": "relu"}], ids=["plain", "fused"])
+def test_an_overlap_is_refused_of_a_known_call_too(gpu, more):
+    driver, _ = gpu
+    apart, b = driver.ones((4, 4)), driver.ones((4, 4))
+    for _ in range(2):  # at other addresses
+        a, out = driver.ones((4, 4)), driver.ones((4, 4))
+        unigemm.matmul(a, b, out, **more)
+        launches = driver.launches.copy()
+        for operands in ((out, b), (apart, out)):
+            with pytest.raises(unigemm.OverlapError, match=r"shares memory with [ab]"):
+                unigemm.matmul(*operands, out, **more)
+        assert driver.launches == launches
+
+
 def test_a_backend_that_lacks_something_says_what(gpu):
     driver, backend = gpu
     backend.lacks = "the fake toolchain is not installed; pip install fake"
