@@ -22,7 +22,8 @@ import unigemm
 from bench.host import HostDevice
 from unigemm.arrays.libraries import view
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.runtime.fusion import fusion_for, named_arguments
+from unigemm.runtime.fusion import fusion_for
+from unigemm.runtime.request import Request
 from unigemm.tuning.expected import bounds_of
 from unigemm.tuning.operands import asked_of
 
@@ -415,7 +416,7 @@ def check_planned(case: Fused, plan: Any, lib: Lib, on: Any = None) -> None:
 
 
 def _of_its_bounds(plan: Any, x: Any, y: Any, given: dict[str, Any], got: list[Any]) -> float:
-    arguments = named_arguments(given)
+    arguments = Request(None, None, **given).arguments()
 
     def see(value: Any, name: str) -> Any:
         return view(value, name).layout

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from .arguments import truth, whole_number
 from .arrays.array_spec import ArraySpec
-from .arrays.axes import along_axes
-from .arrays.libraries import gather, view
 from .arrays.library import KNOWN
 from .planning.plan import Plan
 from .planning.planner import KEPT
 from .planning.target import Target
 from .planning.validation import checked, typed
-from .runtime.bind import Bound, store
-from .runtime.call import addresses, run, run_foreign
-from .runtime.first_call import Given, bind_first
-from .runtime.fused import matmul_fused
+from .runtime.bound import Bound
+from .runtime.call import call, run
 from .runtime.loader import kernel_entry
-from .runtime.options import Options, check_options
-from .runtime.plan_call import plan_call
-from .runtime.scale_arguments import given_scales, named_scales, planned_scales
+from .runtime.plan_call import plan_request
+from .runtime.request import NONE, Request
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .arrays.types import (
+        Activation,
         Array,
         ArrayLike,
         ArrayT,
         Axes,
+        Casting,
         DTypeLike,
+        EpilogueOptions,
+        GateLayout,
         MatmulOptions,
         NumPyArray,
         NumPyLike,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
         Tensor,
     )
     from .cache import Cache, Entry
+    from .problem.problem import Precision
 
 __all__ = ["CompiledKernel", "compile", "matmul", "plan"]
 
@@ -101,7 +101,7 @@ def matmul(
     out: Any = None,
     *,
     dtype: DTypeLike | None = None,
-    precision: str = "ieee",
+    precision: Precision = "ieee",
     deterministic: bool = False,
     batch_invariant: bool = False,
     backend: str = "auto",
@@ -110,8 +110,20 @@ def matmul(
     scale_a: Scale | None = None,
     scale_b: Scale | None = None,
     axes: Axes | None = None,
-    casting: str | None = None,
-    **fused: Any,
+    casting: Casting | None = None,
+    alpha: float | Array | None = None,
+    beta: float | Array | None = None,
+    c: Array | None = None,
+    bias: Array | float | None = None,
+    activation: Activation | None = None,
+    preact_out: Array | None = None,
+    preact: Array | None = None,
+    gate_layout: GateLayout | None = None,
+    scale_d: float | Array | None = None,
+    amax_out: Array | None = None,
+    bias_grad_out: Array | None = None,
+    epilogue: Callable[..., Any] | None = None,
+    epilogue_args: Mapping[str, Any] | None = None,
 ) -> Any:
     """Multiply two arrays of one library, by the rules of `numpy.matmul`.
 
@@ -193,14 +205,11 @@ def matmul(
         A pair holds block scales and a scale of the whole operand.
     axes : list of tuples, optional
         Which dimensions hold the matrices of `a`, `b` and the result, as in `numpy.matmul`. NumPy
-        and CuPy arrays only; they are viewed this way and not copied.
+        and CuPy arrays only; they are viewed this way and not copied. `c`, `preact`, `preact_out`
+        and further results lie as the result does; all else broadcasts to (..., M, N), as if the
+        matrices were in the last two dimensions.
     casting : {"no", "equiv", "safe", "same_kind", "unsafe"}, optional
         Which conversions of NumPy arrays are allowed, by default "same_kind".
-
-    **fused
-        What is done to the sums before they are rounded: see the other parameters. These are for
-        arrays of NumPy, CuPy and PyTorch; docs/epilogues.md has examples, and which backend
-        computes what.
 
     Returns
     -------
@@ -293,66 +302,47 @@ def matmul(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
-    if fused:
-        named = {
-            "dtype": dtype, "precision": precision, "deterministic": deterministic,
-            "batch_invariant": batch_invariant, "backend": backend, "plan": plan,
-            "casting": casting,
-        }  # fmt: skip
-        return matmul_fused(matmul, a, b, out, fused, named, stream, (scale_a, scale_b), axes)
-    kind = type(a)
-    library = KNOWN.get(kind)
-    if library is None or type(b) is not kind or (out is not None and type(out) is not kind):
-        library, a, b, out = gather(a, b, out)
-    if axes is not None:
-        call = partial(
-            matmul, dtype=dtype, precision=precision, deterministic=deterministic,
-            batch_invariant=batch_invariant, backend=backend, plan=plan, stream=stream,
-            scale_a=scale_a, scale_b=scale_b, casting=casting,
-        )  # fmt: skip
-        return along_axes(call, library, a, b, out, axes)
-    scaled = scale_a is not None or scale_b is not None
-    if library.foreign:
-        options = Options(
-            dtype, precision, deterministic, backend, plan, scaled, batch_invariant, casting=casting
+    if (
+        scale_a is None and scale_b is None and axes is None
+        and alpha is None and beta is None and c is None and bias is None and activation is None
+        and preact_out is None and preact is None and gate_layout is None and scale_d is None
+        and amax_out is None and bias_grad_out is None
+        and epilogue is None and epilogue_args is None
+    ):  # fmt: skip
+        # A product and nothing beside it: the key of its request written out, which is quicker.
+        kind = type(a)
+        library = KNOWN.get(kind)
+        bound: Bound | None = None
+        if library is not None and type(b) is kind and not (library.ask and library.ask()):
+            asked = (
+                dtype, precision, deterministic, batch_invariant, backend, casting, None, None
+            )  # fmt: skip
+            plan_id = None if plan is None else id(plan)
+            key: Any = None
+            arrays: tuple[Any, ...]
+            places: tuple[int, ...]
+            try:
+                a_at, a_own = library.read(a)
+                b_at, b_own = library.read(b)
+                if out is None:
+                    arrays, places = (a, b), (a_at, b_at)
+                    key = (asked, plan_id, ("a", "b"), a_own, b_own)
+                elif type(out) is kind:
+                    d_at, d_own = library.read(out)
+                    arrays, places = (a, b, out), (a_at, b_at, d_at)
+                    key = (asked, plan_id, ("a", "b", "out"), a_own, b_own, d_own)
+                bound = library.table.get(key)
+            except Exception:
+                bound = None  # something is wrong with an argument: `bind` says what
+            if bound is not None:
+                return run(library, bound, arrays, places, NONE, stream)
+    return call(
+        (
+            a, b, out, c, bias, preact, preact_out, amax_out, bias_grad_out, scale_a, scale_b,
+            alpha, beta, scale_d, dtype, precision, deterministic, batch_invariant, backend,
+            casting, activation, gate_layout, plan, stream, axes, epilogue, epilogue_args,
         )
-        return run_foreign(matmul, a, b, out, stream, options)
-    scales = blocks = None
-    if scaled:
-        scales = given_scales(library, scale_a, scale_b)
-        scaled, blocks = scales.scaled, scales.layouts
-    key: Any
-    bound: Bound | None
-    try:
-        if library.ask is not None and library.ask():
-            addresses(library, a, b, out)  # refuses what this mode of the library forbids
-        a_at, a_key = library.read(a)
-        b_at, b_key = library.read(b)
-        plan_id = plan and id(plan)  # hashing a plan is slow, and `Bound` keeps the plan alive
-        asked = (
-            dtype, precision, deterministic, batch_invariant, backend, plan_id, scaled, blocks,
-            casting,
-        )  # fmt: skip
-        if out is None:
-            d_at = 0
-            key = (a_key, b_key, a_at & 15, b_at & 15, asked)
-        else:
-            d_at, d_key = library.read(out)
-            key = (a_key, b_key, a_at & 15, b_at & 15, asked, d_key, d_at & 15)
-        bound = library.table.get(key)
-    except Exception:
-        key = bound = None  # something is wrong with an argument: `bind` says what
-    if bound is None:
-        options = Options(
-            dtype, precision, deterministic, backend, plan, scaled, batch_invariant, blocks, casting
-        )
-        first = Given(stream, named_scales(scale_a, scale_b))
-        bound = bind_first(library, a, b, out, options, first)
-        if key is None:
-            a_at, b_at, d_at = addresses(library, a, b, out)
-        elif bound.kept:
-            store(library.table, key, bound)
-    return run(library, bound, a, b, out, a_at, b_at, d_at, stream, scales)
+    )  # fmt: skip
 
 
 def plan(
@@ -361,7 +351,7 @@ def plan(
     out: Array | ArraySpec | None = None,
     *,
     dtype: DTypeLike | None = None,
-    precision: str = "ieee",
+    precision: Precision = "ieee",
     deterministic: bool = False,
     batch_invariant: bool = False,
     backend: str = "auto",
@@ -371,7 +361,7 @@ def plan(
     scale_b: Scale | ArraySpec | None = None,
     keep: int = KEPT,
     tuned: bool = True,
-    **fused: Any,
+    **fused: Unpack[EpilogueOptions],
 ) -> Plan:
     """Decide which kernel computes ``a @ b``, and why, without running it.
 
@@ -418,19 +408,14 @@ def plan(
     >>> unigemm.plan(x, x, target="h100").backend
     'cute_wgmma'
     """
-    scales = planned_scales(scale_a, scale_b, view)
-    options = Options(
-        dtype,
-        precision,
-        truth(deterministic, "deterministic"),
-        backend,
-        scaled=truth(scaled, "scaled") or scales.scaled,
-        batch_invariant=truth(batch_invariant, "batch_invariant"),
-        blocks=scales.layouts,
-    )
-    check_options(options)
+    request = Request(
+        a, b, out, dtype=dtype, precision=precision,
+        deterministic=truth(deterministic, "deterministic"),
+        batch_invariant=truth(batch_invariant, "batch_invariant"), backend=backend,
+        scale_a=scale_a, scale_b=scale_b, **fused,
+    )  # fmt: skip
     keep, tuned = whole_number(keep, "keep", 0), truth(tuned, "tuned")
-    return plan_call(a, b, out, options, target, fused, keep=keep, tuned=tuned)
+    return plan_request(request, target, scaled=truth(scaled, "scaled"), keep=keep, tuned=tuned)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from unigemm.planning.target import named_target
 from unigemm.problem.canonical import Layout, canonical
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.epilogue import Epilogue, arithmetic, evaluate
-from unigemm.runtime.fusion import fusion_of, named_arguments
+from unigemm.runtime.fusion import fusion_of
+from unigemm.runtime.request import Request
 
 
 def bent(acc, v, s):
@@ -140,7 +141,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     rng = np.random.default_rng(m * 1000 + n)
     (dtype, out), shape = kinds, (*batch, m, n)
     shared = (False,) * len(batch)
-    asked = named_arguments(CASES[name])
+    asked = Request(None, None, **CASES[name]).arguments()
     gated, scaled = "gate_layout" in asked, dtype is DType.FLOAT8_E4M3FN
     layout = "nt" if dtype.itemsize == 1 else layout  # others are refused
     if "halves" in name:  # others are refused

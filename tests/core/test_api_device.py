@@ -17,7 +17,7 @@ from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import INPUTS, DType, numpy_dtype
 from unigemm.runtime import bind as dispatch
-from unigemm.runtime import loader
+from unigemm.runtime import bound, loader
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -380,7 +380,7 @@ def test_threads_that_start_together_compile_and_load_once(gpu):
 
 def test_the_table_of_bound_calls_is_bounded(gpu, monkeypatch):
     driver, _ = gpu
-    monkeypatch.setattr(dispatch, "MAX_BOUND", 5)
+    monkeypatch.setattr(bound, "MAX_BOUND", 5)
     table = api.KNOWN[cupy.ndarray].table
     b = driver.ones((4, 4))
     for m in range(1, 20):

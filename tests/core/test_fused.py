@@ -25,7 +25,7 @@ from unigemm.errors import (
     UnsupportedDtype,
     UnsupportedProblem,
 )
-from unigemm.runtime import fused
+from unigemm.runtime import call as calls
 
 RNG = np.random.default_rng(44)
 TYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
@@ -362,7 +362,7 @@ def test_calls_that_are_known_are_one_look_up(monkeypatch):
 
     for options in known(2.0):
         unigemm.matmul(a, b, **options)
-    monkeypatch.setattr(fused, "_first", None)
+    monkeypatch.setattr(calls, "_first", None)
     for options in known(3.0):
         unigemm.matmul(a, b, **options)
     np.testing.assert_allclose(results[0], 3 * (a @ b), rtol=1e-5, atol=1e-5)
@@ -460,7 +460,6 @@ def read_only(shape):
         ({"epilogue": np.tanh, "bias": random_array(6)}, UnsupportedProblem, "in the function"),
         ({"epilogue_args": {"x": 1}}, UnsupportedProblem, "pass it as epilogue="),
         ({"epilogue": np.tanh, "epilogue_args": [1]}, UnsupportedProblem, "pass a dict"),
-        ({"alpha": 2, "axes": [(0, 1)] * 3}, UnsupportedProblem, "axes="),
         ({"alpha": 2, "stream": 1}, UnsupportedProblem, "stream="),
         ({"alpha": 2, "dtype": "float8_e8m0fnu"}, UnsupportedDtype, "use float32"),
         ({"alpha": 2, "batch_invariant": True}, UnsupportedProblem, "BLAS"),

@@ -24,7 +24,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Beside, Epilogue, Step
 from unigemm.problem.matrix import MatrixType
 from unigemm.problem.problem import BlockScales, Extents, Problem
-from unigemm.runtime.fusion import NAMES
+from unigemm.runtime.request import Request, known
 
 # Keys of kernels.
 
@@ -256,15 +256,13 @@ UNKEYED = {
     "axes": "such a call is made again of views",
     "scale_a": "see the test of float8",
     "scale_b": "see the test of float8",
-    "fused": "stands for the arguments of an epilogue",
 }
 #: Of these an epilogue's call knows as much as a plain one.
 ALSO_FUSED = ("a", "b", "out", "dtype", "precision", "deterministic", "backend", "casting")
 
 
 def test_every_argument_of_a_call_is_in_its_key_or_known_not_to_be():
-    names = {*inspect.signature(unigemm.matmul).parameters, *NAMES}
-    assert {*KINDS, *UNKEYED} == names
+    assert {*KINDS, *UNKEYED} == {*inspect.signature(unigemm.matmul).parameters}
     assert KINDS.keys() & UNKEYED.keys() == set()
 
 
@@ -286,6 +284,17 @@ def test_what_the_host_refuses_is_refused_of_a_known_call(more):
     call_key(**more)
     with pytest.raises(UnsupportedProblem, match="BLAS adds up in an order"):
         unigemm.matmul(A, B, batch_invariant=True, **more)
+
+
+@pytest.mark.parametrize("name", ["a", "out", "dtype", "precision", "plan", "casting"])
+def test_a_plain_call_that_writes_its_key_out_has_the_key_of_its_request(name):
+    for call in KINDS[name]:
+        key = call_key(**call)
+        assert key == known(KNOWN[np.ndarray], Request(**{"a": A, "b": B, **call}))[0]
+        bound = KNOWN[np.ndarray].table[key]
+        given = {"a": A, "b": B, **call}
+        unigemm.matmul(given.pop("a"), given.pop("b"), **given)
+        assert KNOWN[np.ndarray].table == {key: bound}
 
 
 def test_calls_at_other_addresses_and_with_other_numbers_are_of_one_kind():

@@ -99,12 +99,12 @@ def test_memory_for_operands_that_blas_does_not_take_is_bounded(dtype, m, n, k, 
 
 
 def test_later_calls_of_a_kind_plan_and_check_nothing_anew(monkeypatch):
-    from unigemm import api
+    from unigemm.runtime import call
 
     a, b, out = np.ones((11, 12)), np.ones((12, 13)), np.zeros((11, 13))
     unigemm.matmul(a, b)
     unigemm.matmul(a, b, out)
-    monkeypatch.setattr(api, "bind_first", None)
+    monkeypatch.setattr(call, "_first", None)
     np.testing.assert_array_equal(unigemm.matmul(a + 1, b), 24)
     assert unigemm.matmul(a, b, out) is out
     np.testing.assert_array_equal(out, 12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..arguments import shown
@@ -12,27 +12,34 @@ from .library import Library
 
 __all__ = ["along_axes"]
 
+#: What has the result's dimensions, beside results; all else broadcasts to (..., M, N).
+_AS_OUT = ("out", "c", "preact", "preact_out")
+
 
 def along_axes(
-    matmul: Callable[..., Any], library: Library, a: Any, b: Any, out: Any, axes: Any
-) -> Any:
-    """Multiply with the matrices in any two dimensions of each array.
+    library: Library, arrays: Mapping[str, Any], axes: Any
+) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """Return views of a call's arrays with their matrices in the last two dimensions.
 
     Parameters
     ----------
-    matmul
-        Multiplies arrays whose matrices are in the last two dimensions.
-    library, a, b, out
-        The arrays; `out` may be None.
+    library, arrays
+        The arrays, by name, and their library.
     axes
         A list of three tuples, for `a`, `b` and the result: the dimensions of rows and columns. A
         vector has one dimension, which may be a plain number; a scalar result has none.
+
+    Returns
+    -------
+    dict, callable
+        The views, and what turns the result of multiplying them back.
 
     Raises
     ------
     UnsupportedProblem
         They are not such dimensions, or the library has no views.
     """
+    a, b = arrays["a"], arrays["b"]
     move = library.transpose
     if move is None:
         raise UnsupportedProblem(
@@ -40,19 +47,31 @@ def along_axes(
         )
     cores = [min(x.ndim, 2) for x in (a, b)]
     cores.append(sum(cores) - 2 if all(cores) else 0)
-    entries = _entries(axes, cores)
-    x, y = (
-        move(each, _order(entry, each.ndim, name))
-        for each, entry, name in zip((a, b), entries, "ab", strict=False)
-    )
-    if out is not None:
-        matmul(x, y, move(out, _order(entries[2], out.ndim, "out")))
-        return out
-    result = matmul(x, y)
-    if not cores[2]:
-        return result
-    order = _order(entries[2], result.ndim, "the result")
-    return move(result, tuple(order.index(i) for i in range(result.ndim)))
+    entries = dict(zip(("a", "b", "out"), _entries(axes, cores), strict=True))
+    ndim = max(x.ndim - core for x, core in zip((a, b), cores, strict=False)) + cores[2]
+    views = {}
+    for name, x in arrays.items():
+        as_out = name in _AS_OUT or name.startswith("result ")
+        if as_out and name != "out" and x.ndim != ndim:
+            raise UnsupportedProblem(
+                f"{name} has {x.ndim} dimensions and the result {ndim}; with axes= it lies as the "
+                "result does: give it as many, of one element where it broadcasts"
+            )
+        entry = entries.get("out" if as_out else name)
+        views[name] = x if entry is None else move(x, _order(entry, x.ndim, name))
+
+    def back(result: Any) -> Any:
+        if "out" in arrays:
+            more = tuple(x for name, x in arrays.items() if name.startswith("result "))
+            return (arrays["out"], *more) if more else arrays["out"]
+        if not cores[2]:
+            return result
+        if isinstance(result, tuple):
+            return tuple(map(back, result))
+        order = _order(entries["out"], result.ndim, "the result")
+        return move(result, tuple(order.index(i) for i in range(result.ndim)))
+
+    return views, back
 
 
 def _entries(axes: Any, cores: list[int]) -> list[tuple[int, ...]]:

@@ -40,7 +40,8 @@ def cupy_library() -> Library:
 
     def read(x: Any) -> tuple[int, Hashable]:
         memory = x.data
-        return memory.ptr, (x.shape, x.strides, x.dtype, memory.device_id)
+        at = memory.ptr
+        return at, (x.shape, x.strides, x.dtype, memory.device_id, at & 15)
 
     def operand(x: Any, name: str) -> Operand:
         dtype = parse_dtype(x.dtype, name)

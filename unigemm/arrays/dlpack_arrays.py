@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -23,10 +24,9 @@ from ..errors import (
     UnsupportedProblem,
 )
 from ..extras import install_command
-from ..problem.canonical import result_shape
-from ..problem.dtypes import numpy_dtype
+from ..problem.dtypes import DType, numpy_dtype
 from .dlpack_exports import CUDA_KINDS, HOST_KINDS, Export
-from .library import KNOWN, Library
+from .library import KNOWN, Library, is_written
 from .operands import (
     HOST,
     Device,
@@ -35,12 +35,11 @@ from .operands import (
     checked_operand,
     compact_strides,
     one_device,
-    output_dtype,
     parse_dtype,
     stream_handle,
 )
 
-__all__ = ["CudaView", "HostView", "library", "matmul_foreign", "open_view", "promoted"]
+__all__ = ["CudaView", "HostView", "library", "open_view", "opened", "promoted"]
 
 _IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack says writable
 _NO_ORDER = -1  # DLPack: the producer is not to wait or to be waited for
@@ -74,7 +73,7 @@ def _library_named(root: str) -> Library:
         maker=lambda shape, dtype, device: unused,  # type: ignore[arg-type,return-value]
         address=unused,
         zero=unused,
-        foreign=True,
+        opened=opened,
     )
 
 
@@ -205,39 +204,45 @@ def _memory(x: Any, device: Device, stream: int) -> Any:
     return StridedMemoryView.from_dlpack(x, stream_ptr=stream)
 
 
-def matmul_foreign(
-    matmul: Callable[..., Any],
-    a: Any,
-    b: Any,
-    out: Any,
-    stream: Any,
-    options: dict[str, Any],
-) -> Any:
-    """Multiply arrays of a library that is reached through DLPack.
+@contextmanager
+def opened(
+    arrays: Mapping[str, Any], stream: Any
+) -> Iterator[tuple[dict[str, Any], Any, Callable[[Any], Any]]]:
+    """Open the arrays of a call as views, in a context of their device and stream.
 
     Parameters
     ----------
-    matmul
-        The product of views, with `unigemm.matmul`'s signature.
-    a, b, out
-        Arrays of one library; `out` may be None.
+    arrays
+        Arrays of one library, by name.
     stream
         As in `unigemm.matmul`.
-    options
-        The other options of `unigemm.matmul`.
+
+    Yields
+    ------
+    dict, stream, callable
+        The views, the stream for a call of them, and what turns its result into the library's.
     """
-    a, b = promoted(a, b)
-    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-    devices = {name: _device(x, name) for name, x in named.items()}
-    device = one_device(devices)
+    a, b = promoted(arrays["a"], arrays["b"])
+    named = {**arrays, "a": a, "b": b}
+    device = one_device({name: _device(x, name) for name, x in named.items()})
     # A library may have several devices in host memory, which DLPack does not tell apart.
     places = {name: x.device for name, x in named.items() if hasattr(x, "to_device")}
     if places:
         one_device(places)
-    back = None if out is not None else _way_back(a)
+    given = tuple(x for name, x in named.items() if name == "out" or name.startswith("result "))
+    way = None if given else _way_back(a)
+
+    def back(result: Any) -> Any:
+        if way is None:
+            return given if len(given) > 1 else given[0]
+        if isinstance(result, tuple):
+            return tuple(way(x.owner) for x in result)
+        return way(result.owner)
+
     if device == HOST:
-        views = _open(named, _NO_ORDER)
-        return _product(matmul, views, out, back, numpy_views(), stream, options)
+        numpy_views()
+        yield _open(named, _NO_ORDER), stream, back
+        return
 
     from .cupy_arrays import cupy_library
 
@@ -248,6 +253,7 @@ def matmul_foreign(
             f"results on {device} are made by CuPy, which does not import ({error}); "
             f"{install_command('cupy')}"
         ) from error
+    cuda_views()
     handle = None if stream is None else stream_handle(stream)
     with core.context(device.index, handle):
         import cupy
@@ -255,10 +261,9 @@ def matmul_foreign(
         current = core.current_stream(device.index)
         capturing = bool(cupy.cuda.runtime.streamIsCapturing(current))
         views = _open(named, _NO_ORDER if capturing else current or _LEGACY_STREAM)
-        result = _product(matmul, views, out, back, cuda_views(), None, options)
+        yield views, None, back
         if not capturing:
             _keep_until_done(cupy, views)
-        return result
 
 
 def promoted(a: Any, b: Any) -> tuple[Any, Any]:
@@ -284,38 +289,8 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
         ) from error
 
 
-def _open(named: dict[str, Any], stream: int) -> dict[str, HostView]:
-    return {name: open_view(x, name, stream, write=name == "out") for name, x in named.items()}
-
-
-def _product(
-    matmul: Callable[..., Any],
-    views: dict[str, HostView],
-    out: Any,
-    back: Callable[[Any], Any] | None,
-    core: Library,
-    stream: Any,
-    options: dict[str, Any],
-) -> Any:
-    a, b = views["a"], views["b"]
-    if back is None:
-        matmul(a, b, views["out"], stream=stream, **options)
-        return out
-    shape = result_shape(a.operand.shape, b.operand.shape)
-    on_host = a.operand.device == HOST
-    dtype = output_dtype(options["dtype"], a.operand, b.operand, on_host=on_host)
-    result = core.maker(shape, dtype, a.operand.device)()
-    operand = replace(
-        a.operand,
-        pointer=core.address(result),
-        shape=shape,
-        strides=compact_strides(shape),
-        dtype=dtype,
-        alignment=alignment_of(core.address(result)),
-        readonly=False,
-    )
-    matmul(a, b, type(a)(operand, result), stream=stream, **options)
-    return back(result)
+def _open(named: Mapping[str, Any], stream: int) -> dict[str, HostView]:
+    return {name: open_view(x, name, stream, write=is_written(name)) for name, x in named.items()}
 
 
 def _device(x: Any, name: str) -> Device:
@@ -393,8 +368,9 @@ def _claim(x: HostView, name: str = "out") -> None:
 
 
 def _read(x: HostView) -> tuple[int, Hashable]:
-    operand = x.operand
-    return operand.pointer, (operand.shape, operand.strides, operand.dtype, operand.device)
+    seen = x.operand
+    own = (seen.shape, seen.strides, seen.dtype, seen.device, seen.alignment)
+    return seen.pointer, own
 
 
 @lru_cache(maxsize=1)
@@ -408,6 +384,9 @@ def numpy_views() -> Library:
 
     core = replace(
         numpy_library(),
+        maker=_viewed(numpy_library(), HostView),
+        address=_address,
+        scalar=lambda x: x,
         read=_read,
         operand=_operand,
         claim=_claim,
@@ -448,7 +427,15 @@ def cuda_views() -> Library:
         )
 
     core = replace(
-        arrays, read=_read, operand=_operand, claim=_claim, zero=zero, transpose=None, table={}
+        arrays,
+        maker=_viewed(arrays, CudaView),
+        address=_address,
+        read=_read,
+        operand=_operand,
+        claim=_claim,
+        zero=zero,
+        transpose=None,
+        table={},
     )
     KNOWN[CudaView] = core
     return core
@@ -456,3 +443,29 @@ def cuda_views() -> Library:
 
 def _operand(x: HostView, name: str) -> Operand:
     return x.operand
+
+
+def _address(x: HostView) -> int:
+    return x.operand.pointer
+
+
+def _viewed(
+    arrays: Library, kind: type[HostView]
+) -> Callable[[tuple[int, ...], DType | None, Device], Callable[[], HostView]]:
+    """Return a maker of new arrays of a library, as views."""
+
+    def maker(
+        shape: tuple[int, ...], dtype: DType | None, device: Device
+    ) -> Callable[[], HostView]:
+        make, address = arrays.maker(shape, dtype, device), arrays.address
+        strides = compact_strides(shape)
+
+        def made() -> HostView:
+            owner = make()
+            at = address(owner)
+            elements = dtype or DType.INT8  # of bytes
+            return kind(Operand(at, shape, strides, elements, device, alignment_of(at)), owner)
+
+        return made
+
+    return maker

@@ -10,7 +10,7 @@ from typing import Any
 from ..problem.dtypes import DType
 from .operands import Device, HostArray, Operand
 
-__all__ = ["KNOWN", "Library"]
+__all__ = ["KNOWN", "WRITTEN", "Library", "is_written"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class Library:
         The name of one array in sentences, such as ``"a PyTorch tensor"``.
     read
         Takes an array and returns the address of its first element, and a hashable value of
-        everything else that decides which kernel runs. It runs on every call. It may raise any
-        exception where `operand` would raise.
+        everything that decides which kernel runs, the address's remainder by 16 among them. It runs
+        on every call. It may raise any exception where `operand` would raise.
     operand
         Takes an array and its name for errors; checks it and returns an `Operand`.
     claim
@@ -62,8 +62,10 @@ class Library:
         call of its kind. None for a library whose arrays keep their memory.
     numpy_errors
         Whether `numpy.errstate` decides what becomes of floating-point errors.
-    foreign
-        Whether the arrays are reached through DLPack only.
+    opened
+        For arrays that are reached through DLPack only. Takes a call's arrays by name, and its
+        stream. Returns a context of their device; its value is views of them, which are arrays of
+        another library, the stream for a call of these, and what turns its result back.
     host
         Takes an array and its name, and returns it as NumPy sees it, or None if it is on a GPU.
         None where `operand` says the same.
@@ -91,7 +93,7 @@ class Library:
     hold: Callable[[Any, str, int, int], None] | None = None
     numpy_errors: bool = False
     graph_memory: Callable[[int, int], AbstractContextManager[int] | None] | None = None
-    foreign: bool = False
+    opened: Callable[..., AbstractContextManager[Any]] | None = None
     host: Callable[[Any, str], HostArray | None] | None = None
     promotes: bool = False
     transpose: Callable[[Any, tuple[int, ...]], Any] | None = None
@@ -100,3 +102,11 @@ class Library:
 
 #: Array types met so far. No lock is needed: a type is added once and never changed.
 KNOWN: dict[type, Library] = {}
+
+#: What a caller brings to be written, beside the results.
+WRITTEN = ("preact_out", "amax_out", "bias_grad_out")
+
+
+def is_written(name: str) -> bool:
+    """Whether the array of a call that has a name is written."""
+    return name == "out" or name in WRITTEN or name.startswith("result ")

@@ -118,7 +118,8 @@ def numpy_library() -> Library:
     address = address_reader()
 
     def read(x: Any) -> tuple[int, Hashable]:
-        return address(x), (x.shape, x.strides, x.dtype)
+        at = address(x)
+        return at, (x.shape, x.strides, x.dtype, at & 15)
 
     def operand(x: Any, name: str) -> Operand:
         dtype = parse_dtype(x.dtype, name)

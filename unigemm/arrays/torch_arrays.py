@@ -54,7 +54,7 @@ def _library() -> Library:
             or (named and named(x))
         ):
             raise ValueError  # `operand` says which
-        return pointer, (x.shape, x.stride(), x.dtype, x.device)
+        return pointer, (x.shape, x.stride(), x.dtype, x.device, pointer & 15)
 
     def operand(x: Any, name: str) -> Operand:
         pointer = checked_pointer(x, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Union
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -11,14 +11,19 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..planning.plan import Plan
+    from ..problem.problem import Precision
     from .array_spec import ArraySpec
 
 __all__ = [
+    "Activation",
     "Array",
     "ArrayLike",
     "ArrayT",
     "Axes",
+    "Casting",
     "DTypeLike",
+    "EpilogueOptions",
+    "GateLayout",
     "MatmulOptions",
     "NumPyArray",
     "NumPyLike",
@@ -87,11 +92,38 @@ if TYPE_CHECKING:
     Axes: TypeAlias = list[tuple[int, ...] | int] | list[tuple[int, int]] | list[int]
 
 
-class MatmulOptions(TypedDict, total=False):
+Activation = Literal[
+    "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu2", "swiglu", "geglu", "drelu",
+    "dgelu", "dgelu_tanh", "dsilu",
+]  # fmt: skip
+GateLayout = Literal["interleaved", "halves"]
+#: The rules of `numpy.can_cast`.
+Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
+
+
+class EpilogueOptions(TypedDict, total=False):
+    """What `unigemm.matmul` takes for an epilogue."""
+
+    alpha: float | Array | None
+    beta: float | Array | None
+    c: Array | None
+    bias: Array | float | None
+    activation: Activation | None
+    preact_out: Array | None
+    preact: Array | None
+    gate_layout: GateLayout | None
+    scale_d: float | Array | None
+    amax_out: Array | None
+    bias_grad_out: Array | None
+    epilogue: Callable[..., Any] | None
+    epilogue_args: Mapping[str, Any] | None
+
+
+class MatmulOptions(EpilogueOptions, total=False):
     """The keyword arguments of `unigemm.matmul`."""
 
     dtype: DTypeLike | None
-    precision: str
+    precision: Precision
     deterministic: bool
     batch_invariant: bool
     backend: str
@@ -100,17 +132,4 @@ class MatmulOptions(TypedDict, total=False):
     scale_a: Scale | None
     scale_b: Scale | None
     axes: Axes | None
-    casting: str | None
-    alpha: float | Array
-    beta: float | Array | None
-    c: Array | None
-    bias: Array | float | None
-    activation: str | None
-    preact_out: Array | None
-    preact: Array | None
-    gate_layout: str | None
-    scale_d: float | Array | None
-    amax_out: Array | None
-    bias_grad_out: Array | None
-    epilogue: Callable[..., Any] | None
-    epilogue_args: Mapping[str, Any] | None
+    casting: Casting | None

@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -146,22 +146,12 @@ def _on_host(
 ) -> None:
     """Multiply NumPy arrays."""
     a, b, *scales = operands
-    given: dict[str, Any] = dict(zip(names, scales, strict=True))
-    if factor is not None and (factor != 1 or not given):
+    given: dict[str, Any] = {**asdict(options), "casting": "unsafe"}
+    given |= dict(zip(names, scales, strict=True))
+    if factor is not None and (factor != 1 or not names):
         given["scale_b" if "scale_b" not in given else "scale_a"] = factor
     with np.errstate(all="ignore"):
-        matmul(
-            a,
-            b,
-            out,
-            dtype=options.dtype,
-            precision=options.precision,
-            deterministic=options.deterministic,
-            batch_invariant=options.batch_invariant,
-            backend=options.backend,
-            casting="unsafe",
-            **given,
-        )
+        matmul(a, b, out, **given)
 
 
 def _refuse_now(multiply: Callable[..., None], *given: Any) -> None:
@@ -249,16 +239,7 @@ def _planned_call(
 ) -> Call:
     """Plan a product for the GPUs of this process, which are taken to be equal."""
     a, b, d = layouts
-    wanted = asked.with_named_backend(
-        asked.Options(
-            dtype=options.dtype,
-            precision=options.precision,
-            deterministic=options.deterministic,
-            batch_invariant=options.batch_invariant,
-            backend=options.backend,
-            scaled=factor is not None,
-        )
-    )
+    wanted = asked.with_named_backend(asked.Options(**asdict(options), scaled=factor is not None))
     asked.check_options(wanted)
     gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
     launchers = {}

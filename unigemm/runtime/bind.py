@@ -1,15 +1,15 @@
-"""From a call to a bound launcher: all that happens once for each kind of call.
+"""From a request to a bound launcher: all that happens once for each kind of call.
 
 `bind` checks the call, plans it, gets the kernel from the cache and binds it to the extents and
-strides; `unigemm.matmul` keeps the result and from then on only looks it up.
+strides; the result is kept, and from then on only looked up.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,14 @@ from ..arrays.libraries import host_view
 from ..arrays.library import KNOWN, Library
 from ..arrays.numpy_arrays import without_errors
 from ..arrays.operands import HOST, Operand, one_device, parse_dtype
-from ..errors import BackendWarning, CacheError, OverlapError, UnigemmError, UnsupportedProblem
+from ..errors import (
+    BackendWarning,
+    CacheError,
+    DeviceMismatch,
+    OverlapError,
+    UnigemmError,
+    UnsupportedProblem,
+)
 from ..log import LOG, attach, is_info, watch
 from ..planning import tuned_plans as tuning
 from ..planning.backend import Launcher
@@ -27,73 +34,37 @@ from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
 from ..planning.target import CPU, Target
 from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm
+from ..problem.overlap import overlaps_itself
+from .bound import Arrays, Bound, called, refuse_shared, taking
+from .first_call import measured
+from .fusion import Fusion, fusion_for
 from .host import _elements, host_gemm, host_product
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .numpy_matmul import HostProduct
-from .options import (
-    MAX_BOUND,
-    Options,
-    _fit,
-    blaming,
-    check_options,
-    describe,
-    stated,
-    with_named_backend,
-)
+from .options import Options, _fit, blaming, check_options, describe, stated, with_named_backend
+from .request import Request
+from .scale_arguments import Scales, scales_of
 
-__all__ = ["Bound", "bind", "forget", "refuse_changed", "refuse_overlap", "replan", "shared_input"]
+__all__ = ["bind", "forget", "replan"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Bound:
-    """A call that has been checked and planned, with its kernel loaded.
+@dataclass
+class _Seen:
+    """The arrays of a call that is bound, as they were when they were first looked at."""
 
-    Attributes
-    ----------
-    make
-        Makes a new result array on the current device and stream.
-    scalar
-        Whether the result is 0-dimensional.
-    launch
-        Launches the kernel; takes the addresses of a, b, d and the workspace, and the stream. None
-        if there is nothing to multiply.
-    fill
-        Whether the result is all zeros (K = 0).
-    device
-        Index of the CUDA device, -1 for the host.
-    workspace
-        Makes the workspace; None if the kernel needs none.
-    a_span, b_span, d_span
-        First byte touched and one past the last, from each array's address. Empty where arrays may
-        share memory.
-    reach
-        How many bytes from each array's address are read or written: a, b, out.
-    plan
-        The plan. None if there is nothing to multiply, or NumPy's own matmul computes it.
-    options
-        The options of the call. They keep the caller's plan alive, so that its id, which is in the
-        key, stays its own.
-    kept
-        Whether calls with the same key are equal. If not, each call is bound anew.
-    """
+    library: Library
+    operands: dict[str, Operand] = field(default_factory=dict)
+    before: list[tuple[str, Any, int, Hashable]] = field(default_factory=list)
 
-    make: Callable[[], Any]
-    scalar: bool
-    launch: Launcher | None
-    fill: bool
-    device: int
-    workspace: Callable[[], Any] | None
-    a_span: tuple[int, int]
-    b_span: tuple[int, int]
-    d_span: tuple[int, int]
-    reach: tuple[int, int, int]
-    plan: Plan | None
-    options: Options
-    kept: bool = True
+    def __call__(self, x: Any, name: str) -> Operand:
+        """Return an array as an operand."""
+        self.operands[name] = self.library.operand(x, called(name))
+        self.before.append((called(name), x, *self.library.read(x)))
+        return self.operands[name]
 
 
-def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
-    """Check a call, plan it and bind its kernel.
+def bind(library: Library, request: Request) -> Bound:
+    """Check a call, plan it and bind its kernel, perhaps after measuring: see `autotuning`.
 
     Raises
     ------
@@ -101,28 +72,89 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         See `unigemm.matmul`.
     """
     attach()
+    see = _Seen(library)
+    arguments = request.arguments()
+    scales = scales_of(request.scales(), see)
+    options = Options.of(request, scaled=scales.scaled, blocks=scales.layouts)
+    of_scales = see.operands.copy()
+    see.operands.clear()
+    fusion = None
+    in_place = False
+    if arguments:
+        fusion, in_place = _fused(request, arguments, options, see)
+        refuse_changed(library, see.before)
+        options = replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
+    else:
+        see.before += _read(library, request)
+    later = measured(library, request, options, fusion)
     check_options(options)
-    asked, options = options, with_named_backend(options)
-    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
     hosts = {name: host_view(library, x, name) for name, x in named.items()}
+    asked, options = options, with_named_backend(options)
     if options.casting is not None and (not library.promotes or None in hosts.values()):
         raise UnsupportedProblem("casting= is for NumPy arrays in host memory; leave it out")
     product = host_product(hosts, options, promotes=library.promotes)
     if product is not None:
         with blaming(asked, options):
-            return _bind_host(library, product, options)
-    operands = {name: library.operand(x, name) for name, x in named.items()}
+            bound = _bind_host(library, product, options)
+    else:
+        operands = {name: library.operand(x, name) for name, x in named.items()}
+        operands = _in_order(request, operands | see.operands | of_scales)
+        bound = _bound(library, operands, asked, options, fusion, scales, in_place=in_place)
+    refuse_changed(library, see.before)
+    return replace(bound, kept=False) if later else bound
+
+
+def _read(library: Library, request: Request) -> list[tuple[str, Any, int, Hashable]]:
+    try:
+        found = request.arrays()
+        return [(called(name), x, *library.read(x)) for name, x in found.items()]
+    except Exception:
+        return []  # something is wrong with an array: it will be said
+
+
+def _in_order(request: Request, operands: Mapping[str, Operand]) -> dict[str, Operand]:
+    """Return operands in the order in which `known` has the arrays."""
+    return {name: operands[name] for name in request.arrays()}
+
+
+def _bound(
+    library: Library, operands: dict[str, Operand], asked: Options, options: Options,
+    fusion: Fusion | None, scales: Scales, *, in_place: bool,
+) -> Bound:  # fmt: skip
+    """Bind what kernels compute.
+
+    Parameters
+    ----------
+    operands
+        All arrays by name, as `Arrays` has them.
+    asked, options
+        The call's, before and after ``UNIGEMM_BACKEND`` was read.
+    fusion, scales, in_place
+        What is computed beside the product.
+    """
     if options.blocks:
-        operands = {name: _elements(x, options) for name, x in operands.items()}
+        kinds = {
+            name: _elements(operands[name], options)
+            for name in ("a", "b", "out")
+            if name in operands
+        }
+        operands = operands | kinds
     x, y, z = operands["a"], operands["b"], operands.get("out")
-    device = one_device({name: operand.device for name, operand in operands.items()})
+    device = one_device(
+        {name: operands[name].device for name in ("a", "b", "out") if name in operands}
+    )
+    for name, operand in operands.items():
+        if operand.device != device:
+            raise DeviceMismatch(f"{name} is on {operand.device} and a is on {device}; move it")
     layout = describe(x, y, z, options, on_host=device == HOST)
     if z is not None and z.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
+    arrays = Arrays.of(operands, in_place=in_place)
+    made = fusion.returned if fusion is not None and z is None else 0
+    at = {name: i for i, name in enumerate((*arrays.names, *_results(made)))} | {"": -1}
+    names = () if fusion is None else (*fusion.names, *(("amax_out",) * fusion.largest))
     index = -1 if device == HOST else device.index
-    d_span = (
-        z.span if z else Operand(0, layout.shape, layout.strides, layout.dtype, device, 16).span
-    )
     empty = 0 in layout.shape
     fill = not empty and x.shape[-1] == 0
     bound = partial(
@@ -131,11 +163,15 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         scalar=not layout.shape,
         fill=fill,
         device=index,
-        a_span=x.span,
-        b_span=y.span,
-        d_span=d_span,
-        reach=(x.span[1], y.span[1], d_span[1]),
         options=asked,
+        **arrays._asdict(),
+        fresh=z is None,
+        beside=fusion is not None or bool(scales.brought),
+        returned=0 if fusion is None else fusion.returned,
+        scales=tuple(at[name] for name in scales.brought),
+        factors=scales.factors,
+        brought=taking([at[name] for name in names]),
+        numbers=() if fusion is None else fusion.numbers,
     )
     if empty or fill:
         if options.plan is not None:
@@ -146,19 +182,8 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         return bound(launch=None, workspace=None, plan=None)
     gemm = stated(x.layout, y.layout, layout, options)
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
-    if z is not None and index >= 0:
-        refuse_overlap(operands)
-    target = target_of(device)
-    with nullcontext() if index < 0 else library.context(index, None):
-        if options.plan is None:
-            with blaming(asked, options):
-                by_environment = options.backend != asked.backend
-                plan, launch = _planned(gemm, target, options.backend, index, by_environment)
-        else:
-            plan = typed(options.plan)
-            gemm = _fit(plan, gemm, target)
-            plan = checked(on_device(plan, target))
-            launch = _launcher(plan, gemm, index)
+    refuse_shared(arrays, operands)
+    plan, launch = _planned_launch(library, gemm, device, asked, options)
     launch = _each_launch(launch, gemm, x.dtype, layout.dtype)
     if index < 0 and not library.numpy_errors:
         launch = without_errors(launch)
@@ -168,6 +193,86 @@ def bind(library: Library, a: Any, b: Any, out: Any, options: Options) -> Bound:
         workspace=workspace if plan.workspace_bytes else None,
         plan=plan,
     )
+
+
+def _results(count: int) -> list[str]:
+    return [f"result {i}" for i in range(1, 1 + count)]
+
+
+def _planned_launch(
+    library: Library, gemm: Gemm, device: Any, asked: Options, options: Options
+) -> tuple[Plan, Launcher]:
+    """Plan a product, or check the caller's plan, and bind its kernel."""
+    target = target_of(device)
+    index = -1 if device == HOST else device.index
+    with nullcontext() if index < 0 else library.context(index, None):
+        if options.plan is None:
+            with blaming(asked, options):
+                by_environment = options.backend != asked.backend
+                return _planned(gemm, target, options.backend, index, by_environment)
+        plan = typed(options.plan)
+        gemm = _fit(plan, gemm, target)
+        plan = checked(on_device(plan, target))
+        return plan, _launcher(plan, gemm, index)
+
+
+def _fused(
+    request: Request, given: Mapping[str, Any], options: Options, see: _Seen
+) -> tuple[Fusion, bool]:
+    """Return the epilogue of a call, and whether it adds to `out` in place."""
+    arrays = request.arrays()
+    x, y = see(request.a, "a"), see(request.b, "b")
+    z = see(arrays["out"], "out") if "out" in arrays else None
+    c = arrays.get("c")
+    in_place = c is not None and z is not None and see.library.operand(c, "c") == z
+    layouts = (x.layout, y.layout, None if z is None else z.layout)
+    on_host = x.device == HOST
+    fusion = fusion_for(given, layouts, see, options.dtype, in_place, on_host=on_host)
+    if isinstance(options.plan, Plan) and _differ(options.plan, fusion):
+        fusion = fusion_for(
+            given, layouts, see, options.dtype, in_place, on_host=on_host, for_any=True
+        )
+    for name, operand in see.operands.items():
+        if operand.device != x.device:
+            raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
+    fusion = _with_outputs(fusion, request.results[1:], see, z)
+    return fusion, in_place and fusion.spares_out
+
+
+def _differ(plan: Plan, fusion: Fusion) -> bool:
+    """Whether a plan's steps are others: one for any numbers has no terms left out."""
+    planned = plan.problem.epilogue
+    return planned is not None and planned.steps != fusion.epilogue.steps
+
+
+def _with_outputs(
+    fusion: Fusion, more_out: tuple[Any, ...], see: Callable[[Any, str], Operand],
+    out: Operand | None,
+) -> Fusion:  # fmt: skip
+    """Return a fusion whose further results are the caller's arrays, if these are given."""
+    if not more_out and not (fusion.returned and out is not None):
+        return fusion
+    if len(more_out) != fusion.returned:
+        raise UnsupportedProblem(
+            f"the epilogue returns {1 + fusion.returned} arrays and out has {1 + len(more_out)}; "
+            "pass a tuple of as many, or leave out="
+        )
+    layouts = dict(zip(fusion.names, fusion.layouts, strict=True))
+    for i, each in enumerate(more_out, 1):
+        name = f"result {i}"
+        seen = see(each, name)
+        mine = layouts[name]
+        if seen.shape != mine.shape or seen.dtype != mine.dtype:
+            raise UnsupportedProblem(
+                f"out[{i}] is {seen.dtype} of shape {seen.shape}; pass {mine.dtype} of shape "
+                f"{mine.shape}"
+            )
+        if seen.readonly:
+            raise UnsupportedProblem(f"out[{i}] is read-only; pass an array that may be written")
+        if overlaps_itself(list(zip(seen.strides, seen.shape, strict=True))):
+            raise OverlapError(f"out[{i}] overlaps itself; pass a compact array")
+        layouts[name] = seen.layout
+    return replace(fusion, layouts=tuple(layouts.values()))
 
 
 def _log_pick(plan: Plan, took: object, by: tuple[str, ...]) -> None:
@@ -244,6 +349,8 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
         else library.maker(product.shape, parse_dtype(dtype), HOST)
     )
     launch = product.launcher()
+    given = {"a": product.a, "b": product.b} | ({} if out is None else {"out": out})
+    names, reach = tuple(given), tuple(x.reach for x in given.values())
     return Bound(
         make=make,
         scalar=not product.shape,
@@ -251,39 +358,13 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
         fill=False,
         device=-1,
         workspace=None,
-        a_span=(0, 0),
-        b_span=(0, 0),
-        d_span=(0, 0),
-        reach=(product.a.reach, product.b.reach, 0 if out is None else out.reach),
         plan=None,
         options=options,
+        # NumPy reads what shares memory before it writes.
+        **Arrays(names, names, reach, (), () if out is None else (2,), ())._asdict(),
+        fresh=out is None,
         kept=bool(told) and (library.promotes or dtype.kind != "c"),
     )
-
-
-def shared_input(operands: dict[str, Operand]) -> str | None:
-    """Return the name of an input that `out` shares memory with, or may share it with.
-
-    None if it shares memory with neither. The search is bounded, so a hard case counts as shared.
-    """
-    shared = (name for name in ("a", "b") if operands["out"].may_share(operands[name]))
-    return next(shared, None)
-
-
-def refuse_overlap(operands: dict[str, Operand]) -> None:
-    """Refuse an `out` that shares memory with an input.
-
-    Raises
-    ------
-    OverlapError
-        It shares memory, or that cannot be ruled out.
-    """
-    name = shared_input(operands)
-    if name is not None:
-        raise OverlapError(
-            f"out shares memory with {name}, and it is written while {name} is read; pass "
-            f"another array as out, or a copy of {name}"
-        )
 
 
 def refuse_changed(library: Library, seen: Iterable[tuple[str, Any, int, Hashable]]) -> None:
@@ -325,10 +406,3 @@ def forget() -> None:
     _loaded.clear()
     _loading.clear()
     _failed.clear()
-
-
-def store(table: dict[Hashable, Any], key: Hashable, bound: Any) -> None:
-    """Keep a bound call; a full table is emptied first."""
-    if len(table) >= MAX_BOUND:
-        table.clear()
-    table[key] = bound

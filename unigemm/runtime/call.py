@@ -1,44 +1,113 @@
-"""From a bound call to its result: scales, stream, `out`, workspace and launch."""
+"""From a request to its result: one look-up and one launch for a call of a known kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable, Mapping, Sequence
+from math import prod
 from typing import Any
 
-from ..arrays.library import Library
+from ..arguments import number
+from ..arrays.axes import along_axes
+from ..arrays.libraries import as_array, library_of, one_library
+from ..arrays.library import KNOWN, Library
 from ..arrays.operands import stream_handle
-from ..errors import UnsupportedProblem
-from .bind import Bound, bind, refuse_overlap, shared_input
+from ..errors import LibraryMismatch, UnsupportedProblem
+from .bind import bind
+from .bound import Bound, called, is_shared, store
+from .empty import with_one
 from .host import launch_apart
-from .options import Options
-from .scale_arguments import Scales, read_scales
+from .request import Request, known
 
-__all__ = [
-    "addresses",
-    "launch_with_workspace",
-    "run",
-    "run_foreign",
-    "stream_for",
-]
+__all__ = ["call", "run"]
+
+_AXES, _STREAM = Request._fields.index("axes"), Request._fields.index("stream")
 
 
-def addresses(library: Library, a: Any, b: Any, out: Any) -> tuple[int, int, int]:
-    """Return the addresses of a call's arrays, 0 for an `out` that is None."""
-    pointers = [library.operand(x, name).pointer for x, name in ((a, "a"), (b, "b"))]
-    return (*pointers, 0 if out is None else library.operand(out, "out").pointer)  # type: ignore[return-value]
+def call(request: tuple[Any, ...]) -> Any:
+    """Compute what a request asks for, and return `out` or new arrays.
+
+    A known call needs no more than the tuple of its fields, which is made sooner than a `Request`.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`.
+    """
+    a = request[0]
+    library = KNOWN.get(type(a))
+    if library is None:  # a list, or the first array of its kind
+        a = as_array(a, "a")
+        request = (a, *request[1:])
+        library = library_of(a, "a")
+    key: Hashable = None
+    bound: Bound | None = None
+    if request[_AXES] is None:
+        try:
+            key, arrays, places, numbers = known(library, request)
+            bound = library.table.get(key)
+            if library.ask is not None and library.ask():
+                for name, x in Request._make(request).arrays().items():
+                    library.operand(x, name)  # refuses what this mode of the library forbids
+        except Exception:
+            key = bound = None  # something is wrong with an argument: `bind` says what
+    if bound is None:
+        return _first(key, Request._make(request))
+    return run(library, bound, arrays, places, numbers, request[_STREAM], request)
+
+
+def _first(key: Hashable, request: Request) -> Any:
+    """Check a call and bind it, under a key unless that is None; then run it."""
+    request = _whole(request)
+    library = one_library(request.a, request.b, *request.results[:1])
+    for name, x in request.arrays().items():
+        if library_of(x, called(name)) is not library:
+            raise LibraryMismatch(
+                f"{called(name)} is a {type(x).__name__}, of another library than a; convert it"
+            )
+    if request.axes is not None:
+        moved, back = along_axes(library, request.arrays(), request.axes)
+        return back(call(request.having(moved)._replace(axes=None)))
+    if library.opened is not None:
+        with library.opened(request.arrays(), request.stream) as (views, stream, back):
+            return back(call(request.having(views)._replace(stream=stream)))
+    if request.arguments() and library.operand(request.a, "a").shape[-1:] == (0,):
+        request, key = with_one(library, request), None
+    bound = bind(library, request)
+    if key is not None and bound.kept:
+        store(library.table, key, bound)
+    return run(library, bound, *_read(library, bound, request), request.stream, request)
+
+
+def _whole(request: Request) -> Request:
+    """Return a request with its arrays in the one form that each has."""
+    a, b, out, more = as_array(request.a, "a"), as_array(request.b, "b"), request.out, None
+    if type(out) is tuple and len(out) == 1:  # as NumPy's ufuncs take it
+        out = out[0]
+    more = request.epilogue_args
+    if isinstance(more, dict):  # which the function may change
+        more = dict(more)
+    return request._replace(a=a, b=b, out=out, epilogue_args=more)
+
+
+def _read(
+    library: Library, bound: Bound, request: Request
+) -> tuple[tuple[Any, ...], list[int], dict[str, float]]:
+    """Return the arrays, addresses and numbers of a call that has just been bound."""
+    arrays = request.arrays()
+    places = [library.operand(x, called(name)).pointer for name, x in arrays.items()]
+    given = {**request.scales(), **request.arguments()}
+    asked = (*bound.factors, *bound.numbers)
+    return tuple(arrays.values()), places, {name: number(given[name], name) for name in asked}
 
 
 def run(
     library: Library,
     bound: Bound,
-    a: Any,
-    b: Any,
-    out: Any,
-    a_at: int,
-    b_at: int,
-    d_at: int,
+    arrays: tuple[Any, ...],
+    places: Sequence[int],
+    numbers: Mapping[str, float],
     stream: Any,
-    scales: Scales | None,
+    request: tuple[Any, ...] | None = None,
 ) -> Any:
     """Compute a bound call; this runs on every call, so it does no more than it must.
 
@@ -48,86 +117,132 @@ def run(
         The library of the arrays.
     bound
         From `bind`.
-    a, b, out
-        The arrays; `out` may be None.
-    a_at, b_at, d_at
-        Their addresses, 0 for an `out` that is None.
+    arrays, places, numbers
+        The arrays, their addresses, and the numbers by name.
     stream
         As the caller gave it; None for the library's current stream.
-    scales
-        From `given_scales`; None for a call without scales.
-
-    Returns
-    -------
-    array
-        `out`, or a new array.
+    request
+        The call; None for a product and nothing beside it.
 
     Raises
     ------
-    DeviceMismatch
-        A scale lies on another device.
     OverlapError
-        `out` shares memory with a scale, or on a GPU with an input.
+        What is written shares memory with another array.
     UnsupportedProblem
-        A stream was given for arrays in host memory, or it is no stream.
+        A stream was given for arrays in host memory, or it is no stream; or an array has lost its
+        memory, or must not be written.
     """
-    device = bound.device
-    handle = 0 if stream is None else stream_for(device, stream)
+    device, launch, handle = bound.device, bound.launch, 0
+    if stream is not None:
+        handle = stream_for(device, stream)
     if device >= 0:
-        allocates = out is None or bound.workspace is not None or bound.launch is None
-        if library.current_device() != device or (stream is not None and allocates):
+        if library.current_device() != device or (stream is not None and bound.allocates):
             with library.context(device, None if stream is None else handle):
-                return run(library, bound, a, b, out, a_at, b_at, d_at, None, scales)
+                return run(library, bound, arrays, places, numbers, None, request)
         if stream is None:
             handle = library.current_stream(device)
     hold = library.hold
     if hold is not None:
-        reach = bound.reach
-        hold(a, "a", a_at, reach[0])
-        hold(b, "b", b_at, reach[1])
-        if out is not None:
-            hold(out, "out", d_at, reach[2])
-    scaling: tuple = ()
-    if scales is not None:
-        low, high = bound.d_span
-        written = {} if out is None else {"out": (d_at + low, d_at + high)}
-        scaling = read_scales(device, scales, written)
-    launch = bound.launch
-    if out is None:
+        for x, name, at, size in zip(arrays, bound.called, places, bound.reach, strict=False):
+            hold(x, name, at, size)
+    apart = False
+    extra: Sequence[Any] = ()
+    more: Sequence[Any] = ()
+    if bound.written:
+        apart = _claimed(library, bound, arrays, places)
+    if bound.beside:
+        if bound.returned:
+            extra, places = _more_results(library, bound, arrays, places)
+        more = bound.brought(places)
+        if bound.numbers:
+            more = (*more, *map(numbers.__getitem__, bound.numbers))
+        if bound.scales:
+            more = (*_of_scales(bound, places, numbers), *more)
+    if bound.fresh:
         result = bound.make()
         d_at = library.address(result)
         if d_at & 15 and launch is not None:  # the kernel was chosen for an aligned result
-            bound = bind(library, a, b, result, bound.options)
-            launch = bound.launch
+            return _unaligned(library, bound, arrays, request, (result, *extra))
     else:
-        result = out
-        low, high = bound.d_span
-        low, high = d_at + low, d_at + high
-        if (low < a_at + bound.a_span[1] and a_at + bound.a_span[0] < high) or (
-            low < b_at + bound.b_span[1] and b_at + bound.b_span[0] < high
-        ):
-            operands = {
-                name: library.operand(x, name) for name, x in (("a", a), ("b", b), ("out", out))
-            }
-            if device >= 0:
-                refuse_overlap(operands)
-            elif launch is not None and shared_input(operands):
-                library.claim(out)
-                launch_apart(launch, a_at, b_at, operands["out"], *scaling)
-                return out
-        library.claim(out)
+        result, d_at = arrays[2], places[2]
     if launch is None:
         if bound.fill:
             library.zero(result)
+    elif apart:
+        launch_apart(launch, places[0], places[1], library.operand(result, "out"), *more)
     elif bound.workspace is None:
-        launch(a_at, b_at, d_at, 0, handle, *scaling)
+        if more:
+            launch(places[0], places[1], d_at, 0, handle, *more)
+        else:  # which is quicker
+            launch(places[0], places[1], d_at, 0, handle)
     else:
-        launch_with_workspace(library, bound, a_at, b_at, d_at, handle, scaling)
-    return library.scalar(result) if bound.scalar and out is None else result
+        _launch_with_workspace(library, bound, places[0], places[1], d_at, handle, more)
+    if extra:
+        made = bound.scalar and bound.fresh
+        return tuple(library.scalar(x) if made else x for x in (result, *extra))
+    return library.scalar(result) if bound.scalar and bound.fresh else result
 
 
-def launch_with_workspace(
-    library: Library, bound: Bound, a_at: int, b_at: int, d_at: int, stream: int, scaling: tuple
+def _claimed(
+    library: Library, bound: Bound, arrays: tuple[Any, ...], places: Sequence[int]
+) -> bool:
+    """Look at all that is written; whether the host has to compute `out` apart."""
+    apart = False
+    for i, j, low, high in bound.apart:
+        if low < places[j] - places[i] < high:
+            names = bound.names[i], bound.names[j]
+            x, y = library.operand(arrays[i], names[0]), library.operand(arrays[j], names[1])
+            apart |= is_shared(names[0], x, names[1], y)
+    for i in bound.written:
+        library.claim(arrays[i], bound.called[i])
+    for i in bound.zeroed:
+        library.zero(arrays[i])
+    return apart
+
+
+def _of_scales(
+    bound: Bound, places: Sequence[int], numbers: Mapping[str, float]
+) -> tuple[float, ...]:
+    """Return the addresses of scales, 0 for none, and the product of those that are numbers."""
+    found = (0 if i < 0 else places[i] for i in bound.scales)
+    return (*found, prod(map(numbers.__getitem__, bound.factors), start=1.0))
+
+
+def _more_results(
+    library: Library, bound: Bound, arrays: tuple[Any, ...], places: Sequence[int]
+) -> tuple[tuple[Any, ...], Sequence[int]]:
+    """Return further results of a function, the caller's or new ones, and all addresses."""
+    if not bound.fresh:
+        return arrays[3 : 3 + bound.returned], places
+    made = tuple(bound.make() for _ in range(bound.returned))
+    return made, (*places, *map(library.address, made))
+
+
+def _unaligned(
+    library: Library, bound: Bound, arrays: tuple[Any, ...], request: tuple[Any, ...] | None,
+    results: tuple[Any, ...],
+) -> Any:  # fmt: skip
+    """Compute a call into results that are not aligned, on the stream that is current."""
+    if request is None:
+        request = bound.options.request(*arrays)
+    request = Request._make(request)
+    out = results if len(results) > 1 else results[0]
+    request = request._replace(out=out, stream=None)
+    own = bind(library, request)
+    found = run(library, own, *_read(library, own, request), None, request)
+    if not bound.scalar:
+        return found
+    return tuple(map(library.scalar, found)) if len(results) > 1 else library.scalar(found)
+
+
+def _launch_with_workspace(
+    library: Library,
+    bound: Bound,
+    a_at: int,
+    b_at: int,
+    d_at: int,
+    stream: int,
+    more: Sequence[Any],
 ) -> None:
     """Launch with a workspace, which in a graph capture belongs to the graph, not to a pool."""
     assert bound.launch is not None
@@ -136,10 +251,10 @@ def launch_with_workspace(
     inside = library.graph_memory and library.graph_memory(bound.plan.workspace_bytes, stream)
     if not inside:
         scratch = bound.workspace()
-        bound.launch(a_at, b_at, d_at, library.address(scratch), stream, *scaling)
+        bound.launch(a_at, b_at, d_at, library.address(scratch), stream, *more)
         return
     with inside as address:
-        bound.launch(a_at, b_at, d_at, address, stream, *scaling)
+        bound.launch(a_at, b_at, d_at, address, stream, *more)
 
 
 def stream_for(device: int, stream: Any) -> int:
@@ -149,41 +264,3 @@ def stream_for(device: int, stream: Any) -> int:
             "stream= is for arrays on a CUDA device and these are in host memory; leave it out"
         )
     return stream_handle(stream)
-
-
-def run_foreign(
-    matmul: Callable[..., Any], a: Any, b: Any, out: Any, stream: Any, options: Options
-) -> Any:
-    """Multiply arrays of a library that is reached through DLPack.
-
-    Parameters
-    ----------
-    matmul
-        `unigemm.matmul`, which then multiplies views of the arrays.
-    a, b, out, stream
-        As in `unigemm.matmul`.
-    options
-        The other options of the call.
-
-    Raises
-    ------
-    UnsupportedProblem
-        The call has scales or a casting rule, which such arrays do not take.
-    """
-    from ..arrays.dlpack_arrays import matmul_foreign
-
-    if options.scaled:
-        raise UnsupportedProblem(
-            "scale_a and scale_b are for float8 arrays of NumPy, CuPy and PyTorch"
-        )
-    if options.casting is not None:
-        raise UnsupportedProblem("casting= is for NumPy arrays in host memory; leave it out")
-    asked = {
-        "dtype": options.dtype,
-        "precision": options.precision,
-        "deterministic": options.deterministic,
-        "batch_invariant": options.batch_invariant,
-        "backend": options.backend,
-        "plan": options.plan,
-    }
-    return matmul_foreign(matmul, a, b, out, stream, asked)

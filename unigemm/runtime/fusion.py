@@ -16,28 +16,15 @@ from ..problem.dtypes import DType
 from ..problem.epilogue import RESULTS, Beside, Epilogue, Step, excess
 from ..problem.matrix import MatrixType
 from ..problem.overlap import overlaps_itself
+from .request import PREFIX
 
 __all__ = [
-    "NAMES",
-    "PREFIX",
-    "WRITTEN",
     "Fusion",
-    "arrays_named",
     "fusion_for",
-    "named_arguments",
 ]
 
-#: The keyword arguments of `unigemm.matmul` that are of its epilogue.
-NAMES = (
-    *("alpha", "beta", "c", "bias", "activation", "preact_out", "preact", "gate_layout"),
-    *("scale_d", "amax_out", "bias_grad_out", "epilogue", "epilogue_args"),
-)
 _LAYOUTS = ("interleaved", "halves")
 _FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-_TOLD = ("activation", "gate_layout", "epilogue")  # no arrays
-#: What a caller brings to be written, beside the result.
-WRITTEN = ("preact_out", "amax_out", "bias_grad_out")
-PREFIX = "epilogue_args."  # of the names of a traced function's arguments
 
 
 @dataclass(frozen=True)
@@ -73,49 +60,6 @@ class Fusion:
         return self.epilogue.in_place is not None or "c" not in self.names
 
 
-def named_arguments(fused: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an epilogue that are given, those of a function by longer names.
-
-    Raises
-    ------
-    TypeError
-        `unigemm.matmul` has no argument of that name.
-    UnsupportedProblem
-        ``epilogue_args`` are no names and values.
-    """
-    given: dict[str, Any] = {}
-    for name, value in fused.items():
-        if name not in NAMES:
-            raise TypeError(f"matmul() got an unexpected keyword argument {name!r}")
-        if name == "epilogue_args":
-            if value is not None and not isinstance(value, Mapping):
-                raise UnsupportedProblem(
-                    f"epilogue_args is a {type(value).__name__}; pass a dict of names and arrays "
-                    "or numbers"
-                )
-            for key, each in (value or {}).items():
-                if each is None:
-                    raise UnsupportedProblem(
-                        f"epilogue_args[{shown(key)}] is None; pass an array or a number"
-                    )
-                given[f"{PREFIX}{key}"] = each
-        elif value is not None:
-            given[name] = value
-    return given
-
-
-def arrays_named(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arrays among some arguments: not what is told by a word, a function, a number.
-
-    What is to be written is one, whatever it is.
-    """
-    return {
-        name: value
-        for name, value in given.items()
-        if name not in _TOLD and (name in WRITTEN or not isinstance(value, numbers.Number))
-    }
-
-
 def fusion_of(
     given: Mapping[str, Any],
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
@@ -130,7 +74,7 @@ def fusion_of(
     Parameters
     ----------
     given
-        From `named_arguments`.
+        From `Request.arguments`.
     shapes
         Of `a` and `b`.
     see

@@ -26,9 +26,9 @@ from ..problem.dtypes import FLOAT8, DType
 from ..problem.epilogue import Epilogue
 from ..problem.problem import PRECISIONS
 from .numpy_matmul import CASTINGS
+from .request import Request
 
 __all__ = [
-    "MAX_BOUND",
     "Options",
     "blaming",
     "check_options",
@@ -53,6 +53,18 @@ class Options:
     casting: str | None = None
     epilogue: Epilogue | None = None  # without the classes of its arrays
     beside: tuple[Layout, ...] = ()  # these arrays
+
+    @classmethod
+    def of(cls, request: Request, **described: Any) -> Options:
+        """Return the options of a request, with what was described of its arrays."""
+        return cls(**{name: getattr(request, name) for name in _ASKED}, **described)
+
+    def request(self, *arrays: Any) -> Request:
+        """Return a request of a product with these options and nothing beside it."""
+        return Request(*arrays, **{name: getattr(self, name) for name in _ASKED})
+
+
+_ASKED = tuple(x.name for x in fields(Options) if x.name in Request._fields)
 
 
 def describe(
@@ -217,7 +229,3 @@ def _difference(name: str, planned: Any, called: Any) -> str:
         return f"{name} is {planned} in the plan and {called} in the call"
     parts = [x.name for x in fields(planned) if getattr(planned, x.name) != getattr(called, x.name)]
     return f"{name} is {planned} in both, of other {' and '.join(parts)}"
-
-
-#: How many bound calls each library keeps.
-MAX_BOUND = 4096

@@ -17,12 +17,50 @@ from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
-from .fusion import fusion_for, named_arguments
+from .fusion import fusion_for
 from .host import host_gemm, host_product
 from .numpy_matmul import HostProduct
-from .options import Options, blaming, describe, stated, with_named_backend
+from .options import Options, blaming, check_options, describe, stated, with_named_backend
+from .request import Request
+from .scale_arguments import scales_of
 
-__all__ = ["plan_call"]
+__all__ = ["plan_call", "plan_request"]
+
+
+def plan_request(
+    request: Request, target: str | Target | None, *, scaled: bool, keep: int, tuned: bool
+) -> Plan:
+    """Plan a call as `unigemm.plan` does.
+
+    Parameters
+    ----------
+    request
+        The call; an `ArraySpec` describes an array.
+    target
+        Where it is to run; None for the arrays' own device.
+    scaled
+        Whether a whole operand will have a scale.
+    keep
+        How many candidates that lost the plan holds.
+    tuned
+        Whether tuning files are read.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.plan`.
+    """
+    scales = scales_of(request.scales(), _described)
+    options = Options.of(request, scaled=scaled or scales.scaled, blocks=scales.layouts)
+    check_options(options)
+    arguments = request.arguments()
+    return plan_call(
+        request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned
+    )
+
+
+def _described(x: Any, name: str) -> Layout:
+    return x.layout if isinstance(x, ArraySpec) else view(x, name).layout
 
 
 def plan_call(
@@ -31,7 +69,7 @@ def plan_call(
     out: Any,
     options: Options,
     target: str | Target | None,
-    fused: Mapping[str, Any],
+    given: Mapping[str, Any],
     *,
     keep: int,
     tuned: bool,
@@ -46,8 +84,8 @@ def plan_call(
         What the call asks for.
     target
         Where it is to run; None for the arrays' own device.
-    fused
-        The arguments of the epilogue.
+    given
+        The arguments of the epilogue, from `Request.arguments`.
     keep
         How many candidates that lost the plan holds.
     tuned
@@ -62,13 +100,12 @@ def plan_call(
     a, b = (x if isinstance(x, ArraySpec) else as_array(x, n) for x, n in ((a, "a"), (b, "b")))
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     libraries = {n: library_of(x, n) for n, x in named.items() if not isinstance(x, ArraySpec)}
-    if len(libraries) == len(named) and all(library.foreign for library in libraries.values()):
+    if len(libraries) == len(named) and all(library.opened for library in libraries.values()):
         from ..arrays.dlpack_arrays import promoted
 
         named["a"], named["b"] = promoted(a, b)
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
     place = _target_for(target, named, hosts)
-    given = named_arguments(fused)
     if given:
         options = _with_epilogue(options, given, named, on_host=not place.is_gpu)
     if not place.is_gpu:
@@ -99,15 +136,16 @@ def _with_epilogue(
     options: Options, given: Mapping[str, Any], named: Mapping[str, Any], *, on_host: bool
 ) -> Options:
     """Return the options of a call with an epilogue; an `ArraySpec` stands for any array."""
-
-    def see(x: Any, name: str) -> Layout:
-        return x.layout if isinstance(x, ArraySpec) else view(x, name).layout
-
-    layouts = {name: see(x, name) for name, x in named.items()}
+    layouts = {name: _described(x, name) for name, x in named.items()}
     out = layouts.get("out")
     in_place = "c" in given and given["c"] is named.get("out")
     fusion = fusion_for(
-        given, (layouts["a"], layouts["b"], out), see, options.dtype, in_place, on_host=on_host
+        given,
+        (layouts["a"], layouts["b"], out),
+        _described,
+        options.dtype,
+        in_place,
+        on_host=on_host,
     )
     return replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .. import api
 from ..arguments import is_one_of, number, shown, truth
 from ..arrays.torch_tensors import refuse_type
 from ..dynamo import untraced_api
@@ -146,7 +147,7 @@ def matmul(
     plain = c is None and bias is None and activation is None and not options
     plain = plain and alpha is None and beta is None
     if plain and _unwatched(a, b):
-        return products.unwatched_matmul(a, b)
+        return api.matmul(a, b)
     _tensors(a=a, b=b, **{} if c is None else {"c": c}, **{} if bias is None else {"bias": bias})
     if plain and a.dim() == 2 and b.dim() == 2:
         return _mm(a, b)

@@ -20,8 +20,7 @@ from ..dynamo import untraced, untraced_api
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
-from .immediate import Known, bound_product
-from .products import check_epilogue, immediately, plain_product, product
+from .products import plain_product, product
 
 __all__ = ["use"]
 
@@ -200,38 +199,6 @@ def _addmm_out(
     return out.copy_(result)
 
 
-def _mm_known(used: use, rank: int, a: Tensor, b: Tensor) -> Tensor | None:
-    what = ("use", rank, used.deterministic, _precision(a))
-    return immediately(what, a, b, None, _bound)
-
-
-def _addmm_known(used: use, rank: int, c: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
-    what = ("use", rank, used.deterministic, _precision(a))
-    return immediately(what, a, b, c, _bound)
-
-
-def _bound(
-    what: tuple[str, int, bool, str], a: Tensor, b: Tensor, c: Tensor | None
-) -> Known | None:
-    """Bind what `_mm` and `_addmm` compute, or return None for what they refuse."""
-    _, rank, deterministic, precision = what
-    if a.dtype not in _DTYPES:
-        return None
-    _check(a, b, rank, c)
-    given: dict[str, Any] = {}
-    if c is not None:
-        given["c"] = c
-        check_epilogue(a, (*a.shape[:-1], b.shape[-1]), None, c, None, None)
-    return bound_product(a, b, given, deterministic=deterministic, precision=precision)
-
-
-#: What computes an overload without options by one look-up.
-_KNOWN: dict[str, Callable[..., Tensor | None]] = {
-    "mm": _mm_known,
-    "bmm": _mm_known,
-    "addmm": _addmm_known,
-    "baddbmm": _addmm_known,
-}
 #: The overloads by name; `.out` is what compiled code calls.
 _OVERRIDES: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "mm": (2, _mm),
@@ -278,7 +245,6 @@ def _kernel(
 ) -> Callable[..., Any]:
     active = _ACTIVE[device]
     first = 0 if "add" not in name else 1
-    known = _KNOWN.get(name)
 
     @untraced
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
@@ -286,11 +252,6 @@ def _kernel(
         if used is None:  # another thread has just left
             return theirs.call_boxed(keys, *args, **options)
         try:
-            if known is not None and not options and not used.batch_invariant:
-                result = known(used, rank, *args)
-                if result is not None:
-                    used.calls += 1
-                    return result
             a, b = args[first], args[first + 1]
             _check(a, b, rank, args[0] if first else None)
             result = ours(used, *args, **options)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..api import matmul
+from ..arguments import is_one_of
 from ..arrays.operands import parse_dtype
 from ..arrays.torch_tensors import check_held
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype
 from ..problem.dtypes import output_dtypes
 from ..problem.overlap import byte_span
-from .activations import activation_named, gated_named
-from .immediate import Known, bound_product, multiply_known
+from .activations import ACTIVATIONS, activation_named, gated_named
 
 __all__ = [
     "accumulator_dtype",
@@ -26,7 +25,6 @@ __all__ = [
     "check_floating",
     "check_gated",
     "check_ranks",
-    "immediately",
     "linear",
     "linear_gated",
     "linear_gated_preact",
@@ -36,13 +34,13 @@ __all__ = [
     "product",
     "transposed",
     "unwatched_linear",
-    "unwatched_matmul",
 ]
 
 _is_grad_enabled = torch.is_grad_enabled
 _set_grad_enabled = torch._C._set_grad_enabled
 _forward_ad = torch.autograd.forward_ad
 _WIDE = (torch.float64, torch.complex64, torch.complex128)
+_REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def plain_product(a: Tensor, b: Tensor, out: Tensor | None = None, **options: Any) -> Tensor:
@@ -102,10 +100,14 @@ def product(
     narrows = dtype is not None and a.dtype.is_floating_point and _narrows(a.dtype, dtype)
     if c is None and bias is None and activation is None and alpha == 1 and not narrows:
         return plain_product(a, b, **options)
-    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
-    check_epilogue(a, shape, dtype, c, bias, activation)
-    if a.dtype.is_complex:
-        return _apart(a, b, c, bias, alpha, beta, options)
+    kind = a.dtype
+    of_one_kind = kind in _REAL and all(x is None or x.dtype is kind for x in (c, bias))
+    if preact or not (of_one_kind and (activation is None or is_one_of(activation, ACTIVATIONS))):
+        # Of what `unigemm.matmul` says in its own words, no more is asked.
+        shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
+        check_epilogue(a, shape, dtype, c, bias, activation)
+        if kind.is_complex:
+            return _apart(a, b, c, bias, alpha, beta, options)
     if c is not None:
         options["c"] = c
     if beta != 1:  # 1 is the same as none, which has a kernel already
@@ -151,33 +153,10 @@ def _apart(
         return result
 
 
-def immediately(
-    what: Hashable, a: Tensor, b: Tensor, added: Tensor | None, make: Callable[..., Known | None]
-) -> Tensor | None:
-    """Call `multiply_known` below autograd."""
-    if _forward_ad._current_level >= 0:
-        return None
-    if not _is_grad_enabled():
-        return multiply_known(what, a, b, added, make)
-    _set_grad_enabled(False)
-    try:
-        return multiply_known(what, a, b, added, make)
-    finally:
-        _set_grad_enabled(True)
-
-
 def mm(a: Tensor, b: Tensor) -> Tensor:
     """Multiply matrices."""
-    result = immediately("mm", a, b, None, _bound_mm)
-    if result is None:
-        check_ranks("mm", ("a", a, 2), ("b", b, 2))
-        result = plain_product(a, b)
-    return result
-
-
-def _bound_mm(what: str, a: Tensor, b: Tensor, added: Tensor | None) -> Known | None:
     check_ranks("mm", ("a", a, 2), ("b", b, 2))
-    return bound_product(a, b, {})
+    return plain_product(a, b)
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
@@ -213,52 +192,21 @@ def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
 ) -> Tensor:
     """Return ``activation(x @ weight.T + bias)``."""
-    result = immediately(("linear", activation), x, weight, bias, _bound_linear)
-    return _slow_linear(x, weight, bias, activation) if result is None else result
-
-
-def unwatched_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of plain tensors without gradients."""
-    result = multiply_known("matmul", a, b, None, _bound_matmul)
-    return matmul(a, b) if result is None else result
-
-
-def _bound_matmul(what: str, a: Tensor, b: Tensor, added: Tensor | None) -> Known | None:
-    return bound_product(a, b, {})
+    check_ranks("linear", ("weight", weight, 2))
+    return product(x, transposed(weight), bias=bias, activation=activation)
 
 
 def unwatched_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
 ) -> Tensor:
     """Return `linear` of plain tensors without gradients."""
-    result = multiply_known(("linear", activation), x, weight, bias, _bound_linear)
-    return _slow_linear(x, weight, bias, activation) if result is None else result
-
-
-def _slow_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
-    """Return `linear` of any tensors, by `unigemm.matmul`."""
-    check_ranks("linear", ("weight", weight, 2))
-    if bias is None and activation is None:
-        return plain_product(x, transposed(weight))
-    return product(x, transposed(weight), bias=bias, activation=activation)
-
-
-def _bound_linear(
-    what: tuple[str, ...], x: Tensor, weight: Tensor, bias: Tensor | None
-) -> Known | None:
-    check_ranks("linear", ("weight", weight, 2))
-    given: dict[str, Any] = {}
-    activation: str | None = what[1]
-    if what[2:]:
-        given["gate_layout"] = what[2]
-    if bias is not None:
-        given["bias"] = bias
-    if activation is not None:
-        given["activation"] = activation
-    if given:
-        named = None if what[2:] else activation
-        check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, named)
-    return bound_product(x, transposed(weight), given)
+    if (
+        (bias is None or (bias.dtype is x.dtype and x.dtype in _REAL))
+        and (activation is None or is_one_of(activation, ACTIVATIONS))
+        and weight.dim() == 2
+    ):
+        return matmul(x, transposed(weight), bias=bias, activation=activation)  # type: ignore[arg-type]
+    return linear(x, weight, bias, activation)
 
 
 def linear_preact(
@@ -274,10 +222,6 @@ def linear_gated(
 ) -> Tensor:
     """Return ``f(gate) * other`` of the pairs of columns of ``x @ weight.T + bias``."""
     check_gated(x, weight, activation, gate_layout)
-    what = ("linear", activation, gate_layout)
-    result = immediately(what, x, weight, bias, _bound_linear)
-    if result is not None:
-        return result
     given: dict[str, Any] = {"activation": activation, "gate_layout": gate_layout}
     if bias is not None:
         check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, None)

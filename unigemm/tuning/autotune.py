@@ -20,15 +20,16 @@ from ..planning.select import usable_backend
 from ..planning.tuned_plans import Tuned, check_writable, record
 from ..runtime.bind import replan
 from ..runtime.compile_many import compile_many, kernel_name
-from ..runtime.fusion import named_arguments
 from ..runtime.options import Options, check_options, with_named_backend
-from ..runtime.scale_arguments import named_scales
+from ..runtime.request import Request
 from ..version import __version__
 from .measure import Device, Workload, best_device, measure
 from .operands import Operands, another_class, call_of, check_class, compact_operands
 
 if TYPE_CHECKING:
-    from ..arrays.types import Array, ArrayLike, DTypeLike, Scale
+    from typing_extensions import Unpack
+
+    from ..arrays.types import Array, ArrayLike, DTypeLike, EpilogueOptions, Scale
 
 __all__ = ["Trial", "autotune", "decide", "keep_fastest", "race"]
 
@@ -73,7 +74,7 @@ def autotune(
     report: Report | None = None,
     scale_a: Scale | ArraySpec | None = None,
     scale_b: Scale | ArraySpec | None = None,
-    **fused: Any,
+    **fused: Unpack[EpilogueOptions],
 ) -> Plan:
     """Measure the best configurations for ``a @ b``, and use the fastest from then on.
 
@@ -134,19 +135,18 @@ def autotune(
             "PyTorch or CuPy"
         )
     kept_in = file_path(file, "file")
-    given = named_arguments(fused)
+    request = Request(a, b, out, scale_a=scale_a, scale_b=scale_b, **fused)
     asked = Options(backend=backend)
     check_options(asked)
     backend = with_named_backend(asked).backend
     check_writable(kept_in)
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options |= {"backend": backend, "dtype": dtype, "keep": candidates - 1, "tuned": False}
-    scaling = named_scales(scale_a, scale_b)
-    first = api.plan(a, b, out, **options, **scaling, **fused)
+    first = api.plan(a, b, out, **options, scale_a=scale_a, scale_b=scale_b, **fused)
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
-    if given or scaling:
-        operands = call_of(first, a, b, out, given, scaling).operands(device)
+    if request.arguments() or request.scales():
+        operands = call_of(first, request).operands(device)
     else:
         operands = compact_operands(_workload(first), device)
     plan = keep_fastest(first, backend, device, budget, operands, kept_in, report)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..arguments import seconds, whole_number
-from ..arrays.library import Library
+from ..arrays.library import WRITTEN, Library, is_written
 from ..arrays.operands import HOST, Operand, one_device, stream_handle
 from ..arrays.operands import Device as Place
 from ..errors import TuningWarning, UnsupportedProblem
@@ -21,10 +21,11 @@ from ..planning.plan import Plan
 from ..planning.target import VIRTUAL
 from ..planning.tuned_plans import check_writable
 from ..problem.canonical import gated_shape, result_shape
-from ..runtime.first_call import Given, Measuring, measuring
-from ..runtime.fusion import WRITTEN, arrays_named
+from ..runtime.first_call import Measuring, measuring
+from ..runtime.fusion import Fusion
 from ..runtime.options import Options, with_named_backend
 from ..runtime.plan_call import plan_call
+from ..runtime.request import Request
 from .autotune import keep_fastest
 from .measure import Device
 from .operands import Arrays, Check, Operands, asked_of
@@ -84,14 +85,14 @@ def autotuning(*, candidates: int = 8, budget: float = 0.05) -> AbstractContextM
 
 
 def tune(
-    library: Library, a: Any, b: Any, out: Any, options: Options, given: Given, how: Measuring
+    library: Library, request: Request, options: Options, fusion: Fusion | None, how: Measuring
 ) -> bool:
     """Measure for a call that is about to be bound, if it is one to measure for.
 
     Parameters
     ----------
-    library, a, b, out, options, given
-        The call.
+    library, request, options, fusion
+        The call, with what was described of it; the epilogue is None for none.
     how
         How much to measure.
 
@@ -110,21 +111,21 @@ def tune(
     ):
         return False
     try:
-        operands = _operands(library, a, b, out, given)
+        operands = {name: library.operand(x, name) for name, x in request.arrays().items()}
         place = one_device({name: x.device for name, x in operands.items()})
         if (
             place == HOST
             or place.index in VIRTUAL
             or any(len(operands[name].shape) < 2 for name in ("a", "b", "out") if name in operands)
-            or _is_refused(operands, given)
+            or _is_refused(operands, fusion)
         ):
             return False
-        if _is_recorded(library, place.index, given.stream):
+        if _is_recorded(library, place.index, request.stream):
             return True
         with _measuring, library.context(place.index, None):
             _here.measures = True
             try:
-                _tune(library, (a, b, out), place, options, given, how)
+                _tune(library, request, place, options, fusion, how)
             finally:
                 _here.measures = False
     except UnsupportedProblem as error:
@@ -134,20 +135,11 @@ def tune(
     return False
 
 
-def _operands(library: Library, a: Any, b: Any, out: Any, given: Given) -> dict[str, Operand]:
-    """Return all arrays of a call."""
-    named = {"a": a, "b": b, **arrays_named(given.arguments)}
-    named |= {} if out is None else {"out": out}
-    named |= {f"result {i}": x for i, x in enumerate(given.more_out, 1)}
-    named |= arrays_named(given.scaling)
-    return {name: library.operand(x, name) for name, x in named.items()}
-
-
-def _is_refused(operands: dict[str, Operand], given: Given) -> bool:
+def _is_refused(operands: dict[str, Operand], fusion: Fusion | None) -> bool:
     """Whether a call will be refused, or may be: what it writes is read-only, or shared."""
-    accumulates = given.fusion is not None and given.fusion.spares_out
+    accumulates = fusion is not None and fusion.spares_out
     for name, x in operands.items():
-        if name not in ("out", *WRITTEN) and not name.startswith("result"):
+        if not is_written(name):
             continue
         if x.readonly:
             return True
@@ -173,10 +165,10 @@ def _is_recorded(library: Library, index: int, stream: Any) -> bool:
 
 
 def _tune(
-    library: Library, arrays: tuple[Any, Any, Any], place: Place, options: Options, given: Given,
+    library: Library, request: Request, place: Place, options: Options, fusion: Fusion | None,
     how: Measuring,
 ) -> None:  # fmt: skip
-    a, b, out = arrays
+    a, b, out = request.a, request.b, next(iter(request.results), None)
     if plan_call(a, b, out, options, None, {}, keep=0, tuned=True).measured_us:
         return
     first = plan_call(a, b, out, options, None, {}, keep=how.candidates - 1, tuned=False)
@@ -188,7 +180,7 @@ def _tune(
     device = _device(library, place.index)
     device.synchronize()  # the inputs may still be written, on any stream
     begin = time.monotonic()
-    operands = _measured(library, arrays, place, first, given, device)
+    operands = _measured(library, request, place, first, fusion, device)
     plan = keep_fastest(first, options.backend, device, how.budget, operands)
     device.synchronize()
     LOG.info(
@@ -202,12 +194,13 @@ def _tune(
 
 
 def _measured(
-    library: Library, arrays: tuple[Any, Any, Any], place: Place, first: Plan, given: Given,
+    library: Library, request: Request, place: Place, first: Plan, fusion: Fusion | None,
     device: Device,
 ) -> Operands:  # fmt: skip
     """Return the call's own inputs, with memory for results that the caller does not see."""
-    a, b, out = arrays
-    fusion, kind = given.fusion, first.problem.d.dtype
+    a, b, out = request.a, request.b, next(iter(request.results), None)
+    given, scaling = request.arguments(), request.scales(apart=False)
+    kind = first.problem.d.dtype
     zeroed: list[Any] = []
 
     def like(x: Any, name: str) -> Any:
@@ -221,11 +214,11 @@ def _measured(
         scratch = None
     else:
         scratch = like(out, "out")
-    arguments = dict(given.arguments)
+    arguments = dict(given)
     for name in WRITTEN:
         if name in arguments:
             arguments[name] = like(arguments[name], name)
-    more = [like(x, f"result {i}") for i, x in enumerate(given.more_out, 1)]
+    more = [like(x, f"result {i}") for i, x in enumerate(request.results[1:], 1)]
     if fusion is not None and not more:  # the library's own, of which nothing is promised
         kinds = fusion.layouts[len(fusion.layouts) - fusion.returned :]
         more = [device.operand(x.shape, x.dtype, False, 1) for x in kinds]
@@ -239,11 +232,11 @@ def _measured(
         if in_place:
             device.put(out, scratch)
         result = device.empty(shape, kind) if scratch is None else scratch
-        return Arrays(a, b, result, arguments, tuple(more), given.scaling)
+        return Arrays(a, b, result, arguments, tuple(more), scaling)
 
     sets = [fresh()]
-    asked = asked_of(first, fusion, library.operand(a, "a").dtype, given.arguments)
-    inputs = replace(sets[0], arguments=given.arguments)  # `c` as the caller has it
+    asked = asked_of(first, fusion, library.operand(a, "a").dtype, given)
+    inputs = replace(sets[0], arguments=given)  # `c` as the caller has it
     return Operands(sets, fresh, Check(asked, device, inputs))
 
 

@@ -16,13 +16,15 @@ from .. import api
 from ..arguments import number
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import view
+from ..arrays.library import WRITTEN
 from ..errors import ShapeMismatch, UnsupportedProblem
 from ..forks import cached_property
 from ..planning.plan import Plan
 from ..problem.canonical import MAX_ALIGNMENT, Layout, gated_shape, result_shape
 from ..problem.dtypes import DType
 from ..problem.problem import Problem
-from ..runtime.fusion import PREFIX, WRITTEN, Fusion, arrays_named, fusion_for
+from ..runtime.fusion import Fusion, fusion_for
+from ..runtime.request import PREFIX, Request
 from .expected import Asked, Bounds, bounds_of
 from .measure import Device, Workload, error_ratio, rotation
 
@@ -48,11 +50,11 @@ class Arrays:
     a, b, out
         As in `unigemm.matmul`.
     arguments
-        Those of the epilogue, from `unigemm.runtime.fusion.named_arguments`.
+        Those of the epilogue, from `unigemm.runtime.request.Request.arguments`.
     more_out
         Further results of a function.
     scaling
-        `scale_a` and `scale_b`, from `named_scales`.
+        `scale_a` and `scale_b`, as the caller has them.
     """
 
     a: Any
@@ -244,21 +246,15 @@ class Call:
         return pairs[len(pairs) - self.fusion.returned :]
 
 
-def call_of(
-    first: Plan, a: Any, b: Any, out: Any, arguments: Mapping[str, Any], scaling: Mapping[str, Any]
-) -> Call:
+def call_of(first: Plan, request: Request) -> Call:
     """Describe a caller's call, to measure one like it.
 
     Parameters
     ----------
     first
         A plan for the caller's call.
-    a, b, out
-        The arrays, or their descriptions; `out` may be None.
-    arguments
-        Those of the epilogue, from `named_arguments`.
-    scaling
-        `scale_a` and `scale_b`, from `named_scales`.
+    request
+        The call, of arrays or their descriptions.
 
     Raises
     ------
@@ -271,7 +267,9 @@ def call_of(
             "block scales are not made here, so that nothing can be measured; leave such products "
             "to the model, or tune with scales of whole operands"
         )
-    x, y = _spec(a, "a"), _spec(b, "b")
+    arrays, arguments, scaling = request.arrays(), request.arguments(), request.scales(apart=False)
+    out = arrays.get("out")
+    x, y = _spec(request.a, "a"), _spec(request.b, "b")
     shape = result_shape(x.shape, y.shape)
     if min(len(x.shape), len(y.shape)) < 2:
         raise ShapeMismatch(
@@ -282,11 +280,11 @@ def call_of(
         shape = gated_shape(shape, y.shape)
     z = ArraySpec(shape, problem.d.dtype) if out is None else _spec(out, "out")
     given = dict(arguments)
-    given |= {name: _spec(x, name, beside=True) for name, x in arrays_named(arguments).items()}
+    given |= {name: _spec(arrays[name], name, beside=True) for name in arguments if name in arrays}
     if out is not None and given.get("c") is not None and arguments["c"] is out:
         given["c"] = z
     scales = dict(scaling)
-    scales |= {name: _spec(x, name, beside=True) for name, x in arrays_named(scaling).items()}
+    scales |= {name: _spec(arrays[name], name, beside=True) for name in scaling if name in arrays}
     fusion = None
     if given:
         fusion = fusion_for(
@@ -343,7 +341,7 @@ def check_class(
 
 
 def _keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `named_arguments`: return the arguments as `unigemm.matmul` takes them."""
+    """Undo `Request.arguments`: return the arguments as `unigemm.matmul` takes them."""
     named, more = dict[str, Any](), dict[str, Any]()
     for name, value in arguments.items():
         if name.startswith(PREFIX):

@@ -27,8 +27,7 @@ from ..planning.prediction import Alternative
 from ..planning.registry import backend_named, backend_names
 from ..problem.problem import Problem
 from ..runtime.compile_many import compile_many
-from ..runtime.fusion import named_arguments
-from ..runtime.scale_arguments import named_scales
+from ..runtime.request import Request
 from .measure import Device, Workload, measure
 from .operands import Arrays, Operands, call_of, compact_operands
 
@@ -126,10 +125,7 @@ def operands_of(work: Workload, plans: Sequence[Plan], device: Device) -> Operan
     """Return arrays to measure plans of a problem with."""
     if not work.fused or not plans:
         return compact_operands(work, device)
-    arguments = dict(work.fused)
-    scaling = named_scales(arguments.pop("scale_a", None), arguments.pop("scale_b", None))
-    given = named_arguments(arguments)
-    return call_of(plans[0], *spec_of(work), None, given, scaling).operands(device)
+    return call_of(plans[0], Request(*spec_of(work), **dict(work.fused))).operands(device)
 
 
 def starts(

@@ -1,0 +1,175 @@
+"""`Request`, the one list of what a call asks for: who must agree with it, and how arrays go in."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+
+import numpy as np
+import pytest
+
+import unigemm
+from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
+from unigemm.arrays import types
+from unigemm.arrays.library import KNOWN
+from unigemm.problem.problem import PRECISIONS, Precision
+from unigemm.runtime.numpy_matmul import CASTINGS
+from unigemm.runtime.request import Request, known
+
+jnp = pytest.importorskip("jax.numpy")
+
+A = (np.arange(24, dtype="f4").reshape(4, 6) % 5) - 2
+B = (np.arange(48, dtype="f4").reshape(6, 8) % 7) - 3
+C = np.arange(32, dtype="f4").reshape(4, 8) % 3
+ROW = np.arange(8, dtype="f4") - 4
+OPERANDS = {"a", "b", "out"}
+
+
+def test_the_arguments_of_matmul_are_the_fields_of_a_request():
+    parameters = inspect.signature(unigemm.matmul).parameters
+    assert {*parameters} == {*Request._fields}
+    for name, default in Request._field_defaults.items():
+        assert parameters[name].default == default, name
+    assert all(each.kind is not each.VAR_KEYWORD for each in parameters.values())
+
+
+def test_the_types_of_its_options_are_of_the_same_fields():
+    assert {*types.MatmulOptions.__annotations__} == {*Request._fields} - OPERANDS
+    own = {*types.MatmulOptions.__annotations__} - {*types.EpilogueOptions.__annotations__}
+    asked = {*inspect.signature(unigemm.plan).parameters} | {"plan", "stream", "axes", "casting"}
+    assert own <= asked
+    given = {*inspect.signature(unigemm.autotune).parameters}
+    assert own - given == {"plan", "stream", "axes", "casting", "batch_invariant"}
+
+
+def test_what_has_a_fixed_set_of_values_is_typed_by_them():
+    assert {*typing.get_args(types.Activation)} == {*ACTIVATIONS, *GATED, *GRADIENTS}
+    assert {*typing.get_args(Precision)} == {*PRECISIONS}
+    assert {*typing.get_args(types.Casting)} == {*CASTINGS}
+
+
+@pytest.mark.parametrize("ask", [unigemm.matmul, unigemm.plan, unigemm.autotune])
+def test_no_function_takes_what_is_no_field(ask):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'biass'"):
+        ask(A, B, biass=ROW)
+
+
+def two_results(acc, s, t):
+    return acc * t, acc + s
+
+
+EVERYTHING = [
+    Request(A, B),
+    Request(A, B, C, bias=ROW, activation="relu"),
+    Request(A, B, C, c=C, beta=0.5, preact_out=C, activation="relu", amax_out=ROW[:1]),
+    Request(
+        A,
+        B,
+        (C, C),
+        epilogue=lambda acc, s, t: (acc * t, acc + s),
+        epilogue_args={"s": ROW, "t": 2.0},
+    ),
+    Request(A, B, scale_a=(A, ROW[:1]), scale_b=(B, 2.0), alpha=ROW[:1]),
+]
+
+
+@pytest.mark.parametrize("request_", EVERYTHING)
+def test_arrays_are_in_the_order_in_which_a_key_has_them(request_):
+    unigemm.matmul(A, B)  # NumPy is known now
+    key, arrays, places, _ = known(KNOWN[np.ndarray], request_)
+    named = request_.arrays()
+    assert [id(x) for x in arrays] == [id(x) for x in named.values()]
+    assert places == [x.ctypes.data for x in arrays]
+    assert key[2][: len(named)] == (*named,)
+
+
+@pytest.mark.parametrize("request_", EVERYTHING)
+def test_other_arrays_take_their_places_by_name(request_):
+    copies = {name: x.copy() for name, x in request_.arrays().items()}
+    again = request_.having(copies)
+    assert again.arrays() == copies or all(again.arrays()[n] is x for n, x in copies.items())
+    assert again.arguments().keys() == request_.arguments().keys()
+    assert again.scales().keys() == request_.scales().keys()
+
+
+EPILOGUES = {
+    "bias": {"bias": ROW},
+    "bias relu": {"bias": ROW, "activation": "relu"},
+    "alpha beta c": {"alpha": 0.5, "beta": 2.0, "c": C},
+    "gate": {"activation": "swiglu", "gate_layout": "halves"},
+    "alpha": {"alpha": np.full(1, 0.5, "f4")},
+    "drelu": {"activation": "drelu", "preact": C - 1},
+    "function": {"epilogue": lambda acc, s: acc * s, "epilogue_args": {"s": ROW}},
+    "two results": {"epilogue": lambda acc, s: (acc + s, acc * 2), "epilogue_args": {"s": ROW}},
+}
+
+
+def as_jax(x):
+    if isinstance(x, dict):
+        return {name: as_jax(each) for name, each in x.items()}
+    return jnp.asarray(x) if isinstance(x, np.ndarray) else x
+
+
+def results(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_arrays_through_dlpack_have_epilogues(name):
+    given = EPILOGUES[name]
+    for _ in range(2):  # the second call is known
+        expected = unigemm.matmul(A, B, **given)
+        found = unigemm.matmul(as_jax(A), as_jax(B), **as_jax(given))
+        for x, y in zip(results(found), results(expected), strict=True):
+            np.testing.assert_array_equal(np.asarray(x), y)
+            assert type(x) is type(as_jax(A))
+
+
+class Exported:
+    """An array of a library that has DLPack and nothing more."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __dlpack__(self, **options):
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
+
+
+def test_arrays_through_dlpack_are_written():
+    out, preact = Exported(np.zeros_like(C)), Exported(np.zeros_like(C))
+    a, b, row = Exported(A), Exported(B), Exported(ROW)
+    found = unigemm.matmul(a, b, out, bias=row, activation="relu", preact_out=preact)
+    assert found is out
+    np.testing.assert_array_equal(preact.x, A @ B + ROW)
+    np.testing.assert_array_equal(out.x, np.maximum(A @ B + ROW, 0))
+    with pytest.raises(unigemm.OverlapError, match="out shares memory with c"):
+        unigemm.matmul(a, b, Exported(out.x[:, ::-1]), c=out)
+
+
+def test_an_array_of_another_library_is_refused_beside_those_of_dlpack():
+    with pytest.raises(unigemm.LibraryMismatch, match="bias is a ndarray, of another library"):
+        unigemm.matmul(as_jax(A), as_jax(B), bias=ROW)
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_axes_move_what_lies_as_the_result_does_and_nothing_else(name):
+    given = EPILOGUES[name]
+    expected = unigemm.matmul(A, B, **given)
+    turned = {x: y.T if x in ("c", "preact") else y for x, y in given.items()}
+    found = unigemm.matmul(A.T, B, axes=[(1, 0), (0, 1), (1, 0)], **turned)
+    for x, y in zip(results(found), results(expected), strict=True):
+        np.testing.assert_array_equal(x, y.T)
+
+
+def test_axes_write_results_where_they_lie():
+    out, preact = np.zeros((8, 4), "f4"), np.zeros((8, 4), "f4")
+    axes = [(0, 1), (0, 1), (1, 0)]
+    given = {"bias": ROW, "activation": "relu", "preact_out": preact}
+    assert unigemm.matmul(A, B, out, axes=axes, **given) is out
+    np.testing.assert_array_equal(preact, (A @ B + ROW).T)
+    np.testing.assert_array_equal(out, np.maximum(A @ B + ROW, 0).T)
+    with pytest.raises(unigemm.UnsupportedProblem, match="c has 1 dimensions and the result 2"):
+        unigemm.matmul(A, B, axes=axes, c=ROW)

@@ -1,0 +1,204 @@
+"""`Bound`: what is kept of a call, so that later ones of its kind only compare and launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from ..arrays.library import is_written
+from ..arrays.operands import Operand
+from ..errors import OverlapError
+from ..planning.backend import Launcher
+from ..planning.plan import Plan
+from .options import Options
+
+__all__ = [
+    "MAX_BOUND",
+    "Arrays",
+    "Bound",
+    "called",
+    "is_shared",
+    "refuse_shared",
+    "store",
+    "taking",
+]
+
+#: How many bound calls each library keeps.
+MAX_BOUND = 4096
+_ZEROED = ("amax_out", "bias_grad_out")
+
+
+def nothing(places: Sequence[int]) -> tuple[int, ...]:
+    """Take none of some addresses."""
+    return ()
+
+
+class Arrays(NamedTuple):
+    """The arrays of a call's kind; each is known by its place among those that the caller brings.
+
+    Attributes
+    ----------
+    names, called
+        Theirs, a and b first, and `out` behind them if the caller brings it; and how a caller
+        writes them.
+    reach
+        How many bytes from each address are read or written.
+    apart
+        What is written, what shares no memory with it, and the bounds of the distance between
+        their addresses within which they may do so.
+    written, zeroed
+        What is written, and what is set to zero first.
+    """
+
+    names: tuple[str, ...]
+    called: tuple[str, ...]
+    reach: tuple[int, ...]
+    apart: tuple[tuple[int, int, int, int], ...]
+    written: tuple[int, ...]
+    zeroed: tuple[int, ...]
+
+    @classmethod
+    def of(cls, operands: Mapping[str, Operand], *, in_place: bool = False) -> Arrays:
+        """Return what is to be known of arrays; `in_place` says that `c` may be `out`."""
+        names = tuple(operands)
+        spans = [x.span for x in operands.values()]
+        written = [i for i, name in enumerate(names) if is_written(name)]
+        written.sort(key=lambda i: names[i] == "out")  # of two that are written, named last
+        apart = [
+            (i, j, spans[i][0] - spans[j][1], spans[i][1] - spans[j][0])
+            for i in written
+            for j in range(len(names))
+            if i != j and not (in_place and {names[i], names[j]} == {"c", "out"})
+        ]
+        zeroed = tuple(i for i in written if names[i] in _ZEROED)
+        reach = tuple(high for _, high in spans)
+        said = tuple(map(called, names))
+        return cls(names, said, reach, tuple(apart), tuple(written), zeroed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A call that has been checked and planned, with its kernel loaded.
+
+    Attributes
+    ----------
+    make
+        Makes a new result array on the current device and stream.
+    scalar
+        Whether the result is 0-dimensional.
+    launch
+        Launches the kernel; takes the addresses of a, b, d and the workspace, the stream, and what
+        `scales` and the rest name. None if there is nothing to multiply.
+    fill
+        Whether the result is all zeros (K = 0).
+    device
+        Index of the CUDA device, -1 for the host.
+    workspace
+        Makes the workspace; None if the kernel needs none.
+    plan
+        The plan. None if there is nothing to multiply, or NumPy's own matmul computes it.
+    options
+        The options of the call. They keep the caller's plan alive, so that its id, which is in the
+        key, stays its own.
+    names, called, reach, apart, written, zeroed
+        The caller's arrays, see `Arrays`.
+    fresh
+        Whether `out` is made for the call.
+    beside
+        Whether the launcher takes anything beside a, b and d.
+    returned
+        How many more results are made.
+    scales
+        Places of arrays of scales, -1 for none; empty for a product without scales.
+    factors
+        Names of scales that are numbers, whose product follows those.
+    brought
+        Takes all addresses, those of results that are made behind the caller's, and returns those
+        of the epilogue's arrays.
+    numbers
+        Names of the epilogue's numbers.
+    kept
+        Whether calls with the same key are equal. If not, each call is bound anew.
+    """
+
+    make: Callable[[], Any]
+    scalar: bool
+    launch: Launcher | None
+    fill: bool
+    device: int
+    workspace: Callable[[], Any] | None
+    plan: Plan | None
+    options: Options
+    names: tuple[str, ...]
+    called: tuple[str, ...]
+    reach: tuple[int, ...]
+    apart: tuple[tuple[int, int, int, int], ...]
+    written: tuple[int, ...]
+    zeroed: tuple[int, ...]
+    fresh: bool
+    beside: bool = False
+    returned: int = 0
+    scales: tuple[int, ...] = ()
+    factors: tuple[str, ...] = ()
+    brought: Callable[[Sequence[int]], tuple[int, ...]] = nothing
+    numbers: tuple[str, ...] = ()
+    kept: bool = True
+
+    @property
+    def allocates(self) -> bool:
+        """Whether a call fills memory on its stream beside the launch."""
+        return bool(self.fresh or self.workspace or self.launch is None or self.zeroed)
+
+
+def taking(places: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    """Return a function that takes what is at some places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if not places:
+        return nothing
+    (one,) = places
+    return lambda at: (at[one],)
+
+
+def called(name: str) -> str:
+    """Return an array's name as the caller writes it."""
+    return f"out[{name.removeprefix('result ')}]" if name.startswith("result ") else name
+
+
+def is_shared(name: str, x: Operand, other: str, y: Operand) -> bool:
+    """Whether the host has to compute `out` apart, because it shares memory with an operand.
+
+    Raises
+    ------
+    OverlapError
+        An array that is written shares memory with another one, or that cannot be ruled out. `c`
+        may be `out` itself, which is then read before it is written, element by element.
+    """
+    if not x.may_share(y):
+        return False
+    if name == "out" and other in ("a", "b") and x.device.kind == "cpu":
+        return True
+    this, that = called(name), called(other)
+    instead = "" if is_written(other) else f", or a copy of {that}"
+    if {name, other} == {"out", "c"}:
+        instead += " (c may be out itself)"
+    raise OverlapError(
+        f"{this} shares memory with {that}, and it is written while {that} is read or written; "
+        f"pass another array as {this}{instead}"
+    )
+
+
+def refuse_shared(arrays: Arrays, operands: Mapping[str, Operand]) -> None:
+    """Refuse what `is_shared` refuses, before anything is planned or compiled."""
+    for i, j, _, _ in arrays.apart:
+        name, other = arrays.names[i], arrays.names[j]
+        is_shared(name, operands[name], other, operands[other])
+
+
+def store(table: dict[Hashable, Any], key: Hashable, bound: Any) -> None:
+    """Keep a bound call; a full table is emptied first."""
+    if len(table) >= MAX_BOUND:
+        table.clear()
+    table[key] = bound

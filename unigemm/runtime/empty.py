@@ -1,0 +1,29 @@
+"""Products of nothing (K = 0) with an epilogue: of zeros, as long as one element of K."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from math import prod
+
+from ..arrays.library import Library
+from ..arrays.operands import HOST
+from ..problem.canonical import result_shape
+from .request import Request
+
+__all__ = ["with_one"]
+
+
+def with_one(library: Library, request: Request) -> Request:
+    """Return a request with K = 1 that has the product of one with K = 0: zeros."""
+    x, y = library.operand(request.a, "a"), library.operand(request.b, "b")
+    result_shape(x.shape, y.shape)
+    columns = (*y.shape[:-2], 1, y.shape[-1]) if len(y.shape) > 1 else (1,)
+    found = []
+    for like, shape in ((x, (*x.shape[:-1], 1)), (y, columns)):
+        zeros = library.maker(shape, like.dtype, like.device)()
+        if prod(shape):
+            index = x.device.index
+            with nullcontext() if x.device == HOST else library.context(index, None):
+                library.zero(zeros)
+        found.append(zeros)
+    return request._replace(a=found[0], b=found[1])

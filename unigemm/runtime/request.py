@@ -1,0 +1,253 @@
+"""`Request`: all that a call asks for. Its fields are the one list of that."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Hashable, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from ..arguments import shown
+from ..arrays.library import KNOWN, WRITTEN, Library
+from ..errors import UnsupportedProblem
+from ..planning.plan import Plan
+
+__all__ = ["NAMED", "NONE", "PREFIX", "Request", "known"]
+
+PREFIX = "epilogue_args."  # of the names of a traced function's arguments
+
+
+class Request(NamedTuple):
+    """One call. What each field means, `unigemm.matmul` says, whose arguments they are.
+
+    Arrays come first, then what may be a number instead. An array has its field's name; further
+    results are "result 1" and so on, an own function's arguments "epilogue_args.name", and scales
+    that come as a pair "scale_a[0]" and "scale_a[1]".
+    """
+
+    a: Any
+    b: Any
+    out: Any = None  # a tuple where a function returns one
+    c: Any = None
+    bias: Any = None
+    preact: Any = None
+    preact_out: Any = None
+    amax_out: Any = None
+    bias_grad_out: Any = None
+    scale_a: Any = None
+    scale_b: Any = None
+    alpha: Any = None
+    beta: Any = None
+    scale_d: Any = None
+    dtype: Any = None
+    precision: Any = "ieee"
+    deterministic: Any = False
+    batch_invariant: Any = False
+    backend: Any = "auto"
+    casting: Any = None
+    activation: Any = None
+    gate_layout: Any = None
+    plan: Plan | None = None
+    stream: Any = None
+    axes: Any = None
+    epilogue: Callable[..., Any] | None = None
+    epilogue_args: Mapping[str, Any] | None = None
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """The arrays that the caller brings for results."""
+        if type(self.out) is tuple:
+            return self.out
+        return () if self.out is None else (self.out,)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what is asked of the epilogue, those of a function by longer names.
+
+        Raises
+        ------
+        UnsupportedProblem
+            ``epilogue_args`` are no names and values.
+        """
+        given = {name: x for name in _OF_EPILOGUE if (x := getattr(self, name)) is not None}
+        more = self.epilogue_args
+        if more is not None and not isinstance(more, Mapping):
+            raise UnsupportedProblem(
+                f"epilogue_args is a {type(more).__name__}; pass a dict of names and arrays or "
+                "numbers"
+            )
+        for key, each in (more or {}).items():
+            if each is None:
+                raise UnsupportedProblem(
+                    f"epilogue_args[{shown(key)}] is None; pass an array or a number"
+                )
+            given[f"{PREFIX}{key}"] = each
+        return given
+
+    def scales(self, *, apart: bool = True) -> dict[str, Any]:
+        """Return the scales that are given, those of a pair apart, or as the caller has them."""
+        given = {"scale_a": self.scale_a, "scale_b": self.scale_b}
+        found: dict[str, Any] = {}
+        for name, x in given.items():
+            if apart and type(x) is tuple and len(x) == 2:
+                found |= {f"{name}[{i}]": each for i, each in enumerate(x)}
+            elif x is not None:
+                found[name] = x
+        return found
+
+    def arrays(self) -> dict[str, Any]:
+        """Return all that is given and no number, by name; what is to be written in any case."""
+        found: dict[str, Any] = {}
+        for name in NAMED:
+            x = getattr(self, name)
+            if name == "out":
+                found |= {f"result {i}" if i else name: each for i, each in enumerate(self.results)}
+            elif type(x) is tuple and len(x) == 2:
+                found |= {f"{name}[{i}]": each for i, each in enumerate(x)}
+            else:
+                found[name] = x
+        found |= {name: x for name, x in self.arguments().items() if name.startswith(PREFIX)}
+        return {
+            name: x
+            for name, x in found.items()
+            if name in ("a", "b", "out")
+            or name.startswith("result ")
+            or (x is not None and (name in WRITTEN or not isinstance(x, numbers.Number)))
+        }
+
+    def having(self, arrays: Mapping[str, Any]) -> Request:
+        """Return the request with other arrays, by the names that `arrays` gives them."""
+        fields: dict[str, Any] = {}
+        for name, x in arrays.items():
+            field, i = _place(name)
+            before = fields.get(field, getattr(self, field))
+            if field == "epilogue_args":
+                fields[field] = {**before, i: x}
+            elif type(before) is tuple:
+                fields[field] = (*before[: int(i)], x, *before[int(i) + 1 :])
+            else:
+                fields[field] = x
+        return self._replace(**fields)
+
+
+def _place(name: str) -> tuple[str, Any]:
+    """Return the field that holds an array, and its place or key there."""
+    if name.startswith(PREFIX):
+        return "epilogue_args", name.removeprefix(PREFIX)
+    if name.startswith("result "):
+        return "out", name.removeprefix("result ")
+    field, _, i = name.partition("[")
+    return field, i[:-1] or 0
+
+
+_FIELDS = Request._fields
+_AT = {name: i for i, name in enumerate(_FIELDS)}
+#: The fields that hold arrays, or numbers instead.
+NAMED = _FIELDS[: _AT["dtype"]]
+_FIRST, _LAST = _AT["dtype"], _AT["plan"]  # what is in a key as it is
+_OWN = _AT["epilogue"]
+_MOST_FORMS = 1024
+_OF_EPILOGUE = (
+    *("alpha", "beta", "c", "bias", "activation", "preact_out", "preact", "gate_layout"),
+    *("scale_d", "amax_out", "bias_grad_out", "epilogue"),
+)
+
+
+#: No numbers.
+NONE: Mapping[str, float] = {}
+
+
+class _Unusual(Exception):
+    """A call that is not known by a key."""
+
+
+class _Form(NamedTuple):
+    """What is a number and what an array, in requests whose fields have the same types."""
+
+    names: tuple[str, ...]
+    arrays: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    numbers: tuple[str, ...]
+    has_tuples: bool
+
+
+_FORMS: dict[tuple[type, ...], _Form] = {}
+
+
+def _form(kinds: tuple[type, ...], library: Library) -> _Form:
+    names, numbered = [], []
+    has_tuples = False
+    for name, kind in zip(NAMED, kinds, strict=True):
+        if KNOWN.get(kind) is library:
+            names.append(name)
+        elif issubclass(kind, numbers.Real):
+            numbered.append(name)
+        elif kind is tuple:
+            has_tuples = True
+        elif kind is not type(None):
+            raise _Unusual
+    form = _Form(tuple(names), itemgetter(*map(_AT.get, names)), tuple(numbered), has_tuples)
+    if len(_FORMS) >= _MOST_FORMS:
+        _FORMS.clear()
+    _FORMS[kinds] = form
+    return form
+
+
+def known(
+    library: Library, request: tuple[Any, ...]
+) -> tuple[Hashable, tuple[Any, ...], list[int], Mapping[str, float]]:
+    """Return what a call is known by, its arrays, where these lie, and its numbers by name.
+
+    This runs on every call, and takes a request as a tuple, which is made sooner. Of arrays all
+    that decides which kernel runs is in the key, of numbers whether they are 0. Arrays are read
+    last, behind all that may run code of the caller's.
+
+    Raises
+    ------
+    Exception
+        Of any kind: something is wrong with an argument, and binding says what; or the call is not
+        known by a key.
+    """
+    kinds = tuple(map(type, request[:_FIRST]))
+    form = _FORMS.get(kinds) or _form(kinds, library)
+    names, numbered = form.names, NONE
+    if form.has_tuples or request[_OWN] is not None or request[_OWN + 1]:
+        names, arrays, numbered, said = _at_length(library, Request._make(request))
+        names += said
+    else:
+        arrays = form.arrays(request)
+        if form.numbers:
+            numbered = {name: float(request[_AT[name]]) for name in form.numbers}
+    if numbered:
+        zeros: Any = [(name, x == 0) for name, x in numbered.items()]
+        names += tuple(zeros)
+    plan = request[_LAST]  # hashing it is slow, and what is bound keeps it alive
+    parts: list[Any] = [request[_FIRST:_LAST], None if plan is None else id(plan), names]
+    places = []
+    read = library.read
+    for x in arrays:
+        at, own = read(x)
+        places.append(at)
+        parts.append(own)
+    if request[3] is not None and request[2] is not None and "c" not in numbered:
+        before = len(request[2]) if form.has_tuples and type(request[2]) is tuple else 1
+        parts.append(places[2] == places[2 + before])  # whether `out` is added to
+    return tuple(parts), arrays, places, numbered
+
+
+def _at_length(
+    library: Library, request: Request
+) -> tuple[tuple[str, ...], tuple[Any, ...], dict[str, float], tuple[Any, ...]]:
+    """Return names, arrays, numbers and a function's key of a request that has tuples, or one."""
+    named = request.arrays()
+    arrays = tuple(named.values())
+    if any(KNOWN.get(type(x)) is not library for x in arrays):
+        raise _Unusual
+    given = {**request.scales(), **request.arguments()}
+    numbered = {name: float(x) for name, x in given.items() if isinstance(x, numbers.Real)}
+    own = None
+    if request.epilogue is not None:
+        from ..fingerprint import known_as
+
+        own = known_as(request.epilogue)
+    if own is None and (request.epilogue is not None or request.epilogue_args):
+        raise _Unusual
+    return tuple(named), arrays, numbered, (own,)
