@@ -34,6 +34,7 @@ META = "meta.json"
 META_LIMIT = 1 << 20  # bytes; real ones take one or two thousand
 FILE_LIMIT = 64 << 20  # bytes of one file; real ones are under a megabyte
 FILES_LIMIT = 64  # files of one kernel
+_NUMBER_LIMIT = 1e12  # of a kernel's bytes, registers and seconds
 #: Folders that lie beside those of the backends.
 LOCKS, STAGING, QUARANTINE = ".locks", ".tmp", "quarantine"
 OWN_FOLDERS = (LOCKS, STAGING, QUARANTINE)
@@ -243,6 +244,10 @@ def _problem(meta: Meta) -> str | None:
         return f"the backend's name {meta.backend!r:.80} is not allowed: {NAMES}"
     if not _BACKEND.fullmatch(meta.arch):
         return f"the architecture's name {meta.arch!r:.80} is not allowed: {NAMES}"
+    info = meta.info
+    for number in (info.registers, info.smem_bytes, info.spill_bytes, info.seconds):
+        if not 0 <= number < _NUMBER_LIMIT:  # nor is NaN
+            return f"its properties are {info!s:.200}: none is negative, or {_NUMBER_LIMIT:.0e}"
     if len(meta.files) > FILES_LIMIT:
         return f"{len(meta.files)} files are too many: a kernel may have {FILES_LIMIT}"
     for name, file in meta.files.items():

@@ -37,7 +37,7 @@ _DATA = "unigemm.planning.data"
 _SHIPPED = "calibrations.json"
 #: The least and largest values that are believed.
 _RANGES = {"coefficients": (0.2, 5.0), "level": (-2.0, 2.0), "log": (-1.0, 1.0)}
-_MOST_OFFSETS, _MOST_VALUE = 4096, 1 << 20
+_MOST_OFFSETS, _MOST_VALUE, _MOST_MEASURED = 4096, 1 << 20, 1e9
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _warn(message: str) -> None:
 
 
 def _decoded(entry: Any) -> Calibrated:
-    found = converted(entry, Calibrated)
+    found = converted(entry, Calibrated, signed=True)
     if "calibration" in entry["target"]:
         raise UnsupportedProblem("its target is no card")
     check_target(found.target)
@@ -135,6 +135,8 @@ def _decoded(entry: Any) -> Calibrated:
 def _flaw(calibration: Calibration) -> str | None:
     """Say what no calibration holds; None if one may."""
     known = json.loads(files(_DATA).joinpath("cost_model.json").read_text())["coefficients"]
+    if not all(0 <= number < _MOST_MEASURED for number in calibration.measured.values()):
+        return f"it measured {calibration.measured!s:.200}"
     for name, each in calibration.models.items():
         if name not in known:
             return f"the cost model has no {name!a}"

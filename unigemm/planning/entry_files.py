@@ -141,7 +141,7 @@ class EntryFiles(Generic[Entry]):
             return _File(path, flaw=f"it is damaged ({error})")
         if not isinstance(data, dict) or data.get("format") != f"unigemm {self.noun}":
             return _File(path, flaw=f"it is no {self.noun} file", ours=False)
-        if data.get("version") != self.version:
+        if type(data.get("version")) is not int or data["version"] != self.version:  # True is 1
             version = f"its version is {ascii(data.get('version'))[:20]}, not {self.version}"
             return _File(path, flaw=version, ours=False)
         if not isinstance(data.get("entries"), list):
@@ -199,7 +199,7 @@ class _File:
         return self.reasons[0]
 
 
-def converted(data: Any, kind: type[Entry], **made: Any) -> Entry:
+def converted(data: Any, kind: type[Entry], *, signed: bool = False, **made: Any) -> Entry:
     """Return an object of a class from plain data that may hold anything.
 
     Parameters
@@ -208,6 +208,8 @@ def converted(data: Any, kind: type[Entry], **made: Any) -> Entry:
         The data, without what is made already.
     kind
         The class.
+    signed
+        See `strict_json.flaw`.
     made
         Fields that are made, and checked, already.
 
@@ -218,7 +220,7 @@ def converted(data: Any, kind: type[Entry], **made: Any) -> Entry:
     """
     import msgspec
 
-    reason = strictjson.flaw(data)
+    reason = strictjson.flaw(data, signed=signed)
     if reason is not None:
         raise UnsupportedProblem(reason)
     if not isinstance(data, dict):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from math import isfinite
 from typing import Any
 
 __all__ = ["flaw", "loads", "unknown"]
 
 _LIMIT = 2**63
+_MOST = 1e30  # of other numbers: their sums and ratios are finite
+_ROUNDING = 1e-6  # a part of a time, computed as a difference, may be this far below 0
 _LONGEST = 1 << 16  # characters of one string
 _DEEPEST = 16  # levels of lists and objects
 
@@ -37,10 +38,17 @@ def loads(text: str | bytes, most: int) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def flaw(value: Any) -> str | None:
+def flaw(value: Any, *, signed: bool = False) -> str | None:
     """Say what plain data holds that unigemm never writes; None if it may be unigemm's own.
 
-    Integers must be counts below 2**63, other numbers finite, and strings printable.
+    Integers must be counts below 2**63, other numbers finite and below 1e30, and strings printable.
+
+    Parameters
+    ----------
+    value
+        The data.
+    signed
+        Whether numbers that are no integers may be negative: times are not.
     """
     level, depth = [value], 0
     while level:
@@ -52,20 +60,20 @@ def flaw(value: Any) -> str | None:
                 inside += [*each, *each.values()]
             elif isinstance(each, list | tuple):
                 inside += each
-            elif (reason := _plain_flaw(each)) is not None:
+            elif (reason := _plain_flaw(each, signed)) is not None:
                 return reason
         level = inside
     return None
 
 
-def _plain_flaw(value: Any) -> str | None:
+def _plain_flaw(value: Any, signed: bool) -> str | None:
     if isinstance(value, str):
         if not value.isascii() or not value.isprintable():
             value = value.replace("\n", " ").replace("\t", " ")
         if len(value) > _LONGEST or not value.isprintable():
             return f"it holds the text {value[:40]!a}, which cannot be printed"
     elif isinstance(value, float):
-        return None if isfinite(value) else f"it holds {value}"
+        return None if (-_MOST if signed else -_ROUNDING) <= value < _MOST else f"it holds {value}"
     elif isinstance(value, int) and not 0 <= value < _LIMIT:
         return f"it holds {value}" if abs(value) < _LIMIT else "it holds more than 64 bits"
     return None
