@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.metadata
 import json
 import os
@@ -56,11 +57,17 @@ def test_a_distribution_with_a_broken_list_of_commands_is_passed_over(broken_nei
 
 def test_a_deleted_array_of_jax_is_refused():
     jnp = pytest.importorskip("jax.numpy")
+    jax_matmul = importlib.import_module("unigemm.jax").matmul
     gone, here = jnp.ones((2, 2)), jnp.ones((2, 2))
     gone.delete()
     for a, b in ((gone, here), (here, gone)):
-        with pytest.raises(UnsupportedProblem, match="deleted"):
-            unigemm.matmul(a, b)
+        for matmul in (unigemm.matmul, jax_matmul):
+            with pytest.raises(UnsupportedProblem, match="deleted, or donated"):
+                matmul(a, b)
+    small, scale = here.astype(jnp.float8_e4m3fn), jnp.float32(2)
+    scale.delete()
+    with pytest.raises(UnsupportedProblem, match="scale_a has no memory"):
+        jax_matmul(small, small, scale_a=scale)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a folder that is in use stays there")

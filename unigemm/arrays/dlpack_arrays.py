@@ -39,7 +39,15 @@ from .operands import (
     stream_handle,
 )
 
-__all__ = ["CudaView", "HostView", "library", "open_view", "opened", "promoted"]
+__all__ = [
+    "CudaView",
+    "HostView",
+    "library",
+    "open_view",
+    "opened",
+    "promoted",
+    "refuse_deleted",
+]
 
 _IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack says writable
 _NO_ORDER = -1  # DLPack: the producer is not to wait or to be waited for
@@ -293,12 +301,17 @@ def _open(named: Mapping[str, Any], stream: int) -> dict[str, HostView]:
     return {name: open_view(x, name, stream, write=is_written(name)) for name, x in named.items()}
 
 
-def _device(x: Any, name: str) -> Device:
+def refuse_deleted(x: Any, name: str) -> None:
+    """Refuse an array whose library says that its memory is gone, as JAX does."""
     if getattr(type(x), "is_deleted", None) is not None and x.is_deleted():
         raise UnsupportedProblem(
             f"{name} has no memory: it was deleted, or donated to a function; pass an array that "
             "is still alive"
         )
+
+
+def _device(x: Any, name: str) -> Device:
+    refuse_deleted(x, name)
     try:
         kind, index = map(int, x.__dlpack_device__())
     except Exception as error:

@@ -18,6 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..arguments import number, shown
+from ..arrays.dlpack_arrays import refuse_deleted
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
 from ..runtime import options as of_calls
@@ -119,6 +120,8 @@ def matmul(
 
 
 def _array(x: Any, name: str) -> Any:
+    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer):
+        refuse_deleted(x, name)
     try:
         return jnp.asarray(x)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # PyTorch's are the last
